@@ -20,11 +20,11 @@ import numpy as np
 from sarlite import kernels
 from sarlite.oracle import locate, probe
 from sarlite.oracle.check import check
-from sarlite.oracle.corpus import Draw
+from sarlite.oracle.corpus import SplitMixStream
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.explain import cause_of
-from sarlite.oracle.plain import Number
+from sarlite.oracle.plain import BoundedArray
 from sarlite.oracle.reference import Reference
 from sarlite.train.loop import set_threads
 
@@ -33,7 +33,7 @@ KINDS = ("lost", "doubled", "misrouted")
 
 def drawn(n_nodes):
     """A graph whose in-degrees are 8, 16 and 32, its edges in a drawn order."""
-    draw = Draw("oracle benchmark")
+    draw = SplitMixStream("oracle benchmark")
     dst = np.repeat(np.arange(n_nodes), 8 << draw.below(3, n_nodes))
     return EdgeList(draw.below(n_nodes, len(dst)), dst[draw.permutation(len(dst))], n_nodes, n_nodes)
 
@@ -90,12 +90,12 @@ def locate_all(args):
         assert np.array_equal(planted.right, expected)
         book = locate.Codebook(np.asarray(case.arrays["x"], np.float64))
         for kind in KINDS:
-            draw, found, times = Draw(f"{reduce} {kind}"), 0, []
+            draw, found, times = SplitMixStream(f"{reduce} {kind}"), 0, []
             for trial in range(args.trials):
                 place, row = int(draw.below(edges.n_edges, 1)[0]), int(draw.below(edges.n_dst, 1)[0])
                 got, own, source = planted.result(kind, place, row, trial % 2 == 1)
                 begin = time.perf_counter()
-                cause, named = cause_of(Difference(reference, case, "out", Number(expected), got, book=book))
+                cause, named = cause_of(Difference(reference, case, "out", BoundedArray(expected), got, book=book))
                 times.append(1e3 * (time.perf_counter() - begin))
                 found += told(edges, kind, cause, named, own, source, row)
             rows.append({"reduce": reduce, "kind": kind, "edges": edges.n_edges, "width": args.width, "located": found,

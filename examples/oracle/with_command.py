@@ -1,4 +1,4 @@
-"""A program in another language is checked: program.c is compiled, run for each case, and once more with a defect."""
+"""Check a program in another language: program.c is compiled and run for each case, then once more with a defect."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""DGL's kernels and a layer of its with its weights, against the oracle: names, layouts and behaviour are those of dialect "dgl"."""
+"""Check DGL's kernels and a DGL layer with its weights, in dialect "dgl": DGL's names, layouts and behaviour."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A kernel in NumPy and SciPy is checked, then one that has a defect: what the oracle says of it, and its smallest case as files."""
+"""Check a kernel in NumPy and SciPy, then one with a defect: the report, and the smallest failing case as files."""
 
 import tempfile
 from pathlib import Path
@@ -10,7 +10,7 @@ from sarlite import oracle
 
 
 def matrix(case):
-    """The mean over in-edges as a sparse matrix, (n_dst, n_src)."""
+    """Return the mean over in-edges as a sparse matrix, shape (n_dst, n_src)."""
     degrees = np.bincount(case.dst, minlength=case.n_dst)
     values = (1 / np.maximum(degrees, 1)).astype(case.dtype)[case.dst]
     return sp.csr_array((values, (case.dst, case.src)), shape=(case.n_dst, case.n_src))
@@ -25,7 +25,7 @@ def mean_vjp(case, g):
 
 
 def transposed(case):
-    """A gradient by the matrix of which the columns, not the rows, were divided by their number."""
+    """Return a gradient by a matrix whose columns, not rows, were divided by their number of entries."""
     degrees = np.bincount(case.src, minlength=case.n_src)
     values = (1 / np.maximum(degrees, 1)).astype(case.dtype)[case.src]
     return sp.csr_array((values, (case.dst, case.src)), shape=(case.n_dst, case.n_src))

@@ -1,4 +1,4 @@
-"""PyG's softmax over edges and a layer of its with its weights, against the oracle: dialect "pyg"."""
+"""Check PyG's softmax over edges and a PyG layer with its weights, in dialect "pyg"."""
 
 import sys
 import warnings

@@ -1,4 +1,4 @@
-"""The pytest plugin: `pytest with_pytest.py --oracle-level ci --oracle-save failures`, or run this file."""
+"""Use the pytest plugin: `pytest with_pytest.py --oracle-level ci --oracle-save failures`, or run this file."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pytest
 
 
 def extremum(case):
-    """Maxima over in-edges, 0 where there is none."""
+    """Return maxima over in-edges; 0 for a node without in-edges."""
     top = np.full((case.n_dst, *case.x.shape[1:]), -np.inf, case.x.dtype)
     np.maximum.at(top, case.dst, case.x[case.src])
     return np.where(np.bincount(case.dst, minlength=case.n_dst)[:, None] == 0, case.x.dtype.type(0), top)

@@ -1,4 +1,4 @@
-"""Kernels in PyTorch with gradients by its autograd: a weighted sum over edges, a softmax over each node's in-edges."""
+"""Check kernels in PyTorch with gradients by autograd: a weighted sum over edges, and a softmax over in-edges."""
 
 import sys
 

@@ -1,9 +1,8 @@
 """The correctness oracle: checks of graph kernels, layers and distributed runs in any framework.
 
-    import sarlite.oracle as oracle
-    oracle.check(my_spmm, "spmm", reduce="mean").require()
+    import sarlite.oracle as oracle oracle.check(my_spmm, "spmm", reduce="mean").require()
 
-Needs NumPy, SciPy and threadpoolctl alone. docs/oracle.md tells what each level proves.
+The oracle needs NumPy, SciPy and threadpoolctl alone. docs/oracle.md explains what each level proves.
 """
 
 from typing import TYPE_CHECKING
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     from sarlite.oracle.finding import Finding, Verdict
     from sarlite.oracle.layer_state import load_state, state_of
     from sarlite.oracle.part_files import read_results, write_parts
-    from sarlite.oracle.parts import Part
+    from sarlite.oracle.parts import RankPart
     from sarlite.oracle.rank_checks import check_ranks, each_rank
     from sarlite.oracle.reference import REFERENCES, Reference
     from sarlite.oracle.replay import replay
     from sarlite.oracle.sarcase import load, save
 
-__all__ = ["REFERENCES", "Case", "Definition", "EdgeList", "Finding", "OracleError", "Part", "Reference", "Report",
+__all__ = ["REFERENCES", "Case", "Definition", "EdgeList", "Finding", "OracleError", "RankPart", "Reference", "Report",
            "Unsupported", "Verdict", "check", "check_ranks", "define", "each_rank", "load", "load_state",
            "read_results", "replay", "save", "state_of", "torch_kernel", "torch_layer", "write_parts"]
 
@@ -37,7 +36,8 @@ lazy.names(__name__, {
     **dict.fromkeys(("torch_kernel", "torch_layer"), "sarlite.oracle.autograd"),
     "check": "sarlite.oracle.check", "replay": "sarlite.oracle.replay",
     **dict.fromkeys(("Reference", "REFERENCES"), "sarlite.oracle.reference"),
-    "Part": "sarlite.oracle.parts", **dict.fromkeys(("check_ranks", "each_rank"), "sarlite.oracle.rank_checks"),
+    "RankPart": "sarlite.oracle.parts", "Part": "sarlite.oracle.renamed",
+    **dict.fromkeys(("check_ranks", "each_rank"), "sarlite.oracle.rank_checks"),
     **dict.fromkeys(("read_results", "write_parts"), "sarlite.oracle.part_files"),
     **dict.fromkeys(("load", "save"), "sarlite.oracle.sarcase"),
     **dict.fromkeys(("load_state", "state_of"), "sarlite.oracle.layer_state"),

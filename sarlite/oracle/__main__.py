@@ -1,4 +1,4 @@
-"""python -m sarlite.oracle"""
+"""Entry point of `python -m sarlite.oracle`."""
 
 import sys
 

@@ -1,92 +1,96 @@
-"""The arithmetics that evaluate expressions: `Plain` (values) and `Bounded` (values with bounds of their errors).
+"""`BoundArithmetic`: values of expressions with bounds of the error of any floating-point evaluation.
 
-A number of `Bounded` stands for all results that an evaluation in a floating type may give. Sums may have any order, FMA
-may be used or not, and products may be associated and distributed over sums in any way: A (X W) or (A X) W. The number
-holds four values.
+A `BoundTerm` stands for every result that some evaluation in a floating type may give. Sums may run in any order, FMA
+may be used or not, and products may be reassociated and distributed over sums: A (X W) or (A X) W. A BoundTerm has four
+fields:
 
-    value      the exact result, but for the roundings of float64 (longdouble where the function under test computes in
-               float64)
-    magnitude  the sum of the absolute values of all terms, |A| |X| |W|
-    error      what inexact inputs may add, as inputs that come from exp
-    growth     log of (1 + u)^k, k the most roundings that a term passes: roundings add (e^growth - 1) (magnitude +
-               error)
+- `value`: the result, exact but for the roundings of float64 (longdouble if the function under test uses float64).
+- `magnitude`: the sum of the absolute values of all terms, |A| |X| |W|.
+- `error`: the error that comes from inexact arguments, such as results of exp.
+- `growth`: log of (1 + u)^k, where k is the largest number of roundings that a term passes.
 
-Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1 and 4.2, with (1 + u)^k - 1 in place of k u /
-(1 - k u): it holds also where k u is 1 or more. Behind what is not linear (exp, relu, a maximum) there is nothing to
-reassociate: there a number is settled, magnitude = |value|, growth = 0, and all of its bound is error.
+Roundings add (e^growth - 1) (magnitude + error) to the error.
 
-What a bound cannot see: errors below it. It is for the worst order; the error of a sum of k terms is seldom above
-sqrt(k) u. And it takes sums over rows of sums over edges row by row: a parameter's gradient that is summed in one sum
-over all edges may pass more roundings.
+The method is from Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1 and 4.2. The factor is
+(1 + u)^k - 1 in place of k u / (1 - k u), as the former also holds if k u is 1 or more. A result of a nonlinear
+function (exp, relu, a maximum) cannot be reassociated: magnitude becomes |value|, growth becomes 0, and the whole bound
+is error.
+
+Errors below the bound are not seen. The bound holds for the worst order, while the error of a sum of k terms is seldom
+above sqrt(k) u. A sum over rows of sums over edges is bounded row by row. A kernel that computes a parameter's gradient
+in a single sum over all edges may pass more roundings than that.
 """
 
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.oracle.formats import format_of, rounded
-from sarlite.oracle.plain import Number, Plain, all_masked, by_row, column, first, greatest
+from sarlite.oracle.plain import BoundedArray, FloatArithmetic, all_masked, by_row, column, first, greatest
 from sarlite.types import Array
 
-__all__ = ["Bounded", "Number", "Plain"]
+__all__ = ["BoundArithmetic", "BoundedArray", "FloatArithmetic"]
 
-SMALLEST = float(np.finfo(np.float64).tiny)  # stands for a magnitude that underflows
-EXP = 4  # exp, log and tanh are taken to be within 4 units in the last place
-# roundings of an online softmax's sum for each entry: to add it, and to rescale by exp of a difference
-RESCALED = EXP + 2
+SMALLEST = float(np.finfo(np.float64).tiny)  # replaces a magnitude that underflows
+EXP = 4  # assumed error of exp, log and tanh, in units in the last place
+RESCALED = EXP + 2  # roundings for each entry of an online softmax: the addition, and the product with exp of a difference
 
 
-class Bound(NamedTuple):
-    """A number of `Bounded`; growth is one for all, or one a row (first axis)."""
+class BoundTerm(NamedTuple):
+    """A value with its error bound in parts; see the module. `growth` is one number, or one for each row (first axis)."""
 
     value: Array
     magnitude: Array
-    error: Any = 0.0
-    growth: Any = 0.0
+    error: Array | float = 0.0
+    growth: Array | float = 0.0
 
 
-class Bounded:
-    """Bounds of the error of evaluations in a floating type.
+class BoundArithmetic:
+    """Arithmetic that returns values with bounds of the error of an evaluation in a floating type.
 
     Parameters
     ----------
     dtype : str
-        "float64", "float32", "float16" or "bfloat16": of inputs, results and whatever is stored between.
+        Floating type of inputs, results and stored intermediates: "float64", "float32", "float16" or "bfloat16".
     accumulate : str, optional
-        Of the partial sums; without, `dtype`.
+        Floating type of partial sums; `dtype` if omitted.
     """
 
     def __init__(self, dtype: str = "float32", accumulate: str | None = None) -> None:
         stored, summed = format_of(dtype), format_of(accumulate or dtype)
         self.dtype = dtype
-        self.plain = Plain(np.longdouble if dtype == "float64" else np.float64)
-        self.sizes = Plain(np.float64)
-        own = float(np.finfo(self.plain.dtype).eps) / 2
-        self.once, self.each = np.log1p(stored.unit + own), np.log1p(summed.unit + own)
+        self.plain = FloatArithmetic(np.longdouble if dtype == "float64" else np.float64)
+        self.sizes = FloatArithmetic(np.float64)
+        reference_unit = float(np.finfo(self.plain.dtype).eps) / 2
+        self.once, self.each = np.log1p(stored.unit + reference_unit), np.log1p(summed.unit + reference_unit)
         self.tiny, self.largest = max(stored.tiny, summed.tiny), min(stored.largest, summed.largest)
 
-    def given(self, value: Array) -> Bound:
-        value = self.plain.given(value)
-        return Bound(value, np.abs(value).astype(np.float64))
+    def from_array(self, value: Array) -> BoundTerm:
+        value = self.plain.from_array(value)
+        return BoundTerm(value, np.abs(value).astype(np.float64))
 
-    def constant(self, value: Array) -> Bound:
+    def constant(self, value: Array) -> BoundTerm:
         exact = np.array_equal(rounded(value, self.dtype), value)
-        return self.given(value)._replace(growth=0.0 if exact else self.once)
+        return self.from_array(value)._replace(growth=0.0 if exact else self.once)
 
-    def rounded(self, x: Bound, dtype: str) -> Bound:
-        """Each number rounded once: its bound has what the numbers within x's are rounded to, often one."""
+    def rounded(self, x: BoundTerm, dtype: str) -> BoundTerm:
+        """Return x rounded once to a floating type.
+
+        The bound covers the roundings of all numbers within the bound of x. Often these round to one number, and the
+        bound is 0.
+        """
         value, error = rounded(x.value, dtype).astype(x.value.dtype), self._total(x)
         ends = [rounded(end, dtype) for end in (x.value - error, x.value + error)]
         error = np.maximum.reduce([np.where(end == value, 0.0, np.abs(end - value)) for end in ends])
-        return Bound(value, np.abs(value).astype(np.float64), np.where(np.isnan(error), np.inf, error))
+        return BoundTerm(value, np.abs(value).astype(np.float64), np.where(np.isnan(error), np.inf, error))
 
-    def result(self, x: Bound, rounds: int = 0) -> Number:
+    def result(self, x: BoundTerm, rounds: int = 0) -> BoundedArray:
         error = self._total(x._replace(growth=x.growth + rounds * self.each))
-        error = np.where(x.magnitude + error <= self.largest, error, np.inf)  # also of Inf and NaN
-        return Number(x.value, error, x.magnitude)
+        error = np.where(x.magnitude + error <= self.largest, error, np.inf)  # an Inf or NaN magnitude gives Inf, too
+        return BoundedArray(x.value, error, x.magnitude)
 
     # ---- by element
 
@@ -108,34 +112,34 @@ class Bounded:
         inverse = 1 / np.abs(b.value.astype(np.float64))
         least = np.abs(b.value) - b_error
         error = np.where(least > 0, b_error / least * inverse, np.inf)
-        inverse = Bound(inverse, inverse, error)
+        inverse = BoundTerm(inverse, inverse, error)
         return self._bilinear(np.multiply, value, a, inverse, _by_row(a, value) + 2 * self.once, 2)
 
     def exp(self, x):
         value = self.plain.exp(x.value)
-        return self._settled(value, value * np.expm1(self._total(x)) + self.tiny * (x.value != -np.inf), EXP)
+        return self._nonlinear(value, value * np.expm1(self._total(x)) + self.tiny * (x.value != -np.inf), EXP)
 
     def log(self, x):
         error = self._total(x)
         change = np.where(x.value > error, error / (x.value - error), np.inf)
-        return self._settled(self.plain.log(x.value), change, EXP)
+        return self._nonlinear(self.plain.log(x.value), change, EXP)
 
     def sqrt(self, x):
         value, error = self.plain.sqrt(x.value), self._total(x)
         change = error / (value + np.sqrt(np.maximum(x.value - error, 0)))
-        return self._settled(value, np.where(x.value > 0, change, np.sqrt(error)), 1)
+        return self._nonlinear(value, np.where(x.value > 0, change, np.sqrt(error)), 1)
 
     def tanh(self, x):
-        return self._settled(self.plain.tanh(x.value), np.minimum(self._total(x), 2), EXP)
+        return self._nonlinear(self.plain.tanh(x.value), np.minimum(self._total(x), 2), EXP)
 
     def leaky(self, x, slope):
         error = self._total(x)
         below = x.value < -error
         error = np.where(below, abs(slope) * error, max(1.0, abs(slope)) * error)
-        return self._settled(self.plain.leaky(x.value, slope), error, 2 if slope else 0)
+        return self._nonlinear(self.plain.leaky(x.value, slope), error, 2 if slope else 0)
 
     def leaky_gradient(self, g, x, slope):
-        """Return the gradient of `leaky`; the bound has both derivatives if x may have either sign."""
+        """Return the gradient of `leaky`; the bound covers both derivatives if x may have either sign."""
         near = self._total(x)
         undecided = (near > 0) & ~(np.abs(x.value) > near)
         above = undecided | (x.value > 0)
@@ -148,8 +152,8 @@ class Bounded:
     def where(self, x, mask):
         return _each(lambda part: np.where(mask, part, 0.0), x)
 
-    def settled(self, x):
-        return Bound(x.value, np.abs(x.value).astype(np.float64), self._total(x))
+    def barrier(self, x):
+        return BoundTerm(x.value, np.abs(x.value).astype(np.float64), self._total(x))
 
     # ---- dense
 
@@ -178,7 +182,7 @@ class Bounded:
     def concat(self, *parts, axis):
         error = np.concatenate([np.broadcast_to(p.error, p.value.shape) for p in parts], axis)
         growth = max(_most(p.growth) for p in parts)
-        return Bound(np.concatenate([p.value for p in parts], axis), np.concatenate([p.magnitude for p in parts], axis),
+        return BoundTerm(np.concatenate([p.value for p in parts], axis), np.concatenate([p.magnitude for p in parts], axis),
                      error, growth)
 
     def slice(self, x, start, stop, axis):
@@ -209,24 +213,27 @@ class Bounded:
 
         return self._bilinear(product, value, x, weight, growth, 2 * rounds)
 
-    def edge_dot(self, a, b, of_a, of_b, heads):
+    def edge_dot(self, a, b, index_a, index_b, heads):
         k = int(np.prod(a.value.shape[1 + heads :]))
 
         def product(x, y):
-            return self.sizes.edge_dot(x, y, of_a, of_b, heads)
+            return self.sizes.edge_dot(x, y, index_a, index_b, heads)
 
-        growth = _entries(a, of_a) + _entries(b, of_b) + self.once + self._summed(k)
-        return self._bilinear(product, self.plain.edge_dot(a.value, b.value, of_a, of_b, heads), a, b, growth, 2 * k)
+        growth = _entries(a, index_a) + _entries(b, index_b) + self.once + self._summed(k)
+        return self._bilinear(product, self.plain.edge_dot(a.value, b.value, index_a, index_b, heads), a, b, growth, 2 * k)
 
     def scatter_max(self, x, index, ties, rank):
         error = np.where(self._contenders(x, index), self._total(x), 0)
-        return self._settled(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
+        return self._nonlinear(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g, x, index, ties, rank):
-        """Return g at the greatest entry; the bound has every choice if several may be the greatest, or for NaN."""
+        """Return g at the maximum of each row, else 0.
+
+        The bound covers each choice of the maximum if several entries may be the maximum, or if an entry is NaN.
+        """
         may, inexact = self._contenders(x, index), (self._total(x) > 0) | np.isnan(x.value)
-        alone = self.sizes.scatter_sum(may.astype(np.float64), index) <= 1
-        undecided = may & ~alone[index.rows] & by_row(np.logical_or, may & inexact, index)[index.rows]
+        single_contender = self.sizes.scatter_sum(may.astype(np.float64), index) <= 1
+        undecided = may & ~single_contender[index.rows] & by_row(np.logical_or, may & inexact, index)[index.rows]
         value = self.plain.select(g.value, x.value, index, ties, rank)
         size, error = (np.broadcast_to(part, g.value.shape)[index.rows] for part in (g.magnitude, g.error))
         sure = greatest(x.value, self.plain.scatter_max(x.value, index), index)
@@ -239,31 +246,30 @@ class Bounded:
     def softmax(self, scores, index, epsilon):
         value, s = self.plain.softmax(scores.value, index, epsilon), scores.value.astype(np.float64)
         top, count = by_row(np.maximum, s, index)[index.rows], _column(index.counts[index.rows], s)
-        # Scores may be shifted by the row's maximum, by log(sum of exp), or, where exp is not 0 then, by the
-        # maximum of all rows.
+        # A kernel may subtract the row's maximum, log(sum of exp), or, if exp does not underflow, the maximum of all rows.
         below = np.minimum(np.max(s, axis=0, initial=0) - top, -np.log(self.tiny))
         shift = np.maximum(np.abs(top) + (EXP + 2) * np.log(count), below)
         change = self._total(scores) + self.once * np.where(np.isfinite(s), top - s + shift, 0)
         total = np.log(self.sizes.scatter_sum((value * np.exp(change)).astype(np.float64), index))[index.rows]
         relative = np.expm1(change + np.maximum(total, 0) + RESCALED * self.each * count)
-        return self._settled(value, np.where(s == -np.inf, 0, value * relative + 2 * self.tiny), 2 * EXP)
+        return self._nonlinear(value, np.where(s == -np.inf, 0, value * relative + 2 * self.tiny), 2 * EXP)
 
-    def promised(self, x, scores, index):
+    def undecided_if_masked(self, x, scores, index):
         return x._replace(error=np.where(all_masked(scores.value, index), np.inf, x.error))
 
     # ---- parts of bounds
 
     def _total(self, x):
-        """All of a number's bound."""
+        """Return the whole error bound of each element."""
         growth = np.expm1(_column(x.growth, x.value))
         return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _summed(self, k):
-        """The growth of a sum of k terms."""
+        """Return the growth of a sum of k terms."""
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
-    def _settled(self, value, error, rounds):
+    def _nonlinear(self, value, error, rounds):
         size = np.abs(value).astype(np.float64)
         return self._bound(value, size, np.asarray(error, np.float64), rounds * self.once, 0)
 
@@ -276,17 +282,19 @@ class Bounded:
         return self._bound(value, _sizes(product, a.magnitude, b.magnitude), error, growth, rounds)
 
     def _bound(self, value, size, error, growth, rounds):
-        """A number whose `rounds` results may each have been flushed to 0; where one may overflow, the error is Inf."""
-        if self.plain.dtype != self.sizes.dtype:  # values of longdouble are there below the least float64
+        """Return a BoundTerm after `rounds` operations, each of which may flush its result to 0; Inf error on possible
+        overflow.
+        """
+        if self.plain.dtype != self.sizes.dtype:  # longdouble has numbers below the smallest float64
             size = np.where((size == 0) & ((value != 0) | (error > 0)), SMALLEST, size)
         error = error + self.tiny * rounds * (size > 0) if np.any(rounds) else error
         over = size + error > self.largest
         error = np.where(over, np.inf, error) if over.any() else error
         error = np.broadcast_to(error, value.shape).astype(np.float64, copy=False) if np.ndim(error) else error
-        return Bound(value, np.broadcast_to(size, value.shape), error, growth)
+        return BoundTerm(value, np.broadcast_to(size, value.shape), error, growth)
 
     def _contenders(self, x, index):
-        """(k, ...) bool: the entries that may be the greatest of their row."""
+        """Return a mask of the entries that may be the maximum of their row, shape (k, ...)."""
         error = self._total(x)
         least = by_row(np.maximum, np.where(np.isfinite(error), x.value - error, -np.inf), index)
         return ~(x.value + error < least[index.rows])
@@ -296,7 +304,7 @@ class Bounded:
 
 
 def _sizes(product, a, b):
-    """A product of magnitudes that is 0 only where every term has a factor 0, not where a term underflows."""
+    """Return a product of magnitudes that is 0 only if every term has a factor 0, and not because a term underflows."""
     least = [np.min(part, where=part > 0, initial=np.inf) for part in (a, b)]
     size = product(a, b)
     if least[0] * least[1] < SMALLEST:
@@ -305,12 +313,12 @@ def _sizes(product, a, b):
 
 
 def _each(f, x):
-    """A number each part of which went through a function that only moves or adds non-negative numbers."""
-    return Bound(f(x.value), f(x.magnitude), f(x.error) if np.ndim(x.error) else x.error, x.growth)
+    """Return a BoundTerm with `f` applied to each field; `f` may only move numbers or add non-negative ones."""
+    return BoundTerm(f(x.value), f(x.magnitude), f(x.error) if np.ndim(x.error) else x.error, x.growth)
 
 
 def _column(growth, like):
-    """One number a row, to be broadcast with the rows of `like`."""
+    """Return growth by row in a shape that broadcasts with `like`."""
     return column(growth, like.ndim) if np.ndim(growth) else growth
 
 
@@ -319,7 +327,7 @@ def _most(growth):
 
 
 def _by_row(x, out):
-    """The growth of x in a result: by row where the result has the rows of x, else the largest."""
+    """Return the growth of x by row if `out` has the rows of x, else its maximum."""
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)
 

@@ -1,11 +1,10 @@
-"""Wrong assumptions: under each the whole result is computed again and compared with the returned result."""
+"""Wrong assumptions: the whole result is computed again under each, and compared with the returned result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,22 +14,25 @@ from sarlite.oracle.case import Case
 from sarlite.oracle.dialects import DIALECTS
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.edge_structure import EdgeList
+from sarlite.oracle.finding import Edges
 from sarlite.oracle.locate import is_extremum
 from sarlite.oracle.mistakes import Guess, mistakes
-from sarlite.oracle.plain import Number
+from sarlite.oracle.plain import BoundedArray
 from sarlite.oracle.reference import Reference
+from sarlite.types import Array
 
-MOST = 1 << 22  # edge-columns of a case that whole results are computed again for
-MOST_EDGES = 64  # edges into wrong rows that are left out one at a time
+Cotangents = Mapping[str, Array] | None
+MOST = 1 << 22  # whole results are computed again for cases of at most so many edges times columns
+MOST_EDGES = 64  # at most so many edges into wrong rows are left out, one at a time
 
 
-def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, tuple]]:
-    """Yield the cause and the edges of the guesses that explain every element."""
+def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, Edges]]:
+    """Yield the cause and the edges of each guess that explains every element of a difference."""
     return ((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess))
 
 
 def explains(cause: str, difference: Difference) -> bool:
-    """Return True if the assumption of this text explains every element of a difference."""
+    """Return True if the guess of this cause explains every element of a difference."""
     return any(_fits(difference, guess) for guess in guesses(difference) if guess.cause == cause)
 
 
@@ -39,11 +41,11 @@ def _fits(difference, guess):
         with np.errstate(all="ignore"):
             return difference.fits(guess.number())
     except (SarliteError, ValueError, IndexError, KeyError):
-        return False  # the assumption makes no sense here
+        return False  # the guess is not defined for this case
 
 
 def guesses(difference: Difference) -> Iterator[Guess]:
-    """Yield assumptions that would explain a difference, about the whole result first; nothing if the case is large."""
+    """Yield guesses about the cause of a difference, those about the whole result first; none if the case is large."""
     d, case = difference, difference.case
     columns = max((int(np.prod(np.shape(a)[1:])) for a in case.arrays.values()), default=1)
     if case.edges.n_edges * columns > MOST or d.output.startswith("d") and d.cotangents is None:
@@ -53,43 +55,43 @@ def guesses(difference: Difference) -> Iterator[Guess]:
                     partial(_whole_ties, case, d.cotangents))
     yield from mistakes(d)
     for cause, changed, cotangents in _assumptions(d.reference, case, d.cotangents):
-        yield Guess(cause, partial(d.under, changed, cotangents))
+        yield Guess(cause, partial(d.predicted, changed, cotangents))
     if d.cotangents is None and d.reference.outputs_by.get(d.output) == "dst" and d.differs.ndim:
         rows = np.asarray(d.differs.reshape(len(d.differs), -1).any(1))
         into = np.flatnonzero(rows[case.edges.dst])
         yield from single_edges(d, into if len(into) <= MOST_EDGES else ())
 
 
-def named_edges(difference: Difference) -> Iterator[tuple[str, tuple]]:
-    """Yield the cause and the edge where one of the edges that were found in this case before explains every element."""
-    edges, pairs = difference.case.edges, np.array(difference.named).reshape(-1, 2)
+def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
+    """Yield the cause and the edge if one of the suspect edges, lost or counted twice, explains every element."""
+    edges, pairs = difference.case.edges, np.array(difference.suspect_edges).reshape(-1, 2)
     if len(pairs) and difference.cotangents is None:
-        there = (edges.src[:, None] == pairs[:, 0]) & (edges.dst[:, None] == pairs[:, 1])
-        yield from that_fit(difference, single_edges(difference, np.flatnonzero(there.any(1))[:MOST_EDGES]))
+        is_named = (edges.src[:, None] == pairs[:, 0]) & (edges.dst[:, None] == pairs[:, 1])
+        yield from that_fit(difference, single_edges(difference, np.flatnonzero(is_named.any(1))[:MOST_EDGES]))
 
 
 def single_edges(difference: Difference, into: Iterable[int], where: Callable[[int], str] = lambda e: ""
                  ) -> Iterator[Guess]:
-    """Yield, for each of some edges, that the edge is lost, and that the edge is counted twice."""
+    """Yield for each edge number of `into` the guesses that the edge is lost, and that it is counted twice."""
     d, edges = difference, difference.case.edges
     for e in into:
         name, pair = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}){where(e)}", ((int(edges.src[e]), int(edges.dst[e])),)
-        for change, kept in (("lost", np.delete), ("counted twice", np.append)):
-            other = cut.on_edges(d.reference, d.case, kept(np.arange(edges.n_edges), e))
-            yield Guess(f"{name} is {change}", partial(d.under, other), pair)
+        for change, edit in (("lost", np.delete), ("counted twice", np.append)):
+            other = cut.on_edges(d.reference, d.case, edit(np.arange(edges.n_edges), e))
+            yield Guess(f"{name} is {change}", partial(d.predicted, other), pair)
 
 
 def _whole_ties(case, g):
-    """The gradient of x of an extremum over edges where every winner gets all of it."""
+    """Return the gradient of x of a maximum or minimum if every tied entry gets the whole gradient."""
     x, e, largest = np.asarray(case.arrays["x"], np.float64), case.edges, case.attributes["reduce"] == "max"
     best = np.full((e.n_dst, x.shape[1]), -np.inf if largest else np.inf)
     (np.maximum if largest else np.minimum).at(best, e.dst, x[e.src])
     out = np.zeros_like(x)
     np.add.at(out, e.src, np.where(x[e.src] == best[e.dst], np.asarray(g["out"], np.float64)[e.dst], 0))
-    return Number(out)
+    return BoundedArray(out)
 
 
-def _assumptions(reference: Reference, case: Case, g: Any) -> Iterator[tuple[str, Case, Any]]:
+def _assumptions(reference: Reference, case: Case, g: Cotangents) -> Iterator[tuple[str, Case, Cotangents]]:
     choices = {key: allowed for key, allowed in reference.definition.attributes.items() if isinstance(allowed, tuple)}
     for key, allowed in {**choices, "dialect": DIALECTS}.items():
         for value in allowed:
@@ -126,10 +128,10 @@ def _graphs(reference, case):
     e = case.edges
     if e.n_src == e.n_dst:
         yield "edges go the wrong way: the transpose is taken", replace(case, edges=e.reversed())
-        own = e.src == e.dst
-        yield "self loops are lost", _without(reference, case, own)
-        alone = np.flatnonzero(np.bincount(e.src[own], minlength=e.n_src) == 0)
-        yield "self loops are added", _with_loops(reference, case, alone)
+        is_loop = e.src == e.dst
+        yield "self loops are lost", _without(reference, case, is_loop)
+        without_loop = np.flatnonzero(np.bincount(e.src[is_loop], minlength=e.n_src) == 0)
+        yield "self loops are added", _with_loops(reference, case, without_loop)
         yield "a self loop is added to each row", _with_loops(reference, case, np.arange(e.n_dst))
     seen = np.zeros(e.n_edges, bool)
     order = e.eid
@@ -152,7 +154,7 @@ def _graphs(reference, case):
 
 
 def _without(reference, case, lost):
-    """Return the case without some edges; None if there are none."""
+    """Return the case without the edges of a mask; None if the mask selects none."""
     return cut.on_edges(reference, case, np.flatnonzero(~lost)) if lost.any() else None
 
 

@@ -1,6 +1,4 @@
-"""Functions under test in PyTorch: `run` and `vjp` of a kernel or a layer by autograd. torch is imported when they are
-made.
-"""
+"""Functions under test in PyTorch, with gradients by autograd; torch is imported when the first of them is created."""
 
 from __future__ import annotations
 
@@ -11,51 +9,60 @@ from typing import Any
 from sarlite.oracle.case import Case
 from sarlite.types import Array
 
+Tensor = Any  # torch.Tensor; torch is optional
+
 
 class TorchKernel:
-    """A function of a case in PyTorch, as `check` takes it: it has a `vjp` by autograd, and a `convert`.
-
-    oracle.check(oracle.torch_kernel(lambda case: my_spmm(case.src, case.dst, case.x)), "spmm")
+    """A function of a case in PyTorch, as `check` takes it: with a `vjp` by autograd, and a `convert` to tensors.
 
     Parameters
     ----------
     function : (case) -> tensor, or {output: tensor}
         `case.x`, `case.src` and so on are tensors; arrays and parameters of a floating type require a gradient.
     parameters : dict of str to tensor, optional
-        Further leaves, by the names that their gradients have in the reference's state.
+        Further tensors that require a gradient, by the names that they have in the reference's state.
 
     Raises
     ------
     ImportError
-        There is no PyTorch.
+        PyTorch is not installed.
+
+    Examples
+    --------
+    `my_spmm` is a kernel of your own:
+
+        oracle.check(oracle.torch_kernel(lambda case: my_spmm(case.src, case.dst, case.x)), "spmm").require()
     """
 
-    def __init__(self, function: Callable[[Case], Any], parameters: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, function: Callable[[Case], Tensor], parameters: Mapping[str, Tensor] | None = None) -> None:
         import torch
 
         self.torch, self.function, self.parameters = torch, function, dict(parameters or {})
 
-    def convert(self, array: Array) -> Any:
+    def convert(self, array: Array) -> Tensor:
+        """Return a NumPy array as a tensor; a read-only array is copied."""
         return self.torch.from_numpy(array if array.flags.writeable else array.copy())
 
-    def __call__(self, case: Case) -> Any:
+    def __call__(self, case: Case) -> Tensor:
         with self.torch.no_grad():
             return self.function(case)
 
-    def vjp(self, case: Case, g: Any) -> dict[str, Any]:
-        """Return the gradients by name; inputs that the outputs do not depend on get 0."""
+    def vjp(self, case: Case, g: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the gradients by name; an input that the outputs do not depend on gets 0."""
         convert = case.convert or self.convert
-        given = {name: array for name, array in {**case.arrays, **case.state}.items() if array.dtype.kind == "f"}
-        leaves = {name: convert(array).requires_grad_() for name, array in given.items()}
-        by_place = {id(array): leaves[name] for name, array in given.items()}
+        differentiable = {name: array for name, array in {**case.arrays, **case.state}.items() if array.dtype.kind == "f"}
+        leaves: dict[str, Tensor] = {name: convert(array) for name, array in differentiable.items()}
+        for leaf in leaves.values():
+            leaf.requires_grad_()
+        by_place = {id(array): leaves[name] for name, array in differentiable.items()}
 
         def handed(array):
             return by_place[id(array)] if id(array) in by_place else convert(array)
 
         leaves |= self.parameters
         with self.torch.enable_grad():
-            found = self.function(replace(case, convert=handed))
-        outputs, cotangents = (value if isinstance(value, Mapping) else {"": value} for value in (found, g))
+            returned = self.function(replace(case, convert=handed))
+        outputs, cotangents = (value if isinstance(value, Mapping) else {"": value} for value in (returned, g))
         if len(outputs) == 1:
             cotangents = dict(zip(outputs, cotangents.values()))
         names = [name for name in outputs if outputs[name].requires_grad]
@@ -69,21 +76,25 @@ class TorchKernel:
 torch_kernel = TorchKernel
 
 
-def torch_layer(module: Any, call: Callable[[Any, Case], Any] | None = None) -> TorchKernel:
+def torch_layer(module: Any, call: Callable[[Any, Case], Tensor] | None = None) -> TorchKernel:
     """Return a layer with its weights as `check` takes it, with gradients of inputs and weights by autograd.
-
-    oracle.check(oracle.torch_layer(layer), oracle.Reference("sage", dialect="pyg", state=layer.state_dict()))
 
     Parameters
     ----------
     module : torch.nn.Module
     call : (module, case) -> tensor, optional
-        How the module is called; without, as PyG's layers: module(x, edges of shape (2, n_edges)).
+        Calls the module. The default is PyG's convention: module(x, edges), with edges of shape (2, n_edges).
 
     Raises
     ------
     ImportError
-        There is no PyTorch.
+        PyTorch is not installed.
+
+    Examples
+    --------
+    `layer` is a layer of PyG, such as SAGEConv(16, 8):
+
+        oracle.check(oracle.torch_layer(layer), oracle.Reference("sage", dialect="pyg", state=layer.state_dict()))
     """
     def edges(module, case):
         import torch

@@ -1,4 +1,6 @@
-"""Calls a function under test on arrays of its own, in a time limit, and looks at its answer before it is read."""
+"""Calls of the function under test: on copies of the arrays, within a time limit, and with checks of the returned
+values.
+"""
 
 from __future__ import annotations
 
@@ -8,71 +10,93 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from sarlite.errors import SarliteError, one_line
-from sarlite.oracle.case import Case
+from sarlite.oracle.case import Case, Run, Vjp
 from sarlite.oracle.finding import Verdict
 from sarlite.oracle.formats import as_array
 from sarlite.types import Array
 
-_FRAMES = 6  # of an exception that are told
-LAYOUTS = ("plain", "read-only", "strided")  # of inputs
-# Layouts of an incoming gradient, and how a finding names them. autograd passes all of them: out.sum() the last one.
+T = TypeVar("T")
+_FRAMES = 6  # frames of a traceback in a report
+LAYOUTS = ("plain", "read-only", "strided")  # layouts of inputs
+# Layouts of an incoming gradient, with their descriptions in findings. PyTorch's autograd passes gradients in all of
+# them, and in BROADCAST, which is what out.sum().backward() passes.
 GRADIENT_LAYOUTS = {"plain": "in contiguous rows", "transposed": "whose columns are contiguous",
                     "strided": "whose elements are two numbers apart"}
-BROADCAST = "broadcast"  # one number with strides of 0
+BROADCAST = "broadcast"  # one element with strides of 0
 _MEMORY = re.compile(r"out ?of ?memory|not enough memory|(can't|cannot|unable to) allocate", re.IGNORECASE)
 
 
-def outputs(worker: Worker, run: Callable, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
+def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
             threads: int | None = None) -> dict[str, Array]:
-    """Return the outputs of one call by name, each of its own shape and dtype.
+    """Return the outputs of one call by name, each of its promised shape and of the case's dtype.
 
-    Raises Failure where the call raised, hung, changed its inputs, or returned something else.
+    Parameters
+    ----------
+    worker : Worker
+    run : (Case) -> array, or {output: array}
+    case : Case
+    shapes : dict of str to shape
+        The promised outputs.
+    layout : str
+        Layout of the input arrays, one of LAYOUTS.
+    threads : int, optional
+        Number of threads of BLAS and OpenMP.
+
+    Raises
+    ------
+    CallFailure
+        The call raised an exception, did not return, changed its inputs, or returned something else.
     """
-    handed = Handed(case, layout)
-    found = _call(worker, lambda: run(handed.case), handed, threads, "run")
-    if not isinstance(found, Mapping):
+    handed = GuardedCase(case, layout)
+    returned = _call(worker, lambda: run(handed.case), handed, threads, "run")
+    if not isinstance(returned, Mapping):
         if len(shapes) != 1:
-            raise Failure(Verdict.WRONG, f"returned {_kind(found)}, not a dict of {', '.join(shapes)}")
-        found = {next(iter(shapes)): found}
-    if missing := [name for name in shapes if name not in found]:
-        raise Failure(Verdict.WRONG, f"returned no {missing[0]}: a dict of {', '.join(shapes)} is wanted", missing[0])
-    return {name: checked(found[name], name, shape, case) for name, shape in shapes.items()}
+            raise CallFailure(Verdict.WRONG, f"returned {_kind(returned)}, not a dict of {', '.join(shapes)}")
+        returned = {next(iter(shapes)): returned}
+    if missing := [name for name in shapes if name not in returned]:
+        raise CallFailure(Verdict.WRONG, f"returned no {missing[0]}: a dict of {', '.join(shapes)} is wanted", missing[0])
+    return {name: checked(returned[name], name, shape, case) for name, shape in shapes.items()}
 
 
-def gradients(worker: Worker, vjp: Callable, case: Case, cotangents: Mapping[str, Array],
+def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Array],
               shapes: Mapping[str, tuple[int, ...]], threads: int | None = None, layout: str = "plain"
               ) -> dict[str, Array]:
-    """Return the gradients of one call by name, without the gradients that the call leaves out or gives as None.
+    """Return the gradients of one call by name, without those that the call leaves out or returns as None.
 
-    `layout` is the layout of the cotangents. Raises Failure as `outputs` does.
+    The parameters are those of `outputs`; `layout` is the layout of the cotangents.
+
+    Raises
+    ------
+    CallFailure
+        As `outputs`.
     """
-    handed = Handed(case)
+    handed = GuardedCase(case)
 
     def gradient():
         g = {name: handed.give(value, layout) for name, value in cotangents.items()}
         return vjp(handed.case, next(iter(g.values())) if len(g) == 1 else g)
 
-    found = _call(worker, gradient, handed, threads, "vjp")
-    if not isinstance(found, Mapping):
-        raise Failure(Verdict.WRONG, f"vjp returned {_kind(found)}, not a dict of gradients by name")
-    if unknown := [name for name in found if name not in {*shapes, *case.arrays, *case.state}]:
-        raise Failure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}",
+    returned = _call(worker, gradient, handed, threads, "vjp")
+    if not isinstance(returned, Mapping):
+        raise CallFailure(Verdict.WRONG, f"vjp returned {_kind(returned)}, not a dict of gradients by name")
+    if unknown := [name for name in returned if name not in {*shapes, *case.arrays, *case.state}]:
+        raise CallFailure(Verdict.WRONG, f"vjp returned a gradient of {unknown[0]!r}, which is none of {', '.join(shapes)}",
                       f"d{unknown[0]}")
-    return {name: checked(found[name], f"d{name}", shape, case) for name, shape in shapes.items()
-            if found.get(name) is not None}
+    return {name: checked(returned[name], f"d{name}", shape, case) for name, shape in shapes.items()
+            if returned.get(name) is not None}
 
 
 def laid_out(array: Array, layout: str) -> Array:
-    """Return a copy of an array in a layout of LAYOUTS, of GRADIENT_LAYOUTS, or BROADCAST, which takes equal numbers."""
+    """Return a copy of an array in a layout of LAYOUTS or GRADIENT_LAYOUTS, or BROADCAST, which needs equal elements."""
     if layout == BROADCAST and array.size:
         return np.ndarray(array.shape, array.dtype, np.array(array.flat[:1]), strides=(0,) * array.ndim)
     if layout == "transposed" and array.ndim > 1:
@@ -86,84 +110,102 @@ def laid_out(array: Array, layout: str) -> Array:
     return copy
 
 
-class Handed:
-    """A case as one call gets it, `case`: every array is a copy, remembered, so that a change is noticed."""
+class GuardedCase:
+    """A case for one call, whose arrays are copies that are compared with their originals after the call.
+
+    Attributes
+    ----------
+    case : Case
+        The case to pass to the function under test.
+    """
 
     def __init__(self, case: Case, layout: str = "plain") -> None:
         self.layout, self.convert, self.original = layout, case.convert, case
-        self.held: list[tuple[Array, Array]] = []  # (copy, what it is of)
+        self.copies: list[tuple[Array, Array]] = []  # (copy, original)
         arrays, state = ({name: self._copy(value, layout) for name, value in values.items()}
                          for values in (case.arrays, case.state))
         self.case = replace(case, arrays=arrays, state=state, convert=self.give)
 
     def _copy(self, array, layout):
         copy = laid_out(array, layout)
-        self.held.append((copy, array))
+        self.copies.append((copy, array))
         return copy
 
-    def give(self, array: Array, layout: str | None = None) -> Any:
-        """Return an array as the function gets it, in the case's layout or in another."""
+    def give(self, array: Array, layout: str | None = None) -> object:
+        """Return a copy of an array, in the case's layout or in another, converted if the function under test wants
+        tensors.
+        """
         copy = self._copy(array, self.layout if layout is None else layout)
         return copy if self.convert is None else self.convert(copy)
 
     def changed(self) -> str | None:
-        """The name of an array that the call has written to."""
-        kept = next((kept for copy, kept in self.held if not _same_bits(copy, kept)), None)
-        if kept is None:
+        """Return the name of an array that the call has written to; None if there is none."""
+        original = next((original for copy, original in self.copies if not _same_bits(copy, original)), None)
+        if original is None:
             return None
-        known = {**self.original.arrays, **self.original.state}
-        return next((name for name, value in known.items() if _same_bits(value, kept)), "of edges or cotangents")
+        named_arrays = {**self.original.arrays, **self.original.state}
+        return next((name for name, value in named_arrays.items() if _same_bits(value, original)), "of edges or cotangents")
 
 
 class Worker:
-    """A thread that makes the calls one after another. A call that does not return is left behind, in a daemon.
+    """A daemon thread that runs one call after the other. A call that does not return is abandoned.
 
     Attributes
     ----------
     seconds : float or None
         Time limit of a call.
     limits : (n) -> context manager
-        Sets the number of threads of BLAS and OpenMP for a call.
+        Sets the number of threads of BLAS and OpenMP.
     overwritten : bool
-        True once a call has written to the result of an earlier call.
+        True once a call has written to the array that an earlier call returned.
     """
 
-    def __init__(self, seconds: float | None = None, limits: Callable[[int], Any] = threadpool_limits,
+    def __init__(self, seconds: float | None = None, limits: Callable[[int], AbstractContextManager[object]] = threadpool_limits,
                  name: str = "sarlite.oracle") -> None:
         self.seconds, self.limits, self.name, self.overwritten = seconds, limits, name, False
         self._jobs: queue.SimpleQueue | None = None
-        self._results: dict[str, tuple[Any, Any]] = {}  # kind of call -> its last result, and a copy made at once
+        self._results: dict[str, tuple[object, object]] = {}  # kind of call -> (last result, copy of it)
 
-    def hold(self, kind: str, result: Any, copy: Any) -> None:
-        """Hold a result until the next call of its kind, and notice where an earlier result has changed since."""
+    def hold(self, kind: str, result: object, copy: object) -> None:
+        """Keep a result until the next call of its kind, and set `overwritten` if an earlier result has changed since.
+
+        `copy` is a copy of the result, taken right after the call.
+        """
         if not self.overwritten:
-            self.overwritten = any(not _same(_plain(held), kept) for held, kept in self._results.values())
+            self.overwritten = any(not _same(_plain(held), copied) for held, copied in self._results.values())
             self._results[kind] = result, copy
         if self.overwritten:
             self._results.clear()
 
-    def start(self, job: Callable[[], Any]) -> Future:
-        """Return what will have the result of `job`, or its exception."""
+    def start(self, job: Callable[[], T]) -> Future[T]:
+        """Return a future of the result of `job`."""
         if self._jobs is None:
             self._jobs = queue.SimpleQueue()
             threading.Thread(target=_serve, args=(self._jobs,), name=self.name, daemon=True).start()
-        answer: Future = Future()
+        answer: Future[T] = Future()
         self._jobs.put((job, answer))
         return answer
 
-    def call(self, job: Callable[[], Any]) -> Any:
-        """Return what `job` returns; raises Failure, whatever it raises, and once the time is over."""
+    def call(self, job: Callable[[], T]) -> T:
+        """Return the result of `job`.
+
+        Raises
+        ------
+        CallFailure
+            `job` raised any exception, or the time limit is over.
+        """
         answer = self.start(job)
         wait([answer], self.seconds)
         if not answer.done():
             self.close()
-            raise Failure(Verdict.LIMIT, f"did not return within {self.seconds:g} s", hangs=True)
+            raise CallFailure(Verdict.LIMIT, f"did not return within {self.seconds:g} s", hangs=True)
         error = answer.exception()
-        if error is None or isinstance(error, (Failure, KeyboardInterrupt)):
+        if error is None or isinstance(error, (CallFailure, KeyboardInterrupt)):
             return answer.result()
-        raise Failure(_verdict(error), told(error), trace=_trace(error)) from error
+        raise CallFailure(_verdict(error), raised_text(error), trace=_trace(error)) from error
 
     def close(self) -> None:
+        """End the thread after the current call."""
         if self._jobs is not None:
             self._jobs.put(None)
         self._jobs = None
@@ -174,13 +216,13 @@ def _serve(jobs):
         job, answer = item
         try:
             answer.set_result(job())
-        except BaseException as error:  # a function under test may raise anything: SystemExit too
+        except BaseException as error:  # a function under test may raise anything, such as SystemExit
             answer.set_exception(error)
         del job, answer, item
 
 
 def threads_of_pools() -> int:
-    """Return the most threads that a pool of BLAS or OpenMP in this process has; 1 where there is no pool."""
+    """Return the number of threads of the largest BLAS or OpenMP pool in this process; 1 if there is none."""
     return max((pool["num_threads"] for pool in threadpool_info()), default=1)
 
 
@@ -191,7 +233,7 @@ def _verdict(error):
 
 
 def _call(worker, function, handed, threads, kind):
-    """Return the result of a function with every array in it copied to NumPy; notice writes to inputs and results."""
+    """Return a copy of a function's result in NumPy arrays; raise CallFailure if the function has written to an input."""
 
     def job():
         with nullcontext() if threads is None else worker.limits(threads):
@@ -200,25 +242,26 @@ def _call(worker, function, handed, threads, kind):
 
     result, copy = worker.call(job)
     if (name := handed.changed()) is not None:
-        raise Failure(Verdict.WRONG, f"changed its input {name}", name)
+        raise CallFailure(Verdict.WRONG, f"changed its input {name}", name)
     worker.hold(kind, result, copy)
     return copy
 
 
 def _trace(error):
-    """The last frames of an exception that are not this package's."""
-    own = str(Path(__file__).parent)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    """Return the last frames of an exception's traceback, without frames of this package."""
+    package = str(Path(__file__).parent)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(package)]
     return "".join(traceback.format_list(frames[-_FRAMES:])).rstrip()
 
 
-def told(error: BaseException) -> str:
+def raised_text(error: BaseException) -> str:
+    """Return the class and the message of an exception, such as "raised ValueError: negative"."""
     text = one_line(str(error))
     return f"raised {type(error).__name__}" + (f": {text}" if text else "")
 
 
-def _plain(found):
-    return {name: as_array(value) for name, value in found.items()} if isinstance(found, Mapping) else as_array(found)
+def _plain(result):
+    return {name: as_array(value) for name, value in result.items()} if isinstance(result, Mapping) else as_array(result)
 
 
 def _kind(value):
@@ -227,14 +270,14 @@ def _kind(value):
     return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
 
 
-def checked(value: Any, name: str, shape: tuple[int, ...], case: Case) -> Array:
-    """Return an array that has the shape promised and the case's dtype; raises Failure."""
+def checked(value: object, name: str, shape: tuple[int, ...], case: Case) -> Array:
+    """Return an array after a check of its type, shape and dtype; raise CallFailure otherwise."""
     if not isinstance(value, np.ndarray):
-        raise Failure(Verdict.WRONG, f"{name} is {_kind(value)}, not an array", name)
+        raise CallFailure(Verdict.WRONG, f"{name} is {_kind(value)}, not an array", name)
     if value.shape != tuple(shape):
-        raise Failure(Verdict.WRONG, f"{name} has shape {value.shape}, not {tuple(shape)}", name)
+        raise CallFailure(Verdict.WRONG, f"{name} has shape {value.shape}, not {tuple(shape)}", name)
     if value.dtype != case.dtype:
-        raise Failure(Verdict.WRONG, f"{name} is {value.dtype}, not {case.format}", name)
+        raise CallFailure(Verdict.WRONG, f"{name} is {value.dtype}, not {case.format}", name)
     return value
 
 
@@ -250,11 +293,34 @@ def _same_bits(a, b):
 
 
 class Unsupported(SarliteError, NotImplementedError):
-    """Raise it in a function under test for a case that it does not promise: the case counts as not covered."""
+    """The function under test does not promise a result for this case, which then counts as not covered.
+
+    A function under test raises it; any NotImplementedError does the same.
+
+    Examples
+    --------
+    >>> from sarlite import oracle
+    >>> def run(case):
+    ...     raise oracle.Unsupported("graphs need 8 edges or more")
+    >>> oracle.check(run, "spmm", level="probe", graphs="ring-3").verdict.name
+    'UNSUPPORTED'
+    """
 
 
-class Failure(Exception):
-    """A call gave no answer that can be compared; `hangs` where it never returned, `trace` where it raised."""
+class CallFailure(Exception):
+    """A call returned nothing that can be compared.
+
+    Attributes
+    ----------
+    verdict : Verdict
+    cause : str
+    output : str
+        Name of the output or input that is at fault; empty if there is none.
+    hangs : bool
+        True if the call did not return.
+    trace : str
+        Traceback of the exception that the call raised.
+    """
 
     def __init__(self, verdict: Verdict, cause: str, output: str = "", hangs: bool = False, trace: str = "") -> None:
         super().__init__(cause)

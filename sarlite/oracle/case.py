@@ -12,51 +12,72 @@ from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.formats import dtype_of
 from sarlite.types import Array
 
+Attributes = Mapping[str, Any]  # of an operation or layer by name, such as {"reduce": "mean"}
+AttributeDict = dict[str, Any]
+State = Mapping[str, Array]  # parameters by name
+Convert = Callable[[Array], object]  # makes a tensor of another library of a NumPy array
+
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """The input of the function under test: `run(case)` returns the output, `vjp(case, g)` the gradients by name.
+    """One input of the function under test: `run(case)` returns the output, `vjp(case, g)` the gradients by name.
 
-    Values are attributes: `case.src`, `case.dst`, `case.n_src`, `case.n_dst`, `case.n_edges`, `case.indptr`,
-    `case.indices`, `case.eid` (CSR by destination), each array by its name (`case.x`, `case.weight`), each attribute by
-    its name (`case.reduce`), and `case.state`.
+    A function under test reads a case by attributes, and each access returns a new copy:
+
+    - `case.n_src`, `case.n_dst`, `case.n_edges`: numbers of source rows, destination rows and edges;
+    - `case.src`, `case.dst`: the ends of each edge, shape (n_edges,);
+    - `case.indptr`, `case.indices`, `case.eid`: the same edges as CSR by destination, `eid` being the edge numbers;
+    - `case.x`, `case.weight` and so on: each array by its name;
+    - `case.reduce` and so on: each attribute by its name;
+    - `case.state`, `case.parameters`: parameters by name.
 
     Attributes
     ----------
     name : str
-        Which graph and which values, as `star-in-100000/integers`.
+        Names of the graph and of the kind of values, such as "in-star-100000/integers".
     op : str
-        Name of the operation or layer, as "spmm".
+        Name of the operation or layer, such as "spmm".
     edges : EdgeList
     arrays : dict of str to array
-        The inputs, (n_src | n_dst | n_edges, ...), of dtype `dtype`.
+        Inputs by name, of dtype `dtype`. The first axis of each is n_src, n_dst or n_edges long.
     attributes : dict
-        As {"reduce": "mean"}.
+        Attributes of the operation, such as {"reduce": "mean"}.
     state : dict of str to array
-        Parameters by the names of the dialect; empty for an operation.
+        Parameters by the dialect's names; empty for an operation.
     format : str
-        Of inputs, state and expected outputs: "float64", "float32", "float16"; "bfloat16" values stand in float32
-        arrays, already rounded.
+        Floating type of inputs, state and outputs: "float64", "float32", "float16", "bfloat16" or "bfloat16-rows".
     dtype : np.dtype
-        Of the arrays.
+        NumPy dtype of the arrays. Values of bfloat16 are stored in float32 arrays, already rounded.
     accumulate : str
-        The dtype that sums are promised to be made in.
+        Floating type in which sums are promised to be computed.
     index_dtype : str
-        Of `src`, `dst`, `indptr`, `indices`, `eid` as the function gets them.
-    convert : function, optional
-        What makes what the function gets of an array, a copy; `call.Handed` sets it.
+        Dtype of `src`, `dst`, `indptr`, `indices` and `eid` as the function under test gets them.
+    convert : (array) -> object, optional
+        Applied to each array that the function under test reads, on a copy. `call.GuardedCase` sets it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import oracle
+    >>> edges = oracle.EdgeList([0, 1, 0], [1, 1, 0], n_src=2, n_dst=2)
+    >>> x = np.array([[1.0], [2.0]], np.float32)
+    >>> case = oracle.Case("by hand", "spmm", edges, {"x": x}, {"reduce": "sum"})
+    >>> case.indptr.tolist(), case.indices.tolist(), case.eid.tolist()
+    ([0, 1, 3], [0, 0, 1], [2, 0, 1])
+    >>> case.x.shape, case.dtype, case.reduce
+    ((2, 1), dtype('float32'), 'sum')
     """
 
     name: str
     op: str
     edges: EdgeList
     arrays: Mapping[str, Array]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    state: Mapping[str, Array] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
+    state: State = field(default_factory=dict)
     format: str = "float32"
     accumulate: str = "float32"
     index_dtype: str = "int64"
-    convert: Callable[[Array], Any] | None = None
+    convert: Convert | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -64,24 +85,29 @@ class Case:
         if name in ("n_src", "n_dst", "n_edges"):
             return getattr(self.edges, name)
         if name in ("src", "dst", "indptr", "indices", "eid"):
-            return self._given(getattr(self.edges, name).astype(self.index_dtype))
+            return self._copied(getattr(self.edges, name).astype(self.index_dtype))
         if name in self.arrays:
-            return self._given(self.arrays[name])
+            return self._copied(self.arrays[name])
         if name in self.attributes:
             return self.attributes[name]
-        known = ", ".join(["src", "dst", "n_src", "n_dst", "n_edges", "indptr", "indices", "eid", "state", *self.arrays,
+        names = ", ".join(["src", "dst", "n_src", "n_dst", "n_edges", "indptr", "indices", "eid", "state", *self.arrays,
                            *self.attributes])
-        raise AttributeError(f"{self.op} has no {name!r}: it has {known}")
+        raise AttributeError(f"{self.op} has no {name!r}: it has {names}")
 
     @property
     def dtype(self) -> np.dtype:
+        """NumPy dtype of inputs, parameters and outputs; float32 for the bfloat16 formats."""
         return dtype_of(self.format)
 
-    def _given(self, array: Array) -> Any:
-        """The function's own copy."""
+    def _copied(self, array):
+        """Return a new copy of an array, passed through `convert` if there is one."""
         return np.array(array, order="C") if self.convert is None else self.convert(array)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The state as the function gets it: own copies, converted."""
-        return {name: self._given(value) for name, value in self.state.items()}
+        """Parameters by name as the function under test gets them: new copies, passed through `convert`."""
+        return {name: self._copied(value) for name, value in self.state.items()}
+
+
+Run = Callable[[Case], object]  # a function under test: returns an array, or a dict of arrays by output
+Vjp = Callable[[Case, Any], Mapping[str, object]]  # (case, cotangent or dict of cotangents) -> gradients by name

@@ -1,4 +1,4 @@
-"""The table of operations and layers: what each takes and gives."""
+"""Descriptions of the operations and layers: their arrays, parameters, outputs and attributes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sarlite.errors import SarliteError
-from sarlite.oracle.dialects import OWN
+from sarlite.oracle.dialects import LIBRARY_NAMES
 from sarlite.oracle.layer_formulas import LAYERS
 from sarlite.oracle.reference import Reference, words
 
 
 def entry(name: str) -> dict[str, Any]:
-    """Return what a reference takes and gives: arrays, parameters and outputs, attributes with their values.
+    """Return the description of a reference, as a JSON object.
 
-    "arrays" and "parameters" are name to shape, in words as "n_src"; "outputs" name to what a row is; "attributes" name
-    to the values it may have, or the one it has where nobody says another; "with" is what an attribute's other value
-    adds: "weighted=True" to {name: shape}; "own_names" by dialect the names that a library has for attributes;
-    "gradients" whether vjp is asked for.
+    The keys are
+    - "arrays", "parameters": shapes by name, with "n_src" and so on for sizes of the graph;
+    - "outputs": kind of the rows of each output;
+    - "attributes": allowed values, the default first, or the default alone;
+    - "with": further arrays and parameters that a value of an attribute adds, such as "weighted=True": {name: shape};
+    - "own_names": a library's names of attributes, by dialect;
+    - "gradients": True if gradients are checked.
     """
     reference = Reference(name)
     definition = reference.definition
@@ -29,20 +32,20 @@ def entry(name: str) -> dict[str, Any]:
                            if key not in ("each", "dialect")},
             "with": dict(_changes(name, choices, {**usual[0], **usual[1]})),
             "own_names": {dialect: {theirs: ours for theirs, (ours, _) in names.items()}
-                          for (layer, dialect), names in OWN.items() if layer == name.partition("-")[0]},
+                          for (layer, dialect), names in LIBRARY_NAMES.items() if layer == name.partition("-")[0]},
             "gradients": definition.has_vjp}
 
 
-def lines(told: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an entry as lines of text."""
-    yield told["name"]
+def lines(description: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a description as lines of text."""
+    yield description["name"]
     for key in ("arrays", "parameters", "outputs", "attributes"):
-        for name, value in told[key].items():
+        for name, value in description[key].items():
             text = _shape_text(value) if key in ("arrays", "parameters") else words(value)
             yield f"  {key[:-1]} {name}: {text}"
-    for name, shapes in told["with"].items():
+    for name, shapes in description["with"].items():
         yield f"  with {name}: " + ", ".join(f"{key} {_shape_text(shape)}" for key, shape in shapes.items())
-    for dialect, names in told["own_names"].items():
+    for dialect, names in description["own_names"].items():
         yield f"  in dialect {dialect} also: " + ", ".join(f"{theirs} ({ours})" for theirs, ours in names.items())
 
 
@@ -52,7 +55,7 @@ def _changes(name, choices, usual):
             try:
                 arrays, parameters = Reference(name, **{key: value}).shapes
             except SarliteError:
-                continue  # it goes with other attributes
+                continue  # this value needs other attributes, too
             more = {k: shape for k, shape in {**arrays, **parameters}.items() if usual.get(k) != shape}
             if more:
                 yield f"{key}={value!r}", more

@@ -1,4 +1,4 @@
-"""`check`: a function against a reference, on the corpus of hard graphs."""
+"""`check`: compares a function with a reference on the corpus of hard graphs."""
 
 import sys
 import time
@@ -11,31 +11,29 @@ import numpy as np
 
 from sarlite.errors import ConfigError, whole
 from sarlite.oracle import call, inputs, sampler_checks
-from sarlite.oracle.case import Case
+from sarlite.oracle.case import Case, Convert, Run, Vjp
 from sarlite.oracle.check_report import Report
-from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS, SUMS, allowed
-from sarlite.oracle.corpus import Entry, chosen
+from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, LEVELS, SUMS, allowed_verdicts
+from sarlite.oracle.corpus import Entry, select_entries
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.finding import Finding
-from sarlite.oracle.formats import summed
-from sarlite.oracle.levels import CERTIFIED, JUDGES, above_bound, other_bits, shapes
-from sarlite.oracle.reference import Reference, described, given
+from sarlite.oracle.formats import default_accumulate
+from sarlite.oracle.levels import CERTIFIED, LEVEL_CHECKS, above_bound, other_bits, shapes
+from sarlite.oracle.reference import Reference, as_reference, reference_label
 from sarlite.oracle.scope import Scope
 from sarlite.oracle.shrink import shrink as shrunk
-from sarlite.oracle.trial import Stop, Trial, trying
-from sarlite.types import Array
+from sarlite.oracle.trial import CheckStopped, Trial, trying
 
-SHRINKING = 20.0  # seconds, at most, that the first case is made small
-LARGE = 20_000  # rows or edges of graphs that are told before they are asked
+SHRINKING = 20.0  # seconds that shrinking the first failing case may take
+LARGE = 20_000  # graphs of more rows or edges are announced before they are checked
 
 
 def _print(text: str) -> None:
     print(f"sarlite.oracle: {text}", file=sys.stderr, flush=True)
 
 
-def check(run: Callable[[Case], Any], reference: str | Reference, *,
-          vjp: Callable[[Case, Any], Mapping[str, Any]] | None = None, level: str = "ci", dtype: str = "float32",
-          accumulate: str | None = None, index_dtype: str = "int64", convert: Callable[[Array], Any] | None = None,
+def check(run: Run, reference: str | Reference, *, vjp: Vjp | None = None, level: str = "ci", dtype: str = "float32",
+          accumulate: str | None = None, index_dtype: str = "int64", convert: Convert | None = None,
           seed: int = 0, time_limit: float = 60.0, expected_failures: Sequence[str] = (), allow: Sequence[str] = (),
           shrink: bool = True, graphs: str | Sequence[str] | Mapping[str, EdgeList] = "*",
           widths: Sequence[int] | None = None, repeats: int = 1, shown: Callable[[str], None] = _print,
@@ -45,47 +43,61 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
     Parameters
     ----------
     run : (case) -> array, or {output: array}
-        Anything with `__array__` or `__dlpack__`, of the case's dtype; a dict where there are several outputs. It gets
-        copies, which it must not write to. Its attributes `vjp` and `convert`, where it has them, stand for the
-        arguments that are not given.
+        The function under test. It returns an array of the case's dtype, from any library with `__array__` or
+        `__dlpack__`; a dict if the operation has several outputs. It gets copies, which it must not write to. If `run`
+        has
+        the attributes `vjp` or `convert`, they are the defaults of the arguments of these names.
     reference : str or Reference
-        "spmm", with attributes: check(f, "spmm", reduce="mean"). Or a Reference, that also has a layer's weights.
-        "sample" checks a neighbour sampler: `run` returns the (n_picks,) numbers of picked edges (`sampling.level`).
+        Name of the operation, with its attributes as further arguments: check(f, "spmm", reduce="mean"). Or a
+        Reference,
+        which also holds a layer's weights. "sample" checks a neighbour sampler: `run` returns the numbers of the picked
+        edges, shape (n_picks,) (`sampler_checks.check_sampler`).
     vjp : (case, g) -> {name: array}, optional
-        Gradients of sum(output * g) by the names of `case.arrays` and `case.state`; g is a dict where there are several
-        outputs. Without, gradients count as not covered; so does each that it leaves out.
+        Gradients of sum(output * g) by the names of `case.arrays` and `case.state`. If there are several outputs, g is
+        a
+        dict. A gradient that is not returned counts as not covered.
     level : str
-        "probe": integers whose results are exact, compared by ==. "certified": error bounds. "repeat": the same input
-        again, and on one thread. "invariants". "ci": all four, on the smaller graphs of the corpus; "all": on all.
-        "large": "probe" on more than 2^31 edges times columns; for functions that keep nothing by edge and column.
+        - "probe": integer inputs with exact results, compared by ==;
+        - "certified": random inputs, compared with error bounds;
+        - "repeat": the same input again, and on one thread;
+        - "invariants": properties of the operation, such as linearity, without a reference;
+        - "ci": all four on the smaller graphs of the corpus;
+        - "all": all four on all graphs;
+        - "large": "probe" on a graph of more than 2^31 edges times columns, for functions that store no such array.
     dtype : "float64", "float32", "float16", "bfloat16" or "bfloat16-rows"
-        Of inputs and outputs; values of bfloat16 come in float32 arrays. "bfloat16-rows": float32, but what edges
-        gather of x or z, and backward of the output's gradient times the destination's scale, is rounded to bfloat16.
+        Floating type of inputs and outputs; values of bfloat16 are stored in float32 arrays. "bfloat16-rows" is
+        float32,
+        with rows rounded to bfloat16 before edges gather them: rows of x or z, and in the backward pass rows of the
+        output's gradient times the destination's scale.
     accumulate : str, optional
-        The dtype in which sums are promised; `dtype` where not given, and float32 of bfloat16-rows.
+        Floating type in which sums are promised. The default is `dtype`, or float32 for bfloat16-rows.
     index_dtype : "int64", "int32" or "int16"
-        With int16, graphs that fit have more elements than int16 has numbers, as large graphs have with int32.
-    convert : (array) -> anything, optional
-        What makes the function's inputs of NumPy arrays, as torch.from_numpy.
+        Dtype of the edges' row numbers. With int16, rows times columns overflow on small graphs, as with int32 on large
+        graphs.
+    convert : (array) -> object, optional
+        Applied to each NumPy array that the function gets, such as torch.from_numpy.
     seed : int
-        Of random values; the same seed gives the same cases.
+        Seed of random values; the same seed gives the same cases.
     time_limit : float
-        Seconds of one call. A call that takes longer is left running in its thread, and the check ends.
+        Seconds that one call may take. A call that takes longer is abandoned in its thread, and the check ends.
     expected_failures : sequence of str
-        Patterns (fnmatch) of case names: findings there do not count, and are told.
+        Patterns (fnmatch) of case names whose findings are reported, but do not count in the verdict.
     allow : sequence of str
-        Verdicts whose findings do not count, and are told: "NONDETERMINISTIC", "THREADS", "LIMIT".
+        Verdicts whose findings are reported, but do not count: "NONDETERMINISTIC", "THREADS", "LIMIT".
     shrink : bool
         True if the case of the first finding is made small, for at most 20 s.
     shown : (str) -> None
-        Is told of each graph of more than LARGE rows or edges before the graph is asked, so that a process that is
-        killed for its memory leaves the name. Without, standard error.
+        Called with the name of each graph of more than LARGE rows or edges before the graph is checked. If the process
+        is
+        killed for its memory, the name remains. The default prints to standard error.
     graphs : str, sequence of str, or dict of str to EdgeList
-        Patterns (fnmatch) of the names of the corpus's graphs that are taken; or graphs of one's own by name.
+        Patterns (fnmatch) of the names of graphs of the corpus; or other graphs by name.
     widths : sequence of int, optional
-        Further columns of the inputs: each graph is asked at its own width, and once more at the next of these.
+        Further widths of the inputs. Each graph is checked with its own width, and again with the next of these.
     repeats : int
-        Number of times that level "repeat" asks the same input again.
+        Number of times that level "repeat" repeats an input.
+    **attributes
+        Attributes of the operation.
 
     Returns
     -------
@@ -94,28 +106,49 @@ def check(run: Callable[[Case], Any], reference: str | Reference, *,
     Raises
     ------
     ConfigError
-        An unknown level, dtype, verdict, reference or attribute; a reference that has no narrow rows; a number of
-        repeats below 1; graphs or widths that `corpus.chosen` refuses.
+        An unknown level, dtype, verdict, reference or attribute; a dtype that the reference does not support; `repeats`
+        below 1; graphs or widths that `corpus.select_entries` refuses.
 
     Notes
     -----
-    Not collective. A function that ends the process ends the check with it: `python -m sarlite.oracle check --command`
-    keeps them apart.
+    Not collective. If the function ends the process, the check ends, too; `sarlite-oracle check --command` runs the
+    function in a process of its own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import oracle
+    >>> def spmm(case):
+    ...     out = np.zeros((case.n_dst, case.x.shape[1]), case.dtype)
+    ...     np.add.at(out, case.dst, case.x[case.src])
+    ...     return out
+    >>> oracle.check(spmm, "spmm", level="probe", graphs=["in-star-??", "ring-17"]).verdict.name
+    'PASS'
+
+    A kernel that loses an edge:
+
+    >>> def lossy(case):
+    ...     out = np.zeros((case.n_dst, case.x.shape[1]), case.dtype)
+    ...     np.add.at(out, case.dst[:-1], case.x[case.src[:-1]])
+    ...     return out
+    >>> report = oracle.check(lossy, "spmm", level="probe", graphs="ring-17", shrink=False)
+    >>> report.verdict.name, report.first_bad.cause
+    ('WRONG', 'edge 16 (16 -> 0) is lost')
     """
-    for name, value, known in (("level", level, LEVELS), ("dtype", dtype, DTYPES),
-                                 ("accumulate", accumulate or summed(dtype), SUMS),
+    for name, value, choices in (("level", level, LEVELS), ("dtype", dtype, DTYPES),
+                                 ("accumulate", accumulate or default_accumulate(dtype), SUMS),
                                  ("index_dtype", index_dtype, INDEX_DTYPES)):
-        if value not in known:
-            raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(known)}")
-    entries = chosen(level if level in ("ci", "large") else "all", graphs, widths)
+        if value not in choices:
+            raise ConfigError(f"{name} is {value!r}, but must be one of {', '.join(choices)}")
+    entries = select_entries(level if level in ("ci", "large") else "all", graphs, widths)
     vjp = getattr(run, "vjp", None) if vjp is None else vjp
     convert = getattr(run, "convert", None) if convert is None else convert
-    reference, repeats = given(reference, attributes, dtype), whole("repeats", repeats, 1)
-    report = Report(f"{described(reference)}, {dtype}, level {level}, seed {seed}")
+    reference, repeats = as_reference(reference, attributes, dtype), whole("repeats", repeats, 1)
+    report = Report(f"{reference_label(reference)}, {dtype}, level {level}, seed {seed}")
     with trying(report, run, vjp, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures),
-                allow=allowed(allow), convert=convert, repeats=repeats) as trial:
+                allow=allowed_verdicts(allow), convert=convert, repeats=repeats) as trial:
         if reference.name == "sample":
-            sampler_checks.level(trial, entries, 1024 if level == "all" else 64, index_dtype)
+            sampler_checks.check_sampler(trial, entries, 1024 if level == "all" else 64, index_dtype)
         else:
             _corpus(trial, entries, LEVELS[level], shown, dtype=dtype, index_dtype=index_dtype, accumulate=accumulate)
             trial.explain()
@@ -137,54 +170,54 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], sho
             trial.report.skip(f"graphs that are too large for {options['index_dtype']}", entry.name)
             continue
         if (size := max(entry.published[key] for key in ("n_src", "n_dst", "n_edges"))) > LARGE:
-            shown(f"{described(trial.reference)}: {entry.label}, up to {size:,} rows or edges, {entry.width} columns")
+            shown(f"{reference_label(trial.reference)}: {entry.label}, up to {size:,} rows or edges, {entry.width} columns")
         exact, random = inputs.cases(trial.reference, entry, levels, trial.report, seed=trial.seed, **options)
-        trial.together = exact
+        trial.probe_group = exact
         for level in levels:
             for case in exact if level == "probe" else random:
-                JUDGES[level](trial, case)
+                LEVEL_CHECKS[level](trial, case)
         first = next(iter([*exact, *random]), None)
         scope.add(entry, [*exact, *random])
-        vars(entry).pop("edges", None)  # the next graph may need the memory
+        vars(entry).pop("edges", None)  # frees the graph: the next one may need the memory
         if n_layouts < 2 and first is not None and 8 <= first.n_edges <= 1000:
             n_layouts += 1
             _layouts(trial, first)
-    trial.report.skip(scope.told(trial.reference, levels, trial.repeats, dtype=options["dtype"],
+    trial.report.skip(scope.gaps(trial.reference, levels, trial.repeats, dtype=options["dtype"],
                                  index_dtype=options["index_dtype"]))
 
 
 def _layouts(trial: Trial, case: Case) -> None:
-    """Ask a case in other layouts: inputs that are read-only or not contiguous, a gradient of one number.
+    """Call the function on a case in other layouts: read-only or strided inputs, and a cotangent of one number.
 
-    A function may refuse a layout, which is told.
+    A function may refuse a layout by an exception, which is reported.
     """
     if trial.vjp is not None and trial.reference.differentiable(case):
         g = {name: np.ones_like(value) for name, value in trial.reference.cotangents(case).items()}
-        CERTIFIED.ask_gradient(trial, case, CERTIFIED.gradients(trial.reference, case, g), g, call.BROADCAST)
+        CERTIFIED.check_gradient(trial, case, CERTIFIED.gradients(trial.reference, case, g), g, call.BROADCAST)
     expected = CERTIFIED.outputs(trial.reference, case)
-    plain = trial.quietly(case, shapes(expected))
+    plain = trial.rerun(case, shapes(expected))
     if plain is None:
         return
     for layout in call.LAYOUTS[1:]:
         one = replace(case, name=f"{case.name}/{layout}")
         got = trial.outputs(one, shapes(expected), layout)
         if got is not None and any(other_bits(got[name], plain[name]).any() for name in got):
-            how = CERTIFIED._replace(name="call", found=partial(above_bound, level="call"))
-            how.hold(trial, one, expected, got)
+            how = CERTIFIED._replace(name="call", add_finding=partial(above_bound, level="call"))
+            how.judge(trial, one, expected, got)
 
 
 # ---- the smallest case
 
 
 def _shrink_first(trial: Trial) -> None:
-    """Replace the first finding by the like finding of the smallest case."""
+    """Replace the first finding by the same finding on the smallest case that still has it."""
     first = trial.report.first_bad
-    if first is None or first.level not in (*JUDGES, "call") or first.level == "invariants":
+    if first is None or isinstance(first.case, str) or first.level not in (*LEVEL_CHECKS, "call"):
         return
-    judge = JUDGES.get(first.level, JUDGES["certified"])
+    judge = LEVEL_CHECKS.get(first.level, LEVEL_CHECKS["certified"])
     until = time.monotonic() + SHRINKING
 
-    def found(case: Case) -> Finding | None:
+    def same_finding(case: Case) -> Finding | None:
         scratch = Trial(trial.run, trial.vjp, trial.reference, Report(""), trial.worker, trial.seed,
                         convert=trial.convert, every_layout=True)
         judge(scratch, case)
@@ -192,9 +225,9 @@ def _shrink_first(trial: Trial) -> None:
                     None)
 
     try:
-        small = shrunk(trial.reference, first.case, lambda case: time.monotonic() < until and found(case) is not None)
-        smaller = None if small is first.case else found(small)
-    except Stop:
+        small = shrunk(trial.reference, first.case, lambda case: time.monotonic() < until and same_finding(case) is not None)
+        smaller = None if small is first.case else same_finding(small)
+    except CheckStopped:
         return
     if smaller is not None:
         cause = f"in {first.case.name}: {first.cause}"

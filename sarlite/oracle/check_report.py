@@ -4,15 +4,14 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.oracle import sarcase
 from sarlite.oracle.finding import Finding, Verdict
+from sarlite.oracle.renamed import warn_renamed
 
-_MOST_EXPECTED = 5  # expected failures that are told one by one
+_MOST_EXPECTED = 5  # expected failures and causes that the report's text lists, at most
 _MOST_CAUSES = 8
-
 _NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")
 
 __all__ = ["Finding", "OracleError", "Report", "Verdict"]
@@ -25,30 +24,41 @@ class Report:
     Attributes
     ----------
     what : str
-        The reference, the dtype, the level and the seed.
+        The reference, the dtype, the level and the seed, as text.
     findings : list of Finding
     expected : list of Finding
-        Findings of expected failures and of verdicts that are allowed; they do not count in the verdict.
+        Findings of expected failures and of allowed verdicts, which do not count in the verdict.
     checked : Counter
-        Comparisons made, by level.
+        Number of comparisons by level.
     uncovered : Counter
         Number of comparisons that were not made, by reason.
     examples : dict of str to str
-        The first case of each reason, and the reason's details.
+        The first case of each reason, with details.
     ratio : float
-        The largest error over its bound that was seen; above 1 it is a proof of excess error.
+        Largest error over its bound at level "certified"; above 1, the error is proved to be too large.
+
+    Examples
+    --------
+    >>> from sarlite import oracle
+    >>> report = oracle.check(lambda case: case.x[case.src], "gather", level="probe", graphs="ring-*", shrink=False)
+    >>> report.verdict.name, report.checked["probe"] > 0
+    ('PASS', True)
+    >>> report.require() is report
+    True
+    >>> print(str(report).splitlines()[0])
+    PASS: gather, float32, level probe, seed 0
     """
 
     what: str
     findings: list[Finding] = field(default_factory=list)
     expected: list[Finding] = field(default_factory=list)
-    checked: Counter = field(default_factory=Counter)
-    uncovered: Counter = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
+    uncovered: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
     ratio: float = 0.0
 
     def skip(self, reason: str, example: str = "", times: int = 1) -> None:
-        """Count `times` comparisons that are not covered, for a reason."""
+        """Count `times` comparisons as not covered, for a reason; the first `example` of a reason is kept."""
         if times:
             self.uncovered[reason] += times
             if example:
@@ -56,27 +66,27 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of the findings.
-
-        UNSUPPORTED alone does not count where something was checked. Where nothing was, UNSUPPORTED.
-        """
-        found = {finding.verdict for finding in self.findings} - {Verdict.UNSUPPORTED}
-        if not found and not self.checked.total():
+        """The worst verdict of the findings; UNSUPPORTED if there are none, and nothing was checked."""
+        verdicts = {finding.verdict for finding in self.findings} - {Verdict.UNSUPPORTED}
+        if not verdicts and not self.checked.total():
             return Verdict.UNSUPPORTED
-        return next(verdict for verdict in Verdict if verdict in found or verdict is Verdict.PASS)
+        return next(verdict for verdict in Verdict if verdict in verdicts or verdict is Verdict.PASS)
 
     @property
     def first_bad(self) -> Finding | None:
-        """The finding of the verdict whose cause the most cases confirm, a wrong number before an exception; None of PASS.
+        """The first finding of the report's verdict; None if the verdict is PASS.
+
+        Findings whose cause more cases confirm come first, and a wrong number comes before an exception.
         """
         bad = [finding for finding in self.findings if finding.verdict is self.verdict]
         return min(bad, key=lambda f: (-f.support, f.level == "call", isinstance(f.case, str)), default=None)
 
     @property
     def causes(self) -> list[tuple[str, int, str]]:
-        """(cause, number of findings, a case) of each verdict but UNSUPPORTED, the most frequent first.
+        """Causes of the findings as (cause, number of findings, name of a case), the best confirmed and most frequent
+        first.
 
-        Causes that differ in numbers alone count as one.
+        Causes that differ only in numbers count as one. Findings of refused cases are left out.
         """
         alike: dict[tuple, list[Finding]] = defaultdict(list)
         for finding in self.findings:
@@ -91,46 +101,63 @@ class Report:
 
     @property
     def coverage(self) -> dict[str, int]:
-        """Comparisons made by level, and what was not covered, by reason: "not covered: REASON" -> count."""
+        """Number of comparisons by level, and of those that were not made, as "not covered: REASON"."""
         return {**self.checked, **{f"not covered: {reason}": n for reason, n in sorted(self.uncovered.items())}}
 
     def require(self) -> "Report":
-        """Return the report where it is PASS; raises OracleError with its text otherwise."""
+        """Return the report if its verdict is PASS; raise OracleError with its text otherwise."""
         if self.verdict is not Verdict.PASS:
             raise OracleError(str(self))
         return self
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Write the case of `first_bad`, shrunk, as a .sarcase directory, with expected and returned arrays and cotangents.
+        """Write the case of `first_bad` as a .sarcase directory, with expected and returned arrays, and return the
+        path.
 
-        Raises ConfigError if there is no such case, DataError as `sarcase.save`.
+        Parameters
+        ----------
+        path : path
+        overwrite : bool
+            True if a directory that holds a case, and nothing else, is replaced.
+
+        Raises
+        ------
+        ConfigError
+            There is no finding.
+        DataError
+            As `sarcase.save`.
         """
         bad = self.first_bad
         if bad is None or isinstance(bad.case, str):
             raise ConfigError(f"{path}: nothing to save, the verdict is {self.verdict.name}")
         return sarcase.save(bad, path, overwrite)
 
-    def told(self) -> dict[str, Any]:
-        """Return the report as JSON has it."""
+    def to_dict(self) -> dict[str, object]:
+        """Return the report as a JSON object."""
         return {"verdict": self.verdict.name, "what": self.what, "ratio": self.ratio, "checked": dict(self.checked),
                 "causes": [{"cause": cause, "findings": n, "case": case} for cause, n, case in self.causes],
                 "not_covered": {reason: {"times": n, "example": self.examples.get(reason, "")}
                                 for reason, n in sorted(self.uncovered.items())},
-                **{name: [{"case": f.case_name, **f.told(), "trace": f.trace} for f in found]
-                   for name, found in (("findings", self.findings), ("expected_failures", self.expected))}}
+                **{name: [{"case": f.case_name, **f.to_dict(), "trace": f.trace} for f in findings]
+                   for name, findings in (("findings", self.findings), ("expected_failures", self.expected))}}
+
+    def told(self) -> dict[str, object]:
+        """Return `to_dict()`, and warn: this is its former name."""
+        warn_renamed("Report.told", "to_dict")
+        return self.to_dict()
 
     def __str__(self) -> str:
         lines = [f"{self.verdict.name}: {self.what}"]
         if (bad := self.first_bad) is not None:
             lines += [f"  {bad}", *(f"  {line}" for line in bad.trace.splitlines())]
         counts = ", ".join(f"{n} {level}" for level, n in self.checked.items())
-        found = [finding for finding in self.findings if finding.verdict is not Verdict.UNSUPPORTED]
-        cases = len({finding.case_name for finding in found})
-        told = self.causes if len(found) > 1 else []
-        lines += [f"  {n} times: {cause} (as {case})" for cause, n, case in told[:_MOST_CAUSES]]
-        if (more := len(told) - _MOST_CAUSES) > 0:
+        findings = [finding for finding in self.findings if finding.verdict is not Verdict.UNSUPPORTED]
+        cases = len({finding.case_name for finding in findings})
+        causes = self.causes if len(findings) > 1 else []
+        lines += [f"  {n} times: {cause} (as {case})" for cause, n, case in causes[:_MOST_CAUSES]]
+        if (more := len(causes) - _MOST_CAUSES) > 0:
             lines.append(f"  and {more} causes more")
-        lines.append(f"  {len(found)} findings in {cases} cases; compared: {counts or 'nothing'}")
+        lines.append(f"  {len(findings)} findings in {cases} cases; compared: {counts or 'nothing'}")
         lines.append(f"  largest error / bound: {self.ratio:.4g}")
         for reason, n in sorted(self.uncovered.items()):
             example = self.examples.get(reason)
@@ -143,4 +170,15 @@ class Report:
 
 
 class OracleError(SarliteError, AssertionError):
-    """Raised by `Report.require`: a check found something."""
+    """A check found something wrong; `Report.require` raises it, with the report as its text.
+
+    Examples
+    --------
+    >>> from sarlite import oracle
+    >>> report = oracle.check(lambda case: 2 * case.x[case.src], "gather", level="probe", graphs="ring-3", shrink=False)
+    >>> try:
+    ...     report.require()
+    ... except oracle.OracleError as error:
+    ...     print(str(error).splitlines()[0])
+    WRONG: gather, float32, level probe, seed 0
+    """

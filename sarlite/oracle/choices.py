@@ -1,14 +1,13 @@
-"""The choices that a check has.
+"""The allowed values of a check's options: levels, dtypes, verdicts, and divisions of nodes among ranks.
 
-The command line and the pytest plugin read this module, too, so that it imports nothing heavy.
+The command line and the pytest plugin import this module at their start, so it imports nothing heavy.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from sarlite.errors import ConfigError
 
-# Each level and what it asks; `levels.JUDGES` has what asks it.
+# Each level of `check`, and the entries of `levels.LEVEL_CHECKS` that it runs.
 LEVELS = {
     "probe": ("probe",),
     "certified": ("certified",),
@@ -18,23 +17,23 @@ LEVELS = {
     "all": ("probe", "certified", "repeat", "invariants"),
     "large": ("probe",),
 }
-USUAL = tuple(level for level in LEVELS if level != "large")
-SUMS = ("float64", "float32", "float16", "bfloat16")
-DTYPES = (*SUMS, "bfloat16-rows")  # float32, but the rows that edges gather are rounded to bfloat16 first
+COMMAND_LEVELS = tuple(level for level in LEVELS if level != "large")  # levels that the command and the plugin offer
+SUMS = ("float64", "float32", "float16", "bfloat16")  # dtypes in which sums may be promised
+DTYPES = (*SUMS, "bfloat16-rows")  # bfloat16-rows: float32, with the rows that edges gather rounded to bfloat16 first
 INDEX_DTYPES = ("int64", "int32", "int16")
 ALLOWED = ("NONDETERMINISTIC", "THREADS", "LIMIT")  # verdicts that a caller may allow
-PARTS = ("contiguous", "random", "skewed", "one empty")  # how nodes are divided among ranks
+PARTS = ("contiguous", "random", "skewed", "one empty")  # ways to divide nodes among ranks
 
 
-def among(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Raise ConfigError unless a value is one of the allowed values."""
+def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
+    """Raise ConfigError unless `value` is one of the allowed values; the message starts with `name`."""
     allowed = tuple(allowed)
     if value not in allowed:
         raise ConfigError(f"{name}: {value!r} is none of {', '.join(map(repr, allowed))}")
 
 
-def allowed(verdicts: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of verdicts that do not count; raise ConfigError unless each is one of ALLOWED."""
+def allowed_verdicts(verdicts: Sequence[str]) -> tuple[str, ...]:
+    """Return `verdicts` as a tuple; raise ConfigError unless each verdict is one of ALLOWED."""
     for verdict in verdicts:
-        among("allow", verdict, ALLOWED)
+        check_choice("allow", verdict, ALLOWED)
     return tuple(verdicts)

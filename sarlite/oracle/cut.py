@@ -1,4 +1,4 @@
-"""Other cases out of a case: on other edges, on some of its rows, on some of its columns."""
+"""Cases derived from a case: on other edges, on some of its rows, on some of its columns."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ import numpy as np
 
 from sarlite.oracle.case import Case
 from sarlite.oracle.edge_structure import EdgeList
-from sarlite.oracle.reference import Reference, Words
+from sarlite.oracle.reference import Reference, ShapeWords
 from sarlite.types import Array
 
 
 def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str, Array]) -> Case:
     """Return the case on other edges.
 
-    `rows` has by kind ("src", "dst", "node", "edge") the rows that arrays take; arrays of other kinds stay.
+    `rows` holds, by kind of rows ("src", "dst", "node", "edge"), the rows that arrays of this kind keep. Other arrays
+    stay.
     """
     by = reference.arrays_by
     arrays = {name: array[rows[by[name]]] if by.get(name) in rows else array for name, array in case.arrays.items()}
     return replace(case, edges=edges, arrays=arrays)
 
 
-def on_edges(reference: Reference, case: Case, kept: Array) -> Case:
-    """Return the case on the edges that `kept` names by position, the arrays by edge along with them."""
-    return on_rows(reference, case, case.edges.select(kept), {"edge": kept})
+def on_edges(reference: Reference, case: Case, edge_index: Array) -> Case:
+    """Return the case on the edges `edge_index`, with the arrays by edge reduced to these edges."""
+    return on_rows(reference, case, case.edges.select(edge_index), {"edge": edge_index})
 
 
 def on_used_rows(reference: Reference, case: Case) -> Case:
-    """Return the case without the rows that have no edge; nodes of one set go where they have neither end."""
+    """Return the case without rows that have no edge; a node of a homogeneous graph stays if it has an edge in or out."""
     e = case.edges
     src, dst = np.flatnonzero(e.out_degrees), np.flatnonzero(e.in_degrees)
     if e.n_src == e.n_dst:
@@ -39,13 +40,13 @@ def on_used_rows(reference: Reference, case: Case) -> Case:
 
 
 def width_of(reference: Reference, case: Case) -> int | None:
-    """Return the width that a case was made with; None where no size of its arrays is the width."""
+    """Return the width that a case was made with; None if no axis of its arrays has the width."""
     sizes = {array.shape[axis] for name, array in case.arrays.items() for axis in _wide(reference.shapes[0], name)}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
-    """Return the case on columns start to stop - 1 of its inputs; the case itself where its state was given."""
+    """Return the case on columns start to stop - 1 of its inputs; the case itself if the caller has set its state."""
     if case.state and reference.state is not None:
         return case
     arrays, state = ({name: _sliced(array, _wide(shapes, name), start, stop) for name, array in values.items()}
@@ -53,8 +54,8 @@ def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
     return replace(case, arrays=arrays, state=state)
 
 
-def _wide(shapes: Words, name: str) -> list[int]:
-    """The axes of an array that are as long as the width."""
+def _wide(shapes: ShapeWords, name: str) -> list[int]:
+    """Return the axes of an array whose length is the width."""
     return [axis for axis, word in enumerate(shapes.get(name, ())) if word == "width"]
 
 

@@ -1,4 +1,4 @@
-"""`Definition`: the formula, inputs and attributes of an operation or a layer; and the table of all definitions."""
+"""`Definition`: formula, inputs and attributes of an operation or layer; and `REFERENCES`, the table of definitions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from sarlite.errors import ConfigError
+from sarlite.oracle.case import AttributeDict, Attributes, State
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.expression import Expr
+from sarlite.types import Array
 
-Attributes = Mapping[str, Any]
+Inputs = Mapping[str, Any]  # of a formula: an Expr for each floating array, the array itself for integers and bools
 Shapes = dict[str, tuple[int, ...]]
+Drawer = Callable[[np.random.Generator, tuple[int, ...], Attributes], Array]  # (rng, shape, attributes) -> array
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,58 +26,94 @@ class Definition:
     Attributes
     ----------
     name : str
+        The name that `check` and `Reference` know the definition by.
     formula : (inputs, edges, attributes) -> {output: Expr}
-        `inputs` has the arrays and the state by name; `attributes` also "dialect".
+        `inputs` holds arrays and parameters by name: an Expr for floating values, the array itself for integers and
+        bools. `attributes` also holds "dialect".
     arrays : (edges, width, attributes) -> {name: shape}
+        Shapes of the input arrays on a graph.
     attributes : dict of str to tuple or value
-        Of each attribute its allowed values, the first the default; or, where it is no tuple, its default.
+        For each attribute a tuple of its allowed values, the default first. A value that is no tuple is a default, and
+        any other value is allowed, too.
     parameters : (width, attributes) -> {name: shape}
+        Shapes of the parameters.
     outputs_by : dict of str to str
-        Whether rows of an output are "dst", "src" or "edge".
+        Kind of the rows of each output: "dst", "src" or "edge".
     fixed : frozenset of str
-        Arrays and parameters that get no gradient, as masks; the last word of a dotted name.
+        Arrays and parameters without a gradient, such as masks. Only the last word of a dotted name counts.
     draw : dict of str to (rng, shape, attributes) -> array
-        How arrays are drawn that are not plain random numbers, by the last word of their names. Of integers and bools
-        the formula gets the arrays themselves.
-    resolve : (attributes, state) -> (attributes, state), optional
-        Settles what depends on the dialect and on the state, and refuses what does not agree.
+        Generators of arrays that are not normal random numbers, by the last word of the array's name.
+    resolve : (attributes, state) -> (attributes, state)
+        Fills in the attributes that follow from the dialect and from the shapes of a state. Raises an error if
+        attributes and state contradict each other.
     refuses : (edges, attributes) -> str or None
-        Why the dialect raises an error for these edges, where it does.
+        The reason why the dialect's own layer raises an error on these edges; None if the layer computes.
     has_vjp : bool
-        Whether gradients of the outputs are asked for.
+        True if gradients of the outputs are checked.
     layers : (inputs, edges, attributes) -> list of Expr, optional
-        Of a model: what each convolution gives, before norm and activation.
+        For a model: the result of each convolution, before norm and activation.
     square : dict of str to value
-        Attributes by which sizes are equal that are not so as a rule: of every second graph where neither the caller
-        nor a state tells them.
+        Attribute values that make two sizes equal which differ by default. Every second graph uses them, unless the
+        caller or a state sets the attribute.
+
+    Examples
+    --------
+    A reference of one's own is a formula of `sarlite.oracle.expression`; gradients and error bounds follow from it:
+
+    >>> import numpy as np
+    >>> from sarlite import oracle
+    >>> from sarlite.oracle.expression import gather, scatter_sum
+    >>> def neighbour_squares(inputs, edges, attributes):
+    ...     rows = gather(inputs["x"], edges.by_src)
+    ...     return {"out": scatter_sum(rows * rows, edges.by_dst)}
+    >>> oracle.define(oracle.Definition(
+    ...     "neighbour-squares", neighbour_squares, lambda edges, width, attributes: {"x": (edges.n_src, width)}))
+    >>> def kernel(case):
+    ...     out = np.zeros((case.n_dst, case.x.shape[1]), case.dtype)
+    ...     np.add.at(out, case.dst, case.x[case.src] ** 2)
+    ...     return out
+    >>> oracle.check(kernel, "neighbour-squares", level="probe", graphs="ring-*").verdict.name
+    'PASS'
+    >>> del oracle.REFERENCES["neighbour-squares"]
     """
 
     name: str
-    formula: Callable[[Mapping[str, Expr], EdgeList, Attributes], dict[str, Expr]]
+    formula: Callable[[Inputs, EdgeList, Attributes], dict[str, Expr]]
     arrays: Callable[[EdgeList, int, Attributes], Shapes]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
     parameters: Callable[[int, Attributes], Shapes] = lambda width, attributes: {}
     outputs_by: Mapping[str, str] = field(default_factory=lambda: {"out": "dst"})
     fixed: frozenset[str] = frozenset()
-    draw: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    resolve: Callable[[Attributes, Any], tuple[dict[str, Any], Any]] = (
+    draw: Mapping[str, Drawer] = field(default_factory=dict)
+    resolve: Callable[[Attributes, State | None], tuple[AttributeDict, State | None]] = (
         lambda attributes, state: (dict(attributes), state))  # fmt: skip
     refuses: Callable[[EdgeList, Attributes], str | None] = lambda edges, attributes: None
     has_vjp: bool = True
-    layers: Callable[[Mapping[str, Expr], EdgeList, Attributes], list[Expr]] | None = None
-    square: Mapping[str, Any] = field(default_factory=dict)
+    layers: Callable[[Inputs, EdgeList, Attributes], list[Expr]] | None = None
+    square: Attributes = field(default_factory=dict)
 
 
 REFERENCES: dict[str, Definition] = {}
 
 
 def define(definition: Definition) -> None:
-    """Make a definition known as a reference by its name.
+    """Add a definition to REFERENCES, so that `check` and `Reference` know it by its name.
+
+    Parameters
+    ----------
+    definition : Definition
 
     Raises
     ------
     ConfigError
-        A reference of this name is there.
+        REFERENCES has a definition of this name already.
+
+    Examples
+    --------
+    >>> from sarlite import oracle
+    >>> oracle.define(oracle.REFERENCES["spmm"])
+    Traceback (most recent call last):
+    sarlite.errors.ConfigError: reference: 'spmm' is there already
     """
     if definition.name in REFERENCES:
         raise ConfigError(f"reference: {definition.name!r} is there already")

@@ -1,18 +1,19 @@
-"""Dialects: the names and layouts of parameters in a library's layers, and the default behaviour of these layers.
+"""Dialects: names and layouts of the parameters of a library's layers, and the default behaviour of these layers.
 
-Formulas (layers.py) and sarlite's own layers use the names of dialect "paper". Of DGL these are GraphConv, SAGEConv,
-GATConv, GATv2Conv and RelGraphConv, with torch's BatchNorm1d; of PyG GCNConv, SAGEConv, GATConv, GATv2Conv, RGCNConv
-and BatchNorm.
+The formulas (`layer_formulas.py`) and sarlite's own layers use the names of dialect "paper". "dgl" covers GraphConv,
+SAGEConv, GATConv, GATv2Conv and RelGraphConv, with torch's BatchNorm1d. "pyg" covers GCNConv, SAGEConv, GATConv,
+GATv2Conv, RGCNConv and BatchNorm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError
+from sarlite.oracle.case import AttributeDict, Attributes
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.formats import as_array
 from sarlite.types import Array
@@ -20,100 +21,112 @@ from sarlite.types import Array
 DIALECTS = ("paper", "dgl", "pyg")
 
 
-class Layout(NamedTuple):
-    """How a parameter (array or expression) stands in a library: `read` gives the paper's layout, `write` back."""
+class Shaped(Protocol):
+    """An array or an Expr."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+S = TypeVar("S", bound=Shaped)
+
+
+class StateLayout(NamedTuple):
+    """Conversion of a parameter (array or expression) between layouts: `read` returns the paper's, `write` the
+    library's.
+    """
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
 
 
-AS_IS = Layout(lambda a: a, lambda a: a)
-TRANSPOSED = Layout(lambda a: a.T, lambda a: a.T)  # torch's Linear keeps (n_out, n_in)
-BY_HEAD = Layout(lambda a: a.reshape(*a.shape[1:]), lambda a: a.reshape(1, *a.shape))  # (1, n_heads, n_feat)
+AS_IS = StateLayout(lambda a: a, lambda a: a)
+TRANSPOSED = StateLayout(lambda a: a.T, lambda a: a.T)  # torch's Linear has (n_out, n_in)
+BY_HEAD = StateLayout(lambda a: a.reshape(*a.shape[1:]), lambda a: a.reshape(1, *a.shape))  # (1, n_heads, n_feat)
 
 
-class Place(NamedTuple):
+class StateEntry(NamedTuple):
     """Name and layout of a parameter in a library's layer."""
 
     name: str
-    layout: Layout = AS_IS
+    layout: StateLayout = AS_IS
 
     def shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
-        """The library's shape of a parameter, from the paper's."""
+        """Return the library's shape of a parameter from the paper's shape."""
         return tuple(self.layout.write(np.broadcast_to(0.0, ours)).shape)
 
 
-class Parameter(NamedTuple):
-    """The lengths of a parameter's axes, and the condition under which there is one.
+class ParameterAxes(NamedTuple):
+    """Lengths of a parameter's axes, and the condition under which the layer has the parameter.
 
-    Both are words for attributes of the layer, or for what `Layer.derived` says.
+    Both are names of attributes of the layer, or of values of `LayerFormula.derived`, separated by spaces.
     """
 
     axes: str
-    when: str = ""
+    condition: str = ""
 
 
-# layer -> {the paper's name: its axes}
-PARAMETERS: dict[str, dict[str, Parameter]] = {
-    "gcn": {"linear.weight": Parameter("n_in n_out"), "bias": Parameter("n_out", "bias")},
-    "sage": {"root.weight": Parameter("n_in n_out", "root"), "root.bias": Parameter("n_out", "bias"),
-             "neighbour.weight": Parameter("n_in n_out"), "pool.weight": Parameter("n_in n_in", "pool"),
-             "pool.bias": Parameter("n_in", "pool")},
-    "gat": {"linear.weight": Parameter("n_in width"), "attn_src": Parameter("n_heads n_feat"),
-            "attn_dst": Parameter("n_heads n_feat"), "bias": Parameter("out_width", "bias"),
-            "root.weight": Parameter("n_in out_width", "projected")},
-    "gatv2": {"linear_src.weight": Parameter("n_in width"), "linear_src.bias": Parameter("width", "bias"),
-              "linear_dst.weight": Parameter("n_in width", "apart"),
-              "linear_dst.bias": Parameter("width", "apart_bias"), "attn": Parameter("n_heads n_feat"),
-              "bias": Parameter("out_width", "last_bias"), "root.weight": Parameter("n_in out_width", "projected")},
-    "rgcn": {"bases": Parameter("n_matrices n_in n_out"), "coefficients": Parameter("n_relations n_bases", "n_bases"),
-             "root.weight": Parameter("n_in n_out", "root"), "bias": Parameter("n_out", "bias")},
-    "batch_norm": {"gamma": Parameter("n_in", "affine"), "beta": Parameter("n_in", "affine"),
-                   "running_mean": Parameter("n_in", "tracked"), "running_var": Parameter("n_in", "tracked")},
+# layer -> {the paper's name of a parameter: its axes}
+PARAMETERS: dict[str, dict[str, ParameterAxes]] = {
+    "gcn": {"linear.weight": ParameterAxes("n_in n_out"), "bias": ParameterAxes("n_out", "bias")},
+    "sage": {"root.weight": ParameterAxes("n_in n_out", "root"), "root.bias": ParameterAxes("n_out", "bias"),
+             "neighbour.weight": ParameterAxes("n_in n_out"), "pool.weight": ParameterAxes("n_in n_in", "pool"),
+             "pool.bias": ParameterAxes("n_in", "pool")},
+    "gat": {"linear.weight": ParameterAxes("n_in width"), "attn_src": ParameterAxes("n_heads n_feat"),
+            "attn_dst": ParameterAxes("n_heads n_feat"), "bias": ParameterAxes("out_width", "bias"),
+            "root.weight": ParameterAxes("n_in out_width", "projected")},
+    "gatv2": {"linear_src.weight": ParameterAxes("n_in width"), "linear_src.bias": ParameterAxes("width", "bias"),
+              "linear_dst.weight": ParameterAxes("n_in width", "separate"),
+              "linear_dst.bias": ParameterAxes("width", "separate_bias"), "attn": ParameterAxes("n_heads n_feat"),
+              "bias": ParameterAxes("out_width", "last_bias"), "root.weight": ParameterAxes("n_in out_width", "projected")},
+    "rgcn": {"bases": ParameterAxes("n_matrices n_in n_out"), "coefficients": ParameterAxes("n_relations n_bases", "n_bases"),
+             "root.weight": ParameterAxes("n_in n_out", "root"), "bias": ParameterAxes("n_out", "bias")},
+    "batch_norm": {"gamma": ParameterAxes("n_in", "affine"), "beta": ParameterAxes("n_in", "affine"),
+                   "running_mean": ParameterAxes("n_in", "tracked"), "running_var": ParameterAxes("n_in", "tracked")},
 }  # fmt: skip
 
 
 def _linear(ours, theirs):
-    return {f"{ours}.weight": Place(f"{theirs}.weight", TRANSPOSED), f"{ours}.bias": Place(f"{theirs}.bias")}
+    return {f"{ours}.weight": StateEntry(f"{theirs}.weight", TRANSPOSED), f"{ours}.bias": StateEntry(f"{theirs}.bias")}
 
 
-# (layer, dialect) -> {the paper's name: place}
-PLACES: dict[tuple[str, str], dict[str, Place]] = {
-    ("gcn", "dgl"): {"linear.weight": Place("weight"), "bias": Place("bias")},
-    ("gcn", "pyg"): {"linear.weight": Place("lin.weight", TRANSPOSED), "bias": Place("bias")},
-    ("sage", "dgl"): {**_linear("root", "fc_self"), "neighbour.weight": Place("fc_neigh.weight", TRANSPOSED),
+# (layer, dialect) -> {the paper's name of a parameter: name and layout in the library}
+STATE_ENTRIES: dict[tuple[str, str], dict[str, StateEntry]] = {
+    ("gcn", "dgl"): {"linear.weight": StateEntry("weight"), "bias": StateEntry("bias")},
+    ("gcn", "pyg"): {"linear.weight": StateEntry("lin.weight", TRANSPOSED), "bias": StateEntry("bias")},
+    ("sage", "dgl"): {**_linear("root", "fc_self"), "neighbour.weight": StateEntry("fc_neigh.weight", TRANSPOSED),
                       **_linear("pool", "fc_pool")},
-    ("sage", "pyg"): {"root.weight": Place("lin_r.weight", TRANSPOSED), "root.bias": Place("lin_l.bias"),
-                      "neighbour.weight": Place("lin_l.weight", TRANSPOSED), **_linear("pool", "lin")},
-    ("gat", "dgl"): {"linear.weight": Place("fc.weight", TRANSPOSED), "attn_src": Place("attn_l", BY_HEAD),
-                     "attn_dst": Place("attn_r", BY_HEAD), "bias": Place("bias"),
-                     "root.weight": Place("res_fc.weight", TRANSPOSED)},
-    ("gat", "pyg"): {"linear.weight": Place("lin.weight", TRANSPOSED), "attn_src": Place("att_src", BY_HEAD),
-                     "attn_dst": Place("att_dst", BY_HEAD), "bias": Place("bias"),
-                     "root.weight": Place("res.weight", TRANSPOSED)},
+    ("sage", "pyg"): {"root.weight": StateEntry("lin_r.weight", TRANSPOSED), "root.bias": StateEntry("lin_l.bias"),
+                      "neighbour.weight": StateEntry("lin_l.weight", TRANSPOSED), **_linear("pool", "lin")},
+    ("gat", "dgl"): {"linear.weight": StateEntry("fc.weight", TRANSPOSED), "attn_src": StateEntry("attn_l", BY_HEAD),
+                     "attn_dst": StateEntry("attn_r", BY_HEAD), "bias": StateEntry("bias"),
+                     "root.weight": StateEntry("res_fc.weight", TRANSPOSED)},
+    ("gat", "pyg"): {"linear.weight": StateEntry("lin.weight", TRANSPOSED), "attn_src": StateEntry("att_src", BY_HEAD),
+                     "attn_dst": StateEntry("att_dst", BY_HEAD), "bias": StateEntry("bias"),
+                     "root.weight": StateEntry("res.weight", TRANSPOSED)},
     ("gatv2", "dgl"): {**_linear("linear_src", "fc_src"), **_linear("linear_dst", "fc_dst"),
-                       "attn": Place("attn", BY_HEAD),
-                       "root.weight": Place("res_fc.weight", TRANSPOSED)},
+                       "attn": StateEntry("attn", BY_HEAD),
+                       "root.weight": StateEntry("res_fc.weight", TRANSPOSED)},
     ("gatv2", "pyg"): {**_linear("linear_src", "lin_l"), **_linear("linear_dst", "lin_r"),
-                       "attn": Place("att", BY_HEAD),
-                       "bias": Place("bias"), "root.weight": Place("res.weight", TRANSPOSED)},
-    ("rgcn", "dgl"): {"bases": Place("linear_r.W"), "coefficients": Place("linear_r.coeff"),
-                      "root.weight": Place("loop_weight"),
-                      "bias": Place("h_bias")},
-    ("rgcn", "pyg"): {"bases": Place("weight"), "coefficients": Place("comp"), "root.weight": Place("root"),
-                      "bias": Place("bias")},
-    ("batch_norm", "dgl"): {"gamma": Place("weight"), "beta": Place("bias"), "running_mean": Place("running_mean"),
-                            "running_var": Place("running_var")},
-    ("batch_norm", "pyg"): {"gamma": Place("module.weight"), "beta": Place("module.bias"),
-                            "running_mean": Place("module.running_mean"),
-                            "running_var": Place("module.running_var")},
+                       "attn": StateEntry("att", BY_HEAD),
+                       "bias": StateEntry("bias"), "root.weight": StateEntry("res.weight", TRANSPOSED)},
+    ("rgcn", "dgl"): {"bases": StateEntry("linear_r.W"), "coefficients": StateEntry("linear_r.coeff"),
+                      "root.weight": StateEntry("loop_weight"),
+                      "bias": StateEntry("h_bias")},
+    ("rgcn", "pyg"): {"bases": StateEntry("weight"), "coefficients": StateEntry("comp"), "root.weight": StateEntry("root"),
+                      "bias": StateEntry("bias")},
+    ("batch_norm", "dgl"): {"gamma": StateEntry("weight"), "beta": StateEntry("bias"), "running_mean": StateEntry("running_mean"),
+                            "running_var": StateEntry("running_var")},
+    ("batch_norm", "pyg"): {"gamma": StateEntry("module.weight"), "beta": StateEntry("module.bias"),
+                            "running_mean": StateEntry("module.running_mean"),
+                            "running_var": StateEntry("module.running_var")},
 }  # fmt: skip
-PLACES |= {(layer, "paper"): {name: Place(name) for name in table} for layer, table in PARAMETERS.items()}
-# torch's batch norm counts batches; nothing is computed with it at a fixed momentum
+STATE_ENTRIES |= {(layer, "paper"): {name: StateEntry(name) for name in table} for layer, table in PARAMETERS.items()}
+# torch's batch norm counts batches, but uses the count only without a fixed momentum
 COUNTERS = ("num_batches_tracked",)
 
-# What a library's layer does where nothing else is asked: (layer, dialect) -> {attribute: value}
-BEHAVIOUR: dict[tuple[str, str], dict[str, Any]] = {
+# Defaults of a library's layer that differ from the general ones: (layer, dialect) -> {attribute: value}
+BEHAVIOUR: dict[tuple[str, str], AttributeDict] = {
     ("gcn", "paper"): dict(self_loops="missing", norm="in", isolated="one"),
     ("gcn", "dgl"): dict(self_loops="none", norm="both", isolated="one", allow_zero_in_degree=False),
     ("gcn", "pyg"): dict(self_loops="replace", norm="in", isolated="zero"),
@@ -134,53 +147,61 @@ _POOL = {"mean": "mean", "pool": "max-pool"}
 _CONCAT = {True: "concat", False: "mean"}
 
 
-def _own(names: str, **values: Mapping[Any, Any]) -> dict[str, tuple[str, Mapping[Any, Any]]]:
-    """The table of "theirs=ours" words; `values` has {their value: ours} of some."""
+Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle's name, {library's value: oracle's value})
+
+
+def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
+    """Return {library's name: (oracle's name, {library's value: oracle's value})} from words "library=oracle" and
+    `values`.
+    """
     pairs = (word.split("=") for word in names.split())
     return {theirs: (ours, values.get(theirs, {})) for theirs, ours in pairs}
 
 
-# The names that a library's layers have for attributes: (layer, dialect) -> {its name: (ours, {its value: ours})}
-OWN: dict[tuple[str, str], dict[str, tuple[str, Mapping[Any, Any]]]] = {
-    ("gcn", "dgl"): _own("in_feats=n_in out_feats=n_out"),
-    ("gcn", "pyg"): _own("in_channels=n_in out_channels=n_out normalize=norm add_self_loops=self_loops",
+# Names of attributes in a library's layers, by (layer, dialect)
+LIBRARY_NAMES: dict[tuple[str, str], Names] = {
+    ("gcn", "dgl"): _library_names("in_feats=n_in out_feats=n_out"),
+    ("gcn", "pyg"): _library_names("in_channels=n_in out_channels=n_out normalize=norm add_self_loops=self_loops",
                          normalize={True: "in", False: "none"}, add_self_loops={True: "replace", False: "none"}),
-    ("sage", "dgl"): _own("in_feats=n_in out_feats=n_out aggregator_type=aggregator", aggregator_type=_POOL),
-    ("sage", "pyg"): _own("in_channels=n_in out_channels=n_out aggr=aggregator root_weight=root"),
-    ("rgcn", "dgl"): _own("in_feat=n_in out_feat=n_out num_rels=n_relations num_bases=n_bases self_loop=root"),
-    ("rgcn", "pyg"): _own("in_channels=n_in out_channels=n_out num_relations=n_relations num_bases=n_bases "
+    ("sage", "dgl"): _library_names("in_feats=n_in out_feats=n_out aggregator_type=aggregator", aggregator_type=_POOL),
+    ("sage", "pyg"): _library_names("in_channels=n_in out_channels=n_out aggr=aggregator root_weight=root"),
+    ("rgcn", "dgl"): _library_names("in_feat=n_in out_feat=n_out num_rels=n_relations num_bases=n_bases self_loop=root"),
+    ("rgcn", "pyg"): _library_names("in_channels=n_in out_channels=n_out num_relations=n_relations num_bases=n_bases "
                           "root_weight=root aggr=reduce"),
-    **{("batch_norm", dialect): _own("num_features=n_in in_channels=n_in track_running_stats=tracked")
+    **{("batch_norm", dialect): _library_names("num_features=n_in in_channels=n_in track_running_stats=tracked")
        for dialect in ("dgl", "pyg")},
-    **{(layer, "dgl"): _own("in_feats=n_in out_feats=n_feat num_heads=n_heads negative_slope=slope")
+    **{(layer, "dgl"): _library_names("in_feats=n_in out_feats=n_feat num_heads=n_heads negative_slope=slope")
        for layer in ("gat", "gatv2")},
-    **{(layer, "pyg"): _own("in_channels=n_in out_channels=n_feat heads=n_heads negative_slope=slope concat=heads "
+    **{(layer, "pyg"): _library_names("in_channels=n_in out_channels=n_feat heads=n_heads negative_slope=slope concat=heads "
                             "add_self_loops=self_loops", concat=_CONCAT,
                             add_self_loops={True: "replace", False: "none"}) for layer in ("gat", "gatv2")},
 }  # fmt: skip
 
 
-def by_our_names(name: str, dialect: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes by the oracle's names, of those that may stand by a library's.
+def oracle_attributes(name: str, dialect: str, attributes: Attributes) -> AttributeDict:
+    """Return attributes by the oracle's names and with the oracle's values, from attributes by either's names.
 
-    Raises ConfigError where an attribute stands twice, or a library's value has no reference.
+    Raises
+    ------
+    ConfigError
+        An attribute is set twice, or a library's value has no reference.
     """
-    table, found = OWN.get((name.partition("-")[0], dialect), {}), {}
+    table, attributes_by_name = LIBRARY_NAMES.get((name.partition("-")[0], dialect), {}), {}
     for theirs, value in attributes.items():
         ours, values = table.get(theirs, (theirs, {}))
-        if theirs == "heads" and not isinstance(value, int):  # ours; PyG's is a number
+        if theirs == "heads" and not isinstance(value, int):  # the oracle's "heads" is a word, PyG's is a number
             ours = theirs
         if values and value not in values:
-            known = ", ".join(map(repr, values))
-            raise ConfigError(f"{theirs}: {value!r} of {dialect}'s {name} has no reference; there are {known}")
-        if ours in found:
+            allowed = ", ".join(map(repr, values))
+            raise ConfigError(f"{theirs}: {value!r} of {dialect}'s {name} has no reference; there are {allowed}")
+        if ours in attributes_by_name:
             raise ConfigError(f"{theirs}: {ours} is given twice")
-        found[ours] = values.get(value, value) if values else value
-    return found
+        attributes_by_name[ours] = values.get(value, value) if values else value
+    return attributes_by_name
 
 
-def refuses(layer: str, edges: EdgeList, attributes: Mapping[str, Any]) -> str | None:
-    """Why a dialect's layer raises an error for these edges; None where it computes."""
+def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
+    """Return the reason why a dialect's layer raises an error for these edges; None if the layer computes."""
     if not attributes.get("allow_zero_in_degree", True) and not edges.in_degrees.all():
         row = int(np.argmin(edges.in_degrees))
         return f"DGL raises where a row has no in-edge, as row {row}, without allow_zero_in_degree"
@@ -189,46 +210,47 @@ def refuses(layer: str, edges: EdgeList, attributes: Mapping[str, Any]) -> str |
     return None
 
 
-def places(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, Place]:
-    """Return the place of each of the paper's parameters in a dialect's layer.
+def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, StateEntry]:
+    """Return name and layout of each of the paper's parameters in a dialect's layer.
 
     Parameters
     ----------
     layer, dialect : str
     names : iterable of str
-        Of a state in that dialect.
+        Names of a state in that dialect.
     projected : bool
-        Whether the residual is projected; known from `names` where they are given. DGL's bias is then the projection's.
+        True if the residual is projected; `names` can show that, too. The projection then has DGL's bias.
 
     Raises
     ------
     ConfigError
-        No such layer or dialect.
+        Unknown layer or dialect.
     """
-    if (layer, dialect) not in PLACES:
-        known = f"{', '.join(PARAMETERS)} in {', '.join(DIALECTS)}"
-        raise ConfigError(f"no layer {layer!r} in the dialect {dialect!r}: there are {known}")
-    table = dict(PLACES[layer, dialect])
+    if (layer, dialect) not in STATE_ENTRIES:
+        choices = f"{', '.join(PARAMETERS)} in {', '.join(DIALECTS)}"
+        raise ConfigError(f"no layer {layer!r} in the dialect {dialect!r}: there are {choices}")
+    table = dict(STATE_ENTRIES[layer, dialect])
     if dialect == "dgl" and layer in ("gat", "gatv2") and (projected or "res_fc.weight" in names):
-        table["bias"] = Place("res_fc.bias")
+        table["bias"] = StateEntry("res_fc.bias")
     return table
 
 
-def read(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a layer by the paper's names and in the paper's layouts.
+def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
+    """Return the parameters of a layer by the paper's names and in the paper's layouts.
 
     Parameters
     ----------
+    layer, dialect : str
     state : dict of str to array or Expr
-        By the dialect's names. A count of batches is left out.
+        Parameters by the dialect's names. A count of batches is left out.
 
     Raises
     ------
     DataError
         A name that the dialect's layer does not have, or a number of axes that its layout does not allow.
     """
-    table = {place.name: (ours, place.layout) for ours, place in places(layer, dialect, state).items()}
-    found = {}
+    table = {place.name: (ours, place.layout) for ours, place in state_entries(layer, dialect, state).items()}
+    parameters = {}
     for name, value in state.items():
         if name.rpartition(".")[2] in COUNTERS and layer == "batch_norm":
             continue
@@ -239,13 +261,19 @@ def read(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
         if len(shape) != n_axes + (layout is BY_HEAD) or layout is BY_HEAD and shape[0] != 1:
             wanted = "(1, n_heads, n_feat)" if layout is BY_HEAD else f"{n_axes} axes"
             raise DataError(f"{name!r} is of shape {shape}, but in {dialect}'s {layer} it is of {wanted}")
-        found[ours] = layout.read(value)
-    return found
+        parameters[ours] = layout.read(value)
+    return parameters
 
 
-def write(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `read`; a DataError names a parameter that the dialect's layer has no place for."""
-    table = places(layer, dialect, projected="root.weight" in state)
+def write(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
+    """Return the parameters of a layer by the dialect's names and in its layouts: the inverse of `read`.
+
+    Raises
+    ------
+    DataError
+        The dialect's layer has no such parameter.
+    """
+    table = state_entries(layer, dialect, projected="root.weight" in state)
     for name in state:
         if name not in table:
             raise DataError(f"{name!r} has no place in {dialect}'s {layer}")
@@ -253,21 +281,24 @@ def write(layer: str, dialect: str, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a dialect's parameters, from the shapes of the paper's."""
-    table = places(layer, dialect, projected="root.weight" in shapes)
+    """Return the shapes of a dialect's parameters from the shapes of the paper's."""
+    table = state_entries(layer, dialect, projected="root.weight" in shapes)
     return {table[name].name: table[name].shape(shape) for name, shape in shapes.items()}
 
 
-def arrays(state: Mapping[str, Any]) -> dict[str, Array]:
-    """Return copies of a state as arrays, from anything with `__array__` or `__dlpack__`, tensors with gradients, too.
+def arrays(state: Mapping[str, object]) -> dict[str, Array]:
+    """Return copies of a state as NumPy arrays; tensors may require gradients.
 
-    Raises DataError naming an entry that is no array of numbers.
+    Raises
+    ------
+    DataError
+        An entry is no array of numbers.
     """
-    found = {}
+    copies = {}
     for name, value in state.items():
         array = np.array(as_array(value), order="C")
         if array.dtype.kind not in "fiu":
             raise DataError(f"{name!r} is no array of numbers: {array.dtype} {array.shape}")
-        kept = array.dtype.kind == "f" or name.rpartition(".")[2] in COUNTERS
-        found[name] = array if kept else array.astype(np.float64)
-    return found
+        keeps_dtype = array.dtype.kind == "f" or name.rpartition(".")[2] in COUNTERS
+        copies[name] = array if keeps_dtype else array.astype(np.float64)
+    return copies

@@ -1,6 +1,6 @@
-"""`Difference`: one array that a function returned beside the expected number.
+"""`Difference`: one array that a function under test returned, beside the expected array.
 
-Levels judge a difference, and the explainer explains it.
+Levels judge a difference, and the explainer looks for its cause.
 """
 
 from __future__ import annotations
@@ -8,83 +8,105 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from sarlite.oracle.case import Case
 from sarlite.oracle.certified import arithmetic, ratios
-from sarlite.oracle.finding import Saved
-from sarlite.oracle.plain import Number, Plain
-from sarlite.types import Array
+from sarlite.oracle.finding import Edges, SavedCase
+from sarlite.oracle.plain import Arithmetic, BoundedArray, FloatArithmetic
+from sarlite.oracle.reference import Reference
+from sarlite.types import Array, T
 
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """One output or gradient of one case."""
+    """One output or gradient of one case, as expected and as returned.
 
-    reference: Any
+    Attributes
+    ----------
+    reference : Reference
+    case : Case
+    output : str
+        Name of the output; "d<name>" for the gradient of an input or parameter.
+    expected : BoundedArray
+        Its `error` is None if the array is compared with another result of the same function, without a bound.
+    got : array
+        The returned array.
+    cotangents : dict of str to array or None
+        Gradients of the outputs that a gradient is computed from; None for an output.
+    siblings : () -> sequence of Difference
+        Returns the same output of the other probes of the graph. Probes share a code of row numbers if one has too few
+        columns for it.
+    suspect_edges : tuple of (src, dst)
+        Edges that an earlier finding on this case names.
+    """
+
+    reference: Reference
     case: Case
-    output: str  # its name; "d<name>" of a gradient
-    expected: Number  # error is None where there is no bound: where a result is held against another of the function
+    output: str
+    expected: BoundedArray
     got: Array
-    cotangents: Mapping[str, Array] | None = None  # what a gradient was asked by; None of an output
-    # the same output of the other cases of one graph, where one case has too few columns to tell rows apart
+    cotangents: Mapping[str, Array] | None = None
     siblings: Callable[[], Sequence[Difference]] = tuple
-    named: tuple = ()  # (src, dst) of edges that were found in this case before
+    suspect_edges: Edges = ()
 
     @cached_property
     def ratio(self) -> Array:
-        """The error of each element over its bound: 0 where both are the same number, NaN where nothing is decided."""
+        """Error of each element over its bound: 0 where both are the same number, NaN where the element is undecided."""
         return ratios(self.got, self.expected)
 
-    def above(self, most: float = 1.0) -> Array:
-        """Return a mask of the elements whose error is more than `most` times the bound; undecided ones are not."""
-        return np.nan_to_num(self.ratio) > most
+    def above(self, tolerance: float = 1.0) -> Array:
+        """Return a mask of the elements whose error is more than `tolerance` times the bound; undecided elements are
+        False.
+        """
+        return np.nan_to_num(self.ratio) > tolerance
 
     @cached_property
-    def wide(self) -> tuple[Array, Array]:
-        """The expected and the returned numbers, in float64."""
+    def as_float64(self) -> tuple[Array, Array]:
+        """The expected and the returned array, in float64."""
         return np.asarray(self.expected.value, np.float64), np.asarray(self.got, np.float64)
 
     @cached_property
     def differs(self) -> Array:
-        """Mask of the elements that are not the same number; NaN is equal to NaN."""
-        expected, got = self.wide
+        """Mask of the elements that are not the same number; NaN equals NaN."""
+        expected, got = self.as_float64
         with np.errstate(invalid="ignore"):
             return (got != expected) & ~(np.isnan(got) & np.isnan(expected))
 
-    def evaluate(self, case: Case, by: Any, cotangents: Mapping[str, Array] | None = None) -> Number:
-        """Return the same output of another case, or the same gradient by other cotangents, in an arithmetic."""
+    def evaluate(self, case: Case, by: Arithmetic[T], cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
+        """Return the same output of another case, or the same gradient from other cotangents, in an arithmetic."""
         if self.cotangents is None:
             return self.reference.outputs(case, by)[self.output]
         return self.reference.gradients(case, cotangents or self.cotangents, by)[self.output[1:]]
 
     @cached_property
     def exact(self) -> bool:
-        """True if no expected element has a bound other than 0 and Inf."""
+        """True if every expected element is either exact or undecided."""
         error = np.asarray(0.0 if self.expected.error is None else self.expected.error)
         return not (np.isfinite(error) & (error > 0)).any()
 
-    def under(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> Number:
-        """Return the number that another case would have given, with the error that rounding may make."""
+    def predicted(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
+        """Return the array that a function under test would have returned on another case, with bounds of its rounding
+        errors.
+        """
         if not self.exact:
             return self.evaluate(case, arithmetic(case), cotangents)
-        value = np.asarray(self.evaluate(case, Plain(), cotangents).value)
-        return Number(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))
+        value = np.asarray(self.evaluate(case, FloatArithmetic(), cotangents).value)
+        return BoundedArray(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))
 
-    def fits(self, number: Number) -> bool:
-        """Return True if every returned element is within the bound of a number, and some elements are decided."""
+    def fits(self, number: BoundedArray) -> bool:
+        """Return True if every decided element of `got` is within the bound of `number`, and some element is decided."""
         if np.shape(number.value) != self.got.shape or not self.got.size:
             return False
         ratio = ratios(self.got, number)
         return not np.isnan(ratio).all() and not np.any(np.nan_to_num(ratio) > 1)
 
     @property
-    def evidence(self) -> Saved:
-        """The case with the arrays that were compared."""
+    def evidence(self) -> SavedCase:
+        """The case with cotangents, expected array, bounds and returned array, as saved in a .sarcase."""
         error = self.expected.error
-        bounds = {} if error is None else {self.output: np.asarray(np.broadcast_to(error, self.got.shape), np.float64)}
+        bounds = {} if error is None else {self.output: np.asarray(self.expected.bound, np.float64)}
         expected = {self.output: np.asarray(self.expected.value, np.float64)}
-        return Saved(self.case, dict(self.cotangents or {}), expected, bounds, {self.output: self.got})
+        return SavedCase(self.case, dict(self.cotangents or {}), expected, bounds, {self.output: self.got})
 

@@ -1,8 +1,8 @@
-"""Causes of a wrong result: edges, rows, columns, wrong assumptions.
+"""Probable causes of a wrong result: edges, rows, columns, wrong assumptions about the operation.
 
-A cause either describes one case exactly, as a lost edge whose code is the whole difference, or it assumes something
-about the function under test. An assumption is told only if a case on another graph confirms it (`Cause.confirms`).
-Whole results are computed again (`assumptions`) on cases of up to assumptions.MOST edge-columns alone.
+A cause may describe one case exactly, such as a lost edge whose code is the whole difference. Otherwise it assumes
+something about the function under test, and is reported only if a case on another graph confirms it (`Cause.confirms`).
+Results under an assumption are computed only for cases of up to assumptions.MOST edges times columns.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from sarlite.oracle import assumptions, locate
 from sarlite.oracle.difference import Difference
+from sarlite.oracle.finding import Edges
 
 NOTHING = "no single cause found"
 
@@ -28,15 +29,15 @@ class Cause(NamedTuple):
     text : str
         One line.
     edges : tuple of (src, dst)
-        The edges that the text names.
+        Edges that the text names.
     support : int
-        As `Finding.support`.
+        As of `Finding`.
     confirms : (Difference) -> bool, optional
-        Of an assumption: return True if the assumption explains another difference, too.
+        For an assumption: returns True if the assumption explains another difference, too.
     """
 
     text: str
-    edges: tuple = ()
+    edges: Edges = ()
     support: int = 0
     confirms: Callable[[Difference], bool] | None = None
 
@@ -45,35 +46,35 @@ class Cause(NamedTuple):
         return self.confirms is not None and self.confirms(other)
 
 
-Look = Callable[[Difference], Iterable[Cause]]
+CauseSearch = Callable[[Difference], Iterable[Cause]]
 
 
-def causes(difference: Difference, looks: Sequence[Look]) -> Iterator[Cause]:
-    """Yield the causes that `looks` find, the most certain first."""
-    for look in looks:
-        yield from look(difference)
+def causes(difference: Difference, searches: Sequence[CauseSearch]) -> Iterator[Cause]:
+    """Yield the causes that `searches` find, the most certain first."""
+    for search in searches:
+        yield from search(difference)
 
 
-def cause_of(difference: Difference) -> tuple[str, tuple]:
-    """Return the text and the edges of the first cause, confirmed or not."""
+def cause_of(difference: Difference) -> tuple[str, Edges]:
+    """Return the text and the edges of the first cause, whether another case confirms it or not."""
     bad = difference.differs
     if not bad.any():
         return "nothing is wrong", ()
     nothing = Cause(f"{NOTHING}: {int(bad.sum())} of {bad.size} elements differ")
-    return next(causes(difference, LOOKS), nothing)[:2]
+    return next(causes(difference, CAUSE_SEARCHES), nothing)[:2]
 
 
-def _assumed(text, look, key, difference):
-    """Return an assumption that another difference confirms if `look` finds the same key in it."""
-    return Cause(text, confirms=lambda other: other.case.op == difference.case.op and look(other) == key)
+def _assumed(text, search, key, difference):
+    """Return an assumption that another difference confirms if `search` returns the same key for it."""
+    return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 
 
 # ---- numbers
 
 
 def _not_numbers(d):
-    """Look for NaN, Inf or the lowest number in place of a number, and for numbers in place of NaN."""
-    case, (expected, got) = d.case, d.wide
+    """Search for NaN, Inf or the lowest number in place of a number, and for numbers in place of NaN."""
+    case, (expected, got) = d.case, d.as_float64
     lost = d.differs & np.isnan(expected) & ~np.isnan(got)
     if lost.any() and lost.ndim and np.array_equal(lost, d.differs):
         rows = np.flatnonzero(lost.reshape(len(lost), -1).any(1))
@@ -105,7 +106,7 @@ def _leaks(d):
     reachable = d.case.edges.out_degrees > 0
     spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in d.case.arrays.values()
               if np.ndim(a) > 1)
-    return bool((d.differs & ~np.isfinite(d.wide[1]) & np.isfinite(d.wide[0])).any()) and any(spoilt)
+    return bool((d.differs & ~np.isfinite(d.as_float64[1]) & np.isfinite(d.as_float64[0])).any()) and any(spoilt)
 
 
 def _all_zero(d):
@@ -114,7 +115,7 @@ def _all_zero(d):
 
 
 def _one_factor(d):
-    """Look for one factor between all elements."""
+    """Search for one factor between all returned and expected elements."""
     factor = _factor(d)
     if factor is not None:
         text = f"all are {factor:.6g} times what they should be"
@@ -123,11 +124,11 @@ def _one_factor(d):
 
 
 def _factor(d):
-    expected, got = d.wide
-    known = (expected != 0) & np.isfinite(expected)
-    if known.sum() < 2 or not np.isfinite(got[known]).all():
+    expected, got = d.as_float64
+    nonzero = (expected != 0) & np.isfinite(expected)
+    if nonzero.sum() < 2 or not np.isfinite(got[nonzero]).all():
         return None
-    factor = (got[known] / expected[known])[0]
+    factor = (got[nonzero] / expected[nonzero])[0]
     same = np.abs(got - factor * expected) <= 2.0**-20 * np.abs(got)
     return float(f"{factor:.6g}") if (same | (np.isnan(got) & np.isnan(expected))).all() else None
 
@@ -136,31 +137,31 @@ def _factor(d):
 
 
 def located(d: Difference) -> Cause | None:
-    """Return the edges whose codes are the differences of all wrong rows; None if no edges are."""
-    if (known := next(assumptions.named_edges(d), None)) is not None:
-        return Cause(*known, support=1)
+    """Return the edges whose codes are the differences of all wrong rows; None if there are no such edges."""
+    if (named_edge := next(assumptions.named_edges(d), None)) is not None:
+        return Cause(*named_edge, support=1)
     flow, changes = _extremum_changes(d) if locate.is_extremum(d.case) and d.output == "out" else _sum_changes(d)
-    return None if flow is None or changes is None else Cause(*locate.told(flow, changes), support=1)
+    return None if flow is None or changes is None else Cause(*locate.describe(flow, changes), support=1)
 
 
 def _extremum_changes(d):
-    expected, got = d.wide
-    return locate.Flow(d.case.edges, expected, None, None), locate.extremum(d.case, expected, got)
+    expected, got = d.as_float64
+    return locate.EdgeSum(d.case.edges, expected, None, None), locate.extremum(d.case, expected, got)
 
 
 def _sum_changes(d):
     together, by = [d, *d.siblings()], "out" if d.output == "dx" else "x"
     if d.output == "dx" and (d.cotangents is None or len(together) > 1):
         return None, None
-    given = [(each.cotangents if by == "out" else each.case.arrays).get(by) for each in together]
-    flow = None if any(x is None for x in given) else locate.flow(d.case, d.output, given)
+    senders = [(each.cotangents if by == "out" else each.case.arrays).get(by) for each in together]
+    flow = None if any(x is None for x in senders) else locate.flow(d.case, d.output, senders)
     if flow is None:
         return None, None
-    return flow, locate.read(flow, *(np.concatenate(parts, 1) for parts in zip(*(each.wide for each in together))))
+    return flow, locate.read(flow, *(np.concatenate(parts, 1) for parts in zip(*(each.as_float64 for each in together))))
 
 
 def _edges_or_assumptions(d):
-    """Look for one edge that the differences of rows name, then for assumptions, then for several edges."""
+    """Search for one edge that explains the wrong rows, then for assumptions, then for several edges."""
     edges = located(d) if d.exact else None
     if edges is not None and len(edges.edges) == 1:
         yield edges
@@ -177,7 +178,7 @@ def _edges_or_assumptions(d):
 
 
 def _pattern(d):
-    """Look for rows that moved, heads or columns left out, numbers from which an index overflows."""
+    """Search for moved rows, for wrong heads or columns, and for an index that overflows."""
     if d.differs.ndim == 0:
         return
     if (moved := _moved_rows(d)) is not None:
@@ -189,14 +190,14 @@ def _pattern(d):
         width, start, text = tail
 
         def same_block(other):
-            found = _tail(other)
-            if found is None or found[0] == width:
+            other_tail = _tail(other)
+            if other_tail is None or other_tail[0] == width:
                 return False
-            block = gcd(start, found[1])
-            return width - start < block and found[0] - found[1] < block
+            block = gcd(start, other_tail[1])
+            return width - start < block and other_tail[0] - other_tail[1] < block
 
         yield Cause(f"{text}: the tail of a width that is no multiple of a block is lost", confirms=same_block)
-    bad, got = _flat(d.differs), _flat(d.wide[1])
+    bad, got = _flat(d.differs), _flat(d.as_float64[1])
     rows = np.flatnonzero(bad.any(1))
     text = _heads(d) or _columns(bad, got) or _zero_rows(rows, got) or _same_rows(rows, bad)
     if text:
@@ -208,8 +209,8 @@ def _flat(array):
 
 
 def _moved_rows(d):
-    """Return a text if wrong rows hold what other rows should, and are not all 0."""
-    bad, expected, got = map(_flat, (d.differs, *d.wide))
+    """Return a text if the wrong rows hold values of other rows, and are not all 0."""
+    bad, expected, got = map(_flat, (d.differs, *d.as_float64))
     rows = np.flatnonzero(bad.any(1))
     if not np.isfinite(got).all() or not np.isfinite(expected).all() or not got[rows].any():
         return None
@@ -228,8 +229,10 @@ def _moved_rows(d):
 
 
 def _overflow(d):
-    """Return the bits of an index that overflows: all that could differ does from number 2^bits on, nothing before."""
-    bad, expected, got = (np.ravel(a) for a in (d.differs, *d.wide))
+    """Return the bits of an index that overflows: no element before number 2^bits is wrong, and most elements behind it
+    are.
+    """
+    bad, expected, got = (np.ravel(a) for a in (d.differs, *d.as_float64))
     first = int(np.flatnonzero(bad)[0]) if bad.any() else 0
     row = max(bad.size // max(len(d.differs), 1), 1)
     for bits in (7, 8, 15, 16, 31, 32):
@@ -240,16 +243,18 @@ def _overflow(d):
 
 
 def _tail(d):
-    """Return (width, first column, text) if the columns from one on are wrong, and the columns before are right."""
+    """Return (width, first wrong column, text) if all columns from one on are wrong, and the columns before it are
+    right.
+    """
     bad = _flat(d.differs)
     columns, width = np.flatnonzero(bad.any(0)), bad.shape[1]
     if _by_head(d) or not len(columns) or not 0 < columns[0] == width - len(columns):
         return None
-    return width, int(columns[0]), _columns(bad, _flat(d.wide[1]))
+    return width, int(columns[0]), _columns(bad, _flat(d.as_float64[1]))
 
 
 def _by_head(d):
-    """Return True if axis 1 of the result is heads."""
+    """Return True if axis 1 of the result is the heads."""
     return d.case.op == "softmax" or d.case.op == "attention" and d.got.ndim > 1
 
 
@@ -284,5 +289,5 @@ def _same_rows(rows, bad):
     return f"{text}: no change of one or two edges of a row explains it"
 
 
-LOOKS: tuple[Look, ...] = (_not_numbers, _all_zero, _edges_or_assumptions, _one_factor, _pattern)
-assumptions_alone: tuple[Look, ...] = (_edges_or_assumptions,)
+CAUSE_SEARCHES: tuple[CauseSearch, ...] = (_not_numbers, _all_zero, _edges_or_assumptions, _one_factor, _pattern)
+assumptions_alone: tuple[CauseSearch, ...] = (_edges_or_assumptions,)

@@ -1,4 +1,4 @@
-"""The corpus as files with expected results and bounds, for programs in any language; and their results read back."""
+"""The corpus as files with expected results and bounds, for programs in any language; and comparison of their results."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,15 +14,15 @@ from sarlite.oracle import call, inputs, npy, probe, sarcase
 from sarlite.oracle.case import Case
 from sarlite.oracle.check_report import Report
 from sarlite.oracle.choices import LEVELS
-from sarlite.oracle.corpus import Entry, corpus, named
-from sarlite.oracle.finding import Saved
-from sarlite.oracle.levels import CERTIFIED, PROBE, Asking
-from sarlite.oracle.plain import Number
-from sarlite.oracle.reference import Reference, described, reference_of
+from sarlite.oracle.corpus import Entry, corpus, matching
+from sarlite.oracle.finding import SavedCase
+from sarlite.oracle.levels import CERTIFIED, PROBE, Level
+from sarlite.oracle.plain import BoundedArray
+from sarlite.oracle.reference import Reference, reference_label, reference_of
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 
-LIST = "cases.txt"  # a path a line, from the folder
+LIST = "cases.txt"  # one path relative to the folder on each line
 RESULTS = "results"
 MOST_EDGES = 1000
 
@@ -30,36 +30,39 @@ MOST_EDGES = 1000
 def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32",
            index_dtype: str = "int64", seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*",
            shown: Callable[[str], None] = lambda text: None) -> list[str]:
-    """Write cases of the corpus with cotangents, expected results and bounds; return their paths in `cases.txt`.
+    """Write cases of the corpus with cotangents, expected results and bounds, and return their paths as in `cases.txt`.
 
     Parameters
     ----------
     folder : Path
-        New, or one that was written by `export`.
+        A new directory, or one that `export` has written.
+    references : sequence of Reference
     level : str
-        "probe", "certified", or "ci" and "all": both, on the smaller graphs of the corpus and on all of it.
+        "probe" or "certified"; "ci" and "all" are both, on the smaller graphs of the corpus or on all of them.
+    dtype, index_dtype, seed
+        As of `check`.
     most_edges : int
-        Graphs of more are left out.
+        Graphs of more edges are left out.
     graphs : str
         Pattern (fnmatch) of the names of graphs.
-    shown : function
-        Is told of each reference that is begun.
+    shown : (str) -> None
+        Called with each reference's name before its cases are written.
 
     Raises
     ------
     DataError
-        Something else stands in the folder.
+        The folder holds something else.
     ConfigError
-        A reference is not of the dtype.
+        A reference does not support the dtype.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / LIST).is_file():
         raise DataError(f"{folder}: something else stands there; cases are exported to a new directory")
-    entries = [e for e in named(corpus("ci" if level == "ci" else "all"), graphs)
+    entries = [e for e in matching(corpus("ci" if level == "ci" else "all"), graphs)
                if e.published["n_edges"] <= most_edges]
     paths, options = [], {"dtype": dtype, "seed": seed, "index_dtype": index_dtype}
     for reference in references:
         reference.check_dtype(dtype)
-        label = _plain(described(reference))
+        label = _plain(reference_label(reference))
         shown(label)
         for entry in entries:
             for how, case in _cases(reference, entry, level, options):
@@ -70,20 +73,21 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
 
 
 def verify(folder: Path, results: Path | None = None) -> Report:
-    """Compare the results that a program wrote with the expected results of the cases that it read.
+    """Compare the results that a program wrote with the expected results of the cases that the program read.
 
     Parameters
     ----------
     folder : Path
-        Of `export`.
+        Folder that `export` has written.
     results : Path, optional
-        For the case PATH of `cases.txt` it has PATH/NAME.npy for each output, and PATH/dNAME.npy for each gradient;
-        `folder`/results where not given.
+        For each case PATH of `cases.txt` it has PATH/NAME.npy for each output, and PATH/dNAME.npy for each gradient.
+        The
+        default is `folder`/results.
 
     Raises
     ------
     DataError
-        A case, or a file of results, cannot be read.
+        A case or a file of results cannot be read.
     """
     results = folder / RESULTS if results is None else results
     report = Report(f"results in {results}")
@@ -98,7 +102,7 @@ def verify(folder: Path, results: Path | None = None) -> Report:
             raise DataError(f"{folder / path}: bounds: none of {lacking[0]}")
         with reading(folder / path):
             reference = reference_of(saved.case)
-            trial = trials.setdefault(described(reference), Trial(_no_function, None, reference, report, call.Worker(0)))
+            trial = trials.setdefault(reference_label(reference), Trial(_no_function, None, reference, report, call.Worker(0)))
             _verified(trial, reference, saved, results / path)
     for trial in trials.values():
         trial.explain()
@@ -109,15 +113,15 @@ def _no_function(case):
     raise NotImplementedError("there are results of a function, but no function")
 
 
-def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str, Any]) -> Iterator[tuple[Asking, Case]]:
+def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str, Any]) -> Iterator[tuple[Level, Case]]:
     """Yield the cases of a graph, each with the level that judges its results."""
     exact, random = inputs.cases(reference, entry, LEVELS[level], Report(""), **options)
-    yield from ((PROBE, case) for case in exact if not case.name.endswith("/integers"))  # these are not all exact
+    yield from ((PROBE, case) for case in exact if not case.name.endswith("/integers"))  # results for /integers are not all exact
     yield from ((CERTIFIED, case) for case in random)
 
 
-def _saved(how: Asking, reference: Reference, case: Case, seed: int) -> Saved:
-    """Return a case with its expected results and bounds; a probe's bounds are 0, or Inf where nothing is proved."""
+def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase:
+    """Return a case with its expected results and bounds; the bounds of a probe are 0, or Inf for undecided elements."""
     g: Mapping[str, Array] = {}
     numbers = dict(how.outputs(reference, case))
     with suppress(probe.NotExact):
@@ -126,20 +130,20 @@ def _saved(how: Asking, reference: Reference, case: Case, seed: int) -> Saved:
             numbers |= {f"d{name}": number for name, number in how.gradients(reference, case, g).items()}
     expected = {name: np.asarray(number.value, np.float64) for name, number in numbers.items()}
     bounds = {}
-    for name, number in numbers.items():  # what a longdouble loses as float64 is within the bound
+    for name, number in numbers.items():  # the bound includes the rounding of longdouble to float64
         with np.errstate(invalid="ignore"):
             lost = np.nan_to_num((number.value - expected[name]).astype(np.float64))
-        bounds[name] = np.broadcast_to(number.error, expected[name].shape) + np.abs(lost)
-    return Saved(case, g, expected, bounds)
+        bounds[name] = number.bound + np.abs(lost)
+    return SavedCase(case, g, expected, bounds)
 
 
 def _plain(text: str) -> str:
-    """Return a name as one word of a path."""
+    """Return a text as one word of a path."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")
 
 
-def _verified(trial: Trial, reference: Reference, saved: Saved, folder: Path) -> None:
-    """Judge the results of one case: by == if all bounds are 0 or Inf, by its bounds otherwise."""
+def _verified(trial: Trial, reference: Reference, saved: SavedCase, folder: Path) -> None:
+    """Judge the results of one case: by == if all bounds are 0 or Inf, otherwise by its bounds."""
     case, report = saved.case, trial.report
     got = npy.read_folder(folder) if folder.is_dir() else {}
     how = PROBE if all(np.all((bound == 0) | np.isinf(bound)) for bound in saved.bounds.values()) else CERTIFIED
@@ -148,9 +152,9 @@ def _verified(trial: Trial, reference: Reference, saved: Saved, folder: Path) ->
         if name not in got:
             report.skip(f"{name} of {case.op}: there is no result", case.name)
             continue
-        array = trial.noted(case, partial(call.checked, got[name], name, expected.shape))
+        array = trial.attempt(case, partial(call.checked, got[name], name, expected.shape))
         if array is None:
             continue
-        number, is_output = Number(expected, saved.bounds[name]), name in outputs
+        number, is_output = BoundedArray(expected, saved.bounds[name]), name in outputs
         of = name if is_output else name.removeprefix("d")
-        how.hold(trial, case, {of: number}, {of: array}, None if is_output else saved.cotangents)
+        how.judge(trial, case, {of: number}, {of: array}, None if is_output else saved.cotangents)

@@ -1,22 +1,26 @@
 """Formulas as expressions over named inputs, which several arithmetics evaluate.
 
-An `Expr` says which primitive is applied to which expressions; an arithmetic (arithmetic.py) what a primitive computes,
-and gradient.py its vector-Jacobian product. So one text of a formula gives exact values and bounds of error, of its
-results and of its gradients.
+An `Expr` is a node of an expression graph: a primitive and its arguments. An arithmetic (`arithmetic.py`) computes the
+primitives, and `gradient.py` has their vector-Jacobian products. One formula therefore gives exact values and error
+bounds, of its results and of its gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, Union
 
 import numpy as np
+import numpy.typing as npt
 
 from sarlite.errors import ShapeError
 from sarlite.oracle.edge_structure import Index
+from sarlite.oracle.plain import Arithmetic, BoundedArray
+from sarlite.oracle.renamed import renamed
 from sarlite.types import Array
 
-Shape = tuple[int, ...]
+Operand = Union["Expr", npt.ArrayLike]  # an array or a number is a constant
+T = TypeVar("T")
 
 
 class Expr:
@@ -25,11 +29,12 @@ class Expr:
     Attributes
     ----------
     op : str
-        The primitive: "input", "constant", or a method of the arithmetics.
+        Name of the primitive: "input", "constant", "stop_gradient", or a method of the arithmetics.
     args : tuple of Expr
     options : dict
-        What else the primitive needs, never differentiated: an Index, an axis, a shape.
+        Arguments that are not differentiated, such as an `Index`, an axis or a shape.
     shape : tuple of int
+        Shape of the result.
     """
 
     __array_ufunc__ = None  # array * Expr is an Expr
@@ -37,26 +42,26 @@ class Expr:
     def __init__(self, op: str, args: Iterable[Expr], shape: Sequence[int], **options: Any) -> None:
         self.op, self.args, self.shape, self.options = op, tuple(args), tuple(int(n) for n in shape), options
 
-    def __add__(self, other: Any) -> Expr:
+    def __add__(self, other: Operand) -> Expr:
         terms = [term for side in (self, lift(other)) for term in (side.args if side.op == "add" else (side,))]
         return Expr("add", terms, _broadcast(terms))
 
-    def __mul__(self, other: Any) -> Expr:
+    def __mul__(self, other: Operand) -> Expr:
         return _elementwise("multiply", self, lift(other))
 
-    def __truediv__(self, other: Any) -> Expr:
+    def __truediv__(self, other: Operand) -> Expr:
         return _elementwise("divide", self, lift(other))
 
     def __neg__(self) -> Expr:
         return _elementwise("negative", self)
 
-    def __sub__(self, other: Any) -> Expr:
+    def __sub__(self, other: Operand) -> Expr:
         return self + -lift(other)
 
-    def __rsub__(self, other: Any) -> Expr:
+    def __rsub__(self, other: Operand) -> Expr:
         return lift(other) + -self
 
-    def __rtruediv__(self, other: Any) -> Expr:
+    def __rtruediv__(self, other: Operand) -> Expr:
         return lift(other) / self
 
     def __matmul__(self, other: Expr) -> Expr:
@@ -72,8 +77,8 @@ class Expr:
 
     def sum(self, axis: int | tuple[int, ...], keepdims: bool = False) -> Expr:
         axes = tuple(a % len(self.shape) for a in ((axis,) if isinstance(axis, int) else axis))
-        kept = Expr("sum", (self,), [1 if a in axes else n for a, n in enumerate(self.shape)], axes=axes)
-        return kept if keepdims else kept.reshape(*(n for a, n in enumerate(self.shape) if a not in axes))
+        total = Expr("sum", (self,), [1 if a in axes else n for a, n in enumerate(self.shape)], axes=axes)
+        return total if keepdims else total.reshape(*(n for a, n in enumerate(self.shape) if a not in axes))
 
     def mean(self, axis: int, keepdims: bool = False) -> Expr:
         return self.sum(axis, keepdims) / max(self.shape[axis], 1)
@@ -83,26 +88,28 @@ class Expr:
         return Expr("reshape", (self,), [n if n >= 0 else int(np.prod(self.shape)) // max(rest, 1) for n in shape])
 
     def slice(self, start: int, stop: int, axis: int = 0) -> Expr:
-        """Rows start to stop - 1 of an axis."""
+        """Return the entries start to stop - 1 along an axis."""
         shape = list(self.shape)
         shape[axis] = stop - start
         return Expr("slice", (self,), shape, start=start, stop=stop, axis=axis)
 
 
-# ---- what formulas are written with
+# ---- primitives
 
 
 def variable(name: str, shape: Sequence[int]) -> Expr:
+    """Return an input of the formula."""
     return Expr("input", (), shape, name=name)
 
 
-def constant(value: Any) -> Expr:
-    """Numbers that the formula gives, taken to be exact."""
+def constant(value: npt.ArrayLike) -> Expr:
+    """Return numbers that are part of the formula; they count as exact."""
     value = np.asarray(value)
     return Expr("constant", (), value.shape, value=value)
 
 
-def lift(value: Any) -> Expr:
+def lift(value: Operand) -> Expr:
+    """Return an Expr as it is, and anything else as a constant."""
     return value if isinstance(value, Expr) else constant(value)
 
 
@@ -123,7 +130,7 @@ def tanh(x: Expr) -> Expr:
 
 
 def leaky(x: Expr, slope: float) -> Expr:
-    """x where it is above 0, else slope * x; at 0 the derivative is the slope."""
+    """Return x where x > 0, else slope * x (leaky ReLU); the derivative at 0 is the slope."""
     return _elementwise("leaky", x, slope=slope)
 
 
@@ -132,24 +139,24 @@ def relu(x: Expr) -> Expr:
 
 
 def elu(x: Expr) -> Expr:
-    """x where it is above 0, else exp(x) - 1; its derivative at 0 is 1."""
+    """Return x where x > 0, else exp(x) - 1; the derivative at 0 is 1."""
     low = -relu(-x)  # min(x, 0), with the derivative 0 at 0
-    return settled(x - low) + exp(low) - 1.0
+    return barrier(x - low) + exp(low) - 1.0
 
 
-def where(mask: Any, x: Expr) -> Expr:
-    """x where the constant mask is true, else 0, also where x is Inf or NaN."""
+def where(mask: Array, x: Expr) -> Expr:
+    """Return x where the constant mask is True, else 0. An Inf or NaN outside the mask becomes 0, too."""
     return _elementwise("where", x, mask=np.broadcast_to(mask, x.shape))
 
 
-def settled(x: Expr) -> Expr:
-    """x, evaluated as it stands: no association across this point (what a bound may take for granted)."""
-    return _elementwise("settled", x)
+def barrier(x: Expr) -> Expr:
+    """Return x unchanged, as an optimization barrier: error bounds assume that no sum is reassociated across it."""
+    return _elementwise("barrier", x)
 
 
-def fixed(x: Expr) -> Expr:
-    """x, as a constant: no gradient is taken of it."""
-    return _elementwise("fixed", x)
+def stop_gradient(x: Expr) -> Expr:
+    """Return x unchanged, as a constant for the gradient."""
+    return _elementwise("stop_gradient", x)
 
 
 def concat(parts: Sequence[Expr], axis: int = 0) -> Expr:
@@ -159,53 +166,63 @@ def concat(parts: Sequence[Expr], axis: int = 0) -> Expr:
 
 
 def gather(x: Expr, index: Index) -> Expr:
-    """x[index.rows]."""
+    """Return x[index.rows]."""
     return Expr("gather", (x,), (len(index.rows), *x.shape[1:]), index=index)
 
 
 def scatter_sum(x: Expr, index: Index) -> Expr:
-    """out[i] = sum of x[e] over the entries e of row i."""
+    """Return for each row i the sum of x[e] over the entries e of row i."""
     return Expr("scatter_sum", (x,), (index.n, *x.shape[1:]), index=index)
 
 
 def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """out[i] = max of x[e] over the entries e of row i; 0 where there is none.
+    """Return for each row i the maximum of x[e] over the entries e of row i; 0 if the row has no entries.
 
     Parameters
     ----------
+    x : Expr of shape (k, ...)
+    index : Index
+        Row of each entry.
     ties : "first" or "all"
-        Who gets the gradient where several entries are the greatest: the first of them, or all in equal shares.
+        Receiver of the gradient if several entries are the maximum: the first of them, or all of them in equal shares.
     rank : (k,) integer, optional
-        By what "first" goes: the lowest rank, then the place among the entries.
+        Key that orders entries for `ties` "first". Entries of equal rank are ordered by entry number.
     """
     return Expr("scatter_max", (x,), (index.n, *x.shape[1:]), index=index, ties=ties, rank=rank)
 
 
 def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
+    """Return for each row the minimum of its entries; the parameters are as of `scatter_max`."""
     return -scatter_max(-x, index, ties, rank)
 
 
 def softmax(scores: Expr, index: Index, epsilon: float = 0.0) -> Expr:
-    """exp(s_e - m_i) / (epsilon + the sum of them) over the entries e of row i, m_i their maximum; 0 where all are
-    -Inf.
+    """Return exp(s_e - m_i) / (epsilon + sum of exp(s_f - m_i)) over the entries f of row i of e; m_i is the row's
+    maximum.
+
+    The softmax of a row whose scores are all -Inf is 0.
     """
     return Expr("softmax", (scores,), scores.shape, index=index, epsilon=epsilon)
 
 
-def promised(x: Expr, scores: Expr, index: Index) -> Expr:
-    """x (k, ...); where all scores of an entry's row are -Inf nothing is promised: no arithmetic decides these entries.
+def undecided_if_masked(x: Expr, scores: Expr, index: Index) -> Expr:
+    """Return x, shape (k, ...), and leave entries undecided whose row has only scores of -Inf: any value is accepted
+    there.
     """
-    return Expr("promised", (x, scores), x.shape, index=index)
+    return Expr("undecided_if_masked", (x, scores), x.shape, index=index)
 
 
 def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None) -> Expr:
-    """out[i] = sum of weight[e] * x[source of e] over the entries e of target row i: a sparse product.
+    """Return for each target row i the sum of weight[e] * x[source row of e] over the entries e of row i: a sparse
+    product.
 
     Parameters
     ----------
-    x : (n, *heads, *features)
-    weight : (k, *heads), optional
-        Its further axes are the first ones of x.
+    x : Expr of shape (n, *heads, *features)
+    source, target : Index
+        Source row and target row of each of the k entries.
+    weight : Expr of shape (k, *heads), optional
+        Weight of each entry; 1 if omitted.
     """
     if weight is not None and (weight.shape[1:] != x.shape[1 : len(weight.shape)]):
         raise ShapeError(f"weight of shape {weight.shape} for rows of {x.shape}")
@@ -213,16 +230,25 @@ def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None)
     return Expr("propagate", args, (target.n, *x.shape[1:]), source=source, target=target)
 
 
-def edge_dot(a: Expr, b: Expr, of_a: Index, of_b: Index, heads: int = 0) -> Expr:
-    """out[e] = sum of a[row of e] * b[row of e] over the features, (k, *heads): `heads` axes stay."""
-    return Expr("edge_dot", (a, b), (len(of_a.rows), *a.shape[1 : 1 + heads]), of_a=of_a, of_b=of_b, heads=heads)
+def edge_dot(a: Expr, b: Expr, index_a: Index, index_b: Index, heads: int = 0) -> Expr:
+    """Return for each entry e the dot product of its rows of a and b, shape (k, *heads).
+
+    Parameters
+    ----------
+    a, b : Expr of shape (n, *heads, *features)
+    index_a, index_b : Index
+        Row of a, and row of b, of each entry.
+    heads : int
+        Number of axes behind the first that are kept; the product is summed over the axes behind them.
+    """
+    return Expr("edge_dot", (a, b), (len(index_a.rows), *a.shape[1 : 1 + heads]), index_a=index_a, index_b=index_b, heads=heads)
 
 
 # ---- evaluation
 
 
 def topological(exprs: Iterable[Expr]) -> list[Expr]:
-    """All expressions below, arguments before what uses them."""
+    """Return all expressions that `exprs` depend on, arguments before their users."""
     order: list[Expr] = []
     seen: set[int] = set()
     stack = [(expr, False) for expr in exprs]
@@ -237,34 +263,43 @@ def topological(exprs: Iterable[Expr]) -> list[Expr]:
     return order
 
 
-# Of primitives over edges: which arguments are rows that edges gather. A maximum of rounded messages is that of rows.
-ROWS = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select": (1,)}
+# Positions of the arguments whose rows edges gather, by primitive. The maximum of rounded messages is a rounded row.
+GATHERED = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select": (1,)}
 
 
-def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Any,
-             rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, Any]:
-    """The numbers of expressions in an arithmetic.
+def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Arithmetic[T],
+             rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, BoundedArray]:
+    """Return the results of expressions in an arithmetic.
 
-    `rounds` more roundings are allowed for an expression by its name. Rows that edges gather are rounded to the dtype
-    `narrow`.
+    Parameters
+    ----------
+    exprs : dict of str to Expr
+    inputs : dict of str to array
+        Values of the variables.
+    arithmetic : Arithmetic
+    rounds : dict of str to int, optional
+        Number of additional roundings that the result of each expression may have.
+    narrow : str, optional
+        Floating type that rows are rounded to before edges gather them.
     """
     order = topological(exprs.values())
     users: dict[int, int] = {}
     for expr in [*(arg for e in order for arg in e.args), *exprs.values()]:
         users[id(expr)] = users.get(id(expr), 0) + 1
-    numbers: dict[int, Any] = {}
-    with np.errstate(all="ignore"):  # what is no number, or none of the dtype, is told by the number itself
+    numbers: dict[int, T] = {}
+    with np.errstate(all="ignore"):  # an overflow or an invalid operation shows as Inf or NaN in the result
         for expr in order:
             if expr.op == "input":
-                numbers[id(expr)] = arithmetic.given(inputs[expr.options["name"]])
+                numbers[id(expr)] = arithmetic.from_array(inputs[expr.options["name"]])
             elif expr.op == "constant":
                 numbers[id(expr)] = arithmetic.constant(expr.options["value"])
-            elif expr.op == "fixed":
+            elif expr.op == "stop_gradient":
                 numbers[id(expr)] = numbers[id(expr.args[0])]
             else:
                 args = [numbers[id(arg)] for arg in expr.args]
-                for k in ROWS.get(expr.op, ()) if narrow else ():
-                    args[k] = arithmetic.rounded(args[k], narrow)
+                if narrow is not None:
+                    for k in GATHERED.get(expr.op, ()):
+                        args[k] = arithmetic.rounded(args[k], narrow)
                 numbers[id(expr)] = getattr(arithmetic, expr.op)(*args, **_options(expr))
             for arg in expr.args:
                 users[id(arg)] -= 1
@@ -283,3 +318,8 @@ def _broadcast(args):
 
 def _elementwise(op, *args, **options):
     return Expr(op, args, _broadcast(args), **options)
+
+
+def __getattr__(name: str) -> object:
+    new_names = {"fixed": "stop_gradient", "promised": "undecided_if_masked", "settled": "barrier"}
+    return renamed(__name__, name, {old: f"{__name__}.{new}" for old, new in new_names.items()})

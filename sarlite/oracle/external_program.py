@@ -1,4 +1,4 @@
-"""Functions under test that are programs in any language: inputs and results are files, each call a process."""
+"""Programs in any language as functions under test: inputs and results are files, and each call is a process."""
 
 import os
 import shlex
@@ -8,39 +8,43 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from sarlite.errors import ConfigError, SarliteError, one_line
 from sarlite.oracle import npy, part_files, sarcase
-from sarlite.oracle.call import Failure, Unsupported
+from sarlite.oracle.call import CallFailure, Unsupported
 from sarlite.oracle.case import Case
-from sarlite.oracle.finding import Saved, Verdict
-from sarlite.oracle.parts import Part
+from sarlite.oracle.finding import SavedCase, Verdict
+from sarlite.oracle.parts import RankPart
 from sarlite.types import Array
 
-SKIPPED = 77  # the exit status of a program that does not promise a case, as in Automake's tests
-_TOLD = 400  # bytes of a failing program's last words
+T = TypeVar("T")
+SKIPPED = 77  # exit status by which a program refuses a case, as in Automake's tests
+_ERROR_BYTES = 400  # bytes from the end of a failing program's standard error that a finding quotes
 
 
-class Program:
-    """Runs a command for each case: `run` and `vjp` are for `check`, `run_ranks` is for `check_ranks`.
+class ExternalProgram:
+    """Runs a command for each case; `run` and `vjp` are for `check`, `run_ranks` is for `check_ranks`.
 
     Parameters
     ----------
     command : str
-        Words as in a shell, which none is used for. `{inputs}` is replaced by the case's directory (a .sarcase, or what
-        `write_parts` writes), `{outputs}` by an empty one, of several ranks with an empty one a rank, "rank-0" and so
-        on; `{ranks}` by their number. The program writes `NAME.npy` there for each output, and, where the case has
-        `cotangents`, `dNAME.npy` for each gradient. By exit status 77 it refuses a case, as by `Unsupported`.
+        Words as in a shell; no shell runs them. "{inputs}" is replaced by the directory of the case: a .sarcase, or
+        what
+        `write_parts` writes. "{outputs}" is replaced by an empty directory, with one folder for each rank ("rank-0" and
+        so
+        on) in a run on several ranks, and "{ranks}" by the number of ranks. The program writes `NAME.npy` into
+        "{outputs}"
+        for each output and, if the case has `cotangents`, `dNAME.npy` for each gradient. Exit status 77 refuses a case.
     outputs : tuple of str
         Names of the operation's outputs.
     time_limit : float
-        Seconds of one call; then the program is killed with all that it has started.
+        Seconds of one call; then the program is killed with all processes that it has started.
 
     Raises
     ------
     ConfigError
-        The command has no such words, or there is no such program.
+        The command lacks "{inputs}" or "{outputs}", or there is no such program.
     """
 
     def __init__(self, command: str, outputs: tuple[str, ...], time_limit: float = 60.0) -> None:
@@ -56,37 +60,44 @@ class Program:
         self.outputs, self.time_limit = outputs, time_limit
 
     def run(self, case: Case) -> dict[str, Array]:
-        found = self._results(Saved(case))
-        return {name: found[name] for name in self._written(found, self.outputs)}
+        """Return the outputs that the program writes for a case."""
+        results = self._results(SavedCase(case))
+        return {name: results[name] for name in self._written(results, self.outputs)}
 
-    def vjp(self, case: Case, g: Any) -> dict[str, Array]:
+    def vjp(self, case: Case, g: Array | Mapping[str, Array]) -> dict[str, Array]:
+        """Return the gradients that the program writes for a case and cotangents."""
         cotangents = g if isinstance(g, Mapping) else {self.outputs[0]: g}
-        found = self._results(Saved(case, cotangents))
-        known = [name for name in (*case.arrays, *case.state) if f"d{name}" in found]
-        self._written(found, [f"d{name}" for name in known] or [f"d{next(iter(case.arrays))}"])
-        return {name: found[f"d{name}"] for name in known}
+        results = self._results(SavedCase(case, cotangents))
+        names = [name for name in (*case.arrays, *case.state) if f"d{name}" in results]
+        self._written(results, [f"d{name}" for name in names] or [f"d{next(iter(case.arrays))}"])
+        return {name: results[f"d{name}"] for name in names}
 
-    def run_ranks(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
-        """Run it once for all ranks. A run that takes too long ends the check."""
+    def run_ranks(self, parts: Sequence[RankPart]) -> list[dict[str, object]]:
+        """Run the program once for all ranks, and return each rank's result; a run beyond the time limit ends the
+        check.
+        """
         try:
             return self._exchange(lambda folder: part_files.write_parts(parts, folder / "parts"),
                                   lambda outputs: part_files.read_results(outputs, parts),
                                   [part_files.folder_of(part) for part in parts], ranks=len(parts))
         except ProgramTimeout as error:
-            raise Failure(Verdict.LIMIT, str(error), hangs=True) from error
+            raise CallFailure(Verdict.LIMIT, str(error), hangs=True) from error
 
     def _results(self, saved):
         return self._exchange(lambda folder: sarcase.save(saved, folder / "case.sarcase"), npy.read_folder)
 
-    def _written(self, found, names):
-        if missing := [name for name in names if name not in found]:
-            there = ", ".join(f"{name}.npy" for name in found) or "nothing"
-            raise ProgramError(f"wrote no {missing[0]}.npy: {there} is there")
+    def _written(self, results, names):
+        if missing := [name for name in names if name not in results]:
+            written = ", ".join(f"{name}.npy" for name in results) or "nothing"
+            raise ProgramError(f"wrote no {missing[0]}.npy: {written} is there")
         return names
 
-    def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], Any], folders: Sequence[str] = (),
-                  **places: Any) -> Any:
-        """Run the program once on the files that `write` writes, and return `read(outputs)`; `folders` exist for results."""
+    def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], T], folders: Sequence[str] = (),
+                  **places: object) -> T:
+        """Run the program once on the files that `write` writes, and return `read(outputs)`.
+
+        `folders` are created within the folder of the results.
+        """
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"
             for each in ("", *folders):
@@ -95,7 +106,7 @@ class Program:
             return read(outputs)
 
     def _call(self, folder, places):
-        """Run the program once; `folder` keeps its standard error."""
+        """Run the program once; its standard error is written to a file in `folder`."""
         words = self.words
         for name, value in places.items():
             words = [word.replace(f"{{{name}}}", str(value)) for word in words]
@@ -110,7 +121,7 @@ class Program:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TOLD))
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _ERROR_BYTES))
             said = one_line(errors.read().decode(errors="replace").strip())
         if status == SKIPPED:
             raise Unsupported(said or f"exit status {SKIPPED}")
@@ -120,8 +131,8 @@ class Program:
 
 
 class ProgramError(SarliteError):
-    """A program ended with an error, took too long, or left no result."""
+    """A program ended with an error, took too long, or wrote no result."""
 
 
 class ProgramTimeout(ProgramError, TimeoutError):
-    """A program took too long, and was killed with all that it had started."""
+    """A program took too long, and was killed with all processes that it had started."""

@@ -1,4 +1,4 @@
-"""One thing that a check found: its verdict, its place, its probable cause. And what a .sarcase holds: `Saved`."""
+"""`Finding`: one wrong result that a check found, its place and its probable cause; `SavedCase`: contents of a .sarcase."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from sarlite.oracle.case import Case
+from sarlite.oracle.renamed import warn_renamed
 from sarlite.types import Array
 
 NUMBERS = ("expected", "got", "bound")
-PLACES = ("layer", "rank", "node", "edge", "row", "column")
+POSITIONS = ("layer", "rank", "node", "edge", "row", "column")
+Edges = tuple[tuple[int, ...], ...]  # (src, dst) of each edge
 
 
 class Verdict(Enum):
-    """The worst finding of a check: the first verdict that applies, in this order."""
+    """Verdict of a check, worst first: a check with several findings has the first verdict in this order.
+
+    Examples
+    --------
+    >>> from sarlite import oracle
+    >>> [verdict.name for verdict in oracle.Verdict]
+    ['WRONG', 'IMPRECISE', 'NONDETERMINISTIC', 'THREADS', 'LIMIT', 'UNSUPPORTED', 'PASS']
+    """
 
     WRONG = "a result that no order of evaluation and no rounding explains"
     IMPRECISE = "an error above the bound of every order of evaluation, that sums in a lower precision would explain"
@@ -29,36 +37,47 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found, with its place.
+    """One wrong result, with its place and its probable cause.
 
     Attributes
     ----------
     verdict : Verdict
     level : str
-        "probe", "certified", "repeat", "invariant", "call", "sampling" or "ranks".
-    case : Case
-        Of later findings its name alone.
+        "probe", "certified", "repeat", "invariant", "call", "sampling", "ranks" or "corpus".
+    case : Case or str
+        The case; its name alone if the report has enough findings of this kind already.
     output : str
-        "out" or the name of an output; "d<name>" of a gradient.
+        Name of the output, such as "out"; "d<name>" for the gradient of an input or parameter.
     cause : str
-        The probable cause, one line, as "edge 17 (3 -> 5) is lost".
+        Probable cause in one line, such as "edge 17 (3 -> 5) is lost".
     layer, rank, node, edge, row, column : int, optional
-        The first element that is wrong: its row (a node; an edge for values by edge; a parameter's row) and its column,
-        flat.
+        Place of the first wrong element. Its row is a node, an edge (for values by edge) or a row of a parameter;
+        `column` is the flat index of the other axes. `rank` is set for a run on several ranks, `layer` for a model.
     edges : tuple of (src, dst)
-        What the difference decodes to.
+        Edges that the cause names.
     expected, got, bound : float, optional
-    evidence : Saved, optional
-        The case with the arrays that were compared; of later findings None.
+        Expected and returned value of the first wrong element, and its error bound.
+    evidence : SavedCase, optional
+        The case with all arrays that were compared; None if `case` is a name.
     support : int
-        How many cases the cause explains to the last wrong element: 0, 1 (this one), or 2 (one on another graph, too).
+        Number of cases whose every wrong element the cause explains: 0, 1 (this case) or 2 (also one on another graph).
     trace : str
-        Where the function under test raised an exception: its own frames.
+        Traceback of an exception of the function under test, without the oracle's own frames.
+
+    Examples
+    --------
+    >>> from sarlite import oracle
+    >>> report = oracle.check(lambda case: 2 * case.x[case.src], "gather", level="probe", graphs="ring-3", shrink=False)
+    >>> finding = report.first_bad
+    >>> finding.verdict.name, finding.output, finding.cause
+    ('WRONG', 'out', 'all are 2 times what they should be')
+    >>> finding.edge, finding.column, finding.expected, finding.got
+    (0, 0, 1.0, 2.0)
     """
 
     verdict: Verdict
     level: str
-    case: Any
+    case: Case | str
     output: str
     cause: str
     layer: int | None = None
@@ -67,30 +86,36 @@ class Finding:
     edge: int | None = None
     row: int | None = None
     column: int | None = None
-    edges: tuple = ()
+    edges: Edges = ()
     expected: float | None = None
     got: float | None = None
     bound: float | None = None
-    evidence: Saved | None = field(default=None, compare=False, repr=False)
+    evidence: SavedCase | None = field(default=None, compare=False, repr=False)
     support: int = 0
     trace: str = field(default="", compare=False, repr=False)
 
     @property
     def case_name(self) -> str:
-        return getattr(self.case, "name", self.case)
+        """Name of the case."""
+        return self.case.name if isinstance(self.case, Case) else self.case
 
-    def told(self) -> dict[str, Any]:
-        """Return the finding as JSON has it: numbers that JSON does not know as text."""
+    def to_dict(self) -> dict[str, object]:
+        """Return the finding as a JSON object; NaN and Inf become text."""
         numbers = {name: getattr(self, name) for name in NUMBERS}
         return {
             "verdict": self.verdict.name, "level": self.level, "output": self.output, "cause": str(self.cause),
-            **{name: getattr(self, name) for name in PLACES},
+            **{name: getattr(self, name) for name in POSITIONS},
             **{name: value if value is None or math.isfinite(value) else str(value) for name, value in numbers.items()},
             "edges": [[int(end) for end in edge] for edge in self.edges],
         }  # fmt: skip
 
+    def told(self) -> dict[str, object]:
+        """Return `to_dict()`, and warn: this is its former name."""
+        warn_renamed("Finding.told", "to_dict")
+        return self.to_dict()
+
     def __str__(self) -> str:
-        places = [f"{name} {value}" for name in PLACES
+        places = [f"{name} {value}" for name in POSITIONS
                   if (value := getattr(self, name)) is not None]
         text = f"{self.level}, {self.case_name}, " + ", ".join([self.output, *places])
         if self.got is not None:
@@ -100,18 +125,16 @@ class Finding:
 
 
 @dataclass(frozen=True, eq=False)
-class Saved:
-    """A case with what was asked of a function, what was expected, what the function gave and what was found: what a
-    .sarcase holds.
+class SavedCase:
+    """A case with expected and returned arrays: the contents of a .sarcase directory.
 
     Attributes
     ----------
     case : Case
     cotangents : dict of str to array
-        The gradient of each output that gradients were asked by; empty where none were.
+        Gradient of each output that the case's gradients are computed from; empty if gradients are not checked.
     expected, bounds, got : dict of str to array
-        Outputs by name, gradients as "d<name>": in float64, the largest error that rounding explains, and what the
-        function gave.
+        Expected arrays, error bounds (float64) and returned arrays, by output; gradients as "d<name>".
     finding : Finding, optional
     """
 

@@ -1,55 +1,65 @@
-"""The floating types of functions under test, rounding to them, and arrays of other libraries."""
+"""Floating types of functions under test, rounding to them, and conversion of other libraries' arrays to NumPy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from sarlite.oracle.choices import among
+from sarlite.oracle.choices import check_choice
 from sarlite.types import Array
 
 
 @dataclass(frozen=True)
-class Format:
-    """A floating type."""
+class FloatFormat:
+    """Constants of a floating type.
 
-    unit: float  # the largest relative error of a rounding
-    # The largest absolute error near 0: the smallest normal number, as results below may be flushed to 0; of float16,
-    # which is not flushed, the smallest number.
+    Attributes
+    ----------
+    unit : float
+        Unit roundoff: the largest relative error of one rounding.
+    tiny : float
+        Largest absolute error of a result near 0. This is the smallest normal number, as some machines flush denormal
+        results to 0. It is the smallest denormal number for float16, which no machine flushes.
+    largest : float
+        Largest finite number.
+    """
+
+    unit: float
     tiny: float
     largest: float
 
 
 FORMATS = {
-    "float64": Format(2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
-    "float32": Format(2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
-    "tensorfloat32": Format(2.0**-11, 2.0**-126, float(np.finfo(np.float32).max)),  # of sums alone: arrays are float32
-    "float16": Format(2.0**-11, 2.0**-24, 65504.0),
-    "bfloat16": Format(2.0**-8, 2.0**-126, (2 - 2.0**-7) * 2.0**127),
+    "float64": FloatFormat(2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
+    "float32": FloatFormat(2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
+    "tensorfloat32": FloatFormat(2.0**-11, 2.0**-126, float(np.finfo(np.float32).max)),  # sums alone: arrays are float32
+    "float16": FloatFormat(2.0**-11, 2.0**-24, 65504.0),
+    "bfloat16": FloatFormat(2.0**-8, 2.0**-126, (2 - 2.0**-7) * 2.0**127),
 }
 FORMATS["bfloat16-rows"] = FORMATS["float32"]
-NARROW = {"bfloat16-rows": "bfloat16"}  # what the rows that edges gather are rounded to
+NARROW = {"bfloat16-rows": "bfloat16"}  # format -> the type that rows are rounded to when edges gather them
 
 
-def format_of(dtype: str) -> Format:
-    among("dtype", dtype, FORMATS)
+def format_of(dtype: str) -> FloatFormat:
+    """Return the constants of a floating type; raise ConfigError if the type is unknown."""
+    check_choice("dtype", dtype, FORMATS)
     return FORMATS[dtype]
 
 
 def dtype_of(name: str) -> np.dtype:
-    """The NumPy dtype of arrays of a floating type: of bfloat16 float32."""
+    """Return the NumPy dtype that holds numbers of a floating type: float32 for the bfloat16 formats."""
     return np.dtype("float32" if name.startswith("bfloat16") else name)
 
 
-def summed(dtype: str) -> str:
-    """Return the dtype of sums that a dtype promises by default."""
+def default_accumulate(dtype: str) -> str:
+    """Return the floating type of sums if the caller names none: float32 for bfloat16-rows, else `dtype`."""
     return "float32" if dtype in NARROW else dtype
 
 
-def rounded(value: Array, dtype: str) -> Array:
-    """The nearest numbers of a dtype; numbers of bfloat16 come in float32 arrays."""
+def rounded(value: npt.ArrayLike, dtype: str) -> Array:
+    """Return the nearest numbers of a floating type, ties to even; numbers of bfloat16 come as float32."""
     with np.errstate(over="ignore"):
         if dtype != "bfloat16":
             return np.asarray(value, dtype_of(dtype))
@@ -59,12 +69,19 @@ def rounded(value: Array, dtype: str) -> Array:
     return np.where(np.isnan(single), single, bits.view(np.float32))
 
 
-def as_array(value: Any) -> Any:
-    """Return a NumPy copy of a value with `__array__` or `__dlpack__`, detached from gradients; any other value as it is."""
+def as_array(value: object) -> object:
+    """Return a NumPy copy of an array of any library; return anything else unchanged.
+
+    Arrays are values with `__array__` or `__dlpack__`. A tensor is detached from its gradient first, and a bfloat16
+    tensor becomes float32.
+    """
     if hasattr(value, "detach"):
         value = value.detach()
     if "bfloat16" in str(getattr(value, "dtype", "")):
-        value = value.float() if hasattr(value, "float") else value.astype("float32")
+        if hasattr(value, "float"):
+            value = value.float()
+        elif hasattr(value, "astype"):
+            value = value.astype("float32")
     if hasattr(value, "__array__"):
         return np.array(np.asarray(value))
     return np.array(np.from_dlpack(value)) if hasattr(value, "__dlpack__") else value

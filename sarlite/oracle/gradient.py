@@ -1,9 +1,9 @@
-"""The gradient of an expression, as an expression: reverse mode over the products of each primitive."""
+"""Gradients of expressions as expressions: reverse-mode differentiation with a table of vector-Jacobian products."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Union
 
 import numpy as np
 
@@ -14,22 +14,37 @@ from sarlite.oracle.expression import (
     constant,
     edge_dot,
     gather,
-    promised,
     propagate,
     scatter_sum,
     topological,
+    undecided_if_masked,
     where,
 )
+
+Product = Union[Expr, Callable[[], Expr], None]  # gradient of one argument, or a function that builds the gradient
 
 
 def gradient(outputs: Mapping[str, Expr], cotangents: Mapping[str, Expr], inputs: Mapping[str, Expr]
              ) -> dict[str, Expr]:
-    """The gradients of the sum of <output, cotangent> with respect to each input: reverse mode, an expression for each.
+    """Return the gradient of the sum of <output, cotangent> with respect to each input, as expressions.
+
+    Parameters
+    ----------
+    outputs : dict of str to Expr
+    cotangents : dict of str to Expr
+        Gradient of each output.
+    inputs : dict of str to Expr
+        Expressions to differentiate by.
+
+    Returns
+    -------
+    dict of str to Expr
+        By the names of `inputs`; 0 for an input that no output depends on.
     """
     order = topological(outputs.values())
     wanted = {id(x) for x in inputs.values()}
     for expr in order:
-        if any(id(arg) in wanted for arg in expr.args) and expr.op not in ("fixed",):
+        if any(id(arg) in wanted for arg in expr.args) and expr.op not in ("stop_gradient",):
             wanted.add(id(expr))
     sums: dict[int, Expr] = {}
     for name, output in outputs.items():
@@ -51,14 +66,14 @@ def _accumulate(sums, expr, product):
 
 
 def _unbroadcast(g, shape):
-    """Sum a gradient over the axes along which its value was repeated."""
+    """Sum a gradient over the axes along which its value was broadcast."""
     extra = len(g.shape) - len(shape)
     axes = tuple(range(extra)) + tuple(extra + a for a, n in enumerate(shape) if n == 1 and g.shape[extra + a] != 1)
     return (g.sum(axes, keepdims=True) if axes else g).reshape(*shape)
 
 
-def _vjp(expr: Expr, g: Expr) -> Sequence[Any]:
-    """One product for each argument, or a function that makes it, or None."""
+def _vjp(expr: Expr, g: Expr) -> Sequence[Product]:
+    """Return for each argument of `expr` its gradient, a function that builds its gradient, or None if it has none."""
     if expr.op not in VJPS:
         raise ConfigError(f"the primitive {expr.op} has no gradient")
     return VJPS[expr.op](expr, g, *expr.args, **expr.options)
@@ -86,9 +101,8 @@ def _slice_vjp(out, g, x, start, stop, axis):
     return (concat([zeros(start), g, zeros(x.shape[axis] - stop)], axis),)
 
 
-# Of each primitive: (its own expression, the cotangent, its arguments, its options) -> a product an argument, or a
-# function that makes it.
-VJPS: dict[str, Callable[..., Sequence[Any]]] = {
+# Vector-Jacobian products by primitive: (expression, cotangent, *arguments, **options) -> one Product for each argument.
+VJPS: dict[str, Callable[..., Sequence[Product]]] = {
     "add": lambda out, g, *terms: [g] * len(terms),
     "negative": lambda out, g, x: (-g,),
     "multiply": lambda out, g, a, b: ((lambda: g * b), (lambda: g * a)),
@@ -99,7 +113,7 @@ VJPS: dict[str, Callable[..., Sequence[Any]]] = {
     "tanh": lambda out, g, x: (g * (1.0 - out * out),),
     "leaky": lambda out, g, x, slope: (Expr("leaky_gradient", (g, x), g.shape, slope=slope),),
     "where": lambda out, g, x, mask: (where(mask, g),),
-    "settled": lambda out, g, x: (g,),
+    "barrier": lambda out, g, x: (g,),
     "matmul": lambda out, g, a, b: ((lambda: g @ b.T), (lambda: a.T @ g)),
     "transpose": lambda out, g, x: (g.T,),
     "reshape": lambda out, g, x: (g.reshape(*x.shape),),
@@ -108,12 +122,12 @@ VJPS: dict[str, Callable[..., Sequence[Any]]] = {
     "slice": _slice_vjp,
     "gather": lambda out, g, x, index: (scatter_sum(g, index),),
     "scatter_sum": lambda out, g, x, index: (gather(g, index),),
-    # at the entries that are the maximum; exactly 0 elsewhere
+    # the entry that is the maximum gets the gradient; the others get exactly 0
     "scatter_max": lambda out, g, x, **how: (Expr("select", (g, x), x.shape, **how),),
     "softmax": _softmax_vjp,
-    "promised": lambda out, g, x, scores, index: (promised(g, scores, index), None),
+    "undecided_if_masked": lambda out, g, x, scores, index: (undecided_if_masked(g, scores, index), None),
     "propagate": _propagate_vjp,
-    "edge_dot": lambda out, g, a, b, of_a, of_b, heads: (
-        (lambda: propagate(b, of_b, of_a, g)), (lambda: propagate(a, of_a, of_b, g))),
+    "edge_dot": lambda out, g, a, b, index_a, index_b, heads: (
+        (lambda: propagate(b, index_b, index_a, g)), (lambda: propagate(a, index_a, index_b, g))),
     "broadcast": lambda out, g, x: (g,),
 }

@@ -1,4 +1,4 @@
-"""The inputs that a graph of the corpus is asked with: exact ones, and random ones."""
+"""The cases that a check makes of one graph of the corpus: exact probes, and random values."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sarlite.oracle.case import Case
 from sarlite.oracle.check_report import Report
 from sarlite.oracle.corpus import Entry
 from sarlite.oracle.formats import rounded
-from sarlite.oracle.reference import Reference, suited
+from sarlite.oracle.reference import Reference, valid_case
 from sarlite.oracle.values import special
 
-LARGE_MEAN = 1000.0  # of every second column that batch norm gets
+LARGE_MEAN = 1000.0  # mean of every second column of the input of batch norm
 
 
 def cases(reference: Reference, entry: Entry, levels: Collection[str], report: Report, **options: Any
           ) -> tuple[list[Case], list[Case]]:
-    """Return the probes of a graph, and one case of random numbers with the graph's special values.
+    """Return the probes of a graph, and one case of random values with the graph's special values.
 
-    Where no probe is exact, which counts as not covered, one case of small integers stands for them. Each is there
-    where `levels` ask it. A graph on which the formula has no meaning counts as not covered, and has no cases.
-    `options` are as of `Reference.case`.
+    If no probe is exact, that counts as not covered, and a case of small integers replaces the probes. Probes and the
+    random case are made only if `levels` need them. A graph on which the formula is not defined counts as not covered,
+    and has no cases. `options` are those of `Reference.case`.
     """
     try:
         exact = _exact(reference, entry, report, options) if "probe" in levels else []
@@ -49,11 +49,11 @@ def _random(reference, entry, options):
     case = special(reference, _drawn(reference, entry, "random", options), entry.values)
     if reference.name != "batch_norm" or entry.values != "codes":
         return case
-    x = case.arrays["x"]  # a variance as E[x^2] - E[x]^2 cancels where the mean is large
+    x = case.arrays["x"]  # a large mean shows a variance that is computed as E[x^2] - E[x]^2, which cancels
     moved = rounded(x + LARGE_MEAN * (np.arange(x.shape[1]) % 2), case.format)
     return replace(case, arrays={**case.arrays, "x": moved})
 
 
 def _drawn(reference, entry, values, options):
-    return suited(reference, entry.edges, name=f"{entry.label}/{values}", values=values, width=entry.width,
+    return valid_case(reference, entry.edges, name=f"{entry.label}/{values}", values=values, width=entry.width,
                   square=entry.square, **options)

@@ -1,7 +1,7 @@
-"""Level `invariants`: what must hold between a function's own answers, whatever its formula.
+"""Level `invariants`: relations between the results of one function that hold whatever its formula is.
 
-Two sides are compared that are linear in answers, so the bounds of level `certified`, taken through the same sums, say
-how far they may be apart. Of the reference nothing is used but the size of these bounds.
+Both sides of a relation are linear in the function's results. Their error bounds, as of level `certified`, are combined
+in the same way, and bound the difference of both sides. The reference serves for these bounds alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sarlite.oracle import cut
-from sarlite.oracle.arithmetic import Number
+from sarlite.oracle.arithmetic import BoundedArray
 from sarlite.oracle.case import Case
 from sarlite.oracle.certified import arithmetic
 from sarlite.oracle.difference import Difference
@@ -19,12 +19,12 @@ from sarlite.oracle.finding import Verdict
 from sarlite.oracle.trial import Trial
 from sarlite.types import Array
 
-Side = Callable[[Sequence[Array], str], Array]  # of the answers to the cases, and the name of the output
+Side = Callable[[Sequence[Array], str], Array]  # (results of the cases, name of the output) -> one side of the equation
 
 
 @dataclass(frozen=True)
 class Relation:
-    """`left` of the answers equals `right` of them."""
+    """The claim that `left` and `right` of the results for `cases` are equal."""
 
     name: str
     cases: tuple[Case, ...]
@@ -36,7 +36,7 @@ Kind = Callable[[Trial, Case, np.random.Generator], Relation]
 
 
 def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """Other numbers for the rows, and the edges in another order: the same answers, at the new numbers."""
+    """Return the relation that renumbered rows and reordered edges give the same result, in the new numbers."""
     edges = case.edges
     src, order = rng.permutation(edges.n_src), rng.permutation(edges.n_edges)
     dst = src if edges.n_src == edges.n_dst else rng.permutation(edges.n_dst)
@@ -52,7 +52,7 @@ def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 
 
 def split(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """The edges in two parts: the sum of both answers."""
+    """Return the relation that the results for two parts of the edges add up to the result."""
     side = rng.random(case.n_edges) < 0.5
     parts = np.flatnonzero(side), np.flatnonzero(~side)
     halves = [_with(trial, case, case.edges.select(part), "split", {"edge": part}) for part in parts]
@@ -61,14 +61,14 @@ def split(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 
 
 def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """Every edge twice: sums are doubled, anything else stays."""
+    """Return the relation that repeating every edge doubles a sum, and leaves any other reduction unchanged."""
     twice, factor = np.tile(np.arange(case.n_edges), 2), 2 if _sums(case) else 1
     other = _with(trial, case, case.edges.select(twice), "doubled", {"edge": twice})
     return Relation("every edge twice", (case, other), lambda y, name: y[0] * factor, lambda y, name: y[1])
 
 
 def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """One row without edges more: the others stay."""
+    """Return the relation that one more row without edges leaves the other rows unchanged."""
     edges = case.edges
     more = EdgeList(edges.src, edges.dst, edges.n_src + 1, edges.n_dst + 1)
     rows = {"src": np.append(np.arange(edges.n_src), 0), "dst": np.append(np.arange(edges.n_dst), 0)}
@@ -78,7 +78,7 @@ def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 
 
 def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """f(x) + f(y) = f(x + y), on numbers whose sums are exact in the dtype."""
+    """Return the relation f(x) + f(y) = f(x + y), for integers whose sums are exact."""
     x = [rng.integers(-8, 9, np.shape(case.x)).astype(case.x.dtype) for _ in range(2)]
     cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value})
              for value in (*x, x[0] + x[1])]
@@ -86,20 +86,20 @@ def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 
 
 def applicable(trial: Trial, case: Case) -> list[Kind]:
-    """The invariants that hold for an operation: of a layer or a model, relabelling alone."""
+    """Return the makers of the relations that hold for an operation; for a layer or a model, relabelling alone."""
     if case.state or "edge" in trial.reference.outputs_by.values() or case.op not in ("spmm", "attention"):
         return [relabelled]
     attributes = case.attributes
     plain = not attributes.get("loops") and attributes.get("reduce") != "sym"
-    found: list[Kind] = [relabelled]
-    found += [isolated] * bool(case.edges.n_src and case.edges.n_dst) + [doubled] * plain
+    makers: list[Kind] = [relabelled]
+    makers += [isolated] * bool(case.edges.n_src and case.edges.n_dst) + [doubled] * plain
     if case.op == "spmm" and attributes.get("reduce") in ("sum", "mean", "sym"):
-        found.append(linear)
-    return found + [split] * (_sums(case) and plain)
+        makers.append(linear)
+    return makers + [split] * (_sums(case) and plain)
 
 
-def level(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) -> None:
-    """Look at one of the invariants that hold, or of `kinds`, the next one for the next case."""
+def check_case(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) -> None:
+    """Check one relation; successive cases take successive relations of `kinds`, by default of the applicable ones."""
     rng = np.random.default_rng([trial.seed, case.n_edges, case.n_dst])
     kinds = applicable(trial, case) if kinds is None else kinds
     relation = kinds[trial.report.checked["invariant"] % len(kinds)](trial, case, rng)
@@ -110,17 +110,17 @@ def level(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) -> None
         if got is None:
             return
         answers.append({name: value.astype(np.float64) for name, value in got.items()})
-        bounds.append({name: np.broadcast_to(number.error, number.value.shape) for name, number in expected.items()})
+        bounds.append({name: number.bound for name, number in expected.items()})
     trial.report.checked["invariant"] += 1
     for name in answers[0]:
-        with np.errstate(invalid="ignore"):  # Inf and -Inf of two answers
+        with np.errstate(invalid="ignore"):  # Inf - Inf
             left, right = (side([y[name] for y in answers], name) for side in (relation.left, relation.right))
         bound = np.add(*(side([e[name] for e in bounds], name) for side in (relation.left, relation.right)))
-        difference = Difference(trial.reference, relation.cases[-1], name, Number(left, bound), right)
+        difference = Difference(trial.reference, relation.cases[-1], name, BoundedArray(left, bound), right)
         bad = np.nan_to_num(difference.ratio) > 1
         if bad.any():
             cause = f"{relation.name} changes what must stay: {int(bad.sum())} of {bad.size} elements"
-            trial.found(Verdict.WRONG, "invariant", difference, cause, bad)
+            trial.add_finding(Verdict.WRONG, "invariant", difference, cause, bad)
 
 
 def _sums(case):

@@ -1,76 +1,95 @@
-"""`Layer`: a definition whose attributes come from the caller, the shapes of a state, and the dialect."""
+"""`LayerFormula`: a definition whose attributes come from the caller, from the shapes of a state, and from the dialect."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
-from sarlite.oracle.definition import Attributes, Definition, Shapes
+from sarlite.oracle.case import AttributeDict, Attributes, State
+from sarlite.oracle.definition import Definition, Drawer, Inputs, Shapes
 from sarlite.oracle.edge_structure import EdgeList, Index
 from sarlite.oracle.expression import Expr, concat, constant, gather
 
-ARRAYS = ("x", "x_dst", "edge_weight", "relation", "labels", "mask")  # what is no parameter
-YES, NO = (True, False), (False, True)  # of options, the default first
-LOOPS = ("none", "missing", "replace")  # see `looped`
+ARRAYS = ("x", "x_dst", "edge_weight", "relation", "labels", "mask")  # names of inputs that are no parameters
+YES, NO = (True, False), (False, True)  # values of an option, the default first
+LOOPS = ("none", "missing", "replace")  # see `with_self_loops`
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """A layer's formula and its attributes; its parameters stand in dialects.PARAMETERS."""
+class LayerFormula:
+    """A layer's formula and its attributes; `dialects.PARAMETERS` has its parameters.
+
+    Attributes
+    ----------
+    name : str
+    formula : (inputs, edges, attributes) -> Expr
+        `inputs` holds arrays, and parameters by the paper's names.
+    sizes : dict of str to int
+        Attributes that are sizes, with their defaults.
+    options : dict of str to tuple
+        Attributes with their possible values, the default first.
+    numbers : dict of str to float
+        Other numeric attributes, with their defaults.
+    square : dict of str to value
+        As of `Definition`.
+    arrays : (edges, n_in, attributes) -> {name: shape}
+    extra_outputs : (inputs, attributes) -> {output: Expr}
+        Outputs besides "out".
+    derived : (n_in, attributes) -> dict
+        Further values for the axes and conditions of parameters.
+    infer_more : (shapes, attributes) -> attributes
+        Attributes that follow from the shapes of a state, but from no single axis or condition.
+    """
 
     name: str
-    formula: Callable[[Mapping[str, Any], EdgeList, Attributes], Expr]  # arrays and, by the paper's names, parameters
-    sizes: Mapping[str, int]  # attributes with their values where nothing tells them
-    options: Mapping[str, tuple[Any, ...]]  # attributes with their possible values, the first where nothing tells it
-    numbers: Mapping[str, float] = field(default_factory=dict)  # as `sizes`
-    square: Mapping[str, int] = field(default_factory=dict)  # as of `Definition`
+    formula: Callable[[Inputs, EdgeList, Attributes], Expr]
+    sizes: Mapping[str, int]
+    options: Mapping[str, tuple[object, ...]]
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    square: Mapping[str, int] = field(default_factory=dict)
     arrays: Callable[[EdgeList, int, Attributes], Shapes] = lambda edges, n_in, attributes: rows_of(edges, n_in)
-    # outputs beside "out"
-    more: Callable[[Mapping[str, Any], Attributes], dict[str, Expr]] = lambda inputs, attributes: {}
-    # (n_in, attributes): what parameters' axes and conditions say, beside attributes
-    derived: Callable[[int, Attributes], dict[str, Any]] = lambda n_in, attributes: {}
-    # (shapes, attributes told): what a state's shapes tell that stands in no axis and no condition
-    told: Callable[[Shapes, Attributes], dict[str, Any]] = lambda shapes, told: {}
+    extra_outputs: Callable[[Inputs, Attributes], dict[str, Expr]] = lambda inputs, attributes: {}
+    derived: Callable[[int, Attributes], AttributeDict] = lambda n_in, attributes: {}
+    infer_more: Callable[[Shapes, Attributes], AttributeDict] = lambda shapes, inferred: {}
 
     def shapes(self, n_in: int, attributes: Attributes) -> Shapes:
-        """The shapes of the parameters by the paper's names."""
+        """Return the shapes of the parameters by the paper's names."""
         words = {**attributes, "n_in": n_in, **self.derived(n_in, attributes)}
         return {name: tuple(words[word] for word in one.axes.split())
-                for name, one in dialects.PARAMETERS[self.name].items() if not one.when or words[one.when]}
+                for name, one in dialects.PARAMETERS[self.name].items() if not one.condition or words[one.condition]}
 
-    def tells(self, shapes: Shapes) -> dict[str, Any]:
-        """Return the attributes that a state's shapes tell; parameters that are always there come first."""
-        told: dict[str, Any] = {}
-        for name, one in sorted(dialects.PARAMETERS[self.name].items(), key=lambda item: item[1].when != ""):
-            if one.when in self.options:
-                told[one.when] = told.get(one.when, False) or name in shapes
+    def infer(self, shapes: Shapes) -> AttributeDict:
+        """Return the attributes that follow from the shapes of a state."""
+        inferred: AttributeDict = {}
+        for name, one in sorted(dialects.PARAMETERS[self.name].items(), key=lambda item: item[1].condition != ""):
+            if one.condition in self.options:
+                inferred[one.condition] = inferred.get(one.condition, False) or name in shapes
             for word, size in zip(one.axes.split(), shapes.get(name, ())):
                 if word == "n_in" or word in self.sizes:
-                    told.setdefault(word, size)
-        return {**told, **self.told(shapes, told)}
+                    inferred.setdefault(word, size)
+        return {**inferred, **self.infer_more(shapes, inferred)}
 
 
 def rows_of(edges: EdgeList, n_in: int) -> Shapes:
-    """x of the sources, and x_dst of the destinations where they are other nodes."""
+    """Return the shapes of x (source rows) and, if the destinations are other nodes, of x_dst (destination rows)."""
     return {"x": (edges.n_src, n_in), **({} if edges.n_src == edges.n_dst else {"x_dst": (edges.n_dst, n_in)})}
 
 
-def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> set[str]:
-    """The destinations' names of weights that stand twice in a state, as torch saves shared weights.
+def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: State) -> set[str]:
+    """Return the names of weights that a state holds a second time, as torch saves shared weights.
 
     Raises
     ------
     DataError
-        The two are not equal.
+        Both copies differ.
     """
     if not attributes.get("share_weights"):
         return set()
-    table, names = dialects.places(layer.name, attributes["dialect"]), set()
+    table, names = dialects.state_entries(layer.name, attributes["dialect"]), set()
     for word in ("weight", "bias"):
         src, dst = (table[f"linear_{side}.{word}"].name for side in ("src", "dst"))
         if src in state and dst in state:
@@ -80,52 +99,54 @@ def doubled(layer: Layer, attributes: Attributes, state: Mapping[str, Any]) -> s
     return names
 
 
-def settle(layer: Layer, attributes: Attributes, state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All attributes of a layer.
+def resolve_attributes(layer: LayerFormula, attributes: Attributes, state: State | None) -> AttributeDict:
+    """Return all attributes of a layer, from the caller, a state, the dialect and the defaults, in this order of
+    precedence.
 
     Parameters
     ----------
+    layer : LayerFormula
     attributes : dict
-        None where the caller does not tell it; with "dialect".
+        Attributes from the caller, None if not set; with "dialect".
     state : dict of str to array, optional
-        By the dialect's names.
+        Parameters by the dialect's names.
 
     Raises
     ------
     ConfigError
-        A value that is not allowed, or that is not the state's.
+        A value that is not allowed, or that contradicts the state.
     DataError
         A parameter that is missing, unknown or of a wrong shape.
     """
     dialect = attributes["dialect"]
-    given = {name: _checked(layer, dialect, name, value) for name, value in attributes.items() if value is not None}
-    told: dict[str, Any] = {}
+    requested = {name: _checked(layer, dialect, name, value) for name, value in attributes.items() if value is not None}
+    inferred: AttributeDict = {}
     if state is not None:
         shapes = {name: tuple(value.shape) for name, value in dialects.read(layer.name, dialect, state).items()}
-        told = layer.tells(shapes)
-    agree(given, told)
+        inferred = layer.infer(shapes)
+    check_consistent(requested, inferred)
     first = {name: values[0] for name, values in layer.options.items()}
     settled = {"n_in": None, **layer.sizes, **layer.numbers, **first,
-               **dialects.BEHAVIOUR.get((layer.name, dialect), {}), **told, **given}
+               **dialects.BEHAVIOUR.get((layer.name, dialect), {}), **inferred, **requested}
     if dialect == "dgl" and settled.get("heads") == "mean":
         raise ConfigError("heads 'mean': DGL's layers keep heads as an axis, and who calls them takes the mean")
     if state is not None:
-        _agree(layer, dialect, shapes, layer.shapes(settled["n_in"], settled))
+        _check_shapes(layer, dialect, shapes, layer.shapes(settled["n_in"], settled))
     return settled
 
 
-def agree(given: Attributes, told: Attributes) -> None:
-    """Raise ConfigError where an attribute that is given is another than the state tells."""
-    for name, value in told.items():
-        if given.get(name, value) != value:
-            raise ConfigError(f"{name} is {given[name]!r}, but in the state {value!r}")
+def check_consistent(requested: Attributes, inferred: Attributes) -> None:
+    """Raise ConfigError if a requested attribute has another value than the state implies."""
+    for name, value in inferred.items():
+        if requested.get(name, value) != value:
+            raise ConfigError(f"{name} is {requested[name]!r}, but in the state {value!r}")
 
 
 def _checked(layer, dialect, name, value):
     if name in layer.options and value not in layer.options[name]:
-        known = ", ".join(map(repr, layer.options[name]))
+        choices = ", ".join(map(repr, layer.options[name]))
         what = f"nothing else of {dialect}'s {layer.name} has a reference"
-        raise ConfigError(f"{name}: {value!r} is none of {known}; {what}")
+        raise ConfigError(f"{name}: {value!r} is none of {choices}; {what}")
     if name in layer.sizes or name == "n_in":
         return whole(name, value)
     if name in layer.numbers and not (isinstance(value, (int, float)) and np.isfinite(value)):
@@ -133,13 +154,13 @@ def _checked(layer, dialect, name, value):
     return value
 
 
-def _agree(layer, dialect, found, wanted):
-    """Refuse a state whose shapes are not the wanted ones."""
-    place, whose = dialects.places(layer.name, dialect, projected="root.weight" in wanted), f"{dialect}'s {layer.name}"
+def _check_shapes(layer, dialect, shapes, wanted):
+    """Raise DataError unless a state has exactly the wanted parameters, in the wanted shapes."""
+    place, whose = dialects.state_entries(layer.name, dialect, projected="root.weight" in wanted), f"{dialect}'s {layer.name}"
     for name in wanted:
-        if name not in found:
+        if name not in shapes:
             raise DataError(f"{place[name].name!r} is missing from the state of {whose}")
-    for name, shape in found.items():
+    for name, shape in shapes.items():
         theirs = place[name].name if name in place else name
         if name not in wanted:
             raise DataError(f"{theirs!r} has no place in {whose} with these attributes and shapes")
@@ -148,13 +169,13 @@ def _agree(layer, dialect, found, wanted):
             raise DataError(f"{theirs!r} is of shape {theirs_found}, but in {whose} {theirs_wanted}")
 
 
-def definition(layer: Layer) -> Definition:
-    """The entry of a layer in the table of references."""
+def definition(layer: LayerFormula) -> Definition:
+    """Return the definition of a layer for the table of references."""
 
     def formula(inputs, edges, attributes):
         state = {name: value for name, value in inputs.items() if name not in ARRAYS}
-        own = {**inputs, **dialects.read(layer.name, attributes["dialect"], state)}
-        return {"out": layer.formula(own, edges, attributes), **layer.more(own, attributes)}
+        by_paper_name = {**inputs, **dialects.read(layer.name, attributes["dialect"], state)}
+        return {"out": layer.formula(by_paper_name, edges, attributes), **layer.extra_outputs(by_paper_name, attributes)}
 
     def arrays(edges, width, attributes):
         return layer.arrays(edges, width if attributes["n_in"] is None else attributes["n_in"], attributes)
@@ -166,8 +187,8 @@ def definition(layer: Layer) -> Definition:
     def resolve(attributes, state):
         if state is not None:
             state = dialects.arrays(state)
-            state = {name: value for name, value in state.items() if name not in doubled(layer, attributes, state)}
-        return settle(layer, attributes, state), state
+            state = {name: value for name, value in state.items() if name not in shared_weight_copies(layer, attributes, state)}
+        return resolve_attributes(layer, attributes, state), state
 
     unknown = dict.fromkeys(("n_in", *layer.sizes, *layer.options, *layer.numbers))
     return Definition(layer.name, formula, arrays, unknown, parameters, fixed=FIXED, draw=DRAWN, resolve=resolve,
@@ -176,27 +197,30 @@ def definition(layer: Layer) -> Definition:
 
 
 def _relation(rng, shape, attributes):
-    told = attributes if "each" not in attributes else attributes["each"][0]  # of a model's layers all have as many
-    return rng.integers(0, max(told["n_relations"], 1), shape)
+    sizes = attributes if "each" not in attributes else attributes["each"][0]  # all layers of a model have equal numbers
+    return rng.integers(0, max(sizes["n_relations"], 1), shape)
 
 
 FIXED = frozenset(("relation", "labels", "mask", "running_mean", "running_var", *dialects.COUNTERS))
-DRAWN: dict[str, Callable[..., Any]] = {"relation": _relation,
+DRAWN: dict[str, Drawer] = {"relation": _relation,
                                         "edge_weight": lambda rng, shape, attributes: rng.integers(1, 9, shape) / 4,
                                         "running_var": lambda rng, shape, attributes: rng.integers(1, 9, shape) / 2}
 
 
-# ---- what formulas of layers share
+# ---- parts of several formulas
 
 
-def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeList, Expr | None]:
-    """The edges with their self loops, and the edges' weights.
+def with_self_loops(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeList, Expr | None]:
+    """Return the edges and their weights with self loops added.
 
     Parameters
     ----------
+    edges : EdgeList
+    weight : Expr or None
+        Weights by edge.
     self_loops : {"none", "missing", "replace"}
-        As given; one of weight 1 where a row has none; one for every row in place of those that are there, keeping the
-        weight of the last.
+        "none" adds none. "missing" adds one of weight 1 to each row that has none. "replace" removes the self loops and
+        adds one to every row, with the weight of the row's last self loop, or 1.
     """
     if self_loops == "none":
         return edges, weight
@@ -205,23 +229,23 @@ def looped(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeL
                           f"but {edges.n_dst} destination rows")
     present = np.flatnonzero(edges.src == edges.dst)
     last = np.full(edges.n_dst, -1)
-    last[edges.dst[present]] = present  # of several the last
+    last[edges.dst[present]] = present  # the last assignment wins
     if self_loops == "missing":
-        kept, own = np.arange(edges.n_edges), np.flatnonzero(last < 0)
+        kept_edges, loop_rows = np.arange(edges.n_edges), np.flatnonzero(last < 0)
     else:
-        kept, own = np.flatnonzero(edges.src != edges.dst), np.arange(edges.n_dst)
-    joined = edges.select(kept).with_loops(own)
+        kept_edges, loop_rows = np.flatnonzero(edges.src != edges.dst), np.arange(edges.n_dst)
+    joined = edges.select(kept_edges).with_loops(loop_rows)
     if weight is None:
         return joined, None
-    places = np.concatenate([kept, np.where(last[own] < 0, edges.n_edges, last[own])])
-    return joined, gather(concat([weight, constant(np.ones(1))]), Index(places, edges.n_edges + 1))
+    weight_index = np.concatenate([kept_edges, np.where(last[loop_rows] < 0, edges.n_edges, last[loop_rows])])
+    return joined, gather(concat([weight, constant(np.ones(1))]), Index(weight_index, edges.n_edges + 1))
 
 
-def own_rows(inputs: Mapping[str, Any]) -> Expr:
-    """The destinations' rows: x, or x_dst where the sources are other nodes."""
+def destination_rows(inputs: Inputs) -> Expr:
+    """Return the rows of the destinations: x_dst if the destinations are other nodes than the sources, else x."""
     return inputs.get("x_dst", inputs["x"])
 
 
-def plus(out: Expr, term: Expr | None) -> Expr:
-    """out + term, where there is one."""
+def add_if_present(out: Expr, term: Expr | None) -> Expr:
+    """Return out + term, or `out` if the term is None."""
     return out if term is None else out + term

@@ -1,29 +1,27 @@
-"""The layers as formulas, by the paper's names of parameters, and the table of all of them."""
+"""The layers as formulas, with the paper's names of parameters, and `LAYERS`, the table of layers."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError
-from sarlite.oracle.definition import Attributes, define
+from sarlite.oracle.case import AttributeDict, Attributes
+from sarlite.oracle.definition import Inputs, define
 from sarlite.oracle.edge_structure import EdgeList
-from sarlite.oracle.expression import Expr, constant, gather, leaky, propagate, relu, scatter_sum, settled, sqrt, where
-from sarlite.oracle.layer import LOOPS, NO, YES, Layer, definition, looped, own_rows, plus, rows_of
+from sarlite.oracle.expression import Expr, barrier, constant, gather, leaky, propagate, relu, scatter_sum, sqrt, where
+from sarlite.oracle.layer import LOOPS, NO, YES, LayerFormula, add_if_present, definition, destination_rows, rows_of, with_self_loops
 from sarlite.oracle.operations import TIES, edge_softmax, extremum, mean
 from sarlite.types import Array
 
 
 def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
-    """(n, 1): degree^-1/2; of a row without edges 1, or 0."""
+    """Return degree^-1/2, shape (n, 1); for a row without edges 1 if `isolated` is "one", else 0."""
     root = 1.0 / sqrt(degree + constant((counts == 0) * 1.0))
     return (root if isolated == "one" else where(counts > 0, root)).reshape(-1, 1)
 
 
 def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attributes) -> Expr:
-    """The weighted sum of the sources' rows, with the norm of GCN."""
+    """Return the weighted sum of the sources' rows with GCN's norm."""
     norm, isolated, by_src, by_dst = attributes["norm"], attributes["isolated"], edges.by_src, edges.by_dst
     if norm == "in" and edges.n_src != edges.n_dst:
         raise ConfigError(f"norm 'in' takes one set of rows: there are {edges.n_src} source rows, "
@@ -34,7 +32,7 @@ def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attribute
         return constant(index.counts * 1.0) if unweighted else scatter_sum(weight, index)
 
     right = _inverse_root(degree(by_dst), by_dst.counts, isolated) if norm in ("in", "both") else None
-    if norm == "in":
+    if norm == "in" and right is not None:
         x = x * right
     elif norm == "both":
         x = x * _inverse_root(degree(by_src), by_src.counts, isolated)
@@ -50,13 +48,13 @@ def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attribute
 
 
 def _gcn(inputs, edges, attributes):
-    """D^-1/2 A D^-1/2 X W + b (Kipf and Welling 2017, eq. 2, 8)."""
-    edges, weight = looped(edges, inputs.get("edge_weight"), attributes["self_loops"])
-    return plus(_normed(inputs["x"], edges, weight, attributes) @ inputs["linear.weight"], inputs.get("bias"))
+    """Return D^-1/2 A D^-1/2 X W + b (Kipf and Welling 2017, eq. 2, 8)."""
+    edges, weight = with_self_loops(edges, inputs.get("edge_weight"), attributes["self_loops"])
+    return add_if_present(_normed(inputs["x"], edges, weight, attributes) @ inputs["linear.weight"], inputs.get("bias"))
 
 
 def _sage(inputs, edges, attributes):
-    """W_root h_i + b + W (mean or max over j of h_j), max-pool: of relu(W_pool h_j + b_pool).
+    """Return W_root h_i + b + W (mean or max over j of h_j); "max-pool" is the max of relu(W_pool h_j + b_pool).
 
     Source: Hamilton, Ying and Leskovec 2017, eq. 3.
     """
@@ -68,12 +66,12 @@ def _sage(inputs, edges, attributes):
         out = extremum(gather(pooled, edges.by_src), edges, "max", attributes["ties"])
     out = out @ inputs["neighbour.weight"]
     if "root.weight" in inputs:
-        out = own_rows(inputs) @ inputs["root.weight"] + out
-    return plus(out, inputs.get("root.bias"))
+        out = destination_rows(inputs) @ inputs["root.weight"] + out
+    return add_if_present(out, inputs.get("root.bias"))
 
 
 def _rgcn(inputs, edges, attributes):
-    """W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, W_r = sum_b c_rb V_b.
+    """Return W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, with W_r = sum_b c_rb V_b.
 
     Source: Schlichtkrull et al. 2018, eq. 2, 3.
     """
@@ -89,8 +87,8 @@ def _rgcn(inputs, edges, attributes):
         rows = mean(rows, part) if attributes["reduce"] == "mean" else rows
         out = out + rows @ weights.slice(r, r + 1).reshape(n_in, n_out)
     if "root.weight" in inputs:
-        out = out + own_rows(inputs) @ inputs["root.weight"]
-    return plus(out, inputs.get("bias"))
+        out = out + destination_rows(inputs) @ inputs["root.weight"]
+    return add_if_present(out, inputs.get("bias"))
 
 
 def _within(name, index, n):
@@ -99,21 +97,21 @@ def _within(name, index, n):
         raise DataError(f"{name}: numbers from 0 to {n - 1} are asked for, but there is {odd}")
 
 
-def _rgcn_told(shapes, told):
-    """Without coefficients each relation has its own matrix."""
+def _rgcn_inferred(shapes, inferred):
+    """Infer the sizes of a state without coefficients: each relation has its own matrix."""
     return {} if "coefficients" in shapes or "bases" not in shapes else {
         "n_relations": shapes["bases"][0], "n_bases": 0}
 
 
-def _heads(out: Expr, inputs: Mapping[str, Any], attributes: Attributes) -> Expr:
-    """Heads side by side, their mean, or an axis of their own; the residual and the bias."""
+def _heads(out: Expr, inputs: Inputs, attributes: Attributes) -> Expr:
+    """Return the heads side by side, their mean, or on an axis of their own; with the residual and the bias."""
     n_rows, n_heads, n_feat = out.shape
     mean = attributes["heads"] == "mean"
     out = out.mean(1) if mean else out.reshape(n_rows, n_heads * n_feat)
     if attributes["residual"]:
-        own = own_rows(inputs)
-        out = out + (own @ inputs["root.weight"] if "root.weight" in inputs else own)
-    out = plus(out, inputs.get("bias"))
+        x_dst = destination_rows(inputs)
+        out = out + (x_dst @ inputs["root.weight"] if "root.weight" in inputs else x_dst)
+    out = add_if_present(out, inputs.get("bias"))
     return out.reshape(n_rows, n_heads, n_feat) if attributes["heads"] == "axis" else out
 
 
@@ -123,11 +121,11 @@ def _attended(z: Expr, scores: Expr, edges: EdgeList, attributes: Attributes) ->
 
 
 def _gat(inputs, edges, attributes):
-    """sum_j a_ij z_j, a_ij = softmax_j(leaky(a_src . z_j + a_dst . z_i)), z = W h, by head.
+    """Return sum_j a_ij z_j by head, with a_ij = softmax_j(leaky(a_src . z_j + a_dst . z_i)) and z = W h.
 
     Source: Velickovic et al. 2018, eq. 3, 4.
     """
-    edges, _ = looped(edges, None, attributes["self_loops"])
+    edges, _ = with_self_loops(edges, None, attributes["self_loops"])
     n_heads, n_feat = inputs["attn_src"].shape
 
     def by_head(x):
@@ -141,18 +139,18 @@ def _gat(inputs, edges, attributes):
 
 
 def _gatv2(inputs, edges, attributes):
-    """sum_j a_ij z_j, a_ij = softmax_j(a . leaky(z_j + q_i)), z = W_src h + b, q = W_dst h + b.
+    """Return sum_j a_ij z_j, with a_ij = softmax_j(a . leaky(z_j + q_i)), z = W_src h + b and q = W_dst h + b.
 
     Source: Brody, Alon and Yahav 2022, eq. 7.
     """
-    edges, _ = looped(edges, None, attributes["self_loops"])
+    edges, _ = with_self_loops(edges, None, attributes["self_loops"])
     n_heads, n_feat = inputs["attn"].shape
     to = "linear_src" if attributes["share_weights"] else "linear_dst"
 
     def by_head(x, name):
-        return plus(x @ inputs[f"{name}.weight"], inputs.get(f"{name}.bias")).reshape(x.shape[0], n_heads, n_feat)
+        return add_if_present(x @ inputs[f"{name}.weight"], inputs.get(f"{name}.bias")).reshape(x.shape[0], n_heads, n_feat)
 
-    z, q = by_head(inputs["x"], "linear_src"), by_head(own_rows(inputs), to)
+    z, q = by_head(inputs["x"], "linear_src"), by_head(destination_rows(inputs), to)
     sums = leaky(gather(z, edges.by_src) + gather(q, edges.by_dst), attributes["slope"])
     return _heads(_attended(z, (sums * inputs["attn"]).sum(2), edges, attributes), inputs, attributes)
 
@@ -163,39 +161,42 @@ def _out_width(attributes):
 
 
 def _derived(n_in, attributes):
-    """The residual has a matrix: PyG's always, others' where the widths differ."""
+    """Return the widths and conditions that GAT's parameters depend on.
+
+    A residual is projected by a matrix: in PyG always, elsewhere if the widths differ.
+    """
     width, dialect, bias = _out_width(attributes), attributes["dialect"], attributes["bias"]
     projected = attributes["residual"] and (dialect == "pyg" or n_in != width)
-    apart = not attributes.get("share_weights", False)
+    separate = not attributes.get("share_weights", False)
     return {"width": attributes["n_heads"] * attributes["n_feat"], "out_width": width, "projected": projected,
-            "apart": apart, "apart_bias": bias and apart,
-            "last_bias": bias and (dialect != "dgl" or projected)}  # DGL's has one in its projected residual alone
+            "separate": separate, "separate_bias": bias and separate,
+            "last_bias": bias and (dialect != "dgl" or projected)}  # in DGL only a projected residual has a bias
 
 
-def _told(shapes, told):
+def _inferred(shapes, inferred):
     width = next((shapes[name][-1] for name in ("bias", "root.weight") if name in shapes), None)
-    found: dict[str, Any] = {"residual": True} if "root.weight" in shapes else {}
-    if told.get("n_heads", 1) > 1 and width == told["n_feat"]:
-        found["heads"] = "mean"
-    return found
+    attributes: AttributeDict = {"residual": True} if "root.weight" in shapes else {}
+    if inferred.get("n_heads", 1) > 1 and width == inferred["n_feat"]:
+        attributes["heads"] = "mean"
+    return attributes
 
 
-def _gatv2_told(shapes, told):
-    return {**_told(shapes, told), **({} if "linear_dst.weight" in shapes else {"share_weights": True})}
+def _gatv2_inferred(shapes, inferred):
+    return {**_inferred(shapes, inferred), **({} if "linear_dst.weight" in shapes else {"share_weights": True})}
 
 
 def moments(x: Expr) -> tuple[Expr, Expr]:
-    """The mean and the biased variance of each column, (1, n_feat)."""
+    """Return the mean and the biased variance of each column, shape (1, n_feat) each."""
     centre = x.mean(0, keepdims=True)
-    difference = settled(x - centre)  # the moments of large means may not cancel
+    difference = barrier(x - centre)  # otherwise the bound would allow E[x^2] - E[x]^2, which cancels for large means
     return centre, (difference * difference).mean(0, keepdims=True)
 
 
 def _batch_norm(inputs, edges, attributes):
-    """Return (x - mean) / sqrt(var + eps) * gamma + beta, by the rows' moments or the running ones.
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the moments of the rows or the running moments.
 
-    Source: Ioffe and Szegedy 2015. Kernels also compute x scale + (beta - mean scale), so equal rows do not give beta
-    exactly, and the formula is written like that.
+    The formula is written as x scale + (beta - mean scale), as kernels may compute that, in which equal rows do not
+    give exactly beta. Source: Ioffe and Szegedy 2015.
     """
     x = inputs["x"]
     centre, var = moments(x) if attributes["training"] else (inputs["running_mean"], inputs["running_var"])
@@ -205,8 +206,8 @@ def _batch_norm(inputs, edges, attributes):
     return out + inputs["beta"] if "gamma" in inputs else out
 
 
-def running(inputs: Mapping[str, Any], attributes: Attributes) -> dict[str, Expr]:
-    """Return the running mean and the running variance over n - 1 after a step of training, if they are asked."""
+def running(inputs: Inputs, attributes: Attributes) -> dict[str, Expr]:
+    """Return the running mean and the running variance (over n - 1) after a step of training; nothing if not asked for."""
     if not (attributes["training"] and attributes["running"]):
         return {}
     x, momentum = inputs["x"], attributes["momentum"]
@@ -221,34 +222,34 @@ def running(inputs: Mapping[str, Any], attributes: Attributes) -> dict[str, Expr
 
 _SIZES = {"n_heads": 2, "n_feat": 3}
 _NUMBERS = {"slope": 0.2, "epsilon": 0.0}
-_OPTIONS: dict[str, tuple[Any, ...]] = {
+_OPTIONS: dict[str, tuple[object, ...]] = {
     "heads": ("concat", "mean", "axis"), "self_loops": LOOPS, "residual": NO, "bias": YES, "allow_zero_in_degree": YES,
 }  # fmt: skip
 
-_SQUARE = {"n_feat": 2}  # as many as heads
+_SQUARE = {"n_feat": 2}  # equal to n_heads
 
 LAYERS = {
-    "gcn": Layer("gcn", _gcn, {"n_out": 4},
+    "gcn": LayerFormula("gcn", _gcn, {"n_out": 4},
                  {"norm": ("in", "both", "left", "right", "none"), "self_loops": LOOPS, "isolated": ("one", "zero"),
                   "weighted": NO, "bias": YES, "allow_zero_in_degree": YES},
                  arrays=lambda edges, n_in, attributes: {
                      "x": (edges.n_src, n_in),
                      **({"edge_weight": (edges.n_edges,)} if attributes["weighted"] else {})}),
-    "sage": Layer("sage", _sage, {"n_out": 4},
+    "sage": LayerFormula("sage", _sage, {"n_out": 4},
                   {"aggregator": ("mean", "max-pool", "max"), "ties": TIES, "root": YES, "bias": YES},
                   derived=lambda n_in, attributes: {"pool": attributes["aggregator"] == "max-pool"},
-                  told=lambda shapes, told: {"aggregator": "max-pool"} if "pool.weight" in shapes else {}),
-    "gat": Layer("gat", _gat, _SIZES, _OPTIONS, _NUMBERS, _SQUARE, derived=_derived, told=_told),
-    "gatv2": Layer("gatv2", _gatv2, _SIZES, {**_OPTIONS, "share_weights": NO}, _NUMBERS, _SQUARE, derived=_derived,
-                   told=_gatv2_told),
-    "rgcn": Layer("rgcn", _rgcn, {"n_out": 4, "n_relations": 3, "n_bases": 2},
+                  infer_more=lambda shapes, inferred: {"aggregator": "max-pool"} if "pool.weight" in shapes else {}),
+    "gat": LayerFormula("gat", _gat, _SIZES, _OPTIONS, _NUMBERS, _SQUARE, derived=_derived, infer_more=_inferred),
+    "gatv2": LayerFormula("gatv2", _gatv2, _SIZES, {**_OPTIONS, "share_weights": NO}, _NUMBERS, _SQUARE, derived=_derived,
+                   infer_more=_gatv2_inferred),
+    "rgcn": LayerFormula("rgcn", _rgcn, {"n_out": 4, "n_relations": 3, "n_bases": 2},
                   {"reduce": ("mean", "sum"), "root": YES, "bias": YES}, square={"n_bases": 3},
                   arrays=lambda edges, n_in, attributes: {**rows_of(edges, n_in), "relation": (edges.n_edges,)},
                   derived=lambda n_in, attributes: {"n_matrices": attributes["n_bases"] or attributes["n_relations"]},
-                  told=_rgcn_told),
-    "batch_norm": Layer("batch_norm", _batch_norm, {}, {"training": YES, "running": NO, "affine": YES, "tracked": YES},
+                  infer_more=_rgcn_inferred),
+    "batch_norm": LayerFormula("batch_norm", _batch_norm, {}, {"training": YES, "running": NO, "affine": YES, "tracked": YES},
                         {"eps": 1e-5, "momentum": 0.1},
-                        arrays=lambda edges, n_in, attributes: {"x": (edges.n_dst, n_in)}, more=running),
+                        arrays=lambda edges, n_in, attributes: {"x": (edges.n_dst, n_in)}, extra_outputs=running),
 }  # fmt: skip
 for _layer in LAYERS.values():
     define(definition(_layer))

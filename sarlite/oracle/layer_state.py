@@ -1,77 +1,100 @@
-"""State dicts of DGL's and PyG's layers, read into sarlite's own layers and models, and written from them."""
+"""Reading state dicts of DGL's and PyG's layers into sarlite's own layers and models, and writing them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError
 from sarlite.oracle import dialects
-from sarlite.oracle.models import parts
+from sarlite.oracle.models import split_state
 from sarlite.types import Array
 
 KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "EdgeGATConv": "gat", "PaperGATConv": "gat",
          "GATv2Conv": "gatv2", "RGCNConv": "rgcn", "BatchNorm": "batch_norm"}
 
 
-class Piece(NamedTuple):
-    """A layer or norm of a sarlite module: its kind, and sarlite's name of each of its parameters by the paper's name.
-    """
+class Module(Protocol):
+    """The part of sarlite.nn.Module that is used here; the oracle imports no layers."""
+
+    def state_dict(self) -> dict[str, Array]: ...
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None: ...
+
+    def named_modules(self) -> Iterator[tuple[str, object]]: ...
+
+
+class LayerNames(NamedTuple):
+    """A layer or norm of a sarlite module: its kind, and sarlite's name of each parameter by the paper's name."""
 
     kind: str
     names: dict[str, str]
 
 
-def load_state(module: Any, state: Mapping[str, Any], dialect: str) -> None:
+def load_state(module: Module, state: Mapping[str, object], dialect: str) -> None:
     """Copy the state dict of another library's layer or model into sarlite's.
 
     Parameters
     ----------
     module : sarlite.nn.Module
-        A GCNConv, SAGEConv, GATConv, GATv2Conv or BatchNorm, or a model of one kind of layers with batch norms between
-        them.
+        A GCNConv, SAGEConv, GATConv, GATv2Conv or BatchNorm, or a model of one kind of layers, with or without batch
+        norms
+        between them.
     state : dict of str to array
-        As `module.state_dict()` of torch gives it: torch tensors, arrays, or anything with `__array__` or `__dlpack__`.
-        Of a model the names are a word, the layer's number and the layer's own name, as "convs.0.lin.weight",
+        As torch's `module.state_dict()` returns it: torch tensors, or any arrays with `__array__` or `__dlpack__`. The
+        names
+        of a model's parameters are a word, the layer's number and the layer's own name, such as "convs.0.lin.weight" or
         "norms.0.module.weight".
-    dialect : "dgl", "pyg" or "paper" (sarlite's own names)
+    dialect : "dgl", "pyg" or "paper"
+        "paper" has sarlite's own names.
 
     Raises
     ------
     DataError
-        A name that is missing or unknown, a wrong shape, or values that the module's dtype cannot hold; nothing is
-        changed then.
+        A missing or unknown name, a wrong shape, or values that the module's dtype cannot hold. The module is
+        unchanged.
     ConfigError
         An unknown dialect, or a module without such layers.
 
     Notes
     -----
-    Parameters alone: PyG's GCNConv, GATConv and GATv2Conv add self loops by themselves, sarlite's graph does
-    (`self_loops=True`). DGL's GATv2Conv has no bias of its result; sarlite's becomes 0 then.
+    Only parameters are copied. PyG's GCNConv, GATConv and GATv2Conv add self loops; in sarlite the graph has them
+    (`self_loops=True`). DGL's GATv2Conv has no bias of its result; sarlite's becomes 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import nn, oracle
+    >>> from sarlite.models import GCNConv
+    >>> layer = GCNConv(3, 2, rng=nn.Random(0))
+    >>> state = {"lin.weight": np.ones((2, 3), np.float32), "bias": np.zeros(2, np.float32)}   # PyG's layout
+    >>> oracle.load_state(layer, state, "pyg")
+    >>> {name: value.shape for name, value in layer.state_dict().items()}
+    {'bias': (2,), 'linear.weight': (3, 2)}
     """
     layers, norms = _pieces(module)
-    arrays, own = dialects.arrays(state), module.state_dict()
-    if isinstance(layers, Piece):
-        new = _renamed(layers, own, dialect, arrays, "")
+    arrays, current = dialects.arrays(state), module.state_dict()
+    if isinstance(layers, LayerNames):
+        new = _renamed(layers, current, dialect, arrays, "")
     else:
-        found = parts(layers[0].kind, arrays)
-        there, here = (len(found.layers), len(found.norms)), (len(layers), len(norms))
-        if there != here:
-            counts = f"{there[0]} layers and {there[1]} norms, but the model has {here[0]} and {here[1]}"
+        split = split_state(layers[0].kind, arrays)
+        state_counts, model_counts = (len(split.layers), len(split.norms)), (len(layers), len(norms))
+        if state_counts != model_counts:
+            counts = f"{state_counts[0]} layers and {state_counts[1]} norms, but the model has {model_counts[0]} and {model_counts[1]}"
             raise DataError(f"a state of {counts}")
         new = {}
-        for k, (piece, part) in enumerate([*zip(layers, found.layers), *zip(norms, found.norms)]):
+        for k, (piece, part) in enumerate([*zip(layers, split.layers), *zip(norms, split.norms)]):
             where = f"layer {k}: " if k < len(layers) else f"norm {k - len(layers)}: "
-            new |= _renamed(piece, own, dialect, part, where)
-    for name in sorted(own.keys() - new.keys()):
+            new |= _renamed(piece, current, dialect, part, where)
+    for name in sorted(current.keys() - new.keys()):
         raise DataError(f"{name!r} of the model is in no layer that {dialect} has")
-    module.load_state_dict({name: _fitting(name, new[name], array) for name, array in own.items()})
+    module.load_state_dict({name: _fitting(name, new[name], array) for name, array in current.items()})
 
 
-def state_of(module: Any, dialect: str) -> dict[str, Array]:
-    """The state dict that another library's layer or model reads: the inverse of `load_state`.
+def state_of(module: Module, dialect: str) -> dict[str, Array]:
+    """Return the state dict that another library's layer or model reads: the inverse of `load_state`.
 
     Parameters
     ----------
@@ -81,44 +104,52 @@ def state_of(module: Any, dialect: str) -> dict[str, Array]:
     Returns
     -------
     dict of str to array
-        Copies; of a model by the names "convs.0.<name>" and "norms.0.<name>".
+        Copies. A model's names are "convs.0.<name>" and "norms.0.<name>".
 
     Raises
     ------
     DataError
-        A parameter that the other library's layer has no place for.
+        The other library's layer has no such parameter.
     ConfigError
         As `load_state`.
+
+    Examples
+    --------
+    >>> from sarlite import nn, oracle
+    >>> from sarlite.models import GCNConv
+    >>> layer = GCNConv(3, 2, rng=nn.Random(0))
+    >>> {name: value.shape for name, value in oracle.state_of(layer, "pyg").items()}
+    {'bias': (2,), 'lin.weight': (2, 3)}
     """
     layers, norms = _pieces(module)
-    own = module.state_dict()
-    if isinstance(layers, Piece):
-        return _written(layers, dialect, own)
+    current = module.state_dict()
+    if isinstance(layers, LayerNames):
+        return _written(layers, dialect, current)
     numbered = [(f"convs.{k}", piece) for k, piece in enumerate(layers)] + [(f"norms.{k}", piece)
                                                                             for k, piece in enumerate(norms)]
     return {f"{where}.{name}": value for where, piece in numbered
-            for name, value in _written(piece, dialect, own).items()}
+            for name, value in _written(piece, dialect, current).items()}
 
 
-def _pieces(module: Any) -> tuple[Any, list[Piece]]:
-    """The piece that a layer is; or the layers and the norms of a model, in order."""
-    own = list(module.state_dict())
-    found = [(name, _kind(inner), inner) for name, inner in module.named_modules()]
-    if found[0][1]:
-        return Piece(found[0][1], {name: name for name in own}), []
-    layers: list[Piece] = []
-    norms: list[Piece] = []
-    for name, kind, _ in found:
+def _pieces(module: Module) -> tuple[LayerNames | list[LayerNames], list[LayerNames]]:
+    """Return the names of a layer and an empty list; for a model, the names of its layers and of its norms, in order."""
+    names_of_all = list(module.state_dict())
+    modules = [(name, _kind(inner), inner) for name, inner in module.named_modules()]
+    if modules[0][1]:
+        return LayerNames(modules[0][1], {name: name for name in names_of_all}), []
+    layers: list[LayerNames] = []
+    norms: list[LayerNames] = []
+    for name, kind, _ in modules:
         if kind:
-            names = {full.removeprefix(f"{name}."): full for full in own if full.startswith(f"{name}.")}
-            (norms if kind == "batch_norm" else layers).append(Piece(kind, names))
+            names = {full.removeprefix(f"{name}."): full for full in names_of_all if full.startswith(f"{name}.")}
+            (norms if kind == "batch_norm" else layers).append(LayerNames(kind, names))
     kinds = sorted({piece.kind for piece in layers})
     if len(kinds) != 1:
         found_kinds = " and ".join(kinds) or "no kind that is known"
         raise ConfigError(f"{type(module).__name__} has layers of {found_kinds}; one is asked for")
-    between = [name for name, _, inner in found if type(inner).__name__ == "Activation"]
-    for piece, name in zip(layers, between):  # sarlite's models keep a hidden layer's bias where it is added
-        if f"{name}.bias" in own:
+    between = [name for name, _, inner in modules if type(inner).__name__ == "Activation"]
+    for piece, name in zip(layers, between):  # in sarlite's models the activation holds a hidden layer's bias
+        if f"{name}.bias" in names_of_all:
             piece.names["root.bias" if piece.kind == "sage" else "bias"] = f"{name}.bias"
     return layers, norms
 
@@ -127,32 +158,34 @@ def _kind(module):
     return next((KINDS[base.__name__] for base in type(module).__mro__ if base.__name__ in KINDS), "")
 
 
-def _renamed(piece: Piece, own: Mapping[str, Array], dialect: str, state: Mapping[str, Array], where: str
+def _renamed(piece: LayerNames, current: Mapping[str, Array], dialect: str, state: Mapping[str, Array], where: str
              ) -> dict[str, Array]:
-    """A layer's state by sarlite's names."""
+    """Return a layer's state by sarlite's names."""
     read = dict(dialects.read(piece.kind, dialect, state))
-    table = dialects.places(piece.kind, dialect, state)
+    table = dialects.state_entries(piece.kind, dialect, state)
     if (piece.kind, dialect) == ("gatv2", "dgl") and "bias" in piece.names and "bias" not in table:
-        read["bias"] = np.zeros_like(own[piece.names["bias"]])
+        read["bias"] = np.zeros_like(current[piece.names["bias"]])
     for name in sorted(piece.names.keys() - read.keys()):
         raise DataError(f"{where}{table[name].name if name in table else name!r} is missing from the state")
     for name in sorted(read.keys() - piece.names.keys()):
-        known = ", ".join(piece.names)
-        raise DataError(f"{where}{table[name].name!r} has no place in sarlite's layer, which has {known}")
+        names = ", ".join(piece.names)
+        raise DataError(f"{where}{table[name].name!r} has no place in sarlite's layer, which has {names}")
     return {piece.names[name]: value for name, value in read.items()}
 
 
-def _written(piece: Piece, dialect: str, own: Mapping[str, Array]) -> dict[str, Array]:
-    state = {name: own[full] for name, full in piece.names.items()}
+def _written(piece: LayerNames, dialect: str, current: Mapping[str, Array]) -> dict[str, Array]:
+    state = {name: current[full] for name, full in piece.names.items()}
     if (piece.kind, dialect) == ("gatv2", "dgl") and "root.weight" not in state and not np.any(state.get("bias", 1)):
         del state["bias"]
     return {name: np.array(value, order="C") for name, value in dialects.write(piece.kind, dialect, state).items()}
 
 
-def _fitting(name, value, own):
-    """A parameter in the dtype of the module's."""
-    if value.shape != own.shape:
-        raise DataError(f"{name!r} is {value.shape} in the state, in sarlite's layout, but {own.shape} in the model")
-    if not np.can_cast(value.dtype, own.dtype, "safe"):
-        raise DataError(f"{name!r} is {value.dtype} in the state, but {own.dtype} in the model, which would round it")
-    return value.astype(own.dtype)
+def _fitting(name, value, current):
+    """Return a parameter in the dtype of the module's parameter; raise DataError if the shape differs or values would
+    be rounded.
+    """
+    if value.shape != current.shape:
+        raise DataError(f"{name!r} is {value.shape} in the state, in sarlite's layout, but {current.shape} in the model")
+    if not np.can_cast(value.dtype, current.dtype, "safe"):
+        raise DataError(f"{name!r} is {value.dtype} in the state, but {current.dtype} in the model, which would round it")
+    return value.astype(current.dtype)

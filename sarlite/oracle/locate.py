@@ -1,4 +1,6 @@
-"""Edges read off a difference: a wrong row differs by what an edge carries, and this names the edge's source."""
+"""Edges from differences: the difference of a wrong row is the value that an edge carries, and its code names the
+source.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,22 @@ import numpy as np
 from sarlite.keys import splitmix64
 from sarlite.oracle.case import Case
 from sarlite.oracle.edge_structure import EdgeList
+from sarlite.oracle.finding import Edges
 from sarlite.types import Array
 
-MOST_ROWS = 64  # wrong rows that are read; where there are more, it is no matter of single edges
+MOST_ROWS = 64  # single edges do not explain more wrong rows
 
 
 def direction(width: int) -> Array:
-    """Return (width,) integers from 1 to 2^20, float64, that look random."""
+    """Return pseudo-random integers from 1 to 2^20, shape (width,), float64."""
     return (splitmix64(np.arange(width, dtype=np.uint64)) >> np.uint64(44)).astype(np.float64) + 1
 
 
 class Codebook:
-    """Rows by what stands in them: O(n log n) once, then O(log n) a look.
+    """Finds rows by their content: O(n log n) once, then O(log n) for each row.
 
-    Rows are projected on one drawn direction of integers, in float64, which is exact for the integers of probes; a hit
-    is compared in full.
+    Rows are projected on one random vector of integers in float64, which is exact for the integers of probes. Rows with
+    the same projection are compared in full.
     """
 
     def __init__(self, rows: Array) -> None:
@@ -36,7 +39,7 @@ class Codebook:
         self.sorted = self.keys[self.order]
 
     def find_each(self, rows: Array) -> Array:
-        """(k,) of the rows that are equal to each of (k, width); -1 where there is none, or more than one."""
+        """Return the number of the row that equals each of `rows`, shape (k,); -1 if no row does, or more than one."""
         keys = rows @ self.direction
         first, last = np.searchsorted(self.sorted, keys, "left"), np.searchsorted(self.sorted, keys, "right")
         hits = self.order[np.minimum(first, len(self.order) - 1)] if len(self.order) else np.zeros(len(keys), np.int64)
@@ -46,58 +49,81 @@ class Codebook:
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
-    """A sum over edges, as a difference is read: out[v] = sum of weight[e] * rows[source of e], over degrees[v]."""
+class EdgeSum:
+    """A sum over edges: out[v] = (sum of weight[e] * rows[source of e] over the edges e into v) / degrees[v].
 
-    edges: EdgeList  # as the values flow: reversed for a gradient
-    rows: Array  # (n_src, width) float64: what sources send, the columns of all cases that share a code side by side
-    weight: Array | None  # (n_edges,) float64
-    degrees: Array | None  # (n_dst,)
+    Attributes
+    ----------
+    edges : EdgeList
+        Edges in the direction in which values flow; reversed for a gradient.
+    rows : (n_src, width) float64
+        Rows that the sources send, with the columns of all cases of a probe group side by side.
+    weight : (n_edges,) float64 or None
+    degrees : (n_dst,) float64 or None
+    backward : bool
+        True for a gradient.
+    """
+
+    edges: EdgeList
+    rows: Array
+    weight: Array | None
+    degrees: Array | None
     backward: bool = False
 
 
-def flow(case: Case, output: str, given: Sequence[Array]) -> Flow | None:
-    """The sum that makes `output` of an spmm, where it is one.
+def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
+    """Return the sum that computes `output` of an spmm; None if the output is no such sum.
 
-    `given` are x, or the cotangents, of the cases that share a code.
+    `senders` holds x, or the cotangents for a gradient, of each case of a probe group.
     """
     a = case.attributes
     sums = case.op == "spmm" and a.get("reduce") in ("sum", "mean", "sym") and not a.get("loops")
     if not sums or output not in ("out", "dx"):
         return None
     backward, edges = output == "dx", case.edges
-    rows = np.concatenate([np.asarray(x, np.float64) for x in given], 1)
+    rows = np.concatenate([np.asarray(x, np.float64) for x in senders], 1)
     weight = None if "weight" not in case.arrays else np.asarray(case.arrays["weight"], np.float64)
     of_src = edges.in_degrees if a.get("degrees") == "in" else edges.out_degrees
-    here, there = (np.maximum(d, 1)[:, None]
+    target_degrees, source_degrees = (np.maximum(d, 1)[:, None]
                    for d in ((of_src, edges.in_degrees) if backward else (edges.in_degrees, of_src)))
     divisor = None
     if a["reduce"] == "sym":
-        rows, divisor = rows / np.sqrt(there), np.sqrt(here)[:, 0]
+        rows, divisor = rows / np.sqrt(source_degrees), np.sqrt(target_degrees)[:, 0]
     elif a["reduce"] == "mean":
-        rows, divisor = (rows / there, None) if backward else (rows, here[:, 0])
-    return Flow(edges.reversed() if backward else edges, rows, weight, divisor, backward)
+        rows, divisor = (rows / source_degrees, None) if backward else (rows, target_degrees[:, 0])
+    return EdgeSum(edges.reversed() if backward else edges, rows, weight, divisor, backward)
 
 
 @dataclass(frozen=True)
 class Change:
-    """Surplus of one row, or its lack if negative: `factor` times the row that `source` sends."""
+    """One term that a row has too much (positive factor) or lacks (negative): `factor` times the row that `source`
+    sends.
+
+    Attributes
+    ----------
+    row, source : int
+    factor : float
+    edge : int
+        Number of the edge that carries the term; -1 if the row has no such edge.
+    times : float
+        1 if the edge is counted twice, -1 if it is lost.
+    """
 
     row: int
     source: int
     factor: float
-    edge: int = -1  # by which edge, -1 where there is none of this weight
-    times: float = 1.0  # 1 where that edge is counted twice, -1 where it is lost
+    edge: int = -1
+    times: float = 1.0
 
 
-def read(flow: Flow, expected: Array, got: Array, book: Codebook | None = None) -> list[Change] | None:
-    """The changes that explain every wrong row; None where they do not."""
+def read(flow: EdgeSum, expected: Array, got: Array, book: Codebook | None = None) -> list[Change] | None:
+    """Return the changes that explain every wrong row; None if some row has no explanation."""
     with np.errstate(invalid="ignore"):
         bad = np.flatnonzero(((got != expected) & ~(np.isnan(got) & np.isnan(expected))).any(1))
     if len(bad) > MOST_ROWS or not len(bad) or not np.isfinite(got[bad]).all():
         return None
     book = Codebook(flow.rows) if book is None else book
-    found: list[Change] = []
+    changes_of_rows: list[Change] = []
     for v in bad:
         differences = list(_differences(flow, int(v), expected[v], got[v]))
         explained = (how(flow, book, int(v), difference) for how in (_one_change, _two_changes)
@@ -105,12 +131,12 @@ def read(flow: Flow, expected: Array, got: Array, book: Codebook | None = None) 
         changes = next((c for c in explained if c is not None), None)
         if changes is None:
             return None
-        found += changes
-    return found
+        changes_of_rows += changes
+    return changes_of_rows
 
 
 def _differences(flow, v, expected, got):
-    """The difference of the sum of a row, divided as it should be, or by the number of edges that it has now."""
+    """Yield the difference of a row's sum, then for a mean the differences if the row has one edge fewer or more."""
     if flow.degrees is None:
         yield got - expected
         return
@@ -121,7 +147,7 @@ def _differences(flow, v, expected, got):
         for wrong in (d - 1, d + 1):
             near = np.rint(got * wrong)
             whole = wrong > 0 and np.all(np.abs(got * wrong - near) <= 2.0**-22 * np.abs(near))
-            if whole and (near != total).any():  # else the number of edges is wrong, and no edge
+            if whole and (near != total).any():  # otherwise the number of edges is wrong, and every edge is right
                 yield near - total
 
 
@@ -130,7 +156,9 @@ def _mine(flow, v):
 
 
 def _one_change(flow, book, v, difference):
-    """The change that makes a difference of row v: one source once too often, or not at all; or None."""
+    """Return the one change that makes the difference of row v: a source that is counted once too often or left out; or
+    None.
+    """
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
     signed = np.array([f * sign for f in factors for sign in (-1.0, 1.0)])
     for factor, u in zip(signed.tolist(), book.find_each(difference / signed[:, None]).tolist()):
@@ -140,37 +168,37 @@ def _one_change(flow, book, v, difference):
 
 
 def _two_changes(flow, book, v, difference):
-    """The two changes that make a difference of row v, one of them by an edge of the row.
+    """Return the two changes that make the difference of row v, one of them by an edge of the row.
 
-    None where no two do, or others do as well.
+    Returns None if there are no two such changes, or several pairs of them.
     """
-    mine, found = _mine(flow, v), {}
+    mine, candidates = _mine(flow, v), {}
     carried = flow.rows[flow.edges.src[mine]] * (1.0 if flow.weight is None else flow.weight[mine, None])
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
     for sign, factor in ((s, f * t) for s in (1.0, -1.0) for f in factors for t in (1.0, -1.0)):
         other = book.find_each((difference + sign * carried) / factor)
         for k in np.flatnonzero(other >= 0):
             e, u = int(mine[k]), int(other[k])
-            own = 1.0 if flow.weight is None else float(flow.weight[e])
-            first = Change(v, int(flow.edges.src[e]), -sign * own, e, -sign)
-            second = Change(v, u, own) if sign > 0 and factor == own else _change(flow, mine[mine != e], v, u, factor)
-            if second is not None and (second.edge >= 0 or sign > 0 and factor == own):
-                found[frozenset((c.row, c.source, c.factor) for c in (first, second))] = [first, second]
-    return next(iter(found.values())) if len(found) == 1 else None
+            carried_weight = 1.0 if flow.weight is None else float(flow.weight[e])
+            first = Change(v, int(flow.edges.src[e]), -sign * carried_weight, e, -sign)
+            second = Change(v, u, carried_weight) if sign > 0 and factor == carried_weight else _change(flow, mine[mine != e], v, u, factor)
+            if second is not None and (second.edge >= 0 or sign > 0 and factor == carried_weight):
+                candidates[frozenset((c.row, c.source, c.factor) for c in (first, second))] = [first, second]
+    return next(iter(candidates.values())) if len(candidates) == 1 else None
 
 
 def _change(flow, mine, v, u, factor):
-    """The change that has this factor: by an edge of the row from u, else by one that is not the row's."""
-    own = mine[flow.edges.src[mine] == u]
-    for e in own:
+    """Return the change of a factor by an edge from u to row v; by no edge if there is none of this weight."""
+    edges_from_u = mine[flow.edges.src[mine] == u]
+    for e in edges_from_u:
         times = factor / (1.0 if flow.weight is None else flow.weight[e])
         if times in (-1.0, 1.0):
             return Change(v, u, factor, int(e), times)
     return Change(v, u, factor) if factor > 0 or flow.weight is not None else None
 
 
-def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
-    """One line, and the (src, dst) of the edges it is about."""
+def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
+    """Return the changes as one line, and the (src, dst) of the edges that the line names."""
     texts, edges, pending = [], [], list(changes)
     while pending:
         change = pending.pop(0)
@@ -195,7 +223,7 @@ def told(flow: Flow, changes: list[Change]) -> tuple[str, tuple]:
 
 
 def _elsewhere(a, b):
-    """Return True if one row lacks the surplus of another row, which has no edge for it."""
+    """Return True if one row lacks a term that another row, without an edge for it, has too much."""
     return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
 
 
@@ -204,13 +232,15 @@ def _pair(flow, source, row):
 
 
 def is_extremum(case: Case) -> bool:
-    """Return True if the output of an spmm is a maximum or minimum over the edges as they are."""
+    """Return True if the output of an spmm is a maximum or minimum over the edges, without added self loops."""
     a = case.attributes
     return case.op == "spmm" and a["reduce"] in ("max", "min") and not a["loops"]
 
 
 def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
-    """The same for a maximum or minimum over edges, `out` of an spmm: which source explains each wrong row."""
+    """Return for each wrong row of a maximum or minimum the change that explains it; None if some row has no
+    explanation.
+    """
     largest = case.attributes["reduce"] == "max"
     edges, sign = case.edges, 1.0 if largest else -1.0
     x = sign * np.asarray(case.arrays["x"], np.float64)
@@ -219,15 +249,15 @@ def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
     bad = np.flatnonzero((got != expected).any(1))
     if len(bad) > MOST_ROWS or not np.isfinite(got[bad]).all():
         return None
-    found = []
+    changes = []
     for v in bad:
         mine = edges.eid[edges.indptr[v] : edges.indptr[v + 1]]
         carried = x[edges.src[mine]] * weight[mine]
         change = _lost_extremum(edges, mine, carried, int(v), got[v]) or _gained_extremum(x, carried, int(v), got[v])
         if change is None:
             return None
-        found.append(change)
-    return found
+        changes.append(change)
+    return changes
 
 
 def _lost_extremum(edges, mine, carried, v, got):

@@ -1,8 +1,8 @@
-"""The operations a second time, one number after the other, with gradients by hand: what the expressions are compared
-with.
+"""A second implementation of the operations, one number at a time, with hand-written gradients; `selfcheck` compares
+both.
 
-Nothing here is shared with expression.py, plain.py or operations.py. Rational operations are computed in fractions,
-without any rounding; those with roots and exponentials in longdouble. For small graphs.
+The module shares nothing with expression.py, plain.py or operations.py. Rational operations are computed in fractions,
+without rounding; operations with roots and exponentials in longdouble. It is meant for small graphs.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ from sarlite.types import Array
 
 REAL = np.longdouble
 EPSILON = {"pyg": 1e-16}
-LEAST = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133}  # 2^ of the least number of a dtype
+LEAST = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133}  # exponent of the smallest denormal number
 
 
 def outputs(case: Case, once: bool = False) -> dict[str, Array]:
-    """The results of an operation, of dtype longdouble; with `once` rounded once, to the case's dtype."""
+    """Return the outputs of an operation in longdouble; with `once` rounded once, to the case's dtype."""
     with np.errstate(all="ignore"):
         return _made(OPERATIONS[case.op](case, _numbers(case), None)[0], case, once)
 
 
 def gradients(case: Case, cotangents: Mapping[str, Array], once: bool = False) -> dict[str, Array]:
-    """Return the gradients of the sum of <output, cotangent> by the names of the arrays, in the numbers of `outputs`."""
+    """Return the gradients of the sum of <output, cotangent> by name of the array, in the dtypes of `outputs`."""
     number = _number_of(case)
     g = {name: _each(number, value) for name, value in cotangents.items()}
     with np.errstate(all="ignore"):
         return _made(OPERATIONS[case.op](case, _numbers(case), g)[1], case, once)
 
 
-def _made(found, case, once):
-    return {name: nearest(value, case.format) if once else _as_real(value) for name, value in found.items()}
+def _made(results, case, round_once):
+    return {name: nearest(value, case.format) if round_once else _as_real(value) for name, value in results.items()}
 
 
 def nearest(values: Array, dtype: str) -> Array:
-    """Return the numbers of a dtype that are nearest to fractions, ties to even; other numbers are rounded as they are."""
+    """Return the numbers of a dtype that are nearest to fractions, ties to even; values that are no fractions are
+    rounded.
+    """
     form = format_of(dtype)
     bits, least = round(-np.log2(form.unit)), LEAST[dtype]
 
@@ -57,7 +59,7 @@ def nearest(values: Array, dtype: str) -> Array:
 
 
 def _number_of(case):
-    """Return the type of numbers: fractions if the inputs are finite and the operation is rational."""
+    """Return the type to compute in: Fraction if the operation is rational and the inputs are finite, else longdouble."""
     finite = all(np.isfinite(value).all() for value in case.arrays.values())
     rational = case.op in ("scatter", "gather", "sddmm") or case.op == "spmm" and case.attributes["reduce"] != "sym"
     return (lambda v: Fraction(float(v))) if rational and finite else REAL
@@ -92,7 +94,10 @@ def _as_real(value):
 
 
 def _sums(terms, x, weight, n_dst, g):
-    """`terms` are (edge, j, i, c); `weight` a number an edge, 1 beyond the last."""
+    """Return out_i = sum over e of c_e w_e x_j, and its gradients.
+
+    `terms` are (e, j, i, c); `weight` holds one number for each edge, and edges beyond its end have weight 1.
+    """
     def w(e):
         return 1 if weight is None or e >= len(weight) else weight[e]
 
@@ -119,7 +124,7 @@ def _into(terms, n_dst):
 
 
 def _extremum(terms, messages, n_dst, reduce, ties, g):
-    """out_i = the greatest or least of the messages of its terms, 0 without one; and the gradient of each message."""
+    """Return the maximum or minimum of the messages of each row, 0 for an empty row, and the gradient of each message."""
     out, dm = _zeros((n_dst, messages.shape[1])), _zeros(messages.shape)
     for i, line in enumerate(_into(terms, n_dst)):
         for f in range(messages.shape[1]):
@@ -145,7 +150,7 @@ def _terms(case, loops=False):
 
 
 def _scales(terms, case, reduce):
-    """Each term with its factor: 1, 1 / d_i, or 1 / sqrt(d_j d_i)."""
+    """Return each term with its factor: 1, 1 / d_i, or 1 / sqrt(d_j d_i)."""
     d_in, d_out = [0] * case.n_dst, [0] * case.n_src
     for _, j, i in terms:
         d_in[i] += 1
@@ -227,7 +232,7 @@ def _sddmm(case, v, g):
 
 
 def _softmax_of(case, scores):
-    """p_e, (n_edges, heads), of scores by edge."""
+    """Return the softmax p_e of scores by edge, shape (n_edges, heads)."""
     p = _zeros(scores.shape)
     for line in _into(_terms(case), case.n_dst):
         for h in range(scores.shape[1]):
@@ -242,7 +247,7 @@ def _softmax_of(case, scores):
 
 
 def _softmax_gradient(case, p, dp):
-    """ds_e = p_e (dp_e - sum over f of p_f dp_f): the Jacobian of a softmax, row by row."""
+    """Return ds_e = p_e (dp_e - sum over f of p_f dp_f) for each row: the product with the Jacobian of a softmax."""
     ds = _zeros(p.shape)
     for line in _into(_terms(case), case.n_dst):
         for h in range(p.shape[1]):
@@ -262,7 +267,7 @@ def _leaky(value, slope):
 
 
 def _score(case, v, e, j, i, h, ds=None, d=None):
-    """The score of an edge and head; with ds, its gradients are added to d."""
+    """Return the score of an edge and head; if `ds` is given, add the gradients of the score times ds to `d`."""
     slope = case.attributes["slope"]
     if case.attributes["kind"] == "gat":
         score, rate = _leaky(v["el"][j, h] + v["er"][i, h], slope)

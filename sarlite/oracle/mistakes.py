@@ -1,25 +1,29 @@
-"""Common mistakes of kernels as formulas: another degree in a mean, a softmax without maximum, another variance."""
+"""Common mistakes of kernels as formulas: a mean over another degree, a softmax without its maximum, another variance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.oracle.difference import Difference
+from sarlite.oracle.finding import Edges
 from sarlite.oracle.formats import format_of
-from sarlite.oracle.plain import Number, all_masked, column
+from sarlite.oracle.plain import BoundedArray, all_masked, column
+from sarlite.types import Array
 
 
 class Guess(NamedTuple):
-    """A cause, a function that returns what would come from it, and the (src, dst) of the edges that it names."""
+    """A probable cause, a function that computes the result it would have, and the (src, dst) of the edges that it
+    names.
+    """
 
     cause: str
-    number: Callable[[], Number]
-    edges: tuple = ()
+    number: Callable[[], BoundedArray]
+    edges: Edges = ()
 
 
 def mistakes(d: Difference) -> Iterator[Guess]:
@@ -62,28 +66,28 @@ def _means(d):
 
 def _divided(d, total, degrees):
     if d.cotangents is None:
-        return _over(d.under(total), degrees)
-    return _over(d.under(total, {name: g / column(degrees, g.ndim) for name, g in d.cotangents.items()}), 1)
+        return _over(d.predicted(total), degrees)
+    return _over(d.predicted(total, {name: g / column(degrees, g.ndim) for name, g in d.cotangents.items()}), 1)
 
 
 def _divided_at_source(d, total):
     degrees = np.maximum(d.case.edges.out_degrees, 1)
     if d.output == "dx":
-        return _over(d.under(total), degrees)
-    return d.under(replace(total, arrays={**total.arrays, "x": total.arrays["x"] / degrees[:, None]}))
+        return _over(d.predicted(total), degrees)
+    return d.predicted(replace(total, arrays={**total.arrays, "x": total.arrays["x"] / degrees[:, None]}))
 
 
-def _over(number: Number, degrees: Any) -> Number:
-    """Return a number over the degrees of its rows, with one more rounding."""
+def _over(number: BoundedArray, degrees: Array | int) -> BoundedArray:
+    """Return a number divided by the degrees of its rows, with one more rounding in its bound."""
     value, error = (np.asarray(part) / column(degrees, number.value.ndim) for part in (number.value, number.error))
-    return Number(value, 2 * error + 2.0**-22 * np.abs(value))
+    return BoundedArray(value, 2 * error + 2.0**-22 * np.abs(value))
 
 
 def _stray(d, row):
-    """Return the right gradient with the gradients of rows without edges added to one row of it."""
+    """Return the right gradient with the gradients of rows without edges added to one row."""
     value = np.array(d.expected.value, np.float64)
     value[row] += d.cotangents["out"][d.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
-    return Number(value, np.broadcast_to(d.expected.error, value.shape) + 2.0**-20 * np.abs(value))
+    return BoundedArray(value, np.broadcast_to(d.expected.error, value.shape) + 2.0**-20 * np.abs(value))
 
 
 # ---- softmax and variance
@@ -92,7 +96,7 @@ def _stray(d, row):
 def _masked_rows(d):
     """Return the right result with NaN in the rows whose scores are all -Inf."""
     masked = all_masked(d.case.arrays["scores"], d.case.edges.by_dst)
-    return Number(np.where(masked, np.nan, d.expected.value), np.where(masked, 0.0, d.expected.error))
+    return BoundedArray(np.where(masked, np.nan, d.expected.value), np.where(masked, 0.0, d.expected.error))
 
 
 def _without_maximum(case, output, empty):
@@ -113,7 +117,7 @@ def _without_maximum(case, output, empty):
     else:
         value = np.zeros((e.n_dst, *a["z"].shape[1:]))
         np.add.at(value, e.dst, (p * a.get("mask", 1.0))[..., None] * a["z"][e.src])
-    return Number(value, 2.0**-16 * np.where(np.isfinite(value), np.abs(value).max(0, initial=0, where=np.isfinite(value)), 0))
+    return BoundedArray(value, 2.0**-16 * np.where(np.isfinite(value), np.abs(value).max(0, initial=0, where=np.isfinite(value)), 0))
 
 
 def _normalised(case, variance):
@@ -124,15 +128,15 @@ def _normalised(case, variance):
 
 def _unbiased(case):
     value = _normalised(case, np.var(case.arrays["x"], 0, dtype=np.float64, ddof=1))
-    return Number(value, 2.0**-16 * (1 + np.abs(value)))
+    return BoundedArray(value, 2.0**-16 * (1 + np.abs(value)))
 
 
 def _cancelled(d):
-    """Return the right result with the error that rounding of E[x^2] and E[x]^2 makes."""
+    """Return the right result with the rounding error of E[x^2] - E[x]^2 in its bound."""
     case, x = d.case, np.asarray(d.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)
     change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])
     if (d.above() & (squares < 64 * variance)).any():
         raise ValueError("columns whose mean is small are wrong, too")
     size = np.abs(d.expected.value - np.asarray(case.state["beta"], np.float64))
-    return Number(d.expected.value, d.expected.error + np.where(change < 0.5, size * change, np.inf))
+    return BoundedArray(d.expected.value, d.expected.error + np.where(change < 0.5, size * change, np.inf))

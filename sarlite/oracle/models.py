@@ -1,66 +1,76 @@
-"""Whole models, and a training step: layers one after the other, cross entropy over a mask, its gradients, Adam."""
+"""Whole models, and a training step: layers in sequence, masked cross entropy, its gradients, and Adam."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from sarlite.errors import ConfigError, DataError, whole
 from sarlite.oracle import dialects
-from sarlite.oracle.choices import among
-from sarlite.oracle.definition import Attributes, Definition, Shapes, define
+from sarlite.oracle.case import AttributeDict, Attributes, State
+from sarlite.oracle.choices import check_choice
+from sarlite.oracle.definition import Definition, Inputs, Shapes, define
 from sarlite.oracle.edge_structure import EdgeList, Index
 from sarlite.oracle.expression import (
     Expr,
+    barrier,
     constant,
     elu,
     exp,
-    fixed,
     gather,
     log,
     relu,
     scatter_max,
     scatter_sum,
-    settled,
     sqrt,
+    stop_gradient,
 )
 from sarlite.oracle.gradient import gradient
-from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, Layer, agree, doubled, settle
+from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, LayerFormula, check_consistent, resolve_attributes, shared_weight_copies
 from sarlite.oracle.layer_formulas import LAYERS
+from sarlite.types import Array
 
 ACTIVATIONS = {"relu": relu, "elu": elu}
 NORM = LAYERS["batch_norm"]
 
 
-class Parts(NamedTuple):
-    """A model's state by layers and norms between them: {the name in the layer: value}."""
-
-    layers: list[dict[str, Any]]
-    norms: list[dict[str, Any]]
+V = TypeVar("V")
 
 
-def parts(kind: str, state: Mapping[str, Any]) -> Parts:
-    """Sort a model's state by layers; `kind` is of LAYERS.
+@dataclass
+class ModelState(Generic[V]):
+    """A model's state, split by layers and by the norms between them: {name within the layer: value} for each."""
 
-    Names are a word, the layer's number, and the name in the layer, as "convs.0.lin.weight" or "conv1.lin.weight";
-    words with "norm" or "bn" are batch norms. sarlite's models keep hidden layers' biases and norms in
-    "activations.0.bias", "activations.0.norm.gamma".
+    layers: list[dict[str, V]]
+    norms: list[dict[str, V]]
 
-    Raises DataError naming what is of no layer, or numbers of layers and norms that do not agree.
+
+def split_state(kind: str, state: Mapping[str, V]) -> ModelState[V]:
+    """Split a model's state by layers; `kind` is a key of LAYERS.
+
+    A name is a word, the layer's number, and the name within the layer, such as "convs.0.lin.weight" or
+    "conv1.lin.weight". Words with "norm" or "bn" are batch norms. sarlite's models have the biases and norms of hidden
+    layers as "activations.0.bias" and "activations.0.norm.gamma".
+
+    Raises
+    ------
+    DataError
+        A name that belongs to no layer, or numbers of layers and norms that do not agree.
     """
-    layers: dict[int, dict[str, Any]] = {}
-    norms: dict[int, dict[str, Any]] = {}
+    layers: dict[int, dict[str, V]] = {}
+    norms: dict[int, dict[str, V]] = {}
     words = set()
     for name, value in state.items():
-        found = re.match(r"(.*?\D)(\d+)\.(.+)$", name)
-        if not found:
+        match = re.match(r"(.*?\D)(\d+)\.(.+)$", name)
+        if not match:
             raise DataError(f"{name!r} is of no layer: such names are a word, a number and the layer's own name, "
                             "as 'convs.0.bias'")
-        word, number, inner, group = found[1], int(found[2]), found[3], layers
+        word, number, inner, group = match[1], int(match[2]), match[3], layers
         if word == "activations." and inner == "bias":
             inner = "root.bias" if kind == "sage" else "bias"
         elif word == "activations." and inner.startswith("norm."):
@@ -74,34 +84,34 @@ def parts(kind: str, state: Mapping[str, Any]) -> Parts:
         raise DataError(f"layers are of one word, not of {', '.join(sorted(words))}")
     if norms and len(norms) != len(layers) - 1:
         raise DataError(f"between {len(layers)} layers stand {len(layers) - 1} norms, not {len(norms)}")
-    return Parts(*([group[k] for k in sorted(group)] for group in (layers, norms)))
+    return ModelState(*([group[k] for k in sorted(group)] for group in (layers, norms)))
 
 
-def _forward(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> list[Expr]:
+def _forward(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes) -> list[Expr]:
     """Return the result of each convolution; the last result is the logits."""
     state = {name: value for name, value in inputs.items() if name not in ARRAYS}
     arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
-    found, dialect, h, convolved = parts(kind, state), attributes["dialect"], inputs["x"], []
-    for k, (part, own) in enumerate(zip(found.layers, attributes["each"])):
-        h = LAYERS[kind].formula({**arrays, "x": h, **dialects.read(kind, dialect, part)}, edges, own)
-        last = k == len(found.layers) - 1
-        if len(h.shape) == 3:  # DGL's heads
+    split, dialect, h, convolved = split_state(kind, state), attributes["dialect"], inputs["x"], []
+    for k, (part, layer_attributes) in enumerate(zip(split.layers, attributes["each"])):
+        h = LAYERS[kind].formula({**arrays, "x": h, **dialects.read(kind, dialect, part)}, edges, layer_attributes)
+        last = k == len(split.layers) - 1
+        if len(h.shape) == 3:  # DGL's layers return heads as an axis
             h = h.mean(1) if last else h.reshape(h.shape[0], h.shape[1] * h.shape[2])
         convolved.append(h)
         if last:
             break
-        if found.norms:
-            norm = dialects.read("batch_norm", dialect, found.norms[k])
+        if split.norms:
+            norm = dialects.read("batch_norm", dialect, split.norms[k])
             h = NORM.formula({"x": h, **norm}, edges, {"training": attributes["training"], "eps": attributes["eps"]})
         h = ACTIVATIONS[attributes["activation"]](h)
     return convolved
 
 
-def cross_entropy(logits: Expr, labels: Any, mask: Any) -> Expr:
-    """The mean over the rows of the mask of -log softmax(logits)[label]; 0 where there is none."""
+def cross_entropy(logits: Expr, labels: Array, mask: Array) -> Expr:
+    """Return the mean of -log softmax(logits)[label] over the rows of the mask; 0 if the mask has no rows."""
     n, n_classes = logits.shape
     flat, by_row = logits.reshape(n * n_classes), Index(np.repeat(np.arange(n), n_classes), n)
-    top = fixed(scatter_max(flat, by_row))
+    top = stop_gradient(scatter_max(flat, by_row))
     total = top + log(scatter_sum(exp(flat - gather(top, by_row)), by_row))
     rows = np.flatnonzero(mask)
     labels = np.asarray(labels)[rows]
@@ -112,22 +122,26 @@ def cross_entropy(logits: Expr, labels: Any, mask: Any) -> Expr:
     return (gather(total, Index(rows, n)) - picked).sum(0) / max(len(rows), 1)
 
 
-def adam(parameter: Expr, g: Expr, first: Any, second: Any, step: int, attributes: Attributes) -> tuple[Expr, Any, Any]:
-    """One step of Adam, and its two moments (Kingma and Ba 2015, alg. 1); weight decay is added to the gradient."""
+def adam(parameter: Expr, g: Expr, first: Expr | None, second: Expr | None, step: int, attributes: Attributes
+         ) -> tuple[Expr, Expr, Expr]:
+    """Return the parameter after one step of Adam, and its two moments; weight decay is added to the gradient.
+
+    Source: Kingma and Ba 2015, alg. 1.
+    """
     beta1, beta2 = attributes["beta1"], attributes["beta2"]
     g = g + parameter * attributes["weight_decay"] if attributes["weight_decay"] else g
     first = g * (1 - beta1) if first is None else first * beta1 + g * (1 - beta1)
     second = g * g * (1 - beta2) if second is None else second * beta2 + g * g * (1 - beta2)
     change = first / (1 - beta1**step) / (sqrt(second / (1 - beta2**step)) + attributes["epsilon_adam"])
-    # settled: a sum would dissolve in the next step's sums
-    return settled(parameter - change * attributes["lr"]), first, second
+    # the next step may not reassociate this sum with its own
+    return barrier(parameter - change * attributes["lr"]), first, second
 
 
-def _trained(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
-    """The loss and the gradients of the last step, and the parameters after it."""
+def _trained(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
+    """Return the loss and the gradients of the last step, and the parameters after it."""
     now = {name: value for name, value in inputs.items() if name not in ARRAYS
            and name.rpartition(".")[2] not in BUFFERS}
-    moments: dict[str, tuple[Any, Any]] = {name: (None, None) for name in now}
+    moments: dict[str, tuple[Expr | None, Expr | None]] = {name: (None, None) for name in now}
     outputs: dict[str, Expr] = {}
     for step in range(1, attributes["steps"] + 1):
         logits = _forward(kind, {**inputs, **now}, edges, attributes)[-1]
@@ -142,105 +156,105 @@ def _trained(kind: str, inputs: Mapping[str, Any], edges: EdgeList, attributes: 
 
 BUFFERS = ("running_mean", "running_var", *dialects.COUNTERS)
 SIZES = {"layers": 2, "hidden": 8, "n_classes": 4, "steps": 1}
-OPTIONS: dict[str, tuple[Any, ...]] = {"activation": ("relu", "elu"), "batch_norm": (False, True),
+OPTIONS: dict[str, tuple[object, ...]] = {"activation": ("relu", "elu"), "batch_norm": (False, True),
                                        "training": (True, False)}
 NUMBERS = {"eps": 1e-5, "lr": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon_adam": 1e-8, "weight_decay": 0.0}
-_OWN = {**SIZES, **NUMBERS, **{name: values[0] for name, values in OPTIONS.items()}}
+_DEFAULTS = {**SIZES, **NUMBERS, **{name: values[0] for name, values in OPTIONS.items()}}
 _TRAINING = ("steps", "lr", "beta1", "beta2", "epsilon_adam", "weight_decay")
 
 
 def _attribute_names(kind: str, training: bool) -> list[str]:
     layer = LAYERS[kind]
-    own = [name for name in _OWN if training or name not in _TRAINING]
-    return [*own, "n_in", "each",
-            *(name for name in (*layer.sizes, *layer.options, *layer.numbers) if name not in ("n_out", *own))]
+    model_names = [name for name in _DEFAULTS if training or name not in _TRAINING]
+    return [*model_names, "n_in", "each",
+            *(name for name in (*layer.sizes, *layer.options, *layer.numbers) if name not in ("n_out", *model_names))]
 
 
-def resolve(kind: str, attributes: Attributes, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
-    """All attributes of a model; `each` has the attributes of each layer, found anew where they are given."""
-    given = {name: value for name, value in attributes.items() if value is not None and name != "each"}
-    for name, values in OPTIONS.items():
-        among(name, given.get(name, values[0]), values)
-    sizes = {name: whole(name, given[name], 1) for name in SIZES if name in given}
-    own = {**_OWN, **given, **sizes}
-    of_layer = {name: value for name, value in given.items() if name not in _OWN and name != "n_in"}
+def resolve(kind: str, attributes: Attributes, state: State | None) -> tuple[AttributeDict, State | None]:
+    """Return all attributes of a model, and its state; "each" holds the attributes of each layer."""
+    requested = {name: value for name, value in attributes.items() if value is not None and name != "each"}
+    for name, choices in OPTIONS.items():
+        check_choice(name, requested.get(name, choices[0]), choices)
+    sizes = {name: whole(name, requested[name], 1) for name in SIZES if name in requested}
+    merged = {**_DEFAULTS, **requested, **sizes}
+    of_layer = {name: value for name, value in requested.items() if name not in _DEFAULTS and name != "n_in"}
     if state is None:
-        return {**attributes, **_asked(attributes, own), "each": _planned(kind, own, of_layer)}, None
+        return {**attributes, **_known_attributes(attributes, merged), "each": _planned(kind, merged, of_layer)}, None
     state = dialects.arrays(state)
-    named = parts(kind, {name: name for name in state})
-    twice = {names[name] for names, part in zip(named.layers, parts(kind, state).layers)
-             for name in doubled(LAYERS[kind], of_layer, part)}
+    named = split_state(kind, {name: name for name in state})
+    twice = {names[name] for names, part in zip(named.layers, split_state(kind, state).layers)
+             for name in shared_weight_copies(LAYERS[kind], of_layer, part)}
     state = {name: value for name, value in state.items() if name not in twice}
-    found = parts(kind, state)
-    each = [settle(LAYERS[kind], _for_layer(kind, of_layer, k == len(found.layers) - 1), part)
-            for k, part in enumerate(found.layers)]  # fmt: skip
-    told = {"layers": len(each), "batch_norm": bool(found.norms), "n_classes": _width(each[-1]),
+    split = split_state(kind, state)
+    each = [resolve_attributes(LAYERS[kind], _for_layer(kind, of_layer, k == len(split.layers) - 1), part)
+            for k, part in enumerate(split.layers)]  # fmt: skip
+    inferred = {"layers": len(each), "batch_norm": bool(split.norms), "n_classes": _width(each[-1]),
             "n_in": each[0]["n_in"]}
-    told |= {"hidden": each[0].get("n_feat", each[0].get("n_out"))} if len(each) > 1 else {}
-    agree(given, told)
+    inferred |= {"hidden": each[0].get("n_feat", each[0].get("n_out"))} if len(each) > 1 else {}
+    check_consistent(requested, inferred)
     for before, after in zip(each, each[1:]):
         if _width(before) != after["n_in"]:
             raise DataError(f"a layer gives {_width(before)} columns, but the next one takes {after['n_in']}")
-    for norm, before in zip(found.norms, each):
-        settle(NORM, {"dialect": given["dialect"], "n_in": _width(before)}, norm)
-    return {**attributes, **_asked(attributes, own), **told, "each": each}, state
+    for norm, before in zip(split.norms, each):
+        resolve_attributes(NORM, {"dialect": requested["dialect"], "n_in": _width(before)}, norm)
+    return {**attributes, **_known_attributes(attributes, merged), **inferred, "each": each}, state
 
 
-def _asked(attributes, own):
-    return {name: value for name, value in own.items() if name in attributes}
+def _known_attributes(attributes, values):
+    return {name: value for name, value in values.items() if name in attributes}
 
 
 def _for_layer(kind, of_layer, last):
-    """Return the attributes of a layer: heads are side by side, in the last layer their mean.
+    """Return the attributes of one layer: heads are side by side, and in the last layer their mean.
 
-    Numbers of heads and features are the hidden layers'.
+    Numbers of heads and features from the caller are those of hidden layers.
     """
     if kind not in ("gat", "gatv2"):
         return of_layer
-    told = {name: value for name, value in of_layer.items() if not last or name not in ("n_heads", "n_feat")}
-    return told if of_layer["dialect"] == "dgl" else {**told, "heads": "mean" if last else "concat"}
+    selected = {name: value for name, value in of_layer.items() if not last or name not in ("n_heads", "n_feat")}
+    return selected if of_layer["dialect"] == "dgl" else {**selected, "heads": "mean" if last else "concat"}
 
 
-def _width(own: Attributes) -> int:
-    """Columns of a layer's result, as the next layer gets it."""
-    if "n_heads" not in own:
-        return own["n_out"]
-    return own["n_feat"] if own["heads"] == "mean" else own["n_heads"] * own["n_feat"]
+def _width(layer_attributes: Attributes) -> int:
+    """Return the number of columns of a layer's result as the next layer gets it."""
+    if "n_heads" not in layer_attributes:
+        return layer_attributes["n_out"]
+    return layer_attributes["n_feat"] if layer_attributes["heads"] == "mean" else layer_attributes["n_heads"] * layer_attributes["n_feat"]
 
 
-def _planned(kind, own, of_layer):
-    """The layers' attributes where there is no state."""
-    each: list[dict[str, Any]] = []
-    for k in range(own["layers"]):
-        last = k == own["layers"] - 1
-        width = own["n_classes"] if last else own["hidden"]
-        told = {**_for_layer(kind, of_layer, last)}
+def _planned(kind, values, of_layer):
+    """Return the attributes of each layer of a model without a state."""
+    each: list[AttributeDict] = []
+    for k in range(values["layers"]):
+        last = k == values["layers"] - 1
+        width = values["n_classes"] if last else values["hidden"]
+        layer_attributes = {**_for_layer(kind, of_layer, last)}
         if kind in ("gat", "gatv2"):
-            told = {"n_feat": width, **told, **({"n_heads": 1} if last else {})}
+            layer_attributes = {"n_feat": width, **layer_attributes, **({"n_heads": 1} if last else {})}
         else:
-            told["n_out"] = width
-        each.append(settle(LAYERS[kind], {**told, **({"n_in": _width(each[-1])} if each else {})}, None))
+            layer_attributes["n_out"] = width
+        each.append(resolve_attributes(LAYERS[kind], {**layer_attributes, **({"n_in": _width(each[-1])} if each else {})}, None))
     return each
 
 
 def _parameters(kind: str, width: int, attributes: Attributes) -> Shapes:
     shapes: Shapes = {}
     dialect = attributes["dialect"]
-    for k, own in enumerate(attributes["each"]):
-        n_in = next(n for n in (own["n_in"], attributes["n_in"], width) if n is not None)
-        of_layer = dialects.shapes_in(kind, dialect, LAYERS[kind].shapes(n_in, own))
+    for k, layer_attributes in enumerate(attributes["each"]):
+        n_in = next(n for n in (layer_attributes["n_in"], attributes["n_in"], width) if n is not None)
+        of_layer = dialects.shapes_in(kind, dialect, LAYERS[kind].shapes(n_in, layer_attributes))
         shapes |= {f"convs.{k}.{name}": shape for name, shape in of_layer.items()}
         if attributes["batch_norm"] and k < len(attributes["each"]) - 1:
-            of_norm = NORM.shapes(_width(own), {"affine": True, "tracked": True})
+            of_norm = NORM.shapes(_width(layer_attributes), {"affine": True, "tracked": True})
             theirs = dialects.shapes_in("batch_norm", dialect, of_norm)
             shapes |= {f"norms.{k}.{name}": shape for name, shape in theirs.items()}
     return shapes
 
 
 def _definition(kind: str, training: bool) -> Definition:
-    layer: Layer = LAYERS[kind]
+    layer: LayerFormula = LAYERS[kind]
 
-    def formula(inputs: Mapping[str, Any], edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
+    def formula(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
         if training:
             return _trained(kind, inputs, edges, attributes)
         return {"out": _forward(kind, inputs, edges, attributes)[-1]}

@@ -1,4 +1,4 @@
-"""Arrays as .npy files: memory is taken only after header, size of the file and record agree with each other."""
+"""Arrays as .npy files: an array is read only after header, file size and record agree."""
 
 import hashlib
 import io
@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -17,22 +17,28 @@ from sarlite.types import Array
 
 DTYPES = ("<f8", "<f4", "<f2", "<i8", "<i4", "|b1", "|u1")
 LIMIT = 1 << 32  # bytes of one array
-_HEAD = 1 << 14  # bytes that a header may take; NumPy refuses one of more than 10,000
+_HEAD = 1 << 14  # bytes that a header may take; NumPy refuses headers of more than 10,000 bytes
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}")
 
 
-def plain(name: object, field: str) -> str:
-    """Return a name that is safe as part of a file's.
+class Record(TypedDict):
+    """Description of a .npy file in a case.json; `sha256` is the hash of the whole file."""
 
-    Raises DataError: it is empty, long, hidden, a path, or has other characters.
-    """
+    file: str
+    dtype: str
+    shape: list[int]
+    sha256: str
+
+
+def plain_name(name: object, field: str) -> str:
+    """Return `name` if it is safe as part of a file name; raise DataError if it is empty, too long, hidden or a path."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
         raise DataError(f"{field}: {name!r} is not a plain name of letters, digits, '_', '-' and '.'")
     return name
 
 
-def write(path: Path, array: Array) -> dict[str, Any]:
-    """Write an array in C's order, little-endian; return its record: file, dtype, shape and SHA-256 of the file."""
+def write(path: Path, array: Array) -> Record:
+    """Write an array in C order, little-endian, and return its record: file, dtype, shape and SHA-256 of the file."""
     value = np.asarray(array, np.asarray(array).dtype.newbyteorder("<"), order="C")
     if value.dtype.str not in DTYPES:
         raise DataError(f"{path}: dtype {value.dtype} is none of {', '.join(DTYPES)}")
@@ -43,61 +49,68 @@ def write(path: Path, array: Array) -> dict[str, Any]:
             "sha256": _sha256(file.getbuffer())}
 
 
-def write_group(folder: Path, group: str, values: Mapping[str, Array]) -> dict[str, Any]:
+def write_group(folder: Path, group: str, values: Mapping[str, Array]) -> dict[str, Record]:
     """Write arrays as GROUP.NAME.npy, and return their records by name."""
-    return {name: write(folder / f"{group}.{plain(name, group)}.npy", value) for name, value in values.items()}
+    return {name: write(folder / f"{group}.{plain_name(name, group)}.npy", value) for name, value in values.items()}
 
 
-def write_json(path: Path, told: Mapping[str, Any], where: Path) -> None:
-    """Write a case.json; a DataError about `where`: an attribute is no JSON."""
+def write_json(path: Path, document: Mapping[str, object], where: Path) -> None:
+    """Write a case.json; raise DataError about `where` if JSON has no such attribute."""
     try:
-        path.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n")
+        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: attributes cannot be written as JSON: {error}") from error
 
 
-def read(folder: Path, field: str, record: Mapping[str, Any]) -> Array:
+def read(folder: Path, field: str, record: Record) -> Array:
     """Return the array of a record.
 
-    Raises DataError where its name is not plain; where it is missing, no regular file or a link; where its header, its
-    size or its hash are not the record's; where it has `LIMIT` bytes or more.
+    Raises
+    ------
+    DataError
+        The file name is not plain; the file is missing, a link or no regular file; its header, size or hash differs
+        from
+        the record; or it has `LIMIT` bytes or more.
     """
     where = f"{folder}: {field}"
     if set(record) != {"file", "dtype", "shape", "sha256"}:
         raise DataError(f"{where}: an array has file, dtype, shape and sha256, not {', '.join(map(repr, record))}")
-    path = folder / plain(record["file"], where)
+    path = folder / plain_name(record["file"], where)
     with reading(path, field):
         header = _header(path, field)
         if [header[0], list(header[1])] != [record["dtype"], record["shape"]]:
-            told = f"{record['dtype']} {record['shape']}"
-            raise DataError(f"{path}: {field}: {header[0]} {list(header[1])}, but case.json says {told}")
+            promised = f"{record['dtype']} {record['shape']}"
+            raise DataError(f"{path}: {field}: {header[0]} {list(header[1])}, but case.json says {promised}")
         content = path.read_bytes()
-        if (found := _sha256(content)) != record["sha256"]:
-            raise DataError(f"{path}: {field}: sha256 {found}, but case.json says {record['sha256']}: "
+        if (digest := _sha256(content)) != record["sha256"]:
+            raise DataError(f"{path}: {field}: sha256 {digest}, but case.json says {record['sha256']}: "
                             "the file was changed")
         return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
 
 
 def read_result(path: Path, field: str, shape: Sequence[int] | None = None) -> Array:
-    """Return the array that another program wrote, in C's or Fortran's order.
+    """Return an array that another program wrote, in C or Fortran order.
 
-    Raises DataError as `read` does, or for another `shape`.
+    Raises
+    ------
+    DataError
+        As `read`, or the array has another shape than `shape`.
     """
     with reading(path, field):
-        _, found = _header(path, field)
-        if shape is not None and found != tuple(shape):
-            raise DataError(f"{path}: {field}: shape {found}, not {tuple(shape)}")
+        _, found_shape = _header(path, field)
+        if shape is not None and found_shape != tuple(shape):
+            raise DataError(f"{path}: {field}: shape {found_shape}, not {tuple(shape)}")
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def read_folder(folder: Path) -> dict[str, Array]:
-    """Return the arrays of a folder's .npy files by name; raises DataError, as `read_result`."""
+    """Return the arrays of a folder's .npy files by name; raise DataError as `read_result` does."""
     return {path.stem: read_result(path, path.stem) for path in sorted(folder.glob("*.npy"))}
 
 
 def _header(path, field):
-    """The dtype and the shape of a file; the file's size is checked against both."""
+    """Return dtype and shape of a file, after a check of the file size."""
     if path.is_symlink():
         raise DataError(f"{path}: {field}: it is a symbolic link")
     with regular(path).open("rb") as file:

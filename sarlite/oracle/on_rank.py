@@ -1,12 +1,10 @@
-"""`OnRank`: what one of several ranks gave; and what a wrong result of a distributed run looks like, for the explainer.
-"""
+"""`RankDifference`: the result of one rank beside the expected rows, and causes that are typical of distributed runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,75 +13,92 @@ from sarlite.oracle.assumptions import MOST_EDGES, Guess, single_edges, that_fit
 from sarlite.oracle.case import Case
 from sarlite.oracle.certified import arithmetic
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.explain import NOTHING, Cause, Look
-from sarlite.oracle.finding import Saved
+from sarlite.oracle.explain import NOTHING, Cause, CauseSearch
+from sarlite.oracle.finding import SavedCase
 from sarlite.oracle.parts import Division
-from sarlite.oracle.plain import Number, column
-from sarlite.types import Array
+from sarlite.oracle.plain import Arithmetic, BoundedArray, column
+from sarlite.types import Array, T
 
-MOST_ROWS = 400  # rows of a rank that are compared each with each
+MOST_ROWS = 400  # a rank's rows are compared pairwise up to so many rows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class OnRank(Difference):
-    """One rank's rows of an output or a gradient; guesses are held against the bounds of level `certified`."""
+class RankDifference(Difference):
+    """One rank's rows of an output or a gradient, as expected and as returned; guesses have the bounds of level
+    `certified`.
+
+    Attributes
+    ----------
+    division : Division
+    before : Division or None
+        Division of the run before, with other values.
+    rank : int
+    kind : str
+        Kind of the rows, as of `Reference.arrays_by`.
+    layer : int or None
+        Number of the convolution if the output is the result of one convolution of a model.
+    whole : BoundedArray
+        Expected result on the whole graph.
+    arrays : sequence of array
+        Result of each rank.
+    """
 
     division: Division
-    before: Division | None  # of the run before
+    before: Division | None
     rank: int
-    kind: str  # what the rows are, as `Reference.arrays_by` has it
-    layer: int | None  # a convolution's number, where the output is what this convolution of a model gives
-    whole: Number  # what all ranks together should give
-    arrays: Sequence[Array]  # what each rank gave
+    kind: str
+    layer: int | None
+    whole: BoundedArray
+    arrays: Sequence[Array]
 
     @property
     def rows(self) -> Array:
-        """The global numbers of the rank's rows."""
+        """Global numbers of the rank's rows."""
         return self.division.rows(self.rank, self.kind)
 
     @property
-    def looks(self) -> tuple[Look, ...]:
-        """How the explainer looks at it."""
-        return (_guessed, _other_ranks) if self.kind == "whole" else (_permuted, _guessed, _touched_rows)
+    def searches(self) -> tuple[CauseSearch, ...]:
+        """Searches for the cause that suit the kind of rows."""
+        return (_fitting_guesses, _same_elsewhere) if self.kind == "whole" else (_permuted, _fitting_guesses, _touched_rows)
 
-    def evaluate(self, case: Case, by: Any, cotangents: Mapping[str, Array] | None = None) -> Number:
+    def evaluate(self, case: Case, by: Arithmetic[T], cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
         if self.layer is not None:
             return self.reference.layers(case, by)[self.output]
         return super().evaluate(case, by, cotangents)
 
-    def under(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> Number:
+    def predicted(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
         return self.division.part(self.evaluate(case, arithmetic(case), cotangents), self.rank, self.kind)
 
     @property
-    def evidence(self) -> Saved:
-        """The case with the results of all ranks; of a parameter with the result of this rank."""
+    def evidence(self) -> SavedCase:
+        """The case with the results of all ranks put together; for a parameter, with the result of this rank."""
         whole = self.kind == "whole"
-        got = self.got if whole else self.division.together(self.arrays, self.kind, self.whole.value.shape)
+        got = self.got if whole else self.division.assemble(self.arrays, self.kind, self.whole.value.shape)
         return Difference(self.reference, self.case, self.output, self.whole, got, self.division.cotangents).evidence
 
 
 # ---- guesses
 
 
-def _guessed(d):
+def _fitting_guesses(d):
     for text, edges in that_fit(d, _guesses(d)):
         yield Cause(text, edges, support=1)
 
 
-def _guesses(d: OnRank) -> Iterator[Guess]:
+def _guesses(d: RankDifference) -> Iterator[Guess]:
     """Yield guesses about the result of a rank."""
     yield from _scales(d)
     if d.kind == "whole" and d.division.size > 1:
-        yield Guess("not reduced over ranks: the ranks' gradients add up to it", lambda: _rest(d))
+        yield Guess("not reduced over ranks: the ranks' gradients add up to it", lambda: _unreduced(d))
     if d.cotangents is not None:
         yield from _of_gradients(d)
     elif d.kind != "whole":
         yield from _of_outputs(d)
-    yield Guess("all zeros", lambda: Number(np.zeros_like(d.expected.value)))
+    yield Guess("all zeros", lambda: BoundedArray(np.zeros_like(d.expected.value)))
 
 
 def _scales(d):
-    """One factor of all elements, or one a row."""
+    """Yield guesses that all elements, or the elements of each row, are wrong by one factor."""
     value, got, size = np.asarray(d.expected.value, np.float64), d.got, d.division.size
     at = np.isfinite(value) & (value != 0)
     if not at.any() or not np.isfinite(got).all():
@@ -96,29 +111,29 @@ def _scales(d):
         degrees = column(np.maximum(d.case.edges.in_degrees, 1)[d.rows].astype(float), value.ndim)
         factors += [(degrees, "a sum over the edges where a mean is promised"),
                     (1 / degrees, "a mean over the edges where a sum is promised")]
-    for known, text in factors:
-        if np.any(known != 0) and not np.array_equal(known, 1):
-            yield Guess(f"wrong scale: {text}", partial(_times, d.expected, known))
+    for factor_of_rows, text in factors:
+        if np.any(factor_of_rows != 0) and not np.array_equal(factor_of_rows, 1):
+            yield Guess(f"wrong scale: {text}", partial(_scaled, d.expected, factor_of_rows))
 
 
-def _rest(d):
-    """Return the whole gradient without the other ranks' gradients."""
+def _unreduced(d):
+    """Return the whole gradient minus the other ranks' gradients."""
     others = np.sum([array.astype(np.float64) for q, array in enumerate(d.arrays) if q != d.rank], 0)
-    return Number(d.expected.value - others, d.division.size * d.expected.error)
+    return BoundedArray(d.expected.value - others, d.division.size * d.expected.error)
 
 
-def _of_outputs(d: OnRank) -> Iterator[Guess]:
+def _of_outputs(d: RankDifference) -> Iterator[Guess]:
     """Yield guesses about a rank's rows of an output."""
     edges, owner, rank = d.case.edges, d.division.owner, d.rank
-    here, there = owner[edges.dst], owner[edges.src]
-    peers = [q for q in range(d.division.size) if q != rank and np.any((there == q) & (here == rank))]
+    target_rank, source_rank = owner[edges.dst], owner[edges.src]
+    peers = [q for q in range(d.division.size) if q != rank and np.any((source_rank == q) & (target_rank == rank))]
     if d.kind != "edge":
         yield Guess(f"all edges from other ranks into rank {rank} are lost",
-                    partial(_lost, d, (here == rank) & (there != rank)))
+                    partial(_without_edges, d, (target_rank == rank) & (source_rank != rank)))
         for q in peers:
             yield Guess(f"the edges from rank {q} into rank {rank} are lost",
-                        partial(_lost, d, (here == rank) & (there == q)))
-        yield Guess("all edges between ranks are lost, on every rank", partial(_lost, d, there != here))
+                        partial(_without_edges, d, (target_rank == rank) & (source_rank == q)))
+        yield Guess("all edges between ranks are lost, on every rank", partial(_without_edges, d, source_rank != target_rank))
     zeros = {name: np.zeros_like(value) for name, value in d.case.arrays.items()}
     for text, other in (("stale buffer: rows from {} are those of the call before", d.before and d.before.case.arrays),
                         ("rows from {} are zeros", zeros)):
@@ -126,39 +141,39 @@ def _of_outputs(d: OnRank) -> Iterator[Guess]:
             yield Guess(text.format("other ranks"), partial(_with_rows, d, owner != rank, other))
             yield from (Guess(text.format(f"rank {q}"), partial(_with_rows, d, owner == q, other)) for q in peers)
     if d.case.attributes.get("reduce") == "mean":
-        others = [(here == rank) & (there != q) for q in range(d.division.size)]
+        others = [(target_rank == rank) & (source_rank != q) for q in range(d.division.size)]
         yield Guess("the means over each rank's edges are added, where one mean over all is promised",
-                    lambda: _total([_lost(d, which) for which in others]))
+                    lambda: _summed([_without_edges(d, which) for which in others]))
     if d.kind != "edge":
         bad = np.asarray((np.nan_to_num(d.ratio) > 1).reshape(len(d.got), -1).any(1))
         some = np.flatnonzero(np.isin(edges.dst, d.rows[bad]))[:MOST_EDGES]
-        yield from single_edges(d, some, lambda e: f", from rank {there[e]},")
+        yield from single_edges(d, some, lambda e: f", from rank {source_rank[e]},")
 
 
-def _lost(d, which):
-    """Return the number without some edges."""
-    return d.under(cut.on_edges(d.reference, d.case, np.flatnonzero(~which)))
+def _without_edges(d, which):
+    """Return the result without the edges of a mask."""
+    return d.predicted(cut.on_edges(d.reference, d.case, np.flatnonzero(~which)))
 
 
 def _with_rows(d, which, others):
-    """Return the number with the node rows `which` of other arrays."""
+    """Return the result if the node rows of a mask come from other arrays."""
     by, arrays = d.reference.arrays_by, {name: np.array(value) for name, value in d.case.arrays.items()}
     for name, value in arrays.items():
         if by.get(name) in ("src", "dst", "node"):
             value[which] = others[name][which]
-    return d.under(replace(d.case, arrays=arrays))
+    return d.predicted(replace(d.case, arrays=arrays))
 
 
-def _of_gradients(d: OnRank) -> Iterator[Guess]:
+def _of_gradients(d: RankDifference) -> Iterator[Guess]:
     """Yield guesses about a rank's rows of a gradient."""
     if d.kind != "whole":
         rows = {name: d.division.rows(d.rank, kind) for name, kind in d.reference.outputs_by.items()}
-        own = {name: _only(value, rows[name]) for name, value in d.division.cotangents.items()}
+        rank_cotangents = {name: _only(value, rows[name]) for name, value in d.division.cotangents.items()}
         yield Guess("not reduced: the gradients that other ranks have of this rank's rows are missing",
-                    lambda: d.under(d.case, own))
+                    lambda: d.predicted(d.case, rank_cotangents))
     if d.before is not None:
         yield Guess("stale buffer: the gradient of the call before is still in it",
-                    lambda: _total([d.expected, _before(d)]))
+                    lambda: _summed([d.expected, _before(d)]))
         yield Guess("stale buffer: it is the gradient of the call before", lambda: _before(d))
 
 
@@ -169,25 +184,25 @@ def _only(value, rows):
 
 
 def _before(d):
-    """Return the right number of the run before."""
-    return d.under(d.before.case, d.before.cotangents)
+    """Return the right result of the run before."""
+    return d.predicted(d.before.case, d.before.cotangents)
 
 
 # ---- results that no guess explains
 
 
-def _other_ranks(d):
-    """Look whether other ranks have the same gradient."""
+def _same_elsewhere(d):
+    """Report whether other ranks have the same gradient."""
     other = next((q for q, array in enumerate(d.arrays) if array.tobytes() != d.got.tobytes()), None)
-    told = ", the same on every rank" if other is None else f": rank {other} has another one than rank {d.rank}"
-    yield Cause(f"{NOTHING}{told}")
+    agreement = ", the same on every rank" if other is None else f": rank {other} has another one than rank {d.rank}"
+    yield Cause(f"{NOTHING}{agreement}")
 
 
 def _permuted(d):
-    """Look for the rank's own rows in another order."""
+    """Search for the rank's own rows in another order."""
     if d.got.ndim < 2 or not 2 <= len(d.got) <= MOST_ROWS:
         return
-    rows, value = (array.reshape(len(array), -1) for array in reversed(d.wide))
+    rows, value = (array.reshape(len(array), -1) for array in reversed(d.as_float64))
     error = np.reshape(d.expected.error, value.shape)
     with np.errstate(invalid="ignore"):
         fits = [np.flatnonzero((np.abs(row - value) <= error).all(1)) for row in rows]
@@ -199,12 +214,12 @@ def _permuted(d):
         free.discard(taken)
         first = (k, taken) if first is None and taken != k else first
     if first is not None:
-        own = d.division.rows(d.rank, "dst")
-        yield Cause(f"rows are permuted: that of node {own[first[0]]} holds what is node {own[first[1]]}'s", support=1)
+        node_ids = d.division.rows(d.rank, "dst")
+        yield Cause(f"rows are permuted: that of node {node_ids[first[0]]} holds what is node {node_ids[first[1]]}'s", support=1)
 
 
 def _touched_rows(d):
-    """Tell which rows a difference touches that nothing explains."""
+    """Report which rows an unexplained difference affects."""
     bad, edges, owner = np.nan_to_num(d.ratio) > 1, d.case.edges, d.division.owner
     text = f"{NOTHING}: {int(bad.sum())} of {bad.size} elements of rank {d.rank} differ"
     if d.kind not in ("dst", "node") or not bad.ndim:
@@ -215,15 +230,15 @@ def _touched_rows(d):
         if q != d.rank and rows <= set(edges.dst[owner[edges.src] == q]):
             yield Cause(f"{text}, all in rows with edges from rank {q}")
             return
-    alone = rows - set(edges.dst[owner[edges.src] != d.rank])
-    where = "rows without edges from other ranks among them" if alone else "all in rows with edges from other ranks"
+    local_rows = rows - set(edges.dst[owner[edges.src] != d.rank])
+    where = "rows without edges from other ranks among them" if local_rows else "all in rows with edges from other ranks"
     yield Cause(f"{text}, {where}")
 
 
-def _total(numbers):
+def _summed(numbers):
     value = sum(n.value for n in numbers)
-    return Number(value, sum(np.asarray(n.error) for n in numbers) + 2.0**-22 * np.abs(value))
+    return BoundedArray(value, sum(np.asarray(n.error) for n in numbers) + 2.0**-22 * np.abs(value))
 
 
-def _times(number, factor):
-    return Number(number.value * factor, (np.asarray(number.error) + 2.0**-22 * np.abs(number.value)) * np.abs(factor))
+def _scaled(number, factor):
+    return BoundedArray(number.value * factor, (np.asarray(number.error) + 2.0**-22 * np.abs(number.value)) * np.abs(factor))

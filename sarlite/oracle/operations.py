@@ -1,6 +1,6 @@
-"""The operations on edges as formulas: spmm, scatter, gather, sddmm, softmax and attention.
+"""The operations on edges as formulas: spmm, scatter, gather, sddmm, softmax, attention and sample.
 
-Edge e goes from j = src[e] to i = dst[e].
+Edge e goes from source j = src[e] to destination i = dst[e].
 """
 
 from __future__ import annotations
@@ -16,25 +16,27 @@ from sarlite.oracle.expression import (
     edge_dot,
     gather,
     leaky,
-    promised,
     propagate,
     scatter_max,
     scatter_min,
     scatter_sum,
     softmax,
     sqrt,
+    undecided_if_masked,
 )
 
-# Who gets the gradient of a maximum: the entry of the lowest source, the first of the edges, or all in equal shares
-# (torch.scatter_reduce).
+# Receiver of a maximum's gradient among tied entries: the entry of the lowest source, the first edge, or all in equal
+# shares, as in torch.scatter_reduce.
 TIES = ("lowest", "first", "all")
-EPSILON = {"pyg": 1e-16}  # what a dialect adds to the denominator of a softmax
-# Where all scores of a row are -Inf, these dialects' softmax is NaN, by no promise; the paper's is 0.
+EPSILON = {"pyg": 1e-16}  # added to the denominator of a softmax, by dialect
+# These dialects give NaN for a row with scores of -Inf alone, but promise nothing; the paper's softmax is 0.
 NAN_OF_MASKED = ("dgl", "pyg")
 
 
 def extremum(messages, edges, reduce, ties):
-    """The maximum or minimum of the messages (n_edges, ...) of each destination; 0 where there is none."""
+    """Return the maximum or minimum of the messages (n_edges, ...) of each destination; 0 for a destination without
+    edges.
+    """
     how = (edges.by_dst, "all" if ties == "all" else "first", edges.src if ties == "lowest" else None)
     return scatter_max(messages, *how) if reduce == "max" else scatter_min(messages, *how)
 
@@ -44,20 +46,25 @@ def mean(total, edges):
 
 
 def edge_softmax(scores, edges, dialect, epsilon=None):
-    """The softmax of a dialect; `epsilon`, where given, is used in place of the dialect's."""
+    """Return the softmax of a dialect over the edges of each destination; `epsilon` replaces the dialect's if it is not
+    None.
+    """
     out = softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0) if epsilon is None else epsilon)
-    return promised(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out
+    return undecided_if_masked(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out
 
 
 def with_loops(edges: EdgeList) -> EdgeList:
-    """The same edges, and after them one from each row to itself."""
+    """Return the edges with one self loop at each row added behind them."""
     if edges.n_src != edges.n_dst:
         raise ConfigError(f"loops: there are {edges.n_src} source rows, and {edges.n_dst} destination rows")
     return edges.with_loops(np.arange(edges.n_dst))
 
 
 def symmetric(x, edges, weight=None, degrees="both"):
-    """D^-1/2 A D^-1/2 x; degrees are at least 1, and count at the source edges out of it, or with "in" into it."""
+    """Return D^-1/2 A D^-1/2 x; degrees are at least 1.
+
+    The degree of a source counts its out-edges, or with `degrees` "in" its in-edges.
+    """
     source = edges.in_degrees if degrees == "in" else edges.out_degrees
     if len(source) != edges.n_src:
         raise ConfigError(f"degrees: 'in' takes one set of rows; there are {edges.n_src} source rows, "
@@ -139,10 +146,10 @@ define(Definition("softmax", lambda inputs, edges, attributes: {"out": edge_soft
 def attention_scores(inputs, edges, attributes):
     """Return the scores, shape (n_edges, heads), and the values that are summed.
 
-    gat    leaky(el_j + er_i), of z                     Velickovic et al. 2018, el and er being the two halves of
-           a'[z_j, z_i]
-    gatv2  a' leaky(z_src_j + z_dst_i), of z_src        Brody et al. 2022
-    dot    q_i' k_j / sqrt(width), of v                 Vaswani et al. 2017
+    gat    leaky(el_j + er_i), values z                 Velickovic et al. 2018; el and er are a' z for the two halves of
+    a
+    gatv2  a' leaky(z_src_j + z_dst_i), values z_src    Brody et al. 2022
+    dot    q_i' k_j / sqrt(width), values v             Vaswani et al. 2017
     """
     j, i = edges.by_src, edges.by_dst
     if attributes["kind"] == "gat":

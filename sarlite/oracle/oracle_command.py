@@ -1,4 +1,4 @@
-"""The command line: `python -m sarlite.oracle`, or `sarlite-oracle`."""
+"""The command line: `sarlite-oracle`, or `python -m sarlite.oracle`."""
 
 import argparse
 import json
@@ -10,10 +10,10 @@ from typing import Any
 from sarlite import oracle
 from sarlite.command import Parser, returns_status, run_command, show
 from sarlite.errors import ConfigError, DataError
-from sarlite.oracle.choices import ALLOWED, DTYPES, PARTS, USUAL, among
+from sarlite.oracle.choices import ALLOWED, COMMAND_LEVELS, DTYPES, PARTS, check_choice
 
-PASSED, FOUND, REFUSED = 0, 1, 77  # 77 as of a program that does not promise a case, and Automake's tests
-# What `export` and `selfcheck` take where no operation is named.
+PASSED, FOUND, REFUSED = 0, 1, 77  # exit status; 77 means "skipped" in Automake's tests, too
+# Operations of `export`, `check` and `selfcheck` if the command line names none.
 OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=mean", "spmm reduce=max",
               "spmm reduce=min",
               "spmm reduce=sym", "softmax", "sddmm", "attention kind=gat", "attention kind=gatv2", "attention kind=dot",
@@ -24,6 +24,7 @@ it does not promise a case."""
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     whole = Parser(prog="sarlite-oracle",
                    description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
                    "1 something was, 2 a wrong call or file, 77 nothing was checked: the program refused all cases, "
@@ -57,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--gradients", action="store_true", help="the program gives gradients too")
         one.add_argument("--time-limit", type=float, default=60.0, metavar="S",
                          help="seconds of one call (default: %(default)s)")
-    check.add_argument("--level", choices=USUAL, help="default: ci")
+    check.add_argument("--level", choices=COMMAND_LEVELS, help="default: ci")
     check.add_argument("--ranks", metavar="1,2,3",
                        help="numbers of ranks: {inputs} has a folder a rank, {outputs} too, and {ranks} is "
                        "their number, as in 'mpiexec -n {ranks} ./program {inputs} {outputs}'")
@@ -75,14 +76,14 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--widths", metavar="1,2,3", help="further columns, of one graph after another, beside each graph's own")
     check.add_argument("--repeats", type=int, default=1, metavar="N",
                        help="number of times that level repeat asks the same input again (default: %(default)s)")
-    listed = add(_list, "tell the operations and layers: their arrays, shapes, attributes and parameters")
-    listed.add_argument("operation", nargs="*", metavar="OPERATION", help="default: all")
-    own = add(_selfcheck,
+    graph_specs = add(_list, "tell the operations and layers: their arrays, shapes, attributes and parameters")
+    graph_specs.add_argument("operation", nargs="*", metavar="OPERATION", help="default: all")
+    selfcheck = add(_selfcheck,
               "compare the references with a second one in plain Python, and the corpus with its published hashes")
-    own.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
-    own.add_argument("--most-edges", type=int, default=12,
+    selfcheck.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
+    selfcheck.add_argument("--most-edges", type=int, default=12,
                      help="of the graphs that are compared (default: %(default)s)")
-    for one in (verify, replay, check, listed, own):
+    for one in (verify, replay, check, graph_specs, selfcheck):
         one.add_argument("--json", action="store_true", help="tell the result as JSON, a report a line")
     return whole
 
@@ -100,7 +101,27 @@ def _operation(parser):
 
 @returns_status
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 where something was found, or as `run_command` does."""
+    """Run one command and return its exit status.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        Arguments; those of the process if omitted.
+
+    Returns
+    -------
+    int
+        0 if nothing was found, 1 if something was, 77 if nothing was checked; or as `run_command` returns.
+
+    Examples
+    --------
+    >>> from sarlite.oracle.oracle_command import main
+    >>> main(["list", "gather"])
+    gather
+      array x: (n_src, width)
+      output out: edge
+    0
+    """
     def action():
         options = parser().parse_args(words)
         try:
@@ -111,29 +132,33 @@ def main(words: Sequence[str] | None = None) -> int:
     return run_command(action)
 
 
-def references(words: Sequence[str] = ()) -> list[Any]:
-    """Return the references of words as ["spmm", "reduce=mean", "softmax"]; of no words of OPERATIONS.
+def references(words: Sequence[str] = ()) -> "list[oracle.Reference]":
+    """Return the references that words such as ["spmm", "reduce=mean", "softmax"] name; without words, all of
+    OPERATIONS.
 
-    Raises ConfigError for an unknown operation, attribute or value.
+    Raises
+    ------
+    ConfigError
+        An unknown operation, attribute or value.
     """
-    found: list[tuple[str, dict[str, Any]]] = []
+    chosen: list[tuple[str, dict[str, Any]]] = []
     for word in " ".join(words or OPERATIONS).split():
         name, equals, value = word.partition("=")
-        if equals and found:
-            found[-1][1][name] = _value(value)
+        if equals and chosen:
+            chosen[-1][1][name] = _value(value)
         elif equals or name not in oracle.REFERENCES:
             raise ConfigError(f"{word!r} is no operation"
                               + (": NAME=VALUE stands behind one" if equals else ", and no NAME=VALUE")
                               + f"; operations are {', '.join(oracle.REFERENCES)}")
         else:
-            found.append((name, {}))
-    return [oracle.Reference(name, **attributes) for name, attributes in found]
+            chosen.append((name, {}))
+    return [oracle.Reference(name, **attributes) for name, attributes in chosen]
 
 
 def _value(text):
-    known = {"true": True, "false": False, "none": None}
-    if text.lower() in known:
-        return known[text.lower()]
+    constants = {"true": True, "false": False, "none": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
     for kind in (int, float):
         try:
             return kind(text)
@@ -158,43 +183,43 @@ def _export(options):
 def _verify(options):
     from sarlite.oracle.exported import verify
 
-    return _told(verify(options.folder, options.results), options)
+    return _show_report(verify(options.folder, options.results), options)
 
 
 def _replay(options):
     from sarlite.oracle.reference import reference_of
-    from sarlite.oracle.replay import told
+    from sarlite.oracle.replay import summary
 
     saved = oracle.load(options.case)
-    show(told(saved), sys.stderr if options.json else sys.stdout)
+    show(summary(saved), sys.stderr if options.json else sys.stdout)
     if options.program is None:
         reference_of(saved.case)
         return PASSED if saved.finding is None else FOUND
     program = _program(options, reference_of(saved.case))
-    return _told(oracle.replay(options.case, program.run, vjp=program.vjp if options.gradients else None,
-                               time_limit=_outer(options)), options)
+    return _show_report(oracle.replay(options.case, program.run, vjp=program.vjp if options.gradients else None,
+                               time_limit=_call_time_limit(options)), options)
 
 
 def _check(options):
     chosen = references(options.operation)
-    shared = {"dtype": options.dtype, "seed": options.seed, "time_limit": _outer(options), "graphs": options.graphs,
-              "expected_failures": options.expected_failure, "allow": options.allow, **_own(options)}
+    shared = {"dtype": options.dtype, "seed": options.seed, "time_limit": _call_time_limit(options), "graphs": options.graphs,
+              "expected_failures": options.expected_failure, "allow": options.allow, **_check_options(options)}
 
     def report(program, wanted):
         if options.ranks is None:
-            found = oracle.check(program.run, wanted, vjp=program.vjp if options.gradients else None, **shared)
-            found.skip("other numbers of threads, other layouts: the program is a process of its own, and reads files")
-            return found
+            result = oracle.check(program.run, wanted, vjp=program.vjp if options.gradients else None, **shared)
+            result.skip("other numbers of threads, other layouts: the program is a process of its own, and reads files")
+            return result
         return oracle.check_ranks(program.run_ranks, wanted, gradients=options.gradients, **shared)
 
     programs = [_program(options, wanted) for wanted in chosen]
-    found = [_checked(options, wanted, report(program, wanted), len(chosen) == 1)
+    statuses = [_checked(options, wanted, report(program, wanted), len(chosen) == 1)
              for program, wanted in zip(programs, chosen)]
-    return next((status for status in (FOUND, PASSED) if status in found), REFUSED)
+    return next((status for status in (FOUND, PASSED) if status in statuses), REFUSED)
 
 
-def _own(options):
-    """Return the arguments that only a check of one process, or only one of several ranks, takes."""
+def _check_options(options):
+    """Return the arguments that only `check`, or only `check_ranks`, takes."""
     if options.ranks is None:
         if options.parts is not None:
             raise ConfigError("--parts: needs --ranks")
@@ -202,24 +227,24 @@ def _own(options):
                 "widths": _numbers("--widths", options.widths), "repeats": options.repeats}
     refused = [("--level", options.level), ("--widths", options.widths), ("--repeats", options.repeats != 1),
                ("--index-dtype", options.index_dtype != "int64")]
-    if given := [name for name, value in refused if value]:
-        raise ConfigError(f"{given[0]}: does not go with --ranks")
+    if conflicts := [name for name, value in refused if value]:
+        raise ConfigError(f"{conflicts[0]}: does not go with --ranks")
     parts = PARTS if options.parts is None else [word.strip() for word in options.parts.split(",")]
     return {"ranks": _numbers("--ranks", options.ranks), "parts": parts}
 
 
 def _numbers(flag, text):
-    """The whole numbers of a flag, or None where it is not given."""
+    """Return the whole numbers of a flag's text; None if the flag is not set."""
     try:
         return None if text is None else [int(word) for word in text.split(",")]
     except ValueError:
         raise ConfigError(f"{flag} {text!r} is no list of whole numbers, as 1,2,3") from None
 
 
-def _checked(options, wanted, report, alone):
-    status = _told(report, options)
+def _checked(options, wanted, report, single_operation):
+    status = _show_report(report, options)
     if options.save is not None and report.first_bad is not None:
-        path = options.save if alone else options.save.with_name(f"{wanted.name}-{options.save.name}")
+        path = options.save if single_operation else options.save.with_name(f"{wanted.name}-{options.save.name}")
         saved = report.save(path, options.overwrite)
         show(f"  saved {saved}", sys.stderr if options.json else sys.stdout)
     return status
@@ -229,32 +254,34 @@ def _list(options):
     from sarlite.oracle.catalogue import entry, lines
 
     for name in options.operation:
-        among("operation", name, oracle.REFERENCES)
+        check_choice("operation", name, oracle.REFERENCES)
     for name in options.operation or oracle.REFERENCES:
-        told = entry(name)
-        show(json.dumps(told) if options.json else "\n".join(lines(told)))
+        description = entry(name)
+        show(json.dumps(description) if options.json else "\n".join(lines(description)))
     return PASSED
 
 
 def _selfcheck(options):
     from sarlite.oracle.selfcheck import selfcheck
 
-    return _told(selfcheck(references(), options.most_edges, graphs=options.graphs), options)
+    return _show_report(selfcheck(references(), options.most_edges, graphs=options.graphs), options)
 
 
 def _program(options, wanted):
-    from sarlite.oracle.external_program import Program
+    from sarlite.oracle.external_program import ExternalProgram
 
     if not options.time_limit > 0:
         raise ConfigError(f"--time-limit is {options.time_limit:g}, but must be more than 0")
-    return Program(options.program, tuple(wanted.outputs_by), options.time_limit)
+    return ExternalProgram(options.program, tuple(wanted.outputs_by), options.time_limit)
 
 
-def _outer(options):
-    """Return the time limit of a call: longer than the program's own, as a program can be killed and a call cannot."""
+def _call_time_limit(options):
+    """Return the time limit of a call; it exceeds the program's own limit, as a program can be killed and a call
+    cannot.
+    """
     return 2 * options.time_limit + 60
 
 
-def _told(report: "oracle.Report", options: argparse.Namespace) -> int:
-    show(json.dumps(report.told()) if options.json else report)
+def _show_report(report: "oracle.Report", options: argparse.Namespace) -> int:
+    show(json.dumps(report.to_dict()) if options.json else report)
     return {"PASS": PASSED, "UNSUPPORTED": REFUSED}.get(report.verdict.name, FOUND)

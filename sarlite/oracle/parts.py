@@ -1,48 +1,58 @@
-"""How a case is divided among ranks: `Part` is what one rank gets, `Division` the whole."""
+"""The division of a case among ranks: `RankPart` is the input of one rank, `Division` the whole."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator, Philox
 
-from sarlite.oracle.case import Case
+from sarlite.oracle.case import Attributes, Case, State
 from sarlite.oracle.choices import PARTS
-from sarlite.oracle.plain import Number
+from sarlite.oracle.plain import BoundedArray
 from sarlite.oracle.reference import Reference
 from sarlite.types import Array
 
-__all__ = ["PARTS", "Division", "Part", "owners"]
+__all__ = ["PARTS", "Division", "RankPart", "owners"]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class RankPart:
     """The input of one rank: its nodes, the edges into its nodes, and the inputs' rows of both.
 
     Attributes
     ----------
     rank, size, n_nodes : int
-        n_nodes of the whole graph.
+        This rank, the number of ranks, and the number of nodes of the whole graph.
     ids : (n_local,) int64
-        Global ids of its nodes, ascending: the order of its rows.
+        Global numbers of its nodes, ascending; the rows of its arrays are in this order.
     owner : (n_nodes,) int64
-        The rank of each node.
+        Rank of each node.
     src, dst, eids : (n_local_edges,) int64
-        Global ids of the ends of the edges into its nodes, and the edges' global numbers, ascending.
+        Global numbers of the ends of the edges into its nodes, and the edges' global numbers, ascending.
     arrays : dict of str to array
-        Inputs: rows of its nodes, rows of its edges.
+        Inputs: the rows of its nodes, or of its edges.
     state : dict of str to array
         Parameters, the same on every rank.
     cotangents : dict of str to array
-        The rows of the gradient of each output, by which gradients are asked.
+        This rank's rows of the gradient of each output; empty if gradients are not checked.
     attributes : dict
     name, op, dtype : str
-        Of the case, as in `Case`.
+        As of `Case`; `dtype` is the case's `format`.
     results : dict of str to shape
-        What may be given back, as `read_results` has it: outputs by name, "layers.0" and so on of a model, gradients as
-        "d<name>".
+        Shapes of the arrays that the rank may return, as `read_results` reads them: outputs by name, "layers.0" and so
+        on
+        for a model, gradients as "d<name>".
+
+    Examples
+    --------
+    >>> from sarlite import oracle
+    >>> def run(parts):
+    ...     print([(part.ids.tolist(), part.src.tolist(), part.results) for part in parts])
+    ...     raise oracle.Unsupported("shown only")
+    >>> report = oracle.check_ranks(run, "gather", ranks=[2], parts=["contiguous"], graphs="ring-3", gradients=False)
+    [([0, 1], [0, 2], {'out': (2, 5)}), ([2], [1], {'out': (1, 5)})]
+    [([0, 1], [0, 2], {'out': (2, 5)}), ([2], [1], {'out': (1, 5)})]
     """
 
     rank: int
@@ -54,9 +64,9 @@ class Part:
     dst: Array
     eids: Array
     arrays: Mapping[str, Array]
-    state: Mapping[str, Array]
+    state: State
     cotangents: Mapping[str, Array]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
     name: str = ""
     op: str = ""
     dtype: str = "float32"
@@ -64,9 +74,16 @@ class Part:
 
 
 def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
-    """Return the (n_nodes,) rank of each node, divided in the way `kind` of PARTS.
+    """Return the rank of each node, shape (n_nodes,).
 
-    Equal ranges; at random; half of the rest to each rank; equal ranges on all ranks but one.
+    Parameters
+    ----------
+    kind : str
+        "contiguous" gives equal ranges, "random" a random rank for each node, "skewed" half of the remaining nodes to
+        each
+        rank, and "one empty" equal ranges on all ranks but one.
+    n_nodes, size, seed : int
+        `size` is the number of ranks.
     """
     rng = Generator(Philox([seed, n_nodes, size]))
     place = np.arange(n_nodes)
@@ -86,58 +103,69 @@ def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """A case, the cotangents that gradients are asked by, and the rank that each node belongs to."""
+    """A case, its cotangents, and the rank of each node.
+
+    Attributes
+    ----------
+    reference : Reference
+    case : Case
+    cotangents : dict of str to array
+        Gradient of each output; empty if gradients are not checked.
+    owner : (n_nodes,) integer
+        Rank of each node.
+    size : int
+        Number of ranks.
+    """
 
     reference: Reference
     case: Case
-    cotangents: Mapping[str, Array]  # empty where no gradients are asked
-    owner: Array  # (n_nodes,) integers
-    size: int  # the number of ranks
+    cotangents: Mapping[str, Array]
+    owner: Array
+    size: int
 
     def rows(self, rank: int, kind: str) -> Array:
-        """The global numbers of a rank's rows: of its edges where `kind` is "edge", else of its nodes."""
+        """Return the global numbers of a rank's rows: of its edges if `kind` is "edge", else of its nodes."""
         return np.flatnonzero(self.owner[self.case.edges.dst] == rank if kind == "edge" else self.owner == rank)
 
     def of_rank(self, value: Array, rank: int, kind: str) -> Array:
-        """A copy of the rank's rows; all of a "whole" array."""
+        """Return a copy of a rank's rows of an array; of all rows if `kind` is "whole"."""
         return np.array(value) if kind == "whole" else value[self.rows(rank, kind)]
 
-    def part(self, number: Number, rank: int, kind: str) -> Number:
-        """A rank's rows of a number, or all of a "whole" one, with their bounds."""
-        error = np.broadcast_to(number.error, number.value.shape)
-        return Number(self.of_rank(number.value, rank, kind), self.of_rank(error, rank, kind))
+    def part(self, number: BoundedArray, rank: int, kind: str) -> BoundedArray:
+        """Return a rank's rows of a BoundedArray; all rows if `kind` is "whole"."""
+        return BoundedArray(self.of_rank(number.value, rank, kind), self.of_rank(number.bound, rank, kind))
 
-    def together(self, arrays: Sequence[Array], kind: str, shape: tuple[int, ...]) -> Array:
-        """The rows of all ranks in their places."""
+    def assemble(self, arrays: Sequence[Array], kind: str, shape: tuple[int, ...]) -> Array:
+        """Return an array of the whole graph from the rows of all ranks."""
         out = np.zeros(shape, arrays[0].dtype)
         for rank, array in enumerate(arrays):
             out[self.rows(rank, kind)] = array
         return out
 
-    def parts(self) -> list[Part]:
-        """Return the part of each rank: copies."""
+    def parts(self) -> list[RankPart]:
+        """Return the part of each rank; its arrays are copies."""
         return [self._part(rank) for rank in range(self.size)]
 
     def _part(self, rank):
         case, edges, reference = self.case, self.case.edges, self.reference
-        own = {kind: self.rows(rank, kind) for kind in ("node", "edge")}
+        rows_of_kind = {kind: self.rows(rank, kind) for kind in ("node", "edge")}
 
         def rows(values, kinds):
             return {name: self.of_rank(value, rank, kinds.get(name, "whole")) for name, value in values.items()}
 
-        results = {name: shape if kind == "whole" else (len(own["edge" if kind == "edge" else "node"]), *shape[1:])
+        results = {name: shape if kind == "whole" else (len(rows_of_kind["edge" if kind == "edge" else "node"]), *shape[1:])
                    for name, (shape, kind) in self.wanted.items()}
-        return Part(rank, self.size, edges.n_dst, own["node"], self.owner.copy(), edges.src[own["edge"]],
-                    edges.dst[own["edge"]], own["edge"], rows(case.arrays, reference.arrays_by), rows(case.state, {}),
+        return RankPart(rank, self.size, edges.n_dst, rows_of_kind["node"], self.owner.copy(), edges.src[rows_of_kind["edge"]],
+                    edges.dst[rows_of_kind["edge"]], rows_of_kind["edge"], rows(case.arrays, reference.arrays_by), rows(case.state, {}),
                     rows(self.cotangents, reference.outputs_by), dict(case.attributes), case.name, case.op, case.format,
                     results)
 
     @cached_property
     def wanted(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """The shape and the kind of rows of each result on the whole graph, by the names of `Part.results`."""
+        """Shape on the whole graph, and kind of rows, of each result, by the names of `RankPart.results`."""
         case, reference = self.case, self.reference
-        by, given = reference.outputs_by, {**case.arrays, **case.state}
+        by, inputs = reference.outputs_by, {**case.arrays, **case.state}
         wanted = {name: (expr.shape, by.get(name, "whole")) for name, expr in reference.expressions(case)[1].items()}
         wanted |= {name: (expr.shape, "dst") for name, expr in reference.layer_expressions(case).items()}
         names = reference.differentiable(case) if self.cotangents else ()
-        return wanted | {f"d{name}": (np.shape(given[name]), reference.arrays_by.get(name, "whole")) for name in names}
+        return wanted | {f"d{name}": (np.shape(inputs[name]), reference.arrays_by.get(name, "whole")) for name in names}

@@ -1,54 +1,85 @@
-"""`Plain`: what each primitive computes, in one floating type."""
+"""Arithmetics evaluate expressions: the contract `Arithmetic`, their result `BoundedArray`, and `FloatArithmetic`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from sarlite.oracle.edge_structure import Index
 from sarlite.oracle.formats import rounded
 from sarlite.types import Array
 
-CHUNK = 1 << 22  # numbers of an edge-wise product that are held at once
+CHUNK = 1 << 22  # elements of an edge-wise product that are in memory at once
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Number:
-    """An array of results.
+class BoundedArray:
+    """An array of results with an error bound for each element.
 
     Attributes
     ----------
     value : array
-        float64 or longdouble.
-    error : array or 0
-        The most by which a result may differ from `value`; inf where nothing can be said.
+        The result, in float64 or longdouble.
+    error : array, float or None
+        Largest difference from `value` that a right result may have: 0 if the element is exact, Inf if it is
+        undecided. None if there is no bound.
     magnitude : array or None
-        The sum of the absolute values of all terms, whatever their association.
+        Sum of the absolute values of all terms of the element.
     """
 
     value: Array
-    error: Any = 0.0
-    magnitude: Any = None
+    error: Array | float | None = 0.0
+    magnitude: Array | None = None
+
+    @property
+    def bound(self) -> Array:
+        """The error bound of each element; an array of the shape of `value`."""
+        return np.broadcast_to(np.nan if self.error is None else self.error, self.value.shape)
 
 
-class Plain:
-    """Values in float64 or longdouble, one rounding an operation: exact where all partial results are."""
+class Arithmetic(Protocol[T]):
+    """Evaluates expressions on its own kind of number, T.
 
-    def __init__(self, dtype: Any = np.float64) -> None:
+    An arithmetic also has one method for each primitive of `expression`, by the name `Expr.op`. Such a method takes the
+    numbers of the arguments and the options of the expression, and returns a number.
+    """
+
+    def from_array(self, value: Array) -> T:
+        """Return the number of an input, which counts as exact."""
+
+    def constant(self, value: Array) -> T:
+        """Return the number of a constant of the formula."""
+
+    def rounded(self, x: T, dtype: str) -> T:
+        """Return a number rounded to a floating type."""
+
+    def result(self, x: T, rounds: int = 0) -> BoundedArray:
+        """Return value and error bound of a number, which may have passed `rounds` more roundings."""
+
+
+class FloatArithmetic:
+    """Arithmetic in float64 or longdouble with one rounding for each operation.
+
+    The result is exact if all partial results are numbers of the dtype.
+    """
+
+    def __init__(self, dtype: npt.DTypeLike = np.float64) -> None:
         self.dtype = np.dtype(dtype)
 
-    def given(self, value: Array) -> Array:
+    def from_array(self, value: Array) -> Array:
         return np.asarray(value, self.dtype)
 
-    constant = given
+    constant = from_array
 
     def rounded(self, value: Array, dtype: str) -> Array:
         return rounded(value, dtype).astype(self.dtype)
 
-    def result(self, value: Array, rounds: int = 0) -> Number:
-        return Number(value)
+    def result(self, value: Array, rounds: int = 0) -> BoundedArray:
+        return BoundedArray(value)
 
     # ---- by element
 
@@ -67,7 +98,7 @@ class Plain:
     def where(self, x, mask):
         return np.where(mask, x, self.dtype.type(0))
 
-    def settled(self, x):
+    def barrier(self, x):
         return x
 
     # ---- dense
@@ -110,20 +141,23 @@ class Plain:
                                                                                      self.dtype)
 
     def _product(self, weight, columns, index, x):
-        """The sparse matrix of `weight`, or ones, by x: its row i has the entries of row i of the index, at `columns`.
+        """Return the product of a sparse matrix and x, shape (index.n, ...).
+
+        Row i of the matrix has the entries of row i of `index`, in the columns `columns`, with the values `weight`, or
+        1.
         """
         data = np.ones(len(columns), self.dtype) if weight is None else np.ascontiguousarray(weight)
-        from scipy import sparse  # takes longer to import than all of the oracle
+        from scipy import sparse  # here, as its import takes longer than the oracle's
 
         matrix = sparse.csr_array((data, columns, index.indptr), shape=(index.n, len(x)))
         flat = np.ascontiguousarray(x).reshape(len(x), int(np.prod(x.shape[1:])))
         return (matrix @ flat).reshape(index.n, *x.shape[1:])
 
-    def edge_dot(self, a, b, of_a, of_b, heads):
-        out = np.empty((len(of_a.rows), *a.shape[1 : 1 + heads]), self.dtype)
+    def edge_dot(self, a, b, index_a, index_b, heads):
+        out = np.empty((len(index_a.rows), *a.shape[1 : 1 + heads]), self.dtype)
         step = max(1, CHUNK // max(1, int(np.prod(a.shape[1:]))))
         for start in range(0, len(out), step):
-            i, j = of_a.rows[start : start + step], of_b.rows[start : start + step]
+            i, j = index_a.rows[start : start + step], index_b.rows[start : start + step]
             out[start : start + step] = (a[i] * b[j]).sum(tuple(range(1 + heads, a.ndim)))
         return out
 
@@ -136,7 +170,7 @@ class Plain:
         total = self.scatter_sum(e, index) + self.dtype.type(epsilon)
         return np.where(e == 0, e, e / total[index.rows])
 
-    def promised(self, x, scores, index):
+    def undecided_if_masked(self, x, scores, index):
         return x
 
     def select(self, g, x, index, ties, rank):
@@ -149,7 +183,7 @@ class Plain:
 
 
 def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
-    """(n, ...) the entries of each row reduced; `empty` where there is none."""
+    """Return the entries of each row reduced by a ufunc, shape (n, ...); `empty` for a row without entries."""
     out = np.full((index.n, *x.shape[1:]), empty, x.dtype)
     full = np.flatnonzero(index.counts)
     if len(full):
@@ -157,25 +191,31 @@ def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
     return out
 
 
-def column(of_rows: Any, ndim: int) -> Array:
-    """(n, 1, ...) of `ndim` axes: one number a row, to be broadcast with the rows of an array."""
+def column(of_rows: npt.ArrayLike, ndim: int) -> Array:
+    """Return one number for each row as an array of `ndim` axes, shape (n, 1, ...), which broadcasts with the rows of
+    another.
+    """
     return np.reshape(of_rows, (-1, *[1] * (ndim - 1)))
 
 
 def all_masked(scores: Array, index: Index) -> Array:
-    """(k, ...) bool: the entries of rows whose scores are all -Inf."""
+    """Return a mask of the entries whose row has only scores of -Inf, shape (k, ...)."""
     return (by_row(np.maximum, scores, index) == -np.inf)[index.rows]
 
 
 def greatest(x: Array, best: Array, index: Index) -> Array:
-    """(k, ...) bool: the entries that are the greatest of their row; in a row with NaN, the entries that are NaN."""
+    """Return a mask of the entries that are the maximum of their row, shape (k, ...); in a row with NaN, of the NaN
+    entries.
+    """
     return (x == best[index.rows]) | np.isnan(x)
 
 
-def first(among: Array, index: Index, rank: Array | None) -> Array:
-    """(k, ...) bool: the first by (rank, place) of each row's entries `among`."""
+def first(check_choice: Array, index: Index, rank: Array | None) -> Array:
+    """Return a mask of the first entry of each row among the entries `among`, shape (k, ...), ordered by (rank, entry
+    number).
+    """
     order = index.order if rank is None else np.lexsort((rank, index.rows))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    place = np.where(among, column(place, among.ndim), len(order))
-    return among & (place == by_row(np.minimum, place, index)[index.rows])
+    place = np.where(check_choice, column(place, check_choice.ndim), len(order))
+    return check_choice & (place == by_row(np.minimum, place, index)[index.rows])

@@ -1,25 +1,25 @@
-"""The pytest plugin: the fixture `sarlite_oracle`, its options, and what was not covered in the terminal's summary.
+"""The pytest plugin: the fixture `sarlite_oracle`, its options, and coverage in the terminal's summary.
 
-pytest imports this file at its start in everybody's tests, so it imports nothing that is heavy.
+pytest imports this module at its start in every project that has sarlite installed, so it imports nothing heavy.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sarlite import oracle
-from sarlite.oracle.choices import USUAL
+from sarlite.oracle.choices import COMMAND_LEVELS
 
-_KEY = "sarlite_oracle"  # of the fixture, and of what reports carry, from xdist's workers too
+_KEY = "sarlite_oracle"  # name of the fixture, and key of the property in which a test's report carries its checks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sarlite", "sarlite.oracle")
-    group.addoption("--oracle-level", choices=USUAL,
+    group.addoption("--oracle-level", choices=COMMAND_LEVELS,
                     help="level of checks that name none themselves (default: ini oracle_level, or ci)")
     group.addoption("--oracle-seed", type=int, default=0, metavar="N", help="seed of random values (default: 0)")
     group.addoption("--oracle-save", metavar="DIR",
@@ -36,14 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if _KEY in getattr(item, "fixturenames", ()):
-        item.user_properties.append((_KEY, ""))  # of a test that is skipped this is all there is
+        item.user_properties.append((_KEY, ""))  # a test that is skipped has only this entry
 
 
 class Oracle:
-    """Value of the fixture: `check` and `check_ranks` of sarlite.oracle with the options of this pytest run.
+    """Value of the fixture `sarlite_oracle`: `check` and `check_ranks` with the options of this pytest run.
 
-    A check that finds something fails the test and saves the case where --oracle-save says; one that covers nothing
-    skips it.
+    If a check finds something wrong, the test fails, and the case is saved to the folder of --oracle-save. If a check
+    covers nothing, the test is skipped.
     """
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
@@ -54,13 +54,13 @@ class Oracle:
         self.save = config.getoption("--oracle-save")
         self.expected_failures = (*config.getini("oracle_expected_failures"), *marked)
 
-    def check(self, run: Any, reference: "str | oracle.Reference", **options: Any) -> "oracle.Report":
-        """Call `sarlite.oracle.check`; return the report if it is PASS, else raise an OracleError."""
+    def check(self, run: Callable[..., object], reference: "str | oracle.Reference", **options: Any) -> "oracle.Report":
+        """Call `sarlite.oracle.check`, and return its report if the verdict is PASS; raise OracleError otherwise."""
         __tracebackhide__ = True
         return self._judged(oracle.check(run, reference, **{"level": self.level, **self._options(options)}))
 
-    def check_ranks(self, run: Any, reference: "str | oracle.Reference", **options: Any) -> "oracle.Report":
-        """Call `sarlite.oracle.check_ranks`; return the report if it is PASS, else raise an OracleError."""
+    def check_ranks(self, run: Callable[..., Sequence[object]], reference: "str | oracle.Reference", **options: Any) -> "oracle.Report":
+        """Call `sarlite.oracle.check_ranks`, and return its report if the verdict is PASS; raise OracleError otherwise."""
         __tracebackhide__ = True
         return self._judged(oracle.check_ranks(run, reference, **self._options(options)))
 
@@ -70,9 +70,9 @@ class Oracle:
 
     def _judged(self, report):
         __tracebackhide__ = True
-        told = {"what": report.what, "verdict": report.verdict.name, "compared": report.checked.total(),
+        record = {"what": report.what, "verdict": report.verdict.name, "compared": report.checked.total(),
                 "uncovered": dict(report.uncovered), "expected": [str(finding) for finding in report.expected]}
-        self._node.user_properties.append((_KEY, json.dumps(told)))
+        self._node.user_properties.append((_KEY, json.dumps(record)))
         if report.verdict.name == "UNSUPPORTED":
             pytest.skip(f"nothing was checked: {report}")
         if self.save and report.first_bad is not None:
@@ -83,11 +83,20 @@ class Oracle:
 
 @pytest.fixture
 def sarlite_oracle(request: pytest.FixtureRequest) -> Oracle:
-    """`check` and `check_ranks` with this run's level, seed, expected failures and folder for failures."""
+    """Fixture with `check` and `check_ranks`, which use this run's level, seed, expected failures and folder of saved
+    cases.
+
+    Examples
+    --------
+    In a test module:
+
+    >>> def test_gather(sarlite_oracle):
+    ...     sarlite_oracle.check(lambda case: case.x[case.src], "gather")
+    """
     return Oracle(request)
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
     lines = list(_summary(terminalreporter))
     if lines:
         terminalreporter.section("sarlite.oracle: what was covered")
@@ -95,30 +104,32 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.line(line)
 
 
-def _summary(terminalreporter: Any) -> Iterator[str]:
+def _summary(terminalreporter: "pytest.TerminalReporter") -> Iterator[str]:
     for report in _last_reports(terminalreporter):
-        told = [json.loads(value) for key, value in report.user_properties if key == _KEY and value]
-        for one in told:
-            yield f"{report.nodeid}: {one['verdict']}, {one['compared']} comparisons, {one['what']}"
+        records = [json.loads(value) for key, value in report.user_properties if key == _KEY and value]
+        for record in records:
+            yield f"{report.nodeid}: {record['verdict']}, {record['compared']} comparisons, {record['what']}"
             yield from (f"  not covered: {reason}" + f" ({n} times)" * (n > 1)
-                        for reason, n in one["uncovered"].items())
-            yield from (f"  expected failure: {text}" for text in one["expected"])
-        if report.skipped and not any(one["compared"] for one in told):
+                        for reason, n in record["uncovered"].items())
+            yield from (f"  expected failure: {text}" for text in record["expected"])
+        if report.skipped and not any(record["compared"] for record in records):
             yield f"{report.nodeid}: not covered, skipped: {_reason(report)}"
-        elif not told:
+        elif not records:
             yield f"{report.nodeid}: not covered, {report.outcome} before a check was made"
 
 
 def _last_reports(terminalreporter):
-    """One report a test that has the fixture: of its call, or of the phase that it did not come beyond."""
-    found = {}
+    """Return one report for each test that uses the fixture: of its call, or of an earlier phase if the test ended
+    there.
+    """
+    last = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
             if getattr(report, "when", None) in ("setup", "call") and any(key == _KEY
                                                                           for key, _ in report.user_properties):
                 if report.when == "call" or not report.passed:
-                    found[report.nodeid] = report
-    return [found[nodeid] for nodeid in sorted(found)]
+                    last[report.nodeid] = report
+    return [last[nodeid] for nodeid in sorted(last)]
 
 
 def _reason(report):

@@ -1,40 +1,67 @@
-"""`check_ranks`: a run on several ranks against the reference on the whole graph, under anybody's launcher."""
+"""`check_ranks`: compares a run on several ranks with the reference on the whole graph, under any launcher."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, whole
 from sarlite.oracle import call, certified
 from sarlite.oracle.check_report import Report
-from sarlite.oracle.choices import allowed
-from sarlite.oracle.corpus import corpus, named
+from sarlite.oracle.choices import allowed_verdicts
+from sarlite.oracle.corpus import corpus, matching
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.formats import as_array
-from sarlite.oracle.on_rank import OnRank
-from sarlite.oracle.parts import PARTS, Division, Part, owners
-from sarlite.oracle.reference import Reference, described, given, suited
+from sarlite.oracle.on_rank import RankDifference
+from sarlite.oracle.parts import PARTS, Division, RankPart, owners
+from sarlite.oracle.reference import Reference, as_reference, reference_label, valid_case
 from sarlite.oracle.scope import spans
-from sarlite.oracle.trial import counted, trying
+from sarlite.oracle.trial import count_text, trying
 from sarlite.types import Array
 
 N_GRAPHS = 8
 MOST_EDGES = 2000
-WIDTHS = (5, 4, 8, 1, 17, 3, 2, 16)  # of one graph after another
+WIDTHS = (5, 4, 8, 1, 17, 3, 2, 16)  # widths of the inputs, which the graphs take in turn
+Result = TypeVar("Result")
 
 
-def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Part]], list[Any]]:
-    """Return a run of N threads, each of which calls `function(rank, part, ids)`; how they talk to each other is the
-    function's business.
+def each_rank(function: Callable[[int, RankPart, Array], Result]) -> Callable[[list[RankPart]], list[Result]]:
+    """Return a run for `check_ranks` that calls `function(rank, part, ids)` in one thread for each rank.
 
-    The first exception of a rank ends the run: the others are left behind, as daemons.
+    `function` communicates by its own means. The first exception of a rank ends the run; the other threads are
+    abandoned as daemons.
+
+    Parameters
+    ----------
+    function : (rank, part, ids) -> result
+        Returns the result of one rank, as `run` of `check_ranks`; `ids` is `part.ids`.
+
+    Returns
+    -------
+    (list of RankPart) -> list of results
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import oracle
+    >>> def gather_rows(rank, part, ids):
+    ...     board[rank] = part.arrays["x"]
+    ...     barrier.wait()
+    ...     x = np.zeros((part.n_nodes, part.arrays["x"].shape[1]), np.float32)
+    ...     for r in range(part.size):
+    ...         x[part.owner == r] = board[r]
+    ...     return x[part.src]
+    >>> import threading
+    >>> barrier, board = threading.Barrier(2), {}
+    >>> report = oracle.check_ranks(oracle.each_rank(gather_rows), "gather", ranks=[2], graphs="ring-17", gradients=False)
+    >>> report.verdict.name
+    'PASS'
     """
 
-    def run(parts: list[Part]) -> list[Any]:
+    def run(parts: list[RankPart]) -> list[Result]:
         workers = [call.Worker(name=f"sarlite.oracle rank {part.rank}") for part in parts]
         answers = [worker.start(partial(function, part.rank, part, part.ids)) for worker, part in zip(workers, parts)]
         wait(answers, return_when=FIRST_EXCEPTION)
@@ -45,13 +72,13 @@ def each_rank(function: Callable[[int, Part, Array], Any]) -> Callable[[list[Par
             if isinstance(error, NotImplementedError):
                 raise error
             if error is not None:
-                raise RuntimeError(f"on rank {rank}: {call.told(error)}") from error
+                raise RuntimeError(f"on rank {rank}: {call.raised_text(error)}") from error
         return [answer.result() for answer in answers]
 
     return run
 
 
-def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Reference, *,
+def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: str | Reference, *,
                 ranks: Sequence[int] = (1, 2, 3), parts: Sequence[str] = PARTS, dtype: str = "float32",
                 accumulate: str | None = None, seed: int = 0, time_limit: float = 60.0, gradients: bool = True,
                 expected_failures: Sequence[str] = (), allow: Sequence[str] = (), graphs: str | Sequence[str] = "*",
@@ -60,42 +87,61 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
 
     Parameters
     ----------
-    run : (list of Part) -> list of results, one a rank
-        A result is a dict: each output's rows of this rank by name ("out"; rows by edge in the order of the part's
-        edges), and "gradients": {name: array}, of sum(output * cotangent) over all ranks: rows of this rank for arrays
-        by node or edge, the whole gradient for a parameter. Or the one output alone. Of a model also "layers": each
-        convolution's rows, before norm and activation. `each_rank` makes such a run from a function of one rank. Under
-        a launcher every process calls `check_ranks` with `ranks=[size]` and `lambda parts:
-        comm.allgather(mine(parts[comm.rank]))`: cases are the same everywhere.
+    run : (list of RankPart) -> list of results, one for each rank
+        A result is a dict. It holds this rank's rows of each output by name ("out"); rows by edge are in the order of
+        the
+        part's edges. "gradients" is a dict of the gradients of sum(output * cotangent) over all ranks: this rank's rows
+        for
+        arrays by node or edge, the whole gradient for a parameter. For a model, "layers" may hold each convolution's
+        rows,
+        before norm and activation. A result may also be the only output itself. `each_rank` makes such a run from a
+        function of one rank. Under a launcher every process calls `check_ranks` with `ranks=[size]` and `lambda parts:
+        comm.allgather(mine(parts[comm.rank]))`; every process makes the same cases.
     reference : str or Reference
-        Of a graph whose sources and destinations are the same nodes.
+        Its sources and destinations must be the same nodes.
     ranks : sequence of int
+        Numbers of ranks.
     parts : sequence of str
-        Of "contiguous", "random", "skewed", "one empty".
+        Ways to divide the nodes: "contiguous", "random", "skewed", "one empty".
     dtype, accumulate, seed, time_limit, expected_failures, allow, graphs
-        As in `check`; the time is of one run.
+        As of `check`; the time limit is that of one run.
     gradients : bool
         True if results have gradients; otherwise gradients count as not covered.
+    **attributes
+        Attributes of the operation.
 
     Returns
     -------
     Report
-        Findings have the level "ranks", and name the layer, the rank and the global id of the first row that is wrong.
-        Errors are held against the bounds of level `certified`; the run is called twice on each division, with other
-        values, so that stale rows show.
+        Findings have the level "ranks", and name the layer, the rank and the global number of the first wrong row.
 
     Raises
     ------
     ConfigError
-        An unknown part, a number of ranks below 1, an unknown reference or attribute, or no graph has such a name.
+        An unknown way of dividing, a number of ranks below 1, an unknown reference or attribute, or no graph of this
+        name.
+
+    Notes
+    -----
+    Results are compared with the bounds of level `certified`. The run is called twice on each division, with different
+    values, so that stale rows of the first call show in the second.
+
+    Examples
+    --------
+    >>> from sarlite import oracle
+    >>> def one_rank(parts):
+    ...     part = parts[0]
+    ...     return [part.arrays["x"][part.src]]
+    >>> oracle.check_ranks(one_rank, "gather", ranks=[1], graphs="ring-*", gradients=False).verdict.name
+    'PASS'
     """
-    reference = given(reference, attributes, dtype)
+    reference = as_reference(reference, attributes, dtype)
     if unknown := [kind for kind in parts if kind not in PARTS]:
         raise ConfigError(f"parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
-    sizes, chosen = [whole("ranks", n, 1) for n in ranks], chosen_graphs(graphs)
-    report = Report(f"{described(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
+    sizes, chosen = [whole("ranks", n, 1) for n in ranks], division_graphs(graphs)
+    report = Report(f"{reference_label(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
     with trying(report, run, None, reference, time_limit, seed=seed,
-                expected_failures=tuple(expected_failures), allow=allowed(allow)) as trial:
+                expected_failures=tuple(expected_failures), allow=allowed_verdicts(allow)) as trial:
         for k, (name, edges) in enumerate(chosen):
             options = {"dtype": dtype, "accumulate": accumulate, "width": WIDTHS[k % len(WIDTHS)]}
             for size in sizes:
@@ -108,11 +154,13 @@ def check_ranks(run: Callable[[list[Part]], Sequence[Any]], reference: str | Ref
     return report
 
 
-def chosen_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeList]]:
-    """Return some graphs whose sources are the destinations: the two that tell the most, and some of all sizes."""
+def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeList]]:
+    """Return homogeneous graphs for distributed checks as (name, graph): two random graphs of about 200 edges, and six
+    others.
+    """
     entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"]
                and 0 < e.published["n_edges"] <= MOST_EDGES]
-    entries = named(entries, pattern)
+    entries = matching(entries, pattern)
     if not entries:
         raise ConfigError(f"graphs: no graph that is cut among ranks has a name like {pattern!r}")
     entries.sort(key=lambda e: (e.published["n_edges"], e.name))
@@ -123,12 +171,12 @@ def chosen_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeLis
 
 
 def _divided(trial, name, edges, size, kind, gradients, options):
-    """Check one graph in one division by two calls with other values: stale rows of the first show in the second."""
+    """Check one graph in one division: two calls with different values, so that stale rows show in the second."""
     owner, before = owners(kind, edges.n_dst, size, trial.seed), None
     for k, values in enumerate(("integers", "random")):
         label = f"{name}/{size} ranks/{kind}/{values}"
         try:
-            case = suited(trial.reference, edges, name=label, values=values, seed=trial.seed + k, **options)
+            case = valid_case(trial.reference, edges, name=label, values=values, seed=trial.seed + k, **options)
         except (ConfigError, ShapeError) as error:
             trial.report.skip("graphs that do not suit", f"{name}: {error}")
             return
@@ -139,7 +187,7 @@ def _divided(trial, name, edges, size, kind, gradients, options):
 
 
 def _run(trial, division, before):
-    """Check one run: its layers, its outputs, then, if these are right, its gradients."""
+    """Check the layers of one run, then its outputs, then its gradients; a wrong result ends the comparison."""
     results = _results(trial, division)
     if results is None:
         return
@@ -153,7 +201,7 @@ def _run(trial, division, before):
     if any({name for name in result if name.startswith("layers.")} != layers.keys() for result in results):
         skip("the layers' results, which a rank does not return", case.name)
     elif any(wrong(name, number, k) for k, (name, number) in enumerate(layers.items())):
-        return  # what comes after what is wrong says nothing more
+        return  # later results of a wrong layer are wrong, too
     if any([wrong(name, number) for name, number in reference.outputs(case, bounds).items()]):
         return
     for name, number in reference.gradients(case, division.cotangents, bounds).items() if division.cotangents else ():
@@ -164,27 +212,27 @@ def _run(trial, division, before):
 
 
 def _results(trial, division):
-    """Each rank's results by the names of `Part.results`; None, with a finding, where that cannot be."""
+    """Return each rank's results by the names of `RankPart.results`; add a finding and return None if the call fails."""
     case, parts, wanted = division.case, division.parts(), trial.reference.expressions(division.case)[1]
 
     def job():
         return [_flat(result, wanted) for result in trial.run(parts)]
 
-    found = trial.noted(case, lambda given: trial.worker.call(job))
-    if found is None:
+    results = trial.attempt(case, lambda converted: trial.worker.call(job))
+    if results is None:
         return None
-    if len(found) != len(parts):
-        trial.add(Finding(Verdict.WRONG, "call", case, "", f"returned {len(found)} results of {len(parts)} ranks"))
+    if len(results) != len(parts):
+        trial.record(Finding(Verdict.WRONG, "call", case, "", f"returned {len(results)} results of {len(parts)} ranks"))
         return None
-    for rank, result in enumerate(found):
+    for rank, result in enumerate(results):
         if lost := [name for name in wanted if result.get(name) is None]:
-            trial.add(Finding(Verdict.WRONG, "call", case, lost[0], f"rank {rank} returned no {lost[0]}", rank=rank))
+            trial.record(Finding(Verdict.WRONG, "call", case, lost[0], f"rank {rank} returned no {lost[0]}", rank=rank))
             return None
-    return found
+    return results
 
 
 def _flat(result, wanted):
-    """A rank's arrays by name: outputs, "layers.0" and so on, gradients as "d<name>"."""
+    """Return a rank's arrays by name: outputs, "layers.0" and so on, gradients as "d<name>"."""
     if not isinstance(result, Mapping):
         result = {next(iter(wanted)): result}
     layers, gradients = result.get("layers") or (), result.get("gradients") or {}
@@ -195,17 +243,17 @@ def _flat(result, wanted):
 
 
 def _rows(trial, division, before, output, number, arrays, layer=None):
-    """Hold one output, layer or gradient of every rank against its rows; whether something is wrong."""
+    """Compare one output, layer or gradient of every rank with its rows; return True if an element is wrong."""
     case, kind, reference = division.case, division.wanted[output][1], trial.reference
     g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None
     place = {"division": division, "before": before, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}
-    asked = [OnRank(reference, case, output, division.part(number, rank, kind), array, g, rank=rank, **place)
+    asked = [RankDifference(reference, case, output, division.part(number, rank, kind), array, g, rank=rank, **place)
              for rank, array in enumerate(arrays)]
     for one in asked:
         try:
             call.checked(one.got, output, one.expected.value.shape, case)
-        except call.Failure as failure:
-            trial.add(Finding(Verdict.WRONG, "call", case, output, f"rank {one.rank}: {failure.cause}", rank=one.rank))
+        except call.CallFailure as failure:
+            trial.record(Finding(Verdict.WRONG, "call", case, output, f"rank {one.rank}: {failure.cause}", rank=one.rank))
             return True
     return trial.judge("ranks", asked, _found)
 
@@ -213,5 +261,5 @@ def _rows(trial, division, before, output, number, arrays, layer=None):
 def _found(trial, one, bad):
     row = int(np.argwhere(bad)[0][0]) if bad.ndim else None
     node = row if one.kind == "whole" else int(one.rows[row])
-    trial.found(Verdict.WRONG, "ranks", one, counted(bad, f" of rank {one.rank}"), bad, one.looks, rank=one.rank, node=node,
+    trial.add_finding(Verdict.WRONG, "ranks", one, count_text(bad, f" of rank {one.rank}"), bad, one.searches, rank=one.rank, node=node,
                 layer=one.layer)

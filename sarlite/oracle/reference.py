@@ -1,28 +1,28 @@
-"""`Reference`: one operation or layer with its attributes, its cases, exact results and gradients."""
+"""`Reference`: an operation or layer with its attributes; makes cases and computes their exact results and gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from sarlite.errors import ConfigError, SarliteError
-from sarlite.oracle import layer_formulas, models, operations  # noqa: F401  registers them
-from sarlite.oracle.case import Case
-from sarlite.oracle.choices import among
+from sarlite.oracle import layer_formulas, models, operations  # noqa: F401  these modules fill REFERENCES
+from sarlite.oracle.case import Attributes, Case, State
+from sarlite.oracle.choices import check_choice
 from sarlite.oracle.definition import REFERENCES, Shapes
-from sarlite.oracle.dialects import DIALECTS, by_our_names
+from sarlite.oracle.dialects import DIALECTS, oracle_attributes
 from sarlite.oracle.edge_structure import EdgeList
-from sarlite.oracle.expression import constant, evaluate, variable
-from sarlite.oracle.formats import NARROW, dtype_of, rounded, summed
+from sarlite.oracle.expression import Expr, constant, evaluate, variable
+from sarlite.oracle.formats import NARROW, default_accumulate, dtype_of, rounded
 from sarlite.oracle.gradient import gradient
-from sarlite.oracle.plain import Number
-from sarlite.types import Array
+from sarlite.oracle.plain import Arithmetic, BoundedArray
+from sarlite.types import Array, T
 
-Words = dict[str, list[str | int]]
+ShapeWords = dict[str, list[str | int]]
 
 
 class Reference:
@@ -31,116 +31,164 @@ class Reference:
     Parameters
     ----------
     name : str
-        Of REFERENCES, as "spmm".
+        A key of REFERENCES, such as "spmm".
     dialect : "paper", "dgl" or "pyg"
+        Library whose parameter names, layouts and default behaviour apply.
     state : dict of str to array, optional
-        Parameters; without, each case gets its own.
+        Parameters by the dialect's names. If omitted, each case gets random parameters.
     **attributes
-        As reduce="mean"; of a library's layer also by the library's names (dialects.OWN), as num_heads=2.
+        Such as reduce="mean". Attributes of a library's layer may also have the library's names, such as num_heads=2.
+
+    Attributes
+    ----------
+    definition : Definition
+    attributes : dict
+        All attributes with their values, and "dialect".
 
     Raises
     ------
     ConfigError
-        An unknown name, attribute or value.
+        An unknown name, attribute or value, or one that contradicts the state.
+    DataError
+        The state lacks a parameter, or has one of an unknown name or of a wrong shape.
+
+    Examples
+    --------
+    >>> from sarlite import oracle
+    >>> reference = oracle.Reference("spmm", reduce="mean", weighted=True)
+    >>> reference.attributes["reduce"], reference.arrays_by
+    ('mean', {'x': 'src', 'weight': 'edge'})
+    >>> case = reference.case(oracle.EdgeList([0, 1], [1, 1], n_src=2, n_dst=2), width=3)
+    >>> case.x.shape, case.weight.shape
+    ((2, 3), (2,))
+    >>> oracle.Reference("gat", dialect="dgl", in_feats=16, out_feats=8, num_heads=4).attributes["n_heads"]
+    4
     """
 
-    def __init__(self, name: str, *, dialect: str = "paper", state: Mapping[str, Array] | None = None, **attributes: Any
+    def __init__(self, name: str, *, dialect: str = "paper", state: State | None = None, **attributes: Any
                  ) -> None:
-        among("reference", name, REFERENCES)
+        check_choice("reference", name, REFERENCES)
         self.definition = REFERENCES[name]
         self.name, self.dialect, self.state = name, dialect, state
-        among("dialect", dialect, DIALECTS)
-        attributes = by_our_names(name, dialect, attributes)
+        check_choice("dialect", dialect, DIALECTS)
+        attributes = oracle_attributes(name, dialect, attributes)
         self.attributes: dict[str, Any] = {"dialect": dialect}
         if unknown := [key for key in attributes if key not in self.definition.attributes]:
-            known = "; ".join(f"{key} ({words(value)})" for key, value in self.definition.attributes.items())
-            raise ConfigError(f"{name} has no attribute {unknown[0]!r}, but {known or 'none'}")
+            choices = "; ".join(f"{key} ({words(value)})" for key, value in self.definition.attributes.items())
+            raise ConfigError(f"{name} has no attribute {unknown[0]!r}, but {choices or 'none'}")
         self.square = {} if state is not None else {
             key: value for key, value in self.definition.square.items() if attributes.get(key) is None}
         for key, allowed in self.definition.attributes.items():
             choice = isinstance(allowed, tuple)
             self.attributes[key] = attributes.get(key, allowed[0] if choice else allowed)
             if choice:
-                among(key, self.attributes[key], allowed)
+                check_choice(key, self.attributes[key], allowed)
         self.attributes, self.state = self.definition.resolve(self.attributes, state)
 
     @property
     def outputs_by(self) -> Mapping[str, str]:
+        """Kind of the rows of each output, by name: "dst", "src" or "edge"."""
         return self.definition.outputs_by
 
     @cached_property
-    def shapes(self) -> tuple[Words, Words]:
-        """The shapes of the arrays and of the parameters in words: "n_src", "n_dst", "n_edges", "width", or a number.
+    def shapes(self) -> tuple[ShapeWords, ShapeWords]:
+        """Shapes of the arrays, and of the parameters, with "n_src", "n_dst", "n_edges" and "width" in place of these
+        sizes.
 
-        "n" in place of "n_src" and "n_dst" where the formula has no meaning on two sets of rows.
+        "n" stands for both "n_src" and "n_dst" if the formula needs one set of nodes.
         """
-        two = {1009: "n_src", 1013: "n_dst", 1019: "n_edges", 1021: "width"}  # primes, which no other size is
+        two = {1009: "n_src", 1013: "n_dst", 1019: "n_edges", 1021: "width"}  # primes, which no other size is a multiple of
         for n_src, words in ((1009, two), (1013, {**two, 1013: "n"})):
             edges = EdgeList(np.zeros(1019, int), np.zeros(1019, int), n_src, 1013)
             with suppress(SarliteError):
-                arrays, parameters = ({name: [words.get(size, size) for size in shape] for name, shape in found.items()}
-                                      for found in (self.arrays(edges, 1021), self.parameters(1021)))
+                arrays, parameters = ({name: [words.get(size, size) for size in shape] for name, shape in named_shapes.items()}
+                                      for named_shapes in (self.arrays(edges, 1021), self.parameters(1021)))
                 return arrays, parameters
         return {}, {}
 
     @cached_property
     def arrays_by(self) -> dict[str, str]:
-        """Kind of each array: "src", "dst", "edge", or "node" if both ends must be one set of nodes; otherwise "whole"."""
-        kinds: dict[Any, str] = {"n_src": "src", "n_dst": "dst", "n_edges": "edge", "n": "node"}
+        """Kind of the rows of each array: "src", "dst", "edge", or "node" if both ends must be one set of nodes; else
+        "whole".
+        """
+        kinds: dict[str | int, str] = {"n_src": "src", "n_dst": "dst", "n_edges": "edge", "n": "node"}
         return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in self.shapes[0].items()}
 
     def check_dtype(self, dtype: str) -> None:
-        """Raise a ConfigError where the dtype says that rows are narrow, but no order of sums and products says which.
-        """
-        own = self.attributes
-        known = own["reduce"] not in ("max", "min") or not own["weighted"] if self.name == "spmm" else (
-            self.name == "attention" and own["kind"] == "gat")
-        if dtype in NARROW and not known:
-            raise ConfigError(f"dtype {dtype}: is of spmm and of attention of kind 'gat', not of {described(self)}")
+        """Raise ConfigError if the dtype has narrow rows, but the reference does not define which rows are rounded."""
+        attributes = self.attributes
+        supported = attributes["reduce"] not in ("max", "min") or not attributes["weighted"] if self.name == "spmm" else (
+            self.name == "attention" and attributes["kind"] == "gat")
+        if dtype in NARROW and not supported:
+            raise ConfigError(f"dtype {dtype}: is of spmm and of attention of kind 'gat', not of {reference_label(self)}")
 
     def arrays(self, edges: EdgeList, width: int) -> Shapes:
+        """Return the shapes of the input arrays on a graph."""
         return self.definition.arrays(edges, width, self.attributes)
 
     def parameters(self, width: int) -> Shapes:
+        """Return the shapes of the parameters for inputs of `width` columns."""
         return self.definition.parameters(width, self.attributes)
 
     def differentiable(self, case: Case) -> list[str]:
-        """The names that a vector-Jacobian product gives: arrays and state."""
+        """Return the names of the arrays and parameters that have a gradient."""
         return [name for name in (*case.arrays, *case.state) if self.definition.has_vjp
                 and last_word(name) not in self.definition.fixed]
 
     def refuses(self, case: Case) -> str | None:
-        """Why the dialect raises an error for these edges, or None; the reference computes the case anyway."""
+        """Return the reason why the dialect's own layer raises an error on the edges of a case; None if the layer
+        computes.
+
+        The reference computes the case in either case.
+        """
         return self.definition.refuses(case.edges, case.attributes)
 
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,
              dtype: str = "float32", accumulate: str | None = None, width: int = 17, index_dtype: str = "int64",
              square: bool = False) -> Case:
-        """One input: normal numbers, of deviation 1 and for parameters 1/4, or integers from -3 to 3.
+        """Return one case on a graph with random inputs.
 
-        With `square` sizes are equal that the definition has so. Sums are promised in `accumulate`, or as `dtype` has
-        them.
+        Parameters
+        ----------
+        edges : EdgeList
+        name : str
+        values : "random" or "integers"
+            Normal random numbers with standard deviation 1 (1/4 for parameters), or integers from -3 to 3.
+        seed : int
+        dtype, accumulate, index_dtype : str
+            As of `Case`. `accumulate` is the dtype's default if omitted.
+        width : int
+            Number of columns of the inputs.
+        square : bool
+            True if sizes that differ by default are made equal (`Definition.square`).
+
+        Examples
+        --------
+        >>> from sarlite import oracle
+        >>> reference = oracle.Reference("softmax")
+        >>> reference.case(oracle.EdgeList([0, 1], [0, 0], 2, 1), values="integers", width=4).scores.shape
+        (2, 4)
         """
-        among("values", values, ("random", "integers"))
+        check_choice("values", values, ("random", "integers"))
         rng, attributes = np.random.default_rng(seed), {**self.attributes, **(self.square if square else {})}
 
         def drawn(shapes, scale=1.0):
             return {key: self._draw(key, rng, shape, values, dtype, scale) for key, shape in shapes.items()}
 
         arrays = drawn(self.definition.arrays(edges, width, attributes))
-        # else the scores of attention would be large, and so the bounds of their errors
+        # smaller parameters keep the scores of attention, and with them their error bounds, small
         scale = 0.25 if values == "random" else 1.0
         state = drawn(self.definition.parameters(width, attributes), scale) if self.state is None else dict(self.state)
-        return Case(name, self.name, edges, arrays, attributes, state, dtype, accumulate or summed(dtype),
+        return Case(name, self.name, edges, arrays, attributes, state, dtype, accumulate or default_accumulate(dtype),
                     index_dtype)
 
     def cotangents(self, case: Case, values: str = "random", seed: int = 0) -> dict[str, Array]:
-        """Return cotangents: a gradient of each output, for which gradients of the inputs are asked."""
+        """Return a random gradient for each output of a case; gradients of the inputs are computed from it."""
         rng = np.random.default_rng([seed, 1])
         return {name: draw(rng, expr.shape, values, case.format) for name, expr in self.expressions(case)[1].items()}
 
-    def expressions(self, case: Case) -> tuple[dict, dict]:
-        """The inputs and the outputs of the formula for a case."""
+    def expressions(self, case: Case) -> tuple[dict[str, Expr | Array], dict[str, Expr]]:
+        """Return the inputs and the outputs of the formula for a case, as expressions by name."""
         inputs = self._inputs(case)
         return inputs, self.definition.formula(inputs, case.edges, case.attributes)
 
@@ -148,26 +196,30 @@ class Reference:
         return {name: variable(name, np.shape(value)) if np.asarray(value).dtype.kind == "f" else value
                 for name, value in {**case.arrays, **case.state}.items()}  # fmt: skip
 
-    def outputs(self, case: Case, arithmetic: Any) -> dict[str, Number]:
+    def outputs(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
+        """Return the outputs of a case by name, computed in an arithmetic."""
         return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
-    def layers(self, case: Case, arithmetic: Any) -> dict[str, Number]:
-        """Return the result of each convolution of a model, before norm and activation, as "layers.0" and so on."""
+    def layers(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
+        """Return the result of each convolution of a model, before norm and activation, by name: "layers.0" and so on.
+        """
         return self._evaluated(self.layer_expressions(case), case, arithmetic)
 
-    def layer_expressions(self, case: Case) -> dict[str, Any]:
-        """Return the expressions that `layers` evaluates."""
+    def layer_expressions(self, case: Case) -> dict[str, Expr]:
+        """Return the expressions that `layers` evaluates; none if the reference is no model."""
         if self.definition.layers is None:
             return {}
         return {f"layers.{k}": expr
                 for k, expr in enumerate(self.definition.layers(self._inputs(case), case.edges, case.attributes))}
 
-    def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Any) -> dict[str, Number]:
-        """Return the gradients of the sum of <output, cotangent> by name of the array or parameter."""
+    def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
+        """Return the gradient of the sum of <output, cotangent> for each array and parameter, by name, in an
+        arithmetic.
+        """
         inputs, outputs = self.expressions(case)
-        wanted = {name: inputs[name] for name in self.differentiable(case)}
+        wanted = {name: cast(Expr, inputs[name]) for name in self.differentiable(case)}
         products = gradient(outputs, {name: constant(cotangents[name]) for name in outputs}, wanted)
-        # (A X)' G may stand for X' (A' G)
+        # A kernel may compute (A X)' G as X' (A' G), which passes this many roundings more.
         further = max(0, int(case.edges.in_degrees.max(initial=0)) + case.n_dst - case.n_src)
         return self._evaluated(products, case, arithmetic, dict.fromkeys(case.state, further))
 
@@ -181,57 +233,71 @@ class Reference:
         return draw(rng, shape, values, dtype) * np.asarray(scale, dtype_of(dtype))
 
 
-def words(value: Any) -> str:
-    """Return the values that an attribute may have, or its default, as words; the first of several is the default."""
+def words(value: object) -> str:
+    """Return the allowed values of an attribute, the default first, or the default alone, as text."""
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def given(reference: str | Reference, attributes: Mapping[str, Any], dtype: str) -> Reference:
-    """Return a reference of a name and attributes.
+def as_reference(reference: str | Reference, attributes: Attributes, dtype: str) -> Reference:
+    """Return the reference of a name and attributes, or `reference` itself if it is a Reference.
 
-    Raises ConfigError if attributes come with a Reference, which has its own, or if it does not have the dtype.
+    Raises
+    ------
+    ConfigError
+        Attributes come with a Reference, which has its own; or the reference does not support the dtype.
     """
     if attributes and not isinstance(reference, str):
         raise ConfigError(f"attributes {', '.join(attributes)} belong into the Reference that is given")
-    found = Reference(reference, **attributes) if isinstance(reference, str) else reference
-    found.check_dtype(dtype)
-    return found
+    result = Reference(reference, **attributes) if isinstance(reference, str) else reference
+    result.check_dtype(dtype)
+    return result
 
 
 def reference_of(case: Case) -> Reference:
-    """Return the reference that a case is of.
+    """Return the reference that a case belongs to, with the case's attributes and state.
 
-    ConfigError where its operation, its dialect or an attribute is unknown.
+    Raises
+    ------
+    ConfigError
+        The operation, the dialect or an attribute is unknown.
     """
     attributes = {name: value for name, value in case.attributes.items() if name != "dialect"}
     return Reference(case.op, dialect=case.attributes.get("dialect", "paper"), state=case.state or None, **attributes)
 
 
-def described(reference: Reference) -> str:
-    """Return the reference's name with the attributes that are not the defaults."""
+def reference_label(reference: Reference) -> str:
+    """Return the reference's name with the attributes that differ from their defaults, such as "spmm(reduce='mean')".
+    """
     usual = Reference(reference.name).attributes
-    told = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float))
+    changed = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float))
             and value != usual[name]}
-    return f"{reference.name}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+    attributes = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+    return f"{reference.name}({attributes})" if attributes else reference.name
 
 
-def suited(reference: Reference, edges: EdgeList, **options: Any) -> Case:
-    """Return a case of a reference; ConfigError or ShapeError where the formula has no meaning on these edges."""
+def valid_case(reference: Reference, edges: EdgeList, **options: Any) -> Case:
+    """Return `reference.case(edges, **options)`; raise ConfigError or ShapeError if the formula is not defined on these
+    edges.
+    """
     case = reference.case(edges, **options)
     reference.expressions(case)
     return case
 
 
 def last_word(name: str) -> str:
-    """Return the last word of a dotted name: "running_var" of "norms.0.running_var"."""
+    """Return the last word of a dotted name: "running_var" for "norms.0.running_var"."""
     return name.rpartition(".")[2]
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], values: str, dtype: str) -> Array:
+    """Return random values, rounded to a dtype: integers from -3 to 3, or standard normal numbers.
+
+    If the dtype has narrow rows, a fourth of the normal numbers lie halfway between two numbers of bfloat16.
+    """
     if values == "integers":
         return rounded(rng.integers(-3, 4, shape), dtype)
     numbers = rounded(rng.standard_normal(shape), dtype)
     if dtype not in NARROW:
         return numbers
-    halfway = (numbers.view(np.uint32) & np.uint32(0xFFFF0000) | np.uint32(0x8000)).view(np.float32)  # of bfloat16's
+    halfway = (numbers.view(np.uint32) & np.uint32(0xFFFF0000) | np.uint32(0x8000)).view(np.float32)
     return np.where(rng.random(shape) < 0.25, halfway, numbers)

@@ -4,15 +4,15 @@ case.json
     schema          1
     name, op        as of `Case`
     n_src, n_dst    numbers of rows
-    dtype, accumulate, index_dtype
-    attributes      as {"reduce": "mean", "dialect": "paper"}
+    dtype, accumulate, index_dtype      `dtype` is `Case.format`
+    attributes      such as {"reduce": "mean", "dialect": "paper"}
     src, dst        records of the edges' rows, (n_edges,) int64
     arrays, state, cotangents, expected, bounds, got
-                    records by name; `cotangents`, `expected` (outputs, and gradients as d<name>), `bounds` and `got`
-                    may be empty
-    finding         what was found, or null
+                    records by name; gradients are in `expected`, `bounds` and `got` as d<name>. The last four may be
+                    empty
+    finding         the finding, or null
 
-A record is {"file", "dtype", "shape", "sha256"}, the hash of the whole .npy file.
+A record is {"file", "dtype", "shape", "sha256"}, with the hash of the whole .npy file.
 """
 
 import json
@@ -27,44 +27,60 @@ from sarlite.oracle import npy
 from sarlite.oracle.case import Case
 from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, SUMS
 from sarlite.oracle.edge_structure import EdgeList
-from sarlite.oracle.finding import NUMBERS, PLACES, Finding, Saved, Verdict
+from sarlite.oracle.finding import NUMBERS, POSITIONS, Finding, SavedCase, Verdict
 
 SCHEMA = 1
 _GROUPS = ("arrays", "state", "cotangents", "expected", "bounds", "got")
 _TEXTS = {"dtype": DTYPES, "accumulate": SUMS, "index_dtype": INDEX_DTYPES}
-_FIELD_OF = {"dtype": "format", "accumulate": "accumulate", "index_dtype": "index_dtype"}  # of `Case`
+_FIELD_OF = {"dtype": "format", "accumulate": "accumulate", "index_dtype": "index_dtype"}  # key of case.json -> attribute of `Case`
 _FIELDS = ("schema", "name", "op", "n_src", "n_dst", *_TEXTS, "attributes", "src", "dst", *_GROUPS, "finding")
-_FINDING = ("verdict", "level", "output", "cause", *PLACES, *NUMBERS, "edges")
-_LATER = ("edge", "row")  # places that older files do not have
+_FINDING = ("verdict", "level", "output", "cause", *POSITIONS, *NUMBERS, "edges")
+_LATER = ("edge", "row")  # fields that older files do not have
 _JSON_LIMIT = 1 << 24  # bytes
-_ROWS_LIMIT = npy.LIMIT // 8  # what is counted by row takes 8 bytes each
+_ROWS_LIMIT = npy.LIMIT // 8  # arrays by row, such as degrees, take 8 bytes for each row
 
 
-def save(item: Saved | Finding | Case, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
-    """Write a case, a finding with its case, or all that belongs to it, and return the path.
+def save(item: SavedCase | Finding | Case, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
+    """Write a case, a finding with its case, or a SavedCase to a directory, and return the path.
 
     Parameters
     ----------
-    item : Saved, Finding or Case
+    item : SavedCase, Finding or Case
     path : path
         A new directory.
     overwrite : bool
-        Whether a directory that holds a case, and nothing else, is replaced.
+        True if a directory that holds a case, and nothing else, is replaced.
 
     Raises
     ------
     DataError
-        Something stands at `path`, and is not to be replaced, or is no case alone; a name is not one of letters,
-        digits, "_", "-" and "."; an attribute is no JSON.
+        `path` exists and is not to be replaced, or is no case alone; a name has other characters than letters, digits,
+        "_", "-" and "."; JSON has no such attribute; or the finding has no case.
 
     Notes
     -----
-    The files are written to a private name beside `path`, which is then renamed.
+    The files are written to a temporary directory beside `path`, which is then renamed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sarlite import oracle
+    >>> case = oracle.Reference("gather").case(oracle.EdgeList([0, 1], [1, 0], 2, 2), name="two edges", width=3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = oracle.save(case, folder + "/two.sarcase")
+    ...     files = sorted(file.name for file in path.iterdir())
+    ...     saved = oracle.load(path)
+    >>> files
+    ['arrays.x.npy', 'case.json', 'dst.npy', 'src.npy']
+    >>> saved.case.name, saved.case.x.shape, saved.finding is None
+    ('two edges', (2, 3), True)
     """
     if isinstance(item, Finding):
-        item = replace(item.evidence or Saved(item.case), finding=item)
+        if isinstance(item.case, str):
+            raise DataError(f"{path}: the finding has the name of its case alone, {item.case!r}")
+        item = replace(item.evidence or SavedCase(item.case), finding=item)
     elif isinstance(item, Case):
-        item = Saved(item)
+        item = SavedCase(item)
     path = Path(path)
     if os.path.lexists(path) and not (overwrite and _is_case(path)):
         what = "is there already; overwrite replaces it" if _is_case(path) else "something else stands there"
@@ -87,21 +103,34 @@ def _is_case(path: Path) -> bool:
     if path.is_symlink() or not (path / "case.json").is_file():
         return False
     try:
-        told = _parsed(path / "case.json")
-        records = [told["src"], told["dst"], *(record for group in _GROUPS for record in told[group].values())]
+        document = _parsed(path / "case.json")
+        records = [document["src"], document["dst"], *(record for group in _GROUPS for record in document[group].values())]
         return {file.name for file in path.iterdir()} <= {"case.json", *(record["file"] for record in records)}
     except (SarliteError, OSError, ValueError, LookupError, TypeError, AttributeError):
         return False
 
 
-def load(path: str | os.PathLike[str]) -> Saved:
-    """Read what `save` wrote, or somebody else as the module's head says.
+def load(path: str | os.PathLike[str]) -> SavedCase:
+    """Return the case at `path`, written by `save`, or by another program in the same format.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    SavedCase
 
     Raises
     ------
     DataError
-        In one line with file, field and value: a field is missing, unknown or impossible; a file's name leads
-        elsewhere; a file's header, size or hash is another; more than 4 GiB. Found before memory is taken.
+        In one line with file, field and value: a field is missing, unknown or impossible; a file name is a path; a
+        file's
+        header, size or hash differs from its record; or the files exceed 4 GiB. All is checked before arrays are read.
+
+    Examples
+    --------
+    See `save`.
     """
     folder = Path(path)
     source = folder / "case.json"
@@ -115,11 +144,11 @@ def load(path: str | os.PathLike[str]) -> Saved:
 def _parsed(source):
     if regular(source).stat().st_size > _JSON_LIMIT:
         raise DataError(f"{source}: more than {_JSON_LIMIT} bytes")
-    told = json.loads(source.read_bytes(), object_pairs_hook=_once, parse_constant=_no_number)
-    _has(told, "", _FIELDS)
-    if told["schema"] != SCHEMA:
-        raise DataError(f"{source}: schema is {told['schema']!r}, this version reads {SCHEMA}")
-    return told
+    document = json.loads(source.read_bytes(), object_pairs_hook=_once, parse_constant=_no_number)
+    _has(document, "", _FIELDS)
+    if document["schema"] != SCHEMA:
+        raise DataError(f"{source}: schema is {document['schema']!r}, this version reads {SCHEMA}")
+    return document
 
 
 def _described(item, folder):
@@ -132,110 +161,110 @@ def _described(item, folder):
         **{name: getattr(case, field) for name, field in _FIELD_OF.items()}, "attributes": dict(case.attributes),
         **{name: npy.write(folder / f"{name}.npy", value) for name, value in arrays.items()},
         **{group: npy.write_group(folder, group, values) for group, values in groups.items()},
-        "finding": None if item.finding is None else item.finding.told(),
+        "finding": None if item.finding is None else item.finding.to_dict(),
     }  # fmt: skip
 
 
-def _loaded(folder, told):
+def _loaded(folder, document):
     for name in ("name", "op"):
-        _text(told, name)
-    for name, known in _TEXTS.items():
-        if told[name] not in known:
-            raise DataError(f"{folder}: {name} is {told[name]!r}, none of {', '.join(known)}")
-    n_src, n_dst = (_rows(told, name) for name in ("n_src", "n_dst"))
-    _within(folder, told)
-    src, dst = (_index(folder, told, name) for name in ("src", "dst"))
-    groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in told[group].items()}
+        _text(document, name)
+    for name, allowed in _TEXTS.items():
+        if document[name] not in allowed:
+            raise DataError(f"{folder}: {name} is {document[name]!r}, none of {', '.join(allowed)}")
+    n_src, n_dst = (_rows(document, name) for name in ("n_src", "n_dst"))
+    _within(folder, document)
+    src, dst = (_index(folder, document, name) for name in ("src", "dst"))
+    groups = {group: {name: npy.read(folder, f"{group}.{name}", record) for name, record in document[group].items()}
               for group in _GROUPS}
     for name, bound in groups["bounds"].items():
         expected = groups["expected"].get(name)
         if expected is None or expected.shape != bound.shape:
             other = "no array" if expected is None else f"shape {expected.shape}"
             raise DataError(f"{folder}: bounds.{name} has shape {bound.shape}, but expected.{name} is {other}")
-    case = Case(told["name"], told["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"),
-                _attributes(told["attributes"]), groups.pop("state"),
-                **{field: told[name] for name, field in _FIELD_OF.items()})
-    return Saved(case, finding=None if told["finding"] is None else _finding(told["finding"], case), **groups)
+    case = Case(document["name"], document["op"], EdgeList(src, dst, n_src, n_dst), groups.pop("arrays"),
+                _attributes(document["attributes"]), groups.pop("state"),
+                **{field: document[name] for name, field in _FIELD_OF.items()})
+    return SavedCase(case, finding=None if document["finding"] is None else _finding(document["finding"], case), **groups)
 
 
-def _within(folder, told):
-    """Refuse groups that are none, names that are not plain, and more bytes together than one case may have."""
+def _within(folder, document):
+    """Raise DataError unless groups are objects of records with plain file names, within the limit of bytes for a case."""
     total = 0
     for group in _GROUPS:
-        if not isinstance(told[group], dict):
+        if not isinstance(document[group], dict):
             raise DataError(f"{folder}: {group} is no object of records")
-        for name, record in told[group].items():
-            npy.plain(name, f"{folder}: {group}")
+        for name, record in document[group].items():
+            npy.plain_name(name, f"{folder}: {group}")
             if not isinstance(record, dict):
                 raise DataError(f"{folder}: {group}.{name} is no record")
-            path = folder / npy.plain(record.get("file"), f"{folder}: {group}.{name}")
+            path = folder / npy.plain_name(record.get("file"), f"{folder}: {group}.{name}")
             total += path.lstat().st_size
     if total >= npy.LIMIT:
         raise DataError(f"{folder}: {total} bytes, at most {npy.LIMIT}")
 
 
-def _index(folder, told, name):
-    if not isinstance(told[name], dict):
+def _index(folder, document, name):
+    if not isinstance(document[name], dict):
         raise DataError(f"{folder}: {name} is no record")
-    index = npy.read(folder, name, told[name])
+    index = npy.read(folder, name, document[name])
     if index.dtype.kind != "i" or index.ndim != 1:
         raise DataError(f"{folder}: {name}: {index.dtype} of shape {index.shape}, expected (n_edges,) int64")
     return index
 
 
-def _rows(told, name):
-    if whole(name, told[name]) > _ROWS_LIMIT:
-        raise DataError(f"{name} is {told[name]}, at most {_ROWS_LIMIT}")
-    return told[name]
+def _rows(document, name):
+    if whole(name, document[name]) > _ROWS_LIMIT:
+        raise DataError(f"{name} is {document[name]}, at most {_ROWS_LIMIT}")
+    return document[name]
 
 
-def _text(told, name):
-    if not isinstance(told[name], str) or len(told[name]) > 1000:
-        raise DataError(f"{name} is {told[name]!r}, but must be a text of at most 1000 characters")
-    return told[name]
+def _text(document, name):
+    if not isinstance(document[name], str) or len(document[name]) > 1000:
+        raise DataError(f"{name} is {document[name]!r}, but must be a text of at most 1000 characters")
+    return document[name]
 
 
-def _attributes(told):
-    if not isinstance(told, dict):
-        raise DataError(f"attributes is {told!r}, but must be an object")
-    return {name: _tuples(value) for name, value in told.items()}
+def _attributes(attributes):
+    if not isinstance(attributes, dict):
+        raise DataError(f"attributes is {attributes!r}, but must be an object")
+    return {name: _tuples(value) for name, value in attributes.items()}
 
 
 def _tuples(value):
-    """JSON's arrays as tuples, as attributes have them."""
+    """Return JSON's arrays as tuples, which attributes consist of."""
     if isinstance(value, list):
         return tuple(_tuples(each) for each in value)
     return {name: _tuples(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
-def _finding(told, case):
-    if isinstance(told, dict):
-        told = {**dict.fromkeys(_LATER), **told}
-    _has(told, "finding", _FINDING)
-    if told["verdict"] not in Verdict.__members__:
-        raise DataError(f"finding.verdict is {told['verdict']!r}, none of {', '.join(Verdict.__members__)}")
-    places = {name: None if told[name] is None else whole(f"finding.{name}", told[name]) for name in PLACES}
-    numbers = {name: None if told[name] is None else float(told[name]) for name in NUMBERS}
-    edges = tuple(tuple(whole("finding.edges", end) for end in edge) for edge in told["edges"])
-    texts = [_text(told, name) for name in ("level", "output", "cause")]
-    return Finding(Verdict[told["verdict"]], texts[0], case, texts[1], texts[2], edges=edges, **places, **numbers)
+def _finding(document, case):
+    if isinstance(document, dict):
+        document = {**dict.fromkeys(_LATER), **document}
+    _has(document, "finding", _FINDING)
+    if document["verdict"] not in Verdict.__members__:
+        raise DataError(f"finding.verdict is {document['verdict']!r}, none of {', '.join(Verdict.__members__)}")
+    places = {name: None if document[name] is None else whole(f"finding.{name}", document[name]) for name in POSITIONS}
+    numbers = {name: None if document[name] is None else float(document[name]) for name in NUMBERS}
+    edges = tuple(tuple(whole("finding.edges", end) for end in edge) for edge in document["edges"])
+    texts = [_text(document, name) for name in ("level", "output", "cause")]
+    return Finding(Verdict[document["verdict"]], texts[0], case, texts[1], texts[2], edges=edges, **places, **numbers)
 
 
-def _has(told, what, fields):
-    """Raise DataError unless `told` is an object with exactly `fields`."""
-    if not isinstance(told, dict):
+def _has(document, what, fields):
+    """Raise DataError unless `document` is an object with exactly these fields."""
+    if not isinstance(document, dict):
         raise DataError(f"{what or 'case.json'} is no object")
-    if odd := [name for name in told if name not in fields]:
+    if odd := [name for name in document if name not in fields]:
         raise DataError(f"{what}{what and '.'}{odd[0]} is no field that is known")
-    if missing := [name for name in fields if name not in told]:
+    if missing := [name for name in fields if name not in document]:
         raise DataError(f"{what}{what and '.'}{missing[0]} is missing")
 
 
 def _once(pairs):
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise DataError("a field stands twice")
-    return found
+    return fields
 
 
 def _no_number(text):

@@ -1,10 +1,12 @@
-"""The oracle checks itself: its references against `loops`, its bounds, its corpus against the published hashes."""
+"""The oracle's check of itself: references against `loops`, their error bounds, and the corpus against published
+hashes.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sarlite.oracle import corpus, inputs, loops
+from sarlite.oracle.case import Run
 from sarlite.oracle.check_report import Report
 from sarlite.oracle.choices import SUMS
 from sarlite.oracle.finding import Finding, Verdict
@@ -21,55 +23,62 @@ def _outputs(case):
 
 
 def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: str | Sequence[str] = "*",
-              dtypes: Sequence[str] = SUMS, outputs: Callable[..., Any] = _outputs,
+              dtypes: Sequence[str] = SUMS, outputs: Run = _outputs,
               digest: Callable[..., str] = corpus.digest) -> Report:
-    """Return where the references or their bounds disagree with `loops`, or the corpus with what was published.
+    """Compare the references and their bounds with `loops`, and the corpus with the published hashes.
 
     Parameters
     ----------
     references : sequence of Reference
         Operations that `loops` knows.
     most_edges : int
-        Of the graphs that both compute on; `loops` takes one number after the other, in fractions where an operation is
-        rational, and rounds once. On larger graphs of level "ci" the references' own values, rounded once, are held
-        against their bounds.
+        Graphs of at most so many edges are computed by `loops`, too, which takes one number at a time. On larger graphs
+        of
+        level "ci", the references' own values, rounded once, are compared with their error bounds.
     graphs : str or sequence of str
         Patterns (fnmatch) of the names of graphs.
+    dtypes : sequence of str
     outputs : (case) -> {name: array}
-        The second computation.
+        The second implementation.
     digest : (edges) -> str
-        The hash that is held against the published one.
+        Computes the hash that is compared with the published one.
+
+    Returns
+    -------
+    Report
     """
     report = Report(f"the oracle itself, {len(references)} operations, {', '.join(dtypes)}")
-    entries = corpus.named(corpus.corpus("all"), graphs)
+    entries = corpus.matching(corpus.corpus("all"), graphs)
     small = {entry.name for entry in corpus.corpus("ci")}
     for reference in references:
         with trying(report, outputs, _gradients, reference, 600.0) as trial:
             for entry in entries:
-                apart = entry.published["n_edges"] <= most_edges
-                for dtype in dtypes if apart or entry.name in small else ():
-                    _compare(trial, entry, dtype, apart)
+                small_graph = entry.published["n_edges"] <= most_edges
+                for dtype in dtypes if small_graph or entry.name in small else ():
+                    _compare(trial, entry, dtype, small_graph)
     for entry in entries:
         report.checked["corpus"] += 1
         if digest(entry.edges) != entry.published["sha256"]:
             other = "the graph is not the one that was published"
-            report.findings.append(Finding(Verdict.WRONG, "corpus", None, entry.name, other))
+            report.findings.append(Finding(Verdict.WRONG, "corpus", entry.name, "", other))
     return report
 
 
-def _compare(trial, entry, dtype, apart):
-    """One graph: against the second computation, or, not `apart`, the reference's own values against their bounds."""
-    entry = replace(entry, width=min(entry.width, WIDTH)) if apart else entry
+def _compare(trial, entry, dtype, small_graph):
+    """Check one graph: against the second implementation if it is small, else the reference's own values against their
+    bounds.
+    """
+    entry = replace(entry, width=min(entry.width, WIDTH)) if small_graph else entry
     for case in inputs.cases(trial.reference, entry, ["certified"], trial.report, dtype=dtype)[1]:
-        CERTIFIED.ask(trial, case) if apart else _own(trial, case)
+        CERTIFIED.check_case(trial, case) if small_graph else _check_own_values(trial, case)
 
 
-def _own(trial, case):
+def _check_own_values(trial, case):
     reference = trial.reference
     g = CERTIFIED.cotangents(reference, case, trial.seed)
     for numbers, by in ((CERTIFIED.outputs(reference, case), None), (CERTIFIED.gradients(reference, case, g), g)):
         once = {name: rounded(number.value, case.format) for name, number in numbers.items()}
-        CERTIFIED.hold(trial, case, numbers, once, by)
+        CERTIFIED.judge(trial, case, numbers, once, by)
 
 
 def _gradients(case, g):

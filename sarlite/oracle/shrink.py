@@ -1,4 +1,4 @@
-"""A failing case, made small: delta debugging over edges, rows and columns."""
+"""Makes a failing case small: delta debugging over edges, rows and columns."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool]
     ----------
     reference : Reference
     case : Case
-        One that fails.
+        A case that fails.
     still_fails : (Case) -> bool
-        Calls the function under test and compares; what it raises is raised here.
+        Calls the function under test and compares the result. Its exceptions pass through.
     most_calls : int
-        After so many calls the smallest failing case is returned.
+        Largest number of calls; then the smallest failing case so far is returned.
 
     Returns
     -------
     Case
-        No single edge can be left out without the case's passing, unless calls ran out. Its name ends in "/small".
+        Unless the calls ran out, the case passes without any one of its edges. Its name ends in "/small".
 
-    Notes
-    -----
-    Source: Zeller and Hildebrandt 2002, "Simplifying and isolating failure-inducing input": halves first, then ever
+    References
+    ----------
+    Zeller and Hildebrandt 2002, "Simplifying and isolating failure-inducing input": first halves are tried, then
+    smaller and
     smaller parts.
     """
     attempts = _Attempts(still_fails, most_calls)
@@ -47,7 +48,7 @@ def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool]
 
 
 class _Attempts:
-    """Counts the calls, and stops asking after the last."""
+    """Calls `still_fails` up to `left` times; after that every case counts as passing."""
 
     def __init__(self, still_fails, left):
         self.still_fails, self.left = still_fails, left
@@ -59,6 +60,7 @@ class _Attempts:
         return self.still_fails(case)
 
     def better(self, case, smaller):
+        """Return `smaller` if it is smaller than `case` and still fails, else `case`."""
         return smaller if _size(smaller) < _size(case) and self(smaller) else case
 
 
@@ -67,17 +69,17 @@ def _size(case):
 
 
 def _edges(reference, case, attempts):
-    """First parts alone, then all but a part, of ever more parts."""
+    """Try parts of the edges alone, then all edges but a part, with more and more parts."""
     parts = 2
     while (n := case.edges.n_edges) and attempts.left > 0:
         bounds = np.linspace(0, n, min(parts, max(n, 2)) + 1).astype(int)
         ranges = [np.arange(a, b) for a, b in zip(bounds[:-1], bounds[1:])]
         rest = [] if parts == 2 else [np.setdiff1d(np.arange(n), part, assume_unique=True) for part in ranges]
         tries = [*(ranges if parts <= 8 else ()), *rest]
-        found = next((smaller for kept in tries if len(kept) < n
-                      and attempts(smaller := cut.on_edges(reference, case, kept))), None)
-        if found is not None:
-            case, parts = found, max(2, parts // 2)
+        smaller_case = next((smaller for edge_index in tries if len(edge_index) < n
+                      and attempts(smaller := cut.on_edges(reference, case, edge_index))), None)
+        if smaller_case is not None:
+            case, parts = smaller_case, max(2, parts // 2)
         elif parts >= n:
             break
         else:
@@ -86,14 +88,14 @@ def _edges(reference, case, attempts):
 
 
 def _columns(reference, case, attempts):
-    """Halves of the columns, then all but the first or the last."""
+    """Try halves of the columns, then all columns but the first or the last."""
     while (width := cut.width_of(reference, case)) is not None and width > 1 and attempts.left > 0:
         half = width // 2
         tries = [(0, half), (half, width), (0, width - 1), (1, width)]
         cuts = (cut.on_columns(reference, case, a, b) for a, b in tries)
-        found = next((smaller for smaller in cuts if _size(smaller) < _size(case) and attempts(smaller)), None)
-        if found is None:
+        smaller_case = next((smaller for smaller in cuts if _size(smaller) < _size(case) and attempts(smaller)), None)
+        if smaller_case is None:
             break
-        case = found
+        case = smaller_case
     return case
 

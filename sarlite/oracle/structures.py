@@ -1,128 +1,131 @@
-"""The structures of the corpus: families of graphs, and which of them with which sizes."""
+"""Families of graphs, and the list of families and sizes that the corpus consists of."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sarlite.keys import GAMMA, splitmix64, word
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.types import Array
 
 
-class Draw:
-    """Random numbers of a name: SplitMix64 of a counter (Steele, Lea and Flood 2014), in integers alone."""
+class SplitMixStream:
+    """Stream of pseudo-random integers, seeded by a name: SplitMix64 of a counter (Steele, Lea and Flood 2014)."""
 
     def __init__(self, name: str) -> None:
         self.key, self.count = word(name), 0
 
     def raw(self, size: int) -> Array:
-        """(size,) of uint64."""
+        """Return the next `size` numbers, shape (size,), uint64."""
         counter = np.arange(self.count, self.count + size, dtype=np.uint64)
         self.count += size
         return splitmix64(counter * np.uint64(GAMMA) + np.uint64(self.key))
 
     def below(self, n: int, size: int) -> Array:
-        """(size,) of int64 from 0 to n - 1, n up to 2^31: the upper 32 bits times n, shifted."""
+        """Return the next `size` integers from 0 to n - 1, shape (size,), int64; n is at most 2^31.
+
+        Each is (upper 32 bits of a number) * n / 2^32.
+        """
         return ((self.raw(size) >> np.uint64(32)) * np.uint64(max(n, 1)) >> np.uint64(32)).astype(np.int64)
 
     def permutation(self, n: int) -> Array:
-        """(n,) of int64."""
+        """Return a random permutation of 0 to n - 1, shape (n,), int64."""
         return np.argsort(self.raw(n), kind="stable")
 
 
-def _graph(src: Any, dst: Any, n: int, n_dst: int | None = None) -> EdgeList:
+def _graph(src: npt.ArrayLike, dst: npt.ArrayLike, n: int, n_dst: int | None = None) -> EdgeList:
     return EdgeList(np.asarray(src, np.int64), np.asarray(dst, np.int64), n, n if n_dst is None else n_dst)
 
 
-def _renamed(draw: Draw, edges: EdgeList) -> EdgeList:
-    """The same graph under drawn node ids, its edges in a drawn order."""
+def _renamed(draw: SplitMixStream, edges: EdgeList) -> EdgeList:
+    """Return the same graph with permuted node numbers and edges."""
     name, order = draw.permutation(edges.n_src), draw.permutation(edges.n_edges)
     return _graph(name[edges.src[order]], name[edges.dst[order]], edges.n_src)
 
 
-def empty(draw: Draw, n_src: int, n_dst: int) -> EdgeList:
+def empty(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
     return _graph([], [], n_src, n_dst)
 
 
-def single(draw: Draw, n: int, u: int, v: int) -> EdgeList:
-    """One edge u -> v among n nodes."""
+def single(draw: SplitMixStream, n: int, u: int, v: int) -> EdgeList:
+    """Return one edge u -> v among n nodes."""
     return _graph([u], [v], n)
 
 
-def in_star(draw: Draw, leaves: int, centre: int = 0) -> EdgeList:
+def in_star(draw: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
     ids = np.delete(np.arange(leaves + 1), centre)
     return _graph(ids, np.full(leaves, centre), leaves + 1)
 
 
-def out_star(draw: Draw, leaves: int, centre: int = 0) -> EdgeList:
+def out_star(draw: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
     return in_star(draw, leaves, centre).reversed()
 
 
-def both_star(draw: Draw, leaves: int) -> EdgeList:
+def both_star(draw: SplitMixStream, leaves: int) -> EdgeList:
     one = in_star(draw, leaves)
     return _graph(np.concatenate([one.src, one.dst]), np.concatenate([one.dst, one.src]), leaves + 1)
 
 
-def clique(draw: Draw, n: int, loops: str = "no-loops") -> EdgeList:
+def clique(draw: SplitMixStream, n: int, loops: str = "no-loops") -> EdgeList:
     src, dst = np.divmod(np.arange(n * n), n)
-    kept = (src != dst) | (loops == "loops")
-    return _graph(src[kept], dst[kept], n)
+    selected = (src != dst) | (loops == "loops")
+    return _graph(src[selected], dst[selected], n)
 
 
-def chain(draw: Draw, n: int, way: str = "up") -> EdgeList:
+def chain(draw: SplitMixStream, n: int, way: str = "up") -> EdgeList:
     ids = np.arange(n)
     if way == "shuffled":
         return _renamed(draw, _graph(ids[:-1], ids[1:], n))
     return _graph(ids[:-1], ids[1:], n) if way == "up" else _graph(ids[1:], ids[:-1], n)
 
 
-def ring(draw: Draw, n: int) -> EdgeList:
+def ring(draw: SplitMixStream, n: int) -> EdgeList:
     ids = np.arange(n)
     return _graph(ids, (ids + 1) % n, n)
 
 
-def loops(draw: Draw, n: int, times: int = 1) -> EdgeList:
-    """Self loops alone."""
+def loops(draw: SplitMixStream, n: int, times: int = 1) -> EdgeList:
+    """Return `times` self loops at each node, and no other edges."""
     ids = np.repeat(np.arange(n), times)
     return _graph(ids, ids, n)
 
 
-def repeated(draw: Draw, n: int, times: int) -> EdgeList:
-    """One edge `times` times, among n nodes."""
+def repeated(draw: SplitMixStream, n: int, times: int) -> EdgeList:
+    """Return one edge, from the last node to the first, `times` times."""
     return _graph(np.full(times, n - 1), np.zeros(times), n)
 
 
-def doubled(draw: Draw, n: int, edges: int) -> EdgeList:
-    """Every edge twice, the copies apart."""
+def doubled(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
+    """Return a random graph with every edge twice; the second copies come behind all first copies."""
     one = uniform(draw, n, edges)
     return _graph(np.tile(one.src, 2), np.tile(one.dst, 2), n)
 
 
-def uniform(draw: Draw, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
+def uniform(draw: SplitMixStream, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
     return _graph(draw.below(n, edges), draw.below(n_dst or n, edges), n, n_dst)
 
 
-def bipartite(draw: Draw, n_src: int, n_dst: int, degree: int) -> EdgeList:
+def bipartite(draw: SplitMixStream, n_src: int, n_dst: int, degree: int) -> EdgeList:
     return _graph(draw.below(n_src, n_dst * degree), np.repeat(np.arange(n_dst), degree), n_src, n_dst)
 
 
-def complete(draw: Draw, n_src: int, n_dst: int) -> EdgeList:
-    """Every source to every destination."""
+def complete(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
+    """Return an edge from every source to every destination."""
     src, dst = np.divmod(np.arange(n_src * n_dst), n_dst)
     return _graph(src, dst, n_src, n_dst)
 
 
-def isolated(draw: Draw, n: int, which: str) -> EdgeList:
-    """Edges among some of the nodes: of the rest no row has an edge in or out."""
+def isolated(draw: SplitMixStream, n: int, which: str) -> EdgeList:
+    """Return random edges among some of the nodes; the other nodes have no edges."""
     ids = {"first": np.arange(n // 2, n), "last": np.arange(n - n // 2), "odd": np.arange(0, n, 2),
            "most": np.arange(n // 2, n // 2 + 2)}[which]
     one = uniform(draw, len(ids), 4 * len(ids))
     return _graph(ids[one.src], ids[one.dst], n)
 
 
-def powers(draw: Draw, n: int, base: int, most: int) -> EdgeList:
-    """In-degrees of base^0 .. most, each as often, drawn sources."""
+def powers(draw: SplitMixStream, n: int, base: int, most: int) -> EdgeList:
+    """Return a graph whose in-degrees are random powers of `base` up to `most`, with random sources."""
     choices = base ** np.arange(int(round(np.log(most) / np.log(base))) + 1)
     degrees = choices[draw.below(len(choices), n)]
     dst = np.repeat(np.arange(n), degrees)
@@ -130,27 +133,33 @@ def powers(draw: Draw, n: int, base: int, most: int) -> EdgeList:
     return _graph(draw.below(n, len(dst))[order], dst[order], n)
 
 
-def regular(draw: Draw, n: int, degree: int) -> EdgeList:
-    """In- and out-degree alike, no loops: offsets 1 .. degree on a ring of n > degree, renamed."""
+def regular(draw: SplitMixStream, n: int, degree: int) -> EdgeList:
+    """Return a graph with `degree` edges in and out at every node, and no self loops; n is above the degree.
+
+    Node i of a ring gets edges to the next `degree` nodes; then the nodes are permuted.
+    """
     src, offset = np.divmod(np.arange(n * degree), degree)
     return _renamed(draw, _graph(src, (src + offset + 1) % n, n))
 
 
-def matched(draw: Draw, n: int, *degrees: int) -> EdgeList:
-    """In-degrees and out-degrees each of `degrees`, taken in turn, ends matched by chance: loops and duplicates too."""
+def matched(draw: SplitMixStream, n: int, *degrees: int) -> EdgeList:
+    """Return a graph whose in-degrees and out-degrees cycle through `degrees`, with ends matched at random.
+
+    Self loops and repeated edges may occur.
+    """
     each = np.resize(np.array(degrees), n)
     ends = [np.repeat(draw.permutation(n), each) for _ in range(2)]
     return _graph(ends[0], ends[1][draw.permutation(len(ends[1]))], n)
 
 
-def skewed(draw: Draw, n: int, edges: int, way: str) -> EdgeList:
-    """Few rows get ("in") or give ("out") most edges: row numbers are products of two draws, squared."""
+def skewed(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
+    """Return a graph whose edges mostly go into a few rows (`way` "in") or out of a few rows ("out")."""
     few = draw.below(n, edges) * draw.below(n, edges) // max(n, 1) * draw.below(n, edges) // max(n, 1)
     even = draw.below(n, edges)
     return _renamed(draw, _graph(few, even, n) if way == "out" else _graph(even, few, n))
 
 
-def grid(draw: Draw, rows: int, columns: int) -> EdgeList:
+def grid(draw: SplitMixStream, rows: int, columns: int) -> EdgeList:
     ids = np.arange(rows * columns).reshape(rows, columns)
     pairs = [(ids[:, :-1], ids[:, 1:]), (ids[:-1], ids[1:])]
     src = np.concatenate([a.ravel() for a, _ in pairs] + [b.ravel() for _, b in pairs])
@@ -158,36 +167,38 @@ def grid(draw: Draw, rows: int, columns: int) -> EdgeList:
     return _graph(src, dst, rows * columns)
 
 
-def tree(draw: Draw, n: int) -> EdgeList:
-    """Each node sends to a drawn one before it."""
+def tree(draw: SplitMixStream, n: int) -> EdgeList:
+    """Return a random tree: each node has an edge to a random earlier node."""
     ids = np.arange(1, n)
     parents = np.array([int(draw.below(int(k), 1)[0]) for k in ids], np.int64)
     return _graph(ids, parents, n)
 
 
-def components(draw: Draw, count: int, size: int) -> EdgeList:
-    """Cliques without a bridge."""
+def components(draw: SplitMixStream, count: int, size: int) -> EdgeList:
+    """Return `count` cliques of `size` nodes without edges between them."""
     one = clique(draw, size)
     shift = np.repeat(np.arange(count) * size, one.n_edges)
     return _graph(np.tile(one.src, count) + shift, np.tile(one.dst, count) + shift, count * size)
 
 
-def ordered(draw: Draw, n: int, edges: int, way: str) -> EdgeList:
-    """The edges of one drawn graph by source, by destination, or backwards: values by edge must go with them."""
+def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
+    """Return a random graph with edges sorted by source, by destination, or by destination backwards."""
     one = uniform(draw, n, edges)
     by_dst = np.lexsort((one.src, one.dst))
     order = {"src": np.lexsort((one.dst, one.src)), "dst": by_dst, "dst-down": by_dst[::-1]}[way]
     return _graph(one.src[order], one.dst[order], n)
 
 
-def half(draw: Draw, n: int, edges: int, way: str) -> EdgeList:
-    """Edges "into" the lower half of the rows alone, or from the upper half "across": parts of the rows have none."""
+def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
+    """Return a graph with edges into the lower half of the rows alone; with `way` "across", from the upper half alone,
+    too.
+    """
     low, high = draw.below(n // 2, edges), n // 2 + draw.below(n - n // 2, edges)
     return _graph(draw.below(n, edges) if way == "into" else high, low, n)
 
 
-def sparse_ids(draw: Draw, n: int, edges: int) -> EdgeList:
-    """Few edges among many rows: to and from the first row, the last, rows beside powers of two, and drawn ones."""
+def sparse_ids(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
+    """Return few edges among many rows: between the first and last rows, rows next to powers of two, and random rows."""
     edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
     ends = np.concatenate([edge, draw.below(n, edges)])
     return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)
@@ -202,10 +213,10 @@ _LEAVES = (1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 
 _HARD = ("negative", "ties", "scores", "masked", "unreachable", "denormal", "nan", "weights")
 
 
-def listed() -> Iterator[tuple[str, tuple, tuple[str, ...], dict]]:
-    """Yield (family, sizes, tags, options) of each graph.
+def graph_specs() -> Iterator[tuple[str, tuple, tuple[str, ...], dict]]:
+    """Yield (family, sizes, tags, options) of each graph of the corpus.
 
-    Options are `width` and `values` where they are not taken in turn.
+    `options` may set `width` and `values`; otherwise `corpus` assigns widths in turn, and the values are "codes".
     """
     yield from _small()
     yield from _stars()
@@ -237,7 +248,7 @@ def _small():
 def _stars():
     for family in ("in-star", "out-star"):
         for leaves in _LEAVES:
-            high = (family, leaves) == ("in-star", 1 << 16)  # a degree that 16 bits do not count: narrow, to be at "ci"
+            high = (family, leaves) == ("in-star", 1 << 16)  # overflows 16-bit degrees; its width 1 puts it into "ci"
             yield from _each(family, [leaves], family, "zero degree", *[f"{family} above 2^16"] * high,
                              **{"width": 1} if high else {})
         yield from _each(family, [(16, 16), (17, 8), (100_000, 100_000), (65536, 32768)], family, "zero degree")
@@ -289,7 +300,9 @@ def _shapes():
 
 
 def _special_values():
-    """Yield graphs with rows without an edge in, rows without one out, and a row that is longer than a warp."""
+    """Yield graphs that have rows without edges in, rows without edges out, and a row longer than a warp, for special
+    values.
+    """
     yield from _each("in-star", [10_000], "zero degree", "a long row that ties", values="ties", width=3)
     for values in _HARD:
         yield from _each("in-star", [3, 16], "zero degree", values=values)

@@ -1,4 +1,4 @@
-"""One function under test, the reference that its results are compared with, and the report of both."""
+"""`Trial`: one function under test, the reference that its results are compared with, and the report."""
 
 from __future__ import annotations
 
@@ -8,163 +8,215 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sarlite.oracle import call
-from sarlite.oracle.case import Case
+from sarlite.oracle.case import Case, Convert, Vjp
 from sarlite.oracle.check_report import Report
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.explain import NOTHING, Cause, Look, causes
-from sarlite.oracle.finding import Finding, Verdict
+from sarlite.oracle.explain import NOTHING, Cause, CauseSearch, causes
+from sarlite.oracle.finding import Edges, Finding, Verdict
+from sarlite.oracle.reference import Reference
 from sarlite.types import Array
 
-TELLING = 200  # edges of the graph on which a cause is told apart from others best
-FEW = 8  # edges up to which many causes explain a case
-KEPT = 5  # findings of a verdict, a level and an output that keep their case, and are searched for a cause
+BEST_N_EDGES = 200  # a graph of about this many edges tells causes apart best
+MIN_TELLING_EDGES = 8  # many causes explain a case of fewer edges
+MAX_CASES = 5  # findings of one verdict, level and output that keep their case and get a search for the cause
+Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
 class Trial:
-    """State that all levels share: every finding and every comparison goes into the report.
+    """State that all levels of one check share.
 
-    `run`, `vjp`, `seed`, `expected_failures`, `allow`, `convert` and `repeats` are the arguments of `check`.
+    Every comparison is counted in `report`, and every wrong result becomes a finding of `report`.
+
+    Attributes
+    ----------
+    run, vjp, reference, seed, expected_failures, allow, convert, repeats
+        Arguments of `check`.
+    report : Report
+    worker : Worker
+        Thread that calls the function under test.
+    cotangents : dict of str to array, optional
+        Gradient of each output if a saved case is checked again; otherwise each level makes its own.
+    every_layout : bool
+        True if each gradient is asked in all layouts of cotangents, False if in one layout after the other.
+    suspect_edges : tuple of (src, dst)
+        Edges that the saved finding of the case at hand names.
+    probe_group : sequence of Case
+        Probes of the graph at hand, which share a code of row numbers.
+    stopped : bool
+        True once a call has not returned.
     """
 
-    run: Callable
-    vjp: Callable | None
-    reference: Any
+    run: Callable[..., object]
+    vjp: Vjp | None
+    reference: Reference
     report: Report
     worker: call.Worker
     seed: int = 0
     expected_failures: Sequence[str] = ()
     allow: Sequence[str] = ()
-    convert: Callable[[Array], Any] | None = None
-    # gradient of each output where one case is looked at again; otherwise each level makes its own
+    convert: Convert | None = None
     cotangents: Mapping[str, Array] | None = None
-    every_layout: bool = False  # True if a gradient is asked in all layouts, not in one after another
+    every_layout: bool = False
     repeats: int = 1
-    named: tuple = ()  # (src, dst) of edges that were found in the one case at hand before
-    together: Sequence[Case] = ()  # probes of the graph at hand, which share a code
-    stopped: bool = False  # True once a call has not returned
+    suspect_edges: Edges = ()
+    probe_group: Sequence[Case] = ()
+    stopped: bool = False
     _layouts: list[str] = field(default_factory=lambda: list(call.GRADIENT_LAYOUTS))
-    _asked: Iterator[int] = field(default_factory=count)
-    _open: dict[int, tuple[Difference, Sequence[Look]]] = field(default_factory=dict)  # by place in report.findings
+    _n_asked: Iterator[int] = field(default_factory=count)
+    _unexplained: dict[int, tuple[Difference, Sequence[CauseSearch]]] = field(default_factory=dict)  # by finding's number
 
     # ---- calls
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
                 threads: int | None = None) -> dict[str, Array] | None:
-        """Return the outputs of one call; None, with a finding, if they cannot be compared."""
-        return self.noted(case, lambda given: call.outputs(self.worker, self.run, given, shapes, layout, threads),
+        """Return the outputs of one call by name; add a finding and return None if they cannot be compared."""
+        return self.attempt(case, lambda converted: call.outputs(self.worker, self.run, converted, shapes, layout, threads),
                           "" if layout == "plain" else f"{layout} arrays")
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
                   threads: int | None = None, layout: str = "plain") -> dict[str, Array] | None:
-        """Return the gradients of one call; gradients that the call leaves out count as not covered."""
+        """Return the gradients of one call by name; a gradient that the call leaves out counts as not covered.
+
+        Adds a finding and returns None if the gradients cannot be compared.
+        """
         vjp = self.vjp
         assert vjp is not None
-        got = self.noted(
-            case, lambda given: call.gradients(self.worker, vjp, given, cotangents, shapes, threads, layout),
+        got = self.attempt(
+            case, lambda converted: call.gradients(self.worker, vjp, converted, cotangents, shapes, threads, layout),
             "" if layout == "plain" else f"{layout} gradients")
-        for name in shapes if got is not None else ():
-            if name not in got:
+        if got is not None:
+            for name in shapes.keys() - got.keys():
                 self.report.skip(f"the gradient of {name}, which vjp does not return", case.name)
         if got is None and layout in self._layouts[1:]:
-            self._layouts.remove(layout)  # refused once, and told
+            self._layouts.remove(layout)  # the refusal is in the report
         return got
 
     def layouts(self) -> list[str]:
-        """Return the layouts of the next gradient that is asked: one that is not refused, in turn, or all."""
-        return list(self._layouts) if self.every_layout else [self._layouts[next(self._asked) % len(self._layouts)]]
+        """Return the layouts of cotangents for the next gradient: all that were not refused, or the next of these in
+        turn.
+        """
+        return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
-    def noted(self, case: Case, function: Callable[[Case], Any], layout: str = "") -> Any:
-        """Return `function(case)` with the case as the function under test gets it.
+    def attempt(self, case: Case, function: Callable[[Case], Result], layout: str = "") -> Result | None:
+        """Return `function(case)` for the case as the function under test gets it.
 
-        Where that fails, return None, with a finding or counted as not covered. `layout` names arrays that a function
-        may refuse.
+        If the call fails, add a finding, or count the case as not covered, and return None.
+
+        Parameters
+        ----------
+        case : Case
+        function : (Case) -> T
+            Calls the function under test.
+        layout : str
+            Layout of the arrays if it is one that a function may refuse, such as "strided arrays".
+
+        Raises
+        ------
+        CheckStopped
+            The call did not return within the time limit.
         """
         before = self.worker.overwritten
         try:
-            return function(self._given(case))
-        except call.Failure as failure:
+            return function(self._converted(case))
+        except call.CallFailure as failure:
             verdict, cause, raised = failure.verdict, failure.cause, failure.cause.startswith("raised")
-            refuses = getattr(self.reference, "refuses", lambda case: None)(case)
+            refuses = self.reference.refuses(case)
             if raised and refuses:
                 self.report.skip("cases that the dialect refuses, as the function does", f"{case.name}: {refuses}")
                 return None
             if raised and layout:
                 verdict, cause = Verdict.UNSUPPORTED, f"{layout}: {cause}"
-            self.add(Finding(verdict, "call", case, failure.output, cause, trace=failure.trace))
+            self.record(Finding(verdict, "call", case, failure.output, cause, trace=failure.trace))
             if verdict is Verdict.UNSUPPORTED:
                 self.report.skip("cases that the function refuses", f"{case.name}: {cause}")
             if failure.hangs:
                 self.stopped = True
-                raise Stop from failure
+                raise CheckStopped from failure
             return None
         finally:
             if self.worker.overwritten and not before:
-                self.add(Finding(Verdict.WRONG, "call", case, "", "wrote to the result of an earlier call: the result "
+                self.record(Finding(Verdict.WRONG, "call", case, "", "wrote to the result of an earlier call: the result "
                                  "is memory that the function uses again", support=1))
 
-    def quietly(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array] | None:
-        """Return the outputs of one more call of a case that was judged before, or None."""
+    def rerun(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array] | None:
+        """Return the outputs of another call for a case that was judged before; None if the call fails."""
         try:
-            return call.outputs(self.worker, self.run, self._given(case), shapes)
-        except call.Failure:
+            return call.outputs(self.worker, self.run, self._converted(case), shapes)
+        except call.CallFailure:
             return None
 
-    def _given(self, case):
+    def _converted(self, case):
         return case if self.convert is None else replace(case, convert=self.convert)
 
     # ---- verdicts
 
-    def judge(self, level: str, asked: Sequence[Difference], found: Found, most: float = 1.0) -> bool:
-        """Compare one output, or one gradient, with its reference; return True if the array is wrong.
+    def judge(self, level: str, differences: Sequence[Difference], add_finding: FindingRule, tolerance: float = 1.0) -> bool:
+        """Compare one output, or one gradient, with its reference.
 
-        `asked` is one difference, or of a run on several ranks one a rank. The first that has wrong elements is passed
-        to `found`, which adds a finding. `most` is the largest error over its bound that is right; it is 0 of level
-        "probe", where bounds are 0 or Inf.
+        Parameters
+        ----------
+        level : str
+        differences : sequence of Difference
+            One difference, or one for each rank.
+        add_finding : (trial, difference, mask) -> None
+            Adds a finding for the wrong elements of the first difference that has some.
+        tolerance : float
+            Largest error over its bound that is right. It is 0 for level "probe", whose bounds are 0 or Inf.
+
+        Returns
+        -------
+        bool
+            True if an element is wrong.
         """
-        report, first = self.report, asked[0]
-        undecided = sum(int(np.isnan(d.ratio).sum()) for d in asked)
-        if not undecided or undecided < sum(d.ratio.size for d in asked):  # else nothing was compared
+        report, first = self.report, differences[0]
+        undecided = sum(int(np.isnan(d.ratio).sum()) for d in differences)
+        if not undecided or undecided < sum(d.ratio.size for d in differences):  # nothing is compared if every element is undecided
             report.checked[level] += 1
-        reason = "elements that no bound decides" if most else "elements that no probe decides"
+        reason = "elements that no bound decides" if tolerance else "elements that no probe decides"
         report.skip(reason, f"{first.case.name}, {first.output}", undecided)
-        if most:
-            ratios = (np.nan_to_num(d.ratio, posinf=np.inf).max(initial=0) for d in asked)
+        if tolerance:
+            ratios = (np.nan_to_num(d.ratio, posinf=np.inf).max(initial=0) for d in differences)
             report.ratio = max(report.ratio, *map(float, ratios))
-        for difference in asked:
-            bad = difference.above(most)
+        for difference in differences:
+            bad = difference.above(tolerance)
             if bad.any():
-                found(self, difference, bad)
+                add_finding(self, difference, bad)
                 return True
         return False
 
-    def found(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
-              looks: Sequence[Look] = (), **fields: Any) -> None:
-        """Add a finding whose place is the first element of `bad`; `fields` add to its fields, or replace them.
+    def add_finding(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
+              searches: Sequence[CauseSearch] = (), **fields: Any) -> None:
+        """Add a finding whose place is the first element of the mask `bad`.
 
-        `looks` search for the cause once all cases are through; `cause` stands where they find none.
+        `searches` look for the cause after the last case; `cause` remains if they find none. `fields` set further
+        fields.
         """
         index = np.unravel_index(np.flatnonzero(bad)[0], bad.shape)
-        row, column = _place(index, bad.shape)
+        row, column = _row_and_column(index, bad.shape)
         expected, error, got = difference.expected.value, difference.expected.error, difference.got
         bound = None if error is None else float(np.broadcast_to(error, got.shape)[index])
-        place = {self._place_of(difference): row, "column": column, "expected": float(expected[index]),
+        place = {self._row_kind(difference): row, "column": column, "expected": float(expected[index]),
                  "got": float(got[index]), "bound": bound, "evidence": difference.evidence, **fields}
-        self.add(Finding(verdict, level, difference.case, difference.output, cause, **place), difference, looks)
+        self.record(Finding(verdict, level, difference.case, difference.output, cause, **place), difference, searches)
 
-    def _place_of(self, difference):
-        """Return the kind of a row of an output or of a gradient: a node, an edge, or a row of a parameter."""
+    def _row_kind(self, difference):
+        """Return the kind of the rows of an output or gradient: "node", "edge", or "row" for a parameter."""
         by = self.reference.outputs_by if difference.cotangents is None else self.reference.arrays_by
         name = difference.output if difference.cotangents is None else difference.output[1:]
         return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
 
-    def add(self, finding: Finding, difference: Difference | None = None, looks: Sequence[Look] = ()) -> None:
-        """Add a finding; the least telling of more than KEPT of its kind loses its case."""
+    def record(self, finding: Finding, difference: Difference | None = None, searches: Sequence[CauseSearch] = ()) -> None:
+        """Add a finding to the report.
+
+        Of more than MAX_CASES findings of the same verdict, level and output, the least informative keeps only its
+        case's name.
+        """
         name = finding.case_name
         if finding.verdict.name in self.allow or any(fnmatchcase(name, each) for each in self.expected_failures):
             self.report.expected.append(replace(finding, case=name, evidence=None))
@@ -172,88 +224,90 @@ class Trial:
         findings = self.report.findings
         findings.append(finding)
         if difference is not None:
-            self._open[len(findings) - 1] = difference, looks
+            self._unexplained[len(findings) - 1] = difference, searches
         alike = [k for k, f in enumerate(findings) if (f.verdict, f.output, f.level) ==
                  (finding.verdict, finding.output, finding.level) and isinstance(f.case, Case)]
-        if len(alike) > KEPT:
+        if len(alike) > MAX_CASES:
             least = max(alike, key=lambda k: (_remoteness(findings[k].case), k))
-            self._open.pop(least, None)
-            findings[least] = replace(findings[least], case=findings[least].case.name, evidence=None)
+            self._unexplained.pop(least, None)
+            findings[least] = replace(findings[least], case=findings[least].case_name, evidence=None)
 
     # ---- causes
 
     def explain(self) -> None:
-        """Look for the cause of the most telling findings of each output; other cases confirm or refute causes."""
+        """Search the causes of the most informative findings of each output; an assumption needs another case that
+        confirms it.
+        """
         by_output: dict[str, list[int]] = defaultdict(list)
-        for k, (difference, _) in self._open.items():
+        for k, (difference, _) in self._unexplained.items():
             by_output[difference.output].append(k)
         for places in by_output.values():
-            self._explain(sorted(places, key=lambda k: _remoteness(self._open[k][0].case)))
-        self._open.clear()
+            self._explain(sorted(places, key=lambda k: _remoteness(self._unexplained[k][0].case)))
+        self._unexplained.clear()
 
     def _explain(self, places):
         findings, confirmed = self.report.findings, []
         for k in places:
-            difference, looks = self._open[k]
-            others = [other for other, _ in (self._open[at] for at in places)
+            difference, searches = self._unexplained[k]
+            others = [other for other, _ in (self._unexplained[at] for at in places)
                       if other.case.edges is not difference.case.edges]
-            known = next((cause for cause in confirmed if cause.fits(difference)), None)
-            if known is None and looks:
-                known = _cause(difference, looks, others)
-                confirmed += [known] * (known is not None and known.support == 2)
-            if known is not None:
-                findings[k] = replace(findings[k], cause=known.text, edges=known.edges, support=known.support)
-            elif looks:
+            cause = next((cause for cause in confirmed if cause.fits(difference)), None)
+            if cause is None and searches:
+                cause = _cause(difference, searches, others)
+                confirmed += [cause] * (cause is not None and cause.support == 2)
+            if cause is not None:
+                findings[k] = replace(findings[k], cause=cause.text, edges=cause.edges, support=cause.support)
+            elif searches:
                 findings[k] = replace(findings[k], cause=f"{findings[k].cause}; {NOTHING} that a second case confirms")
 
 
-Found = Callable[[Trial, Difference, Array], None]
+FindingRule = Callable[[Trial, Difference, Array], None]
 
 
-def _cause(difference: Difference, looks: Sequence[Look], others: Sequence[Difference]) -> Cause | None:
-    """Return the first cause that is no mere assumption, or that another case confirms; None if there is none."""
-    for cause in causes(difference, looks):
+def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequence[Difference]) -> Cause | None:
+    """Return the first cause that is exact, or that another case confirms; None if there is none."""
+    for cause in causes(difference, searches):
         if cause.confirms is None:
             return cause
-        if any(cause.fits(other) for other in others if _tell(difference.case, other.case)):
+        if any(cause.fits(other) for other in others if _can_discriminate(difference.case, other.case)):
             return cause._replace(support=2)
     return None
 
 
-def _tell(one, other):
-    """Return True if two cases have the edges to tell causes apart: some each, and one of them more than a few."""
-    return min(one.n_edges, other.n_edges) > 0 and max(one.n_edges, other.n_edges) >= FEW
+def _can_discriminate(one, other):
+    """Return True if both cases have edges, and one has enough edges that few causes explain it."""
+    return min(one.n_edges, other.n_edges) > 0 and max(one.n_edges, other.n_edges) >= MIN_TELLING_EDGES
 
 
 def _remoteness(case):
-    """Return how far the number of edges of a case is from the number that tells causes apart best."""
-    return abs(np.log((case.n_edges + 1) / TELLING))
+    """Return the distance of a case's number of edges from BEST_N_EDGES, on a log scale."""
+    return abs(np.log((case.n_edges + 1) / BEST_N_EDGES))
 
 
-def counted(bad: Array, where: str = "") -> str:
-    """Return how many elements differ, as a cause."""
+def count_text(bad: Array, where: str = "") -> str:
+    """Return the number of wrong elements as a cause, such as "3 of 34 elements differ"."""
     return f"{int(bad.sum())} of {bad.size} elements{where} differ"
 
 
-def _place(index, shape):
-    """Return the row and the column, flat, of an element."""
+def _row_and_column(index, shape):
+    """Return the row and the flat column of an element."""
     if not shape:
         return None, None
     return int(index[0]), int(np.ravel_multi_index(index[1:], shape[1:])) if len(shape) > 1 else None
 
 
 @contextmanager
-def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, seconds: float, **options: Any
+def trying(report: Report, run: Callable[..., object], vjp: Vjp | None, reference: Reference, seconds: float, **options: Any
            ) -> Iterator[Trial]:
-    """Give a trial, made with `options`, whose calls may take `seconds` each.
+    """Yield a Trial with `options`, whose calls may take `seconds` each; then search for the causes of its findings.
 
-    A call that does not return ends the block; the rest is not covered. Causes are looked for at the end.
+    A call that does not return ends the block: the remaining cases count as not covered.
     """
     worker = call.Worker(seconds)
     trial = Trial(run, vjp, reference, report, worker, **options)
     try:
         yield trial
-    except Stop:
+    except CheckStopped:
         report.skip("what comes after a call that did not return")
     finally:
         worker.close()
@@ -261,6 +315,6 @@ def trying(report: Report, run: Callable, vjp: Callable | None, reference: Any, 
     worker.close()
 
 
-class Stop(Exception):
-    """A call has not returned: nothing more can be asked."""
+class CheckStopped(Exception):
+    """A call did not return within the time limit, so the check ends."""
 

@@ -1,4 +1,4 @@
-"""The numbers in a probe's inputs: codes of rows, weights that tell edges apart, scores, and special values."""
+"""Values of the inputs: codes of row numbers, weights that tell edges apart, scores, and special values."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from sarlite.oracle.plain import column
 from sarlite.oracle.reference import Reference
 from sarlite.types import Array
 
-# Differences of scores: exp of minus _FAR vanishes, and so does exp of minus a fifth of _FARTHER.
+# Differences of scores: exp(-_FAR) and exp(-_FARTHER / 5) are 0.
 _FAR, _FARTHER = 1024.0, 8192.0
-_EQUAL = 0.5  # scores up to here have exp(s - s) = 1 even where it is made as exp2 of two rounded products
+_EQUAL = 0.5  # for scores up to this, exp(s - s) is 1 even if a kernel computes it as exp2 of two rounded products
 
 
-def mixed(numbers: Array, seed: int) -> Array:
-    """(n,) of int64 from 0: 31 bits that look random."""
+def hashed(numbers: Array, seed: int) -> Array:
+    """Return pseudo-random int64 numbers of 31 bits, shape (n,), from `numbers` and a seed."""
     key = np.uint64(splitmix64(seed % 2**64))
     counter = np.asarray(numbers).astype(np.uint64) * np.uint64(GAMMA)
     return (splitmix64(counter ^ key) >> np.uint64(33)).astype(np.int64)
 
 
 def code_columns(n: int, bits: int) -> int:
-    """Return the columns that a code of n rows needs: a one, and the digits of 2^bits."""
+    """Return the number of columns of a code of n rows: one for the constant 1, and one for each digit of `bits` bits."""
     return 1 + max(1, -(-max(n - 1, 1).bit_length() // bits))
 
 
 def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
-    """Return (n, ...) columns `start` on of each row's code: 1, its number's digits, the complements, mixed digits."""
+    """Return columns of the code of each row number, from column `start` on, in an array of `shape`.
+
+    The columns are a one, the digits of the row number, the digits' complements, and hashed digits.
+    """
     if not shape:
         return np.ones(())
     n, width, ids = shape[0], int(np.prod(shape[1:])), np.arange(shape[0])
@@ -46,29 +49,29 @@ def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array
             digit = ids >> (bits * ((k - 1) % digits)) & top
             out[:, c] = digit if k <= digits else top - digit
         else:
-            out[:, c] = mixed(ids + n * k, seed) & top
+            out[:, c] = hashed(ids + n * k, seed) & top
     return out.reshape(shape)
 
 
-def places(edges: EdgeList) -> Array:
-    """Return the place of each edge in its row of CSR by destination, shape (n_edges,)."""
+def positions_in_row(edges: EdgeList) -> Array:
+    """Return the position of each edge within its row of CSR by destination, shape (n_edges,)."""
     out = np.empty(edges.n_edges, np.int64)
     out[edges.eid] = np.arange(edges.n_edges) - edges.indptr[edges.dst[edges.eid]]
     return out
 
 
 def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Array:
-    """Return small integers, of either sign, that tell the edges of a row apart for as long as they last."""
-    place, top = column(places(edges), len(shape)), min(7, 1 << bits // 2)
+    """Return small integers of either sign, which tell the edges of a row apart in rows of up to a few edges."""
+    place, top = column(positions_in_row(edges), len(shape)), min(7, 1 << bits // 2)
     shift = np.arange(int(np.prod(shape[1:]))).reshape(shape[1:])
-    sign = 1 - 2 * column(mixed(np.arange(edges.n_edges), seed) % 2, len(shape))
+    sign = 1 - 2 * column(hashed(np.arange(edges.n_edges), seed) % 2, len(shape))
     return (1 + (place + shift) % top) * sign * np.ones(shape)
 
 
-def kinds(reference: Reference, width: int, values: str, wide_sums: bool = False) -> tuple[str, ...]:
-    """Return the kinds of an operation's probes: of softmax and attention equal scores, and scores with one winner.
+def probe_kinds(reference: Reference, width: int, values: str, wide_sums: bool = False) -> tuple[str, ...]:
+    """Return the kinds of an operation's probes, such as "codes" for a sum.
 
-    With `wide_sums`, also codes of either sign, whose partial sums only a wider format than the inputs' holds.
+    For softmax and attention the kinds are "equal" scores, and "saturated" scores, which have one winner in each row.
     """
     attributes = reference.attributes
     if reference.name not in ("softmax", "attention"):
@@ -76,13 +79,17 @@ def kinds(reference: Reference, width: int, values: str, wide_sums: bool = False
         return ("codes", "signed") if wide_sums and sums and values == "codes" else ("codes",)
     if attributes.get("kind") == "dot" and width < 2:
         return ("equal",)
-    if values == "nan":  # a weight of 0 times NaN is NaN, but who leaves such edges out is not wrong
+    if values == "nan":  # an edge of weight 0 may be left out, although 0 times NaN is NaN
         return ("equal",)
     return ("saturated",) if values in ("scores", "masked") else ("equal", "saturated")
 
 
-class Scores:
-    """The arrays that scores are made of, such that each row's are equal, or one is 0 and the others are far below."""
+class ProbeScores:
+    """Inputs of a softmax or of attention whose softmax is exact.
+
+    With kind "equal", all scores of a row are equal. With "saturated", one score of a row is 0 and the others are so
+    low that their exp is 0.
+    """
 
     def __init__(self, reference: Reference, edges: EdgeList, kind: str, seed: int) -> None:
         self.edges, self.kind, self.seed = edges, kind, seed
@@ -91,7 +98,7 @@ class Scores:
         self.names = ("scores",) if reference.name == "softmax" else by_form.get(self.form, ())
 
     def array(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return the array of a name of `names`."""
+        """Return the input of one of `names`."""
         out = np.zeros(shape)
         if name == "scores":
             return self._by_edge(shape)
@@ -111,15 +118,15 @@ class Scores:
         return out
 
     def coded(self, name: str, array: Array) -> Array:
-        """Return a coded array with what scores need in it: of gatv2 a last column of ranks."""
+        """Return a coded array, with ranks of the rows in the last column if saturated scores of GATv2 need them."""
         if self.form == "gatv2" and self.kind == "saturated" and array.shape[-1]:
             sources, least = self._ranks()
             array[..., -1] = column(sources if name == "z_src" else -least, array.ndim - 1)
         return array
 
     def _ranks(self):
-        """A drawn order of the sources, and the lowest in it of each row."""
-        sources = np.argsort(np.argsort(mixed(np.arange(self.edges.n_src), self.seed), kind="stable"))
+        """Return a random rank of each source, and the lowest rank among the sources of each destination."""
+        sources = np.argsort(np.argsort(hashed(np.arange(self.edges.n_src), self.seed), kind="stable"))
         least = np.full(self.edges.n_dst, self.edges.n_src)
         np.minimum.at(least, self.edges.dst, sources[self.edges.src])
         return sources, np.where(self.edges.in_degrees > 0, least, 0)
@@ -128,18 +135,30 @@ class Scores:
         dst, ndim, heads = self.edges.dst, len(shape), np.arange(int(np.prod(shape[1:]))).reshape(shape[1:])
         if self.kind == "equal":
             return np.choose(column(dst, ndim) % 3, (0.0, _EQUAL, -_EQUAL)) * np.ones(shape)
-        winner = (column(mixed(dst, self.seed), ndim) + heads) % column(self.edges.in_degrees[dst], ndim)
-        return np.where(column(places(self.edges), ndim) == winner, 0.0, -1e4)
+        winner = (column(hashed(dst, self.seed), ndim) + heads) % column(self.edges.in_degrees[dst], ndim)
+        return np.where(column(positions_in_row(self.edges), ndim) == winner, 0.0, -1e4)
 
 
 def special(reference: Reference, case: Case, values: str) -> Case:
-    """Return a case with the special inputs of `values` (corpus.VALUES); inputs without a special value stay.
+    """Return a case with special values in some inputs; inputs without a special value stay as they are.
 
-    "negative": all below 0, and so all maxima. "ties": few integers after a ReLU, negative in every second column, where
-    maxima are 0. "unreachable": NaN and Inf in rows that no edge leaves. "nan": NaN and Inf in a column of every fourth
-    row, whatever leaves it, -Inf in the first column of others, a fourth of the weights 0. "weights": of 8 weights by
-    edge two are 0, one Inf, one -Inf, one NaN. "denormal": below the smallest normal number. "scores": +-1e4.
-    "masked": -Inf at all edges of every second row, and at the first half of the edges of every fourth.
+    Parameters
+    ----------
+    reference : Reference
+    case : Case
+    values : str
+        A key of corpus.VALUES:
+
+        - "negative": all values are below 0, and so are all maxima;
+        - "ties": few different integers after a ReLU; every second column is not positive, so that maxima are 0;
+        - "unreachable": NaN and Inf in rows that no edge leaves;
+        - "nan": NaN and Inf in one column of every fourth row, -Inf in the first column of the others, and a fourth of
+        the
+          weights are 0;
+        - "weights": of eight weights two are 0, one is Inf, one -Inf, one NaN;
+        - "denormal": values below the smallest normal number;
+        - "scores": scores of +-1e4;
+        - "masked": scores of -Inf at all edges of every second row, and at half of the edges of every fourth.
     """
     return replace(case, arrays={name: _special(reference, case, name, array, values)
                                  for name, array in case.arrays.items()})
@@ -148,7 +167,7 @@ def special(reference: Reference, case: Case, values: str) -> Case:
 def _special(reference, case, name, array, values):
     edges, wide = case.edges, np.asarray(array, np.float64)
     if name == "weight" and values in ("nan", "weights"):
-        odd = mixed(np.arange(len(array)), len(array)) % 8
+        odd = hashed(np.arange(len(array)), len(array)) % 8
         odd = np.where((odd >= 2) & (values == "nan"), 8, odd)
         return np.select([odd < 2, odd == 2, odd == 3, odd == 4], [0.0, np.inf, -np.inf, np.nan], array
                          ).astype(array.dtype)
@@ -161,7 +180,7 @@ def _special(reference, case, name, array, values):
             rows = np.arange(len(array)) if name == "er" else edges.dst
             masked = rows % 2 == 0
             if name == "scores":
-                masked = masked | (rows % 4 == 1) & (2 * places(edges) < edges.in_degrees[rows] - 1)
+                masked = masked | (rows % 4 == 1) & (2 * positions_in_row(edges) < edges.in_degrees[rows] - 1)
             return np.where(column(masked, array.ndim), -np.inf, array).astype(array.dtype)
         return array
     if values == "negative":
@@ -179,7 +198,7 @@ def _special(reference, case, name, array, values):
         return np.where(column(edges.out_degrees == 0, array.ndim), spoilt, array).astype(array.dtype)
     if values == "nan" and array.size:
         width, columns = array[0].size, np.arange(array[0].size).reshape(array.shape[1:])
-        here = column(mixed(rows, len(rows)) % 4 == 0, array.ndim) & (columns == column(rows, array.ndim) % width)
+        here = column(hashed(rows, len(rows)) % 4 == 0, array.ndim) & (columns == column(rows, array.ndim) % width)
         least = np.where((columns == 0) & (width > 2), -np.inf, array)
         return np.where(here, spoilt, least).astype(array.dtype)
     return array

@@ -1,4 +1,4 @@
-"""Functions under test for the oracle's tests: sarlite's own, and plain NumPy with bugs planted."""
+"""Functions under test for the oracle's tests: sarlite's own kernels and graphs, and plain NumPy with planted bugs."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from sarlite.comm import Solo, threads
 
 
 def kernel_spmm(case):
-    """sarlite.kernels.spmm, of any reducer that is a scaled sum."""
+    """Return sarlite.kernels.spmm for any reducer that is a scaled sum."""
     scale = _scale(case)
     out = np.empty((case.n_dst, *case.x.shape[1:]), case.x.dtype)
     weight = case.weight if case.weighted else None
@@ -17,7 +17,7 @@ def kernel_spmm(case):
 
 
 def kernel_spmm_vjp(case, g):
-    """The same kernel on the transpose, and edge_dot."""
+    """Return the gradient by the same kernel on the transpose, and by edge_dot."""
     scale, x, indptr = _scale(case), case.x, case.indptr.astype(np.int64)
     order = np.lexsort((case.dst, case.src))
     back = np.concatenate([[0], np.cumsum(np.bincount(case.src, minlength=case.n_src))])
@@ -38,14 +38,14 @@ def _scale(case):
 
 
 def kernel_sample(case):
-    """sarlite.kernels.sample."""
+    """Return the picks of sarlite.kernels.sample."""
     rows = np.arange(case.n_dst, dtype=case.indices.dtype)
     kind = "replace" if case.replace else "uniform"
     return case.eid[kernels.sample(case.indptr.astype(np.int64), case.indices, rows, case.k, kind=kind, key=case.seed)[2]]
 
 
 def message(arrays, reduce):
-    """The tape's leaves and sarlite's message of an operation's arrays."""
+    """Return the tape's leaves for an operation's arrays, sarlite's message made of them, and the reducer."""
     leaves = {name: Tensor(value, requires_grad=True) for name, value in arrays.items()}
     if "z" in leaves:
         return leaves, fn.attend(leaves["z"], leaves["el"], leaves["er"], slope=0.2), "sum"
@@ -68,12 +68,12 @@ def graph_vjp(case, g, row_dtype="float32"):
 
 def _graph(case, row_dtype):
     graph = Graph.from_edges(case.src, case.dst, n_src=case.n_src, n_dst=case.n_dst).shard(Solo(), row_dtype=row_dtype)
-    leaves, told, reducer = message({name: getattr(case, name) for name in case.arrays}, case.attributes.get("reduce"))
-    return leaves, graph.aggregate(told, reducer)
+    leaves, messages, reducer = message({name: getattr(case, name) for name in case.arrays}, case.attributes.get("reduce"))
+    return leaves, graph.aggregate(messages, reducer)
 
 
 def graph_ranks(parts):
-    """Graph.aggregate on ranks that are threads, one a part; rows by rank, the nodes' ids given as they are."""
+    """Return results of Graph.aggregate with one thread for each part; rows are in each rank's order."""
     first = np.concatenate([[0], np.cumsum([len(part.ids) for part in parts])])
     row = np.empty(parts[0].n_nodes, np.int64)
     for part in parts:
@@ -85,8 +85,8 @@ def graph_ranks(parts):
         order = np.lexsort((part.src, local))
         indptr = np.concatenate([[0], np.cumsum(np.bincount(local, minlength=len(part.ids)))])
         graph = Graph.from_part(comm, indptr, row[part.src][order], node_ids=part.ids)
-        leaves, told, reducer = message(part.arrays, part.attributes.get("reduce"))
-        out = graph.aggregate(told, reducer)
+        leaves, messages, reducer = message(part.arrays, part.attributes.get("reduce"))
+        out = graph.aggregate(messages, reducer)
         out.backward(part.cotangents["out"])
         return {"out": out.data, "gradients": _gradients(leaves)}
 

@@ -1,8 +1,8 @@
-"""Bugs drawn from the histories of kernels before the graphs, widths and values of the corpus were looked at.
+"""Bugs from the histories of kernels, drawn before the graphs, widths and values of the corpus were looked at.
 
-Each is a right kernel with one defect. `link` leads to a thread where a defect of this kind was told; the others are
-what authors and reviewers of such kernels know. `HISTORIES` has them all; benchmarks/oracle_mutants.py counts which of
-them the levels see.
+Each is a right kernel with one defect. `link` leads to a thread that reports a defect of this kind; the others are
+known to authors and reviewers of such kernels. `HISTORIES` lists all; benchmarks/oracle_mutants.py counts which of them
+each level sees.
 """
 
 from tests.helpers.oracle.oracle_histories_edges import DRAWN as EDGES

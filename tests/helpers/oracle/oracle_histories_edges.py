@@ -1,4 +1,4 @@
-"""Drawn bugs of softmax, attention, dot products of edges, gathers and scatters."""
+"""Drawn bugs of softmax, attention, dot products by edge, gathers and scatters."""
 
 import numpy as np
 
@@ -138,14 +138,14 @@ def gradient_without_slope(case, g):
 
 @drawn("attention", "certified", backward=True, name="the destination's half gets no gradient")
 def no_destination(case, g):
-    found = right.gat_vjp(case, g)
-    return {**found, "er": np.zeros_like(found["er"])}
+    gradients = right.gat_vjp(case, g)
+    return {**gradients, "er": np.zeros_like(gradients["er"])}
 
 
 @drawn("attention", "certified", backward=True, name="the gradient does not pass the scores")
 def detached_scores(case, g):
-    found = right.gat_vjp(case, g)
-    return {"z": found["z"], "el": np.zeros_like(found["el"]), "er": np.zeros_like(found["er"])}
+    gradients = right.gat_vjp(case, g)
+    return {"z": gradients["z"], "el": np.zeros_like(gradients["el"]), "er": np.zeros_like(gradients["er"])}
 
 
 @drawn("attention", "certified", masked=True, name="weights are not 0 but renormalised behind the mask")

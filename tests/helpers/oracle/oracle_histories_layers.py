@@ -43,12 +43,12 @@ def fast_exp(case):
 
 
 def gcn(case, weight=None, root=np.sqrt, loops=True, scale=1):
-    """GCN with missing self loops added, n_src = n_dst."""
+    """Return GCN on a homogeneous graph, with missing self loops added."""
     if case.n_src != case.n_dst:
         raise NotImplementedError("bipartite")
     state, src, dst = case.parameters, case.src, case.dst
-    alone = np.flatnonzero(np.bincount(src[src == dst], minlength=case.n_dst) == 0) if loops else src[:0]
-    src, dst = np.concatenate([src, alone]), np.concatenate([dst, alone])
+    without_loop = np.flatnonzero(np.bincount(src[src == dst], minlength=case.n_dst) == 0) if loops else src[:0]
+    src, dst = np.concatenate([src, without_loop]), np.concatenate([dst, without_loop])
     degree = np.maximum(np.bincount(dst, minlength=case.n_dst), 1).astype(np.float64)
     scale = (1 / root(degree))[src] * (1 / root(degree))[dst]
     total = np.zeros(case.x.shape)
@@ -71,14 +71,14 @@ for _name, (_op, _run) in LAYERS.items():
     DRAWN.append(Mutant(f"{_op}: {_name}", _op, "certified", _run))
 
 
-def sage(case, own="root.weight", near="neighbour.weight", itself=False, transposed=False):
+def sage(case, root="root.weight", near="neighbour.weight", itself=False, transposed=False):
     state, edges = case.parameters, Sparse(case)
     own_x = case.x_dst if "x_dst" in case.arrays else case.x
     total = edges.into(edges.dst, edges.n_dst, case.x[edges.src].astype(np.float64))
     count = np.maximum(np.bincount(case.dst, minlength=case.n_dst), 1)
     if itself:
         total, count = total + own_x, np.bincount(case.dst, minlength=case.n_dst) + 1
-    w_own, w_near = state[own], state[near]
+    w_own, w_near = state[root], state[near]
     if transposed and w_near.shape[0] == w_near.shape[1]:
         w_near = w_near.T
     return (own_x @ w_own + state["root.bias"] + (total / count[:, None]) @ w_near).astype(case.dtype)
@@ -98,9 +98,9 @@ def rgcn(case, relation=lambda r, n: r, transposed=False, over_all=False):
     own_x = case.x_dst if "x_dst" in case.arrays else case.x
     out = own_x.astype(np.float64) @ state["root.weight"] + state["bias"]
     for k in range(c.shape[0]):
-        kept = r == k
-        total = summed(case, edges, case.x[edges.src].astype(np.float64), kept)
-        count = np.bincount(case.dst if over_all else case.dst[kept], minlength=case.n_dst)
+        selected = r == k
+        total = summed(case, edges, case.x[edges.src].astype(np.float64), selected)
+        count = np.bincount(case.dst if over_all else case.dst[selected], minlength=case.n_dst)
         out = out + total / np.maximum(count, 1)[:, None] @ np.tensordot(c[k], bases, 1)
     return out.astype(case.dtype)
 
@@ -152,11 +152,11 @@ def modulo_bias(case):
     def picked(row):
         if len(row) <= case.k:
             return row
-        found: list = []
-        while len(found) < case.k:
+        chosen: list = []
+        while len(chosen) < case.k:
             place = int(rng.integers(0, 8)) % len(row)
-            found += [place] if place not in found else []
-        return row[found]
+            chosen += [place] if place not in chosen else []
+        return row[chosen]
 
     return _joined([picked(row) for row in _rows(case)])
 

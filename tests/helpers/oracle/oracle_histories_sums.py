@@ -1,4 +1,4 @@
-"""Drawn bugs of sums over edges: columns, edges and rows that are lost, and state between calls."""
+"""Drawn bugs of sums over edges: lost columns, edges and rows, and state that remains between calls."""
 
 import numpy as np
 
@@ -12,21 +12,21 @@ GITHUB = "https://github.com"
 
 
 def places(case):
-    """(n_edges,) the place of each edge in its row."""
+    """Return the position of each edge in its row, shape (n_edges,)."""
     place = np.empty(case.n_edges, np.int64)
     place[case.eid] = np.arange(case.n_edges) - case.indptr.astype(np.int64)[case.dst[case.eid]]
     return place
 
 
 def positions(case):
-    """(n_edges,) the place of each edge in CSR."""
+    """Return the position of each edge in CSR order, shape (n_edges,)."""
     position = np.empty(case.n_edges, np.int64)
     position[case.eid] = np.arange(case.n_edges)
     return position
 
 
 def of_row(case):
-    """(n_edges,) the degree of the row that each edge goes into."""
+    """Return the degree of each edge's destination, shape (n_edges,)."""
     return np.bincount(case.dst, minlength=case.n_dst)[case.dst]
 
 
@@ -79,8 +79,8 @@ for _name in ("vectors of 4, and no tail", "the last vector of 8 is taken for a 
 @drawn("spmm", name="the backward instance of width 256 alone", backward=True,
        link=f"{GITHUB}/NVIDIA/TransformerEngine/issues/3216")
 def backward_256(case, g):
-    found = right.spmm_vjp(case, g)
-    return {"x": found["x"] * 5} if g.shape[1] == 256 else found
+    gradients = right.spmm_vjp(case, g)
+    return {"x": gradients["x"] * 5} if g.shape[1] == 256 else gradients
 
 
 @drawn("spmm", name="a masked load reads on into the next row", link=f"{GITHUB}/triton-lang/triton/issues/435")
@@ -103,7 +103,7 @@ def strides(case):
     return np.ascontiguousarray(flat.reshape(n, wider)[:, :width])
 
 
-# ---- edges that are lost, and rows that are not written: kept(case) gives those that count
+# ---- edges that are lost, and rows that are not written: selected(case) gives those that count
 
 EDGES = {
     "a warp takes the first 32 edges of a row": lambda c: places(c) < 32,
@@ -136,15 +136,15 @@ EDGES = {
 EDGE_LINKS = {"a grid of 65,535 rows": f"{GITHUB}/PaddlePaddle/Paddle/pull/43722",
               "what a row has beyond its first chunk of 128": f"{GITHUB}/pytorch/FBGEMM/pull/6259",
               "element offsets of x in 15 bits": f"{GITHUB}/rusty1s/pytorch_scatter/pull/303"}
-for _name, _kept in EDGES.items():
+for _name, _selected in EDGES.items():
     drawn("spmm", name=f"edges: {_name}", link=EDGE_LINKS.get(_name, ""))(
-        lambda case, kept=_kept: summed(case, Sparse(case), case.x[case.src], kept(case)))
+        lambda case, selected=_selected: summed(case, Sparse(case), case.x[case.src], selected(case)))
 
 
 @drawn("spmm", name="the edge at the border of two chunks of 64 counts twice")
 def carried_twice(case):
-    kept = np.flatnonzero((positions(case) % 64 == 63) & (positions(case) < case.n_edges - 1))
-    return summed(case, Sparse(case), case.x[case.src]) + summed(case, Sparse(case), case.x[case.src], kept)
+    carried = np.flatnonzero((positions(case) % 64 == 63) & (positions(case) < case.n_edges - 1))
+    return summed(case, Sparse(case), case.x[case.src]) + summed(case, Sparse(case), case.x[case.src], carried)
 
 
 @drawn("spmm", name="the accumulator is not cleared after a row that is empty",
@@ -182,8 +182,8 @@ def taken_sorted(case):
 
 @drawn("spmm", name="edges from a node to itself count twice, as undirected ones")
 def loops_twice(case):
-    own = case.src == case.dst
-    return summed(case, Sparse(case), case.x[case.src]) + summed(case, Sparse(case), case.x[case.src], own)
+    is_loop = case.src == case.dst
+    return summed(case, Sparse(case), case.x[case.src]) + summed(case, Sparse(case), case.x[case.src], is_loop)
 
 
 @drawn("spmm", name="sums in fixed point of 16 bits", link=f"{GITHUB}/openvinotoolkit/openvino/pull/36499")
@@ -231,22 +231,22 @@ def one_buffer(case):
 @drawn("spmm", "repeat", name="a race that loses an edge in every fifth call")
 def fifth(case, calls=[0]):  # noqa: B006 (the state of the race)
     calls[0] += 1
-    kept = slice(0, case.n_edges - (calls[0] % 5 == 0)) if case.n_edges else slice(None)
-    return summed(case, Sparse(case), case.x[case.src], kept)
+    selected = slice(0, case.n_edges - (calls[0] % 5 == 0)) if case.n_edges else slice(None)
+    return summed(case, Sparse(case), case.x[case.src], selected)
 
 
 @drawn("spmm", "repeat", name="a race that loses an edge in one call of 500")
 def seldom(case, calls=[0]):  # noqa: B006 (the state of the race)
     calls[0] += 1
-    kept = slice(0, case.n_edges - (calls[0] % 500 == 250)) if case.n_edges else slice(None)
-    return summed(case, Sparse(case), case.x[case.src], kept)
+    selected = slice(0, case.n_edges - (calls[0] % 500 == 250)) if case.n_edges else slice(None)
+    return summed(case, Sparse(case), case.x[case.src], selected)
 
 
 @drawn("spmm", backward=True, name="the incoming gradient is written to", link=f"{GITHUB}/NVIDIA/apex/issues/1430")
 def writes_cotangent(case, g):
-    found = right.spmm_vjp(case, g)
+    gradients = right.spmm_vjp(case, g)
     g *= 2
-    return found
+    return gradients
 
 
 @drawn("spmm", name="arrays that are not contiguous are read as if they were", link=f"{DGL}/issues/6049")

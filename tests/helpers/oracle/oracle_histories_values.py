@@ -24,15 +24,15 @@ def skips_zero(case):
 
 @drawn("spmm", weighted=True, backward=True, name="the gradient of a weight that is 0 is 0")
 def pruned_gradient(case, g):
-    found = right.spmm_vjp(case, g)
-    return {**found, "weight": np.where(case.weight == 0, 0, found["weight"]).astype(g.dtype)}
+    gradients = right.spmm_vjp(case, g)
+    return {**gradients, "weight": np.where(case.weight == 0, 0, gradients["weight"]).astype(g.dtype)}
 
 
 @drawn("spmm", weighted=True, reduce="max", name="edges of weight 0 take no part in a maximum")
 def maxima_skip_zero(case):
     top = np.full((case.n_dst, case.x.shape[1]), -np.inf, case.dtype)
-    kept = case.weight != 0
-    np.maximum.at(top, case.dst[kept], (case.x[case.src] * case.weight[:, None])[kept])
+    nonzero = case.weight != 0
+    np.maximum.at(top, case.dst[nonzero], (case.x[case.src] * case.weight[:, None])[nonzero])
     return np.where(np.isneginf(top), 0, top).astype(case.dtype)
 
 
@@ -77,10 +77,10 @@ def transposed_weights(case, g):
 @drawn("spmm", weighted=True, backward=True, name="edges that are there twice share one gradient of weights",
        link=f"{GITHUB}/pytorch/pytorch/pull/92979")
 def shared_gradient(case, g):
-    found = right.spmm_vjp(case, g)
+    gradients = right.spmm_vjp(case, g)
     _, back = np.unique(np.stack([case.dst, case.src]), axis=1, return_inverse=True)
-    total = np.bincount(back.ravel(), found["weight"].astype(np.float64), case.n_edges) if case.n_edges else back
-    return {**found, "weight": total[back.ravel()].astype(g.dtype)}
+    total = np.bincount(back.ravel(), gradients["weight"].astype(np.float64), case.n_edges) if case.n_edges else back
+    return {**gradients, "weight": total[back.ravel()].astype(g.dtype)}
 
 
 @drawn("spmm", weighted=True, backward=True, name="the gradient of weights is of the first column")
@@ -141,10 +141,10 @@ def infinite_root(case):
 # ---- maxima
 
 
-def maxima(case, start=-np.inf, rows=None, kept=slice(None)):
+def maxima(case, start=-np.inf, rows=None, selected=slice(None)):
     rows = case.x[case.src] if rows is None else rows
     top = np.full((case.n_dst, case.x.shape[1]), start, case.dtype)
-    np.maximum.at(top, case.dst[kept], rows[kept])
+    np.maximum.at(top, case.dst[selected], rows[selected])
     return np.where(wide(np.bincount(case.dst, minlength=case.n_dst) == 0, top), 0, top).astype(case.dtype)
 
 
@@ -205,25 +205,25 @@ def weight_after(case):
 @drawn("spmm", reduce="max", backward=True, name="the winner of the first column wins all columns")
 def one_winner(case, g):
     edges = Sparse(case)
-    kept = right.winners(case, edges, case.x)[:, :1]
-    return {"x": edges.into(edges.src, edges.n_src, g[edges.dst] * kept)}
+    first_column = right.winners(case, edges, case.x)[:, :1]
+    return {"x": edges.into(edges.src, edges.n_src, g[edges.dst] * first_column)}
 
 
 @drawn("spmm", reduce="max", backward=True, name="the gradient of a row without edges goes to the last source")
 def minus_one(case, g):
-    found = right.spmm_vjp(case, g)["x"]
+    dx = right.spmm_vjp(case, g)["x"]
     empty = np.bincount(case.dst, minlength=case.n_dst) == 0
-    if len(found):
-        found[-1] += g[empty].sum(0, dtype=g.dtype)
-    return {"x": found}
+    if len(dx):
+        dx[-1] += g[empty].sum(0, dtype=g.dtype)
+    return {"x": dx}
 
 
 @drawn("spmm", reduce="max", backward=True, name="of a source that wins in two rows one gradient is kept")
 def overwritten(case, g):
     edges = Sparse(case)
-    kept, out = right.winners(case, edges, case.x), np.zeros_like(case.x)
-    for e in np.flatnonzero(kept.any(1)):
-        out[edges.src[e]] = np.where(kept[e] > 0, g[edges.dst[e]], out[edges.src[e]])
+    winner, out = right.winners(case, edges, case.x), np.zeros_like(case.x)
+    for e in np.flatnonzero(winner.any(1)):
+        out[edges.src[e]] = np.where(winner[e] > 0, g[edges.dst[e]], out[edges.src[e]])
     return {"x": out}
 
 
@@ -250,13 +250,13 @@ def shared_ties(case, g):
 @drawn("spmm", reduce="max", backward=True, name="the winner's number is kept in int8")
 def short_winner(case, g):
     edges = Sparse(case)
-    kept = right.winners(case, edges, case.x) * (edges.src < 128)[:, None]
-    return {"x": edges.into(edges.src, edges.n_src, g[edges.dst] * kept.astype(g.dtype))}
+    winner = right.winners(case, edges, case.x) * (edges.src < 128)[:, None]
+    return {"x": edges.into(edges.src, edges.n_src, g[edges.dst] * winner.astype(g.dtype))}
 
 
 @drawn("spmm", reduce="max", backward=True, name="a gradient of 0 / 0 where nothing won",
        link=f"{GITHUB}/pytorch/pytorch/pull/169263")
 def nan_gradient(case, g):
-    found = right.spmm_vjp(case, g)["x"]
-    found[np.bincount(case.src, minlength=case.n_src) == 0] = np.nan
-    return {"x": found}
+    dx = right.spmm_vjp(case, g)["x"]
+    dx[np.bincount(case.src, minlength=case.n_src) == 0] = np.nan
+    return {"x": dx}

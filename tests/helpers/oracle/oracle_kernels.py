@@ -1,10 +1,12 @@
-"""Correct operations in NumPy, in the dtype of the case, which sum edges in an order of one's choice: what the mutants are defects of."""
+"""Right operations in NumPy, in the dtype of the case, with edges summed in a chosen order; the mutants are defects of
+these.
+"""
 
 import numpy as np
 
 
 class Sparse:
-    """The edges of a case in an order; sums of rows over them."""
+    """The edges of a case in a chosen order, with sums of rows over them."""
 
     def __init__(self, case, order=None):
         self.src, self.dst = case.src, case.dst
@@ -12,20 +14,20 @@ class Sparse:
         self.n_src, self.n_dst = case.n_src, case.n_dst
 
     def into(self, index, n, rows):
-        """(n, ...) the sums of the edges' rows, one added after the other in the order."""
+        """Return sums of the edges' rows, shape (n, ...), added one at a time in the order."""
         out = np.zeros((n, *rows.shape[1:]), rows.dtype)
         np.add.at(out, index[self.order], rows[self.order])
         return out
 
     def greatest(self, rows):
-        """(n_dst, ...) maxima, -Inf where there is no edge."""
+        """Return the maximum of each row, shape (n_dst, ...); -Inf for a row without edges."""
         out = np.full((self.n_dst, *rows.shape[1:]), -np.inf, rows.dtype)
         np.maximum.at(out, self.dst, rows)
         return out
 
 
 def wide(value, like):
-    """One number a row, to be broadcast with the rows of `like`."""
+    """Return one number for each row in a shape that broadcasts with the rows of `like`."""
     return value.reshape(value.shape + (1,) * (like.ndim - value.ndim))
 
 
@@ -39,7 +41,7 @@ def messages(case, edges, x):
 
 
 def scale(case, edges):
-    """What a mean or a symmetric sum multiplies each edge's message by; None of a sum."""
+    """Return the factor of each edge's message in a mean or a symmetric sum; None for a sum."""
     if case.reduce == "mean":
         return (1 / degrees(case, edges.dst, edges.n_dst)).astype(case.dtype)[edges.dst]
     if case.reduce == "sym":
@@ -64,10 +66,10 @@ def spmm_vjp(case, g, order=None):
         return {"x": edges.into(edges.src, edges.n_src, g[edges.dst] * winners(case, edges, x))}
     by_edge = scale(case, edges)
     rows = g[edges.dst] if by_edge is None else g[edges.dst] * wide(by_edge, g)
-    found = {"x": edges.into(edges.src, edges.n_src, messages_back(case, rows))}
+    gradients = {"x": edges.into(edges.src, edges.n_src, messages_back(case, rows))}
     if "weight" in case.arrays:
-        found["weight"] = (rows * x[edges.src]).sum(1, dtype=rows.dtype)
-    return found
+        gradients["weight"] = (rows * x[edges.src]).sum(1, dtype=rows.dtype)
+    return gradients
 
 
 def messages_back(case, rows):
@@ -75,7 +77,7 @@ def messages_back(case, rows):
 
 
 def extremum(case, edges, x):
-    """Maxima (or minima) of rows over the edges, 0 where there is none; and the messages with their sign."""
+    """Return maxima or minima over the edges, 0 for a row without edges; and the messages, with sign."""
     sign = x.dtype.type(-1 if case.reduce == "min" else 1)
     rows = sign * messages(case, edges, x)
     top = edges.greatest(rows)
@@ -84,7 +86,10 @@ def extremum(case, edges, x):
 
 
 def winners(case, edges, x, all_of=False):
-    """(n_edges, width) 1 at the edge that a maximum comes from: of several the one of the lowest source, then the first."""
+    """Return 1 at the edge that each maximum comes from, else 0, shape (n_edges, width).
+
+    Ties go to the edge of the lowest source, then to the first edge.
+    """
     _, rows, top = extremum(case, edges, x)
     ties = rows == top[edges.dst]
     if all_of:

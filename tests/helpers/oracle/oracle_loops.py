@@ -1,6 +1,8 @@
-"""Layers as plain loops over nodes and edges, each library's names and habits written out, to test the oracle's formulas.
+"""Layers as plain loops over nodes and edges, with each library's conventions written out, to test the oracle's
+formulas.
 
-Written in functions of complex numbers too: the imaginary part at x + 1e-30 i v is the derivative along v, without cancellation.
+The loops take complex numbers, too: the imaginary part of the result at x + 1e-30 i v is the derivative along v,
+without cancellation.
 """
 
 import numpy as np
@@ -17,7 +19,7 @@ def leaky(x, slope):
 
 
 def in_edges(edges, habit):
-    """For each row its edges as (source, number of the edge or None for a loop of weight 1)."""
+    """Return for each row its edges as (source, edge number); the number is None for an added self loop of weight 1."""
     rows = [[] for _ in range(edges.n_dst)]
     loop = {}
     for e, (j, i) in enumerate(zip(edges.src, edges.dst)):
@@ -32,7 +34,7 @@ def in_edges(edges, habit):
 
 
 def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
-    """Of a source without in-edges PyG's root of the degree is 0, others' 1."""
+    """Return GCN; for a source without in-edges PyG's degree^-1/2 is 0, in other dialects 1."""
     w, b = {"paper": lambda: (s["linear.weight"], s["bias"]), "dgl": lambda: (s["weight"], s["bias"]),
             "pyg": lambda: (s["lin.weight"].T, s["bias"])}[dialect]()  # fmt: skip
     rows = in_edges(edges, habit or LOOPS[dialect])
@@ -51,7 +53,7 @@ def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
 
 
 def sage(s, x, edges, dialect, pool):
-    """One of a row's greatest entries, the lowest source, gives its gradient; ties have tests of their own."""
+    """Return SAGE; a maximum has the gradient of the lowest source among its winners."""
     names = {"paper": ("root.weight", "root.bias", "neighbour.weight", "pool.weight", "pool.bias"),
              "dgl": ("fc_self.weight", "fc_self.bias", "fc_neigh.weight", "fc_pool.weight", "fc_pool.bias"),
              "pyg": ("lin_r.weight", "lin_l.bias", "lin_l.weight", "lin.weight", "lin.bias")}[dialect]  # fmt: skip
@@ -75,7 +77,7 @@ def softmax(scores):
 
 
 def attended(z, score, edges, dialect):
-    """(n_dst, n_heads, n_feat)."""
+    """Return the attended values, shape (n_dst, n_heads, n_feat)."""
     out = np.zeros((edges.n_dst, *z.shape[1:]), z.dtype)
     for i, row in enumerate(in_edges(edges, LOOPS[dialect])):
         for h in range(z.shape[1] if row else 0):
@@ -107,7 +109,11 @@ def gatv2(s, x, edges, dialect, slope=0.2, residual=False):
 
 
 def finish(out, s, x, dialect, residual):
-    """Residual and bias: DGL's bias is in the residual's projection, its heads stay an axis; PyG always projects; ours if widths differ."""
+    """Return the heads with residual and bias.
+
+    DGL's bias is in the residual's projection, and its heads stay an axis. PyG always projects; the paper's layer does
+    if the widths differ.
+    """
     n, n_heads, n_feat = out.shape
     if dialect == "dgl":
         projection = s["res_fc.weight"].T if "res_fc.weight" in s else 0

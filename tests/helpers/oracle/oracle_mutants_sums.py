@@ -1,4 +1,4 @@
-"""Planted bugs and real ones of sums, means, and the largest and smallest: what `oracle_mutants` says."""
+"""Planted and real bugs of sums, means, maxima and minima; see `planted_mutants`."""
 
 import numpy as np
 
@@ -64,8 +64,8 @@ def a_padding_column_leaks(case):
 @planted("spmm", name="int32 overflow of edge times width (as int8)")
 def overflow(case):
     edges, rows = Sparse(case), case.x[case.src]
-    kept = np.arange(len(rows)) * rows.shape[1] < 128
-    return summed(case, edges, rows, kept)
+    selected = np.arange(len(rows)) * rows.shape[1] < 128
+    return summed(case, edges, rows, selected)
 
 
 @planted("spmm", link=f"{DGL}/issues/3766", name="edges above int: the kernel does nothing (edges above 100)")
@@ -228,9 +228,9 @@ def infinite(case):
 def relations(case):
     half = np.arange(case.n_edges) < case.n_edges // 2
     parts = []
-    for kept in (half, ~half):
+    for selected in (half, ~half):
         top = np.full((case.n_dst, case.x.shape[1]), -np.inf, case.dtype)
-        np.maximum.at(top, case.dst[kept], case.x[case.src][kept])
+        np.maximum.at(top, case.dst[selected], case.x[case.src][selected])
         parts.append(np.where(np.isinf(top), 0, top).astype(case.dtype))
     return np.maximum(*parts)
 
@@ -255,7 +255,7 @@ def ties_are_counted_twice(case, g):
          link="https://github.com/IntelLabs/SAR")
 def parts_that_tie(case, g):
     edges, x = Sparse(case), case.x
-    ties, found = right.winners(case, edges, x, all_of=True), np.zeros_like(case.x)
+    ties, dx = right.winners(case, edges, x, all_of=True), np.zeros_like(case.x)
     for part in (case.src % 2 == 0, case.src % 2 == 1):  # the first of each part
         first = np.zeros_like(ties)
         seen: set = set()
@@ -263,8 +263,8 @@ def parts_that_tie(case, g):
             for c in np.flatnonzero(ties[e]):
                 first[e, c] = (edges.dst[e], c) not in seen
                 seen.add((edges.dst[e], c))
-        found += edges.into(edges.src, edges.n_src, g[edges.dst] * first)
-    return {"x": found}
+        dx += edges.into(edges.src, edges.n_src, g[edges.dst] * first)
+    return {"x": dx}
 
 
 @planted("spmm", reduce="max", backward=True)

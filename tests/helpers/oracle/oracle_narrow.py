@@ -17,29 +17,33 @@ def nearest(rows):
     return rounded(rows, "bfloat16")
 
 
-def given(case, names, row):
+def narrow_inputs(case, names, row):
     return replace(case, arrays=case.arrays | {name: row(case.arrays[name]) for name in {*names} & {*case.arrays}})
 
 
 def spmm(case, order=None, row=nearest):
-    return right.spmm(given(case, "x", row), order)
+    return right.spmm(narrow_inputs(case, "x", row), order)
 
 
 def spmm_vjp(case, g, order=None, row=nearest, scaled=None):
-    """`scaled` is the rows of g, times the scale, that edges gather; of a maximum one edge takes g, not rounded."""
+    """Return the gradients of an spmm over narrow rows.
+
+    `scaled` returns the rows that edges gather: rows of g times the destination's scale. For a maximum, the winning
+    edge takes g unrounded.
+    """
     if case.reduce in ("max", "min"):
-        return right.spmm_vjp(given(case, "x", row), g, order)
+        return right.spmm_vjp(narrow_inputs(case, "x", row), g, order)
     scale = 1 / right.degrees(case, case.dst, case.n_dst)[:, None] if case.reduce == "mean" else case.dtype.type(1)
     total = replace(case, attributes={**case.attributes, "reduce": "sum"})
-    return right.spmm_vjp(given(total, "x", row), row(g * scale) if scaled is None else scaled(g, scale), order)
+    return right.spmm_vjp(narrow_inputs(total, "x", row), row(g * scale) if scaled is None else scaled(g, scale), order)
 
 
 def gat(case, order=None, row=nearest):
-    return right.gat(given(case, "z", row), order)
+    return right.gat(narrow_inputs(case, "z", row), order)
 
 
 def gat_vjp(case, g, order=None, row=nearest):
-    return right.gat_vjp(given(case, "z", row), row(g), order)
+    return right.gat_vjp(narrow_inputs(case, "z", row), row(g), order)
 
 
 KERNELS = {"spmm": (spmm, spmm_vjp), "attention": (gat, gat_vjp)}
@@ -63,7 +67,7 @@ def as_given(rows):
 
 
 def narrow_sums(case):
-    """Every partial sum is a bfloat16."""
+    """Return sums whose every partial sum is rounded to bfloat16."""
     out = np.zeros((case.n_dst, *case.x.shape[1:]), np.float32)
     for j, i in zip(case.src, case.dst):
         out[i] = nearest(out[i] + nearest(case.x[j]))
@@ -82,27 +86,27 @@ def narrow_coefficients(case):
 
 
 def narrow_parts(case, g):
-    """Sums of a part of the edges are rounded, as where they travelled so."""
-    parts = [given(case, "x", nearest).edges.select(np.arange(k, case.n_edges, 2)) for k in range(2)]
-    found = [spmm_vjp(replace(case, edges=part), g)["x"] for part in parts]
-    return {"x": nearest(found[0]) + nearest(found[1])}
+    """Return a gradient whose partial sums over parts of the edges are rounded, as if ranks sent them in bfloat16."""
+    parts = [narrow_inputs(case, "x", nearest).edges.select(np.arange(k, case.n_edges, 2)) for k in range(2)]
+    gradients = [spmm_vjp(replace(case, edges=part), g)["x"] for part in parts]
+    return {"x": nearest(gradients[0]) + nearest(gradients[1])}
 
 
 def other_delta(case, g):
-    """Delta of a gradient that is not rounded: el's and er's are of two gradients, mixed."""
-    edges, found = Sparse(case), gat_vjp(case, g)
+    """Return GAT's gradient with delta computed from the unrounded gradient of the output."""
+    edges, gradients = Sparse(case), gat_vjp(case, g)
     lost = ((g - nearest(g)) * gat(case)).sum(2)
     p = right.softmax_of(edges, right.gat_scores(case, edges))
     raw = case.el[edges.src] + case.er[edges.dst]
     off = p * lost[edges.dst] * np.where(raw > 0, 1, case.slope).astype(np.float32)
-    return found | {"er": found["er"] - edges.into(edges.dst, edges.n_dst, off)}
+    return gradients | {"er": gradients["er"] - edges.into(edges.dst, edges.n_dst, off)}
 
 
 def _mutants():
     def mutant(name, op="spmm", level="certified", run=None, vjp=None, **attributes):
         usual = KERNELS[op]
-        told = f"rows of bfloat16: {name}"
-        return Mutant(told, op, level, run or usual[0], vjp or usual[1], {**attributes, **DTYPE})
+        label = f"rows of bfloat16: {name}"
+        return Mutant(label, op, level, run or usual[0], vjp or usual[1], {**attributes, **DTYPE})
 
     yield from (mutant(f"{how.__name__} in {op}", op, run=partial(KERNELS[op][0], row=how))
                 for how in (truncated, halves_up, as_given) for op in KERNELS)
@@ -112,7 +116,7 @@ def _mutants():
     yield mutant("the result is too", run=lambda case: nearest(spmm(case)))
     yield mutant("messages are too", run=narrow_messages, weighted=True)
     yield mutant("a maximum is of rows that are not", run=right.spmm, reduce="max")
-    yield mutant("scores are too", "attention", run=lambda case: gat(given(case, ("el", "er"), nearest)))
+    yield mutant("scores are too", "attention", run=lambda case: gat(narrow_inputs(case, ("el", "er"), nearest)))
     yield mutant("coefficients are too", "attention", run=narrow_coefficients)
     yield mutant("twice, before and after the scale", reduce="mean",
                  vjp=partial(spmm_vjp, scaled=lambda g, scale: nearest(nearest(g) * scale)))

@@ -1,4 +1,4 @@
-"""What a planted bug is, and how one is registered."""
+"""`Mutant`, a planted bug, and the decorator that registers one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,11 +15,14 @@ class Mutant:
 
     Attributes
     ----------
-    op, attributes : as of `check`; with op "ranks" `run` is for `check_ranks`
+    op, attributes
+        As of `check`. If `op` is "ranks", `run` is for `check_ranks`.
     level : str
-        "probe", "certified" or "repeat": the lowest level that must catch it; "ranks" of `check_ranks`; "sampling" of a sampler.
+        Lowest level that must catch the bug: "probe", "certified" or "repeat"; "ranks" for `check_ranks`, "sampling"
+        for a
+        sampler.
     link, upstream : str
-        Of a real bug: where it was told, and what is known of the tests that were there.
+        For a real bug: its report, and what is known about the tests that missed it.
     """
 
     name: str
@@ -33,16 +36,18 @@ class Mutant:
 
 
 def planting(mutants):
-    """What registers functions in a list."""
+    """Return a decorator factory that registers functions in a list."""
 
     def planted(of, level="probe", /, name=None, backward=False, link="", upstream="", **attributes):
-        """Register a function as the defective `run`, or `vjp` where `backward`, the other being right."""
+        """Register a function as the defective `run`, or with `backward` as the defective `vjp`; the other one is
+        right.
+        """
 
         def register(function):
             run, vjp = right.KERNELS.get(of, (None, None))
             pair = (run, function) if backward else (function, vjp)
-            told = name or function.__name__.replace("_", " ")
-            mutants.append(Mutant(told, of, level, *pair, attributes, link, upstream or "not tried"))
+            label = name or function.__name__.replace("_", " ")
+            mutants.append(Mutant(label, of, level, *pair, attributes, link, upstream or "not tried"))
             return function
 
         return register
@@ -53,8 +58,8 @@ def planting(mutants):
 PYG, DGL = "https://github.com/pyg-team/pytorch_geometric", "https://github.com/dmlc/dgl"
 
 
-def summed(case, edges, rows, kept=slice(None)):
-    """Sums over the edges that are kept."""
+def summed(case, edges, rows, selected=slice(None)):
+    """Return sums over the selected edges."""
     out = np.zeros((edges.n_dst, *rows.shape[1:]), rows.dtype)
-    np.add.at(out, edges.dst[kept], rows[kept])
+    np.add.at(out, edges.dst[selected], rows[selected])
     return out

@@ -1,7 +1,7 @@
-"""Planted bugs and real ones: correct kernels with one defect each, and the level that must catch it.
+"""Planted and real bugs: right kernels with one defect each, and the level that must catch it.
 
-A real bug is reproduced by its mechanism; `link` leads to the thread. All were in merged code, so the tests of that day let them through;
-`upstream` says why where the thread tells.
+A real bug reproduces the mechanism of its report, which `link` leads to. All of them were in merged code, so the tests
+of that day missed them; `upstream` has the reason if the report names one.
 """
 
 import numpy as np
@@ -100,8 +100,8 @@ def both_ends_are_sources(case):
 
 @planted("sddmm", backward=True)
 def the_gradients_are_swapped(case, g):
-    found = right.sddmm_vjp(case, g)
-    return {"x": found["y"], "y": found["x"]} if case.n_src == case.n_dst else found
+    gradients = right.sddmm_vjp(case, g)
+    return {"x": gradients["y"], "y": gradients["x"]} if case.n_src == case.n_dst else gradients
 
 
 # ---- attention
@@ -183,13 +183,13 @@ def picks_repeat_without_replacement(case):
 _GCN = {"norm": "none", "self_loops": "none", "bias": False}
 
 
-def on_ranks(parts, features=None, kept=None, reduced=lambda grads, rank: sum(grads)):
-    """Right, but for what is replaced: the features that ranks see, the edges that they keep, how the parameter's gradient is reduced."""
+def on_ranks(parts, features=None, selected=None, reduced=lambda grads, rank: sum(grads)):
+    """Return right results of ranks, except for replaced parts: features that ranks see, selected edges, the reduction."""
     weight, n = parts[0].state["linear.weight"], parts[0].n_nodes
     x = whole(parts) if features is None else features(parts)
     dx, grads, outs = np.zeros((n, weight.shape[0]), weight.dtype), [], []
     for part in parts:
-        keep = slice(None) if kept is None else kept(part)
+        keep = slice(None) if selected is None else selected(part)
         local = np.searchsorted(part.ids, part.dst[keep])
         total = np.zeros((len(part.ids), weight.shape[0]), weight.dtype)
         np.add.at(total, local, x[part.src[keep]])
@@ -248,18 +248,18 @@ def unshuffled(parts):
 
 @ranks("nodes and edges are dropped when parts are made", f"{DGL}/issues/3165")
 def dropped(parts):
-    return on_ranks(parts, kept=lambda part: np.arange(len(part.src) - (part.rank > 0 and len(part.src) > 0)))
+    return on_ranks(parts, selected=lambda part: np.arange(len(part.src) - (part.rank > 0 and len(part.src) > 0)))
 
 
 @ranks("edges from other ranks are lost")
 def cut_edges(parts):
-    return on_ranks(parts, kept=lambda part: np.flatnonzero(part.owner[part.src] == part.rank))
+    return on_ranks(parts, selected=lambda part: np.flatnonzero(part.owner[part.src] == part.rank))
 
 
 @ranks("rows stand in another order")
 def permuted(parts):
-    found = on_ranks(parts)
-    return [{**result, "out": result["out"][::-1]} for result in found]
+    results = on_ranks(parts)
+    return [{**result, "out": result["out"][::-1]} for result in results]
 
 
 @ranks("a sum where the ranks' results are averaged")

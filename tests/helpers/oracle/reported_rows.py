@@ -1,4 +1,4 @@
-"""Bugs that were reported for softmax, attention, layers and samplers, drawn before the graphs and values of the corpus were looked at."""
+"""Bugs reported for softmax, attention, layers and samplers, drawn before the corpus was looked at."""
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def all_masked(case):
 
 
 def softmax_back(delta):
-    """Return a gradient of softmax of which `delta(edges, p, g)` is subtracted from g."""
+    """Return a gradient of softmax that subtracts `delta(edges, p, g)` from g."""
 
     def vjp(case, g):
         edges = Sparse(case)
@@ -105,9 +105,9 @@ reported("softmax", name="the gradient is the diagonal of the Jacobian", backwar
 @reported("softmax", name="the gradient of the last rows, behind blocks of 32, is 0", backward=True,
           link=f"{GITHUB}/tenstorrent/tt-metal/issues/53208")
 def whole_blocks(case, g):
-    found = right.softmax_vjp(case, g)["scores"]
+    d_scores = right.softmax_vjp(case, g)["scores"]
     behind = (case.n_dst >= 32) & (case.dst >= case.n_dst // 32 * 32)
-    return {"scores": np.where(behind[:, None], 0, found).astype(case.dtype)}
+    return {"scores": np.where(behind[:, None], 0, d_scores).astype(case.dtype)}
 
 
 # ---- attention
@@ -125,7 +125,7 @@ def unmasked_maximum(case):
 
 
 def gat_back(positive):
-    """Return the gradient of GAT whose slope is applied where `positive(raw, score)` is False."""
+    """Return a gradient of GAT that applies the slope if `positive(raw, score)` is False."""
 
     def vjp(case, g):
         edges, z = Sparse(case), case.z
@@ -223,7 +223,7 @@ def sampled(case, pick):
 
 
 def floyd(rng, n, k):
-    """Return k of n by Floyd's method, with a bound that is one too low."""
+    """Return k of n numbers by Floyd's method, with a bound that is one too low."""
     picked: list[int] = []
     for last in range(n - k, n):
         number = int(rng.integers(0, max(last, 1)))

@@ -1,4 +1,4 @@
-"""Bugs that were reported for kernels of sums, means and extrema, drawn before the graphs and values of the corpus were looked at."""
+"""Bugs reported for kernels of sums, means and extrema, drawn before the corpus was looked at."""
 
 import os
 
@@ -19,7 +19,9 @@ RACES = np.random.default_rng(0)
 
 
 def memory(array):
-    """Return the numbers of the array that owns the memory of `array`, in memory order, and the offset of `array` in it."""
+    """Return the elements of the array that owns the memory of `array`, in memory order, and the offset of `array` in
+    it.
+    """
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
@@ -28,7 +30,7 @@ def memory(array):
 
 
 def read(array, row_stride):
-    """Return what a kernel reads that takes columns to be contiguous; 0 stands for memory behind the array."""
+    """Return the values that a kernel reads if it takes columns to be contiguous; 0 stands for memory behind the array."""
     flat, offset = memory(array)
     inner = int(np.prod(array.shape[1:]))
     at = offset + np.arange(len(array))[:, None] * row_stride + np.arange(inner)
@@ -94,7 +96,7 @@ REPORTED.append(Mutant("the output is the workspace of the backward pass", "spmm
 
 
 def team():
-    """Return the number of threads that the pools of this process have now."""
+    """Return the number of threads that this process's pools have now."""
     return max([pool["num_threads"] for pool in threadpool_info()], default=1)
 
 
@@ -140,19 +142,19 @@ def cleared_late(case):
 
 
 def places(case):
-    """Return the place of each edge in its row, shape (n_edges,)."""
+    """Return the position of each edge in its row, shape (n_edges,)."""
     place = np.empty(case.n_edges, np.int64)
     place[case.eid] = np.arange(case.n_edges) - case.indptr.astype(np.int64)[case.dst[case.eid]]
     return place
 
 
 def degree_of(case):
-    """Return the degree of the row that each edge goes into, shape (n_edges,)."""
+    """Return the degree of each edge's destination, shape (n_edges,)."""
     return np.bincount(case.dst, minlength=case.n_dst)[case.dst]
 
 
 def one_after_the_other(case, rows, rounded):
-    """Return sums of each row's first 512 edges that are rounded after each addition, and of the rest."""
+    """Return the sums of each row's first 512 edges, rounded after each addition, and the sums of the others."""
     place = np.minimum(places(case), 512)
     order = np.argsort(place, kind="stable")
     cuts = np.searchsorted(place[order], np.arange(place.max(initial=-1) + 2))
@@ -168,7 +170,7 @@ HALF = {"dtype": "float16", "accumulate": "float32"}
 
 
 def half_sums(case):
-    """Sums in float16 of the partial sums of 1,024 edges, which are in float32."""
+    """Return sums in float16 of partial sums of 1,024 edges in float32."""
     chunk = places(case) // 1024
     names, group = np.unique(np.stack([case.dst, chunk]), axis=1, return_inverse=True)
     partial = np.zeros((names.shape[1], case.x.shape[1]), np.float32)
@@ -282,8 +284,8 @@ GRADIENTS = [np.ones(1 << 20, np.float32)]
 
 @reported("spmm", name="the gradient of no edges is not cleared", backward=True, link=f"{GITHUB}/tensorflow/tensorflow/issues/72785")
 def not_cleared(case, g):
-    found = right.spmm_vjp(case, g)["x"]
-    return {"x": found if case.n_edges else np.resize(GRADIENTS[0], found.shape).astype(found.dtype)}
+    dx = right.spmm_vjp(case, g)["x"]
+    return {"x": dx if case.n_edges else np.resize(GRADIENTS[0], dx.shape).astype(dx.dtype)}
 
 
 def without(out, columns):
@@ -310,8 +312,8 @@ def vlen_tail(case):
 @reported("sddmm", name="a tail is lost behind a multiple of the stages", link=f"{GITHUB}/NVIDIA/cutlass/issues/3536")
 def stages(case):
     width = case.x.shape[1]
-    kept = width // 16 * 16 if width > 16 and width // 16 % 3 == 0 else width
-    return (case.x[case.src] * case.y[case.dst])[:, :kept].sum(1, dtype=case.dtype)
+    n_columns = width // 16 * 16 if width > 16 and width // 16 % 3 == 0 else width
+    return (case.x[case.src] * case.y[case.dst])[:, :n_columns].sum(1, dtype=case.dtype)
 
 
 @reported("sddmm", name="dot products of more than 32 columns lose their tail", link=f"{GITHUB}/tile-ai/tilelang/issues/2605")
@@ -347,9 +349,9 @@ def no_loops(case):
 
 @reported("spmm", name="as many gradients as destinations are computed", backward=True, link=f"{GITHUB}/kokkos/kokkos-kernels/issues/402")
 def square_only(case, g):
-    found = right.spmm_vjp(case, g)["x"]
-    found[case.n_dst :] = 0
-    return {"x": found}
+    dx = right.spmm_vjp(case, g)["x"]
+    dx[case.n_dst :] = 0
+    return {"x": dx}
 
 
 @reported("spmm", name="no nodes are refused by a crash", link=f"{PYG}/pull/4222")

@@ -1,9 +1,9 @@
-"""Bounds hold for every correct evaluation, in whatever order; and they are not so wide that nothing exceeds them."""
+"""Error bounds hold for every right evaluation in any order, and they are not so wide that nothing exceeds them."""
 
 import numpy as np
 import pytest
 
-from sarlite.oracle.arithmetic import Bounded, Plain
+from sarlite.oracle.arithmetic import BoundArithmetic, FloatArithmetic
 from sarlite.oracle.edge_structure import EdgeList, Index
 from sarlite.oracle.expression import (
     constant,
@@ -26,7 +26,7 @@ EVALUATIONS = 50  # of each computation, in each order
 
 
 def edges_of(n=60, n_edges=700, seed=0):
-    """Rows of 0 to about 40 in-edges."""
+    """Return a random graph whose rows have 0 to about 40 in-edges."""
     rng = np.random.default_rng(seed)
     return EdgeList(rng.integers(0, n, n_edges), np.minimum(rng.geometric(0.06, n_edges), n) - 1, n, n)
 
@@ -35,7 +35,7 @@ def edges_of(n=60, n_edges=700, seed=0):
 
 
 def places(index, rng):
-    """The place of each entry in its row, shuffled."""
+    """Return a random position of each entry in its row."""
     order = rng.permutation(len(index.rows))
     order = order[np.argsort(index.rows[order], kind="stable")]
     place = np.empty(len(order), np.int64)
@@ -83,7 +83,9 @@ def every_order(index, seed=1):
 
 
 def online_attention(scores, values, index, rng):
-    """(sum of exp(s - m) v, sum of exp(s - m), m) with a running maximum, entry by entry; and parts joined at the end."""
+    """Return (sum of exp(s - m) v, sum of exp(s - m), m), computed with a running maximum, in parts that are joined at
+    the end.
+    """
     place, half = places(index, rng), rng.integers(0, 2, len(scores))
     states = []
     for part in (0, 1):
@@ -116,9 +118,9 @@ def spmm(reduce):
     x, w, src, dst = case.arrays["x"], case.arrays["weight"][:, None], edges.src, edges.dst
     d_in, d_out = (np.maximum(d, 1).astype(F)[:, None] for d in (edges.in_degrees, edges.out_degrees))
     norm = F(1) / np.sqrt(d_out[src] * d_in[dst])
-    number = reference.outputs(case, Bounded())["out"]
+    number = reference.outputs(case, BoundArithmetic())["out"]
     scattered = Reference("scatter").case(edges, width=4)
-    messages, of_scatter = scattered.arrays["messages"], Reference("scatter").outputs(scattered, Bounded())["out"]
+    messages, of_scatter = scattered.arrays["messages"], Reference("scatter").outputs(scattered, BoundArithmetic())["out"]
     for add in every_order(edges.by_dst):
         if reduce == "sum":
             yield add(w * x[src]), number
@@ -132,11 +134,11 @@ def spmm(reduce):
 
 
 def product():
-    """A (X W) + b and (A X) W + b."""
+    """Return A (X W) + b and (A X) W + b."""
     edges, rng = edges_of(), np.random.default_rng(3)
     arrays = {name: rng.standard_normal(shape).astype(F) for name, shape in (("x", (60, 9)), ("w", (9, 5)), ("b", (5,)))}
     v = {name: variable(name, array.shape) for name, array in arrays.items()}
-    number = evaluate({"out": propagate(v["x"], edges.by_src, edges.by_dst) @ v["w"] + v["b"]}, arrays, Bounded())["out"]
+    number = evaluate({"out": propagate(v["x"], edges.by_src, edges.by_dst) @ v["w"] + v["b"]}, arrays, BoundArithmetic())["out"]
     x, w, b = arrays.values()
     columns = Index(np.repeat(np.arange(60), 9), 60)
     for add in every_order(edges.by_dst):
@@ -155,7 +157,7 @@ def softmax():
     case = reference.case(edges, width=2)
     s = case.arrays["scores"] * F(10)
     case.arrays["scores"][:] = s
-    number, dst = reference.outputs(case, Bounded())["out"], edges.dst
+    number, dst = reference.outputs(case, BoundArithmetic())["out"], edges.dst
     for add in every_order(edges.by_dst):
         for shift in (s.max(), F(0)):
             e = np.exp(s - shift)
@@ -169,14 +171,16 @@ def softmax():
 
 
 def attention(what):
-    """Outputs and gradients of GAT's attention, with z summed online and the gradient of the softmax in both of its forms."""
+    """Return outputs and gradients of GAT's attention, with z summed online, and with both forms of the gradient of
+    softmax.
+    """
     edges, rng = edges_of(), np.random.default_rng(5)
     reference = Reference("attention", kind="gat", heads=2)
     case = reference.case(edges, width=3)
     z, el, er = (case.arrays[name] for name in ("z", "el", "er"))
     cotangents = reference.cotangents(case)
-    number, src, dst, g = reference.outputs(case, Bounded())["out"], edges.src, edges.dst, cotangents["out"]
-    numbers = reference.gradients(case, cotangents, Bounded())
+    number, src, dst, g = reference.outputs(case, BoundArithmetic())["out"], edges.src, edges.dst, cotangents["out"]
+    numbers = reference.gradients(case, cotangents, BoundArithmetic())
     raw = el[src] + er[dst]
     s = np.where(raw > 0, raw, F(0.2) * raw)
     out_of = edges.by_src
@@ -216,7 +220,7 @@ def test_correct_evaluations_stay_within_the_bound(name):
 
 
 def sums_in(dtype):
-    """Sums of 64 to 300 terms, of which the partial ones are rounded to a dtype."""
+    """Return sums of 64 to 300 terms whose partial sums are rounded to a dtype."""
     rng = np.random.default_rng(6)
     edges = EdgeList(np.arange(2000), np.sort(rng.integers(0, 10, 2000)), 2000, 10)
     case = Reference("spmm").case(edges, width=8)
@@ -230,8 +234,8 @@ def sums_in(dtype):
 def test_sums_in_a_lower_precision_exceed_the_bound_of_float32_and_not_their_own(dtype):
     case, out = sums_in(dtype)
     reference = Reference("spmm")
-    assert np.median(ratio(out, reference.outputs(case, Bounded("float32"))["out"])) > 3
-    within = ratio(out, reference.outputs(case, Bounded("float32", dtype))["out"])
+    assert np.median(ratio(out, reference.outputs(case, BoundArithmetic("float32"))["out"])) > 3
+    within = ratio(out, reference.outputs(case, BoundArithmetic("float32", dtype))["out"])
     assert within.max() <= 1 and np.median(within) > 3e-4
     soft = Reference("softmax").case(case.edges, width=8)
     index, scores = case.edges.by_dst, soft.arrays["scores"]
@@ -240,11 +244,11 @@ def test_sums_in_a_lower_precision_exceed_the_bound_of_float32_and_not_their_own
     for k in range(2000):
         total[index.rows[k]] = rounded(total[index.rows[k]] + e[k], dtype)
     for accumulate in ("float32", dtype):
-        exceeds = ratio(e / total[index.rows], Reference("softmax").outputs(soft, Bounded("float32", accumulate))["out"]).max() > 1
+        exceeds = ratio(e / total[index.rows], Reference("softmax").outputs(soft, BoundArithmetic("float32", accumulate))["out"]).max() > 1
         assert exceeds == (accumulate == "float32")
     stored = rounded(case.arrays["x"], dtype)
     case.arrays["x"][:] = stored
-    number = reference.outputs(case, Bounded(dtype, "float32"))["out"]
+    number = reference.outputs(case, BoundArithmetic(dtype, "float32"))["out"]
     assert ratio(rounded(number.value, dtype), number).max() <= 1
     assert ratio(number.value + 3 * format_of(dtype).unit * number.magnitude, number).min() > 1
 
@@ -252,7 +256,7 @@ def test_sums_in_a_lower_precision_exceed_the_bound_of_float32_and_not_their_own
 def test_sums_in_float32_exceed_the_bound_of_float64_and_those_in_float64_do_not():
     edges, reference = edges_of(), Reference("spmm", weighted=True)
     case = reference.case(edges, dtype="float64", width=4)
-    number = reference.outputs(case, Bounded("float64"))["out"]
+    number = reference.outputs(case, BoundArithmetic("float64"))["out"]
     messages = case.arrays["weight"][:, None] * case.arrays["x"][edges.src]
     place = places(edges.by_dst, np.random.default_rng(0))
     assert 0 < ratio(sequential(messages, edges.by_dst, place), number).max() <= 1
@@ -260,19 +264,19 @@ def test_sums_in_float32_exceed_the_bound_of_float64_and_those_in_float64_do_not
 
 
 def test_functions_have_bounds_that_perturbed_arguments_stay_within():
-    """Each is evaluated at the ends of what its argument, a rounded sum, may be."""
+    """The argument is a rounded sum; each function is evaluated at both ends of the argument's bound."""
     rng = np.random.default_rng(7)
     a = (rng.standard_normal(500) * 3).astype(F)
     for name, f in {"exp": exp, "tanh": tanh, "relu": relu, "log": lambda x: log(x * x), "sqrt": lambda x: sqrt(x * x),
                     "divide": lambda x: 1.0 / x}.items():
         x = variable("x", a.shape)
         arrays = {"x": a}
-        total = evaluate({"s": x + 1.0}, arrays, Bounded())["s"]
-        number = evaluate({"f": f(x + 1.0)}, arrays, Bounded())["f"]
+        total = evaluate({"s": x + 1.0}, arrays, BoundArithmetic())["s"]
+        number = evaluate({"f": f(x + 1.0)}, arrays, BoundArithmetic())["f"]
         z = variable("z", a.shape)
         for end in (-1, 0, 1):
             moved = total.value + end * 0.999 * total.error
-            got = evaluate({"f": f(z)}, {"z": moved}, Plain())["f"].value
+            got = evaluate({"f": f(z)}, {"z": moved}, FloatArithmetic())["f"].value
             assert ratio(got, number).max() <= 1, name
         assert (number.error <= 1e-5 * np.maximum(np.abs(number.value), 1)).mean() > 0.9, name
 
@@ -281,7 +285,7 @@ def test_a_derivative_at_a_kink_that_rounding_decides_has_both_sides_in_its_boun
     x, g = variable("x", (4,)), constant(np.full(4, 2.0))
     y = relu(x + np.array([1.0, 1.0, 1.0, -1e-9]))
     d = gradient({"y": y}, {"y": g}, {"x": x})
-    number = evaluate(d, {"x": np.array([1, -1, -1 + 2**-24, 0], F)}, Bounded())["x"]
+    number = evaluate(d, {"x": np.array([1, -1, -1 + 2**-24, 0], F)}, BoundArithmetic())["x"]
     np.testing.assert_array_equal(number.value, [2, 0, 2, 0])
     assert (number.error[[0, 3]] < 1e-5).all() and (number.error[[1, 2]] >= 2).all()
 
@@ -292,26 +296,26 @@ def test_a_winner_that_rounding_decides_has_every_choice_in_its_bound_and_an_exa
     out = scatter_max(x * w, index)
     d = gradient({"out": out}, {"out": constant(np.ones(3))}, {"x": x})
     near = {"x": np.array([1, 1 + 2**-23, 5, 1, 3, 3], F), "w": np.ones(6, F)}
-    number = evaluate(d, near, Bounded())["x"]
+    number = evaluate(d, near, BoundArithmetic())["x"]
     np.testing.assert_array_equal(number.value, [0, 1, 1, 0, 1, 0])
     assert (number.error[[0, 1, 4, 5]] >= 1).all() and (number.error[[2, 3]] < 1e-6).all()
     exact = gradient({"out": scatter_max(x, index)}, {"out": constant(np.ones(3))}, {"x": x})
-    number = evaluate(exact, near, Bounded())["x"]
+    number = evaluate(exact, near, BoundArithmetic())["x"]
     np.testing.assert_array_equal(number.value, [0, 1, 1, 0, 1, 0])
     assert number.error.max() < 1e-6
 
 
-def test_what_may_overflow_is_not_decided_and_what_may_be_flushed_to_zero_may_be_zero():
+def test_possible_overflow_is_undecided_and_a_flushed_result_is_accepted():
     edges = EdgeList([0, 1, 2, 3, 4], [0, 0, 1, 2, 2], 5, 4)
     reference = Reference("spmm")
     case = reference.case(edges, width=1)
     case.arrays["x"][:, 0] = [3e38, 3e38, 1e-40, 1e-39, -1e-39]
-    error = reference.outputs(case, Bounded())["out"].error[:, 0]
+    error = reference.outputs(case, BoundArithmetic())["out"].error[:, 0]
     assert error[0] == np.inf and error[3] == 0  # a row without edges is 0, exactly
     assert error[2] >= 1e-38
     x = variable("x", (2,))
-    through = evaluate({"out": x * x * (1 / x)}, {"x": np.array([1e30, 1.0], F)}, Bounded())["out"]  # 1e30, but for 1e60 on the way
+    through = evaluate({"out": x * x * (1 / x)}, {"x": np.array([1e30, 1.0], F)}, BoundArithmetic())["out"]  # 1e30, but for 1e60 on the way
     assert through.error[0] == np.inf and through.error[1] < 1e-6
     case.arrays["x"][:, 0] = [np.nan, 1, np.inf, 0, 0]
-    error = reference.outputs(case, Bounded())["out"].error[:, 0]
+    error = reference.outputs(case, BoundArithmetic())["out"].error[:, 0]
     np.testing.assert_array_equal(error, [np.inf, np.inf, 0, 0])

@@ -1,4 +1,6 @@
-"""Causes: common mistakes are named once a second case confirms them, and none is named that another bug only resembles."""
+"""Causes of findings: common mistakes are named if a second case confirms them, and no mistake is named that a bug only
+resembles.
+"""
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ def report_of(run, op="spmm", vjp=None, graphs=FEW, **options):
 
 
 def over(degrees):
-    """A mean that is divided by other degrees."""
+    """Return a mean that is divided by other degrees."""
 
     def run(case):
         if case.n_src != case.n_dst:
@@ -41,11 +43,11 @@ def different(case):
 
 
 def stray(case, g):
-    """The gradient of a maximum whose rows without edges point to source 0."""
-    found = right.spmm_vjp(case, g)["x"]
+    """Return the gradient of a maximum with a bug: rows without edges point to source 0."""
+    dx = right.spmm_vjp(case, g)["x"]
     if case.n_src:
-        found[0] += g[np.bincount(case.dst, minlength=case.n_dst) == 0].sum(0, dtype=g.dtype)
-    return {"x": found}
+        dx[0] += g[np.bincount(case.dst, minlength=case.n_dst) == 0].sum(0, dtype=g.dtype)
+    return {"x": dx}
 
 
 def without_loops(case):
@@ -53,7 +55,7 @@ def without_loops(case):
 
 
 def shares(case, g):
-    """The gradient of a maximum in equal shares, as torch.amax."""
+    """Return the gradient of a maximum in equal shares, as torch.amax computes it."""
     edges = Sparse(case)
     won = right.winners(case, edges, case.x, all_of=True)
     count = edges.into(edges.dst, edges.n_dst, won)
@@ -76,7 +78,7 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_common_causes_are_told_first(name):
+def test_common_causes_are_reported_first(name):
     run, op, vjp, options, cause = CAUSES[name]
     report = report_of(run, op, vjp, **options)
     bad = report.first_bad
@@ -84,7 +86,7 @@ def test_common_causes_are_told_first(name):
     assert cause in str(report).splitlines()[1] and cause in report.causes[0][0]
 
 
-def test_cancellation_of_a_variance_is_told():
+def test_cancellation_of_a_variance_is_named():
     def cancels(case):
         x, state = case.x, case.parameters
         if not len(x):
@@ -100,7 +102,7 @@ def test_cancellation_of_a_variance_is_told():
 # ---- causes that would be wrong
 
 
-def told(report):
+def causes_of(report):
     return " ".join(cause for cause, _, _ in report.causes)
 
 
@@ -122,18 +124,18 @@ def lowest(case):
     (lowest, "spmm", {"reduce": "max", "graphs": ("*-nan", "*-unreachable", "uniform-17-100")}, "leak"),
     (over(out_degrees), "spmm", {"reduce": "mean"}, "overflows"),
 ])  # fmt: skip
-def test_causes_that_a_bug_only_resembles_are_not_told(run, op, options, never):
+def test_causes_that_a_bug_only_resembles_are_not_reported(run, op, options, never):
     report = report_of(run, op, **options)
-    assert report.verdict is Verdict.WRONG and never not in told(report), str(report)
+    assert report.verdict is Verdict.WRONG and never not in causes_of(report), str(report)
 
 
 def test_heads_that_are_wrong_are_named():
-    assert "heads 1 of 2 are wrong, the others right" in told(report_of(first_batch, "attention", level="probe"))
+    assert "heads 1 of 2 are wrong, the others right" in causes_of(report_of(first_batch, "attention", level="probe"))
 
 
 def test_an_extremum_that_starts_at_a_finite_number_is_named():
     report = report_of(lowest, "spmm", reduce="max", graphs=("uniform-100-300-nan", "in-star-*-nan", "powers-*-nan"))
-    assert "where -inf is right: an extremum starts at a finite number" in told(report)
+    assert "where -inf is right: an extremum starts at a finite number" in causes_of(report)
 
 
 # ---- one line a cause
@@ -152,9 +154,9 @@ def test_a_crash_without_edges_hides_no_number():
     assert sum(n for _, n, _ in report.causes) == len(report.findings)
 
 
-def test_causes_as_json():
-    told = report_of(over(out_degrees), reduce="mean").told()["causes"]
-    assert told[0]["cause"] == "out: a mean is divided by the out-degree of the destination" and told[0]["findings"] > 1
+def test_causes_are_written_as_json():
+    causes = report_of(over(out_degrees), reduce="mean").to_dict()["causes"]
+    assert causes[0]["cause"] == "out: a mean is divided by the out-degree of the destination" and causes[0]["findings"] > 1
 
 
 def test_a_finding_that_two_cases_support_stays_one_when_it_is_made_small():
@@ -165,13 +167,13 @@ def test_a_finding_that_two_cases_support_stays_one_when_it_is_made_small():
 def test_findings_keep_the_gradient_that_they_are_of():
     report = report_of(plain, vjp=lambda case, g: {"x": 2 * plain_vjp(case, g)["x"]})
     assert {finding.output for finding in report.findings} == {"dx"} and all(isinstance(f, Finding) for f in report.findings)
-    assert "all are 2 times what they should be" in told(report)
+    assert "all are 2 times what they should be" in causes_of(report)
 
 
-def test_a_lost_edge_is_told_where_no_assumption_is_confirmed():
+def test_a_lost_edge_is_named_if_no_assumption_is_confirmed():
     def run(case):
-        kept = np.arange(case.n_edges) != 40
-        return spmm(case.src[kept], case.dst[kept], case.x, case.n_dst)
+        edge_index = np.arange(case.n_edges) != 40
+        return spmm(case.src[edge_index], case.dst[edge_index], case.x, case.n_dst)
 
     bad = report_of(run, graphs="uniform-17-100", level="probe").first_bad
     edges = bad.case.edges

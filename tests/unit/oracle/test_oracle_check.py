@@ -1,4 +1,4 @@
-"""`oracle.check`: right functions pass, and every verdict is reached by a function that earns it."""
+"""`oracle.check`: right functions pass, and each verdict has a function that gets it."""
 
 import threading
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import pytest
 from sarlite.errors import ConfigError
 from sarlite.oracle import OracleError, Reference, Report, Unsupported, Verdict, call, check, inputs, invariants, levels
 from sarlite.oracle.case import Case
-from sarlite.oracle.corpus import corpus, entry, named
+from sarlite.oracle.corpus import corpus, entry, matching
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.trial import Trial, trying
 from tests.helpers.oracle.oracle_candidates import (
@@ -26,7 +26,7 @@ FEW = ("empty-0-0", "ring-2", "doubled-17-64", "uniform-100-130", "in-star-64", 
 
 
 def check_few(run, reference, **options):
-    """Seven graphs of the corpus, in place of 300."""
+    """Check on seven graphs of the corpus."""
     return check(run, reference, graphs=FEW, **options)
 
 
@@ -34,9 +34,9 @@ def trial_of(run, reference="spmm"):
     return trying(Report(""), run, None, Reference(reference), 60.0)
 
 
-def test_the_few_graphs_are_there():
-    found = [graph.name for graph in named(corpus("ci"), FEW)]
-    assert len(found) >= 5 and found == [graph.name for graph in named(corpus("all"), FEW)]
+def test_the_patterns_of_check_few_match_seven_graphs():
+    names = [graph.name for graph in matching(corpus("ci"), FEW)]
+    assert len(names) >= 5 and names == [graph.name for graph in matching(corpus("all"), FEW)]
 
 
 def test_a_check_that_decides_no_element_is_no_check():
@@ -61,7 +61,7 @@ def test_sarlite_graphs_pass(name, options):
     check_few(graph_run, name, vjp=graph_vjp, level="ci", **options).require()
 
 
-def test_the_smaller_half_of_the_corpus():
+def test_a_right_function_passes_on_the_smaller_half_of_the_corpus():
     report = check(plain, "spmm", reduce="sum").require()
     assert min(report.checked[level] for level in ("probe", "certified", "repeat", "invariant")) > 100
     assert "not covered: gradients: no vjp was given" in report.coverage
@@ -71,12 +71,12 @@ def test_the_smaller_half_of_the_corpus():
 
 
 def lost_edge(case):
-    kept = np.arange(case.n_edges) != 7
-    return spmm(case.src[kept], case.dst[kept], case.x, case.n_dst)
+    edge_index = np.arange(case.n_edges) != 7
+    return spmm(case.src[edge_index], case.dst[edge_index], case.x, case.n_dst)
 
 
 def half_precision(case):
-    """Sums of which every partial sum is rounded to 11 bits."""
+    """Return sums whose partial sums are rounded to 11 bits."""
     out = np.zeros((case.n_dst, *case.x.shape[1:]), np.float32)
     for j, i in zip(case.src, case.dst):
         mantissa, exponent = np.frexp(out[i] + case.x[j])
@@ -85,7 +85,7 @@ def half_precision(case):
 
 
 class Alternating:
-    """It adds in another order every second time, as atomic additions do."""
+    """Sums in alternating orders, as atomic additions give them."""
 
     def __init__(self):
         self.calls = 0
@@ -123,7 +123,7 @@ def test_the_first_case_is_made_small():
     (half_precision, "certified", Verdict.IMPRECISE), (half_precision, "probe", Verdict.IMPRECISE),
     (Alternating(), "repeat", Verdict.NONDETERMINISTIC), (refuses, "ci", Verdict.UNSUPPORTED), (plain, "ci", Verdict.PASS),
 ])  # fmt: skip
-def test_verdicts(run, level, verdict):
+def test_each_verdict_has_a_function_that_gets_it(run, level, verdict):
     report = check_few(run, "spmm", level=level, shrink=False)
     assert report.verdict is verdict, str(report)
     assert (report.first_bad is None) is (verdict is Verdict.PASS)
@@ -155,7 +155,7 @@ def test_the_number_of_threads_must_not_matter():
     (lambda case, g: {"x": np.zeros_like(case.x)}, "all are 0"), (lambda case, g: {"y": case.x}, "'y', which is none of x"),
     (lambda case, g: {"x": case.x[:, :0]}, "dx has shape"), (lambda case, g: [case.x], "a list of 1"),
 ])  # fmt: skip
-def test_wrong_gradients(vjp, cause):
+def test_wrong_gradients_are_named(vjp, cause):
     report = check_few(plain, "spmm", vjp=vjp, level="probe", shrink=False)
     assert report.verdict is Verdict.WRONG and any(cause in finding.cause for finding in report.findings), str(report)
 
@@ -181,7 +181,7 @@ def writes(case):
     (lambda case: plain(case)[:, :0], "out has shape"), (lambda case: plain(case).astype(np.float64), "out is float64, not float32"),
     (writes, "changed its input x"), (lambda case: exit(3), "raised SystemExit: 3"),
 ])  # fmt: skip
-def test_calls_that_give_no_answer(run, cause):
+def test_calls_without_an_answer_are_findings(run, cause):
     report = check_few(run, "spmm", level="certified", shrink=False)
     assert report.verdict is Verdict.WRONG and cause in report.first_bad.cause, str(report)
     assert report.first_bad.level == "call"
@@ -198,7 +198,7 @@ def test_a_call_that_hangs_ends_the_check():
 
 
 class OnlyDLPack:
-    """An array of another library, which a gradient is wanted of."""
+    """An array of another library, which requires a gradient and has only `__dlpack__`."""
 
     def __init__(self, array):
         self.array = array
@@ -213,7 +213,7 @@ class OnlyDLPack:
         return self.array.__dlpack_device__()
 
 
-def test_foreign_arrays():
+def test_arrays_of_other_libraries_are_accepted():
     def run(case):
         assert isinstance(case.x, OnlyDLPack)
         return OnlyDLPack(spmm(case.src.array, case.dst.array, case.x.array, case.n_dst))
@@ -224,7 +224,7 @@ def test_foreign_arrays():
 
 @pytest.mark.parametrize("bug, cause", [("strided", "strided arrays: raised ValueError: contiguous"),
                                         ("read-only", "read-only arrays: raised")])
-def test_layouts_that_are_refused_are_told(bug, cause):
+def test_refused_layouts_are_reported(bug, cause):
     def run(case):
         x = case.x
         if bug == "strided" and not x.flags.c_contiguous:
@@ -264,12 +264,12 @@ def without_duplicates(case):
     ("relabelled", takes_rows), ("doubled", without_duplicates), ("split", lambda case: plain(case) + np.float32(1)),
     ("linear", lambda case: np.maximum(plain(case), 0)), ("isolated", lambda case: plain(case) / np.float32(case.n_dst)),
 ])  # fmt: skip
-def test_each_invariant_has_what_it_finds(kind, bug):
+def test_each_invariant_finds_a_bug(kind, bug):
     def report_of(run):
         with trial_of(run) as trial:
-            for graph in named(corpus("ci"), FEW):
+            for graph in matching(corpus("ci"), FEW):
                 _, (case,) = inputs.cases(trial.reference, graph, ["invariants"], trial.report)
-                invariants.level(trial, case, [getattr(invariants, kind)])
+                invariants.check_case(trial, case, [getattr(invariants, kind)])
         return trial.report
 
     report_of(plain).require()
@@ -314,16 +314,16 @@ def last_more_often(rng, row, k):
     (sampler(lambda rng, row, k: choice(rng, row, k - 1)), "picks of a row of"), (lambda case: case.eid + 1, "is no edge"),
     (lambda case: case.eid / 2, "is no (n_picks,) array"), (sampler(lambda rng, row, k: 1 / 0), "raised ZeroDivisionError"),
 ])  # fmt: skip
-def test_wrong_samplers(run, cause):
+def test_wrong_samplers_are_named(run, cause):
     report = check_few(run, "sample", k=2)
     assert report.verdict is Verdict.WRONG and any(cause in finding.cause for finding in report.findings), str(report)
 
 
 def every_second_seed(case):
-    """The same seed for every two calls."""
-    from sarlite.oracle.sampler_checks import replace_seed
+    """Return the case with a seed that it shares with the case before or after it."""
+    from sarlite.oracle.sampler_checks import with_seed
 
-    return replace_seed(case, case.seed // 2)
+    return with_seed(case, case.seed // 2)
 
 
 # ---- arguments
@@ -348,13 +348,13 @@ def test_arguments_are_refused(options, text):
 def test_a_case_hands_out_copies():
     case = Case("one", "spmm", EdgeList([0], [0], 1, 1), {"x": np.ones((1, 2), np.float32)}, {}, {"w": np.ones(3)})
     for layout in call.LAYOUTS:
-        handed = call.Handed(case, layout)
-        given = handed.case
-        assert given.x.flags.writeable is (layout != "read-only") and given.x.flags.c_contiguous is (layout != "strided")
-        assert np.array_equal(given.x, case.x) and handed.changed() is None
+        handed = call.GuardedCase(case, layout)
+        case = handed.case
+        assert case.x.flags.writeable is (layout != "read-only") and case.x.flags.c_contiguous is (layout != "strided")
+        assert np.array_equal(case.x, case.x) and handed.changed() is None
         if layout != "read-only":
-            given.arrays["x"][0, 0] = 5
+            case.arrays["x"][0, 0] = 5
             assert handed.changed() == "x" and case.x[0, 0] == 1
-    handed = call.Handed(case)
+    handed = call.GuardedCase(case)
     handed.case.parameters["w"][0] = 2
     assert handed.changed() == "w"

@@ -1,4 +1,6 @@
-"""The command line: cases for other languages and their results, programs run for each case, replay; errors are one line."""
+"""The command line: cases exported for other languages, programs that are run for each case, replay, and one-line
+errors.
+"""
 
 import json
 import sys
@@ -11,7 +13,7 @@ from sarlite.errors import ConfigError
 from sarlite.oracle import Reference, Verdict, load, sarcase, save
 from sarlite.oracle.case import Case
 from sarlite.oracle.edge_structure import EdgeList
-from sarlite.oracle.external_program import Program
+from sarlite.oracle.external_program import ExternalProgram
 from sarlite.oracle.oracle_command import main
 from sarlite.oracle.selfcheck import selfcheck
 
@@ -44,7 +46,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def program(tmp_path):
-    """The words of a command that runs lines of Python."""
+    """Return the words of a command that runs lines of Python."""
 
     def make(lines, *words):
         path = tmp_path / "program.py"
@@ -54,8 +56,10 @@ def program(tmp_path):
     return make
 
 
-def test_exported_cases_and_results(tmp_path, capsys):
-    """Another program computes what was exported; a lost edge is named, a missing file is not covered, a hostile one refused."""
+def test_results_for_exported_cases_are_compared(tmp_path, capsys):
+    """Another program computes the exported cases; a lost edge is named, a missing file is not covered, a hostile file
+    is refused.
+    """
     space = {"__name__": "program"}
     exec(MEAN, space)
     assert main(["export", str(tmp_path), "spmm", "reduce=mean", "--graphs", "components-2-[345]"]) == 0
@@ -75,12 +79,12 @@ def test_exported_cases_and_results(tmp_path, capsys):
     np.save(tmp_path / "results" / probe / "out.npy", np.array([{}]), allow_pickle=True)
     assert main(["verify", str(tmp_path)]) == 2 and "out: dtype |O" in capsys.readouterr().err
     saved = load(tmp_path / probe)
-    for bounds, told in (({"out": np.zeros(7)}, "bounds.out has shape (7,), but expected.out is shape ("),
+    for bounds, message in (({"out": np.zeros(7)}, "bounds.out has shape (7,), but expected.out is shape ("),
                          ({"other": np.zeros(1)}, "bounds.other has shape (1,), but expected.other is no array"),
                          ({}, "bounds: none of ")):  # fmt: skip
         save(replace(saved, bounds=bounds), tmp_path / probe, overwrite=True)
         assert main(["verify", str(tmp_path)]) == 2
-        assert told in (said := capsys.readouterr().err) and said.count("\n") == 1
+        assert message in (said := capsys.readouterr().err) and said.count("\n") == 1
     (tmp_path / "cases.txt").write_text("../spmm/x.sarcase\n")
     assert main(["verify", str(tmp_path)]) == 2 and "is no path of a case" in capsys.readouterr().err
     (tmp_path / "cases.txt").unlink()
@@ -88,14 +92,14 @@ def test_exported_cases_and_results(tmp_path, capsys):
 
 
 def test_operations_that_differ_in_one_attribute_are_exported_apart(tmp_path):
-    apart = ["spmm reduce=sum", "spmm reduce=sum weighted=true", "attention kind=gat heads=3", "attention kind=gat masked=true",
+    words = ["spmm reduce=sum", "spmm reduce=sum weighted=true", "attention kind=gat heads=3", "attention kind=gat masked=true",
              "attention kind=gat"]  # fmt: skip
-    chosen = [word for operation in apart for word in operation.split()]
+    chosen = [word for operation in words for word in operation.split()]
     assert main(["export", str(tmp_path), *chosen, "--graphs", "components-2-3", "--level", "certified"]) == 0
     paths = (tmp_path / "cases.txt").read_text().split()
-    assert len(set(paths)) == len(paths) == len(apart)
-    found = [sarcase.load(tmp_path / path).case for path in paths]
-    assert [(len(case.arrays), case.attributes.get("heads")) for case in found] == [(1, None), (2, None), (3, 3), (4, 2), (3, 2)]
+    assert len(set(paths)) == len(paths) == len(words)
+    cases = [sarcase.load(tmp_path / path).case for path in paths]
+    assert [(len(case.arrays), case.attributes.get("heads")) for case in cases] == [(1, None), (2, None), (3, 3), (4, 2), (3, 2)]
 
 
 def test_a_program_is_checked_and_its_failure_replayed(tmp_path, program, capsys):
@@ -122,16 +126,16 @@ def a_case():
     ("import sys; open(sys.argv[2] + '/output.npy', 'wb').write(b'x')", "output: cannot be read"),
     ("import sys; open(sys.argv[2] + '/out.npy', 'wb').write(b'\\x93NUMPY\\x01\\x00\\xff\\xff')", "out: cannot be read"),
 ])  # fmt: skip
-def test_programs_that_fail(program, lines, message):
-    with pytest.raises(Exception, match=message) as found:
-        Program(program(lines), ("out",)).run(a_case())
-    assert "\n" not in str(found.value)
+def test_failing_programs_are_reported(program, lines, message):
+    with pytest.raises(Exception, match=message) as raised:
+        ExternalProgram(program(lines), ("out",)).run(a_case())
+    assert "\n" not in str(raised.value)
 
 
 def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path, program):
     child = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); open(sys.argv[3], 'w').write(str(p.pid)); p.wait()"
     with pytest.raises(Exception, match="did not end within 5 s"):
-        Program(program(child, str(tmp_path / "pid")), ("out",), 5.0).run(a_case())
+        ExternalProgram(program(child, str(tmp_path / "pid")), ("out",), 5.0).run(a_case())
     state = tmp_path.joinpath("/proc", (tmp_path / "pid").read_text(), "stat")
     assert not state.exists() or state.read_text().split()[2] in "ZX"
 
@@ -155,16 +159,16 @@ def test_usage_errors_are_one_line(words, message, capsys):
     assert message in said and said.startswith("error: ") and said.count("\n") == 1
 
 
-def test_a_saved_case_of_an_unknown_operation(tmp_path, capsys):
+def test_a_saved_case_of_an_unknown_operation_is_refused(tmp_path, capsys):
     path = sarcase.save(a_case(), tmp_path / "case")
-    told = json.loads((path / "case.json").read_text())
-    (path / "case.json").write_text(json.dumps({**told, "op": "spmn"}))
+    document = json.loads((path / "case.json").read_text())
+    (path / "case.json").write_text(json.dumps({**document, "op": "spmn"}))
     assert main(["replay", str(path)]) == 2 and "'spmn'" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="has no {inputs}"):
-        Program("true", ("out",))
+        ExternalProgram("true", ("out",))
 
 
-def test_selfcheck(capsys):
+def test_the_selfcheck_passes(capsys):
     assert main(["selfcheck", "--graphs", "single-[12]-*"]) == 0
     assert capsys.readouterr().out.startswith("PASS: the oracle itself")
 
@@ -173,6 +177,6 @@ def test_selfcheck(capsys):
     ({"outputs": lambda case: {"out": np.full((case.n_dst, *case.x.shape[1:]), 0.5, case.dtype)}}, "certified"),
     ({"digest": lambda edges: ""}, "corpus"),
 ])  # fmt: skip
-def test_selfcheck_finds_what_disagrees(wrong, level):
+def test_the_selfcheck_finds_a_disagreement(wrong, level):
     report = selfcheck([Reference("spmm")], graphs="single-[12]-*", **wrong)
     assert report.verdict is Verdict.WRONG and {finding.level for finding in report.findings} == {level}

@@ -1,11 +1,11 @@
-"""The corpus: its graphs are those that were published, and what is hard about them is there."""
+"""The corpus: its graphs are the published ones, and each promised difficulty occurs."""
 
 import numpy as np
 import pytest
 
 from sarlite.errors import ConfigError
 from sarlite.oracle import corpus
-from sarlite.oracle.corpus import Draw
+from sarlite.oracle.corpus import SplitMixStream
 
 SMALL = corpus.corpus()
 ENTRIES = SMALL + corpus.corpus("large")
@@ -17,25 +17,25 @@ def graphs():
 
 
 def test_graphs_are_those_that_were_published(graphs):
-    assert {name: corpus.described(edges) for name, edges in graphs.items()} == {e.name: e.published for e in SMALL}
+    assert {name: corpus.graph_summary(edges) for name, edges in graphs.items()} == {e.name: e.published for e in SMALL}
     assert {e.name for e in ENTRIES} == set(corpus.published()) and len(ENTRIES) == len(corpus.published()) >= 300
 
 
-def test_a_hash_knows_each_number(graphs):
+def test_a_hash_depends_on_every_number(graphs):
     edges = graphs["uniform-17-100"]
     order = np.arange(edges.n_edges)[::-1]
     others = [edges.select(order), edges.reversed(), type(edges)(edges.src, edges.dst, 17, 18)]
     assert len({corpus.digest(e) for e in [edges, *others]}) == 4
 
 
-def test_draws_are_fixed():
-    draw = Draw("name")
-    assert draw.below(1000, 5).tolist() == [int(v) * 1000 >> 32 for v in Draw("name").raw(5) >> np.uint64(32)]
+def test_random_streams_are_fixed():
+    draw = SplitMixStream("name")
+    assert draw.below(1000, 5).tolist() == [int(v) * 1000 >> 32 for v in SplitMixStream("name").raw(5) >> np.uint64(32)]
     assert sorted(draw.permutation(9)) == list(range(9)) and draw.count == 14
-    assert Draw("name").raw(2).tolist() == [9027245507853192657, 10958716944528631523]
+    assert SplitMixStream("name").raw(2).tolist() == [9027245507853192657, 10958716944528631523]
 
 
-def test_what_is_hard_is_there(graphs):
+def test_each_promised_difficulty_occurs(graphs):
     degrees = {name: (e.in_degrees, e.out_degrees) for name, e in graphs.items()}
     assert any(e.n_src == 0 for e in graphs.values()) and any(e.n_edges == 0 < e.n_dst for e in graphs.values())
     assert max(d.max(initial=0) for d, _ in degrees.values()) >= 100_000 <= max(d.max(initial=0) for _, d in degrees.values())
@@ -59,7 +59,7 @@ def test_the_smaller_half_has_every_difficulty():
 
 
 def test_every_width_is_there_at_ci_on_a_graph_that_tells():
-    """Tails of all lengths and whole vectors, and graphs of every degree that a counter of 16 bits has not."""
+    """Tails of all lengths and whole vectors occur, on graphs whose degrees fit 16-bit counters."""
     half = corpus.corpus("ci")
     edges = {width: max(e.published["n_edges"] for e in half if e.width == width) for width in corpus.WIDTHS}
     assert set(edges) >= {*range(1, 10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 256, 257}
@@ -68,16 +68,16 @@ def test_every_width_is_there_at_ci_on_a_graph_that_tells():
     assert max(e.edges.in_degrees.max(initial=0) for e in half if "in-star above 2^16" in e.tags) > 65_535
 
 
-def test_graphs_and_widths_of_ones_own():
-    own = {"mine": corpus.entry("ring-3").edges, "other": corpus.entry("in-star-3").edges}
+def test_graphs_and_widths_of_ones_own_are_selected():
+    graphs = {"mine": corpus.entry("ring-3").edges, "other": corpus.entry("in-star-3").edges}
     first, second = corpus.WIDTHS[:2]
-    found = [(e.label, e.width, e.published["n_edges"]) for e in corpus.chosen("ci", own, [5, 6, 7])]
-    assert found == [("mine", first, 3), ("other", second, 3), ("mine/width 5", 5, 3), ("mine/width 7", 7, 3), ("other/width 6", 6, 3)]
-    rings = corpus.named(corpus.corpus("ci"), "ring-*")
-    assert [e.width for e in corpus.chosen("ci", "ring-*", [2])] == [e.width for e in rings] + [2] * len(rings)
+    entries = [(e.label, e.width, e.published["n_edges"]) for e in corpus.select_entries("ci", graphs, [5, 6, 7])]
+    assert entries == [("mine", first, 3), ("other", second, 3), ("mine/width 5", 5, 3), ("mine/width 7", 7, 3), ("other/width 6", 6, 3)]
+    rings = corpus.matching(corpus.corpus("ci"), "ring-*")
+    assert [e.width for e in corpus.select_entries("ci", "ring-*", [2])] == [e.width for e in rings] + [2] * len(rings)
     for graphs, widths in (("*", [0]), ("*", []), ({"mine": 3}, None), ({}, None), ("nowhere", None)):
         with pytest.raises(ConfigError, match="widths|EdgeList|no graph"):
-            corpus.chosen("ci", graphs, widths)
+            corpus.select_entries("ci", graphs, widths)
 
 
 def test_unknown_names_are_refused():

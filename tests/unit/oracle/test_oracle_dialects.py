@@ -1,4 +1,4 @@
-"""The dialects against DGL's, PyG's and torch's own layers, in float64; skipped, saying so, where those are not installed."""
+"""The dialects against DGL's, PyG's and torch's own layers, in float64; skipped if these are not installed."""
 
 import warnings
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sarlite.oracle import Verdict, check
-from sarlite.oracle.arithmetic import Plain
+from sarlite.oracle.arithmetic import FloatArithmetic
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.reference import Reference
 
@@ -16,21 +16,23 @@ N, N_IN = 9, 4
 
 
 def edges(loops, isolated, twice=True):
-    """Edges given twice, self loops (two at node 3, or one) and, where asked for, rows 7 and 8 without in-edges."""
+    """Return a graph with repeated edges and self loops (two at node 3, or one); with `isolated`, rows 7 and 8 have no
+    in-edges.
+    """
     rng = np.random.default_rng(5)
     src, dst = rng.integers(0, N, 30), rng.integers(0, N - 2, 30)
-    apart = src != dst
-    src, dst = [*src[apart], 8, 7, 2, 2], [*dst[apart], 1, 1, 6, 6]
+    no_loop = src != dst
+    src, dst = [*src[no_loop], 8, 7, 2, 2], [*dst[no_loop], 1, 1, 6, 6]
     if loops:
-        own = [3, 3, 5] if twice else [3, 5]
-        src, dst = [*src, *own], [*dst, *own]
+        loop_rows = [3, 3, 5] if twice else [3, 5]
+        src, dst = [*src, *loop_rows], [*dst, *loop_rows]
     if not isolated:
         src, dst = [*src, 1, 2], [*dst, 7, 8]
     return EdgeList(np.array(src), np.array(dst), N, N)
 
 
 def numbers(torch, module):
-    """All parameters and running moments made random, so that a bias or a gamma that is left out shows."""
+    """Make all parameters and running moments random, so that a bias or gamma that is left out shows."""
     rng = np.random.default_rng(1)
     with torch.no_grad():
         for name, p in [*module.named_parameters(), *module.named_buffers()]:
@@ -41,24 +43,24 @@ def numbers(torch, module):
 
 
 def compare(torch, module, call, name, dialect, graph, x=None, arrays=None, **attributes):
-    """Outputs and all gradients of a module, to 1e-12."""
+    """Compare outputs and all gradients of a module with the reference, to 1e-12."""
     module = numbers(torch, module.double())
     reference = Reference(name, dialect=dialect, state=module.state_dict(), **attributes)
     case = reference.case(graph, dtype="float64")
     if x is not None:
         case.arrays["x"] = x
-    given = {key: torch.from_numpy(np.array(value)) for key, value in case.arrays.items()}
-    for value in given.values():
+    tensors = {key: torch.from_numpy(np.array(value)) for key, value in case.arrays.items()}
+    for value in tensors.values():
         value.requires_grad_(value.dtype.is_floating_point)
-    out = call(module, given)
-    expected = reference.outputs(case, Plain())["out"].value
+    out = call(module, tensors)
+    expected = reference.outputs(case, FloatArithmetic())["out"].value
     np.testing.assert_allclose(out.detach().numpy(), expected, rtol=1e-12, atol=1e-12)
     g = reference.cotangents(case)
     out.backward(torch.from_numpy(g["out"]))
-    found = reference.gradients(case, g, Plain())
-    theirs = {**given, **dict(module.named_parameters())}
-    assert set(found) == {key for key, value in theirs.items() if value.requires_grad}
-    for key, value in found.items():
+    gradients = reference.gradients(case, g, FloatArithmetic())
+    theirs = {**tensors, **dict(module.named_parameters())}
+    assert set(gradients) == {key for key, value in theirs.items() if value.requires_grad}
+    for key, value in gradients.items():
         np.testing.assert_allclose(theirs[key].grad.numpy(), value.value, rtol=1e-12, atol=1e-12, err_msg=key)
     return reference
 
@@ -66,9 +68,9 @@ def compare(torch, module, call, name, dialect, graph, x=None, arrays=None, **at
 def pyg_call(torch, graph):
     index = torch.from_numpy(np.stack([graph.src, graph.dst]))  # row 0 is the source
 
-    def call(module, given):
-        further = [given[key] for key in ("edge_weight", "relation") if key in given]
-        return module(given["x"], index, *further)
+    def call(module, tensors):
+        further = [tensors[key] for key in ("edge_weight", "relation") if key in tensors]
+        return module(tensors["x"], index, *further)
 
     return call
 
@@ -107,15 +109,17 @@ PYG = [
 
 
 @pytest.mark.parametrize("layer, options, name, attributes", PYG)
-def test_pyg(pyg, layer, options, name, attributes):
-    """Weighted loops are of one edge: of two, torch gives the weight that is written over a gradient too."""
+def test_layers_agree_with_pyg(pyg, layer, options, name, attributes):
+    """Weighted graphs have one self loop at a node: with two, torch also gives a gradient to the weight that is
+    overwritten.
+    """
     torch, nn = pyg
     graph = edges(loops=True, isolated=True, twice="weighted" not in attributes)
     compare(torch, getattr(nn, layer)(N_IN, 3, **options), pyg_call(torch, graph), name, "pyg", graph, **attributes)
 
 
 def test_pyg_shares_ties(pyg):
-    """Of rows that are equal and not 0 (at 0 torch's own gradient counts the row that is written over as one more)."""
+    """The tied rows are not 0: at 0, torch's own gradient counts the overwritten row as one more winner."""
     torch, nn = pyg
     graph, x = edges(loops=True, isolated=True), np.random.default_rng(2).integers(1, 3, (N, N_IN)) * 1.0
     compare(torch, nn.SAGEConv(N_IN, 3, aggr="max"), pyg_call(torch, graph), "sage", "pyg", graph, x, aggregator="max")
@@ -124,10 +128,10 @@ def test_pyg_shares_ties(pyg):
 def dgl_call(torch, dgl, graph):
     g = dgl.graph((torch.from_numpy(graph.src.copy()), torch.from_numpy(graph.dst.copy())), num_nodes=N)
 
-    def call(module, given):
-        if "relation" in given:
-            return module(g, given["x"], given["relation"])
-        return module(g, given["x"], **{key: given[key] for key in ("edge_weight",) if key in given})
+    def call(module, tensors):
+        if "relation" in tensors:
+            return module(g, tensors["x"], tensors["relation"])
+        return module(g, tensors["x"], **{key: tensors[key] for key in ("edge_weight",) if key in tensors})
 
     return call
 
@@ -146,7 +150,7 @@ DGL = [
 
 
 @pytest.mark.parametrize("layer, options, name, attributes", DGL)
-def test_dgl(dgl, layer, options, name, attributes):
+def test_layers_agree_with_dgl(dgl, layer, options, name, attributes):
     torch, dgl = dgl
     graph = edges(loops=True, isolated=True)
     free = {} if name in ("sage", "rgcn") else {"allow_zero_in_degree": True}
@@ -179,21 +183,21 @@ def test_dgl_refuses_rows_without_edges(dgl, name, layer):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_is_torchs(training):
+def test_batch_norm_agrees_with_torch(training):
     torch = pytest.importorskip("torch", reason="torch is not installed: batch norm is not compared with torch's")
     graph = edges(loops=False, isolated=True)
     module = torch.nn.BatchNorm1d(N_IN)
-    compare(torch, module.train(training), lambda m, given: m(given["x"]), "batch_norm", "dgl", graph, training=training)
+    compare(torch, module.train(training), lambda m, tensors: m(tensors["x"]), "batch_norm", "dgl", graph, training=training)
     reference = Reference("batch_norm", dialect="dgl", state=numbers(torch, module).state_dict(), running=True)
     case = reference.case(graph, dtype="float64")
-    before = reference.outputs(case, Plain())
+    before = reference.outputs(case, FloatArithmetic())
     module.train()(torch.from_numpy(case.arrays["x"]))
     for name in ("running_mean", "running_var"):
         np.testing.assert_allclose(getattr(module, name).numpy(), before[name].value, rtol=1e-12)
 
 
-def test_a_training_step_is_torchs(pyg):
-    """Three steps of torch's Adam with weight decay on PyG's GCN of two layers with batch norm."""
+def test_training_steps_agree_with_torch(pyg):
+    """Three steps of torch's Adam with weight decay, on PyG's GCN of two layers with batch norm."""
     torch, nn = pyg
     graph = edges(loops=True, isolated=True)
     module = numbers(torch, nn.GCN(N_IN, 6, 2, 3, norm="BatchNorm", act="elu").double())
@@ -207,19 +211,19 @@ def test_a_training_step_is_torchs(pyg):
         loss = torch.nn.functional.cross_entropy(module(x, torch.from_numpy(np.stack([graph.src, graph.dst])))[mask], labels[mask])
         loss.backward()
         adam.step()
-    found = reference.outputs(case, Plain())
-    np.testing.assert_allclose(found["loss"].value, loss.item(), rtol=1e-11)
+    outputs = reference.outputs(case, FloatArithmetic())
+    np.testing.assert_allclose(outputs["loss"].value, loss.item(), rtol=1e-11)
     for key, p in module.named_parameters():
-        np.testing.assert_allclose(found[f"d{key}"].value, p.grad.numpy(), rtol=1e-9, atol=1e-12, err_msg=key)
+        np.testing.assert_allclose(outputs[f"d{key}"].value, p.grad.numpy(), rtol=1e-9, atol=1e-12, err_msg=key)
         if key != "convs.0.bias":  # the mean takes it away: its gradient is 0 but for rounding, which Adam divides by its own size
-            np.testing.assert_allclose(found[key].value, p.detach().numpy(), rtol=1e-9, err_msg=key)
+            np.testing.assert_allclose(outputs[key].value, p.detach().numpy(), rtol=1e-9, err_msg=key)
 
 
 # ---- rows whose scores are all -Inf, in both libraries NaN
 
 
 def by_library(scores, dst, n_dst):
-    """A softmax by destination as both libraries compute it: the difference to a maximum of -Inf is NaN."""
+    """Return a softmax by destination as both libraries compute it: the difference to a maximum of -Inf is NaN."""
     top, total = np.full((n_dst, *scores.shape[1:]), -np.inf, scores.dtype), np.zeros((n_dst, *scores.shape[1:]), scores.dtype)
     np.maximum.at(top, dst, scores)
     with np.errstate(invalid="ignore"):
@@ -248,14 +252,14 @@ def attention(case):
 @pytest.mark.parametrize("name, dialect, run, vjp", [
     ("softmax", "pyg", lambda case: by_library(case.scores, case.dst, case.n_dst), softmax_vjp), ("attention", "dgl", attention, None),
 ])  # fmt: skip
-def test_rows_of_which_all_scores_are_masked_are_not_promised(name, dialect, run, vjp):
+def test_rows_with_masked_scores_alone_are_undecided(name, dialect, run, vjp):
     options = {"level": "ci", "graphs": "isolated-*-masked", "shrink": False}
     report = check(run, Reference(name, dialect=dialect), vjp=vjp, **options).require()
     assert report.uncovered["elements that no bound decides"] > 0
     assert check(run, Reference(name), vjp=vjp, **options).verdict is Verdict.WRONG  # the paper's softmax is 0 there
 
     def wrong(case):
-        """Twice what it should be, where there are scores."""
+        """Return twice the right result for rows with a finite score."""
         return run(case) * np.float32(2)
 
     assert check(wrong, Reference(name, dialect=dialect), **options).verdict is Verdict.WRONG

@@ -1,5 +1,5 @@
-"""A maintainer's glue: functions that bring their vjp, PyTorch's autograd, own references, libraries' names of
-arguments, the table of operations, and the distribution without kernels.
+"""Conveniences: functions with their own vjp, PyTorch's autograd, references of one's own, libraries' names of
+attributes, the table of operations, and the distribution without kernels.
 """
 
 import ast
@@ -31,7 +31,7 @@ def spmm(src, dst, x, n_dst):
 
 
 class Sum:
-    """A kernel that brings its gradient along."""
+    """A kernel that has its gradient as the method `vjp`."""
 
     def __init__(self, factor=1):
         self.factor = np.float32(factor)
@@ -43,7 +43,7 @@ class Sum:
         return {"x": self.factor * spmm(case.dst, case.src, g, case.n_src)}
 
 
-def test_a_function_may_bring_its_vjp():
+def test_a_function_may_have_its_vjp_as_attribute():
     report = check(Sum(), "spmm", level="probe", graphs=FEW).require()
     assert not any("gradients" in reason for reason in report.uncovered)
     assert check(Sum(2), "spmm", level="probe", graphs=FEW).first_bad.output == "dx"
@@ -59,7 +59,7 @@ def weighted(case):
     )
 
 
-def test_a_kernel_of_torch():
+def test_a_torch_kernel_is_differentiated_by_autograd():
     pytest.importorskip("torch", reason="PyTorch is not installed: its glue is not tried")
     report = check(oracle.torch_kernel(weighted), "spmm", weighted=True, graphs=FEW).require()
     assert not any("gradient" in reason for reason in report.uncovered)
@@ -70,11 +70,11 @@ def test_a_kernel_of_torch():
     assert {finding.output for finding in bad.findings} == {"dx", "dweight"}
 
 
-def test_a_layer_of_torch():
+def test_a_torch_layer_is_differentiated_by_autograd():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed: its glue is not tried")
 
     class SAGEConv(torch.nn.Module):
-        """As PyG's: a mean of neighbours and the row itself."""
+        """A layer like PyG's SAGEConv: a mean over the neighbours plus the row itself."""
 
         def __init__(self):
             super().__init__()
@@ -110,7 +110,7 @@ def test_nothing_of_torch_is_imported_unasked():
 # ---- references of one's own
 
 
-def test_a_reference_of_ones_own():
+def test_a_reference_of_ones_own_is_checked():
     """Two hops of a sum: values, gradients, bounds and probes follow from the formula."""
 
     def formula(inputs, edges, attributes):
@@ -152,11 +152,11 @@ def test_a_reference_of_ones_own():
     ("rgcn", "dgl", {"num_rels": 5, "num_bases": 2, "self_loop": False},
      {"n_relations": 5, "n_bases": 2, "root": False}),
 ])  # fmt: skip
-def test_names_of_the_libraries(name, dialect, theirs, ours):
+def test_names_of_the_libraries_are_accepted(name, dialect, theirs, ours):
     assert Reference(name, dialect=dialect, **theirs).attributes == Reference(name, dialect=dialect, **ours).attributes
 
 
-def test_what_has_no_reference_says_what_has():
+def test_values_without_a_reference_are_refused_by_name():
     with pytest.raises(ConfigError, match="'gcn' of dgl's sage has no reference; there are 'mean', 'pool'"):
         Reference("sage", dialect="dgl", aggregator_type="gcn")
     with pytest.raises(ConfigError, match="'gcn' is none of 'mean', 'max-pool', 'max'; nothing else of dgl's sage"):
@@ -167,7 +167,7 @@ def test_what_has_no_reference_says_what_has():
         Reference("gat", in_feats=2)
 
 
-def test_a_norm_of_one_set_of_rows_says_so():
+def test_norm_in_is_refused_between_two_sets_of_rows():
     reference = Reference("gcn", dialect="dgl", norm="in", allow_zero_in_degree=True)
     with pytest.raises(ConfigError, match="norm 'in' takes one set of rows: there are 3 source rows, and 2"):
         reference.expressions(reference.case(EdgeList([0, 2], [1, 0], 3, 2)))
@@ -175,20 +175,20 @@ def test_a_norm_of_one_set_of_rows_says_so():
     assert report.uncovered["graphs that do not suit"] == 1 and not report.findings
 
 
-def test_the_table_of_operations(capsys):
+def test_the_list_describes_every_operation(capsys):
     assert main(["list"]) == 0
     text = capsys.readouterr().out
     assert all(f"{name}\n" in text for name in REFERENCES) and "with weighted=True: weight (n_edges,)" in text
     assert main(["list", "gat", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["arrays"]["x_dst"] == ["n_dst", "width"] and told["own_names"]["dgl"]["num_heads"] == "n_heads"
+    description = json.loads(capsys.readouterr().out)
+    assert description["arrays"]["x_dst"] == ["n_dst", "width"] and description["own_names"]["dgl"]["num_heads"] == "n_heads"
     assert main(["list", "spmn"]) == 2 and "'spmn' is none of" in capsys.readouterr().err
     assert entry("attention")["with"]["kind='dot'"]["q"] == ["n_dst", 2, "width"]
     assert entry("sage-model")["arrays"]["x"] == ["n", "width"] and entry("gcn")["parameters"]["linear.weight"] == ["width", 4]
 
 
 def test_sizes_are_equal_on_some_graphs():
-    """Heads and features, relations and bases: what changes places where they are equal shows there alone."""
+    """Heads and features, or relations and bases: a bug that swaps two axes of equal length shows only there."""
     seen = set()
 
     def run(case):

@@ -1,6 +1,4 @@
-"""Bugs of kernels' histories, drawn before the corpus was chosen, are seen at `ci`; benchmarks/oracle_mutants.py
-runs all.
-"""
+"""Bugs from the histories of kernels are seen at `ci`; benchmarks/oracle_mutants.py runs all of them."""
 
 import numpy as np
 import pytest
@@ -19,6 +17,6 @@ def test_drawn_bugs_are_seen_at_ci(bug):
     assert report.verdict not in (oracle.Verdict.PASS, oracle.Verdict.UNSUPPORTED), str(report)
 
 
-def test_many_are_drawn():
+def test_the_list_of_drawn_bugs_is_long():
     assert len({bug.name for bug in HISTORIES}) == len(HISTORIES) >= 150
     assert sum(bool(bug.link) for bug in HISTORIES) >= 25

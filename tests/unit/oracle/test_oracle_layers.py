@@ -1,4 +1,4 @@
-"""Layers, models and a training step against plain loops, and their gradients against the loops' complex step: float64, 1e-12."""
+"""Layers, models and a training step against plain loops; their gradients against the complex step; float64, to 1e-12."""
 
 
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 
 from sarlite.errors import ConfigError, DataError
 from sarlite.oracle import dialects
-from sarlite.oracle.arithmetic import Bounded, Plain
+from sarlite.oracle.arithmetic import BoundArithmetic, FloatArithmetic
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.expression import constant, elu, evaluate, variable
 from sarlite.oracle.gradient import gradient
@@ -46,16 +46,16 @@ def reference_of(name, dialect):
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_and_its_gradients(name, dialect):
+def test_layers_and_their_gradients_agree_with_loops(name, dialect):
     reference, by_loops = reference_of(name, dialect)
     case = reference.case(EDGES, dtype="float64", width=N_IN, seed=3)
     expected = by_loops(case.state, case.arrays, dialect)
-    np.testing.assert_allclose(reference.outputs(case, Plain())["out"].value, expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(reference.outputs(case, FloatArithmetic())["out"].value, expected, rtol=1e-12, atol=1e-13)
     g = reference.cotangents(case)
-    found = reference.gradients(case, g, Plain())
-    assert set(found) == {key for key in (*case.arrays, *case.state) if key != "relation" and "running" not in key}
+    gradients = reference.gradients(case, g, FloatArithmetic())
+    assert set(gradients) == {key for key in (*case.arrays, *case.state) if key != "relation" and "running" not in key}
     rng = np.random.default_rng(4)
-    for key, value in found.items():
+    for key, value in gradients.items():
         v = rng.standard_normal(value.value.shape)
         moved = {k: a + 1e-30j * v if k == key else a for k, a in {**case.arrays, **case.state}.items()}
         if key != "x":
@@ -69,8 +69,8 @@ DIFFER = [("gcn", []), ("gcn bare", []), ("gcn weighted", []), ("gat", []), ("ga
 
 
 @pytest.mark.parametrize("name, alike", DIFFER)
-def test_dialects_differ_here(name, alike):
-    """Of the same numbers each dialect has another result on this graph: so none would pass for another above."""
+def test_each_dialect_gives_its_own_result(name, alike):
+    """With the same parameters each dialect gives another result on this graph, so no dialect passes for another."""
     kind, attributes, _ = LAYERS[name]
     paper = Reference(kind, **attributes).case(EDGES, dtype="float64", width=N_IN, seed=3)
     results = {}
@@ -80,31 +80,33 @@ def test_dialects_differ_here(name, alike):
         reference = Reference(kind, dialect=dialect, state=dialects.write(kind, dialect, state), **attributes)
         case = reference.case(EDGES, dtype="float64")
         case.arrays.update(paper.arrays)
-        results[dialect] = reference.outputs(case, Plain())["out"].value.reshape(N, -1)
+        results[dialect] = reference.outputs(case, FloatArithmetic())["out"].value.reshape(N, -1)
     for a, b in [("paper", "dgl"), ("paper", "pyg"), ("dgl", "pyg")]:
         assert np.allclose(results[a], results[b], rtol=1e-9) is ({a, b} in alike), (a, b)
 
 
 @pytest.mark.parametrize("dialect, shares", [("paper", [1, 0, 0, 0]), ("dgl", [0, 1, 0, 0]), ("pyg", [1 / 3, 1 / 3, 1 / 3, 0])])
-def test_ties_of_a_maximum(dialect, shares):
-    """Edges 1 -> 3, 2 -> 3, 0 -> 3, 3 -> 3 of the values 5, 5, 5, 4: to the lowest source, to the first edge, in equal shares."""
+def test_ties_of_a_maximum_follow_the_dialect(dialect, shares):
+    """Edges 1 -> 3, 2 -> 3, 0 -> 3, 3 -> 3 carry 5, 5, 5, 4: the gradient goes to the lowest source, the first edge,
+    or in shares.
+    """
     edges = EdgeList(np.array([1, 2, 0, 3]), np.array([3, 3, 3, 3]), 4, 4)
     name = {"paper": "neighbour.weight", "dgl": "fc_neigh.weight", "pyg": "lin_l.weight"}[dialect]
     reference = Reference("sage", dialect=dialect, state={name: np.ones((1, 1))}, aggregator="max")
     case = reference.case(edges, dtype="float64")
     case.arrays["x"] = np.array([[5.0], [5.0], [5.0], [4.0]])
-    np.testing.assert_allclose(reference.gradients(case, {"out": np.ones((4, 1))}, Plain())["x"].value[:, 0], shares, rtol=1e-15)
+    np.testing.assert_allclose(reference.gradients(case, {"out": np.ones((4, 1))}, FloatArithmetic())["x"].value[:, 0], shares, rtol=1e-15)
 
 
-def test_epsilon_of_the_softmax():
-    """One edge a row: a coefficient is 1, but with PyG's epsilon 1 / (1 + 1e-16), which a longdouble shows."""
+def test_only_pyg_adds_epsilon_to_the_softmax():
+    """With one edge a row, the coefficient is 1, or 1 / (1 + 1e-16) with PyG's epsilon, which a longdouble shows."""
     edges = EdgeList(np.arange(3), np.arange(3), 3, 3)
     for dialect, lost in [("paper", 0), ("dgl", 0), ("pyg", 1e-16)]:
         reference = Reference("gat", dialect=dialect, bias=False)
         case = reference.case(edges, dtype="float64", width=2)
         name = {"paper": "linear.weight", "dgl": "fc.weight", "pyg": "lin.weight"}[dialect]
         case.arrays["x"], case.state[name] = np.ones((3, 2)), np.ones_like(case.state[name])
-        out = reference.outputs(case, Plain(np.longdouble))["out"].value
+        out = reference.outputs(case, FloatArithmetic(np.longdouble))["out"].value
         np.testing.assert_allclose(np.float64(1 - out / 2), lost, rtol=1e-3, atol=1e-19)
 
 
@@ -114,7 +116,7 @@ def test_a_model_is_its_layers(name, activation):
     reference = Reference(f"{name}-model", activation=activation, layers=3, hidden=4)
     case = reference.case(EDGES, dtype="float64", width=N_IN, seed=3)
     expected = model(name, activation, case.state, case.arrays["x"])
-    np.testing.assert_allclose(reference.outputs(case, Plain())["out"].value, expected, rtol=1e-12)
+    np.testing.assert_allclose(reference.outputs(case, FloatArithmetic())["out"].value, expected, rtol=1e-12)
 
 
 def model(name, activation, state, x):
@@ -127,16 +129,16 @@ def model(name, activation, state, x):
     return x
 
 
-def test_elu_at_0():
-    """Its derivative from both sides is 1."""
+def test_the_derivative_of_elu_at_0_is_1():
+    """The derivative from both sides is 1."""
     x = variable("x", (3,))
-    found = gradient({"out": elu(x)}, {"out": constant(np.ones(3))}, {"x": x})
-    np.testing.assert_allclose(evaluate(found, {"x": np.array([0.0, 2.0, -1.0])}, Plain())["x"].value, [1, 1, np.exp(-1)])
+    gradients = gradient({"out": elu(x)}, {"out": constant(np.ones(3))}, {"x": x})
+    np.testing.assert_allclose(evaluate(gradients, {"x": np.array([0.0, 2.0, -1.0])}, FloatArithmetic())["x"].value, [1, 1, np.exp(-1)])
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_training_step(dialect):
-    """The loss, each entry's gradient by a complex step, and two steps of Adam with weight decay, written out."""
+def test_training_steps_agree_with_loops(dialect):
+    """The loss, each gradient entry by a complex step, and two steps of Adam with weight decay, written out."""
     numbers = dict(lr=0.05, beta1=0.8, beta2=0.99, weight_decay=0.1)
     reference = Reference("gcn-training", dialect=dialect, layers=1, n_classes=3, steps=2, **numbers)
     case = reference.case(EDGES, dtype="float64", width=N_IN, seed=3)
@@ -160,50 +162,52 @@ def test_a_training_step(dialect):
             decayed = g[key] + 0.1 * now[key]
             m[key], v[key] = 0.8 * m[key] + 0.2 * decayed, 0.99 * v[key] + 0.01 * decayed**2
             now[key] = now[key] - 0.05 * (m[key] / (1 - 0.8**t)) / (np.sqrt(v[key] / (1 - 0.99**t)) + 1e-8)
-    found = reference.outputs(case, Plain())
-    assert set(found) == {"loss", *now, *(f"d{key}" for key in now)}
-    np.testing.assert_allclose(found["loss"].value, value, rtol=1e-12)
+    outputs = reference.outputs(case, FloatArithmetic())
+    assert set(outputs) == {"loss", *now, *(f"d{key}" for key in now)}
+    np.testing.assert_allclose(outputs["loss"].value, value, rtol=1e-12)
     for key in now:
-        np.testing.assert_allclose(found[f"d{key}"].value, g[key], rtol=1e-11, atol=1e-13, err_msg=key)
-        np.testing.assert_allclose(found[key].value, now[key], rtol=1e-11, err_msg=key)
+        np.testing.assert_allclose(outputs[f"d{key}"].value, g[key], rtol=1e-11, atol=1e-13, err_msg=key)
+        np.testing.assert_allclose(outputs[key].value, now[key], rtol=1e-11, err_msg=key)
 
 
 @pytest.mark.parametrize("name", ["gcn", "gatv2", "rgcn", "batch_norm", "gcn-model", "sage-training"])
 def test_float32_is_within_the_bounds(name):
-    """The formula in float32 itself, and in float16: no error above its bound, and the bounds are small."""
+    """The formula is evaluated in float32 and float16: no error exceeds its bound, and the bounds are small."""
     for dtype, most in (("float32", 1e-2), ("float16", 50)):
         reference = Reference(name, **({"reduce": "sum"} if name == "rgcn" else {}))
         case = reference.case(EDGES, dtype=dtype, width=N_IN, seed=5)
-        bounds, found = reference.outputs(case, Bounded(dtype)), reference.outputs(case, Plain(dtype))
+        bounds, outputs = reference.outputs(case, BoundArithmetic(dtype)), reference.outputs(case, FloatArithmetic(dtype))
         for key, bound in bounds.items():
             decided = np.isfinite(bound.error)
-            assert np.all((np.abs(found[key].value - bound.value) <= bound.error) | ~decided), key
+            assert np.all((np.abs(outputs[key].value - bound.value) <= bound.error) | ~decided), key
             assert key in case.state or np.median(bound.error) < most, (key, np.median(bound.error))
 
 
-def test_batch_norms_running_moments():
-    """0.9 of the old and 0.1 of the new: the mean, and the variance over n - 1. Out of training they are what x is normalised with."""
+def test_batch_norm_updates_and_uses_running_moments():
+    """The new moments are 0.9 of the old plus 0.1 of the batch's; in evaluation, x is normalised with the running
+    moments.
+    """
     reference = Reference("batch_norm", running=True)
     case = reference.case(EDGES, dtype="float64", width=N_IN, seed=5)
     x, s = case.arrays["x"], case.state
-    found = {key: number.value for key, number in reference.outputs(case, Plain()).items()}
-    np.testing.assert_allclose(found["running_mean"], 0.9 * s["running_mean"] + 0.1 * x.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(found["running_var"], 0.9 * s["running_var"] + 0.1 * x.var(0, ddof=1), rtol=1e-12)
+    outputs = {key: number.value for key, number in reference.outputs(case, FloatArithmetic()).items()}
+    np.testing.assert_allclose(outputs["running_mean"], 0.9 * s["running_mean"] + 0.1 * x.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(outputs["running_var"], 0.9 * s["running_var"] + 0.1 * x.var(0, ddof=1), rtol=1e-12)
     ended = Reference("batch_norm", training=False, eps=0.5)
     case = ended.case(EDGES, dtype="float64", width=N_IN, seed=5)
     expected = (x - s["running_mean"]) / np.sqrt(s["running_var"] + 0.5) * s["gamma"] + s["beta"]
-    np.testing.assert_allclose(ended.outputs(case, Plain())["out"].value, expected, rtol=1e-12)
+    np.testing.assert_allclose(ended.outputs(case, FloatArithmetic())["out"].value, expected, rtol=1e-12)
 
 
 def test_shared_weights_are_one_parameter():
-    """Both terms of its gradient, and a state that has it twice, as torch's, with equal values."""
+    """The gradient has both terms; a state that holds the weight twice with equal values, as torch's, is read."""
     state = dict(Reference("gatv2", dialect="pyg").case(EDGES, dtype="float64", width=N_IN).state)
     state |= {"lin_r.weight": state["lin_l.weight"], "lin_r.bias": state["lin_l.bias"]}
-    apart, shared = Reference("gatv2", dialect="pyg", state=state), Reference("gatv2", dialect="pyg", state=state, share_weights=True)
-    case, one = apart.case(EDGES, dtype="float64"), shared.case(EDGES, dtype="float64")
+    separate, shared = Reference("gatv2", dialect="pyg", state=state), Reference("gatv2", dialect="pyg", state=state, share_weights=True)
+    case, one = separate.case(EDGES, dtype="float64"), shared.case(EDGES, dtype="float64")
     assert "lin_r.weight" not in one.state
-    g = apart.cotangents(case)
-    two, both = apart.gradients(case, g, Plain()), shared.gradients(one, g, Plain())
+    g = separate.cotangents(case)
+    two, both = separate.gradients(case, g, FloatArithmetic()), shared.gradients(one, g, FloatArithmetic())
     for word in ("weight", "bias"):
         np.testing.assert_allclose(both[f"lin_l.{word}"].value, two[f"lin_l.{word}"].value + two[f"lin_r.{word}"].value, rtol=1e-12)
     with pytest.raises(DataError, match="share_weights: 'lin_r.bias' differs from 'lin_l.bias'"):
@@ -211,38 +215,42 @@ def test_shared_weights_are_one_parameter():
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat", "gatv2"])
-def test_where_dgl_raises(name):
-    """Where a row has no in-edge, unless that is allowed; torch's batch norm in training where there is one row."""
-    looped = EdgeList(np.arange(3), np.arange(3), 3, 3)
+def test_cases_that_a_library_refuses_are_refused(name):
+    """DGL's layers raise for a row without in-edges unless allowed; torch's batch norm raises in training on one row."""
+    with_self_loops = EdgeList(np.arange(3), np.arange(3), 3, 3)
     for reference, refused in [(Reference(name, dialect="dgl"), "row 6"), (Reference(name, dialect="dgl", allow_zero_in_degree=True), None),
                                (Reference(name), None), (Reference(name, dialect="pyg"), None)]:  # fmt: skip
         why = reference.refuses(reference.case(EDGES))
         assert why is None if refused is None else refused in why
-        assert reference.refuses(reference.case(looped)) is None
+        assert reference.refuses(reference.case(with_self_loops)) is None
     model = Reference(f"{name}-model", dialect="dgl", batch_norm=True)
     assert "row 6" in model.refuses(model.case(EDGES))
-    alone = EdgeList(np.zeros(1), np.zeros(1), 1, 1)
-    assert "1 rows" in model.refuses(model.case(alone)) and model.refuses(model.case(looped)) is None
+    single_row = EdgeList(np.zeros(1), np.zeros(1), 1, 1)
+    assert "1 rows" in model.refuses(model.case(single_row)) and model.refuses(model.case(with_self_loops)) is None
 
 
 def test_a_state_tells_its_sizes():
     state = Reference("gat", dialect="pyg", n_heads=4, n_feat=5, heads="mean", residual=True).case(EDGES, width=N_IN).state
-    told = Reference("gat", state=state, dialect="pyg").attributes
-    assert (told["n_in"], told["n_heads"], told["n_feat"], told["heads"], told["residual"]) == (N_IN, 4, 5, "mean", True)
+    attributes = Reference("gat", state=state, dialect="pyg").attributes
+    names = ("n_in", "n_heads", "n_feat", "heads", "residual")
+    assert [attributes[name] for name in names] == [N_IN, 4, 5, "mean", True]
     reference = Reference("gat", state=state, dialect="pyg")
     state["bias"][:] = 7  # as an optimizer changes a module's own
     assert not np.any(reference.state["bias"] == 7)
     sizes = dict(batch_norm=True, layers=3, hidden=6, n_classes=2, aggregator="max-pool")
     state = Reference("sage-model", dialect="pyg", **sizes).case(EDGES, width=4).state
-    told = Reference("sage-model", dialect="pyg", state={key.replace("convs.", "conv"): value for key, value in state.items()}).attributes
-    found = (told["n_in"], told["layers"], told["n_classes"], told["batch_norm"], told["each"][1]["aggregator"])
-    assert found == (4, 3, 2, True, "max-pool")
+    state = {key.replace("convs.", "conv"): value for key, value in state.items()}
+    attributes = Reference("sage-model", dialect="pyg", state=state).attributes
+    assert [attributes[name] for name in ("n_in", "layers", "n_classes", "batch_norm")] == [4, 3, 2, True]
+    assert attributes["each"][1]["aggregator"] == "max-pool"
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", [*LAYER_NAMES, *(f"{name}-model" for name in LAYER_NAMES[:5]), "gat-training", "rgcn-training"])
 def test_a_saved_case_makes_the_same_reference(name, dialect):
-    """A case's own attributes and state, all of them, also where sizes are not the defaults and a state was there from the start."""
+    """A case's attributes and state give the same reference, also with sizes that are no defaults, and with a given
+    state.
+    """
     more = {"n_heads": 3} if name.startswith("gat") else {}
     reference = Reference(name, dialect=dialect, **more)
     for _ in range(2):
@@ -250,8 +258,8 @@ def test_a_saved_case_makes_the_same_reference(name, dialect):
         again = Reference(case.op, state=case.state, **case.attributes)
         assert {key: value for key, value in again.attributes.items() if key not in ("n_in", "each", "hidden")} == {
             key: value for key, value in case.attributes.items() if key not in ("n_in", "each", "hidden")}  # fmt: skip
-        for key, value in reference.outputs(case, Plain()).items():
-            np.testing.assert_array_equal(again.outputs(case, Plain())[key].value, value.value)
+        for key, value in reference.outputs(case, FloatArithmetic()).items():
+            np.testing.assert_array_equal(again.outputs(case, FloatArithmetic())[key].value, value.value)
         reference = again
 
 
@@ -276,29 +284,31 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("name, options, error, words", REFUSED)
-def test_refused_by_name(name, options, error, words):
+def test_wrong_arguments_are_refused_by_name(name, options, error, words):
     with pytest.raises(error, match=words):
         Reference(name, **{"dialect": "pyg", **options})
 
 
-def test_refused_with_the_graph():
+def test_arguments_that_do_not_suit_the_graph_are_refused():
     with pytest.raises(ConfigError, match="4 source rows"):
-        Reference("gcn").outputs(Reference("gcn").case(EdgeList(np.zeros(1), np.zeros(1), 4, 2)), Plain())
+        Reference("gcn").outputs(Reference("gcn").case(EdgeList(np.zeros(1), np.zeros(1), 4, 2)), FloatArithmetic())
     rgcn = Reference("rgcn", n_relations=2)
     case = rgcn.case(EDGES, width=N_IN)
     case.arrays["relation"][3] = 2
     with pytest.raises(DataError, match="relation: numbers from 0 to 1 are asked for, but there is 2"):
-        rgcn.outputs(case, Plain())
+        rgcn.outputs(case, FloatArithmetic())
 
 
 @pytest.mark.parametrize("name", ["sage", "gat", "gatv2"])
-def test_destinations_that_are_other_nodes(name):
-    """A graph of two sets of nodes is a part of the graph that has both, sources first."""
+def test_destinations_may_be_other_nodes_than_sources(name):
+    """A graph from one set of nodes to another is compared with the graph on both sets, sources first."""
     src, dst = np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1])
     loops_off = {} if name == "sage" else {"self_loops": "none"}
-    apart = Reference(name, **loops_off)
-    case = apart.case(EdgeList(src, dst, 3, 2), dtype="float64", width=N_IN)
+    separate = Reference(name, **loops_off)
+    case = separate.case(EdgeList(src, dst, 3, 2), dtype="float64", width=N_IN)
     joint = Reference(name, state=case.state, **loops_off)
     one = joint.case(EdgeList(src, dst + 3, 5, 5), dtype="float64")
     one.arrays["x"] = np.concatenate([case.arrays["x"], case.arrays["x_dst"]])
-    np.testing.assert_allclose(apart.outputs(case, Plain())["out"].value, joint.outputs(one, Plain())["out"].value[3:], rtol=1e-12)
+    separate_rows, joint_rows = (reference.outputs(each, FloatArithmetic())["out"].value
+                                 for reference, each in ((separate, case), (joint, one)))
+    np.testing.assert_allclose(separate_rows, joint_rows[3:], rtol=1e-12)

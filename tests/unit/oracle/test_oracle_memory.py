@@ -1,4 +1,4 @@
-"""Layouts of gradients, results in memory that is used again, numbers of threads, limits of time and memory, formats of sums."""
+"""Layouts of gradients, results in reused memory, numbers of threads, limits of time and memory, formats of sums."""
 
 import threading
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def test_gradients_come_in_every_layout():
 
 
 @pytest.mark.parametrize("level", ["probe", "certified"])
-def test_a_gradient_that_is_read_in_storage_order_is_wrong_and_told(level, tmp_path):
+def test_a_gradient_that_is_read_in_storage_order_is_wrong(level, tmp_path):
     def vjp(case, g):
         return plain_vjp(case, in_storage_order(g))
 
@@ -73,8 +73,8 @@ def test_layouts_of_gradients_may_be_refused_but_hide_nothing():
         return {"x": factor * plain_vjp(case, g)["x"]}
 
     report = check(plain, "spmm", vjp=vjp, level="probe", graphs=FEW).require()
-    told = {finding.cause for finding in report.findings}
-    assert told == {f"{layout} gradients: raised ValueError: contiguous" for layout in ("broadcast", "strided", "transposed")}
+    causes = {finding.cause for finding in report.findings}
+    assert causes == {f"{layout} gradients: raised ValueError: contiguous" for layout in ("broadcast", "strided", "transposed")}
     assert len(report.findings) <= 4
     wrong = check(plain, "spmm", vjp=lambda case, g: vjp(case, g, np.float32(2)), level="probe", graphs=FEW)
     assert wrong.verdict is Verdict.WRONG
@@ -110,7 +110,7 @@ def test_the_backward_pass_may_not_overwrite_an_output():
 
 
 def repeated(run, n_threads=2, **options):
-    """The report of level repeat of one case, where `run(case, threads)` is told the number of threads."""
+    """Return the report of level "repeat" for one case; `run(case, threads)` gets the number of threads."""
     threads = [n_threads]
 
     @contextmanager
@@ -145,7 +145,7 @@ def test_a_race_is_not_taken_for_a_matter_of_threads():
     assert repeated(race).verdict is Verdict.NONDETERMINISTIC
 
 
-def test_a_single_thread_is_told():
+def test_a_single_thread_is_reported():
     report = repeated(lambda case, threads: plain(case), n_threads=1)
     assert any(reason.startswith("other numbers of threads: no pool") for reason in report.uncovered)
     assert call.threads_of_pools() >= 1
@@ -173,7 +173,7 @@ def test_verdicts_that_may_be_allowed():
         check(plain, "spmm", graphs=FEW, allow=["WRONG"])
 
 
-def test_large_graphs_come_last_and_are_told_before():
+def test_large_graphs_come_last_and_are_announced():
     order = []
 
     def run(case):
@@ -227,7 +227,7 @@ def test_sums_that_are_promised_in_less_than_the_dtype_are_not_asked_to_be_exact
 
 
 def test_a_batch_norm_of_one_product_and_one_sum_is_right():
-    """x scale + (beta - mean scale), as libraries compute it: equal rows do not give beta to the last bit."""
+    """Libraries compute x scale + (beta - mean scale), which gives beta for equal rows only up to rounding."""
     def run(case):
         x, state = case.x, case.parameters
         if not len(x):

@@ -1,4 +1,4 @@
-"""Who checks the checker: every planted bug and every real one is caught, and what is right is never called wrong."""
+"""Every planted and every real bug is caught, and no right kernel is called wrong."""
 
 import numpy as np
 import pytest
@@ -33,14 +33,14 @@ def test_mutants_are_caught(mutant, tmp_path):
     assert report.verdict not in (oracle.Verdict.PASS, oracle.Verdict.UNSUPPORTED), str(report)
 
 
-def test_there_are_many():
+def test_the_list_of_mutants_is_long():
     assert sum(not mutant.link for mutant in planted.MUTANTS) >= 40 and sum(bool(mutant.link) for mutant in planted.MUTANTS) >= 16
     assert len({mutant.name for mutant in planted.MUTANTS}) == len(planted.MUTANTS)
 
 
 @pytest.mark.parametrize("op, attributes", right.CORRECT, ids=[f"{op}-{'-'.join(map(str, a.values()))}" for op, a in right.CORRECT])
-def test_what_is_right_is_not_called_wrong(op, attributes):
-    """In a random order of the edges, at all levels; benchmarks/oracle_mutants.py does it 10,000 times."""
+def test_right_kernels_are_not_called_wrong(op, attributes):
+    """Edges are summed in a random order, at all levels; benchmarks/oracle_mutants.py repeats this 10,000 times."""
     run, vjp = right.KERNELS[op]
     rng, orders = np.random.default_rng(0), {}
 
@@ -52,5 +52,5 @@ def test_what_is_right_is_not_called_wrong(op, attributes):
     assert report.verdict is oracle.Verdict.PASS, str(report)
 
 
-def test_what_is_right_on_ranks():
+def test_right_runs_on_ranks_are_not_called_wrong():
     assert oracle.check_ranks(planted.on_ranks, "gcn", ranks=(1, 3), **planted._GCN).verdict is oracle.Verdict.PASS

@@ -1,5 +1,6 @@
-"""dtype="bfloat16-rows": kernels over narrow rows are judged as closely as their float32 sums allow; the bugs that
-must be found are among `oracle_mutants`."""
+"""dtype="bfloat16-rows": kernels over narrow rows are judged by the bounds of their float32 sums; `oracle_narrow` has
+the bugs.
+"""
 
 from functools import partial
 
@@ -8,7 +9,7 @@ import pytest
 
 from sarlite import oracle
 from sarlite.errors import ConfigError
-from sarlite.oracle.arithmetic import Bounded
+from sarlite.oracle.arithmetic import BoundArithmetic
 from sarlite.oracle.reference import draw
 from tests.helpers.oracle import oracle_narrow as narrow
 from tests.helpers.oracle.oracle_candidates import graph_run, graph_vjp
@@ -24,7 +25,7 @@ def passes(run, vjp, op, attributes):
 
 
 @pytest.mark.parametrize("op, attributes", narrow.CORRECT)
-def test_what_is_right_passes(op, attributes):
+def test_right_kernels_over_narrow_rows_pass(op, attributes):
     run, vjp = narrow.KERNELS[op]
     passes(run, vjp, op, attributes)
 
@@ -35,14 +36,14 @@ def test_sarlite_graphs_pass(op, attributes):
     passes(partial(graph_run, row_dtype="bfloat16"), partial(graph_vjp, row_dtype="bfloat16"), op, attributes)
 
 
-def test_a_bound_has_what_its_numbers_are_rounded_to():
-    arithmetic = Bounded("float32")
+def test_the_bound_of_a_rounded_number_covers_all_roundings():
+    arithmetic = BoundArithmetic("float32")
     tie = 1 + 2.0**-8  # 1 and 1 + 2^-7 are as near
-    x = arithmetic.given(np.float32([1, tie, tie, np.nan, np.inf, 3.4e38]))
+    x = arithmetic.from_array(np.float32([1, tie, tie, np.nan, np.inf, 3.4e38]))
     x = x._replace(error=np.array([2.0**-10, 0, 2.0**-20, 0, 0, 0]))
-    found = arithmetic.rounded(x, "bfloat16")
-    np.testing.assert_array_equal(found.value, [1, 1, 1, np.nan, np.inf, np.inf])
-    np.testing.assert_array_equal(found.error[:3], [0, 0, 2.0**-7])
+    result = arithmetic.rounded(x, "bfloat16")
+    np.testing.assert_array_equal(result.value, [1, 1, 1, np.nan, np.inf, np.inf])
+    np.testing.assert_array_equal(result.error[:3], [0, 0, 2.0**-7])
 
 
 def test_inputs_have_numbers_halfway_between_two():
@@ -53,6 +54,6 @@ def test_inputs_have_numbers_halfway_between_two():
 
 @pytest.mark.parametrize("name, attributes", [("gcn", {}), ("sddmm", {}), ("attention", {"kind": "dot"}),
                                               ("spmm", {"reduce": "max", "weighted": True})])  # fmt: skip
-def test_what_has_no_narrow_rows_is_refused(name, attributes):
+def test_references_without_narrow_rows_are_refused(name, attributes):
     with pytest.raises(ConfigError, match=f"is of spmm and of attention of kind 'gat', not of {name}"):
         oracle.check(narrow.spmm, name, **narrow.DTYPE, **attributes)

@@ -1,4 +1,6 @@
-"""Distributed programs that know files alone: verdict, cause and rank; programs that hang, die, or leave results that are none."""
+"""Distributed programs that communicate by files: verdict, cause and rank; programs that hang, die or leave invalid
+results.
+"""
 
 import json
 import sys
@@ -10,10 +12,10 @@ import pytest
 
 from sarlite.errors import DataError
 from sarlite.oracle import Reference, Verdict, read_results, write_parts
-from sarlite.oracle.external_program import Program
+from sarlite.oracle.external_program import ExternalProgram
 from sarlite.oracle.oracle_command import main
 from sarlite.oracle.parts import Division
-from sarlite.oracle.rank_checks import check_ranks, chosen_graphs
+from sarlite.oracle.rank_checks import check_ranks, division_graphs
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -63,7 +65,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def program(tmp_path):
-    """The words of a command that runs lines of Python."""
+    """Return the words of a command that runs lines of Python."""
 
     def make(lines, *words):
         path = tmp_path / "program.py"
@@ -73,7 +75,7 @@ def program(tmp_path):
     return make
 
 
-GRAPH, EDGES = chosen_graphs()[0]  # the graph that tells the most
+GRAPH, EDGES = division_graphs()[0]  # the graph that tells the most
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def parts():
 
 
 class Inside:
-    """The program in this process: what it reads and writes are files all the same."""
+    """A program within this process, which reads and writes files like any other."""
 
     def __init__(self, tmp_path, bug=""):
         self.space, self.folder, self.bug, self.count = {"__name__": "program"}, tmp_path, bug, 0
@@ -100,7 +102,7 @@ class Inside:
         return read_results(outputs, parts)
 
 
-def test_what_ranks_wrote_is_judged(tmp_path):
+def test_results_that_ranks_wrote_are_judged(tmp_path):
     report = check_ranks(Inside(tmp_path / "right"), "spmm", graphs=GRAPH, reduce="mean", ranks=[1, 3], parts=["random"]).require()
     assert report.checked["ranks"] == 8
     bad = check_ranks(Inside(tmp_path / "cut", "cut"), "spmm", graphs=GRAPH, reduce="mean", ranks=[2], parts=["random"]).first_bad
@@ -112,15 +114,15 @@ def test_what_ranks_wrote_is_judged(tmp_path):
 
 
 def test_every_process_of_a_launcher_comes_to_the_same_verdict():
-    """Threads in place of processes: each calls the check, computes its own part, and gives what all have."""
+    """Threads stand for processes: each calls the check, computes its own part, and returns the gathered results."""
     board, barrier, verdicts = [None, None], threading.Barrier(2), [None, None]
 
     def allgather(rank, mine):
         board[rank] = mine
         barrier.wait(60)
-        found = list(board)
+        gathered = list(board)
         barrier.wait(60)  # nobody writes before all have read
-        return found
+        return gathered
 
     def mean(part, x):
         out, degree = np.zeros_like(x), np.maximum(np.bincount(part.dst, minlength=part.n_nodes), 1).astype(np.float32)
@@ -161,8 +163,8 @@ def test_the_command_line_runs_a_program_once_for_each_division(tmp_path, progra
     ("import time; time.sleep(600)", Verdict.LIMIT, "did not end within 1 s"),
     ("import os, shutil, sys; shutil.rmtree(sys.argv[2] + '/rank-1')", Verdict.WRONG, "there are no results of rank 1 of 2"),
 ])  # fmt: skip
-def test_programs_that_fail(program, lines, verdict, text):
-    run = Program(program(lines), ("out",), 1.0 if "sleep" in lines else 60.0).run_ranks
+def test_failing_programs_are_reported(program, lines, verdict, text):
+    run = ExternalProgram(program(lines), ("out",), 1.0 if "sleep" in lines else 60.0).run_ranks
     report = check_ranks(run, "spmm", graphs=GRAPH, ranks=[2], parts=["random"])
     assert report.verdict is verdict and text in report.findings[0].cause, str(report)
     assert len(report.findings) == (1 if "sleep" in lines else 2)
@@ -173,13 +175,13 @@ def test_programs_that_fail(program, lines, verdict, text):
     (["--ranks", "2", "--level", "ci"], "--level: does not go with --ranks"), (["--ranks", "2", "--parts", "metis"], "'metis' is none of"),
     (["--ranks", "2", "--graphs", "nothing"], "has a name like 'nothing'"),
 ])  # fmt: skip
-def test_words_are_refused(capsys, words, text):
+def test_wrong_options_are_refused(capsys, words, text):
     assert main(["check", "spmm", "--command", "true {inputs} {outputs}", *words]) == 2
     assert text in capsys.readouterr().err
 
 
 def save(folder, parts):
-    """Right shapes in every rank's folder."""
+    """Write results of the right shapes for every rank."""
     for part in parts:
         (folder / f"rank-{part.rank}").mkdir()
         for name, shape in part.results.items():
@@ -198,7 +200,7 @@ def test_results_of_a_model_are_read(tmp_path, parts):
 
 
 def hostile(path):
-    """A file of 1 GiB, all of them a hole: its header needs them, and says another shape than was promised."""
+    """Write a sparse file of 1 GiB whose header has another shape than promised."""
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (1 << 28,)})
         file.truncate(file.tell() + (1 << 30))

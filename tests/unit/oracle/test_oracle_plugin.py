@@ -1,4 +1,4 @@
-"""The pytest plugin in a pytest of its own: what fails, what is skipped, and what the summary says was not covered; with xdist too."""
+"""The pytest plugin, run in a pytest of its own, also with xdist: failures, skips, and the summary of coverage."""
 
 import os
 import subprocess
@@ -67,7 +67,7 @@ SUMMARY = (
 
 
 @pytest.mark.parametrize("words", [("-n", "1")], ids=["xdist"])  # what comes through xdist comes without it
-def test_the_plugin(tmp_path, words):
+def test_the_plugin_fails_skips_and_summarises(tmp_path, words):
     (tmp_path / "test_kernels.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\noracle_level = probe\noracle_expected_failures =\n    nowhere-*\n")
     command = [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "--strict-markers", *words, "--oracle-seed", "3",

@@ -1,4 +1,6 @@
-"""Probes: what is proved exact is exact in every order; what differs is decoded; what fails is made small."""
+"""Probes: results proved exact are exact in every order, differences name rows and edges, and failing cases are made
+small.
+"""
 
 from dataclasses import replace
 
@@ -8,16 +10,16 @@ import pytest
 from sarlite.oracle import corpus, cut, locate, probe, shrink, values
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.edge_structure import EdgeList
-from sarlite.oracle.exact_arithmetic import Exact
+from sarlite.oracle.exact_arithmetic import ExactArithmetic
 from sarlite.oracle.explain import cause_of
-from sarlite.oracle.plain import Number, Plain
+from sarlite.oracle.plain import BoundedArray, FloatArithmetic
 from sarlite.oracle.reference import Reference
 
 GRAPHS = {name: corpus.entry(name).edges for name in ("powers-100-2-32", "matched-85-1-4-16-64", "uniform-100-1000", "isolated-33-odd")}
 
 
 def spmm(case, order=None, src=None, dst=None, x=None, degrees=None, weight=None, dtype=None):
-    """An spmm that adds in the order of the edges given, one at a time, in the case's own dtype."""
+    """Return an spmm that adds edges one at a time in a given order, in the case's dtype."""
     order = np.arange(case.n_edges) if order is None else order
     src, dst = case.edges.src if src is None else src, case.edges.dst if dst is None else dst
     x = case.arrays["x"] if x is None else x
@@ -39,7 +41,7 @@ def spmm(case, order=None, src=None, dst=None, x=None, degrees=None, weight=None
 
 
 def vjp(case, g, reverse=True):
-    """Gradient of x of an unweighted sum."""
+    """Return the gradient of x of an unweighted sum."""
     out = np.zeros_like(case.arrays["x"])
     np.add.at(out, case.edges.src if reverse else case.edges.dst, g[case.edges.dst if reverse else case.edges.src])
     return out
@@ -52,7 +54,7 @@ def probed(graph="powers-100-2-32", width=17, dtype="float32", **attributes):
 
 def explained(got, reference, case, output="out", g=None):
     expected = probe.numbers(reference, case)["out"].value if g is None else probe.gradient_numbers(reference, case, {"out": g})["x"].value
-    return cause_of(Difference(reference, case, output, Number(expected), got, None if g is None else {"out": g}))
+    return cause_of(Difference(reference, case, output, BoundedArray(expected), got, None if g is None else {"out": g}))
 
 
 # ---- exact, whatever the order
@@ -78,7 +80,7 @@ def test_correct_sums_in_any_order_are_equal(attributes, dtype):
 
 
 def attention(case, dtype):
-    """GAT in a dtype: exp of the difference to the maximum, sums edge by edge in a drawn order, the quotient last."""
+    """Return GAT's attention in a dtype: exp after subtraction of the maximum, sums in a random order, division last."""
     z, el, er = (case.arrays[name].astype(dtype) for name in ("z", "el", "er"))
     e, scores = case.edges, el[case.edges.src] + er[case.edges.dst]
     scores = np.where(scores > 0, scores, dtype(case.slope) * scores)
@@ -104,12 +106,12 @@ def test_correct_attention_is_equal():
 def test_gradients_are_exact_and_those_that_are_not_are_left_out():
     reference, (case,) = probed(weighted=True)
     g = probe.cotangents(reference, case)
-    found = {name: number.value for name, number in probe.gradient_numbers(reference, case, g).items()}
+    gradients = {name: number.value for name, number in probe.gradient_numbers(reference, case, g).items()}
     x, w, e = (a.astype(np.float64) for a in (case.arrays["x"], case.arrays["weight"], g["out"]))
-    np.testing.assert_array_equal(found["weight"], (e[case.edges.dst] * x[case.edges.src]).sum(1))
+    np.testing.assert_array_equal(gradients["weight"], (e[case.edges.dst] * x[case.edges.src]).sum(1))
     dx = np.zeros_like(x)
     np.add.at(dx, case.edges.src, w[:, None] * e[case.edges.dst])
-    np.testing.assert_array_equal(found["x"], dx)
+    np.testing.assert_array_equal(gradients["x"], dx)
     sums = [np.abs(e[case.edges.dst] * x[case.edges.src]).sum(1).max(), np.abs(dx).max()]
     assert max(sums) < 2**24
     reference = Reference("attention", kind="gat", slope=0.2)
@@ -117,7 +119,7 @@ def test_gradients_are_exact_and_those_that_are_not_are_left_out():
     assert set(probe.gradient_numbers(reference, case, probe.cotangents(reference, case))) == {"z", "el", "er"}
 
 
-def test_what_is_not_exact_is_refused():
+def test_graphs_without_exact_inputs_are_refused():
     for reduce in ("mean", "sym"):
         with pytest.raises(probe.NotExact, match="graph/codes/0: out is exact in float32 for no integers.* row 0, which has 7 in-edges"):
             probed("uniform-100-1000", reduce=reduce)
@@ -143,13 +145,13 @@ def test_the_proof_fails_where_a_sum_grows_too_long():
     for size, proved in ((2.0**23, True), (2.0**23 + 1, False)):
         case = reference.case(edges, values="integers", width=2)
         case.arrays["x"][:] = np.float32([[size, 1], [-size, 1]])
-        error = reference.outputs(case, Exact("float32"))["out"].error
+        error = reference.outputs(case, ExactArithmetic("float32"))["out"].error
         assert error.tolist() == [[0.0 if proved else np.inf, 0.0]]
 
 
 def test_an_index_of_the_type_of_rows_overflows_on_a_small_graph():
     def through_messages(case):
-        """Messages by edge and column, found by a flat index of the type of the rows."""
+        """Return messages by edge and column, addressed by a flat index of the row numbers' dtype."""
         width, messages = case.x.shape[1], case.x[case.src.astype(int)].ravel()
         with np.errstate(over="ignore"):
             flat = np.arange(case.n_edges, dtype=case.dst.dtype)[:, None] * case.dst.dtype.type(width)
@@ -168,8 +170,10 @@ def test_an_index_of_the_type_of_rows_overflows_on_a_small_graph():
 @pytest.mark.parametrize("name, attributes", [("spmm", {"reduce": "mean", "weighted": True}), ("attention", {"kind": "gat"}),
                                               ("attention", {"kind": "gatv2", "coefficients": True}), ("attention", {"kind": "dot"}),
                                               ("gat", {}), ("sage-model", {})], ids=str)
-def test_what_is_proved_exact_float32_gives_in_another_order(name, attributes):
-    """Element by element, also on graphs without an exact probe: the formula in float32, its edges in a drawn order."""
+def test_float32_gives_proved_elements_exactly_in_any_order(name, attributes):
+    """The formula is evaluated in float32 on permuted edges, also on graphs without an exact probe, and compared by
+    element.
+    """
     reference, decided = Reference(name, **attributes), 0
     for graph in ("isolated-6-odd", "doubled-17-64", "matched-8-0-3", "powers-16-2-4"):
         edges = corpus.entry(graph).edges
@@ -183,12 +187,13 @@ def test_what_is_proved_exact_float32_gives_in_another_order(name, attributes):
             other, g = cut.on_edges(reference, case, order), reference.cotangents(case, "integers")
             by_edge = {key for key, rows in reference.outputs_by.items() if rows == "edge"}
             other_g = {key: value[order] if key in by_edge else value for key, value in g.items()}
-            pairs = [(reference.outputs(case, Exact("float32")), reference.outputs(other, Plain(np.float32))),
-                     (reference.gradients(case, g, Exact("float32")), reference.gradients(other, other_g, Plain(np.float32)))]
+            pairs = [(reference.outputs(case, ExactArithmetic("float32")), reference.outputs(other, FloatArithmetic(np.float32))),
+                     (reference.gradients(case, g, ExactArithmetic("float32")),
+                      reference.gradients(other, other_g, FloatArithmetic(np.float32)))]
             by_edge |= {key for key, rows in reference.arrays_by.items() if rows == "edge"}
-            for proved, found in pairs:
+            for proved, computed in pairs:
                 for key, number in proved.items():
-                    got = found[key].value[np.argsort(order)] if key in by_edge else found[key].value
+                    got = computed[key].value[np.argsort(order)] if key in by_edge else computed[key].value
                     exact = np.broadcast_to(number.error == 0, got.shape)
                     np.testing.assert_array_equal(got[exact], number.value[exact], f"{graph}, {key}")
                     decided += exact.sum()
@@ -199,7 +204,7 @@ def test_what_is_proved_exact_float32_gives_in_another_order(name, attributes):
 
 
 def one_edge(case, kind):
-    """Edge 40 of a sum is lost, doubled, sent to another row, or reads another one."""
+    """Return a sum with one wrong edge, number 40: lost, doubled, sent to another row, or reading another row."""
     order, src, dst = np.arange(case.n_edges), case.edges.src.copy(), case.edges.dst.copy()
     if kind == "lost":
         return spmm(case, np.delete(order, 40))
@@ -220,7 +225,7 @@ TOLD = {"lost": "edge {e} ({u} -> {v}) is lost", "doubled": "edge {e} ({u} -> {v
 @pytest.mark.parametrize("kind", TOLD)
 @pytest.mark.parametrize("attributes", [{"reduce": "sum"}, {"reduce": "mean"}, {"reduce": "sum", "weighted": True}],
                          ids=lambda a: "-".join(map(str, a.values())))
-def test_one_wrong_edge_is_read_off_the_difference(attributes, kind):
+def test_the_difference_names_one_wrong_edge(attributes, kind):
     reference, (case,) = probed(**attributes)
     cause, edges = explained(one_edge(case, kind), reference, case)
     u, v = int(case.edges.src[40]), int(case.edges.dst[40])
@@ -244,8 +249,8 @@ def test_a_lost_edge_that_the_mean_no_longer_counts():
     reference, (case,) = probed(reduce="mean")
     v = int(np.flatnonzero(case.edges.in_degrees == 8)[0])
     e = int(np.flatnonzero(case.edges.dst == v)[3])
-    kept = np.delete(np.arange(case.n_edges), e)
-    got = spmm(case, kept, degrees=case.edges.select(kept).in_degrees)
+    edge_index = np.delete(np.arange(case.n_edges), e)
+    got = spmm(case, edge_index, degrees=case.edges.select(edge_index).in_degrees)
     assert explained(got, reference, case)[0] == f"edge {e} ({case.edges.src[e]} -> {v}) is lost"
     flow, expected = locate.flow(case, "out", [case.arrays["x"]]), probe.numbers(reference, case)["out"].value
     (change,) = locate.read(flow, expected, got.astype(np.float64))
@@ -293,16 +298,16 @@ def test_a_mean_that_divides_by_one_too_many_is_no_wrong_edge():
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_wrong_results_are_told_apart(name):
+def test_different_bugs_get_different_causes(name):
     attributes, wrong, cause = WHOLE[name]
     reference, (case,) = probed(**attributes)
-    found, _ = explained(wrong(case), reference, case)
-    assert found == "nothing is wrong" if cause is None else cause in found, found
+    text, _ = explained(wrong(case), reference, case)
+    assert text == "nothing is wrong" if cause is None else cause in text, text
 
 
 @pytest.mark.parametrize("kind, cause", [("isolated", "-inf in 16 rows, the first is 1: none of them has an in-edge"),
                                            ("unreachable", "leak from rows that no edge leaves")])
-def test_what_is_not_a_number_is_told(kind, cause):
+def test_nan_and_inf_are_explained(kind, cause):
     reference = Reference("spmm", reduce="max" if kind == "isolated" else "sum")
     (case,) = probe.cases(reference, GRAPHS["isolated-33-odd"])
     if kind == "isolated":
@@ -316,14 +321,14 @@ def test_what_is_not_a_number_is_told(kind, cause):
     assert cause in explained(got, reference, case)[0]
 
 
-def test_wrong_gradients_are_told_apart():
+def test_different_bugs_of_gradients_get_different_causes():
     reference, (case,) = probed("uniform-100-1000")
     g = probe.cotangents(reference, case)
     probe.gradient_numbers(reference, case, g)
 
     def cause(got):
         expected = probe.gradient_numbers(reference, case, g)["x"].value
-        return cause_of(Difference(reference, case, "dx", Number(expected), got, g))
+        return cause_of(Difference(reference, case, "dx", BoundedArray(expected), got, g))
 
     u, v = int(case.edges.src[40]), int(case.edges.dst[40])
     lost = vjp(case, g["out"])
@@ -334,14 +339,14 @@ def test_wrong_gradients_are_told_apart():
     assert cause(0 * lost)[0] == "all are 0"
 
 
-def test_ties_that_are_paid_twice_are_told():
+def test_tied_gradients_that_are_paid_twice_are_explained():
     reference, (case,) = probed("uniform-100-1000", reduce="max")
     g = probe.cotangents(reference, case)
     e, x = case.edges, case.arrays["x"]
     got = np.zeros_like(x)
     np.add.at(got, e.src, np.where(x[e.src] == spmm(case)[e.dst], g["out"][e.dst], 0))
     expected = probe.gradient_numbers(reference, case, g)["x"].value
-    cause, _ = cause_of(Difference(reference, case, "dx", Number(expected), got, g))
+    cause, _ = cause_of(Difference(reference, case, "dx", BoundedArray(expected), got, g))
     assert cause == "entries that tie for the extremum get the whole gradient each"
 
 
@@ -349,16 +354,16 @@ def test_an_edge_that_a_layer_misses_is_named():
     reference = Reference("sage")
     (case,) = probe.cases(reference, GRAPHS["powers-100-2-32"], width=17)
     lost = replace(case, edges=case.edges.select(np.delete(np.arange(case.n_edges), 40)))
-    got = np.asarray(reference.outputs(lost, Plain())["out"].value, np.float32)
+    got = np.asarray(reference.outputs(lost, FloatArithmetic())["out"].value, np.float32)
     u, v = int(case.edges.src[40]), int(case.edges.dst[40])
     assert explained(got, reference, case) == (f"edge 40 ({u} -> {v}) is lost", ((u, v),))
 
 
-def test_uniform_attention_is_told():
+def test_uniform_attention_is_explained():
     reference = Reference("attention", kind="gat")
     case = next(c for c in probe.cases(reference, GRAPHS["uniform-100-1000"], width=3) if "saturated" in c.name)
     flat = replace(case, arrays={**case.arrays, "el": 0 * case.arrays["el"], "er": 0 * case.arrays["er"]})
-    got = np.asarray(reference.outputs(flat, Plain())["out"].value, np.float32)
+    got = np.asarray(reference.outputs(flat, FloatArithmetic())["out"].value, np.float32)
     assert explained(got, reference, case)[0] == "the scores are ignored: all edges of a row weigh the same"
 
 
@@ -368,16 +373,16 @@ def test_uniform_attention_is_told():
 @pytest.mark.parametrize("attributes, most", [({"reduce": "sum"}, 1), ({"reduce": "mean", "weighted": True}, 2), ({"reduce": "max"}, 2)],
                          ids=lambda a: str(a))
 def test_a_failing_case_is_made_small(attributes, most):
-    """Edges from every eleventh source are lost."""
+    """The function loses the edges from every eleventh source."""
     reference = Reference("spmm", **attributes)
     case = reference.case(GRAPHS["uniform-100-1000"], values="integers", width=17)
     case.arrays["x"][...] += np.arange(100)[:, None]
 
     def fails(case):
-        expected = reference.outputs(case, Plain())["out"].value
+        expected = reference.outputs(case, FloatArithmetic())["out"].value
         weight = case.arrays.get("weight", np.ones(case.n_edges)) * (case.arrays["x"][case.edges.src, 0].astype(int) % 11 != 3)
         lossy = replace(case, arrays={**case.arrays, "weight": weight}, attributes={**case.attributes, "weighted": True})
-        return bool(np.any(reference.outputs(lossy, Plain())["out"].value != expected))
+        return bool(np.any(reference.outputs(lossy, FloatArithmetic())["out"].value != expected))
 
     assert fails(case)
     small = shrink.shrink(reference, case, fails)

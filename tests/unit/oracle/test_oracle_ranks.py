@@ -1,4 +1,6 @@
-"""`oracle.check_ranks`: sarlite's ranks pass, and every planted bug of a distributed run is named, with its layer, rank and row."""
+"""`oracle.check_ranks`: sarlite's ranks pass, and each planted bug of a distributed run is named with layer, rank and
+row.
+"""
 
 import threading
 
@@ -7,10 +9,10 @@ import pytest
 
 from sarlite.errors import ConfigError
 from sarlite.oracle import Verdict, check_ranks, each_rank
-from sarlite.oracle.rank_checks import PARTS, chosen_graphs, owners
+from sarlite.oracle.rank_checks import PARTS, division_graphs, owners
 from tests.helpers.oracle.oracle_candidates import graph_ranks, spmm
 
-FOUND = chosen_graphs()
+FOUND = division_graphs()
 FEW = (FOUND[0][0], min(FOUND, key=lambda graph: graph[1].n_dst)[0])  # the first graph, and that with the fewest nodes
 
 
@@ -19,7 +21,7 @@ def check_few(run, reference, **options):
 
 
 def test_the_few_graphs_are_a_large_and_a_tiny_one():
-    large, tiny = chosen_graphs(FEW)
+    large, tiny = division_graphs(FEW)
     assert (large[0], tiny[0]) == FEW and large[1].n_dst > 20 and tiny[1].n_dst < 3
 
 
@@ -34,7 +36,7 @@ def test_sarlite_passes_on_ranks(name, options):
 
 
 def together(parts, name="x"):
-    """The rows of all ranks."""
+    """Return the rows of all ranks."""
     rows = np.zeros((parts[0].n_nodes, *parts[0].arrays[name].shape[1:]), np.float32)
     for part in parts:
         rows[part.ids] = part.arrays[name]
@@ -42,7 +44,7 @@ def together(parts, name="x"):
 
 
 class Run:
-    """A sum over edges on ranks, right but for `bug`."""
+    """A sum over edges on several ranks, right except for `bug`."""
 
     def __init__(self, bug):
         self.bug, self.earlier = bug, {}
@@ -69,8 +71,8 @@ class Run:
         src, dst, bug, foreign = part.src, part.dst, self.bug, (part.owner != part.rank)[:, None]
         remote = foreign[src, 0]
         if bug in ("remote edges", "one edge") and remote.any():
-            kept = ~remote if bug == "remote edges" else np.arange(len(src)) != np.flatnonzero(remote)[0]
-            src, dst = src[kept], dst[kept]
+            selected = ~remote if bug == "remote edges" else np.arange(len(src)) != np.flatnonzero(remote)[0]
+            src, dst = src[selected], dst[selected]
         if bug == "edge twice" and remote.any():
             src, dst = np.append(src, src[remote][-1]), np.append(dst, dst[remote][-1])
         if bug == "stale rows" and x0 is not None:
@@ -124,23 +126,25 @@ def test_the_right_run_passes_and_says_what_it_left_out():
 # ---- layers and parameters
 
 
-def combined(state, own, mean):
-    return (own @ state["root.weight"] + mean @ state["neighbour.weight"] + state["root.bias"]).astype(np.float32)
+def combined(state, rows, mean):
+    return (rows @ state["root.weight"] + mean @ state["neighbour.weight"] + state["root.bias"]).astype(np.float32)
 
 
 def structure(parts):
-    """All edges, and the in-degrees as divisors."""
+    """Return all edges, and the in-degrees as divisors."""
     src, dst = (np.concatenate([getattr(part, name) for part in parts]) for name in ("src", "dst"))
     return src, dst, np.maximum(np.bincount(dst, minlength=parts[0].n_nodes), 1)[:, None].astype(np.float32)
 
 
 def model(parts, bug=None):
-    """Two layers out_i = W h_i + V mean_j h_j + b, a ReLU between, as the reference "sage-model" has them."""
+    """Return two layers out_i = W h_i + V mean_j h_j + b with a ReLU between them, as the reference "sage-model"
+    defines them.
+    """
     h, owner, (src, dst, degree), layers = together(parts), parts[0].owner, structure(parts), []
     for k in range(2):
         state = {name.removeprefix(f"convs.{k}."): value for name, value in parts[0].state.items() if name.startswith(f"convs.{k}.")}
-        kept = (owner[src] == owner[dst]) if bug == "second layer" and k == 1 else slice(None)
-        layers.append(combined(state, h, spmm(src[kept], dst[kept], h, len(h)) / degree))
+        selected = (owner[src] == owner[dst]) if bug == "second layer" and k == 1 else slice(None)
+        layers.append(combined(state, h, spmm(src[selected], dst[selected], h, len(h)) / degree))
         h = np.maximum(layers[-1], 0)
     return [{"out": layers[1][part.ids], "layers": [layer[part.ids] for layer in layers]} for part in parts]
 
@@ -155,7 +159,7 @@ def test_the_first_layer_that_is_wrong_is_named():
 
 
 def layer(parts, bug=None):
-    """One such layer and its gradients, parameters' summed over ranks."""
+    """Return one such layer and its gradients, with parameters' gradients summed over ranks."""
     h, (src, dst, degree), state = together(parts), structure(parts), parts[0].state
     g = np.concatenate([part.cotangents["out"] for part in parts])[np.argsort(np.concatenate([part.ids for part in parts]))]
     mean = spmm(src, dst, h, len(h)) / degree
@@ -173,7 +177,7 @@ def layer(parts, bug=None):
 
 @pytest.mark.parametrize("bug, cause", [("not reduced", "not reduced over ranks: the ranks' gradients add up to it"),
                                         ("mean over ranks", "wrong scale: a mean over 2 ranks where a sum is promised")])
-def test_gradients_of_parameters(bug, cause):
+def test_wrong_gradients_of_parameters_are_named(bug, cause):
     check_few(layer, "sage", ranks=[2], parts=["contiguous", "one empty"]).require()
     bad = check_few(lambda parts: layer(parts, bug), "sage", ranks=[2]).first_bad
     assert cause in bad.cause and bad.output.startswith("droot.") and bad.rank == 0, str(bad)

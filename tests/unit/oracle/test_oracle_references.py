@@ -1,4 +1,6 @@
-"""References against a second one in plain loops, gradients against finite differences, and what must not leak."""
+"""References against a second implementation in plain loops, gradients against finite differences, and leaks of NaN and
+Inf.
+"""
 
 import warnings
 
@@ -7,17 +9,17 @@ import pytest
 
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.oracle import loops
-from sarlite.oracle.arithmetic import Bounded, Plain
+from sarlite.oracle.arithmetic import BoundArithmetic, FloatArithmetic
 from sarlite.oracle.edge_structure import EdgeList, Index
-from sarlite.oracle.exact_arithmetic import Exact
+from sarlite.oracle.exact_arithmetic import ExactArithmetic
 from sarlite.oracle.expression import (
+    barrier,
     concat,
     constant,
     edge_dot,
     elu,
     evaluate,
     exp,
-    fixed,
     gather,
     leaky,
     log,
@@ -26,9 +28,9 @@ from sarlite.oracle.expression import (
     scatter_max,
     scatter_min,
     scatter_sum,
-    settled,
     softmax,
     sqrt,
+    stop_gradient,
     tanh,
     topological,
     variable,
@@ -38,7 +40,7 @@ from sarlite.oracle.formats import rounded
 from sarlite.oracle.gradient import VJPS, gradient
 from sarlite.oracle.reference import Reference
 
-LONG = Plain(np.longdouble)
+LONG = FloatArithmetic(np.longdouble)
 EDGES = EdgeList([0, 0, 1, 3, 3, 3, 4, 2, 5, 5], [0, 0, 1, 0, 1, 5, 5, 5, 3, 3], 6, 6)  # rows 2, 4: no in-edges
 NONE = EdgeList([], [], 3, 3)
 NO_ROWS = EdgeList([], [], 0, 0)
@@ -85,7 +87,7 @@ def test_float64_and_bounded_values_are_those_of_longdouble_rounded():
     for name, attributes in OPERATIONS:
         reference, case, g = case_of(name, attributes)
         for f in (reference.outputs, lambda case, arithmetic, reference=reference, g=g: reference.gradients(case, g, arithmetic)):
-            for arithmetic in (Plain(), Bounded("float32"), Bounded("float64")):
+            for arithmetic in (FloatArithmetic(), BoundArithmetic("float32"), BoundArithmetic("float64")):
                 for key, exact in f(case, LONG).items():
                     got = f(case, arithmetic)[key]
                     assert np.abs(got.value - exact.value).max() <= 1e-15 * max(1, np.abs(exact.value).max()), (name, attributes, key)
@@ -93,7 +95,7 @@ def test_float64_and_bounded_values_are_those_of_longdouble_rounded():
 
 
 def differences_agree(out, inputs, values, bound=1e-9):
-    """Whether gradients are those that central differences give, along a random direction an input."""
+    """Assert that gradients equal central differences along one random direction for each input."""
     rng = np.random.default_rng(8)
     g = rng.standard_normal(out.shape)
     products = evaluate(gradient({"out": out}, {"out": constant(g)}, inputs), values, LONG)
@@ -108,7 +110,7 @@ def differences_agree(out, inputs, values, bound=1e-9):
 
 
 def everything(v):
-    """An expression with every primitive that has a gradient."""
+    """Return an expression with every primitive that has a gradient."""
     j, i = Index(np.array([0, 1, 2, 3, 3, 0]), 4), Index(np.array([0, 0, 1, 1, 1, 3]), 4)
     x, w, a = v["x"], v["w"], v["a"]  # (4, 3), (3, 2), (6, 2)
     z = leaky(tanh(x) @ w, 0.2) / (1.0 + exp(-x).sum(1, keepdims=True))
@@ -116,10 +118,10 @@ def everything(v):
     p = promised(softmax(scores, i), scores, i)
     y = concat([z, elu(z - 0.1)], axis=1).reshape(4, 2, 2)
     mixed = propagate(y, j, i, p) - propagate(y, j, i)
-    s = edge_dot(y, mixed, j, i, heads=1) + scatter_max(s_of(y, j), i).sum(0) * where(np.arange(12).reshape(6, 2) % 3 > 0, settled(a))
+    s = edge_dot(y, mixed, j, i, heads=1) + scatter_max(s_of(y, j), i).sum(0) * where(np.arange(12).reshape(6, 2) % 3 > 0, barrier(a))
     rest = scatter_min(s, i, rank=j.rows) + scatter_max(s, i, "all") + scatter_sum(s, i)
     rest = rest * 2.0 - x.T.T.slice(1, 3, axis=1).mean(0)
-    return rest / sqrt(1.0 + z * z) + log(2.0 + (a * a).sum(0)) + fixed(z) * 0.0
+    return rest / sqrt(1.0 + z * z) + log(2.0 + (a * a).sum(0)) + stop_gradient(z) * 0.0
 
 
 def s_of(y, index):
@@ -134,7 +136,7 @@ def test_gradients_of_every_primitive_are_those_of_finite_differences():
     used = {expr.op for expr in topological([out])}
     assert used >= VJPS.keys() - {"broadcast"} and used - VJPS.keys() == {"input", "constant", "fixed"}
     differences_agree(out, inputs, values)
-    bounds = evaluate(gradient({"out": out}, {"out": constant(np.ones(out.shape))}, inputs), values, Bounded("float64"))
+    bounds = evaluate(gradient({"out": out}, {"out": constant(np.ones(out.shape))}, inputs), values, BoundArithmetic("float64"))
     assert all((number.error <= 1e-9).all() for number in bounds.values())
 
 
@@ -148,9 +150,9 @@ def test_gradients_of_products_by_edges_have_gradients():
         differences_agree(expr, inputs, values, 1e-7)
 
 
-def test_an_input_that_nothing_reads_has_a_gradient_of_zeros_and_a_fixed_one_as_well():
+def test_unused_inputs_and_stopped_gradients_have_gradient_0():
     x, y = variable("x", (2,)), variable("y", (3,))
-    d = evaluate(gradient({"out": fixed(x) * 3.0}, {"out": constant(np.ones(2))}, {"x": x, "y": y}), {}, Plain())
+    d = evaluate(gradient({"out": stop_gradient(x) * 3.0}, {"out": constant(np.ones(2))}, {"x": x, "y": y}), {}, FloatArithmetic())
     assert {name: number.value.tolist() for name, number in d.items()} == {"x": [0, 0], "y": [0, 0, 0]}
 
 
@@ -180,9 +182,9 @@ BAD = pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 
 
 @BAD
-def test_what_no_edge_reads_does_not_leak_and_what_an_edge_reads_does(bad):
+def test_only_rows_that_edges_read_spread_nan_and_inf(bad):
     edges = EdgeList([0, 1, 1], [0, 0, 1], 3, 3)  # source 2 is read by none, row 2 reads none
-    arithmetics = (Plain(), LONG, Bounded("float32"))
+    arithmetics = (FloatArithmetic(), LONG, BoundArithmetic("float32"))
     for name, attributes in OPERATIONS:
         if attributes.get("loops") or name in ("scatter", "softmax"):
             continue
@@ -200,29 +202,29 @@ def test_what_no_edge_reads_does_not_leak_and_what_an_edge_reads_does(bad):
                     assert np.isfinite(number.error).all(), (name, attributes, key)
     reference, case, _ = case_of("spmm", {}, edges)
     case.arrays["x"][1, 0] = bad
-    np.testing.assert_array_equal(reference.outputs(case, Plain())["out"].value[:, 0] == 0, [False, False, True])
-    assert not np.isfinite(reference.outputs(case, Plain())["out"].value[:2, 0]).any()
+    np.testing.assert_array_equal(reference.outputs(case, FloatArithmetic())["out"].value[:, 0] == 0, [False, False, True])
+    assert not np.isfinite(reference.outputs(case, FloatArithmetic())["out"].value[:2, 0]).any()
 
 
-def test_where_nothing_flows_there_is_0_also_of_infinite_numbers():
+def test_masked_elements_are_0_even_for_infinite_numbers():
     x, g, index = variable("x", (4,)), variable("g", (4,)), Index(np.array([0, 0, 1, 1]), 2)
     values = {"x": np.array([-1.0, 2.0, 3.0, -4.0]), "g": np.array([np.inf, 1.0, np.inf, np.nan])}
     masked = where([False, True, True, False], g)
-    kept = gradient({"y": leaky(x, 0.0)}, {"y": g}, {"x": x})["x"]
+    result = gradient({"y": leaky(x, 0.0)}, {"y": g}, {"x": x})["x"]
     won = gradient({"y": scatter_max(x, index)}, {"y": constant(np.array([np.inf, 1.0]))}, {"x": x})["x"]
-    for arithmetic in (Plain(), Bounded("float32")):
-        got = evaluate({"masked": masked, "kept": kept, "won": won}, values, arithmetic)
+    for arithmetic in (FloatArithmetic(), BoundArithmetic("float32")):
+        got = evaluate({"masked": masked, "kept": result, "won": won}, values, arithmetic)
         expected = {"masked": [0, 1, np.inf, 0], "kept": [0, 1, np.inf, 0], "won": [0, np.inf, 1, 0]}
         for key, number in got.items():
             np.testing.assert_array_equal(number.value, expected[key])
             assert (np.broadcast_to(number.error, 4)[number.value == 0] == 0).all()
 
 
-def test_a_softmax_of_minus_infinity_is_0_also_where_all_are():
+def test_a_softmax_of_minus_infinity_alone_is_0():
     edges = EdgeList(np.zeros(6), [0, 0, 0, 1, 1, 2], 1, 4)
     reference, case, _ = case_of("softmax", {}, edges, width=1)
     case.arrays["scores"][:, 0] = [1e4, -np.inf, -1e4, -np.inf, -np.inf, 1e4]
-    for arithmetic in (LONG, Bounded("float32")):
+    for arithmetic in (LONG, BoundArithmetic("float32")):
         out = reference.outputs(case, arithmetic)["out"]
         np.testing.assert_array_equal(out.value[:, 0].astype(float), [1, 0, 0, 0, 0, 1])
         d = reference.gradients(case, {"out": np.arange(6.0)[:, None]}, arithmetic)["scores"]
@@ -231,7 +233,7 @@ def test_a_softmax_of_minus_infinity_is_0_also_where_all_are():
     np.testing.assert_array_equal(loops.outputs(case)["out"][:, 0].astype(float), [1, 0, 0, 0, 0, 1])
 
 
-def test_cases_are_of_their_dtype_and_come_again():
+def test_cases_have_their_dtype_and_are_reproducible():
     for dtype in ("float64", "float32", "float16", "bfloat16"):
         reference, case, g = case_of("attention", GAT, dtype=dtype, seed=5)
         again = reference.case(EDGES, dtype=dtype, width=3, seed=5)
@@ -244,12 +246,13 @@ def test_cases_are_of_their_dtype_and_come_again():
     assert np.array_equal(rounded(np.array([1 + 2**-8, 1 + 3 * 2**-8, np.inf]), "bfloat16"), [1, 1 + 2**-6, np.inf])  # ties to even
 
 
-def test_what_is_not_known_is_refused_by_name():
-    for make, told in ((lambda: Reference("spmn"), "reference: 'spmn' is none of"),
+def test_unknown_arguments_are_refused_by_name():
+    for make, message in ((lambda: Reference("spmn"), "reference: 'spmn' is none of"),
                        (lambda: Reference("spmm", reduce="prod"), "reduce: 'prod'"),
                        (lambda: Reference("spmm", slope=1), r"spmm has no attribute 'slope', but reduce \(sum, mean"),
-                       (lambda: Reference("spmm", dialect="jax"), "dialect: 'jax'"), (lambda: Bounded("float8"), "dtype: 'float8'")):
-        with pytest.raises(ConfigError, match=told):
+                       (lambda: Reference("spmm", dialect="jax"), "dialect: 'jax'"),
+                       (lambda: BoundArithmetic("float8"), "dtype: 'float8'")):
+        with pytest.raises(ConfigError, match=message):
             make()
     with pytest.raises(ConfigError, match="3 source rows, and 2 destination rows"):
         case_of("spmm", {"loops": True}, TIED)
@@ -261,7 +264,7 @@ def test_what_is_not_known_is_refused_by_name():
 
 @pytest.mark.parametrize("name, attributes", [("spmm", {"reduce": "mean", "weighted": True}), ("spmm", {"reduce": "max"}),
                                               ("attention", GAT), ("gcn", {}), ("sage-training", {})], ids=str)
-def test_nan_and_inf_are_told_by_the_numbers_and_by_no_warning(name, attributes):
+def test_nan_and_inf_appear_in_results_without_warnings(name, attributes):
     reference = Reference(name, **attributes)
     case = reference.case(EDGES, dtype="float32", width=3)
     for array in case.arrays.values():
@@ -270,7 +273,7 @@ def test_nan_and_inf_are_told_by_the_numbers_and_by_no_warning(name, attributes)
     g = reference.cotangents(case) if reference.definition.has_vjp else None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for arithmetic in (Plain(), Bounded("float32"), Exact("float32")):
+        for arithmetic in (FloatArithmetic(), BoundArithmetic("float32"), ExactArithmetic("float32")):
             assert any(not np.isfinite(number.value).all() for number in reference.outputs(case, arithmetic).values())
             if g is not None:
                 reference.gradients(case, g, arithmetic)

@@ -1,6 +1,4 @@
-"""What a report says: what no case had, places, causes that a second case confirms, traces, refusals, JSON; and
-saved cases.
-"""
+"""Reports: coverage, places, confirmed causes, tracebacks, refusals, JSON, and saved cases."""
 
 import json
 import sys
@@ -23,9 +21,9 @@ def beyond(report):
     return next(reason for reason in report.uncovered if "widths other than" in reason)
 
 
-def test_what_no_case_had_is_told():
+def test_a_report_names_the_inputs_that_no_case_had():
     text, edges = beyond(check(plain, "spmm", graphs=FEW, widths=[4, 5, 9], vjp=plain_vjp)), entry("uniform-10-30").edges
-    for told in (
+    for text in (
         f"widths other than {spans({4, 5, 9} | {entry(name).width for name in FEW})};",
         f"rows of more than {max(edges.in_degrees)} edges in or {max(edges.out_degrees)} out",
         "more than 10 rows",
@@ -34,7 +32,7 @@ def test_what_no_case_had_is_told():
         "indices of int32, int16",
         "races that show in fewer than one of 2 calls",
     ):
-        assert told in text
+        assert text in text
     assert VALUES["weights"] not in text and VALUES["scores"] not in text  # no array of an spmm has them
     assert "whether the same input gives the same bits" in beyond(check(plain, "spmm", graphs=FEW, level="probe"))
     whole = beyond(check(plain, "spmm", level="probe", graphs=["*-nan", "ring-3"]))
@@ -43,15 +41,15 @@ def test_what_no_case_had_is_told():
 
 
 def test_graphs_that_do_not_suit_count_once_and_are_not_exported(tmp_path):
-    """The paper's GCN adds self loops, which a graph of two sets of nodes cannot have."""
-    found = check(lambda case: case.x, "gcn", graphs=["bipartite-3-7-2", "ring-3"], shrink=False)
-    assert found.uncovered["graphs that do not suit"] == 1 and "bipartite-3-7-2" in found.examples["graphs that do not suit"]
+    """The paper's GCN adds self loops, which a graph between two sets of nodes cannot have."""
+    report = check(lambda case: case.x, "gcn", graphs=["bipartite-3-7-2", "ring-3"], shrink=False)
+    assert report.uncovered["graphs that do not suit"] == 1 and "bipartite-3-7-2" in report.examples["graphs that do not suit"]
     assert main(["export", str(tmp_path), "gcn", "--graphs", "bipartite-3-7-2"]) == 0
     assert main(["export", str(tmp_path), "gcn", "--graphs", "ring-3"]) == 0
     assert all("ring-3" in path for path in (tmp_path / "cases.txt").read_text().split())
 
 
-def test_random_cases_have_what_is_special_about_a_graph():
+def test_random_cases_have_the_graphs_special_values():
     exact, random = inputs.cases(Reference("spmm"), entry("isolated-12-odd-nan"), ["probe", "certified"], Report(""))
     assert [case.name.split("/")[1] for case in [*exact, *random]] == ["codes", "random"]
     assert all(not np.isfinite(case.arrays["x"]).all() for case in [*exact, *random])
@@ -111,15 +109,15 @@ def transposed(case):
     return spmm(case.dst, case.src, case.x, case.n_dst)
 
 
-def test_an_assumption_is_told_where_a_second_case_confirms_it():
+def test_an_assumption_is_reported_if_a_second_case_confirms_it():
     few = ("chain-2-up", "in-star-3", "uniform-17-100", "uniform-100-250")
     assert "the transpose is taken" in check(transposed, "spmm", level="probe", graphs=few).first_bad.cause
-    alone = check(transposed, "spmm", level="probe", graphs="in-star-3", shrink=False).first_bad
-    assert alone.cause.endswith("elements differ; no single cause found that a second case confirms")
+    one_graph = check(transposed, "spmm", level="probe", graphs="in-star-3", shrink=False).first_bad
+    assert one_graph.cause.endswith("elements differ; no single cause found that a second case confirms")
 
 
-def test_an_assumption_that_fits_a_small_case_alone_is_not_told():
-    """On one edge a lost block of rows looks as many things do."""
+def test_an_assumption_that_fits_only_a_small_case_is_not_reported():
+    """On a graph with one edge, a lost block of rows resembles many other bugs."""
 
     def high_rows(case):
         return spmm(*(end[case.dst < 5] for end in (case.src, case.dst)), case.x, case.n_dst)
@@ -143,8 +141,8 @@ def test_the_cause_of_a_shrunk_case_is_that_of_the_case_it_came_from():
 
 def test_one_lost_edge_of_many_is_wrong_in_check_and_in_replay(tmp_path):
     def lossy(case):
-        kept = np.arange(case.n_edges) != 7
-        return spmm(case.src[kept], case.dst[kept], case.x, case.n_dst)
+        edge_index = np.arange(case.n_edges) != 7
+        return spmm(case.src[edge_index], case.dst[edge_index], case.x, case.n_dst)
 
     report = check(lossy, "spmm", level="probe", graphs="in-star-65536", shrink=False)
     again = replay(report.save(tmp_path / "case"), lossy)
@@ -158,7 +156,7 @@ def raises(case):
     return case.x[case.n_src + 3]
 
 
-def test_an_exception_is_told_with_its_place():
+def test_an_exception_is_reported_with_its_traceback():
     text = str(check(raises, "spmm", level="probe", graphs="ring-3"))
     assert "raised IndexError" in text and "return case.x[case.n_src + 3]" in text and "sarlite/oracle/" not in text
 
@@ -173,7 +171,7 @@ def test_refused_cases_are_no_findings():
     assert "0 findings in 0 cases" in str(report) and report.uncovered["cases that the function refuses"] == 1
 
 
-def test_few_expected_failures_are_told_one_by_one():
+def test_a_report_lists_few_expected_failures():
     text = str(
         check(lambda case: plain(case) + np.float32(1), "spmm", level="probe", graphs="ring-*", expected_failures=["*"])
     )
@@ -195,23 +193,23 @@ def test_no_shrink_goes_with_ranks(capsys):
     assert main(["check", "gcn", "--ranks", "1", "--no-shrink", "--graphs", "ring-3", "--command", refuses]) == 77
 
 
-def test_reports_as_json(capsys, tmp_path):
+def test_reports_are_written_as_json(capsys, tmp_path):
     path = check(lambda case: plain(case) + np.float32(1), "spmm", level="probe", graphs="ring-3").save(
         tmp_path / "case"
     )
     program = f"{sys.executable} -c 'raise SystemExit(77)' {{inputs}} {{outputs}}"
     assert main(["replay", str(path), "--json", "--command", program]) == 77
-    told = json.loads(capsys.readouterr().out)
-    assert told["verdict"] == "UNSUPPORTED" and told["findings"][0]["level"] == "call"
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "UNSUPPORTED" and document["findings"][0]["level"] == "call"
     report = check(lambda case: plain(case) * np.float32(np.nan), "spmm", level="probe", graphs="ring-3")
-    told = json.loads(json.dumps(report.told(), allow_nan=False))
-    assert told["findings"][0]["got"] == "nan" and told["findings"][0]["case"].startswith("ring-3")
+    document = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert document["findings"][0]["got"] == "nan" and document["findings"][0]["case"].startswith("ring-3")
 
 
 # ---- saved cases
 
 
-def test_a_case_is_replaced_where_that_is_said(tmp_path):
+def test_overwrite_replaces_a_saved_case(tmp_path):
     report = check(lambda case: plain(case) + np.float32(1), "spmm", level="probe", graphs="ring-3")
     path = report.save(tmp_path / "case")
     with pytest.raises(DataError, match="is there already"):
@@ -231,10 +229,10 @@ def test_a_finding_of_an_older_file_opens(tmp_path):
     path = check(lambda case: plain(case) + np.float32(1), "spmm", level="probe", graphs="ring-3").save(
         tmp_path / "case"
     )
-    told = json.loads((path / "case.json").read_text())
+    document = json.loads((path / "case.json").read_text())
     for name in ("edge", "row"):
-        del told["finding"][name]
-    (path / "case.json").write_text(json.dumps(told))
+        del document["finding"][name]
+    (path / "case.json").write_text(json.dumps(document))
     assert load(path).finding.node == 0
 
 
@@ -250,7 +248,7 @@ def test_a_case_has_numpys_dtype():
     assert seen == {np.dtype("float64"), np.dtype("float32")}
 
 
-def test_a_graph_of_ones_own():
+def test_a_graph_of_ones_own_is_checked():
     mine = EdgeList([0, 1, 1], [1, 0, 0], 2, 2)
     report = check(plain, "spmm", graphs={"mine": mine}, widths=[3]).require()
     assert report.checked["probe"] == 2 and entry("ring-3").edges.n_edges == 3

@@ -1,4 +1,4 @@
-"""Bugs that were reported for kernels are seen at `ci`; the report tells of the sizes at which the others show."""
+"""Bugs that were reported for kernels are seen at `ci`; for the others the report names the sizes that no case had."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_reported_bugs_are_seen_at_ci(bug):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("bug", [b for b in REPORTED if b.name in TOO_LARGE], ids=lambda bug: bug.name.replace(" ", "-"))
-def test_what_is_not_seen_is_told(bug):
+def test_the_report_names_the_sizes_at_which_unseen_bugs_show(bug):
     report = report_of(bug).require()
     assert any(TOO_LARGE[bug.name] in reason for reason in report.uncovered)
 

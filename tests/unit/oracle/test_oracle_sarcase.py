@@ -1,4 +1,4 @@
-"""Cases as files: what is written is read back bit for bit, and what somebody tampered with is refused before memory is taken."""
+"""Cases as files: a written case is read back bit for bit, and manipulated files are refused before arrays are read."""
 
 import json
 import os
@@ -23,9 +23,9 @@ def a_case(**changes):
     x = RNG.standard_normal((3, 5)).astype(np.float32)
     x[0, 0], x[1, 1], x[2, 2] = np.nan, -0.0, np.inf
     state = {"layers.0.weight": np.asfortranarray(RNG.standard_normal((5, 2)).astype(np.float32))}
-    given = {"arrays": {"x": x, "mask": np.array([1, 0, 1, 1], bool)}, "state": state, "index_dtype": "int32",
+    fields = {"arrays": {"x": x, "mask": np.array([1, 0, 1, 1], bool)}, "state": state, "index_dtype": "int32",
              "attributes": {"reduce": "mean", "slope": 0.2, "sizes": (3, (4, 5)), "bias": None}}
-    return Case("star/codes", "spmm", EDGES, **{**given, **changes})
+    return Case("star/codes", "spmm", EDGES, **{**fields, **changes})
 
 
 def a_finding(case):
@@ -37,30 +37,30 @@ def same(a, b):
     return {k: (v.dtype, v.shape, v.tobytes()) for k, v in a.items()} == {k: (v.dtype, v.shape, v.tobytes()) for k, v in b.items()}
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_a_saved_case_is_loaded_bit_for_bit(tmp_path):
     case = a_case()
     out = {"out": RNG.standard_normal((2, 5))}
-    saved = sarcase.Saved(case, {"out": np.ones((2, 5), np.float32)}, {**out, "dx": np.float64(3.0)}, out, out, a_finding(case))
+    saved = sarcase.SavedCase(case, {"out": np.ones((2, 5), np.float32)}, {**out, "dx": np.float64(3.0)}, out, out, a_finding(case))
     for _ in range(2):  # what stands there is replaced
-        found = sarcase.load(sarcase.save(saved, tmp_path / "new" / "failure.sarcase", overwrite=True))
+        loaded = sarcase.load(sarcase.save(saved, tmp_path / "new" / "failure.sarcase", overwrite=True))
     assert os.listdir(tmp_path / "new") == ["failure.sarcase"]
-    assert all(np.array_equal(getattr(found.case.edges, end), getattr(EDGES, end)) for end in ("src", "dst"))
-    assert (found.case.n_src, found.case.n_dst) == (3, 2)
+    assert all(np.array_equal(getattr(loaded.case.edges, end), getattr(EDGES, end)) for end in ("src", "dst"))
+    assert (loaded.case.n_src, loaded.case.n_dst) == (3, 2)
     for name in ("name", "op", "dtype", "accumulate", "index_dtype", "attributes"):
-        assert getattr(found.case, name) == getattr(case, name)
-    assert same(found.case.arrays, case.arrays) and same(found.case.state, case.state)
-    assert same(found.cotangents, saved.cotangents) and same(found.bounds, out) and same(found.got, out)
-    assert found.expected["dx"].shape == () and found.expected["dx"] == 3
-    assert str(found.finding) == str(saved.finding) and found.finding.edges == ((2, 0),)
+        assert getattr(loaded.case, name) == getattr(case, name)
+    assert same(loaded.case.arrays, case.arrays) and same(loaded.case.state, case.state)
+    assert same(loaded.cotangents, saved.cotangents) and same(loaded.bounds, out) and same(loaded.got, out)
+    assert loaded.expected["dx"].shape == () and loaded.expected["dx"] == 3
+    assert str(loaded.finding) == str(saved.finding) and loaded.finding.edges == ((2, 0),)
 
 
-def test_a_case_without_an_array_of_its_operation(tmp_path):
+def test_a_case_without_an_array_of_its_operation_is_refused(tmp_path):
     save(a_case(arrays={"y": np.ones((3, 5), np.float32)}, state={}, attributes={"reduce": "mean"}), tmp_path / "c")
     with pytest.raises(DataError, match=f"{tmp_path / 'c'}: arrays: cannot be read: KeyError: 'x'"):
         replay(tmp_path / "c", plain)
 
 
-def test_what_cannot_be_saved_leaves_nothing(tmp_path):
+def test_a_failed_save_leaves_no_files(tmp_path):
     (tmp_path / "other").mkdir()
     bad = ({"attributes": {"reduce": np.add}}, {"attributes": {"slope": np.nan}}, {"state": {"../w": np.ones(3)}},
            {"arrays": {"x": np.array([None])}})
@@ -72,18 +72,18 @@ def test_what_cannot_be_saved_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["other"]
 
 
-def told(folder, **changes):
+def change_json(folder, **changes):
     path = folder / "case.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def record(folder, **changes):
     arrays = json.loads((folder / "case.json").read_text())["arrays"]
-    told(folder, arrays={**arrays, "x": {**arrays["x"], **changes}})
+    change_json(folder, arrays={**arrays, "x": {**arrays["x"], **changes}})
 
 
 def header(folder, shape, dtype="<f4", size=None):
-    """A header alone, and a record that says the same."""
+    """Write a .npy header without data, and return a record that agrees with it."""
     with open(folder / "arrays.x.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
         file.truncate(size)
@@ -112,14 +112,14 @@ def flipped(folder):
 
 
 def finding(folder, **changes):
-    told(folder, finding={**json.loads((folder / "case.json").read_text())["finding"], **changes})
+    change_json(folder, finding={**json.loads((folder / "case.json").read_text())["finding"], **changes})
 
 
 HOSTILE = {
     "path": (lambda d: record(d, file="../outside.npy"), r"arrays.x: '../outside.npy' is not a plain name"),
     "absolute path": (lambda d: record(d, file="/etc/passwd"), "'/etc/passwd' is not a plain name"),
     "no name": (lambda d: record(d, file=3), "arrays.x: 3 is not a plain name"),
-    "name of an array": (lambda d: told(d, state={"../x": {}}), "state: '../x' is not a plain name"),
+    "name of an array": (lambda d: change_json(d, state={"../x": {}}), "state: '../x' is not a plain name"),
     "link": (linked, "arrays.x: it is a symbolic link"),
     "pipe": (piped, "arrays.x: cannot be read: it is no regular file"),
     "missing": (lambda d: (d / "arrays.x.npy").unlink(), "no such file"),
@@ -133,20 +133,20 @@ HOSTILE = {
     "text": (lambda d: header(d, (1,), "<U1"), "arrays.x: dtype <U1"),
     "shape": (lambda d: record(d, shape=[5, 3]), r"<f4 \[3, 5\], but case.json says <f4 \[5, 3\]"),
     "dtype": (lambda d: record(d, dtype="<f8"), r"case.json says <f8"),
-    "no record": (lambda d: told(d, arrays={"x": 3}), "arrays.x is no record"),
+    "no record": (lambda d: change_json(d, arrays={"x": 3}), "arrays.x is no record"),
     "record of more": (lambda d: record(d, offset=3), "an array has file, dtype, shape and sha256"),
-    "edges outside": (lambda d: told(d, n_src=2), "src: row numbers"),
-    "rows": (lambda d: told(d, n_dst=1 << 50), "n_dst is 1125899906842624, at most"),
-    "rows of text": (lambda d: told(d, n_dst="3"), "n_dst is '3', but must be a whole number"),
-    "rows of bool": (lambda d: told(d, n_dst=True), "n_dst is True"),
-    "unknown field": (lambda d: told(d, code="import os"), "code is no field"),
+    "edges outside": (lambda d: change_json(d, n_src=2), "src: row numbers"),
+    "rows": (lambda d: change_json(d, n_dst=1 << 50), "n_dst is 1125899906842624, at most"),
+    "rows of text": (lambda d: change_json(d, n_dst="3"), "n_dst is '3', but must be a whole number"),
+    "rows of bool": (lambda d: change_json(d, n_dst=True), "n_dst is True"),
+    "unknown field": (lambda d: change_json(d, code="import os"), "code is no field"),
     "unknown field of the finding": (lambda d: finding(d, run="x"), "finding.run is no field"),
     "verdict": (lambda d: finding(d, verdict="FINE"), "finding.verdict is 'FINE'"),
     "edges of the finding": (lambda d: finding(d, edges=[["a", "b"]]), "finding.edges is 'a'"),
-    "schema": (lambda d: told(d, schema=2), "schema is 2, this version reads 1"),
-    "precision": (lambda d: told(d, dtype="float128"), "dtype is 'float128', none of float64"),
-    "operation": (lambda d: told(d, op=["spmm"]), "op is"),
-    "attributes": (lambda d: told(d, attributes=3), "attributes is 3"),
+    "schema": (lambda d: change_json(d, schema=2), "schema is 2, this version reads 1"),
+    "precision": (lambda d: change_json(d, dtype="float128"), "dtype is 'float128', none of float64"),
+    "operation": (lambda d: change_json(d, op=["spmm"]), "op is"),
+    "attributes": (lambda d: change_json(d, attributes=3), "attributes is 3"),
     "no JSON": (lambda d: (d / "case.json").write_text("{"), "case.json: cannot be read"),
     "a list": (lambda d: (d / "case.json").write_text("[]"), "case.json is no object"),
     "deep": (lambda d: (d / "case.json").write_text("[" * 100_000), "case.json: cannot be read: RecursionError"),
@@ -164,10 +164,10 @@ def test_hostile_cases_are_refused(name, tmp_path, monkeypatch):
     change(path)
     read = []  # what was read whole before the refusal
     monkeypatch.setattr(npy.Path, "read_bytes", lambda path: read.append(path.name) or path.open("rb").read())
-    with pytest.raises(DataError, match=message) as found:
+    with pytest.raises(DataError, match=message) as raised:
         sarcase.load(path)
-    assert "\n" not in str(found.value) and str(path) in str(found.value)
-    assert "arrays.x.npy" not in read or "hash" in name or "arrays.x" not in str(found.value)
+    assert "\n" not in str(raised.value) and str(path) in str(raised.value)
+    assert "arrays.x.npy" not in read or "hash" in name or "arrays.x" not in str(raised.value)
     assert "huge" not in name or read == ["case.json"] or read == ["case.json", "src.npy", "dst.npy"]
 
 

@@ -1,5 +1,5 @@
-"""What is correctly rounded is never called wrong: every operation and dtype, rationals in fractions that are
-rounded once.
+"""Correctly rounded results pass: every operation and dtype, with rational operations in fractions that are rounded
+once.
 """
 
 from fractions import Fraction
@@ -25,7 +25,7 @@ def test_correctly_rounded_results_pass(dtype):
 
 
 def test_denormal_products_of_float64_have_bounds():
-    """A product that underflows is no 0 that must be met: the bounds of float64 do not underflow themselves."""
+    """A product that underflows need not be exactly 0: the bounds of float64 do not underflow."""
     references = [Reference("spmm", weighted=True), Reference("attention", kind="gat"), Reference("sddmm")]
     report = selfcheck(references, most_edges=30, graphs="*-denormal", dtypes=["float64"])
     assert report.verdict is Verdict.PASS and report.checked["certified"] > 50, str(report)

@@ -1,4 +1,4 @@
-"""State dicts of PyG's and DGL's layers in sarlite's own layers and models: read, written, refused; logits against the real ones."""
+"""State dicts of PyG's and DGL's layers in sarlite's own layers and models: read, written, refused; and equal logits."""
 
 import warnings
 
@@ -8,7 +8,7 @@ import pytest
 from sarlite import Graph, Tensor, nn
 from sarlite.errors import ConfigError, DataError
 from sarlite.models import GAT, GCN, SAGE, GATConv, GATv2Conv, GCNConv, PaperGATConv, SAGEConv
-from sarlite.oracle.arithmetic import Plain
+from sarlite.oracle.arithmetic import FloatArithmetic
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.layer_state import load_state, state_of
 from sarlite.oracle.reference import Reference
@@ -25,7 +25,7 @@ X = RNG.standard_normal((N, N_IN)).astype(np.float32)
 
 
 def random_module(make, seed=0, **options):
-    """A module of sarlite with all its parameters and running moments random."""
+    """Return a sarlite module with random parameters and running moments."""
     module = make(rng=nn.Random(0), **options)
     rng = np.random.default_rng(seed)
     state = {name: (np.abs(a) if name.endswith("running_var") else 0) + rng.uniform(-0.5, 0.5, a.shape).astype(a.dtype)
@@ -50,7 +50,9 @@ LAYERS = {
 @pytest.mark.parametrize("dialect", ["paper", "pyg", "dgl"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_written_and_read(name, dialect):
-    """Another layer that reads what one has written gives the same bits; and the reference of that state gives its result."""
+    """A second layer that reads the state of the first gives the same bits, and the reference with that state gives its
+    result.
+    """
     kind, make, sizes, options = LAYERS[name]
     if dialect == "dgl" and name == "gat mean":
         pytest.skip("DGL's layers take no mean over heads")
@@ -63,7 +65,7 @@ def test_a_layer_is_written_and_read(name, dialect):
     reference = Reference(kind, dialect=dialect, state=state, **norm)
     case = reference.case(WITH_LOOPS, width=N_IN)
     case.arrays["x"] = X
-    expected = reference.outputs(case, Plain())["out"].value
+    expected = reference.outputs(case, FloatArithmetic())["out"].value
     np.testing.assert_allclose(logits(layer, WITH_LOOPS), expected.reshape(N, -1), rtol=1e-5, atol=1e-5)
 
 
@@ -84,15 +86,15 @@ def test_a_model_is_written_and_read(name, dialect):
     load_state(other, state, dialect)
     np.testing.assert_array_equal(logits(model, WITH_LOOPS), logits(other, WITH_LOOPS))
     norm = {"norm": "in"} if kind == "gcn" else {}
-    for given in (state, model.state_dict() if dialect == "paper" else state):  # the paper's names: sarlite's own too
-        reference = Reference(f"{kind}-model", dialect=dialect, state=given, training=False, **norm, **attributes)
+    for source in (state, model.state_dict() if dialect == "paper" else state):  # the paper's names: sarlite's own too
+        reference = Reference(f"{kind}-model", dialect=dialect, state=source, training=False, **norm, **attributes)
         case = reference.case(WITH_LOOPS)
         case.arrays["x"] = X
-        expected = reference.outputs(case, Plain())["out"].value
+        expected = reference.outputs(case, FloatArithmetic())["out"].value
         np.testing.assert_allclose(logits(model, WITH_LOOPS), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_does_not_fit_is_refused_by_name():
+def test_states_that_do_not_fit_are_refused_by_name():
     layer = random_module(lambda **o: GATConv(N_IN, 3, 2, **o))
     before, state = layer.state_dict(), state_of(layer, "pyg")
     for change, words in [
@@ -132,8 +134,10 @@ PEERS = [
 
 
 @pytest.mark.parametrize("dialect, layer, name, options, more", PEERS)
-def test_logits_of_the_real_layer(dialect, layer, name, options, more):
-    """sarlite gives the real layer's result with its state, and the real layer sarlite's. DGL's GCN: on a graph with all reverse edges."""
+def test_logits_equal_those_of_the_real_layer(dialect, layer, name, options, more):
+    """sarlite gives the library's result with the library's state, and the reverse. DGL's GCN needs a graph with all
+    reverse edges.
+    """
     torch = pytest.importorskip("torch", reason="torch is not installed: states are not compared with real layers")
     if dialect == "pyg":
         library = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed: its layers' states are not read")
@@ -142,7 +146,7 @@ def test_logits_of_the_real_layer(dialect, layer, name, options, more):
             warnings.simplefilter("ignore")
             dgl = pytest.importorskip("dgl", reason="dgl is not installed: its layers' states are not read")
             import dgl.nn.pytorch as library
-    _, make, sizes, own = LAYERS[name]
+    _, make, sizes, sarlite_options = LAYERS[name]
     both = np.concatenate([LOOPED, PAIRS[:, ::-1]])
     edges = EdgeList(both[:, 0], both[:, 1], N, N) if layer == "GraphConv" else WITH_LOOPS
     x, index = torch.from_numpy(X), torch.from_numpy(np.stack([edges.src, edges.dst]))
@@ -156,18 +160,18 @@ def test_logits_of_the_real_layer(dialect, layer, name, options, more):
     with torch.no_grad():
         for p in theirs.parameters():
             p.uniform_(-0.5, 0.5)
-    ours = make(*sizes, rng=nn.Random(0), **{**own, **more}).eval()
+    ours = make(*sizes, rng=nn.Random(0), **{**sarlite_options, **more}).eval()
     load_state(ours, theirs.state_dict(), dialect)
     np.testing.assert_allclose(logits(ours, edges), real(), rtol=1e-5, atol=1e-5)
-    other = random_module(lambda **o: make(*sizes, **o), 7, **{**own, **more})
+    other = random_module(lambda **o: make(*sizes, **o), 7, **{**sarlite_options, **more})
     if (dialect, name) == ("dgl", "gatv2"):
         other.bias.data[:] = 0  # DGL's has no place for it
     theirs.load_state_dict({key: torch.from_numpy(value) for key, value in state_of(other, dialect).items()})
     np.testing.assert_allclose(logits(other, edges), real(), rtol=1e-5, atol=1e-5)
 
 
-def test_logits_of_a_real_model():
-    """PyG's own GCN of three layers with batch norms, evaluated, and sarlite's."""
+def test_logits_equal_those_of_a_real_model():
+    """PyG's own GCN of three layers with batch norms in evaluation, and sarlite's."""
     torch = pytest.importorskip("torch", reason="torch is not installed: PyG's models are not read")
     library = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is not installed: its models are not read")
     theirs = library.GCN(N_IN, 6, 3, 4, norm="BatchNorm", bias=False).eval()

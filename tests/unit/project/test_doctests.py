@@ -9,10 +9,10 @@ import pytest
 import sarlite
 
 ROOT = Path(sarlite.__file__).parent
-PACKAGES = ("kernels", "numerics", "comm", "tape", "schedule", "operators", "graph", "nn", "structure")
+PACKAGES = ("kernels", "numerics", "comm", "tape", "schedule", "operators", "graph", "nn", "structure", "oracle")
 MODULES = ["sarlite.loading", "sarlite.optim"] + sorted(
     f"sarlite.{package}.{path.stem}"
-    for package in PACKAGES for path in (ROOT / package).glob("*.py") if path.stem not in ("__init__", "mpi", "mpi_transfers")
+    for package in PACKAGES for path in (ROOT / package).glob("*.py") if path.stem not in ("__init__", "__main__", "mpi", "mpi_transfers")
 )  # fmt: skip
 MODULES += [f"sarlite.models.{path.stem}" for path in sorted((ROOT.parent / "models").glob("*.py")) if path.stem != "__init__"]
 

@@ -12,7 +12,7 @@ from sarlite.graph.correct_and_smooth import CorrectAndSmooth
 from sarlite.graph.propagation import Propagation
 from sarlite.minibatch import message_flow
 from sarlite.models import APPNP, GAT, GCN, SAGE, EdgeGATConv, GATv2Conv, SAGEConv
-from sarlite.oracle.arithmetic import Plain
+from sarlite.oracle.arithmetic import FloatArithmetic
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.reference import Reference
 from sarlite.tape import no_grad, ops
@@ -65,11 +65,11 @@ def test_weighted_gcn_is_the_oracles_with_its_gradients():
         p.data[...] = case.state[name]
     x = Tensor(case.arrays["x"], requires_grad=True)
     out = conv(weighted(W + 0.1), x)
-    (expected,), (cotangent,) = reference.outputs(case, Plain()).values(), g.values()
+    (expected,), (cotangent,) = reference.outputs(case, FloatArithmetic()).values(), g.values()
     np.testing.assert_allclose(out.data, expected.value, rtol=1e-12, atol=1e-13)
     (out * cotangent).sum().backward()
     found = {"x": x.grad, **{name: p.grad for name, p in conv.convs[0].named_parameters()}}
-    gradients = reference.gradients(case, g, Plain())
+    gradients = reference.gradients(case, g, FloatArithmetic())
     assert found.keys() <= gradients.keys()
     for name, array in found.items():
         np.testing.assert_allclose(array, gradients[name].value, rtol=1e-11, atol=1e-12, err_msg=name)

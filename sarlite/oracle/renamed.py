@@ -1,0 +1,37 @@
+"""Former names of public functions and classes: each still works, and warns with the new name."""
+
+import warnings
+from collections.abc import Mapping
+from importlib import import_module
+
+
+def warn_renamed(name: str, new: str, stacklevel: int = 3) -> None:
+    """Warn that a name is a former name; by default the warning points at the caller of the caller."""
+    warnings.warn(f"{name} is now {new}", FutureWarning, stacklevel=stacklevel)
+
+
+def renamed(module: str, name: str, new_names: Mapping[str, str]) -> object:
+    """Return the object that a former name stands for, and warn.
+
+    Parameters
+    ----------
+    module : str
+        Module that is asked for `name`.
+    name : str
+    new_names : dict of str to str
+        Module and new name of each former name, such as "sarlite.oracle.parts.RankPart".
+
+    Raises
+    ------
+    AttributeError
+        `name` is no former name.
+    """
+    if name not in new_names:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    home, _, new = new_names[name].rpartition(".")
+    warn_renamed(name, new, 5)
+    return getattr(import_module(home), new)
+
+
+def __getattr__(name: str) -> object:
+    return renamed(__name__, name, {"Part": "sarlite.oracle.parts.RankPart"})
