@@ -1,6 +1,6 @@
-"""The distribution sarlite-oracle: sarlite.oracle with what it imports, from the same tree. No compiler, no kernels.
+"""Distribution sarlite-oracle: sarlite.oracle and the modules that it imports, without a compiler and without kernels.
 
-`pip wheel ../..` has the oracle too: install one of the two.
+The distribution sarlite has the same files: install one of the two.
 """
 
 from pathlib import Path
@@ -8,15 +8,16 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-MODULES = ("__init__", "command", "errors", "keys", "lazy", "types")  # of sarlite; a test compares
+MODULES = ("__init__", "command", "errors", "keys", "lazy", "types")  # of the package sarlite; a test compares this list
 
 
 class OracleAlone(build_py):
-    """Leave out what else stands in sarlite."""
+    """Builds the package sarlite without the modules that the oracle does not import."""
 
     def find_package_modules(self, package, package_dir):
-        found = super().find_package_modules(package, package_dir)
-        return [one for one in found if package != "sarlite" or one[1] in MODULES]
+        """Return (package, module, path) of the modules to build."""
+        modules = super().find_package_modules(package, package_dir)
+        return [module for module in modules if package != "sarlite" or module[1] in MODULES]
 
 
 setup(package_dir={"sarlite": str(Path("..", "..", "sarlite"))}, cmdclass={"build_py": OracleAlone})

@@ -192,7 +192,7 @@ def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None =
 
 
 def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return for each row the minimum of its entries; the parameters are as of `scatter_max`."""
+    """Return for each row the minimum of its entries, with the parameters of `scatter_max`."""
     return -scatter_max(-x, index, ties, rank)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Union
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from sarlite.oracle.expression import (
     where,
 )
 
-Product = Union[Expr, Callable[[], Expr], None]  # gradient of one argument, or a function that builds the gradient
+Product = Expr | Callable[[], Expr] | None  # gradient of one argument, or a function that builds the gradient
 
 
 def gradient(outputs: Mapping[str, Expr], cotangents: Mapping[str, Expr], inputs: Mapping[str, Expr]

@@ -90,7 +90,7 @@ class Level(NamedTuple):
 
 
 def shapes(numbers: BoundedArrays) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array."""
+    """Return the shape of each array by name."""
     return {name: number.value.shape for name, number in numbers.items()}
 
 

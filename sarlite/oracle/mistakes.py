@@ -132,7 +132,8 @@ def _unbiased(case):
 
 
 def _cancelled(d):
-    """Return the right result with the rounding error of E[x^2] - E[x]^2 in its bound."""
+    """Return the right result with a wider bound: the rounding error of a variance that is computed as E[x^2] - E[x]^2.
+    """
     case, x = d.case, np.asarray(d.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)
     change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])

@@ -44,7 +44,9 @@ V = TypeVar("V")
 
 @dataclass
 class ModelState(Generic[V]):
-    """A model's state, split by layers and by the norms between them: {name within the layer: value} for each."""
+    """A model's state, split into one dict for each layer, and one for each norm between layers, by the name within the
+    layer.
+    """
 
     layers: list[dict[str, V]]
     norms: list[dict[str, V]]

@@ -18,85 +18,87 @@ OPERATIONS = ("spmm reduce=sum", "spmm reduce=sum weighted=true", "spmm reduce=m
               "spmm reduce=min",
               "spmm reduce=sym", "softmax", "sddmm", "attention kind=gat", "attention kind=gatv2", "attention kind=dot",
               "gather", "scatter")
-_PROGRAM = """The program gets a case as a directory (docs/oracle.md: case.json and .npy files) and an empty directory,
-where it writes NAME.npy for each output, and dNAME.npy for each gradient where the case has cotangents. Exit status 77:
-it does not promise a case."""
+_PROGRAM = """The program reads a case from a directory (case.json and .npy files, see docs/oracle.md). It writes
+NAME.npy for each output to an empty directory, and dNAME.npy for each gradient if the case has cotangents. By exit status
+77 it refuses a case."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    whole = Parser(prog="sarlite-oracle",
-                   description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
-                   "1 something was, 2 a wrong call or file, 77 nothing was checked: the program refused all cases, "
-                   "or no element was decided.")
-    commands = whole.add_subparsers(required=True, metavar="COMMAND", dest="action")
+    command = Parser(prog="sarlite-oracle",
+                     description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
+                     "1 something was found, 2 wrong arguments or a wrong file, 77 nothing was checked, as the program "
+                     "refused all cases, or no element was decided.")
+    commands = command.add_subparsers(required=True, metavar="COMMAND", dest="action")
 
     def add(run, help, epilog=None):
         one = commands.add_parser(run.__name__.strip("_"), help=help, description=help, epilog=epilog)
         one.set_defaults(run=run)
         return one
 
-    export = add(_export, "write cases of the corpus with expected results and bounds as .npy files, and a list of "
-                 "them, cases.txt")
+    export = add(_export, "write cases of the corpus with expected results and bounds as .npy files, and their list, "
+                 "cases.txt")
     export.add_argument("folder", type=Path, metavar="DIR")
     _operation(export)
     export.add_argument("--level", choices=("probe", "certified", "ci", "all"), default="ci",
                         help="default: %(default)s")
     export.add_argument("--most-edges", type=int, default=1000,
-                        help="larger graphs are left out (default: %(default)s)")
-    verify = add(_verify, "hold the results that a program wrote against the cases that it read")
-    verify.add_argument("folder", type=Path, metavar="DIR", help="of export")
+                        help="graphs of more edges are left out (default: %(default)s)")
+    verify = add(_verify, "compare the results that a program wrote with the expected results of exported cases")
+    verify.add_argument("folder", type=Path, metavar="DIR", help="folder that export has written")
     verify.add_argument("--results", type=Path, metavar="DIR",
-                        help="has PATH/NAME.npy for each PATH of cases.txt (default: DIR/results)")
-    replay = add(_replay, "show a saved case; with --command, check it again", _PROGRAM)
+                        help="folder with PATH/NAME.npy for each PATH of cases.txt (default: DIR/results)")
+    replay = add(_replay, "show a saved case; with --command, check a program on it", _PROGRAM)
     replay.add_argument("case", type=Path, metavar="FAILURE.sarcase")
-    check = add(_check, "check a program, run for each case; with --ranks, a distributed one, run for each case and "
-                "division", _PROGRAM)
+    check = add(_check, "check a program, which is run for each case; with --ranks, a distributed program, which is "
+                "run for each case and division of the nodes", _PROGRAM)
     _operation(check)
     for one in (replay, check):
         one.add_argument("--command", dest="program", required=one is check, metavar="'./program {inputs} {outputs}'")
-        one.add_argument("--gradients", action="store_true", help="the program gives gradients too")
+        one.add_argument("--gradients", action="store_true", help="the program writes gradients, too")
         one.add_argument("--time-limit", type=float, default=60.0, metavar="S",
-                         help="seconds of one call (default: %(default)s)")
+                         help="seconds that one call may take (default: %(default)s)")
     check.add_argument("--level", choices=COMMAND_LEVELS, help="default: ci")
     check.add_argument("--ranks", metavar="1,2,3",
-                       help="numbers of ranks: {inputs} has a folder a rank, {outputs} too, and {ranks} is "
-                       "their number, as in 'mpiexec -n {ranks} ./program {inputs} {outputs}'")
+                       help="numbers of ranks: {inputs} and {outputs} have a folder for each rank, and {ranks} is the "
+                       "number of ranks, as in 'mpiexec -n {ranks} ./program {inputs} {outputs}'")
     check.add_argument("--parts", metavar="KIND,KIND",
-                       help="how nodes are divided, with --ranks: contiguous, random, skewed, one empty "
+                       help="with --ranks, ways to divide the nodes: contiguous, random, skewed, one empty "
                        "(default: all)")
     check.add_argument("--expected-failure", action="append", default=[], metavar="PATTERN",
-                       help="of case names, whose findings do not count")
+                       help="pattern of case names whose findings do not count")
     check.add_argument("--allow", action="append", default=[], choices=ALLOWED,
-                       help="a verdict whose findings do not count")
-    check.add_argument("--no-shrink", action="store_true", help="leave the case of the first finding as large as it is")
+                       help="verdict whose findings do not count")
+    check.add_argument("--no-shrink", action="store_true", help="do not make the case of the first finding small")
     check.add_argument("--save", type=Path, metavar="FAILURE.sarcase",
-                       help="where the shrunk case of the first finding is saved")
-    check.add_argument("--overwrite", action="store_true", help="replace a case that --save finds there")
-    check.add_argument("--widths", metavar="1,2,3", help="further columns, of one graph after another, beside each graph's own")
+                       help="save the shrunk case of the first finding here")
+    check.add_argument("--overwrite", action="store_true", help="let --save replace a saved case")
+    check.add_argument("--widths", metavar="1,2,3",
+                       help="further numbers of columns, which the graphs take in turn besides their own")
     check.add_argument("--repeats", type=int, default=1, metavar="N",
-                       help="number of times that level repeat asks the same input again (default: %(default)s)")
-    graph_specs = add(_list, "tell the operations and layers: their arrays, shapes, attributes and parameters")
-    graph_specs.add_argument("operation", nargs="*", metavar="OPERATION", help="default: all")
-    selfcheck = add(_selfcheck,
-              "compare the references with a second one in plain Python, and the corpus with its published hashes")
-    selfcheck.add_argument("--graphs", default="*", metavar="PATTERN", help="of names of the corpus's graphs (default: all)")
+                       help="number of times that level repeat repeats an input (default: %(default)s)")
+    listing = add(_list, "list the operations and layers with their arrays, shapes, attributes and parameters")
+    listing.add_argument("operation", nargs="*", metavar="OPERATION", help="default: all")
+    selfcheck = add(_selfcheck, "compare the references with a second implementation, and the corpus with its "
+                    "published hashes")
+    selfcheck.add_argument("--graphs", default="*", metavar="PATTERN",
+                           help="pattern of names of the corpus's graphs (default: all)")
     selfcheck.add_argument("--most-edges", type=int, default=12,
-                     help="of the graphs that are compared (default: %(default)s)")
-    for one in (verify, replay, check, graph_specs, selfcheck):
-        one.add_argument("--json", action="store_true", help="tell the result as JSON, a report a line")
-    return whole
+                           help="largest number of edges of the graphs that are compared (default: %(default)s)")
+    for one in (verify, replay, check, listing, selfcheck):
+        one.add_argument("--json", action="store_true", help="print the result as JSON, one report on each line")
+    return command
 
 
 def _operation(parser):
     parser.add_argument("operation", nargs="*", metavar="OPERATION NAME=VALUE",
-                        help="operations, each with its attributes, as: spmm reduce=mean softmax; "
+                        help="operations, each with its attributes, such as: spmm reduce=mean softmax; "
                         f"default: {' '.join(OPERATIONS)}")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
     parser.add_argument("--index-dtype", choices=("int64", "int32"), default="int64", help="default: %(default)s")
     parser.add_argument("--graphs", default="*", metavar="PATTERN",
-                        help="of names of the corpus's graphs (default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="of random values (default: %(default)s)")
+                        help="pattern of names of the corpus's graphs (default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of random values (default: %(default)s)")
 
 
 @returns_status

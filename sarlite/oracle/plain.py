@@ -210,12 +210,12 @@ def greatest(x: Array, best: Array, index: Index) -> Array:
     return (x == best[index.rows]) | np.isnan(x)
 
 
-def first(check_choice: Array, index: Index, rank: Array | None) -> Array:
+def first(among: Array, index: Index, rank: Array | None) -> Array:
     """Return a mask of the first entry of each row among the entries `among`, shape (k, ...), ordered by (rank, entry
     number).
     """
     order = index.order if rank is None else np.lexsort((rank, index.rows))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    place = np.where(check_choice, column(place, check_choice.ndim), len(order))
-    return check_choice & (place == by_row(np.minimum, place, index)[index.rows])
+    place = np.where(among, column(place, among.ndim), len(order))
+    return among & (place == by_row(np.minimum, place, index)[index.rows])

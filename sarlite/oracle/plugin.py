@@ -20,17 +20,17 @@ _KEY = "sarlite_oracle"  # name of the fixture, and key of the property in which
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sarlite", "sarlite.oracle")
     group.addoption("--oracle-level", choices=COMMAND_LEVELS,
-                    help="level of checks that name none themselves (default: ini oracle_level, or ci)")
+                    help="level of checks that set none themselves (default: ini oracle_level, or ci)")
     group.addoption("--oracle-seed", type=int, default=0, metavar="N", help="seed of random values (default: 0)")
     group.addoption("--oracle-save", metavar="DIR",
-                    help="where the shrunk case of a failing check is saved, as DIR/TEST.sarcase")
-    parser.addini("oracle_level", "level of checks that name none themselves", default="ci")
-    parser.addini("oracle_expected_failures", "patterns (fnmatch) of cases whose findings do not count",
+                    help="folder for the shrunk case of each failing check, DIR/TEST.sarcase")
+    parser.addini("oracle_level", "level of checks that set none themselves", default="ci")
+    parser.addini("oracle_expected_failures", "patterns (fnmatch) of case names whose findings do not count",
                   type="linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    marker = "oracle_expected_failures(*patterns): patterns (fnmatch) of cases whose findings do not count here"
+    marker = "oracle_expected_failures(*patterns): patterns (fnmatch) of case names whose findings do not count"
     config.addinivalue_line("markers", marker)
 
 

@@ -164,7 +164,9 @@ class _ProbeBuilder:
         return max(most, 1)
 
     def cases_of_bits(self, bits):
-        """Yield the cases that together hold the code with digits of `bits` bits."""
+        """Yield the cases whose inputs hold the code of row numbers in digits of `bits` bits, a part of its columns
+        each.
+        """
         shapes = {name: np.shape(array) for name, array in self.blank.arrays.items()}
         coded = [name for name, shape in shapes.items() if len(shape) > 1 and self._carries_code(name)]
         columns = max((code_columns(shapes[name][0], bits) for name in coded), default=1)

@@ -231,7 +231,7 @@ def _attributes(attributes):
 
 
 def _tuples(value):
-    """Return JSON's arrays as tuples, which attributes consist of."""
+    """Return a JSON value with its lists as tuples, as attributes hold them."""
     if isinstance(value, list):
         return tuple(_tuples(each) for each in value)
     return {name: _tuples(each) for name, each in value.items()} if isinstance(value, dict) else value

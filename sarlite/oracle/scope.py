@@ -69,8 +69,8 @@ def _others(name, names):
     return ", ".join(other for other in names if other != name)
 
 
-def spans(max_values: Iterable[int]) -> str:
+def spans(numbers: Iterable[int]) -> str:
     """Return numbers as ranges, such as "1 to 9, 15 to 17, 31"."""
-    ordered = np.array(sorted(max_values), int)
+    ordered = np.array(sorted(numbers), int)
     parts = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts if len(part))

@@ -217,16 +217,16 @@ def test_shared_weights_are_one_parameter():
 @pytest.mark.parametrize("name", ["gcn", "gat", "gatv2"])
 def test_cases_that_a_library_refuses_are_refused(name):
     """DGL's layers raise for a row without in-edges unless allowed; torch's batch norm raises in training on one row."""
-    with_self_loops = EdgeList(np.arange(3), np.arange(3), 3, 3)
+    looped = EdgeList(np.arange(3), np.arange(3), 3, 3)
     for reference, refused in [(Reference(name, dialect="dgl"), "row 6"), (Reference(name, dialect="dgl", allow_zero_in_degree=True), None),
                                (Reference(name), None), (Reference(name, dialect="pyg"), None)]:  # fmt: skip
         why = reference.refuses(reference.case(EDGES))
         assert why is None if refused is None else refused in why
-        assert reference.refuses(reference.case(with_self_loops)) is None
+        assert reference.refuses(reference.case(looped)) is None
     model = Reference(f"{name}-model", dialect="dgl", batch_norm=True)
     assert "row 6" in model.refuses(model.case(EDGES))
     single_row = EdgeList(np.zeros(1), np.zeros(1), 1, 1)
-    assert "1 rows" in model.refuses(model.case(single_row)) and model.refuses(model.case(with_self_loops)) is None
+    assert "1 rows" in model.refuses(model.case(single_row)) and model.refuses(model.case(looped)) is None
 
 
 def test_a_state_tells_its_sizes():
