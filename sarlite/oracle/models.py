@@ -16,20 +16,7 @@ from sarlite.oracle.case import AttributeDict, Attributes, State
 from sarlite.oracle.choices import check_choice
 from sarlite.oracle.definition import Definition, Inputs, Shapes, define
 from sarlite.oracle.edge_structure import EdgeList, Index
-from sarlite.oracle.expression import (
-    Expr,
-    barrier,
-    constant,
-    elu,
-    exp,
-    gather,
-    log,
-    relu,
-    scatter_max,
-    scatter_sum,
-    sqrt,
-    stop_gradient,
-)
+from sarlite.oracle.expression import Expr, barrier, constant, elu, exp, gather, log, relu, scatter_max, scatter_sum, sqrt, stop_gradient
 from sarlite.oracle.gradient import gradient
 from sarlite.oracle.layer import ARRAYS, DRAWN, FIXED, LayerFormula, check_consistent, resolve_attributes, shared_weight_copies
 from sarlite.oracle.layer_formulas import LAYERS
