@@ -61,7 +61,11 @@ def positions_in_row(edges: EdgeList) -> Array:
 
 
 def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Array:
-    """Return small integers of either sign, which tell the edges of a row apart in rows of up to a few edges."""
+    """Return integers from 1 to 7, with either sign, by the position in the row: rows of up to 7 edges have distinct
+    weights.
+
+    The largest weight is smaller than 7 if `bits` is below 6.
+    """
     place, top = column(positions_in_row(edges), len(shape)), min(7, 1 << bits // 2)
     shift = np.arange(int(np.prod(shape[1:]))).reshape(shape[1:])
     sign = 1 - 2 * column(hashed(np.arange(edges.n_edges), seed) % 2, len(shape))

@@ -7,7 +7,7 @@ from sarlite.comm import Solo, threads
 
 
 def kernel_spmm(case):
-    """Return sarlite.kernels.spmm for any reducer that is a scaled sum."""
+    """Return the result of sarlite.kernels.spmm, for each `reduce` that is a scaled sum."""
     scale = _scale(case)
     out = np.empty((case.n_dst, *case.x.shape[1:]), case.x.dtype)
     weight = case.weight if case.weighted else None
