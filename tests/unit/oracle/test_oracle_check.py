@@ -349,11 +349,11 @@ def test_a_case_hands_out_copies():
     case = Case("one", "spmm", EdgeList([0], [0], 1, 1), {"x": np.ones((1, 2), np.float32)}, {}, {"w": np.ones(3)})
     for layout in call.LAYOUTS:
         handed = call.GuardedCase(case, layout)
-        case = handed.case
-        assert case.x.flags.writeable is (layout != "read-only") and case.x.flags.c_contiguous is (layout != "strided")
-        assert np.array_equal(case.x, case.x) and handed.changed() is None
+        copied = handed.case
+        assert copied.x.flags.writeable is (layout != "read-only") and copied.x.flags.c_contiguous is (layout != "strided")
+        assert np.array_equal(copied.x, case.x) and handed.changed() is None
         if layout != "read-only":
-            case.arrays["x"][0, 0] = 5
+            copied.arrays["x"][0, 0] = 5
             assert handed.changed() == "x" and case.x[0, 0] == 1
     handed = call.GuardedCase(case)
     handed.case.parameters["w"][0] = 2
