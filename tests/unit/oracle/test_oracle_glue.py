@@ -88,7 +88,7 @@ def test_a_torch_layer_is_differentiated_by_autograd():
     reference = Reference("sage", dialect="pyg", state=layer.state_dict())
     graphs = ("ring-3", "clique-4-loops", "uniform-10-30")
     report = check(oracle.torch_layer(layer), reference, graphs=graphs, level="certified").require()
-    assert report.checked["certified"] == 3 * 5
+    assert report.checked["certified"] == 3 * 5 + 2 * 4  # on two graphs the four gradients also come from strides of 0
     check(
         oracle.torch_layer(layer, lambda module, case: module(case.x, torch.stack([case.src, case.dst]))),
         reference,
