@@ -18,7 +18,7 @@ import harness
 import numpy as np
 
 from sarlite import kernels
-from sarlite.oracle import locate, probe
+from sarlite.oracle import probe
 from sarlite.oracle.check import check
 from sarlite.oracle.corpus import SplitMixStream
 from sarlite.oracle.difference import Difference
@@ -88,24 +88,23 @@ def locate_all(args):
         (case,) = probe.cases(reference, edges, width=args.width)
         expected, planted = probe.numbers(reference, case)["out"].value, Planted(case, reduce == "mean")
         assert np.array_equal(planted.right, expected)
-        book = locate.Codebook(np.asarray(case.arrays["x"], np.float64))
         for kind in KINDS:
             draw, found, times = SplitMixStream(f"{reduce} {kind}"), 0, []
             for trial in range(args.trials):
                 place, row = int(draw.below(edges.n_edges, 1)[0]), int(draw.below(edges.n_dst, 1)[0])
                 got, own, source = planted.result(kind, place, row, trial % 2 == 1)
                 begin = time.perf_counter()
-                cause, named = cause_of(Difference(reference, case, "out", BoundedArray(expected), got, book=book))
+                cause, named = cause_of(Difference(reference, case, "out", BoundedArray(expected), got))
                 times.append(1e3 * (time.perf_counter() - begin))
-                found += told(edges, kind, cause, named, own, source, row)
+                found += names_edge(edges, kind, cause, named, own, source, row)
             rows.append({"reduce": reduce, "kind": kind, "edges": edges.n_edges, "width": args.width, "located": found,
                          "trials": args.trials, "ms": float(np.median(times)), "example": cause})
             harness.note(f"{reduce}, {kind}: {found} of {args.trials}; as: {cause}")
     return rows
 
 
-def told(edges, kind, cause, named, own, source, row):
-    """Whether the cause names this edge, and its number."""
+def names_edge(edges, kind, cause, named, own, source, row):
+    """Return True if the cause names the planted mistake and its edge."""
     words = cause.split()
     right = {"lost": cause.endswith("is lost"), "doubled": cause.endswith("is counted twice"),
              "misrouted": row == own or cause.endswith(f"is misrouted: counted for row {row}")}[kind]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sarlite.errors import ConfigError, DataError
-from sarlite.oracle import Reference, Report, Verdict, check, inputs, load, replay, sarcase
+from sarlite.oracle import RankPart, Reference, Report, Verdict, check, inputs, load, replay, sarcase
 from sarlite.oracle.corpus import VALUES, entry
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.oracle_command import main
@@ -253,3 +253,17 @@ def test_a_graph_of_ones_own_is_checked():
     report = check(plain, "spmm", graphs={"mine": mine}, widths=[3]).require()
     assert report.checked["probe"] == 2 and entry("ring-3").edges.n_edges == 3
     assert sarcase.SCHEMA == 1
+
+
+def test_former_names_still_work_and_warn_with_the_new_name():
+    from sarlite.oracle import expression, renamed
+
+    with pytest.warns(FutureWarning, match="Part is now RankPart"):
+        assert renamed.Part is RankPart
+    with pytest.warns(FutureWarning, match="settled is now barrier"):
+        assert expression.settled is expression.barrier
+    report = check(plain, "spmm", graphs=["ring-3"], level="probe")
+    with pytest.warns(FutureWarning, match="Report.told is now to_dict"):
+        assert report.told() == report.to_dict()
+    with pytest.raises(AttributeError, match="has no attribute 'unknown'"):
+        _ = expression.unknown
