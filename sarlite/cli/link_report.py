@@ -21,27 +21,27 @@ def default_lines(training: TrainingOptions, given: LinkOptions, used: LinkOptio
                ("negative_sampler", given.negative_sampler, f"drawn {used.negative_sampler}"),
                ("eval_negatives", given.eval_negatives or given.eval_negative_sampler,
                 "links to validate and to test on are ranked among all destinations")]
-    told = ", ".join(words for _, value, words in decided if value is None)
-    if told:
-        yield f"metric {training.metric} is about ranks, so by default: {told}"
+    defaults = ", ".join(words for _, value, words in decided if value is None)
+    if defaults:
+        yield f"metric {training.metric} is about ranks, so by default: {defaults}"
 
 
-def popularity_rows(found: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+def popularity_rows(compared: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     """Yield the rows of popularity and of further metrics, from the result of `link_outcome`."""
-    if not found:
+    if not compared:
         return
-    metric, *others = found
-    yield "popularity", f"{_by_split(found[metric]['popularity'])} (destinations by their number of training links)"
+    metric, *others = compared
+    yield "popularity", f"{_by_split(compared[metric]['popularity'])} (destinations by their number of training links)"
     for split, words in _SPLITS.items():
-        if others and found[metric]["model"][split] is not None:
-            told = ", ".join(f"{name} {_percent(found[name]['model'][split])} ({_percent(found[name]['popularity'][split])})"
+        if others and compared[metric]["model"][split] is not None:
+            numbers = ", ".join(f"{name} {_percent(compared[name]['model'][split])} ({_percent(compared[name]['popularity'][split])})"
                              for name in others)
-            yield "ranking", f"{words}: {told}; in parentheses popularity"
+            yield "ranking", f"{words}: {numbers}; in parentheses popularity"
 
 
-def popularity_warnings(found: dict[str, Any] | None) -> Iterator[str]:
+def popularity_warnings(compared: dict[str, Any] | None) -> Iterator[str]:
     """Yield a warning if the best model does not beat popularity in the run's metric."""
-    for metric, scores in list((found or {}).items())[:1]:
+    for metric, scores in list((compared or {}).items())[:1]:
         beaten = [_SPLITS[split] for split, value in scores["model"].items()
                   if value is not None and not value > scores["popularity"][split]]
         if beaten:

@@ -31,6 +31,7 @@ from sarlite.tasks import link_splits
 from sarlite.tasks.link_data import known_links, without_links
 from sarlite.tasks.link_edges import Linked
 from sarlite.tasks.pair_task import PairTask
+from sarlite.tasks.ranking import one_relation
 from sarlite.tasks.recommend import ranks, top
 from sarlite.train import predictions
 from sarlite.train.batch_sources import temporal_of
@@ -210,7 +211,7 @@ def _by_relation(decoder, of):
     """
     if not of.several:
         return [decoder]
-    return [lambda head, tail, at=at: decoder(head, tail, np.full(len(head), at)) for at in range(len(of.ends))]
+    return [one_relation(decoder, number) for number in range(len(of.ends))]
 
 
 def _ranks(graph, decoder, h, pairs, of, known):

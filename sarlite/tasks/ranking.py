@@ -67,13 +67,13 @@ class Ranking:
         each source that has links to rank with all destinations, and a comparison for each such link and destination.
         Memory: 64 MiB.
         """
-        found = np.zeros((len(self._heads), 3))
-        found[:, SOURCE] = self._heads * len(self.destinations) + self._relations
-        for number, (own, (keys, levels)) in enumerate(zip(self.destinations, self._known)):
+        ranked = np.zeros((len(self._heads), 3))
+        ranked[:, SOURCE] = self._heads * len(self.destinations) + self._relations
+        for number, (ends, (keys, levels)) in enumerate(zip(self.destinations, self._known)):
             of = np.flatnonzero((self._relations == number) & (self._split != TRAIN))
-            found[of, SCORE:] = rank_links(self._nodes, self._of_relation(decoder, number), h, self._heads[of],
-                                           self._tails[of], own, keys, (self._split[of], levels))
-        return found
+            ranked[of, SCORE:] = rank_links(self._nodes, self._of_relation(decoder, number), h, self._heads[of],
+                                           self._tails[of], ends, keys, (self._split[of], levels))
+        return ranked
 
     def coverage(self, decoder: Callable[..., Tensor], h: Array, k: int) -> dict[str, float | None]:
         """Return the catalogue coverage by split: the share of destinations in the top k of some source.
@@ -85,15 +85,15 @@ class Ranking:
 
     def _covered(self, decoder, h, k, split):
         comm, n_listed, n_sources = self._nodes.comm, 0, 0
-        for number, (own, (keys, levels)) in enumerate(zip(self.destinations, self._known)):
+        for number, (ends, (keys, levels)) in enumerate(zip(self.destinations, self._known)):
             sources = np.unique(self._heads[(self._relations == number) & (self._split == split)])
-            ids, _ = top(self._nodes, self._of_relation(decoder, number), h, sources, own, keys[levels < split], k)
+            ids, _ = top(self._nodes, self._of_relation(decoder, number), h, sources, ends, keys[levels < split], k)
             listed = np.unique(ids[ids != NOBODY])
-            owner = listed // max(-(-own.n // comm.size), 1)  # one rank counts each destination once
+            owner = listed // max(-(-ends.n // comm.size), 1)  # one rank counts each destination once
             n_listed += len(np.unique(send(comm, owner, listed)))
             n_sources += len(sources)
         listed, n_sources = comm.allreduce(np.array([n_listed, n_sources], np.float64)).tolist()
-        return listed / sum(own.n for own in self.destinations) if n_sources else None
+        return listed / sum(ends.n for ends in self.destinations) if n_sources else None
 
     def _of_relation(self, decoder, number):
         return one_relation(decoder, number) if self._several else decoder

@@ -114,12 +114,12 @@ def rank_links(graph: Any, decoder: Decoder, h: Array, heads: Array, tails: Arra
     order = np.argsort(heads, kind="stable")
     sources, starts = np.unique(heads[order], return_index=True)
     starts = np.append(starts, len(order))
-    own, higher = np.empty(len(heads), h.dtype), np.zeros(len(heads))
+    link_scores, higher = np.empty(len(heads), h.dtype), np.zeros(len(heads))
     # scored as the others are, so that equal rows tie
     for ids, some, scores in _scored(graph, decoder, h, sources, destinations, n_bytes):
         links, rows = _of_sources(order, starts, some)
         columns, here = _Columns(ids)(tails[links])
-        own[links[here]] = scores[rows[here], columns[here]]
+        link_scores[links[here]] = scores[rows[here], columns[here]]
     for ids, some, scores in _scored(graph, decoder, h, sources, destinations, n_bytes):
         links, rows = _of_sources(order, starts, some)
         at_once = max(n_bytes // max(scores.shape[1] * 8, 1), 1)
@@ -129,16 +129,17 @@ def rank_links(graph: Any, decoder: Decoder, h: Array, heads: Array, tails: Arra
             of_level = np.flatnonzero(of_links[links] == level)
             for at in range(0, len(of_level), at_once):
                 part = of_level[at : at + at_once]
-                higher[links[part]] += _n_higher(counted, rows[part], own[links[part]], *column_of(tails[links[part]]))
-    return np.stack([own.astype(np.float64), 1 + higher], 1)
+                higher[links[part]] += _n_higher(counted, rows[part], link_scores[links[part]],
+                                                 *column_of(tails[links[part]]))
+    return np.stack([link_scores.astype(np.float64), 1 + higher], 1)
 
 
-def _n_higher(scores, rows, own, columns, here):
-    """Return how many scores of the rows are higher than `own`, (n,); ties count half, the link's own column nothing."""
-    others, own = scores[rows], own[:, None]
-    found = np.sum(~(others <= own), 1) + 0.5 * np.sum(others == own, 1)
+def _n_higher(scores, rows, link_scores, columns, here):
+    """Return how many scores of the rows are higher than the links', (n,); ties count half, a link's own column nothing."""
+    others, limit = scores[rows], link_scores[:, None]
+    higher = np.sum(~(others <= limit), 1) + 0.5 * np.sum(others == limit, 1)
     itself = np.where(here, others[np.arange(len(rows)), columns], -np.inf)[:, None]
-    return found - (~(itself <= own) + 0.5 * (itself == own))[:, 0]
+    return higher - (~(itself <= limit) + 0.5 * (itself == limit))[:, 0]
 
 
 def _of_sources(order, starts, some):
@@ -182,8 +183,8 @@ def _left_out(graph, rows, columns, destinations, known):
     counts = stops - starts
     places = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
     at = np.concatenate([np.repeat(np.arange(len(rows)), counts), np.arange(len(rows))])
-    found, here = columns(np.concatenate([known[places] % graph.n_nodes, graph.dst_ids[rows]]))
-    return at[here], found[here]
+    column, here = columns(np.concatenate([known[places] % graph.n_nodes, graph.dst_ids[rows]]))
+    return at[here], column[here]
 
 
 def _pieces(graph: Any, h: Array, of: Ends, n: int) -> Iterator[tuple[Array, Array]]:

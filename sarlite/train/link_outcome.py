@@ -39,21 +39,21 @@ def link_outcome(trainer: Any, best: Best) -> dict[str, dict[str, dict[str, floa
     ranked = task.metric_kind.takes != "outputs" and graph.ranking is not None
     k = int(task.metric.rpartition("@")[2]) if "@" in task.metric else TOP
     names = [task.metric, *(("mrr", f"hits@{k}", f"recall@{k}", f"ndcg@{k}") if ranked else ())]
-    found: dict[str, dict[str, dict[str, float | None]]] = {name: {} for name in names}
+    compared: dict[str, dict[str, dict[str, float | None]]] = {name: {} for name in names}
     popularity = Popularity(graph, trainer.rows["train"])
     with (best_parameters(trainer, best), graph.profile.phase("evaluation"), using(trainer.numerics), no_grad()):
         for who, model in (("model", trainer.model.eval()), ("popularity", popularity)):
             with trainer.buffers:
                 _, judged = task.outputs(model, graph, trainer.x)
-                for name in found:
-                    found[name][who] = {split: _value(trainer, name, judged, split) for split in SPLITS}
+                for name in compared:
+                    compared[name][who] = {split: _value(trainer, name, judged, split) for split in SPLITS}
         if ranked:
-            found[f"coverage@{k}"] = {}
+            compared[f"coverage@{k}"] = {}
             for who, model in (("model", trainer.model), ("popularity", popularity)):
                 with trainer.buffers:
                     h = model.encoder(graph.nodes, trainer.x).data
-                    found[f"coverage@{k}"][who] = graph.ranking.coverage(model.decoder, h, k)
-    return found
+                    compared[f"coverage@{k}"][who] = graph.ranking.coverage(model.decoder, h, k)
+    return compared
 
 
 def _value(trainer, name, judged, split):

@@ -134,11 +134,11 @@ def test_blocks_of_any_size_give_the_same_ranks_and_lists(monkeypatch):
     blocks = []
     for module, name in ((ranking, "rank_links"), (ranking, "top")):
         function = getattr(recommend, name)
-        monkeypatch.setattr(module, name, lambda *args, function=function, **more: function(*args, **more, n_bytes=300))
+        monkeypatch.setattr(module, name, lambda *args, function=function, **more: function(*args, **more, n_bytes=100))
     monkeypatch.setattr(recommend, "_scored", lambda *args, scored=recommend._scored: (
         (blocks.append(block[2].shape), block)[1] for block in scored(*args)))
     assert rankings_of(Solo())[:2] == expected
-    assert max(np.prod(shape) for shape in blocks) * 8 <= 300  # never all sources with all destinations
+    assert max(np.prod(shape) for shape in blocks) * 8 <= 100  # never all sources with all destinations
 
 
 def test_a_product_of_all_pairs_is_the_score_of_each_pair():
