@@ -179,7 +179,7 @@ LIBRARY_NAMES: dict[tuple[str, str], Names] = {
 
 
 def oracle_attributes(name: str, dialect: str, attributes: Attributes) -> AttributeDict:
-    """Return attributes by the oracle's names and with the oracle's values, from attributes by either's names.
+    """Return attributes under the oracle's names and values; each may come under the oracle's name or the library's.
 
     Raises
     ------

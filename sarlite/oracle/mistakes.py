@@ -27,7 +27,8 @@ class Guess(NamedTuple):
 
 
 def mistakes(d: Difference) -> Iterator[Guess]:
-    """Yield the mistakes that the operation of a difference allows."""
+    """Yield guesses that a function made one of the mistakes of this module, as far as its operation has the mistake.
+    """
     case = d.case
     if case.attributes.get("reduce") == "mean" and case.op in ("spmm", "scatter"):
         yield from _means(d)

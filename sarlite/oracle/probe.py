@@ -164,8 +164,9 @@ class _ProbeBuilder:
         return max(most, 1)
 
     def cases_of_bits(self, bits):
-        """Yield the cases whose inputs hold the code of row numbers in digits of `bits` bits, a part of its columns
-        each.
+        """Yield cases whose inputs are codes of row numbers with digits of `bits` bits.
+
+        If a code has more columns than an input, each case has the next part of the columns.
         """
         shapes = {name: np.shape(array) for name, array in self.blank.arrays.items()}
         coded = [name for name, shape in shapes.items() if len(shape) > 1 and self._carries_code(name)]
