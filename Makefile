@@ -24,7 +24,7 @@ SOURCES := setup.py setup.cfg pyproject.toml $(wildcard native/*)
 
 train: $(VENV)/.train
 	$(BIN)/mpiexec -n $(RANKS) $(BIN)/python -m sarlite.train --progress $$(test -t 2 && echo bar || echo lines) $(ARGS)
-	@echo "sarlite is installed in $(VENV): '. $(BIN)/activate' gives sarlite-train, sarlite-data, sarlite-predict, sarlite-smooth, sarlite-estimate, sarlite-report, sarlite-sweep, sarlite-verify, sarlite-oracle, python and mpiexec"
+	@echo "sarlite is installed in $(VENV): '. $(BIN)/activate' gives sarlite-train, sarlite-data, sarlite-predict, sarlite-smooth, sarlite-estimate, sarlite-report, sarlite-sweep, sarlite-verify, sarlite-explain, sarlite-oracle, python and mpiexec"
 
 # The kernels' tests whose subject differs between instruction sets: products' bits do, and test_instruction_sets.py has no case of
 # picks and of narrow rows. That all others have the same bits in every set is what that file tests.

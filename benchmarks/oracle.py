@@ -21,9 +21,9 @@ from sarlite import kernels
 from sarlite.oracle import probe
 from sarlite.oracle.check import check
 from sarlite.oracle.corpus import SplitMixStream
+from sarlite.oracle.diagnose import cause_of
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.edge_structure import EdgeList
-from sarlite.oracle.explain import cause_of
 from sarlite.oracle.plain import BoundedArray
 from sarlite.oracle.reference import Reference
 from sarlite.train.loop import set_threads

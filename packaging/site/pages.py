@@ -24,8 +24,9 @@ AT_TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 CONTENTS = {  # heading: pages
     "Start here": ["tutorial", "install", "choosing", "pitfalls"],
     "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "recommend", "new-nodes",
-                                             "fraud", "time", "edge-labels", "own-message", "own-mode", "own-model", "hosts",
-                                             "memory", "resume", "search-options", "verify", "notebooks", "from-pyg", "from-dgl")],
+                                             "fraud", "time", "explain", "edge-labels", "own-message", "own-mode", "own-model",
+                                             "hosts", "memory", "resume", "search-options", "verify", "notebooks",
+                                             "from-pyg", "from-dgl")],
     "Notebooks": ["notebooks/tables", "notebooks/ranks"],
     "Concepts": ["concepts", "glossary", "which-mode", "schedules", "cost", "numerics", "narrow"],
     "Guides": ["tables", "transforms", "training", "links", "graph-tasks", "python", "interop", "oracle"],
@@ -54,8 +55,8 @@ REFERENCE = {  # page: title, modules or names
     "errors": ("Errors", ["sarlite.errors"]),
 }  # fmt: skip
 COMMANDS = {"train": "sarlite.cli.train_command", "data": "sarlite.cli.data_command", "predict": "sarlite.predict",
-            "smooth": "sarlite.smooth", "estimate": "sarlite.estimate", "report": "sarlite.report", "info": "sarlite.info",
-            "oracle": "sarlite.oracle.__main__"}  # fmt: skip
+            "explain": "sarlite.explain", "smooth": "sarlite.smooth", "estimate": "sarlite.estimate",
+            "report": "sarlite.report", "info": "sarlite.info", "oracle": "sarlite.oracle.__main__"}  # fmt: skip
 
 
 def main(folder):

@@ -153,6 +153,8 @@ def parse_further(argv: Sequence[str] | None, own: type[Own], needed: Sequence[s
         *first, last = map(flag, needed)
         raise ConfigError(f"{flag(missing)} is missing: {command.prog.rpartition('.')[2]} needs {', '.join(first)} and "
                           f"{last}")
+    for name, value in given.items():
+        options[name].check(f"{flag(name)} {value}", value)
     return from_values(own, given), {name: value for name, value in given.items() if name not in options_of(own)}
 
 

@@ -45,7 +45,7 @@ class PredictOptions(CheckpointOptions):
     """Options of the command that predicts: the objects to predict and the output files."""
 
     out: str = option(
-        None, "FILE.csv or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes in "
+        None, "FILE.csv, .jsonl or .parquet: id, class, probabilities; or FILE.npy: probabilities, with the classes in "
         "FILE.labels.npy; an old file is replaced", metavar="FILE")
     nodes: str | None = option(None, "nodes to predict, in this order: an id of the data on each line, or .npy",
                                metavar="FILE", otherwise="all nodes")
@@ -70,8 +70,8 @@ class PredictOptions(CheckpointOptions):
         otherwise="each row's own time")
     def __post_init__(self) -> None:
         if not self.out.endswith((".npy", *result_table.SUFFIXES)):
-            raise ConfigError(f"--out {self.out}: must end in .npy, {' or '.join(result_table.SUFFIXES)}, which names "
-                              "its format")
+            raise ConfigError(f"--out {self.out}: must end in .npy, .csv, .jsonl or .parquet, which names its "
+                              "format")
         if self.out.endswith(".parquet"):
             needs("pyarrow", f"--out {self.out}")
         if self.embeddings is not None and self.embeddings < 1:
@@ -114,8 +114,8 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
 
     Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
     probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
-    (rows, n_labels) uint8. With --embeddings a layer's rows alone. A .csv or .parquet file has all of that as columns,
-    behind the nodes' ids; classes are told by name where they have names. Ids of --nodes are sent `at_once` at a time.
+    (rows, n_labels) uint8. With --embeddings a layer's rows alone. A table has all of that as columns, behind the nodes'
+    ids; classes are told by name where they have names. Ids of --nodes are sent `at_once` at a time.
     Of --top a table has a row a pair; in place of labels the ids of destinations, (rows, K) int64, stand, -1 where
     there are no more.
 

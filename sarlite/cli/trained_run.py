@@ -64,7 +64,7 @@ class CheckpointOptions:
 
 
 class TrainedRun(NamedTuple):
-    """What a checkpoint says of its run.
+    """Contents of a checkpoint, and the options of its run.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class TrainedRun(NamedTuple):
     @property
     def task(self) -> str:
         """Name of the task."""
-        return self.options.training.task
+        return str(self.options.training.task)
 
     @property
     def form(self) -> str:
@@ -100,7 +100,7 @@ class TrainedRun(NamedTuple):
 
     @property
     def has_other_data(self) -> bool:
-        """True if the data have another name than those of the training."""
+        """True if the data have another name than the training data."""
         return self.run.source.spec != self.meta["options"].get("data")
 
 

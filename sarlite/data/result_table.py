@@ -1,15 +1,16 @@
-"""A model's outputs for nodes or links, as a table that other programs read: text or Parquet."""
+"""Results as tables that other programs read: text, JSON lines or Parquet."""
 
 import csv
 import io
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 
 from sarlite.errors import needs, writing
 from sarlite.files import whole
 
-SUFFIXES = (".csv", ".parquet")
 _ROWS = 1 << 16
 
 
@@ -33,7 +34,7 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
     Parameters
     ----------
     path : path
-        Ending in .csv or .parquet (by pyarrow). What stands there is replaced.
+        Ending in one of `SUFFIXES`. What stands there is replaced.
     ids : callable
         ids(first, last) returns columns of rows, each a list of str or of int.
     labels : (n, ...) int array or None
@@ -55,9 +56,8 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
     """
     n, wide = len(numbers), _columns(numbers)
     of_labels, of_numbers = headings(task, wide.shape[1], class_names, embeddings)
-    names = [*ends, *of_labels, *of_numbers]
-    with writing(path), whole(path) as (_, file):
-        put = (_text if str(path).endswith(".csv") else _parquet)(file, path, names)
+
+    def pieces():
         for at in range(0, max(n, 1), _ROWS):
             rows = slice(at, min(at + _ROWS, n))
             columns = [*ids(rows.start, rows.stop)]
@@ -65,7 +65,32 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
                 found = np.asarray(labels[rows])
                 named = class_names if task == "classify" else None
                 columns += [[named[label] for label in found.tolist()]] if named else list(_columns(found).T)
-            put([*columns, *np.asarray(wide[rows]).T])
+            yield [*columns, *np.asarray(wide[rows]).T]
+
+    write_pieces(path, [*ends, *of_labels, *of_numbers], pieces())
+
+
+def write_pieces(path, names, pieces):
+    """Write a table, which appears whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+        Ending in .csv, .jsonl, or .parquet (by pyarrow). What stands there is replaced.
+    names : sequence of str
+        Names of the columns.
+    pieces : iterable of sequences
+        Columns of the next rows, each a list of str or an array. There is at least one piece, which may be empty.
+
+    Raises
+    ------
+    DataError
+        It cannot be written.
+    """
+    with writing(path), whole(path) as (_, file):
+        put = _FORMATS[Path(path).suffix](file, path, names)
+        for columns in pieces:
+            put(columns)
         put(None)
 
 
@@ -89,6 +114,14 @@ def _text(file, path, names):
     return put
 
 
+def _lines(file, path, names):
+    def put(columns):
+        rows = zip(*(column.tolist() if isinstance(column, np.ndarray) else column for column in columns or ()))
+        file.writelines(f"{json.dumps(dict(zip(names, row)), ensure_ascii=False)}\n".encode() for row in rows)
+
+    return put
+
+
 def _parquet(file, path, names):
     arrow, parquet = needs("pyarrow", str(path)), needs("pyarrow.parquet", str(path))
     held = []
@@ -104,3 +137,8 @@ def _parquet(file, path, names):
         held[0].write_table(found)
 
     return put
+
+
+_FORMATS = {".csv": _text, ".jsonl": _lines, ".parquet": _parquet}
+SUFFIXES = tuple(_FORMATS)
+"""Endings of the names of tables."""

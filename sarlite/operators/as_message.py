@@ -14,13 +14,19 @@ from sarlite.types import Array
 _COUNT = "sarlite.count"
 
 
-def counted(message: fn.Message, counts: Array) -> fn.Message:
-    """Return a Python message whose results are multiplied by `counts`, (n_edges,): how often each edge counts."""
+def counted(message: fn.Message, counts: Array | Tensor) -> fn.Message:
+    """Return a Python message whose results are multiplied by `counts`, (n_edges,): how often each edge counts.
+
+    Of a message that returns a pair (score, value) the value is multiplied.
+    """
+
+    def scaled(out, edge):
+        return out * edge[_COUNT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
 
     @functools.wraps(message.function)
     def times(src, dst, edge):
         out = message.function(src, dst, edge)
-        return out * edge[_COUNT].reshape(-1, *[1] * (out.ndim - 1)).astype(out.dtype)
+        return (out[0], scaled(out[1], edge)) if isinstance(out, tuple) else scaled(out, edge)
 
     return message._replace(function=times, edge={**message.edge, _COUNT: counts})
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from sarlite.oracle import call, certified, invariants, probe
 from sarlite.oracle.case import Case
+from sarlite.oracle.diagnose import CAUSE_SEARCHES, assumptions_alone, located
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.explain import CAUSE_SEARCHES, assumptions_alone, located
 from sarlite.oracle.finding import Verdict
 from sarlite.oracle.plain import BoundedArray
 from sarlite.oracle.reference import Reference

@@ -12,8 +12,8 @@ from sarlite.oracle import cut
 from sarlite.oracle.assumptions import MOST_EDGES, Guess, single_edges, that_fit
 from sarlite.oracle.case import Case
 from sarlite.oracle.certified import arithmetic
+from sarlite.oracle.diagnose import NOTHING, Cause, CauseSearch
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.explain import NOTHING, Cause, CauseSearch
 from sarlite.oracle.finding import SavedCase
 from sarlite.oracle.parts import Division
 from sarlite.oracle.plain import Arithmetic, BoundedArray, column

@@ -15,8 +15,8 @@ import numpy as np
 from sarlite.oracle import call
 from sarlite.oracle.case import Case, Convert, Vjp
 from sarlite.oracle.check_report import Report
+from sarlite.oracle.diagnose import NOTHING, Cause, CauseSearch, causes
 from sarlite.oracle.difference import Difference
-from sarlite.oracle.explain import NOTHING, Cause, CauseSearch, causes
 from sarlite.oracle.finding import Edges, Finding, Verdict
 from sarlite.oracle.reference import Reference
 from sarlite.types import Array

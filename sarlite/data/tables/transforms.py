@@ -131,6 +131,12 @@ class Fitted:
         """Names of the columns of features, in their order, such as "age", "country=FR", "signup.month_sin"."""
         return list(self._expressions({}))
 
+    @property
+    def origins(self) -> dict[str, str]:
+        """Column of the table that each column of features is made of, by name, such as "country" of "country=FR"."""
+        return {output: name for name, feature in self.features.items()
+                for output in _outputs(name, feature, self.statistics[name], "NULL")}
+
     def expressions(self, connection: Any, relation: str, where: str | None = None) -> dict[str, str]:
         """Return the SQL expression of each column of features, FLOAT and never null, by name in their order.
 

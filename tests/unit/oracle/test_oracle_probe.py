@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sarlite.oracle import corpus, cut, locate, probe, shrink, values
+from sarlite.oracle.diagnose import cause_of
 from sarlite.oracle.difference import Difference
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.exact_arithmetic import ExactArithmetic
-from sarlite.oracle.explain import cause_of
 from sarlite.oracle.plain import BoundedArray, FloatArithmetic
 from sarlite.oracle.reference import Reference
 

@@ -38,7 +38,7 @@ def test_the_extras_are_those_of_the_metadata(metadata):
 
 def test_each_command_has_its_script_and_make_train_names_it(metadata):
     scripts = dict(line.split(" = ") for line in metadata["options.entry_points"]["console_scripts"].split("\n") if line)
-    commands = ("train", "data", "predict", "smooth", "estimate", "report", "sweep", "verify", "oracle")
+    commands = ("train", "data", "predict", "smooth", "estimate", "report", "sweep", "verify", "explain", "oracle")
     assert set(scripts) >= {f"sarlite-{name}" for name in commands}
     readme = re.search(r"sarlite(-train, .*)", (ROOT / "README.md").read_text())[1]
     assert readme.split(", ") == [script.removeprefix("sarlite") for script in scripts]

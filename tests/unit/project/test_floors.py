@@ -32,7 +32,7 @@ FLOORS = [
 ]
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 # `python -m sarlite.NAME`, and nothing else, goes through these modules into sarlite.cli.
-DOORS = {"predict", "smooth", "estimate", "report", "sweep", "verify", "info", "data.__main__", "train.__main__"}
+DOORS = {"predict", "smooth", "estimate", "report", "sweep", "verify", "explain", "info", "data.__main__", "train.__main__"}
 PUBLIC = {"sarlite", "sarlite.nn", "sarlite.fn", "sarlite.errors"}
 # What still breaks a rule. A line that nothing needs any more must go: the tests fail until it does.
 UPWARD: set[tuple[str, str]] = set()

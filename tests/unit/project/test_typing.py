@@ -26,7 +26,7 @@ ANNOTATED = {
                             "checked"),
     "sarlite.oracle.check": ("check",),
     "sarlite.oracle.certified": ("arithmetic", "ratios", "imprecise", "coarse"),
-    "sarlite.oracle.explain": ("cause_of",),
+    "sarlite.oracle.diagnose": ("cause_of",),
     "sarlite.oracle.difference": ("Difference",),
     "sarlite.oracle.reference": ("Reference", "as_reference", "reference_label", "reference_of", "valid_case"),
     "sarlite.lazy": ("names",),

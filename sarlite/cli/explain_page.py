@@ -1,0 +1,115 @@
+"""The page of explanations: bars of each node's features and edges, and a drawing of its important neighbourhood."""
+
+import html
+import math
+from collections.abc import Sequence
+from itertools import chain
+
+from sarlite.cli.explanation import COLUMN, EDGE, FEATURE, GRADIENTS, METHODS, Attribution, End, Explanation
+from sarlite.cli.report_command import STYLE
+
+_WIDTH, _ROW, _LEFT, _MIDDLE = 480, 18, 190, 330
+_SIDE, _RING, _MOST_EDGES = 480, 95, 30
+_STYLE = STYLE + """
+.plus { fill: var(--c0); stroke: var(--c0); } .minus { fill: var(--c1); stroke: var(--c1); }
+circle { fill: var(--back); stroke: var(--text); } circle.centre { fill: var(--text); } path { fill: none; }
+"""
+
+
+def page(found: Sequence[Explanation], score: str) -> str:
+    """Return a page of HTML that needs no network and has no scripts.
+
+    Parameters
+    ----------
+    found : sequence of Explanation
+    score : {"log-odds", "probability", "output"}
+        What is explained.
+    """
+    parts = [f"<h1>{len(found):,} explained predictions</h1><p>Blue raises the {score}, orange lowers it. Integrated gradients "
+             "add up to the change of the score from the baseline; occlusion is the change when one feature is set to its "
+             "mean, or one edge is left out.</p>", *(_section(own, score) for own in found)]
+    return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>explained predictions</title>'
+            f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+            f'{"".join(parts)}</body></html>\n')
+
+
+def _section(own: Explanation, score: str) -> str:
+    charts = [_bars(f"{kind}s, {method}", own.of(kind, method)) for kind in (FEATURE, COLUMN, EDGE) for method in METHODS
+              if own.of(kind, method)]
+    edges = own.of(EDGE, GRADIENTS)[:_MOST_EDGES]
+    drawing = [_drawing(own, edges)] if edges else []
+    return (f"<h2>{html.escape(own.node)}: {score} of {html.escape(own.label)} {own.score:.4g}</h2><p>With all features at the "
+            f"baseline {own.features.without:.4g}; without the {own.n_edges:,} edges that reach the node "
+            f"{own.edges.without:.4g}.</p><main>{''.join(drawing + charts)}</main>")
+
+
+def _bars(title: str, rows: Sequence[Attribution]) -> str:
+    """Return a figure with a bar for each attribution, to the right if it is positive."""
+    most = max(abs(own.value) for own in rows) or 1.0
+    marks = [f'<line class="grid" x1="{_MIDDLE}" x2="{_MIDDLE}" y1="0" y2="{len(rows) * _ROW}"/>']
+    for number, own in enumerate(rows):
+        y, length = number * _ROW, abs(own.value) / most * (_WIDTH - _MIDDLE - 60)
+        name, kind = _words(own), "minus" if own.value < 0 else "plus"
+        left = _MIDDLE - length if own.value < 0 else _MIDDLE
+        marks.append(f'<text x="{_LEFT}" y="{y + 12}" text-anchor="end">{_short(name, 32)}<title>{html.escape(name)}</title></text>'
+                     f'<rect class="{kind}" x="{left:.1f}" y="{y + 3}" width="{length:.1f}" height="{_ROW - 6}"/>'
+                     f'<text x="{_WIDTH}" y="{y + 12}" text-anchor="end">{own.value:+.3g}</text>')
+    return _figure(title, _WIDTH, len(rows) * _ROW, marks)
+
+
+def _words(own: Attribution) -> str:
+    return own.name if not own.ends else f"{own.ends[0].id} → {own.ends[1].id} ({own.name})"
+
+
+def _short(text: str, most: int) -> str:
+    return html.escape(text if len(text) <= most else text[: most - 1] + "…")
+
+
+def _figure(title: str, width: float, height: float, marks: Sequence[str]) -> str:
+    return (f'<figure><figcaption>{html.escape(title)}</figcaption><svg viewBox="0 0 {width} {height}" role="img" '
+            f'aria-label="{html.escape(title)}">{"".join(marks)}</svg></figure>')
+
+
+def _drawing(own: Explanation, edges: Sequence[Attribution]) -> str:
+    """Return a figure of the edges with the largest integrated gradients: the node in the middle, a ring for each hop."""
+    places, most = _places([*chain.from_iterable(edge.ends for edge in edges)]), max(abs(edge.value) for edge in edges) or 1.0
+    marks = [_arrow(edge, places[edge.ends[0]], places[edge.ends[1]], abs(edge.value) / most) for edge in edges]
+    for end, (x, y) in places.items():
+        marks.append(f'<circle{"" if end.hops else " class=centre"} cx="{x:.1f}" cy="{y:.1f}" r="5"><title>'
+                     f'{html.escape(f"{end.id} ({end.node_type}), {end.hops} hops")}</title></circle>'
+                     f'<text x="{x:.1f}" y="{y - 8:.1f}" text-anchor="middle">{_short(end.id, 14)}</text>')
+    return _figure(f"{len(edges)} of {own.n_edges:,} edges, by integrated gradients", _SIDE, _SIDE, marks)
+
+
+def _places(ends: Sequence[End]) -> dict[End, tuple[float, float]]:
+    """Return the place of each node: evenly on the ring of its number of hops."""
+    rings: dict[int, list[End]] = {}
+    for end in dict.fromkeys(ends):
+        rings.setdefault(end.hops, []).append(end)
+    radii = {hops: 0.0 if hops == 0 else _RING * (1 + at) for at, hops in enumerate(sorted(hops for hops in rings if hops))}
+    scale = min(1.0, (_SIDE / 2 - 30) / max(radii.values(), default=1.0))
+    places = {}
+    for hops, nodes in rings.items():
+        for at, end in enumerate(nodes):
+            angle = 2 * math.pi * (at + hops / 4) / len(nodes)
+            radius = radii.get(hops, 0.0) * scale
+            places[end] = _SIDE / 2 + radius * math.sin(angle), _SIDE / 2 - radius * math.cos(angle)
+    return places
+
+
+def _arrow(edge: Attribution, start: tuple[float, float], end: tuple[float, float], share: float) -> str:
+    """Return a curve from source to destination with a head; both directions between two nodes stay apart."""
+    (x0, y0), (x1, y1) = start, end
+    kind, title = "minus" if edge.value < 0 else "plus", f"<title>{html.escape(f'{_words(edge)}: {edge.value:+.4g}')}</title>"
+    style = f'class="{kind}" stroke-width="{0.8 + 3 * share:.2f}" stroke-opacity="{0.35 + 0.65 * share:.2f}"'
+    length = math.hypot(x1 - x0, y1 - y0)
+    if not length:
+        return f'<path {style} style="fill:none" d="M{x0:.1f} {y0:.1f}c-28 28 28 28 0 0">{title}</path>'
+    dx, dy = (x1 - x0) / length, (y1 - y0) / length
+    cx, cy = (x0 + x1) / 2 - dy * length * 0.12, (y0 + y1) / 2 + dx * length * 0.12
+    tip = math.hypot(x1 - cx, y1 - cy) or 1.0
+    ux, uy = (x1 - cx) / tip, (y1 - cy) / tip
+    ax, ay = x1 - 7 * ux, y1 - 7 * uy
+    head = f"{ax:.1f},{ay:.1f} {ax - 8 * ux - 4 * uy:.1f},{ay - 8 * uy + 4 * ux:.1f} {ax - 8 * ux + 4 * uy:.1f},{ay - 8 * uy - 4 * ux:.1f}"
+    return (f'<path {style} style="fill:none" d="M{x0:.1f} {y0:.1f}Q{cx:.1f} {cy:.1f} {ax:.1f} {ay:.1f}">{title}</path>'
+            f'<polygon class="{kind}" fill-opacity="{0.35 + 0.65 * share:.2f}" stroke="none" points="{head}"/>')

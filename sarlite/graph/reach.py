@@ -1,0 +1,58 @@
+"""How far a model looks: the number of hops from which a node's output takes rows, noted while the model computes."""
+
+from typing import Any
+
+from sarlite.graph.gated_edges import StandIn
+from sarlite.graph.hetero import NodeType
+
+
+class Reach:
+    """Record of the layers and aggregations that a model has asked of a graph.
+
+    Attributes
+    ----------
+    n_layers : int
+        Layers that the model asked `graph.layers` for.
+    n_aggregations : int
+    of_source_degrees : bool
+        True if messages were divided by the degrees of their sources.
+    """
+
+    def __init__(self) -> None:
+        self.n_layers, self.n_aggregations, self.of_source_degrees = 0, 0, False
+
+    @property
+    def hops(self) -> int:
+        """Largest distance of a row that a node's output depends on.
+
+        A model that asks for no layers is taken to have a layer for each aggregation.
+        """
+        return self.n_layers or self.n_aggregations
+
+    def of(self, graph: Any) -> Any:
+        """Return a stand-in for a Graph or NodeType, which notes here what a model asks of it."""
+        return _WatchedNodes(graph, self) if isinstance(graph, NodeType) else _Watched(graph, self)
+
+
+class _Watched(StandIn):
+    def __init__(self, graph: Any, reach: Reach) -> None:
+        super().__init__(graph)
+        self._reach = reach
+
+    def layers(self, n: int) -> list[Any]:
+        self._reach.n_layers += n
+        return [self] * n
+
+    def aggregate(self, message: Any, reducer: str, *inputs: Any, **options: Any) -> Any:
+        self._reach.n_aggregations += 1
+        self._reach.of_source_degrees |= reducer == "sym"
+        return self._graph.aggregate(message, reducer, *inputs, **options)
+
+
+class _WatchedNodes(StandIn):
+    def __init__(self, nodes: NodeType, reach: Reach) -> None:
+        super().__init__(nodes)
+        self._layer = _Watched(nodes.graph, reach)
+
+    def layers(self, n: int) -> list[Any]:
+        return self._layer.layers(n)

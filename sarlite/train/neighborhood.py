@@ -1,0 +1,195 @@
+"""The in-neighbourhood of a node, gathered from all ranks, as a whole graph with the rows of its nodes."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.comm import Communicator, Solo
+from sarlite.data.graph_tables import NODE, RELATION
+from sarlite.graph.array_checks import Relation
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import HeteroGraph, NodeType
+from sarlite.graph.layer_graph import LayerGraph
+from sarlite.graph.weights import in_edge_order
+from sarlite.types import Array
+
+
+class RowTable(NamedTuple):
+    """This rank's rows of a table that is divided among ranks by node.
+
+    Attributes
+    ----------
+    node_type : str
+    ids : (n,) int64
+        Global ids of the nodes.
+    rows : (n, ...) array
+    """
+
+    node_type: str
+    ids: Array
+    rows: Array
+
+
+class _InEdges(NamedTuple):
+    """Edges of a relation: global ids of both ends, True for a self loop that was added, and the edges' values or None."""
+
+    src: Array
+    dst: Array
+    added: Array
+    weight: Array | None
+    features: Array | None
+
+    def at(self, index: Array) -> "_InEdges":
+        values = (None if array is None else array[index] for array in self[3:])
+        return _InEdges(self.src[index], self.dst[index], self.added[index], *values)
+
+    @classmethod
+    def joined(cls, parts: Any) -> "_InEdges":
+        values: Any = [None if arrays[0] is None else np.concatenate(arrays) for arrays in zip(*parts)]
+        return cls(*values)
+
+
+class Neighborhood(NamedTuple):
+    """The nodes from which edges lead to a node within some hops, and the edges among them.
+
+    Attributes
+    ----------
+    graph : Graph or NodeType
+        A whole graph on this rank alone, with the edge values. Nodes and a row's edges are in the order of global ids.
+    place : int
+        Row of the node among the rows of its type.
+    node_ids : dict of str to (n,) int64
+        Global ids of the nodes of each type, ascending.
+    distances : dict of str to (n,) int64
+        Number of hops from each node to the node.
+    ends : dict of relation to ((n_edges,), (n_edges,)) int64
+        Rows of each edge's source and destination, in the order of edge values.
+    added : dict of relation to (n_edges,) bool
+        True for each self loop that was added to the data.
+    rows : dict of str to array
+        Rows of each `RowTable`, in the order of `node_ids`.
+    """
+
+    graph: Any
+    place: int
+    node_ids: dict[str, Array]
+    distances: dict[str, Array]
+    ends: dict[Relation, tuple[Array, Array]]
+    added: dict[Relation, Array]
+    rows: dict[str, Array]
+
+    def removable(self, hops: int) -> dict[Relation, Array]:
+        """Return True for each edge of the data whose message reaches the node in a model of `hops` layers, by relation."""
+        return {relation: (self.distances[relation[2]][dst] < hops) & ~self.added[relation]
+                for relation, (_, dst) in self.ends.items()}
+
+
+class Neighborhoods:
+    """This rank's edges by destination, and its rows, from which neighbourhoods are gathered. Construction is collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    graph : Graph or NodeType
+    tables : dict of str to RowTable
+        Rows to gather for each node of a neighbourhood.
+
+    Notes
+    -----
+    Memory: 33 bytes an edge of this rank.
+    """
+
+    def __init__(self, comm: Communicator, graph: Graph | NodeType, tables: Mapping[str, RowTable]) -> None:
+        self.comm, self.graph, self.tables = comm, graph, dict(tables)
+        if isinstance(graph, NodeType):
+            whole = graph.graph
+            graphs = {relation: own for fetch in whole.by_source(whole.relations) for relation, own in fetch.items()}
+            self._edges = {relation: _in_edges(graphs[relation]) for relation in whole.relations}
+            self.node_types = whole.node_types
+        else:
+            self._edges, self.node_types = {RELATION: _in_edges(graph)}, (NODE,)
+
+    def around(self, node_type: str, node: int, hops: int) -> Neighborhood:
+        """Return the neighbourhood of a node with all in-edges of the nodes that are fewer than `hops` away. Collective.
+
+        Notes
+        -----
+        Memory on every rank: the edges and rows of the neighbourhood, which near a hub may be those of the whole graph.
+        """
+        ids = {name: np.empty(0, np.int64) for name in self.node_types}
+        distances = {name: np.empty(0, np.int64) for name in self.node_types}
+        frontier = {node_type: np.array([node])}
+        gathered: dict[Relation, list[_InEdges]] = {relation: [] for relation in self._edges}
+        for distance in range(hops + 1):
+            for name, new in frontier.items():
+                ids[name] = np.concatenate([ids[name], new])
+                distances[name] = np.concatenate([distances[name], np.full(len(new), distance)])
+            if distance == hops:
+                break
+            own = {relation: _into(edges, frontier.get(relation[2])) for relation, edges in self._edges.items()}
+            parts = self.comm.allgather(own)
+            for relation in own:
+                gathered[relation] += [part[relation] for part in parts]
+            frontier = {name: np.setdiff1d(np.concatenate(
+                [part[relation].src for part in parts for relation in own if relation[0] == name] or [ids[name][:0]]),
+                ids[name]) for name in self.node_types}
+        order = {name: np.argsort(own) for name, own in ids.items()}
+        ids, distances = ({name: own[order[name]] for name, own in arrays.items()} for arrays in (ids, distances))
+        rows = {name: self._gathered(table, ids[table.node_type]) for name, table in self.tables.items()}
+        return self._made(node_type, node, ids, distances, rows, {
+            relation: _InEdges.joined(parts or [_into(self._edges[relation], None)]) for relation, parts in gathered.items()})
+
+    def _gathered(self, table: RowTable, wanted: Array) -> Array:
+        """Return the rows of a table for some nodes, each of which one rank has. Collective."""
+        own = np.flatnonzero(np.isin(table.ids, wanted))
+        parts = self.comm.allgather((table.ids[own], np.ascontiguousarray(table.rows[own])))
+        rows = np.empty((len(wanted), *table.rows.shape[1:]), table.rows.dtype)
+        for ids, values in parts:
+            rows[np.searchsorted(wanted, ids)] = values
+        return rows
+
+    def _made(self, node_type, node, ids, distances, rows, edges):
+        ends, in_order = {}, {}
+        for relation, own in edges.items():
+            own = own.at(np.lexsort((own.src, own.dst)))
+            ends[relation] = np.searchsorted(ids[relation[0]], own.src), np.searchsorted(ids[relation[2]], own.dst)
+            in_order[relation] = own
+        csr = {relation: (_indptr(dst, len(ids[relation[2]])), src) for relation, (src, dst) in ends.items()}
+        weights = {relation: own.weight for relation, own in in_order.items() if own.weight is not None}
+        features = {relation: own.features for relation, own in in_order.items() if own.features is not None}
+        if isinstance(self.graph, NodeType):
+            whole = HeteroGraph.from_part(Solo(), csr, ids)
+            whole = whole.with_edge_values(weights, features) if weights or features else whole
+            graph: Any = whole.of(*self.graph.node_types)
+        else:
+            loops = np.zeros(len(ids[NODE]), bool)
+            loops[ends[RELATION][1][in_order[RELATION].added]] = True
+            graph = Graph.from_part(Solo(), *csr[RELATION], node_ids=ids[NODE],
+                                    added_loops=loops if self.graph.added_loops is not None else None)
+            if weights or features:
+                graph = graph.with_edge_values(weights.get(RELATION), features.get(RELATION))
+        added = {relation: own.added for relation, own in in_order.items()}
+        return Neighborhood(graph, int(np.searchsorted(ids[node_type], node)), ids, distances, ends, added, rows)
+
+
+def _in_edges(graph: LayerGraph) -> _InEdges:
+    """Return this rank's in-edges of a graph or relation, by destination."""
+    rows = in_edge_order(np.repeat(np.arange(graph.n_dst), graph.in_degrees), graph.edges_of(graph.plan.local).numbers)
+    src, dst = graph.edge_src_ids, graph.dst_ids[rows]
+    added = np.zeros(len(src), bool) if graph.added_loops is None else graph.added_loops[rows] & (src == dst)
+    edges = _InEdges(src, dst, added, graph.edge_weight, graph.edge_features)
+    return edges.at(np.argsort(dst, kind="stable"))
+
+
+def _into(edges: _InEdges, nodes: Array | None) -> _InEdges:
+    """Return the edges into some nodes."""
+    if nodes is None or not len(nodes):
+        return edges.at(np.empty(0, np.int64))
+    low, high = (np.searchsorted(edges.dst, nodes, side) for side in ("left", "right"))
+    counts = high - low
+    return edges.at(np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum()))
+
+
+def _indptr(dst: Array, n: int) -> Array:
+    return np.concatenate([[0], np.cumsum(np.bincount(dst, minlength=n))])

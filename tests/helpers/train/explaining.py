@@ -1,0 +1,26 @@
+"""Runs of the explain command in this process."""
+
+import csv
+
+from sarlite.cli import explain_command
+from sarlite.comm import Solo, threads
+
+
+def explain_here(run_dir, nodes, out, *flags):
+    """Explain the predictions of some nodes, by id, and return the rows of --out, a CSV file, as dicts with numbers."""
+    listed = out.with_suffix(".ids.txt")
+    listed.write_text("".join(f"{node}\n" for node in nodes))
+    words = ["--checkpoint", run_dir, "--nodes", listed, "--out", out, "--threads", 1, "--progress", "none", *flags]
+    options, own = explain_command.parse([str(word) for word in words])
+    if options.machine.ranks > 1:
+        threads.run(options.machine.ranks, explain_command.explain, options, own)
+    else:
+        explain_command.explain(Solo(), options, own)
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    return [{**row, "attribution": float(row["attribution"]), "rank": int(row["rank"])} for row in rows]
+
+
+def of(rows, kind, method="integrated gradients", node=None):
+    """Return the rows of a kind and a method, and maybe of one node."""
+    return [row for row in rows if (row["kind"], row["method"]) == (kind, method) and node in (None, row["node"])]
