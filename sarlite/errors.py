@@ -1,5 +1,4 @@
-"""Exceptions: every error that sarlite raises on purpose is a SarliteError. And the packages that only some uses
-need."""
+"""Exceptions of sarlite, all derived from SarliteError; checks of numbers; imports of optional packages."""
 
 import builtins
 import contextlib
@@ -15,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol, TypeVar, cast
 
-_HEAD, _TAIL = 800, 300  # characters of a long message that are left: its first ones and its last ones
+T = TypeVar("T")
+_HEAD, _TAIL = 800, 300  # numbers of characters that remain of the start and of the end of a long message
 
-# Each extra's packages, as in setup.cfg; the extras `docs` and `test` are for development alone.
+# Packages of each extra, as in setup.cfg, without the extras `docs` and `test` for development
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("pymetis", "safetensors", "tqdm", *(("tomli",) if sys.version_info < (3, 11) else ())),
     "mpi": ("mpi4py",),
@@ -37,15 +37,17 @@ _LONG_WORD = re.compile(r"(\S{150})\S{200,}(\S{50})")
 
 
 class SarliteError(Exception):
-    """Base of sarlite's own exceptions. The message is `printable`; a word of 400 characters or more loses its middle.
+    """Base class of sarlite's exceptions.
 
     Parameters
     ----------
     message : str
+        Text, whose control characters are escaped (`printable`). The middle of a word of 400 or more characters is
+        left out.
     argument : str, optional
-        The argument that is wrong. The message begins with its name, in whose place a command tells its flag.
+        Name of the argument that is wrong. If the message starts with it, a command shows its flag instead.
     hints : sequence of str
-        Arguments that the message names with a value, such as "edge_weights=True"; a command tells their flags.
+        Arguments with values in the message, such as "edge_weights=True"; a command shows their flags instead.
     """
 
     def __init__(self, message: object = "", argument: str | None = None, hints: Sequence[str] = ()) -> None:
@@ -55,38 +57,38 @@ class SarliteError(Exception):
 
 
 class ConfigError(SarliteError, ValueError):
-    """A flag, an option or an argument has a value that cannot work."""
+    """Error of an argument, an option or a flag whose value cannot work."""
 
 
 class DataError(SarliteError, ValueError):
-    """A file, a field of it or an array is invalid; the message names all three, in one line: it may quote the file."""
+    """Error of invalid data; the message names file, field and value in one line."""
 
     def __init__(self, message: object = "", argument: str | None = None, hints: Sequence[str] = ()) -> None:
         super().__init__(one_line(str(message)), argument, hints)
 
 
 class DivergenceError(DataError):
-    """The loss or the gradients of a training step are not finite, although the features are."""
+    """Error of a training step whose loss or gradients are not finite, although the features are finite."""
 
 
 class ShapeError(SarliteError, ValueError):
-    """Arrays disagree in shape, dtype or memory layout."""
+    """Error of an array whose shape, dtype or memory layout does not fit."""
 
 
 class CheckpointError(SarliteError):
-    """A checkpoint cannot be written, or does not fit the model."""
+    """Error of a checkpoint that cannot be written or read, or that does not fit the model."""
 
 
 class PeerError(SarliteError):
-    """Another rank failed, so this rank cannot continue."""
+    """Error of a rank that cannot continue because another rank failed."""
 
 
 SIGNALS = tuple(number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP"))
-"""Signals that ask a process to end: Ctrl-C, a cluster's preemption, a terminal that closes."""
+"""Signals that ask a process to end: on Ctrl-C, on preemption by a cluster, and when a terminal closes."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal of `SIGNALS` asked this process to end; `signum` is its number."""
+    """Exception after a signal of `SIGNALS` asked this process to end; `signum` is the number of the signal."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(signum).name}")
@@ -95,21 +97,21 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def reading(source: object, field: str = "", kind: type[SarliteError] = DataError) -> Iterator[None]:
-    """Read data from outside: no error but a SarliteError of one short line leaves the block.
+    """Return a context for reading data that turns every exception into a SarliteError with a message of one line.
 
     Parameters
     ----------
     source : str or path
-        The name of the data, for the message.
+        Name of the data, such as a file, for the message.
     field : str
-        The field of it that is read.
+        Name of the field that is read, for the message.
     kind : class
-        The class that any other error becomes, whatever a parser or a library raised; a MemoryError too.
+        Class that an exception other than a SarliteError becomes, also a MemoryError.
 
     Raises
     ------
     SarliteError
-        In one line of about 1,100 characters at most. Of a longer message the middle is left out.
+        The message has at most about 1,100 characters; the middle of a longer message is left out.
     """
     where = f"{source}: {field}" if field else str(source)
     try:
@@ -125,9 +127,15 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], argument: str = "", kind: type[SarliteError] | None = None) -> Iterator[None]:
-    """Turn an OSError of the block into a DataError, or another `kind`: which file cannot be written, and why.
+    """Return a context for writing a file that turns an OSError into a DataError with the file and the reason.
 
-    With an argument's name the message begins with this name.
+    Parameters
+    ----------
+    path : path
+    argument : str
+        Name of the argument that has the path; the message starts with it.
+    kind : class, optional
+        Class of the error, in place of DataError.
     """
     try:
         yield
@@ -137,9 +145,9 @@ def writing(path: str | os.PathLike[str], argument: str = "", kind: type[Sarlite
 
 
 def printable(text: str) -> str:
-    """Return a text for a terminal: other characters than printable ones and the ends of lines become escapes.
+    """Return a text with all characters escaped except printable ones, newlines and tabs.
 
-    A name in a file that is not the user's own may hold a terminal's control sequences.
+    Names in a foreign file may have control sequences, which would change the user's terminal.
 
     Examples
     --------
@@ -150,7 +158,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a message in one line of printable characters. A long one loses its middle."""
+    """Return a message as one line of printable characters; the middle of a long message is left out."""
     if len(text) > _HEAD + _TAIL:
         text = f"{text[:_HEAD]} ... {text[-_TAIL:]}"
     clean = printable("".join(" " if c.isspace() else c for c in text))
@@ -158,9 +166,9 @@ def one_line(text: str) -> str:
 
 
 def regular(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a regular file; raise an OSError where there is none.
+    """Return `path` as a Path; raise an OSError unless it is a regular file.
 
-    A pipe or a device is refused, since reading it may never end.
+    Pipes and devices are refused because reading them may never end.
     """
     path = Path(path)
     if not stat.S_ISREG(path.stat().st_mode):
@@ -169,6 +177,7 @@ def regular(path: str | os.PathLike[str]) -> Path:
 
 
 def _cause(error, where):
+    """Return the text for an exception from reading; `where` is the text that precedes it."""
     if isinstance(error, FileNotFoundError):
         name = "" if error.filename is None or str(error.filename) in where else f" {error.filename}"
         return f"no such file{name}"
@@ -179,19 +188,19 @@ def _cause(error, where):
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra."""
+    """Return the pip command that installs an extra of sarlite, such as "tables"."""
     return f"pip install 'sarlite[{extra}]'"
 
 
 def needs(module: str, what: str) -> ModuleType:
-    """Import a module of an optional package.
+    """Import and return a module of an optional package, or raise an error that says how to install the package.
 
     Parameters
     ----------
     module : str
-        Dotted name, whose first word is a package of EXTRAS. The message names the first extra that has the package.
+        Dotted name of the module; the package is in EXTRAS.
     what : str
-        The feature that needs the module: the message's subject.
+        Feature that needs the module, the subject of the error.
 
     Returns
     -------
@@ -200,11 +209,11 @@ def needs(module: str, what: str) -> ModuleType:
     Raises
     ------
     ConfigError
-        The package is not installed, and the message has the command that installs it; or it cannot be loaded.
+        The package is not installed, and the message has the pip command for its first extra; or it cannot be loaded.
     """
     package = module.partition(".")[0]
     try:
-        found = importlib.import_module(module)
+        loaded = importlib.import_module(module)
     except (ImportError, MemoryError) as error:
         _refuse_hidden(package, what)
         if lacks_memory(error):
@@ -212,58 +221,71 @@ def needs(module: str, what: str) -> ModuleType:
         extra = next(name for name, packages in EXTRAS.items() if package in packages)
         raise ConfigError(f"{what} needs the package {package} ({error}): {install(extra)}") from error
     _refuse_hidden(package, what)
-    return found
+    return loaded
 
 
 def _refuse_hidden(package, what):
-    """Raise a ConfigError if a file of the user's hides a package: the packages of EXTRAS are folders."""
+    """Raise a ConfigError if a single file of the user hides a package of EXTRAS, all of which are folders."""
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is not None and not hasattr(sys.modules[package], "__path__"):
         raise ConfigError(f"{what} needs the package {package}, but the file {file} hides it: rename the file")
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Return True if an error tells of too little memory or address space, in the words of a loader or of NumPy."""
+    """Return True if an error is about too little memory or address space, by its class or its text."""
     words = r"array is too big|Maximum allowed dimension|map segment|[Cc]annot allocate memory(?! in static TLS)|[Oo]ut of memory"
     return isinstance(error, MemoryError) or re.search(words, str(error)) is not None
 
 
 class _Gathers(Protocol):
-    def allgather(self, value: Any) -> list[Any]: ...
+    """Communicator, of which only `allgather` is used."""
+
+    def allgather(self, value: T) -> list[T]: ...
 
 
 def raise_together(comm: _Gathers, error: BaseException | None) -> None:
-    """Raise on every rank when any rank has an error. Collective.
+    """Raise an error on every rank if any rank has one. Collective.
 
     Parameters
     ----------
     comm : Communicator
     error : Exception or None
-        This rank's error, if it has one.
+        Error of this rank, if there is one.
 
     Raises
     ------
     Exception
-        On a rank that has an error, this error.
+        On a rank that has an error: this error.
     SarliteError
-        On other ranks an error of the lowest failing rank's class and text. Where that rank's is no SarliteError, a
-        PeerError, whose `__cause__` is of the built-in class of that rank's.
+        On other ranks: an error with the class and the text of the lowest failing rank's error. If that is no
+        SarliteError, a PeerError whose `__cause__` has the built-in class of that error.
     Interrupted
-        On other ranks, where the lowest failing rank was interrupted.
+        On other ranks, if the lowest failing rank was interrupted.
+
+    Examples
+    --------
+    >>> from sarlite.comm import threads
+    >>> def check(comm):
+    ...     try:
+    ...         raise_together(comm, ConfigError("no such file") if comm.rank == 1 else None)
+    ...     except ConfigError as error:
+    ...         return str(error)
+    >>> threads.run(2, check)
+    ['rank 1: no such file', 'no such file']
     """
-    found = comm.allgather(None if error is None else _told(error))
+    descriptions = comm.allgather(None if error is None else _description(error))
     if error is not None:
         raise error
-    for rank, item in enumerate(found):
+    for rank, item in enumerate(descriptions):
         if item is not None:
-            kind, told, builtin, *arguments = item
+            kind, text, builtin, *arguments = item
             if kind is Interrupted:
-                raise Interrupted(told)
-            raise kind(f"rank {rank}: {told}", *arguments) from _cause_of(builtin, told)
+                raise Interrupted(text)
+            raise kind(f"rank {rank}: {text}", *arguments) from _cause_of(builtin, text)
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
-    """Return `value` as an int of `least` or more; a ConfigError names another value."""
+def whole(name: str, value: object, least: int = 0) -> int:
+    """Return `value` as an int if it is an integer of `least` or more; else raise a ConfigError that names `name`."""
     if type(value).__name__ in ("bool", "bool_") or not hasattr(value, "__index__"):
         raise ConfigError(f"{name} is {value!r}, but must be a whole number")
     if operator.index(value) < least:
@@ -271,15 +293,15 @@ def whole(name: str, value: Any, least: int = 0) -> int:
     return operator.index(value)
 
 
-def number(name: str, value: Any, below: float = math.inf, *, positive: bool = False) -> float:
-    """Return `value` as a float in [0, below), or where `positive` in (0, below); a ConfigError names another value."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not real or not 0 <= value < below or (positive and value == 0):
+def number(name: str, value: object, below: float = math.inf, *, positive: bool = False) -> float:
+    """Return `value` as a float in [0, below), or in (0, below) if `positive`; else raise a ConfigError about `name`."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not 0 <= cast(float, value) < below or (positive and value == 0):
         raise ConfigError(f"{name} is {value!r}, but must be in {'(' if positive else '['}0, {below})")
-    return float(value)
+    return float(cast(float, value))
 
 
-def _told(error):
+def _description(error):
     """Return (class, text, name of the built-in class, arguments) of an error, which every rank can unpickle."""
     if isinstance(error, Interrupted):
         return Interrupted, error.signum, None
@@ -287,14 +309,14 @@ def _told(error):
     kind = next(kind for kind in type(error).__mro__ if kind.__module__ == module)
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001, because the other ranks wait for this rank's word
-        text = "an error that cannot be told"
+    except Exception:  # noqa: BLE001, because the other ranks wait for this rank's text
+        text = "an error without a text"
     if module == __name__:
         return kind, text, None, error.argument, error.hints
     return PeerError, f"{type(error).__name__}: {text}", kind.__name__
 
 
-def _cause_of(builtin, told):
-    """An exception of a built-in class, None without a name, or where the class takes more than words."""
+def _cause_of(builtin, text):
+    """Return an exception of a built-in class, by name; None without a name, or if the class needs other arguments."""
     with contextlib.suppress(TypeError):
-        return None if builtin is None else getattr(builtins, builtin)(told)
+        return None if builtin is None else getattr(builtins, builtin)(text)

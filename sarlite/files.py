@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and private files and folders, which go once their process is gone."""
+"""Files that are written completely or not at all, and private files and folders, which end with their process."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from typing import IO
 
 try:
     import fcntl
-except ImportError:  # a system without these locks
+except ImportError:  # the operating system has no such locks
     fcntl = None  # type: ignore[assignment]
 
 AnyPath = str | os.PathLike[str]
@@ -23,26 +23,34 @@ _PRIVATE = re.compile(r"\.sarlite-([0-9a-f]{8})-([0-9]{1,7})-([0-9]{1,20})-[0-9a
 
 
 def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -> None:
-    """Write a regular file so that it appears whole or not at all, also where the machine dies.
+    """Write a file atomically: after a crash at any time, `path` has the old content or all of the new content.
 
     Parameters
     ----------
     path : path
-        A file that stands there is replaced.
+        File to write; an existing file is replaced.
     *pieces : bytes-like
-        The content, one after the other.
+        Content, in order.
     new : bool
-        Raise FileExistsError where `path` exists, instead of replacing it.
+        True to raise a FileExistsError if `path` exists.
 
     Raises
     ------
     OSError
-        The file cannot be written, or what stands there is a symbolic link or no regular file. It stays as it was.
+        The file cannot be written, or `path` is a symbolic link, a folder or a device. Nothing is changed then.
 
     Notes
     -----
-    The bytes go to a private file beside `path`. This file is fsynced and takes the name by a rename, which follows no
-    link; then the folder is fsynced. What killed processes left in the folder is removed first (`remove_left`).
+    The bytes are written to a private file in the same folder, which is fsynced and renamed to `path`; then the folder
+    is fsynced. Private files that killed processes left in the folder are removed first (`remove_left`).
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_whole(os.path.join(folder, "a.bin"), b"12", b"34")
+    ...     os.listdir(folder), os.path.getsize(os.path.join(folder, "a.bin"))
+    (['a.bin'], 4)
     """
     with whole(path, new=new) as (_, file):
         for piece in pieces:
@@ -51,11 +59,29 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
 
 @contextlib.contextmanager
 def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the name of a private file beside `path` and the file, open for writing; it becomes `path` at the end.
+    """Return a context with a private file, open for writing, that is renamed to `path` at the end of the context.
 
-    Others may write to the file by its private name meanwhile, and fsync what they wrote. Where the context raises, the
-    file is removed, and `path` stays as it was. With `trial` the file is always removed: this only finds out whether it
-    could be written. All else is as in `write_whole`. """
+    Parameters
+    ----------
+    path : path
+        File to write; an existing file is replaced.
+    new : bool
+        True to raise a FileExistsError if `path` exists.
+    trial : bool
+        True to remove the private file at the end, to find out only whether `path` could be written.
+
+    Yields
+    ------
+    str
+        Name of the private file, in the folder of `path`. Other processes may write to the file by this name, and must
+        fsync what they write.
+    file
+        Private file, open for writing.
+
+    Notes
+    -----
+    If the body of the context raises, the private file is removed, and `path` is not changed. See `write_whole`.
+    """
     target = _regular(path)
     folder = os.path.dirname(target)
     remove_left(folder)
@@ -70,39 +96,45 @@ def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[
         (_name_new if new else os.replace)(temporary, target)
         sync_folder(folder)
     finally:
-        with contextlib.suppress(OSError):  # after an error what is still in the buffer cannot be written either
+        with contextlib.suppress(OSError):  # after a write error the rest of the buffer cannot be written either
             file.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
 
 
 def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
-    """Write and remove again what `write_whole` would write; raises what `write_whole` would raise."""
+    """Write a private file with this content and remove it again; raises the errors that `write_whole` would raise."""
     with whole(path, trial=True) as (_, file):
         for piece in pieces:
             file.write(piece)
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Open a file unless a symbolic link stands there: an `opener` for Python's `open`, which raises an OSError."""
+    """Open a file, an argument `opener` for Python's `open`; raise an OSError if `path` is a symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextlib.contextmanager
 def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
-    """Make a private folder in `parent`, yield its path, and remove the folder, unless it was renamed.
+    """Return a context with a new private folder, which is removed at the end unless it was renamed.
 
     Parameters
     ----------
     parent : path
-        Made if it is missing. What killed processes left there is removed first (`remove_left`).
+        Folder of the private folder; created if it is missing. Private files that killed processes left in it are
+        removed first (`remove_left`).
     mode : int
-        Permissions, which the process's umask narrows.
+        Permissions, without those that the umask of the process takes away.
+
+    Yields
+    ------
+    Path
+        Path of the private folder.
 
     Raises
     ------
     OSError
-        The folder cannot be made.
+        The folder cannot be created.
     """
     def make(name):
         os.mkdir(name, mode)
@@ -119,13 +151,13 @@ def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
 
 
 def remove_left(folder: AnyPath) -> None:
-    """Remove the private files and folders in `folder` whose processes are gone; what cannot be removed stays.
+    """Remove the private files and folders in `folder` whose processes have ended, as far as they can be removed.
 
     Notes
     -----
-    A process holds a lock on each of its own as long as it lives, in whatever container or on whatever host. Where the
-    file system has no locks, the name tells the process: its machine, boot and container, number and start. Of another
-    machine nothing is then known, and its files stay.
+    A process locks its private files and folders as long as it runs, so an unlocked file is removed. On a file system
+    without locks the name decides, which contains the machine with its boot and container, and the number and start
+    time of the process. Files of other machines are then not removed.
     """
     with contextlib.suppress(OSError):
         for name in filter(_PRIVATE.fullmatch, os.listdir(folder)):
@@ -134,6 +166,7 @@ def remove_left(folder: AnyPath) -> None:
 
 
 def _remove_if_left(path):
+    """Remove a private file or folder if its process has ended."""
     is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     handle = os.open(path, (os.O_RDONLY if is_folder else os.O_RDWR) | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -145,20 +178,23 @@ def _remove_if_left(path):
 
 
 def _private(folder, make):
-    """Return the name of a new private file or folder, and its handle, which holds the lock."""
+    """Return the name of a new private file or folder and its handle, which holds a lock.
+
+    `make(name)` creates the file or folder and returns its handle.
+    """
     while True:
-        own = f"{_machine()}-{os.getpid()}-{_start(os.getpid())}-{uuid.uuid4().hex[:8]}"
-        name = os.path.join(folder, f".sarlite-{own}.tmp")
+        label = f"{_machine()}-{os.getpid()}-{_start(os.getpid())}-{uuid.uuid4().hex[:8]}"
+        name = os.path.join(folder, f".sarlite-{label}.tmp")
         try:
             handle = make(name)
         except FileNotFoundError:
             if not os.path.isdir(folder):
                 raise
-            continue  # another process removed it as a killed one's before it was locked
+            continue  # another process removed the file before it was locked
         _lock(handle, wait=True)
         if os.path.lexists(name):
             return name, handle
-        os.close(handle)  # likewise
+        os.close(handle)  # another process removed the file before it was locked
 
 
 def _lock(handle, wait=False):
@@ -173,7 +209,7 @@ def _lock(handle, wait=False):
 
 
 def _is_gone(name):
-    """Return True if the name of a private file is of this machine and of a process that has ended."""
+    """Return True if the name of a private file names this machine and a process that has ended."""
     machine, pid, start = _PRIVATE.fullmatch(name).groups()
     if machine != _machine():
         return False
@@ -183,11 +219,11 @@ def _is_gone(name):
         return True
     except PermissionError:
         pass  # another user's
-    return 0 != _start(pid) != int(start)  # another process has its number by now
+    return 0 != _start(pid) != int(start)  # a later process has the same number
 
 
 def _machine():
-    """Return 8 hex digits of this machine, its boot and its container: there a process number means one process."""
+    """Return 8 hex digits that identify this machine, its boot and its container, within which process numbers are unique."""
     facts = [socket.gethostname()]
     with contextlib.suppress(OSError):
         facts += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
@@ -195,7 +231,7 @@ def _machine():
 
 
 def _start(pid):
-    """Return when a process started, in ticks since the boot; 0 where that cannot be read."""
+    """Return the start time of a process in clock ticks since the boot; 0 if it cannot be read."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):
@@ -203,7 +239,7 @@ def _start(pid):
 
 
 def _regular(path):
-    """Return the absolute path of a file to write; an OSError refuses links, folders and devices."""
+    """Return the absolute path of a file to write; raise an OSError if it is a symbolic link, a folder or a device."""
     path = os.path.abspath(path)
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
@@ -217,6 +253,7 @@ def _regular(path):
 
 
 def _name_new(temporary, path):
+    """Rename `temporary` to `path`, and raise a FileExistsError if `path` exists."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -228,7 +265,7 @@ def _name_new(temporary, path):
 
 
 def sync_folder(folder: AnyPath) -> None:
-    """Let the names in a folder reach the disk."""
+    """Write the names of the files in a folder to the disk (fsync)."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -2,18 +2,28 @@
 
 import hashlib
 import operator
-from typing import Any
+from typing import TypeVar
 
+from sarlite.types import Array
+
+Words = TypeVar("Words", int, Array)
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 MOST_STEPS = 1 << 62
-"""Largest number of steps that a file may tell: one more is still an int64."""
+"""Largest number of training steps in a file; one more step still fits into an int64."""
 
 
-def splitmix64(x: Any) -> Any:
-    """Scramble a 64-bit integer, or an array of uint64.
+def splitmix64(x: Words) -> Words:
+    """Return a hash of a 64-bit integer, or of each entry of a uint64 array: the output function of SplitMix64.
 
-    Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
+    References
+    ----------
+    Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
+
+    Examples
+    --------
+    >>> hex(splitmix64(0))
+    '0xe220a8397b1dcdaf'
     """
     x = (x + GAMMA) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -22,13 +32,17 @@ def splitmix64(x: Any) -> Any:
 
 
 def word(text: str) -> int:
-    """Return a 64-bit hash of a name, the same on every machine: the first 8 bytes of its BLAKE2b, little-endian."""
+    """Return a 64-bit hash of a name: the first 8 bytes of its BLAKE2b hash, as a little-endian integer."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def key(seed: int, purpose: str, node_type: str, step: int, layer: int) -> int:
-    """Return h(h(h(h(h(seed) ^ purpose) ^ node type) ^ step) ^ layer), with h = splitmix64 and names as `word`."""
-    found = splitmix64(seed & MASK)
+    """Return the 64-bit key of the random numbers of a layer in a step.
+
+    The key is h(h(h(h(h(seed) ^ purpose) ^ node type) ^ step) ^ layer), where h is `splitmix64` and names are hashed by
+    `word`.
+    """
+    state = splitmix64(seed & MASK)
     for part in (word(purpose), word(node_type), step, layer):
-        found = splitmix64(found ^ (operator.index(part) & MASK))
-    return found
+        state = splitmix64(state ^ (operator.index(part) & MASK))
+    return state

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are first asked for (PEP 562)."""
+"""Public names of a package whose modules are imported when a name is first used (PEP 562)."""
 
 import sys
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """A package whose public names `_homes` stand in other modules.
+    """Package whose public names are defined in the modules that `_homes` lists.
 
-    A module of the package that has a public name's name does not cover the public name.
+    A module of the package with the same name as a public name does not replace the public name.
     """
 
     _homes: Mapping[str, str]
@@ -20,10 +20,10 @@ class _Package(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if name not in self._homes:
             return _module(self.__name__, name)
-        found = self.__dict__[name] = getattr(__import__(self._homes[name], fromlist=[name]), name)
-        return found
+        value = self.__dict__[name] = getattr(__import__(self._homes[name], fromlist=[name]), name)
+        return value
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name not in self._homes or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
@@ -32,14 +32,15 @@ class _Package(ModuleType):
 
 
 def names(package: str, homes: Mapping[str, str]) -> None:
-    """Make public names of other modules available in a package, as `from home import name` would.
+    """Make names of other modules available in a package; a module is imported when one of its names is first used.
 
     Parameters
     ----------
     package : str
-        The `__name__` of the package that calls this.
+        `__name__` of the package that calls this function.
     homes : dict of str to str
-        The module of each public name. The package's own modules need no line: `package.module` imports them.
+        Module that defines each public name. Modules of the package itself need no entry: `package.module` imports
+        them.
     """
     module = sys.modules[package]
     vars(module)["_homes"] = homes
@@ -47,10 +48,11 @@ def names(package: str, homes: Mapping[str, str]) -> None:
 
 
 def _module(package, name):
-    whole = f"{package}.{name}"
+    """Return the module `name` of a package; raise an AttributeError if there is none."""
+    full_name = f"{package}.{name}"
     try:
-        return import_module(whole)
+        return import_module(full_name)
     except ModuleNotFoundError as error:
-        if error.name != whole:
+        if error.name != full_name:
             raise
         raise AttributeError(f"module {package!r} has no attribute {name!r}") from None

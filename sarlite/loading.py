@@ -9,16 +9,16 @@ from contextlib import contextmanager
 def default_environment(
     *, unless: tuple[str, ...] = (), environ: MutableMapping[str, str] = os.environ, **values: object
 ) -> Iterator[None]:
-    """Set environment variables for the body of a `with`, so that child processes do not inherit them.
+    """Return a context that sets environment variables and deletes them at its end, so child processes lack them.
 
     Parameters
     ----------
     unless : tuple of str
-        Names of other variables. Nothing is set if the user has set one of them or one of `values`.
+        Names of further variables. Nothing is set if the environment has one of these variables, or one of `values`.
     environ : mutable mapping of str
-        The environment.
+        Environment that is changed.
     **values : object
-        The variables, by name.
+        Values of the variables, by name.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Counters: bytes sent by phase, remote buffers held at once, resident memory. And the timeline of a rank."""
+"""Profile: counters of bytes and remote buffers, and the timeline of a rank; functions that measure memory."""
 
 import ctypes
 import os
@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-import numpy.typing as npt
+from sarlite.types import Array
+
+T = TypeVar("T")
 
 
 class Profile:
-    """Counters and spans of one rank.
+    """Counters of one rank's communication: bytes by phase, and remote buffers that are held at the same time.
 
     Attributes
     ----------
@@ -25,31 +27,49 @@ class Profile:
     sent_to : Counter
         Bytes of rows and gradients by (phase, peer).
     live_remote_buffers, peak_remote_buffers : int or Fraction
-        Peers whose rows are held now, and the most that were held at once. A part of a peer's rows counts as a part.
-    on_progress : callable or None
-        Called at every exchange; the command line's watchdog listens.
-    trace : Trace or None
-        Gets the spans; without a trace no spans are recorded.
+        Number of peers whose rows are held now; largest number since `reset`. A buffer with a part of a peer's rows
+        counts as this fraction.
+    on_progress : callable, or None
+        Called at every exchange, for the watchdog of the command line.
+    trace : Trace, or None
+        Timeline that spans are recorded in; without a trace no spans are recorded.
+
+    Examples
+    --------
+    >>> profile = Profile()
+    >>> with profile.phase("setup"):
+    ...     profile.count("allreduce", sent=80)
+    >>> dict(profile.sent_bytes)
+    {'setup': 80}
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a finalizer may run while the lock is held
         self.on_progress: Callable[[], None] | None = None
         self.trace: Trace | None = None
-        self._phase: str | None = None  # of all threads but those that have begun one of their own
-        self._own, self._thread = threading.local(), threading.get_ident()
+        self._phase: str | None = None  # phase of every thread that has started no phase itself
+        self._thread_phase, self._thread = threading.local(), threading.get_ident()
         self.live_remote_buffers: int | Fraction = 0
         self.reset()
 
     def reset(self) -> None:
-        """Forget the bytes, and let the peak be the number of live buffers."""
+        """Set the byte counters to 0, and the peak of remote buffers to the number that is held now."""
         self.sent_bytes: Counter[str] = Counter()
         self.received_bytes: Counter[str] = Counter()
         self.sent_to: Counter[tuple[str, int]] = Counter()
         self.peak_remote_buffers = self.live_remote_buffers
 
     def count(self, phase: str, sent: int = 0, received: int = 0, to: Iterable[int] = ()) -> None:
-        """Count bytes under a phase; those that are sent go in equal shares `to` these peers."""
+        """Add bytes to a phase, or to the phase of the surrounding context `phase` if there is one.
+
+        Parameters
+        ----------
+        phase : str
+        sent, received : int
+            Numbers of bytes.
+        to : iterable of int
+            Peers that get equal shares of the sent bytes.
+        """
         if self.on_progress is not None:
             self.on_progress()
         with self._lock:
@@ -64,10 +84,10 @@ class Profile:
     def phase(self, name: str) -> Iterator[None]:
         """Return a context that counts all bytes under `name`.
 
-        On the profile's own thread it applies to all threads; on another thread only to that thread, so that sampling
-        ahead does not change the phase of a step.
+        On the thread that made the profile the context applies to all threads. On another thread it applies only to
+        that thread, so that sampling ahead does not change the phase of a training step.
         """
-        holder = self if threading.get_ident() == self._thread else self._own
+        holder = self if threading.get_ident() == self._thread else self._thread_phase
         before = getattr(holder, "_phase", None)
         holder._phase = name
         try:
@@ -76,14 +96,22 @@ class Profile:
             holder._phase = before
 
     def _within(self):
-        return getattr(self._own, "_phase", None) or self._phase
+        return getattr(self._thread_phase, "_phase", None) or self._phase
 
-    def span(self, name: str, track: str = "compute", **args: Any) -> "Span":
-        """Start a span of the timeline and return it: a context. `args` are shown to a reader of the timeline."""
+    def span(self, name: str, track: str = "compute", **args: object) -> "Span":
+        """Start a span of the timeline, and return it as a context that ends the span.
+
+        Parameters
+        ----------
+        name, track : str
+            Name of the span; row of the timeline that shows it.
+        **args : object
+            Further values that the timeline shows with the span.
+        """
         return _NO_SPAN if self.trace is None else Span(self.trace, name, track, args)
 
-    def hold(self, buffer: Any, n: int | Fraction = 1) -> None:
-        """Count `buffer` as the rows of `n` peers until its memory is freed, after its last view."""
+    def hold(self, buffer: object, n: int | Fraction = 1) -> None:
+        """Count `buffer` as the rows of `n` peers until the buffer and all its views are freed."""
         self._change(n)
         weakref.finalize(buffer, self._change, -n).atexit = False
 
@@ -94,29 +122,32 @@ class Profile:
 
 
 class Trace:
-    """One rank's timeline.
+    """Timeline of one rank.
 
     Attributes
     ----------
     spans : list of (name, track, begin, end, args)
-        In the order in which they ended; times in nanoseconds since the trace was made. Any thread may add to it. On
-        the track `compute` the args say the thread's processor time too, "processor_ms".
+        Spans of all threads in the order of their ends; times in nanoseconds since the trace was made. On the track
+        "compute" args has the processor time of the thread too, "processor_ms".
     """
 
     def __init__(self) -> None:
-        self.spans: list[tuple[str, str, int, int, dict[str, Any] | None]] = []
+        self.spans: list[tuple[str, str, int, int, dict[str, object] | None]] = []
         self._origin = time.perf_counter_ns()
 
     def now(self) -> int:
-        """Nanoseconds since the trace was made."""
+        """Return the number of nanoseconds since the trace was made."""
         return time.perf_counter_ns() - self._origin
 
 
 class Span:
-    """The time from the making of this object to the end of the context, or to `end`, which any thread may call."""
+    """Span of a timeline, from the construction of this object to the end of its context, or to a call of `end`.
+
+    Any thread may call `end`. Without a trace nothing is recorded.
+    """
 
     def __init__(self, trace: Trace | None, name: str = "", track: str = "",
-                 args: dict[str, Any] | None = None) -> None:
+                 args: dict[str, object] | None = None) -> None:
         self._trace, self._words, self._begin = trace, (name, track, args), trace.now() if trace else 0
         self._processor = time.thread_time() if trace and track == "compute" else None
 
@@ -127,6 +158,7 @@ class Span:
         self.end()
 
     def end(self) -> None:
+        """End the span, and add it to the trace."""
         if self._trace is not None:
             name, track, args = self._words
             if self._processor is not None and args is not None:
@@ -137,14 +169,38 @@ class Span:
 _NO_SPAN = Span(None)
 
 
-class Counted:
-    """A communicator that counts the bytes of its collectives of arrays, also on its channels, in a Profile.
+class Collectives(Protocol):
+    """Collective operations of a communicator whose bytes `Counted` counts; see `comm.protocol.Communicator`."""
 
-    A rank counts the bytes that it contributes: for an alltoall the bytes that it sends to others, for a broadcast the
-    root's array once. Spans of a channel "sample", which a separate thread may use, are on the track "sample".
+    rank: int
+    size: int
+    threaded: bool
+
+    def channel(self, name: str) -> "Collectives": ...
+    def alltoall(self, arrays: list[Array]) -> list[Array]: ...
+    def gather(self, array: Array, root: int = 0) -> list[Array] | None: ...
+    def broadcast(self, array: Array, root: int) -> Array: ...
+    def start_broadcast(self, array: Array, root: int) -> object: ...
+    def start_allreduce(self, array: Array, op: str = "sum") -> object: ...
+    def allreduce(self, array: Array, op: str = "sum") -> Array: ...
+    def allgather(self, value: T) -> list[T]: ...
+
+
+class Counted:
+    """Communicator that counts the bytes of its collective operations, and of its channels', in a Profile.
+
+    A rank counts the bytes that it contributes: for an alltoall the bytes that it sends to other ranks, for a broadcast
+    the bytes of the root's array once. All other operations are those of `comm`.
+
+    Parameters
+    ----------
+    comm : Communicator
+    profile : Profile
+    track : str
+        Track of the timeline for the spans of the operations. Channels named "sample..." use the track "sample".
     """
 
-    def __init__(self, comm: Any, profile: Profile, track: str = "compute") -> None:
+    def __init__(self, comm: Collectives, profile: Profile, track: str = "compute") -> None:
         self._comm, self._profile, self._track = comm, profile, track
         self.rank, self.size, self.threaded = comm.rank, comm.size, comm.threaded
 
@@ -152,44 +208,45 @@ class Counted:
         return getattr(self._comm, name)
 
     def channel(self, name: str) -> "Counted":
+        """Return the channel `name` of the communicator, which counts its bytes too."""
         return Counted(self._comm.channel(name), self._profile, "sample" if name.startswith("sample") else self._track)
 
-    def alltoall(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+    def alltoall(self, arrays: list[Array]) -> list[Array]:
         sent = sum(array.nbytes for rank, array in enumerate(arrays) if rank != self.rank)
         with self._profile.span("alltoall", self._track, bytes=sent):
-            found = self._comm.alltoall(arrays)
-        received = sum(array.nbytes for rank, array in enumerate(found) if rank != self.rank)
+            parts = self._comm.alltoall(arrays)
+        received = sum(part.nbytes for rank, part in enumerate(parts) if rank != self.rank)
         self._profile.count("alltoall", sent, received)
-        return found
+        return parts
 
-    def gather(self, array: npt.NDArray[Any], root: int = 0) -> list[npt.NDArray[Any]] | None:
+    def gather(self, array: Array, root: int = 0) -> list[Array] | None:
         with self._profile.span("gather", self._track, bytes=array.nbytes):
-            found = self._comm.gather(array, root)
-        received = sum(part.nbytes for rank, part in enumerate(found or ()) if rank != self.rank)
+            parts = self._comm.gather(array, root)
+        received = sum(part.nbytes for rank, part in enumerate(parts or ()) if rank != self.rank)
         self._profile.count("gather", 0 if self.rank == root else array.nbytes, received)
-        return found
+        return parts
 
-    def broadcast(self, array: npt.NDArray[Any], root: int) -> None:
+    def broadcast(self, array: Array, root: int) -> Array:
         sent, received = (array.nbytes, 0) if self.rank == root else (0, array.nbytes)
         self._profile.count("broadcast", *((sent, received) if self.size > 1 else ()))
         with self._profile.span("broadcast", self._track, bytes=array.nbytes):
             return self._comm.broadcast(array, root)
 
-    def start_broadcast(self, array: npt.NDArray[Any], root: int) -> Any:
+    def start_broadcast(self, array: Array, root: int) -> object:
         sent, received = (array.nbytes, 0) if self.rank == root else (0, array.nbytes)
         self._profile.count("broadcast", *((sent, received) if self.size > 1 else ()))
         return self._comm.start_broadcast(array, root)
 
-    def start_allreduce(self, array: npt.NDArray[Any], op: str = "sum") -> Any:
+    def start_allreduce(self, array: Array, op: str = "sum") -> object:
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
         return self._comm.start_allreduce(array, op)
 
-    def allreduce(self, array: npt.NDArray[Any], op: str = "sum") -> npt.NDArray[Any]:
+    def allreduce(self, array: Array, op: str = "sum") -> Array:
         self._profile.count("allreduce", array.nbytes if self.size > 1 else 0)
         with self._profile.span("allreduce", self._track, bytes=array.nbytes):
             return self._comm.allreduce(array, op)
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: T) -> list[T]:
         items = value if isinstance(value, tuple) else (value,)
         n_bytes = sum(getattr(item, "nbytes", 0) for item in items)
         self._profile.count("allgather", n_bytes if self.size > 1 else 0)
@@ -198,12 +255,12 @@ class Counted:
 
 
 def uncounted(comm: Any) -> Any:
-    """Return the communicator inside a Counted, for a thread that counts its bytes itself."""
+    """Return the communicator inside a Counted, for code that counts its bytes itself; any other one is unchanged."""
     return comm._comm if isinstance(comm, Counted) else comm
 
 
 def trim() -> None:
-    """Give freed memory back to the system, so that memory that is used again counts again (glibc only)."""
+    """Return freed memory to the operating system, so that resident memory is memory in use (glibc only)."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
@@ -211,6 +268,7 @@ def trim() -> None:
 
 
 def _status(field: str) -> int:
+    """Return a field of /proc/self/status in bytes; without that file, the largest resident memory so far."""
     try:
         with open("/proc/self/status") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
@@ -223,30 +281,31 @@ def _status(field: str) -> int:
 
 
 def resident() -> int:
-    """Return this process's resident memory in bytes."""
+    """Return the resident memory of this process in bytes."""
     return _status("VmRSS")
 
 
 def free_memory() -> float:
-    """Return how many bytes this process can still take.
+    """Return the number of bytes that this process can still allocate; inf if no limit is known.
 
-    The machine, the container and the limit on addresses bound it; inf where none of them does.
+    It is the least of the free memory of the machine, the limit of the container and the limit of the address space.
     """
     return min(_machine_room(), _container_room(), _address_room())
 
 
 def memory_limit() -> float:
-    """Return how many bytes all processes of the machine or container may have together; inf where nothing tells."""
-    found = [float("inf")]
+    """Return the memory of the machine, or the limit of the container, in bytes; inf if neither is known."""
+    limits = [float("inf")]
     with suppress(OSError, ValueError, AttributeError):
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # no such group, or "max"
-            found.append(int(_group_file(name)))
-    return min(found)
+            limits.append(int(_group_file(name)))
+    return min(limits)
 
 
 def _machine_room():
+    """Return the free memory of the machine in bytes."""
     with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
     with suppress(OSError, ValueError, AttributeError):
@@ -255,10 +314,7 @@ def _machine_room():
 
 
 def _container_room():
-    """The control group's limit less the used memory that cannot be dropped.
-
-    Files that were read count as used there.
-    """
+    """Return the limit of the control group less its used memory, without cached files, which can be dropped."""
     version_2 = "memory.max", "memory.current", "inactive_file"
     version_1 = "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"
     for limit, used, cache in (version_2, version_1):
@@ -271,11 +327,13 @@ def _container_room():
 
 
 def _group_file(name):
+    """Return the content of a file of the control group."""
     with open(f"/sys/fs/cgroup/{name}") as file:
         return file.read()
 
 
 def _address_room():
+    """Return the limit of the address space less its used size, in bytes."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -286,22 +344,22 @@ def _address_room():
 
 
 class Memory:
-    """Peak resident memory of this process above the moment of construction, in bytes."""
+    """Resident memory of this process in excess of the memory at the construction of this object, in bytes."""
 
     def __init__(self) -> None:
         trim()
         try:
             with open("/proc/self/clear_refs", "w") as file:
-                file.write("5")  # resets the kernel's high-water mark
+                file.write("5")  # resets the high-water mark of resident memory
         except OSError:
             pass
         self.base = _status("VmRSS")
 
     def now(self) -> int:
-        """Return the resident memory above the base, without memory that is free."""
+        """Return the resident memory above the base now, without freed memory."""
         trim()
         return max(0, resident() - self.base)
 
     def peak(self) -> int:
-        """Return the highest resident memory above the base so far."""
+        """Return the largest resident memory above the base so far."""
         return max(0, _status("VmHWM") - self.base)

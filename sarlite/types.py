@@ -1,4 +1,4 @@
-"""Names for what many annotations say."""
+"""Names of types that many annotations use."""
 
 import os
 from typing import Any, Protocol, TypeVar
@@ -8,18 +8,18 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 ArrayDType = np.dtype[Any]  # the dtype of an Array
-Axis = int | tuple[int, ...] | None  # one axis, several, or all
+Axis = int | tuple[int, ...] | None  # one axis, several axes, or all axes
 DType = npt.DTypeLike
 Path = str | os.PathLike[str]
-RowIndex = slice | Array  # consecutive rows, or their numbers
+RowIndex = slice | Array  # consecutive rows, or row numbers
 
 T = TypeVar("T")
 
 
 class SupportsDLPack(Protocol):
-    """An array of another library that exports its memory by DLPack."""
+    """Array of another library that shares its memory by the DLPack protocol."""
 
-    def __dlpack__(self) -> Any: ...
+    def __dlpack__(self) -> object: ...
 
 
-ArrayLike = npt.ArrayLike | SupportsDLPack  # what `tape.engine.as_array` takes
+ArrayLike = npt.ArrayLike | SupportsDLPack  # argument of `tape.tensor.as_array`

@@ -1,4 +1,4 @@
-"""Classes in a file of the user's, named path/to/file.py:Class, and errors that quote the file."""
+"""Classes that a user defines in a file, named path/to/file.py:Class, and errors that quote the user's file."""
 
 import importlib.util
 import os
@@ -21,62 +21,62 @@ def names_file(spec: str) -> bool:
 
 
 class NamesOrFile(tuple[str, ...]):
-    """Names to choose from. The form path/to/file.py:Class is a choice, too, but not listed."""
+    """Choices of an option: these names, and any text of the form path/to/file.py:Class, which `in` accepts too."""
 
     def __contains__(self, value: object) -> bool:
         return super().__contains__(value) or (isinstance(value, str) and names_file(value))
 
 
 def load_class(argument: str, spec: str, base: type = object) -> type:
-    """Run a file and return a class of it.
+    """Run a user's file, and return a class that the file defines.
 
     Parameters
     ----------
     argument : str
-        Name of the option, with which a message begins.
+        Name of the option, for errors.
     spec : str
         path/to/file.py:Class.
     base : type
-        Class that the class must derive from.
+        Class that the user's class must derive from.
 
     Raises
     ------
     ConfigError
-        There is no such file or class, or the file fails; the message quotes the file.
+        There is no such file or class, or running the file fails; the message quotes the file.
 
     Notes
     -----
-    The module goes by its whole path in `sys.modules`, so that no file hides a package of the same name.
+    The module's name in `sys.modules` is the path of the file, so that no file hides a package of the same name.
     """
     path, _, name = spec.rpartition(":")
     if not os.path.isfile(path):
         raise ConfigError(f"{argument} {spec}: no file {path}", argument)
-    found = importlib.util.spec_from_file_location(os.path.abspath(path), path)
-    assert found is not None and found.loader is not None  # it ends in .py
-    module = sys.modules[found.name] = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(os.path.abspath(path), path)
+    assert module_spec is not None and module_spec.loader is not None  # true for every path that ends in .py
+    module = sys.modules[module_spec.name] = importlib.util.module_from_spec(module_spec)
     with errors_of(spec, argument):
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     cls = getattr(module, name, None)
-    own = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
-    what = "" if base is object else f" that derives from {base.__module__.split('.')[1]}.{base.__name__}"
+    classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
+    derived = "" if base is object else f" that derives from {base.__module__.split('.')[1]}.{base.__name__}"
     if cls is None:
-        known = ", ".join(own) or f"no class{what}"
-        raise ConfigError(f"{argument} {spec}: {path} has no class {name}; it has {known}", argument)
+        choices = ", ".join(classes) or f"no class{derived}"
+        raise ConfigError(f"{argument} {spec}: {path} has no class {name}; it has {choices}", argument)
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ConfigError(f"{argument} {spec}: {name} is no class{what}", argument)
+        raise ConfigError(f"{argument} {spec}: {name} is no class{derived}", argument)
     return cls
 
 
 @contextmanager
 def errors_of(spec: str, argument: str = "model") -> Iterator[None]:
-    """Return a context that converts exceptions from a user's file to a ConfigError quoting lines of that file.
+    """Return a context that turns exceptions from a user's file into a ConfigError that quotes lines of the file.
 
     Parameters
     ----------
     spec : str
-        path/to/file.py:Class; with any other text nothing is changed.
+        path/to/file.py:Class. With a text of another form the context changes nothing.
     argument : str
-        Name of the option that has `spec`.
+        Name of the option whose value is `spec`.
     """
     try:
         yield
@@ -87,11 +87,15 @@ def errors_of(spec: str, argument: str = "model") -> Iterator[None]:
         quoted = _quoted(error, path) if path.endswith(".py") else None
         if quoted is None:
             raise
-        raise ConfigError(f"{argument} {spec}:\n{quoted}", argument) from None  # the rest of it is sarlite's
+        raise ConfigError(f"{argument} {spec}:\n{quoted}", argument) from None  # hides the traceback through sarlite
 
 
 def _quoted(error, path):
-    """The traceback's lines of the file and the error; None where it came past the file, or is sarlite's own."""
+    """Return the lines of a traceback that are in the user's file, and the error; None if the file is not at fault.
+
+    The file is not at fault if the traceback has no line of it, or if code of sarlite that it called raised an error
+    other than a SarliteError.
+    """
     every = traceback.extract_tb(error.__traceback__)
     places = [k for k, frame in enumerate(every) if _same(frame.filename, path)]
     if isinstance(error, SyntaxError) and _same(error.filename, path):

@@ -1,6 +1,6 @@
-"""Conversion of graphs and weights from PyTorch Geometric and DGL. Neither library is imported.
+"""Graphs and weights of PyTorch Geometric and DGL, converted to sarlite's. Neither library is imported.
 
-`sarlite.interop.torch` has modules of both libraries inside each other; it imports PyTorch.
+`sarlite.interop.torch`, which imports PyTorch, has modules of sarlite as torch modules, and torch modules in sarlite.
 """
 
 import warnings
@@ -23,20 +23,30 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
     Parameters
     ----------
     data : Data, or HeteroData
-        The weights `edge_weight` and the features `edge_attr` become the graph's edge values, of a HeteroData by
-        relation.
+        Any object with these attributes. Its weights `edge_weight` and features `edge_attr` become edge values of the
+        graph.
 
     Returns
     -------
     Graph, or HeteroGraph
-        The edges of `edge_index`, in their order: `graph.aggregate` sums from edge_index[0] to edge_index[1],
-        as PyG does.
+        Graph with the edges of `edge_index`, in their order, from edge_index[0] to edge_index[1]. A HeteroData becomes
+        a HeteroGraph.
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        The object has no edges by index; `edge_index` is not (2, n_edges) integers; weights or features do not have one
-        row an edge. The error names the field, and of a HeteroData the relation.
+        The object has no `edge_index`, or it is not (2, n_edges) integers, or weights or features have not one row for
+        each edge. The error names the field, and for a HeteroData the relation.
+
+    Examples
+    --------
+    >>> import types
+    >>> import numpy as np
+    >>> from sarlite import interop
+    >>> data = types.SimpleNamespace(edge_index=np.array([[0, 1], [1, 2]]), num_nodes=3, edge_weight=np.array([1.0, 2.0]))
+    >>> graph = interop.from_pyg(data)
+    >>> graph, graph.edge_weight.tolist()
+    (Graph(n_src=3, n_dst=3, n_edges=2), [1.0, 2.0])
     """
     if not hasattr(data, "edge_types"):
         src, dst = _ends_of(data, "")
@@ -48,30 +58,36 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
 
 
 def from_dgl(graph: Any, weight: str | None = None, features: str | None = None) -> Graph | HeteroGraph:
-    """Make a whole graph from a DGL graph: a Graph if of one kind, else a HeteroGraph.
+    """Make a whole graph from a DGL graph: a Graph for one node type and one relation, else a HeteroGraph.
 
     Parameters
     ----------
     graph : dgl.DGLGraph
     weight, features : str, optional
-        Names of the edge data, as in `graph.edata`, that become the weights and the features of the edges. Of several
-        relations those become so that have edge data of the name.
+        Names of the edge data, as in `graph.edata`, that become the weights and the features of the edges. A relation
+        without edge data of the name gets none.
 
     Returns
     -------
     Graph, or HeteroGraph
-        Edges in the order of DGL's edge ids.
+        Graph with the edges in the order of DGL's edge ids.
 
     Warns
     -----
     RuntimeWarning
-        The graph has edge data, and neither `weight` nor `features` names any.
+        The graph has edge data, but neither `weight` nor `features` is passed.
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        The object is no DGL graph, or a block, which stands for a layer; no relation has edge data of the given name;
-        or weights or features do not have one row an edge.
+        The object is no DGL graph, or is a block, which DGL uses for a layer of a batch; no relation has edge data of
+        this name; or weights or features have not one row for each edge.
+
+    Examples
+    --------
+    >>> import dgl  # doctest: +SKIP
+    >>> from_dgl(dgl.graph(([0, 1], [1, 2])))  # doctest: +SKIP
+    Graph(n_src=3, n_dst=3, n_edges=2)
     """
     if not hasattr(graph, "canonical_etypes") or getattr(graph, "is_block", False):
         raise ConfigError(f"from_dgl: {type(graph).__name__} is no DGL graph, or it is a block")
@@ -89,18 +105,18 @@ def from_dgl(graph: Any, weight: str | None = None, features: str | None = None)
                       RuntimeWarning, stacklevel=2)
     if len(graph.ntypes) == 1 == len(edges):
         ((relation, (src, dst)),) = edges.items()
-        made = Graph.from_edges(src, dst, graph.num_nodes())
-        return made.with_edge_values(*_values_of(stored[relation], weight, features, ""))
+        whole = Graph.from_edges(src, dst, graph.num_nodes())
+        return whole.with_edge_values(*_values_of(stored[relation], weight, features, ""))
     values = {relation: _values_of(data, weight, features, f" of {relation}") for relation, data in stored.items()}
     return _of_relations(edges, {name: graph.num_nodes(name) for name in graph.ntypes}, values)
 
 
 def _ends_of(store, owner):
-    """Return the sources and destinations of `edge_index`; `owner` is added to the name of the field in errors."""
-    given = getattr(store, "edge_index", None)
-    if given is None:
+    """Return the sources and destinations in `store.edge_index`; errors name the field, followed by `owner`."""
+    edge_index = getattr(store, "edge_index", None)
+    if edge_index is None:
         raise ConfigError(f"from_pyg: {type(store).__name__} has no edge_index{owner}")
-    index = check_array(f"edge_index{owner}", given)
+    index = check_array(f"edge_index{owner}", edge_index)
     if index.ndim != 2 or len(index) != 2 or (index.dtype.kind not in "iu" and index.size):
         raise DataError(f"from_pyg: edge_index{owner} is {index.dtype} {index.shape}, but must be integers of shape (2, "
                         "n_edges): the sources and the destinations")
@@ -108,18 +124,27 @@ def _ends_of(store, owner):
 
 
 def _values_of(store, weight, features, owner):
-    """Return the weights and the features, (n_edges, k), that a store or a mapping has under these names, or None."""
-    found = []
+    """Return [weights, features] as arrays (n_edges,) and (n_edges, k), each None if the store has no such name.
+
+    Parameters
+    ----------
+    store : mapping, or object with attributes
+    weight, features : str, or None
+        Names in the store.
+    owner : str
+        Text that errors append to the name.
+    """
+    values = []
     for name in (weight, features):
-        given = None if name is None else store.get(name) if isinstance(store, Mapping) else getattr(store, name, None)
-        found.append(None if given is None else check_array(f"{name}{owner}", given))
-    if found[1] is not None and found[1].ndim == 1:
-        found[1] = found[1][:, None]
-    return found
+        value = None if name is None else store.get(name) if isinstance(store, Mapping) else getattr(store, name, None)
+        values.append(None if value is None else check_array(f"{name}{owner}", value))
+    if values[1] is not None and values[1].ndim == 1:
+        values[1] = values[1][:, None]
+    return values
 
 
 def _of_relations(edges, n_nodes, values):
-    """Return a HeteroGraph with the weights and features of `values` on its edges."""
+    """Return a HeteroGraph with edge values; `values` has [weights, features] by relation."""
     graph = HeteroGraph.from_edges(edges, n_nodes)
-    weights, features = ({relation: own[k] for relation, own in values.items() if own[k] is not None} for k in (0, 1))
+    weights, features = ({relation: pair[k] for relation, pair in values.items() if pair[k] is not None} for k in (0, 1))
     return graph.with_edge_values(weights, features) if weights or features else graph

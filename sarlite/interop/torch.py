@@ -1,6 +1,4 @@
-"""Interoperation with PyTorch: sarlite modules as torch modules, and torch modules in sarlite. Memory is shared."""
-
-from typing import Any
+"""sarlite modules as PyTorch modules, and PyTorch modules inside sarlite models. Arrays are shared, not copied."""
 
 import numpy as np
 import torch
@@ -11,33 +9,46 @@ from sarlite.errors import ConfigError
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.apply import apply
 from sarlite.tape.primitives import primitive
+from sarlite.types import Array
 
 
 class TorchModule(torch.nn.Module):
-    """A sarlite module on one graph as a torch module: TorchModule(GAT(16, 4, rng=rng), graph)(x).
+    """torch module that calls a sarlite module on one graph, such as TorchModule(GAT(16, 4, rng=rng), graph)(x).
 
     Parameters
     ----------
     module : sarlite.nn.Module
-        Its parameters become torch parameters of the same names and memory: a torch optimizer's step changes both.
-    graph : Graph, or what else the module takes first
+        Module whose parameters become torch parameters of the same names, in the same memory: a step of a torch
+        optimizer changes both.
+    graph : Graph, NodeType, GraphSet or LinkGraph
+        First argument of the module's calls.
     rng : nn.Random, optional
-        The one that the module was made with. Each forward pass in training then goes a step on, so that dropout draws
-        anew.
+        Random of the module. If it is passed, each forward pass in training is a new step, with new dropout masks.
 
     Notes
     -----
-    Inputs and outputs share memory with sarlite's. They are on the CPU; the gradient is not differentiable again. On
-    ranks every call is collective, and so is the backward pass; gradients of parameters are this rank's share, which
-    the ranks must add up.
+    Inputs and outputs are CPU tensors that share memory with sarlite's. Gradients cannot be differentiated again. On
+    several ranks every call and its backward pass are collective. The gradient of a replicated parameter is this rank's
+    part of the sum over ranks, which the caller must compute.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sarlite import Graph, nn
+    >>> from sarlite.interop.torch import TorchModule
+    >>> from sarlite.models import GCN
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], self_loops=True)
+    >>> model = TorchModule(GCN(8, 4, rng=nn.Random(0)), graph)
+    >>> tuple(model(torch.ones(3, 8)).shape)
+    (3, 4)
     """
 
-    def __init__(self, module: nn.Module, graph: Any, rng: nn.Random | None = None) -> None:
+    def __init__(self, module: nn.Module, graph: object, rng: nn.Random | None = None) -> None:
         super().__init__()
         self.graph, self.rng = graph, rng
-        self._module = [module]  # in a list, as torch must not take it for a torch module
-        self._own = [parameter for _, parameter in module.named_parameters()]
-        self._theirs, self._versions = [], [0] * len(self._own)
+        self._module = [module]  # in a list, so that torch does not register the attribute as a torch module
+        self._parameters_of_module = [parameter for _, parameter in module.named_parameters()]
+        self._torch_names, self._versions = [], [0] * len(self._parameters_of_module)
         for name, parameter in module.named_parameters():
             *folders, last = name.split(".")
             place: torch.nn.Module = self
@@ -46,32 +57,32 @@ class TorchModule(torch.nn.Module):
                     place.add_module(folder, torch.nn.Module())
                 place = getattr(place, folder)
             place.register_parameter(last, torch.nn.Parameter(torch.from_numpy(parameter.data)))
-            self._theirs.append((place, last))
+            self._torch_names.append((place, last))
 
     def train(self, mode: bool = True) -> "TorchModule":
-        """Set both modules to training or evaluation."""
+        """Set the torch module and the sarlite module to training or evaluation."""
         self._module[0].train(mode)
         return super().train(mode)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Return module(graph, *inputs)."""
-        parameters = [getattr(place, name) for place, name in self._theirs]
-        for at, (own, given) in enumerate(zip(self._own, parameters)):
-            if given.data_ptr() != own.data.ctypes.data:  # as after .to(), or nn.flatten of the module
-                own.data = given.detach().numpy()
-            if given._version != self._versions[at]:  # as after an optimizer's step
-                self._versions[at] = given._version
-                own.changed()
+        torch_parameters = [getattr(place, name) for place, name in self._torch_names]
+        for at, (parameter, torch_parameter) in enumerate(zip(self._parameters_of_module, torch_parameters)):
+            if torch_parameter.data_ptr() != parameter.data.ctypes.data:  # after .to(), or nn.flatten of the module
+                parameter.data = torch_parameter.detach().numpy()
+            if torch_parameter._version != self._versions[at]:  # after a step of an optimizer
+                self._versions[at] = torch_parameter._version
+                parameter.changed()
         if self.rng is not None and self.training:
             self.rng.step += 1
-        return _Call.apply(self._module[0], self.graph, self._own, len(inputs), *inputs, *parameters)
+        return _Call.apply(self._module[0], self.graph, self._parameters_of_module, len(inputs), *inputs, *torch_parameters)
 
 
 class _Call(torch.autograd.Function):
-    """One call of a sarlite module. Its tape stands in the context."""
+    """torch function of one call of a sarlite module; the context holds the output, whose tape backward uses."""
 
     @staticmethod
-    def forward(ctx, module, graph, own, n_inputs, *tensors):
+    def forward(ctx, module, graph, parameters, n_inputs, *tensors):
         inputs = [Tensor(t.detach().numpy(), requires_grad=t.requires_grad, placement="rows")
                   for t in tensors[:n_inputs]]
         if any(ctx.needs_input_grad[4:]):
@@ -79,10 +90,10 @@ class _Call(torch.autograd.Function):
         else:
             with no_grad():
                 out = module(graph, *inputs)
-        found = torch.from_numpy(out.data)
-        ctx.out, ctx.leaves = out, [*inputs, *own]
-        ctx.save_for_backward(*tensors, found)  # torch then refuses where one of them has changed
-        return found
+        result = torch.from_numpy(out.data)
+        ctx.out, ctx.leaves = out, [*inputs, *parameters]
+        ctx.save_for_backward(*tensors, result)  # torch then raises in backward if one of them was changed
+        return result
 
     @staticmethod
     @once_differentiable
@@ -93,7 +104,7 @@ class _Call(torch.autograd.Function):
             leaf.grad = None
         try:
             if ctx.out.requires_grad:
-                ctx.out.backward(g.contiguous().numpy(), retain_graph=True)  # torch may ask again; it frees the context
+                ctx.out.backward(g.contiguous().numpy(), retain_graph=True)  # torch may call backward twice
             grads = [None if leaf.grad is None else torch.from_numpy(leaf.grad) for leaf in ctx.leaves]
         finally:
             for leaf, grad in zip(ctx.leaves, before):
@@ -103,23 +114,34 @@ class _Call(torch.autograd.Function):
 
 
 class FromTorch(nn.Module):
-    """A torch module inside a sarlite model, as one operation of the tape: FromTorch(torch.nn.LSTMCell(8, 8)).
+    """sarlite module that calls a torch module, as one operation of the tape.
 
     Parameters
     ----------
     module : torch.nn.Module
-        On the CPU, of tensors to one tensor. Its parameters become sarlite's: optimizers and checkpoints have them.
+        Module on the CPU, a function of tensors to one tensor. Its parameters become sarlite parameters, so sarlite's
+        optimizers and checkpoints include them.
 
     Raises
     ------
     ConfigError
-        The module keeps buffers, as batch norm does, which checkpoints of sarlite would lose and ranks would not share;
-        or it returns something else than one tensor.
+        The module has buffers, as batch norm does, which sarlite's checkpoints would lose and ranks would not share. In
+        a call: the module returns something other than one tensor.
 
     Notes
     -----
-    The module computes a rank's rows alone. Random numbers of the module, such as torch's dropout, differ with the
+    The module sees the rows of one rank only. Random numbers of the module, such as torch's dropout, depend on the
     number of ranks.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> from sarlite import Tensor
+    >>> from sarlite.interop.torch import FromTorch
+    >>> layer = FromTorch(torch.nn.Linear(8, 4))
+    >>> layer(Tensor(np.ones((3, 8), np.float32))).shape
+    (3, 4)
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -130,16 +152,17 @@ class FromTorch(nn.Module):
         self.torch = _Holder(module)
         self.parameters_ = [nn.Parameter(p.detach().numpy()) for p in self.torch.parameters]
 
-    def __call__(self, *inputs: Any) -> Tensor:
+    def __call__(self, *inputs: Tensor | Array) -> Tensor:
+        """Return module(*inputs), recorded as one primitive."""
         self.torch.module.train(self.training)
-        for own, theirs in zip(self.parameters_, self.torch.parameters):
-            if theirs.data_ptr() != own.data.ctypes.data:
-                theirs.data = torch.from_numpy(own.data)
+        for parameter, torch_parameter in zip(self.parameters_, self.torch.parameters):
+            if torch_parameter.data_ptr() != parameter.data.ctypes.data:
+                torch_parameter.data = torch.from_numpy(parameter.data)
         return apply("torch", *inputs, *self.parameters_, holder=self.torch)
 
 
 class _Holder:
-    """Holder of a torch module and its parameters that sarlite does not treat as a module."""
+    """Holder of a torch module and its parameters, so that `Module` does not search the torch module for parameters."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module, self.parameters = module, [*module.parameters()]
@@ -163,8 +186,8 @@ def _forward(needs, *arrays, holder):
 def _vjp(g, needs, residuals, holder):
     out, leaves = residuals
     wanted = [leaf for leaf, needed in zip(leaves, needs) if needed]
-    found = iter(torch.autograd.grad(out, wanted, torch.from_numpy(np.array(g)), retain_graph=True, allow_unused=True))
-    grads = [next(found) if needed else None for needed in needs]
+    results = iter(torch.autograd.grad(out, wanted, torch.from_numpy(np.array(g)), retain_graph=True, allow_unused=True))
+    grads = [next(results) if needed else None for needed in needs]
     return tuple(None if not needed else np.zeros(leaf.shape, g.dtype) if grad is None else grad.numpy()
                  for leaf, needed, grad in zip(leaves, needs, grads))
 
