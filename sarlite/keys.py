@@ -2,11 +2,11 @@
 
 import hashlib
 import operator
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sarlite.types import Array
+import numpy.typing as npt
 
-Words = TypeVar("Words", int, Array)
+Words = TypeVar("Words", int, npt.NDArray[Any])
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
 MOST_STEPS = 1 << 62

@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
-from sarlite.types import Array
+import numpy.typing as npt
 
+Array = npt.NDArray[Any]
 T = TypeVar("T")
 
 
