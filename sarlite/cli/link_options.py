@@ -63,7 +63,7 @@ class LinkOptions:
                                          least=1, otherwise=f"for roc-auc and ap 1, else {RANKING_NEGATIVES}", **_LINKS)
     eval_negatives: Any = fixed_option(
         None, "negatives of each link in evaluation, the same each time; all: links to validate and to test on are "
-        "ranked among all destinations", metavar="N|all", read=count_or_all, see="links.md#rankings",
+        "ranked among all destinations", metavar="N|all", read=count_or_all, least=1, see="links.md#rankings",
         otherwise="for roc-auc and ap 1, else all, or 100 with --eval-negative-sampler", **_LINKS)
     negative_sampler: str | None = fixed_option(
         None, f"one of {', '.join(SAMPLERS)}: draw both ends of a negative; or keep the link's head and draw the tail; "
