@@ -23,6 +23,7 @@ from sarlite.tasks.link_files import read_links, read_pairs
 from sarlite.tasks.link_splits import TEST, VAL
 from sarlite.tasks.link_task import is_ranked
 from sarlite.tasks.negatives import SAMPLERS
+from sarlite.tasks.time_split import TimeSplit
 
 RANKING_NEGATIVES = 10
 """Default number of negatives of each link where the metric is about ranks."""
@@ -100,10 +101,13 @@ class LinkOptions:
         found = [known.get(word, (word,)) for word in words]  # one that is none is refused by its name
         return found[0] if len(found) == 1 else found
 
-    def splits(self, linked: Linked) -> tuple[Any, Any]:
-        """Return `val` and `test` as `split_links` takes them: shares, or the pairs that files tell rank 0, of several
-        relations by relation. Collective; raises as `link_splits.read`.
+    def splits(self, linked: Linked, time_split: TimeSplit | None = None) -> tuple[Any, Any]:
+        """Return `val` and `test` as `split_links` takes them. Collective; raises as `link_splits.read`.
+
+        They are shares, or the pairs that files tell rank 0, of several relations by relation, or `time_split`.
         """
+        if time_split is not None:
+            return time_split, 0.0
         if self.link_split is None and not any(isinstance(given, str) for given in (self.link_val, self.link_test)):
             return self.link_val, self.link_test
 
@@ -154,14 +158,16 @@ class LinkOptions:
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
         """Return the labelled links from the result of `read_labels`. Collective."""
         relation: Any = linked.relation
-        return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split)
+        return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split,
+                              times=labels.times)
 
-    def read_labels(self, linked: Linked, task: str | None, seed: int) -> EdgeLabels:
+    def read_labels(self, linked: Linked, task: str | None, seed: int, time_split: str | None) -> EdgeLabels:
         """Return the labels in the table; rank 0 gets all pairs, other ranks none. Collective."""
         comm = linked.graph.comm
-        told: Any = (self.edge_labels, task, self.link_val, self.link_test, seed, linked.ends[0])
+        told: Any = (self.edge_labels, task, self.link_val, self.link_test, seed, linked.ends[0], time_split)
         own = together(comm, lambda: edge_labels.read(*told) if comm.rank == 0 else None)
-        others = comm.bcast(own and own._replace(pairs=own.pairs[:0], labels=own.labels[:0], split=own.split[:0]))
+        others = comm.bcast(own and own._replace(pairs=own.pairs[:0], labels=own.labels[:0], split=own.split[:0],
+                                                 times=None if own.times is None else own.times[:0]))
         return own or others
 
     def decoded(self, encoder: Any, rng: Random, dtype: str, nodes: Any, n_out: int) -> LinkPredictor:

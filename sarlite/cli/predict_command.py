@@ -33,6 +33,7 @@ from sarlite.tasks.link_edges import Linked
 from sarlite.tasks.pair_task import PairTask
 from sarlite.tasks.ranking import one_relation
 from sarlite.tasks.recommend import ranks, top
+from sarlite.tasks.time_split import time_split_of
 from sarlite.train import predictions
 from sarlite.train.batch_sources import temporal_of
 from sarlite.train.predictions import Asked
@@ -144,7 +145,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
         part = part._replace(graph=of.nodes)
         together(comm, lambda: _check_several(config, of))
     if task == "link":
-        splits = run.links.splits(of)
+        splits = run.links.splits(of, time_split_of(run, part))
         told = link_splits.digest(comm, *splits)
         together(comm, lambda: _check_links(config, run, meta, told, of.several))
         filtered = (config.top is not None or config.rank) and not config.known

@@ -33,7 +33,7 @@ class EdgeTask(PairTask):
     @classmethod
     def read_targets(cls, run: Any, part: Any) -> Targets:
         linked = linked_of(run, part)
-        labels = run.links.read_labels(linked, run.training.task, run.training.seed)
+        labels = run.links.read_labels(linked, run.training.task, run.training.seed, run.training.time_split)
 
         def apply(part):
             summary = {**part.summary, "classes": labels.n_outputs, "task": labels.task}

@@ -11,12 +11,14 @@ from sarlite.errors import ConfigError, DataError, number, raise_together, whole
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import HeteroGraph, Relation
 from sarlite.graph.link_graph import LinkGraph
+from sarlite.graph.weights import check_times
 from sarlite.keys import splitmix64
 from sarlite.structure.part_edges_csr import among, owners
 from sarlite.tasks.link_edges import Linked, link_edges, linked, out_links
 from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, ListedSplits, uniform, variates
 from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers
 from sarlite.tasks.ranking import Ranking
+from sarlite.tasks.time_split import FirstTimes, TimeSplit
 from sarlite.types import Array
 
 
@@ -42,6 +44,8 @@ class Links(NamedTuple):
         Ids of the links' ends, as in `graph.nodes.dst_ids`.
     undirected : bool
         True if the reverse of each edge is an edge, in all relations. Then both are one link. False without edges.
+    times : (graph.n_dst,) int64, or None
+        Time of each link: the time of the first edge between its ends, in either direction.
     """
 
     graph: LinkGraph
@@ -52,6 +56,7 @@ class Links(NamedTuple):
     heads: Array
     tails: Array
     undirected: bool
+    times: Array | None = None
 
 
 def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
@@ -73,11 +78,12 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
         destination type to the source type. A list predicts several relations: a link's negatives have its relation's
         types, and the decoder is made with n_out, the number of relations. Arrays of `val`, `test`, `split` and
         `sampler` then are dicts of arrays by relation.
-    val, test : float, or (k, 2) array of ids
+    val, test : float, or (k, 2) array of ids, or for `val` a TimeSplit
         Shares of the links. A link's split is drawn from the ids of its ends, so shares hold on average. Edges between
         the same two nodes, in either direction, are in one split, so that no edge reveals another. Self loops are no
         links. Arrays have the pairs (source, destination) of each split, and each rank passes some of the pairs. Such a
-        pair is a link also if it is no edge. All other edges are to train on.
+        pair is a link also if it is no edge. All other edges are to train on. With a `TimeSplit` the time of the first
+        edge between two nodes, in either direction, says the split, and `test` is not read.
     split : (n_edges,) array of int, optional
         In place of `val` and `test`: 0 for an edge to train on, 1 to validate on, 2 to test on, in the order of
         `graph.edge_ids`.
@@ -135,7 +141,7 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
 
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
-                   relation: Relation | None = None, split: Any = None, seed: int = 0) -> Links:
+                   relation: Relation | None = None, split: Any = None, seed: int = 0, times: Any = None) -> Links:
     """Divide labelled pairs into training, validation and test links. Messages pass along all edges of the graph.
 
     Parameters
@@ -154,6 +160,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     split : (k,) array of int, optional
         In place of `val` and `test`: 0 for a pair to train on, 1 to validate on, 2 to test on.
     seed : int
+    times : (k,) array of int, optional
+        Time of each pair.
 
     Returns
     -------
@@ -174,10 +182,11 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     """
     comm = graph.comm
     of = together(comm, lambda: linked(graph, relation))
-    told = together(comm, lambda: _checked_labels(of, pairs, labels, val, test, split, seed))
-    said = (relation, told[2] is None, told[1].dtype.str, told[1].shape[1:], val, test, seed)
-    agree(comm, said, "relation, labels, val, test, split or seed")
-    (pairs, labels, split), nodes = told, of.nodes
+    told = together(comm, lambda: (*_checked_labels(of, pairs, labels, val, test, split, seed),
+                                   check_times("times", times, len(pairs))))
+    said = (relation, told[2] is None, told[1].dtype.str, told[1].shape[1:], val, test, seed, told[3] is None)
+    agree(comm, said, "relation, labels, val, test, split, seed or times")
+    (pairs, labels, split, of_pairs), nodes = told, of.nodes
     raise_together(comm, _odd_id(nodes))
     with graph.profile.phase("setup"):
         numbers = RowNumbers(comm, nodes.dst_ids)
@@ -185,12 +194,16 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
         split = DrawnSplits(val, test, seed)(*pairs.T) if split is None else split
         rows = numbers(pairs)
         owner = owners(rows[:, 0], offsets)
-        heads, tails, tail_rows, split = send(comm, owner, np.stack([rows[:, 0], pairs[:, 1], rows[:, 1], split], 1)).T
+        columns = rows[:, 0], pairs[:, 1], rows[:, 1], split, np.zeros(len(rows), np.int64) if of_pairs is None else of_pairs
+        heads, tails, tail_rows, split, own_times = send(comm, owner, np.stack(columns, 1)).T
         labels, heads = send(comm, owner, labels), heads - offsets[comm.rank]
-        order = np.lexsort((*np.atleast_2d(labels.T), split, tails, heads))  # which rank passed a pair does not matter
-        heads, tails, tail_rows, split, labels = (array[order] for array in (heads, tails, tail_rows, split, labels))
+        # which rank passed a pair does not matter
+        order = np.lexsort((*np.atleast_2d(labels.T), own_times, split, tails, heads))
+        heads, tails, tail_rows, split, labels, own_times = (
+            array[order] for array in (heads, tails, tail_rows, split, labels, own_times))
         made = LinkGraph(nodes, heads, tail_rows[:, None], Candidates(nodes, heads, tails, tail_rows), at_once=AT_ONCE)
-    return Links(made, labels, heads=nodes.dst_ids[heads], tails=tails, undirected=False, **_by_split(split))
+    return Links(made, labels, heads=nodes.dst_ids[heads], tails=tails, undirected=False,
+                 times=None if of_pairs is None else own_times, **_by_split(split))
 
 
 def _checked_labels(of, pairs, labels, val, test, split, seed):
@@ -299,6 +312,7 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
 
     rows, to_train, to_eval, n_left_out = [], [], [], np.zeros(2, np.int64)
     levels = []  # the split of each link, of `knowns`
+    timed = all(edges.times is not None for edges in found)
     for at, (edges, split_of, own, known) in enumerate(zip(found, splits, links, knowns)):
         (heads, tails, tail_rows, undirected), (sampler, eval_sampler) = own, samplers[at]
         split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
@@ -317,10 +331,12 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
         has_negatives = _has_negatives(to_eval[-1], heads) & ((split != TRAIN) | _has_negatives(to_train[-1], heads))
         n_left_out += np.array([np.count_nonzero(chosen & ~has_negatives), np.count_nonzero(chosen)])
         chosen &= has_negatives
-        rows.append(np.stack([heads, tails, tail_rows, split, np.full(len(heads), at)])[:, chosen])
+        times = _first_times(edges)(ids[heads[chosen]], tails[chosen]) if timed else np.zeros(np.count_nonzero(chosen), np.int64)
+        rows.append(np.stack([*(own[chosen] for own in (heads, tails, tail_rows, split)),
+                              np.full(np.count_nonzero(chosen), at), times]))
 
     _warn_left_out(nodes.comm, *nodes.comm.allreduce(n_left_out).tolist())
-    heads, tails, tail_rows, split, numbers_of = np.concatenate(rows, 1)
+    heads, tails, tail_rows, split, numbers_of, times = np.concatenate(rows, 1)
     of = heads, tails, tail_rows
     relations = numbers_of if several else None
     undirected = all(own[3] for own in links)
@@ -333,7 +349,7 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
     pairs = Candidates(messages, *of, to_eval, eval_negatives, relations).pairs(0, np.arange(len(heads)))
     made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations, ranking=ranking)
     return Links(made, np.zeros(len(heads), np.int64), heads=ids[heads], tails=tails, undirected=undirected,
-                 **_by_split(split))
+                 times=times if timed else None, **_by_split(split))
 
 
 def _has_negatives(negatives, heads):
@@ -354,7 +370,12 @@ def _by_split(split):
 
 
 def _checked_splits(edges, val, test, split):
-    """Return the shares of both splits, or this rank's listed pairs and their splits."""
+    """Return the shares of both splits, or this rank's listed pairs and their splits, or a `TimeSplit`."""
+    if isinstance(val, TimeSplit):
+        if edges.times is None:
+            of = "" if edges.relation is None else f" of {'.'.join(edges.relation)}"
+            raise ConfigError(f"time_split {val}: the edges{of} have no times", "time_split")
+        return val, None
     if split is not None:
         return None, _codes(split, len(edges.sources), "edges, in the order of graph.edge_ids")
     if any(np.ndim(given) for given in (val, test)):
@@ -391,6 +412,12 @@ def _pairs(ends, name, given):
 def _splits(edges, told, seed):
     """Return the function that returns the splits of pairs, from what `_checked_splits` returned. Collective."""
     comm, (one, other) = edges.nodes.comm, told
+    if isinstance(one, TimeSplit):
+        proper = edges.ends[0] != edges.ends[1]
+        ends = [end[proper] for end in edges.ends]
+        split = one(_first_times(edges)(*ends))
+        one.check_counts(comm, split, "link")
+        return ListedSplits(comm, edges.nodes.n_nodes, np.stack(ends, 1), split)
     listed = one is None or bool(np.ndim(one))
     if len(set(comm.allgather(listed))) > 1:
         raise ConfigError("val, test or split: shares on one rank, and pairs on another")
@@ -400,6 +427,11 @@ def _splits(edges, told, seed):
     if one is None:
         one, other = np.stack(edges.ends, 1), other[edges.places]
     return ListedSplits(comm, edges.nodes.n_nodes, one, other)
+
+
+def _first_times(edges):
+    """Return the `FirstTimes` of a relation's edges. Collective."""
+    return FirstTimes(edges.nodes.comm, edges.nodes.n_nodes, *edges.ends, edges.times)
 
 
 def _messages(found, splits, knowns, seed, disjoint):

@@ -68,6 +68,13 @@ class LinkEdges(NamedTuple):
     subgraph: Callable[[dict[Any, Array]], Any]
 
     @property
+    def times(self) -> Array | None:
+        """Times of the edges, (n_edges,) int64, or None."""
+        graph = self.nodes if self.relation is None else self.nodes.graph
+        values = graph.edge_values if self.relation is None else graph.edge_values.get(self.relation)
+        return None if values is None or values.time is None else values.time[self.places]
+
+    @property
     def ends(self) -> tuple[Array, Array]:
         """Ids of the sources and of the destinations, two (n_edges,) arrays."""
         return self.sources, self.nodes.dst_ids[self.rows]

@@ -36,12 +36,14 @@ class LinkBatch:
         The global step.
     n_global : int
         Number of links of all ranks.
+    outputs : (n_links,) int64, or None
+        Row of each link in the `LinkGraph` of all links, if the links are scored.
     """
 
     lasting: ClassVar[bool] = False
-    outputs: ClassVar[None] = None
 
-    def __init__(self, graph: LinkGraph, nodes: Batch, labels: Array, step: int, n_global: int) -> None:
+    def __init__(self, graph: LinkGraph, nodes: Batch, labels: Array, step: int, n_global: int, outputs: Array | None) -> None:
+        self.outputs = outputs
         self.graph, self._nodes, self.labels, self.step, self.n_global = graph, nodes, labels, step, n_global
         self.rows = np.arange(graph.n_dst)
 
@@ -75,7 +77,9 @@ class LinkLoader(NeighborLoader):
     train : (n_links,) bools, slice, or (k,) row numbers
         This rank's links of an epoch.
     fanouts, batch_size, others
-        As for `NeighborLoader`. `remote` must be "exact": a step is the same on any number of ranks.
+        As for `NeighborLoader`. `remote` must be "exact": a step is the same on any number of ranks. With `temporal`,
+        `seeds` has the time of each link, (n_links,): both ends of the link, and of its negatives, see the graph at
+        this time.
 
     Raises
     ------
@@ -94,12 +98,29 @@ class LinkLoader(NeighborLoader):
     def __init__(self, graph: LinkGraph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
                  remote: Any = "exact", **options: Any) -> None:
         self._links, self._labels = together(graph.comm, lambda: _checked(graph, labels, train, remote))
+        together(graph.comm, lambda: _check_seed_times(options.get("temporal")))
         draw: Any = graph.draw
-        self._ids = draw.nodes.dst_ids[draw.heads[self._links]], draw.tails[self._links]
-        super().__init__(draw.nodes, x, None, draw.heads[self._links], fanouts=fanouts, batch_size=batch_size,
+        self._of, self._ids = graph, (draw.nodes.dst_ids[draw.heads[self._links]], draw.tails[self._links])
+        super().__init__(self._messages(graph), x, None, draw.heads[self._links], fanouts=fanouts, batch_size=batch_size,
                          **options)
         self._candidates = draw.on(self._sampling)
         self._offsets = np.concatenate([[0], np.cumsum(graph.comm.allgather(graph.n_src))])
+
+    @staticmethod
+    def _messages(graph):
+        """Return the nodes and the edges along which messages pass."""
+        return graph.draw.nodes
+
+    def _pairs(self, step, of):
+        """Return the heads and tails of the candidates of the links `of`. Collective."""
+        return self._candidates.pairs(step, of)
+
+    def _outputs(self, of):
+        """Return the rows that the outputs of the links `of` have in the `LinkGraph` of all links, if they are scored."""
+        return None
+
+    def _n_times(self):
+        return self._of.n_dst
 
     def _train_rows(self, train):
         return train  # the links' heads, which are rows that the LinkGraph was made with
@@ -114,20 +135,31 @@ class LinkLoader(NeighborLoader):
     def _make(self, step):
         with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
             of = self.links(step)
-            heads, tails = self._candidates.pairs(step, of)
-            nodes, heads, tails = self._nodes(step, heads, tails, self._edges(of))
+            heads, tails = self._pairs(step, of)
+            times = None if self.temporal is None else self.temporal.seeds[of]
+            nodes, heads, tails = self._nodes(step, heads, tails, self._edges(of), times)
             self._transposes.make(nodes.graphs)
             graph = LinkGraph(nodes, heads, tails, over=self.graph, comm=self._sampling,
                               relations=self._candidates.relations_of(of))
-            return LinkBatch(graph, nodes, self._labels[of], step, self._seeds.count(step))
+            return LinkBatch(graph, nodes, self._labels[of], step, self._seeds.count(step), self._outputs(of))
 
-    def _nodes(self, step, heads, tails, without):
-        """Return the batch of the nodes at both ends, and the ends as row numbers of the batch. Collective."""
-        comm, offsets = self._sampling, self._offsets
+    def _nodes(self, step, heads, tails, without, times):
+        """Return the batch of the nodes at both ends, and the ends as row numbers of the batch. Collective.
+
+        With `times`, (n_links,), an end of links with different times is as many rows of the batch.
+        """
+        comm, offsets, more = self._sampling, self._offsets, {}
         ends = np.concatenate([heads.reshape(-1), tails.reshape(-1)])
-        rows, places = np.unique(ends, return_inverse=True)
-        asked = comm.alltoall([own - at for own, at in zip(share(rows, np.searchsorted(rows, offsets)), offsets)])
-        sampled = self.sampler(np.concatenate(asked), step, without)
+        if times is None:
+            rows, places = np.unique(ends, return_inverse=True)
+            starts = np.searchsorted(rows, offsets)
+        else:
+            of_ends = np.concatenate([np.repeat(times, pairs.shape[1]) for pairs in (heads, tails)])
+            (rows, distinct), places = np.unique(np.stack([ends, of_ends]), axis=1, return_inverse=True)
+            starts = np.searchsorted(rows, offsets)
+            more["times"] = np.concatenate(comm.alltoall(share(distinct, starts)))
+        asked = comm.alltoall([own - at for own, at in zip(share(rows, starts), offsets)])
+        sampled = self.sampler(np.concatenate(asked), step, without, **more)
         batch = self._batch(sampled, step, 0, pushes=False)
         told = comm.alltoall(share(batch.rows, np.cumsum([0, *map(len, asked)])))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(batch.n_dst))])
@@ -166,6 +198,26 @@ class LinkLoader(NeighborLoader):
         return edges.find(rows - edges.first, ids if relation is None else ids - graph.first[relation[0]])
 
 
+class ScoredLinks(LinkLoader):
+    """Loader for an evaluation of links in minibatches, with evaluation's negatives and all its messages.
+
+    An epoch has each of the given links once. A link to train on brings messages in an evaluation.
+    """
+
+    @staticmethod
+    def _messages(graph):
+        return graph.nodes
+
+    def _pairs(self, step, of):
+        return self._of.heads[of], self._of.tails[of]
+
+    def _outputs(self, of):
+        return of
+
+    def _edges(self, of):
+        return None
+
+
 class ResampledLinks(FixedBatch):
     """A source of full batches of a `LinkGraph`: the rows that count, with negatives drawn anew in each step."""
 
@@ -181,6 +233,12 @@ class ResampledLinks(FixedBatch):
 def resampled(full: FullBatch) -> FixedBatch:
     """Return `ResampledLinks` of a graph that draws negatives, or else a `FixedBatch`."""
     return (FixedBatch if getattr(full.graph, "draw", None) is None else ResampledLinks)(full)
+
+
+def _check_seed_times(temporal):
+    if temporal is not None and temporal.seeds is None:
+        raise ConfigError("temporal: no times of the links: time=COLUMN of their edges, or of a table of labels, says when "
+                          "each is predicted", "temporal")
 
 
 def _directions(relation, other, forward, backward):

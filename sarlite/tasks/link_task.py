@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sarlite.comm import together
 from sarlite.errors import ConfigError
 from sarlite.nn.decoders import LinkPredictor
 from sarlite.tape import Tensor
@@ -11,6 +12,7 @@ from sarlite.tasks.pair_task import PairTask, linked_of, with_links
 from sarlite.tasks.ranking import ranked_among_negatives
 from sarlite.tasks.target_forms import LinkForm
 from sarlite.tasks.task import Targets, Task, UserLoss
+from sarlite.tasks.time_split import time_split_of
 from sarlite.types import Array
 
 RANKING_LOSS = "cross-entropy"
@@ -77,7 +79,8 @@ class LinkTask(PairTask):
     @classmethod
     def read_targets(cls, run: Any, part: Any) -> Targets:
         comm, training, linked = part.graph.comm, run.training, linked_of(run, part)
-        splits, samplers = run.links.splits(linked), run.links.samplers(linked)
+        split = together(comm, lambda: time_split_of(run, part))
+        splits, samplers = run.links.splits(linked, split), run.links.samplers(linked)
         identity = {"links": digest(comm, *splits), "negatives": digest(comm, *samplers)}
         if linked.several:
             identity["relations"] = ", ".join(linked.several)  # in the order of the decoder's rows

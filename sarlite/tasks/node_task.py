@@ -14,7 +14,7 @@ from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.target_forms import FORMS, Splits
 from sarlite.tasks.task import InputRows, Targets, Task, UserLoss, one_of
-from sarlite.tasks.time_split import NAMES, TimeSplit
+from sarlite.tasks.time_split import NAMES, time_split_of
 from sarlite.types import Array
 
 
@@ -95,7 +95,7 @@ class NodeTask(Task):
     def read_targets(cls, run: Any, part: Any) -> Targets:
         if run.training.time_split is None:
             return Targets()
-        split = together(part.graph.comm, lambda: TimeSplit.of(run.training.time_split, part.time_kind))
+        split: Any = together(part.graph.comm, lambda: time_split_of(run, part))
 
         def apply(part):
             """Return the part with the nodes that have a label divided by their times."""

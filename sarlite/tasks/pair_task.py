@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
+
 from sarlite.comm import together
 from sarlite.errors import ConfigError
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.minibatch.batch import FullBatch
 from sarlite.tasks.link_data import Links
 from sarlite.tasks.link_edges import Linked
-from sarlite.tasks.link_loader import LinkLoader, resampled
+from sarlite.tasks.link_loader import LinkLoader, ScoredLinks, resampled
 from sarlite.tasks.task import Task
 
 
@@ -22,8 +24,8 @@ class PairTask(Task):
 
     def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
-        if scoring is not None:
-            raise ConfigError("scoring: of links it is not done yet")
+        if scoring is not None and not isinstance(scoring, ScoredLinks):
+            raise ConfigError("scoring: links are scored on the full graph, or by ScoredLinks")
 
     def full_batches(self, full: FullBatch) -> Any:
         return resampled(full)
@@ -38,6 +40,11 @@ class PairTask(Task):
                           sampler=sampling.sampler, sample_ahead=sampling.sample_ahead, **options)
 
     @classmethod
+    def make_scoring(cls, sampling: Any, graph: Any, x: Any, targets: Any, rows: Any, **options: Any) -> Any:
+        scored = np.concatenate([rows.train, rows.val, rows.test])
+        return ScoredLinks(graph, x, targets, scored, fanouts=sampling.fanouts, **options)
+
+    @classmethod
     def summary(cls, counts: dict[str, int]) -> dict[str, Any]:
         return {"links": counts}
 
@@ -50,4 +57,4 @@ def linked_of(run: Any, part: Any) -> Linked:
 def with_links(part: Any, links: Links) -> Any:
     """Return the part with its links in place of its graph, and their targets and splits in place of its nodes'."""
     rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
-    return part._replace(graph=links.graph, rows=rows)
+    return part._replace(graph=links.graph, rows=rows, seed_times=links.times)

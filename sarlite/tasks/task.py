@@ -9,6 +9,7 @@ from sarlite.comm import Communicator
 from sarlite.command import suggestion
 from sarlite.errors import ConfigError
 from sarlite.minibatch.batch import FixedBatch, FullBatch
+from sarlite.minibatch.loader import NeighborLoader
 from sarlite.tape import Tensor
 from sarlite.tasks.class_losses import ClassWeights, checked_weights, class_counts, scaled_weights
 from sarlite.tasks.loss_table import find_loss
@@ -243,6 +244,12 @@ class Task:
     def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
         """Return the loader of a run's minibatches, of its `MinibatchOptions`. Collective."""
         raise NotImplementedError
+
+    @classmethod
+    def make_scoring(cls, sampling: Any, graph: Any, x: Any, targets: Any, rows: Any, **options: Any) -> Any:
+        """Return the loader of a run's evaluation, of the rows of all splits. Collective."""
+        scored = sum(np.asarray(getattr(rows, name)) for name in ("train", "val", "test")) > 0
+        return NeighborLoader(graph, x, targets, scored, fanouts=sampling.eval_fanouts or sampling.fanouts, **options)
 
     @classmethod
     def summary(cls, counts: dict[str, int]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm import Communicator
+from sarlite.comm.routing import ask, send
 from sarlite.data.times import read_time, show_time
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.types import Array
@@ -71,3 +72,64 @@ class TimeSplit:
         told = ", ".join(f"{count:,} {name}" for name, count in zip(NAMES, counts.tolist()))
         raise_together(comm, DataError(f"time_split {self}: no {what} is left to {verb} on ({told})", "time_split")
                        if lacking else None)
+
+
+def time_split_of(run: Any, part: Any) -> TimeSplit | None:
+    """Return the split by time that a run's options ask for, for the data of a `load.Shard`; None without."""
+    text = run.training.time_split
+    return None if text is None else TimeSplit.of(text, part.time_kind)
+
+
+class FirstTimes:
+    """The first time of each pair of nodes that edges connect, in either direction. Construction and calls are collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    n : int
+        Number of nodes, whose ids are 0 .. n - 1.
+    one, other : (k,) int64
+        Ids of the ends of this rank's edges.
+    times : (k,) int64
+
+    Notes
+    -----
+    Memory: 32 bytes an edge, on the rank that keeps a range of ids. Sends 16 bytes an edge, and 16 a pair of a call.
+    """
+
+    def __init__(self, comm: Communicator, n: int, one: Array, other: Array, times: Array) -> None:
+        self._comm, self._n, self._range = comm, n, max(-(-n // comm.size), 1)
+        keys = self._keys(one, other)
+        keys, times = send(comm, self._rank(keys), np.stack([keys, times], 1)).T
+        order = np.lexsort((times, keys))
+        first = np.diff(keys[order], prepend=-1) > 0
+        self._known, self._times = keys[order][first], times[order][first]
+
+    def __call__(self, one: Array, other: Array) -> Array:
+        """Return the first time of each pair, (n,) int64.
+
+        Raises
+        ------
+        DataError
+            On every rank: no edge connects a pair.
+        """
+        keys = self._keys(one, other)
+        at = ask(self._comm, self._rank(keys), keys, self._answers)
+        unknown = np.flatnonzero(at[:, 0] == 0)
+        raise_together(self._comm, DataError(f"links: the pair {one[unknown[0]]}, {other[unknown[0]]} is no edge, so it has "
+                                             "no time") if len(unknown) else None)
+        return at[:, 1]
+
+    def _answers(self, keys):
+        """Return 1 and the time of each known pair, and two zeros for another, (n, 2) int64."""
+        if not len(self._known):
+            return np.zeros((len(keys), 2), np.int64)
+        places = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
+        known = self._known[places] == keys
+        return np.stack([known, np.where(known, self._times[places], 0)], 1).astype(np.int64)
+
+    def _keys(self, one, other):
+        return np.minimum(one, other).astype(np.int64) * self._n + np.maximum(one, other)
+
+    def _rank(self, keys):
+        return keys // self._n // self._range

@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite.comm import together
 from sarlite.graph.hetero import NodeType
-from sarlite.minibatch import NeighborLoader, RowLoader, message_flow
+from sarlite.minibatch import RowLoader, message_flow
 from sarlite.minibatch.flow import count_layers
 from sarlite.minibatch.temporal import Temporal
 from sarlite.tape import Tensor, no_grad
@@ -72,13 +72,11 @@ def loaders(run: Any, part: Any, task: Any, features: Any, rows_alone: bool) -> 
     loader = task.make_loader(asked, graph, features, rows.labels, rows.train, **common, **divided, **timed)
     if asked.eval_fanouts is None and not timed:
         return {"batches": loader}
-    scored = sum(np.asarray(getattr(rows, name)) for name in SPLITS) > 0
-    scoring = NeighborLoader(graph, loader.x, rows.labels, scored, fanouts=asked.eval_fanouts or asked.fanouts, **common,
-                             **timed)
-    return {"batches": loader, "scoring": scoring}
+    return {"batches": loader, "scoring": task.make_scoring(asked, graph, loader.x, rows.labels, rows, **common, **timed)}
 
 
 def temporal_of(pick: str, part: Any) -> Temporal:
     """Return the times in a run's part, for sampling its batches."""
-    nodes = part.times if isinstance(part.graph, NodeType) else part.times.get(part.target)
+    nodes_of = getattr(part.graph, "nodes", part.graph)  # of a graph whose rows are links
+    nodes = part.times if isinstance(nodes_of, NodeType) else part.times.get(part.target)
     return Temporal(pick, nodes, part.seed_times)
