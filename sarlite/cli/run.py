@@ -264,7 +264,8 @@ def _fit(run, trainer, part, saving, tick, memory):
             judged = outcome(trainer, saving.best, part.n_classes, part.class_names,
                              threshold_rule(run.training.threshold))
             saving.decide(judged.get("threshold"))
-            if part.task == "link" and run.training.baseline:
+            in_time = run.batches is not None and run.batches.temporal is not None  # popularity compares on the full graph
+            if part.task == "link" and run.training.baseline and not in_time:
                 judged["compared"] = link_outcome(trainer, saving.best)
         saving.save()
     saving.meet_signals()

@@ -47,6 +47,9 @@ class LinkTask(PairTask):
     def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
         metric, takes = self.make_metric(), self.metric_kind.takes
+        if scoring is not None and graph.ranking is not None:
+            raise ConfigError("eval_negatives \"all\": all destinations are ranked on the full graph, but batches are sampled "
+                              "in time: give a number of negatives, such as 100", "eval_negatives")
         if takes == "rankings" and graph.ranking is None:
             raise ConfigError(f"metric {self.metric}: ranks all destinations, so eval_negatives must be \"all\"", "metric")
         if takes != "outputs" and graph.ranking is not None:

@@ -159,6 +159,15 @@ def test_labels_of_pairs_are_predicted_at_the_times_of_their_rows(n_ranks):
     assert EdgeTask("classify").graph_types == LinkTask().graph_types
 
 
+def test_a_ranking_of_all_destinations_is_refused_with_batches_in_time():
+    links = split_links(graph(), SPLIT, eval_negatives="all", sampler="per-source")
+    rng, every = nn.Random(3), np.concatenate([links.train, links.val, links.test])
+    model = nn.LinkPredictor(SAGE(4, 6, layers=2, hidden=5, rng=rng, dtype=np.float64), nn.Dot())
+    with pytest.raises(ConfigError, match='eval_negatives "all": all destinations are ranked on the full graph'):
+        Trainer(links.graph, model, X, links.labels, links.train, links.val, links.test, rng=rng, task=LinkTask(metric="mrr"),
+                optimizer=lambda flat: optim.Adam(flat, 0.01), batches=loader(links), scoring=loader(links, ScoredLinks, every))
+
+
 def test_links_without_times_are_refused():
     links = split_links(Graph.from_edges(SRC, DST, N), 0.1)
     with pytest.raises(ConfigError, match="temporal: no times of the links"):
