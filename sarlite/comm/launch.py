@@ -179,7 +179,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     name, n_ranks, everywhere = _launch(environ)
     if _is_inherited(environ):
         names = " -u ".join(sorted(name for name in environ if name.startswith((*_PREFIXES, _RANK))))
-        raise ConfigError(f"a rank of an MPI job started this process, which has inherited the launcher's variables and "
+        raise ConfigError("a rank of an MPI job started this process, which has inherited the launcher's variables and "
                           f"is no rank: start it as `env -u {names} ...`, in Python with an env= that has none of these")
     needs("mpi4py", f"a run of {n_ranks} ranks ({name}={n_ranks})")
     comm = _world()

@@ -1,17 +1,18 @@
 """The communicator over MPI.
 
-Importing this module initialises MPI, if the program has not done so: mpi4py asks for MPI_THREAD_MULTIPLE, and
+Importing this module initializes MPI, if the program has not done so: mpi4py requests MPI_THREAD_MULTIPLE, and
 finalizes MPI when Python ends. MPI_Finalize waits for every rank, so a rank that fails must call `abort`, as `guard`
 does.
 
-Waiting is MPI's own. MPICH spins while it waits but yields the core. A loop of Test and short sleeps was measured
-against it on 2 cores: with 2 ranks a step took 1.0 to 2.8 times as long, with 4 ranks 1.0 to 31 times, the most for
-small messages. """
+Requests wait by MPI_Wait. MPICH spins while it waits, but yields the core. The alternative, a loop of MPI_Test and
+short sleeps, was measured on 2 cores: with 2 ranks a step took 1.0 to 2.8 times as long, with 4 ranks 1.0 to 31 times,
+the most for small messages.
+"""
 
 import os
 import zlib
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from mpi4py import MPI
@@ -28,7 +29,7 @@ _OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
 class _Collective(Request):
-    """Started collectives of MPI, which keep their buffers alive."""
+    """Request of started MPI collectives. It keeps their buffers alive."""
 
     def __init__(self, requests, *buffers):
         self._requests, self._buffers = requests, buffers
@@ -44,14 +45,16 @@ class _Collective(Request):
 
 
 class MpiCommunicator(Communicator):
-    """Ranks of an MPI communicator; see `sarlite.comm.Communicator` for the contract of the methods.
+    """Communicator for the ranks of an MPI communicator; `sarlite.comm.Communicator` documents the methods.
+
+    Construction is collective.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        Duplicated, so that sarlite's messages meet no others. Collective.
+        Duplicated, so that sarlite's messages are separate from those of other libraries.
     piece_bytes : int
-        A longer array travels in pieces of this size. The same on every rank.
+        Longer arrays are sent in pieces of this many bytes. The same on every rank.
     """
 
     def __init__(self, comm: MPI.Intracomm, piece_bytes: int = PIECE_BYTES) -> None:
@@ -59,8 +62,8 @@ class MpiCommunicator(Communicator):
         self._comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         self.threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._own_tag = cast(int, MPI.COMM_WORLD.Get_attr(MPI.TAG_UB))
-        self.max_tag = self._own_tag - 1
+        self._alltoall_tag = cast(int, MPI.COMM_WORLD.Get_attr(MPI.TAG_UB))
+        self.max_tag = self._alltoall_tag - 1
         self._traffic = Traffic(self.size)
 
     def start_send(self, array: Array, peer: int, tag: int = 0) -> Outgoing:
@@ -87,16 +90,16 @@ class MpiCommunicator(Communicator):
         sent, lengths = np.array([len(array) for array in arrays], np.int64), np.empty(self.size, np.int64)
         with errors_named():
             self._comm.Alltoall(sent, lengths)
-        found = [np.empty((n, *arrays[0].shape[1:]), arrays[0].dtype) for n in lengths]
+        received = [np.empty((n, *arrays[0].shape[1:]), arrays[0].dtype) for n in lengths]
         requests: list[Request] = []
-        for step in range(1, self.size):  # in a ring, so that not all send to one rank at once
+        for step in range(1, self.size):  # in a ring, so that the ranks do not all send to one rank at once
             source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
-            requests.append(self.start_recv(found[source], source, self._own_tag))
-            requests.append(self.start_send(arrays[target], target, self._own_tag))
-        found[self.rank][...] = arrays[self.rank]
+            requests.append(self.start_recv(received[source], source, self._alltoall_tag))
+            requests.append(self.start_send(arrays[target], target, self._alltoall_tag))
+        received[self.rank][...] = arrays[self.rank]
         for request in requests:
             request.wait()
-        return found
+        return received
 
     def broadcast(self, array: Array, root: int) -> Array:
         call, error = described(broadcast_call, array, root, self.rank, self.size)
@@ -116,6 +119,7 @@ class MpiCommunicator(Communicator):
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call, error):
+        """Yield the requests of an allreduce: first the check that all ranks make the same call, then the pieces."""
         key = _key(call, error)
         yield self._start_reduction(key, "min")
         self._check_keys(key, call, error)
@@ -127,13 +131,14 @@ class MpiCommunicator(Communicator):
             return _Collective([self._comm.Iallreduce(MPI.IN_PLACE, piece, _OPS[op])], piece)
 
     def _check_call(self, call, error):
-        """Raise ShapeError on every rank unless all make the same call with arrays that fit."""
+        """Raise a ShapeError on every rank unless all ranks make the same call without error. Collective."""
         key = _key(call, error)
         with errors_named():
             self._comm.Allreduce(MPI.IN_PLACE, key, MPI.MIN)
         self._check_keys(key, call, error)
 
     def _check_keys(self, key, call, error):
+        """Raise a ShapeError if the minima of all ranks' keys show that calls differ or that a rank has an error."""
         if key[0] != -key[1]:
             check_calls(self.allgather(call), error)
 
@@ -148,7 +153,7 @@ class MpiCommunicator(Communicator):
         with errors_named():
             return self._comm.allgather(value)
 
-    def bcast(self, value: object, root: int = 0) -> Any:
+    def bcast(self, value: T | None, root: int = 0) -> T:
         with errors_named():
             return self._comm.bcast(value, root)
 
@@ -174,26 +179,32 @@ class MpiCommunicator(Communicator):
         return pieces(array, self._piece_bytes)
 
     def _start_allgather(self, row, rows):
-        """Start to gather every rank's `row` into `rows`: for the watchdog, which must not wait inside MPI."""
+        """Start to gather every rank's `row` into `rows`; the watchdog, which must not wait inside MPI, uses it."""
         with errors_named():
             return _Collective([self._comm.Iallgather(row, rows)], row, rows)
 
 
 def _key(call, error):
-    """Two numbers of a call. Their minima over the ranks add up to 0 where all ranks make this call without error."""
+    """Return a key, (2,) int64, of a call and its error.
+
+    The two minima of the keys over all ranks add up to 0 if and only if all ranks make this call without error.
+    """
     number = zlib.crc32(call.encode())
     return np.array([-(2**32) if error else number, -number], np.int64)
 
 
 def _keyval():
-    """Return the MPI attribute key of an mpi4py communicator's MpiCommunicator."""
-    if not hasattr(_keyval, "kept"):
-        _keyval.kept = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, kept: kept.free())
-    return _keyval.kept
+    """Return the MPI attribute key under which an mpi4py communicator stores its MpiCommunicator."""
+    if not hasattr(_keyval, "cached"):
+        _keyval.cached = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, wrapper: wrapper.free())
+    return _keyval.cached
 
 
 def wrapped(comm: MpiComm) -> MpiCommunicator:
-    """Return the MpiCommunicator of an mpi4py communicator, made at the first call and freed with it. Collective."""
+    """Return the MpiCommunicator of an mpi4py communicator. The first call creates it and is collective.
+
+    It is freed together with the mpi4py communicator.
+    """
     comm = cast(MPI.Intracomm, comm)
     wrapper = comm.Get_attr(_keyval())
     if wrapper is None:
@@ -203,33 +214,33 @@ def wrapped(comm: MpiComm) -> MpiCommunicator:
 
 
 def _forget_shared_memory(comm):
-    """Remove the name of MPICH's shared memory, which every rank has mapped; a job that dies would leave it.
+    """Unlink the file of MPICH's shared memory, so that a job that dies does not leave the file behind. Collective.
 
-    Collective.
+    Every rank has mapped the memory by then, and needs the file's name no more.
     """
     comm.barrier()
     with suppress(OSError), open("/proc/self/maps") as maps:
         mapped = {line.split()[5] for line in maps
                   if " /dev/shm/mpich_shm_" in line and not line.endswith("(deleted)\n")}
         for path in mapped:
-            with suppress(FileNotFoundError):  # another rank was first
+            with suppress(FileNotFoundError):  # another rank has removed it
                 os.unlink(path)
 
 
 def library() -> tuple[str, str]:
-    """Return the name and version of the MPI library, and the thread level that it granted."""
+    """Return (name and version of the MPI library, name of the thread level that the library provides)."""
     level = next(name for name in _LEVELS if getattr(MPI, name) == MPI.Query_thread())
     return " ".join(MPI.Get_library_version().strip("\0").splitlines()[0].split()), level
 
 
 def world() -> MpiCommunicator:
-    """Return the communicator of every rank that the launcher started. Collective."""
+    """Return the communicator of all ranks that the launcher started. Collective."""
     comm = wrapped(MPI.COMM_WORLD)
     _forget_shared_memory(comm)
     return comm
 
 
 def finalize() -> None:
-    """End MPI, which waits for every rank, unless it has ended. Collective."""
+    """Finalize MPI, if it is not finalized yet. Collective: it waits for every rank."""
     if not MPI.Is_finalized():
         MPI.Finalize()

@@ -1,9 +1,10 @@
 """Sends and receives over MPI that can be cancelled. Only this module and `mpi` import mpi4py.
 
-A thread that waits is inside MPI_Wait, which yields its core and leaves Python to other threads. (MPICH's MPI_Waitany
-does not yield: on full cores a message took 3 to 5 times as long.) Another thread wakes the waiting one by MPI_Cancel.
-So receives are persistent requests: the handle of a request that a wait has completed stays valid until it is freed
-here. MPI cannot cancel a send. """
+A thread that waits is inside MPI_Wait, which yields the core and releases the GIL. (MPICH's MPI_Waitany does not yield:
+on full cores a message took 3 to 5 times as long.) Another thread wakes the waiting thread by MPI_Cancel. That thread
+needs a valid handle even if the wait completes meanwhile. So receives are persistent requests, whose handles stay valid
+until this module frees them. MPI cannot cancel a send.
+"""
 
 import atexit
 import sys
@@ -20,15 +21,18 @@ from sarlite.comm.wire_arrays import check_received
 from sarlite.errors import PeerError, ShapeError
 
 PIECE_BYTES = 1 << 30
-"""A longer array travels in pieces of this size, since MPI before version 4 counts in 32 bits."""
+"""Longer arrays are sent in pieces of this many bytes, because MPI before version 4 counts in 32 bits."""
 LEAVE_SECONDS = 1.0
-"""How long the end of Python waits for other threads to come out of MPI."""
-_INSIDE: list[int] = []  # the threads that are in a call of MPI
+"""Time in seconds that the end of Python waits for other threads to return from MPI."""
+_INSIDE: list[int] = []  # idents of the threads that are in an MPI call
 
 
 @contextmanager
 def errors_named():
-    """Turn MPI's exceptions into sarlite's, and note that this thread is inside MPI."""
+    """Return a context for MPI calls, which turns MPI's exceptions into PeerError or ShapeError.
+
+    While the context is active, `_INSIDE` lists the thread.
+    """
     _INSIDE.append(thread := threading.get_ident())
     try:
         yield
@@ -40,18 +44,18 @@ def errors_named():
 
 
 def pieces(array, piece_bytes=PIECE_BYTES):
-    """Return the parts of a flat array that are sent one by one.
+    """Divide a flat array into the parts that are sent as separate messages.
 
-    The last one is always shorter than `piece_bytes`, and may be empty.
+    The last part is always shorter than `piece_bytes`, and may be empty, so that a receiver recognizes the end.
     """
     length = max(1, piece_bytes // max(1, array.itemsize))
     return [array[start : start + length] for start in range(0, array.size + 1, length)]
 
 
 class Traffic:
-    """Counts of messages that one communicator has sent to and received from each peer, and its open transfers.
+    """Messages of one communicator: its open transfers, and the numbers of messages to and from each peer.
 
-    The counts reveal messages that were sent and never received, even while they are in transit.
+    From the numbers `drain` knows how many messages were sent and not received, even if they are still in transit.
     """
 
     def __init__(self, size):
@@ -73,28 +77,31 @@ class Traffic:
             self._open.discard(transfer)
 
     def give_up(self, requests, buffer):
-        """Keep the buffer of a cancelled send, which MPI may still read, until it is done or drained."""
+        """Keep the buffer of a cancelled send until the send is done or drained, because MPI may still read it."""
         with self._lock:
             self._given_up.append((requests, buffer))
             self._given_up = [send for send in self._given_up if not MPI.Request.Testall(send[0])]
 
     def cancel(self, waited_for=False):
-        """Cancel the transfers that are not done; with `waited_for` only the ones that a thread waits for."""
+        """Cancel the open transfers; with `waited_for`, only those that a thread waits for."""
         with self._lock:
-            found = [transfer for transfer in self._open if not waited_for or transfer.is_waited_for()]
-        for transfer in found:
+            transfers = [transfer for transfer in self._open if not waited_for or transfer.is_waited_for()]
+        for transfer in transfers:
             transfer.cancel()
 
     def close(self):
-        """Declare that nothing more will be sent or received."""
+        """Forget this object, when nothing more will be sent or received."""
         _TRAFFIC.discard(self)
 
     def drain(self, comm):
-        """Receive and drop every message that has been sent and not received. Every rank has cancelled before."""
+        """Receive and drop all messages that were sent to this rank and not received. Collective.
+
+        Every rank must have called `cancel` before.
+        """
         sent = np.empty_like(self._sent)
         comm.Alltoall(self._sent, sent)
         for peer, n in enumerate(sent - self._received):
-            for _ in range(n):  # a message that comes later from this peer was sent after the peer began to drain
+            for _ in range(n):  # further messages of the peer belong to the time after this call
                 message = comm.Mprobe(peer, MPI.ANY_TAG, status := MPI.Status())
                 message.Recv([np.empty(status.Get_count(MPI.BYTE), np.uint8), MPI.BYTE])
         self._received[:] = sent
@@ -104,15 +111,19 @@ class Traffic:
 
 
 _TRAFFIC: set = set()
-"""The traffic of every communicator, since MPI uses the buffers of transfers also after Python has forgotten them."""
+"""The `Traffic` of every communicator. It keeps buffers of transfers alive, because MPI may still use them."""
 
 
 class Transfer:
-    """The started pieces of one array. One thread at a time completes the first of them."""
+    """A started send or receive of one array, as a queue of requests for its pieces.
+
+    One thread at a time completes the first request of the queue.
+    """
 
     leaving = False
-    """Whether Python ends. A thread that waits then would be inside MPI while it is finalized."""
+    """True once Python ends. Then no thread may start to wait, because MPI would be finalized during the wait."""
     sends = False
+    """True for a send, False for a receive."""
 
     def __init__(self, requests, buffer, peer, tag, traffic):
         self._requests, self._buffer = deque(requests), buffer
@@ -151,11 +162,11 @@ class Transfer:
                 self._fail_cancelled()
 
     def _wake(self):
-        """Bring the thread that waits out of MPI, and return whether that is possible."""
+        """Make the thread that waits in MPI return; return True if that is possible."""
         return False
 
     def _step(self, complete):
-        """Go on to the second piece if `complete(status)` says that the first is done, and return whether it is."""
+        """Remove the first piece if `complete(status)` returns True or raises; return True if it was removed."""
         try:
             with errors_named():
                 done = complete(status := MPI.Status())
@@ -169,7 +180,7 @@ class Transfer:
         return done
 
     def _wait_first(self, status):
-        """Wait for the first piece; return False when the transfer is cancelled before."""
+        """Wait for the first piece and return True; return False if the transfer was cancelled before."""
         with self._mark:
             if self._cancelled or self.leaving:
                 self._fail_cancelled()
@@ -183,7 +194,7 @@ class Transfer:
         return True
 
     def _end(self):
-        """Raise the error, if there is one."""
+        """Raise the error of the transfer, if it failed. Called when no piece is left."""
         if self._error is not None:
             raise self._error
 
@@ -192,30 +203,30 @@ class Transfer:
         self._give_up()
 
     def _pop(self, status=None):
-        """Drop the first piece, which is done, or without a status has failed."""
+        """Remove the first piece, which is done, or which has failed if there is no status."""
         self._requests.popleft()
         if not self._requests:
             self._free()
 
     def _give_up(self):
-        """Cancel the pieces that are left."""
+        """Cancel the remaining pieces."""
         self._requests.clear()
         self._free()
 
     def _free(self):
-        """Forget the buffer: no piece is left."""
+        """Release the buffer, when no piece is left."""
         self._buffer = None
         self._traffic.end(self)
 
 
 def _free(request):
-    """Free a persistent request, unless MPI has done so: Open MPI frees one that fails."""
+    """Free a persistent request, unless MPI has freed it, as Open MPI does with a request that fails."""
     if request != MPI.REQUEST_NULL:
         request.Free()
 
 
 class Outgoing(Transfer):
-    """A send. A thread that waits for a cancelled one goes on once the message is received or drained."""
+    """A send. A thread that waits for a cancelled send returns once the message is received or drained."""
 
     sends = True
 
@@ -225,15 +236,15 @@ class Outgoing(Transfer):
 
 
 class Incoming(Transfer):
-    """A receive, which also checks how much arrived."""
+    """A receive, which raises a ShapeError if fewer or more bytes arrive than the buffer holds."""
 
     def __init__(self, requests, buffer, peer, tag, traffic, piece_bytes):
         self._n_bytes, self._left, self._piece_bytes = 0, buffer.size, piece_bytes
         super().__init__(requests, buffer, peer, tag, traffic)
 
     def _wake(self):
-        with suppress(MPI.Exception):  # it is done already
-            # The first one alone: the thread that wakes cancels the others, and Open MPI must not be asked twice.
+        with suppress(MPI.Exception):  # the request may be done
+            # Only the first request. The thread that wakes cancels the others; Open MPI does not allow a second Cancel.
             self._requests[0].Cancel()
         return True
 
@@ -249,7 +260,7 @@ class Incoming(Transfer):
             n_bytes = status.Get_count(MPI.BYTE)
             self._n_bytes, self._left = self._n_bytes + n_bytes, self._left - n_bytes
             if n_bytes < min(self._left + n_bytes, self._piece_bytes):
-                self._give_up()  # a short piece is the last
+                self._give_up()  # a short piece is the last one of the message
 
     def _end(self):
         super()._end()
@@ -258,7 +269,7 @@ class Incoming(Transfer):
     def _give_up(self):
         for request in self._requests:
             status = MPI.Status()
-            with suppress(MPI.Exception):  # a message that matched and is too long, or a piece that is done
+            with suppress(MPI.Exception):  # a matched message may be too long, or the piece may be done
                 request.Cancel()
             with suppress(MPI.Exception):
                 request.Wait(status)
@@ -270,7 +281,10 @@ class Incoming(Transfer):
 
 @atexit.register
 def _leave():
-    """Bring the threads that wait in MPI out of it before it is finalized, or else do not finalize it."""
+    """At the end of Python, wake threads that wait in MPI, because MPI must not be finalized meanwhile.
+
+    If a thread does not return within `LEAVE_SECONDS`, abort the job.
+    """
     Transfer.leaving = True
     end = time.monotonic() + LEAVE_SECONDS
     while (waiting := _elsewhere_inside()) and time.monotonic() < end:

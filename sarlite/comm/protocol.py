@@ -1,77 +1,97 @@
-"""The protocol of communication between ranks that the rest of sarlite is written against.
+"""The protocol of communication between ranks.
 
-A communicator inherits from it: what is made of other methods alone is made here.
+Implementations inherit from `Communicator`, which defines the methods that need only other methods.
 """
 
 import weakref
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from sarlite.errors import SarliteError, ShapeError
 from sarlite.types import Array, T
 
 MAX_TAG = 2**31 - 1
-"""The largest tag of communicators whose tags are Python's numbers."""
+"""Largest tag of the communicators `Solo` and `ThreadCommunicator`."""
 
 
 class Request(Protocol):
-    """A started transfer or reduction. It keeps its buffer alive until it is done. Any thread may call its methods."""
+    """A started transfer or collective call. It keeps its buffer alive until it is done.
+
+    Any thread may call the methods.
+    """
 
     def wait(self) -> None:
-        """Return once the buffer may be read (receive, reduction) or changed (send).
+        """Wait until the buffer may be read (receive, reduction) or changed (send).
 
         Raises
         ------
         ShapeError
-            A message has another size than the receive's buffer; the ranks' arrays of a reduction differ.
+            A message has another size than the buffer of the receive, or the arrays of a reduction differ in shape or
+            dtype between ranks.
         PeerError
             The peer failed, or the request was cancelled.
         """
 
     def test(self) -> bool:
-        """Return whether `wait` would return, or raise, without waiting for another rank."""
+        """Return True if `wait` would return or raise at once."""
 
     def cancel(self) -> None:
-        """Give up a send or a receive. A collective call cannot be given up, which is a SarliteError.
+        """Cancel a send or a receive. If it is already done, nothing changes.
 
-        Returns once nothing will be written into the buffer any more; the buffer may then be dropped. A thread that
-        waits for a receive gets PeerError. Under MPI a thread that waits for a send waits on until the message is
-        received or drained. A request that is done stays done. A message that was already matched may still be
-        delivered before this returns.
+        After the call nothing is written into the buffer. A message that was already matched may be delivered during
+        the call. A thread that waits for the cancelled receive gets a PeerError. Under MPI a thread that waits for the
+        cancelled send keeps waiting until the message is received or drained.
+
+        Raises
+        ------
+        SarliteError
+            The request belongs to a collective call, which cannot be cancelled.
 
         Notes
         -----
-        A cancelled receive leaves its message to the next receive with the same source and tag, and under MPI a
-        cancelled send may still be received: go on with another tag, or `drain`. MPI cannot take back a send. Until the
-        send is received or drained, its array is kept by a reference; if the array is changed, the changed values
-        arrive. """
+        The message of a cancelled receive goes to the next receive with the same source and tag. MPI cannot take back a
+        send, so under MPI a cancelled send may still be received. Until then its array is kept alive, and later changes
+        of the array may be sent. So after a cancellation use another tag, or call `drain`.
+        """
         raise SarliteError("a collective call cannot be cancelled: the other ranks count on this one's part")
 
 
 @runtime_checkable
 class MpiComm(Protocol):
-    """A communicator of mpi4py, which `wrap` takes."""
+    """A communicator of mpi4py, which `wrap` accepts."""
 
     def Get_rank(self) -> int: ...
 
 
 class Communicator(Protocol):
-    """A group of ranks. Every method but `start_send`, `start_recv` and `abort` is collective.
+    """A group of ranks. All methods except `start_send`, `start_recv` and `abort` are collective.
 
     Attributes
     ----------
-    rank, size : int
+    rank : int
+        Number of this rank, 0 .. size - 1.
+    size : int
+        Number of ranks.
     threaded : bool
-        Whether several threads may communicate at once (MPI_THREAD_MULTIPLE).
+        True if several threads may communicate at the same time (MPI_THREAD_MULTIPLE).
     max_tag : int
-        The largest tag of a message; the smallest is 0. MPI promises 32766, MPICH has 2^29 - 2.
+        Largest tag of a message; the smallest is 0. It is at least 32766 under MPI, and 2^29 - 2 for MPICH.
 
     Notes
     -----
-    Messages with the same source, destination and tag arrive in the order they were started. Threads of one rank that
-    communicate at once need different tags, and for collectives communicators of their own (`dup`, `channel`).
+    Messages with the same source, destination and tag arrive in the order of their start. Threads of one rank that
+    communicate at the same time need different tags, and separate communicators for collective calls (`dup`,
+    `channel`).
 
-    `alltoall`, `broadcast`, `allreduce` and `start_allreduce` raise ShapeError on every rank when the ranks' calls do
-    not fit together. """
+    `alltoall`, `broadcast`, `allreduce` and `start_allreduce` raise a ShapeError on every rank if the ranks' arguments
+    do not fit together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.comm import threads
+    >>> threads.run(2, lambda comm: comm.allreduce(np.array([comm.rank + 1.0])).tolist())
+    [[3.0], [3.0]]
+    """
 
     rank: int
     size: int
@@ -79,20 +99,30 @@ class Communicator(Protocol):
     max_tag: int
 
     def start_send(self, array: Array, peer: int, tag: int = 0) -> Request:
-        """Start to send a C-contiguous array of any dtype and size, also above 2 GiB, to `peer`.
+        """Start to send an array to rank `peer`.
 
-        The array is borrowed until the request is done. The request may wait for the peer's receive, so start every
-        receive before waiting for a send.
+        Parameters
+        ----------
+        array : C-contiguous array
+            Any dtype and size, also above 2 GiB. It is borrowed until the request is done.
+        peer : int
+        tag : int
+            Number in 0 .. `max_tag`, the same as for the receive.
+
+        Notes
+        -----
+        The send may be done only after the peer has started the receive. So start all receives before waiting for a
+        send.
         """
 
     def start_recv(self, array: Array, peer: int, tag: int = 0) -> Request:
-        """Start to receive into a C-contiguous array of exactly the size that `peer` sends."""
+        """Start to receive from rank `peer` into a C-contiguous array with exactly as many bytes as `peer` sends."""
 
     def drain(self) -> None:
-        """Cancel the requests of sends and receives that are not done, and drop the messages that no receive has met.
+        """Cancel the open sends and receives of all ranks, and drop all messages that were not received.
 
-        Afterwards the communicator is as new: nobody receives a message from before, whatever its tag. This is for
-        channels, whose requests may outlive the work that a program gave up.
+        Afterwards no receive gets a message from before the call, whatever its tag. Use it when requests were left
+        open because the program gave up the work that they belonged to.
         """
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
@@ -101,124 +131,135 @@ class Communicator(Protocol):
         Parameters
         ----------
         arrays : list of (n, ...) arrays
-            One for each rank, C-contiguous, of one dtype and row shape on every rank, of any number of rows, 0 too.
+            An array for each rank, C-contiguous, with any number of rows. The dtype and the shape of a row are the same
+            for all arrays on all ranks.
 
         Returns
         -------
         list of (m, ...) arrays
-            What each rank sent here, in rank order, as new arrays.
+            New arrays with the rows that each rank sent to this rank, in rank order.
         """
 
     def broadcast(self, array: Array, root: int) -> Array:
-        """Fill the C-contiguous `array` with the root's array, of the same shape and dtype, and return it.
+        """Copy the root's array into `array` on every rank, and return `array`.
 
-        Waits without the GIL: other threads may use other communicators meanwhile.
+        `array` is C-contiguous, with the same shape and dtype on all ranks. The call releases the GIL while it waits,
+        so other threads may use other communicators.
         """
         self.start_broadcast(array, root).wait()
         return array
 
     def start_broadcast(self, array: Array, root: int) -> Request:
-        """Start a `broadcast`. The request is done once `array` may be read, and on the root changed.
+        """Start a `broadcast`. The request is done once `array` may be read, or on the root changed.
 
-        The ranks must have agreed on root, shape and dtype before: not every communicator compares them. Several
-        broadcasts may be under way, if all ranks start them in one order. Until they are done, nothing else collective
-        may be called on this communicator.
+        The root, shape and dtype must be the same on all ranks, which not every communicator checks. Several broadcasts
+        may be in progress, if all ranks start them in the same order. Until they are done, no other collective method
+        of this communicator may be called.
         """
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Request:
         """Start an `allreduce`; `array` holds the result once the request is done.
 
-        The reduction goes on while some thread waits for it or tests it. Until it is done, nothing else collective may
-        be called on this communicator: give it a channel. """
+        The reduction progresses while a thread waits for the request or tests it. Until it is done, no other collective
+        method of this communicator may be called, so use a channel for it.
+        """
 
     def allreduce(self, array: Array, op: str = "sum") -> Array:
-        """Reduce elementwise over ranks, in place, and return `array`; op is "sum", "max" or "min".
+        """Reduce `array` elementwise over ranks, in place, and return it.
 
-        The result is the same on every rank. It has the array's dtype; a NaN under "max" or "min" is undefined.
+        Parameters
+        ----------
+        array : C-contiguous array
+            The same shape and dtype on every rank.
+        op : {"sum", "max", "min"}
+            With "max" and "min" the result for NaN is undefined.
+
+        Returns
+        -------
+        array
+            The same values on every rank, in the array's dtype.
         """
         self.start_allreduce(array, op).wait()
         return array
 
     def gather(self, array: Array, root: int = 0) -> list[Array] | None:
-        """Return every rank's rows by rank on the root, None elsewhere.
+        """Return the arrays of all ranks on the root, and None on the other ranks.
 
         Parameters
         ----------
         array : (n, ...) array
-            C-contiguous, of one dtype and row shape on every rank, of any number of rows, 0 too.
+            C-contiguous, with any number of rows. The dtype and the shape of a row are the same on every rank.
         root : int
-            The same on every rank.
+            Rank that receives the arrays; the same on every rank.
 
         Returns
         -------
-        list of (m, ...) arrays, on the root
-            New arrays: the root holds all ranks' rows.
+        list of (m, ...) arrays, or None
+            On the root new arrays, in rank order.
 
         Raises
         ------
         ShapeError
-            On every rank: the arrays do not fit together, or the root is no rank or not the same on all ranks.
+            On every rank: the arrays do not fit together, or `root` is not a rank or differs between ranks.
         """
         good = root in range(self.size) and bool(getattr(array, "ndim", False))
         calls = self.allgather(f"to rank {root}" if good else f"of no rows, or to rank {root}")
         if len(set(calls)) > 1 or not calls[0].startswith("to"):
-            told = ", ".join(f"gather {call} on rank {rank}" for rank, call in enumerate(calls)
-                             if call != calls[0] or not rank)
-            raise ShapeError(f"{told}: one rank of {self.size} must be the root, and arrays have rows")
-        found = self.alltoall([array if rank == root else array[:0] for rank in range(self.size)])
-        return found if self.rank == root else None
+            listed = ", ".join(f"gather {call} on rank {rank}" for rank, call in enumerate(calls)
+                               if call != calls[0] or not rank)
+            raise ShapeError(f"{listed}: one rank of {self.size} must be the root, and arrays have rows")
+        received = self.alltoall([array if rank == root else array[:0] for rank in range(self.size)])
+        return received if self.rank == root else None
 
     def allgather(self, value: T) -> list[T]:
         """Return the list of every rank's `value`, a small picklable object, in rank order."""
 
-    def bcast(self, value: object, root: int = 0) -> Any:
-        """Return the root's `value`, a picklable object, on every rank."""
+    def bcast(self, value: T | None, root: int = 0) -> T:
+        """Return the root's `value`, a picklable object, on every rank; the values of other ranks are ignored."""
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
 
     def dup(self) -> "Communicator":
-        """Return a communicator of the same ranks with a separate space of messages."""
+        """Return a communicator of the same ranks with a separate message space."""
 
     def channel(self, name: str) -> "Communicator":
-        """Return the duplicate kept under `name`, made at the first call: MPI has few, and graphs are many."""
-        kept = self.__dict__.setdefault("_channels", {})
-        if name not in kept:
-            kept[name] = self.dup()
-        return kept[name]
+        """Return the duplicate with this name; the first call creates it.
+
+        Graphs share channels by name, because MPI supports only a limited number of communicators.
+        """
+        channels = self.__dict__.setdefault("_channels", {})
+        if name not in channels:
+            channels[name] = self.dup()
+        return channels[name]
 
     def numbered(self, name: str, holder: object) -> int:
-        """Return a number above the numbers of all living holders of `name` on any rank.
+        """Return a number for the object `holder`, the same on all ranks and unused by other living holders of `name`.
 
-        It is `holder`'s as long as it lives.
-
-        Holders whose threads communicate side by side name their channels by it, since on one channel their calls would
-        meet.
+        Objects whose threads communicate at the same time put the number into the names of their channels, so that each
+        object has a channel of its own.
         """
-        held = self.__dict__.setdefault("_holders", {}).setdefault(name, {})
-        number = max(self.allgather(max((k + 1 for k, living in held.items() if living() is not None), default=0)))
-        held[number] = weakref.ref(holder)
+        holders = self.__dict__.setdefault("_holders", {}).setdefault(name, {})
+        number = max(self.allgather(max((k + 1 for k, ref in holders.items() if ref() is not None), default=0)))
+        holders[number] = weakref.ref(holder)
         return number
 
     def free(self) -> None:
-        """Drain a communicator that `dup` made, and its channels, and give them back."""
+        """Drain and free a communicator that `dup` returned, and its channels."""
         for channel in self.__dict__.pop("_channels", {}).values():
             channel.free()
         self.drain()
 
     def drain_channels(self) -> None:
-        """Drain every channel, so that threads waiting for messages there leave MPI."""
+        """Call `drain` of every channel, so that threads which wait for messages there return."""
         for channel in self.__dict__.get("_channels", {}).values():
             channel.drain()
             if channel is not self:  # a `Solo` is its own channel
                 channel.drain_channels()
 
     def abort(self, reason: object) -> None:
-        """Print `reason`, unless it is None, and end every rank at once.
-
-        Ranks that are threads get PeerError instead.
-        """
+        """Print `reason`, unless it is None, and end all ranks at once; ranks that are threads get a PeerError."""
 
 
 CommLike = Communicator | MpiComm
-"""A communicator, or a communicator of mpi4py."""
+"""A `Communicator`, or a communicator of mpi4py."""

@@ -1,4 +1,4 @@
-"""Requests that all communicators share."""
+"""A request that all communicators use."""
 
 import threading
 from collections.abc import Iterator
@@ -7,12 +7,13 @@ from sarlite.comm.protocol import Request
 
 
 class Staged(Request):
-    """The request of work in several steps, each of which is started when the step before is done.
+    """Request of work in several steps, where a step starts when the step before it is done.
 
     Parameters
     ----------
     steps : generator of requests
-        The first step is started here, the others by whoever waits or tests. `wait` raises what the generator raises.
+        Each item is the request of one step. The constructor starts the first step; `wait` and `test` start the others.
+        `wait` raises an exception of the generator.
     """
 
     def __init__(self, steps: Iterator[Request]) -> None:
@@ -29,7 +30,7 @@ class Staged(Request):
 
     def test(self) -> bool:
         if not self._turn.acquire(blocking=False):
-            return False  # another thread is at it
+            return False  # another thread advances the steps
         try:
             while self._request is not None and self._request.test():
                 self._advance()

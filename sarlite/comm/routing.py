@@ -1,4 +1,4 @@
-"""Rows that go to the ranks which they concern, and answers that come back."""
+"""Rows that are sent to different ranks, and answers that come back for each row."""
 
 from collections.abc import Callable
 
@@ -9,29 +9,46 @@ from sarlite.types import Array
 
 
 def send(comm: Communicator, rank: Array, rows: Array) -> Array:
-    """Return the rows that all ranks sent here, by sender: this rank's row i goes to rank[i]. Collective."""
+    """Send row i to rank rank[i], and return the rows that this rank received, ordered by sender. Collective.
+
+    Parameters
+    ----------
+    rank : (n,) int
+    rows : (n, ...) array
+
+    Examples
+    --------
+    >>> from sarlite.comm import threads
+    >>> threads.run(2, lambda comm: send(comm, np.array([1, 0]), np.array([10, 20]) + comm.rank).tolist())
+    [[20, 21], [10, 11]]
+    """
     return np.concatenate(_sent(comm, rank, rows)[1])
 
 
 def ask(comm: Communicator, rank: Array, questions: Array, answer: Callable[[Array], Array]) -> Array:
-    """Return the answer of rank[i] to this rank's row i of questions. Collective.
+    """Send question i to rank rank[i], and return the answers in the order of the questions. Collective.
 
     Parameters
     ----------
     rank : (n,) int
     questions : (n, ...) array
-    answer : callable
-        Of the questions of one rank: an array of as many rows, of one dtype and width on every rank.
+    answer : callable (questions) -> array
+        Answers the questions that this rank received from one rank, with a row for each question. The dtype and the
+        shape of a row are the same on every rank.
+
+    Returns
+    -------
+    (n, ...) array
     """
     order, asked = _sent(comm, rank, questions)
-    told = np.concatenate(comm.alltoall([np.ascontiguousarray(answer(part)) for part in asked]))
-    found = np.empty_like(told)
-    found[order] = told
-    return found
+    received = np.concatenate(comm.alltoall([np.ascontiguousarray(answer(part)) for part in asked]))
+    answers = np.empty_like(received)
+    answers[order] = received
+    return answers
 
 
 def _sent(comm, rank, rows):
-    """Return the order for sending this rank's rows, and the rows received from each rank. Collective."""
+    """Send row i to rank[i]; return the order of sending, (n,), and the rows received from each rank. Collective."""
     order = np.argsort(rank, kind="stable")
     ends = np.searchsorted(rank[order], np.arange(1, comm.size))
-    return order, comm.alltoall([np.ascontiguousarray(own) for own in np.split(rows[order], ends)])
+    return order, comm.alltoall([np.ascontiguousarray(part) for part in np.split(rows[order], ends)])

@@ -1,8 +1,9 @@
-"""N ranks as threads of one process: for tests, and for embedding without MPI.
+"""N ranks as threads of one process, for tests and for programs without MPI.
 
-A message is copied once, from array to array: a send or a receive waits in its mailbox until its partner of the same
-(context, source, destination, tag) comes, and the side that comes makes the copy. A wait that can never end, because a
-rank failed or returned, raises PeerError. """
+A message is copied once, from array to array. A send or a receive waits in a mailbox for its partner, which has the
+same (context, source, destination, tag). The side that arrives second copies. A wait that can never end, because a rank
+failed or returned, raises a PeerError.
+"""
 
 import contextvars
 import pickle
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -32,11 +33,11 @@ from sarlite.errors import PeerError, SarliteError, ShapeError
 from sarlite.types import Array, T
 
 INTERRUPTED_SECONDS = 5.0
-"""How long an interrupted `run` waits for ranks that compute and cannot be woken."""
+"""Time in seconds that an interrupted `run` waits for ranks that compute and cannot be woken."""
 
 
 class _Woken(PeerError):
-    """Raised on a rank that waits when another rank fails; it is never the cause of the failure."""
+    """Error of a rank that waited when another rank failed. It is never the cause of a failure."""
 
 
 class _World:
@@ -46,12 +47,13 @@ class _World:
         self.size = size
         self.lock = threading.Lock()
         self.conditions = [threading.Condition(self.lock) for _ in range(size)]
-        self.mailboxes = {}  # (context, source, destination, tag) -> ends without a partner, all of one side
+        self.mailboxes = {}  # (context, source, destination, tag) -> sends without receives, or receives without sends
         self.meetings = {}  # (context, number) -> {rank: value} of a collective call
-        self.left = set()  # ranks whose function returned
+        self.returned = set()  # ranks whose function returned
         self.failure = None
 
     def wake(self, *ranks):
+        """Wake the waiting threads of these ranks, by default of all ranks. The caller holds the lock."""
         for rank in ranks or range(self.size):
             self.conditions[rank].notify_all()
 
@@ -62,19 +64,22 @@ class _World:
 
     def leave(self, rank):
         with self.lock:
-            self.left.add(rank)
+            self.returned.add(rank)
             self.wake()
 
     def check(self, rank=None, peers=()):
-        """Raise if a rank has failed, or if a peer that `rank` waits for has returned. The caller holds the lock."""
+        """Raise a PeerError if a rank has failed, or if one of `peers`, which `rank` waits for, has returned.
+
+        The caller holds the lock.
+        """
         if self.failure is not None:
             raise _Woken(self.failure)
-        gone = self.left.intersection(peers)
+        gone = self.returned.intersection(peers)
         if gone:
             raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
 
     def take_back(self, end):
-        """Remove an end without a partner from its mailbox. The caller holds the lock."""
+        """Remove a send or a receive without a partner from its mailbox. The caller holds the lock."""
         box = self.mailboxes.get(end.key, ())
         if end in box:
             box.remove(end)
@@ -83,9 +88,10 @@ class _World:
 
 
 class _Request(Request):
-    """A request of `rank`, which is over once `done()`, or raises where a rank fails or one of `missing()` returns.
+    """Base class of requests, which wait until `done()` is True.
 
-    Its ranks are numbered as in the world. Both functions are called with the world's lock held.
+    A subclass defines `done()` and `missing()`, the ranks that it waits for; both are called with the world's lock
+    held. `wait` raises a PeerError if a rank has failed or a missing rank has returned.
     """
 
     def wait(self):
@@ -102,14 +108,14 @@ class _Request(Request):
 
 
 class _End(_Request):
-    """The request of one side of a message."""
+    """Request of one side of a message: a send or a receive."""
 
     def __init__(self, comm, data, peer, tag, sends):
         self.world, self.open = comm._world, comm._open
         self.rank, self.peer = comm.rank, peer
         self.data, self.tag, self.sends = data, tag, sends
         self.key = (comm._context, *((self.rank, self.peer) if sends else (self.peer, self.rank)), tag)
-        self.met, self.sizes, self.cancelled = False, None, False  # the sizes of both sides, once the copy is made
+        self.met, self.sizes, self.cancelled = False, None, False  # sizes: bytes of both sides, once copied
         self.open.add(self)
 
     def done(self):
@@ -132,17 +138,17 @@ class _End(_Request):
                 self.world.take_back(self)
                 return
         with suppress(ShapeError, PeerError):
-            self.wait()  # not for the other side: both arrays are here
+            self.wait()  # short, because both arrays are present and the partner copies
 
     def end(self):
-        """Let go of the array, with the lock held, and wake who waits."""
+        """Release the array and wake the waiting thread. The caller holds the lock."""
         self.data = None
         self.open.discard(self)
         self.world.wake(self.rank)
 
 
 def _copy(send, receive):
-    """Make the one copy of a message, without holding the lock."""
+    """Copy a message from the send's array to the receive's array. The caller does not hold the lock."""
     sizes = send.data.size, receive.data.size
     if sizes[0] == sizes[1]:
         np.copyto(receive.data, send.data)
@@ -153,7 +159,7 @@ def _copy(send, receive):
 
 
 class _Meeting(_Request):
-    """The request of a collective call, at which every rank leaves a value for all."""
+    """Request of a collective call, to which every rank contributes a value that all ranks get."""
 
     def __init__(self, world, rank, key, call, value):
         self.world, self.rank = world, rank
@@ -172,14 +178,17 @@ class _Meeting(_Request):
         return set(range(self.world.size)) - self.here.keys()
 
     def result(self, error=None):
-        """Every rank's value, once all are here. Raises `error`, or ShapeError unless all ranks made the same call."""
+        """Return the values of all ranks, in rank order. The request must be done.
+
+        Raise `error` if there is one, or a ShapeError unless all ranks made the same call.
+        """
         calls, values = zip(*(self.here[rank] for rank in range(self.world.size)))
         check_calls(calls, error)
         return list(values)
 
 
 class ThreadCommunicator(Communicator):
-    """One rank of `run`; see `sarlite.comm.Communicator` for the contract of the methods.
+    """Communicator of one rank of `run`; `sarlite.comm.Communicator` documents the methods.
 
     A reduction adds in rank order, so its result is the same in every run and on every rank.
     """
@@ -207,28 +216,30 @@ class ThreadCommunicator(Communicator):
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
         call, error = described(alltoall_call, arrays, self.size)
-        found = [theirs[self.rank].copy() for theirs in self._meet(call, arrays, error)]
+        received = [sent[self.rank].copy() for sent in self._meet(call, arrays, error)]
         self._meet("alltoall's second half", None)
-        return found
+        return received
 
     def start_broadcast(self, array: Array, root: int) -> Staged:
         return Staged(self._broadcast(array, root, *described(broadcast_call, array, root, self.rank, self.size)))
 
     def _broadcast(self, array, root, call, error):
-        keys = self._next_key(), self._next_key()  # here, since others may meet before this goes on
-        sent = array if self.rank == root else None  # slow ranks would keep the other ranks' arrays alive
+        """Yield the two steps of a broadcast: all ranks have the root's array, and all ranks have copied it."""
+        keys = self._next_key(), self._next_key()  # both now: other collective calls may start between the steps
+        sent = array if self.rank == root else None  # other ranks' arrays are not needed and would be kept alive
         yield (first := self._arrive(keys[0], call, sent))
         arrays = first.result(error)
         if self.rank != root:
             np.copyto(as_bytes(array), as_bytes(arrays[root]))
-        del arrays, first  # the root's array is its own again once it goes on
+        del arrays, first  # drop the references to the root's array, which the root may free after the second step
         yield self._arrive(keys[1], "broadcast's second half", None)
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Staged:
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call, error):
-        keys = self._next_key(), self._next_key()  # here, since others may meet before this goes on
+        """Yield the two steps of an allreduce: all ranks have all arrays, and all ranks have all reduced slices."""
+        keys = self._next_key(), self._next_key()  # both now: other collective calls may start between the steps
         yield (first := self._arrive(keys[0], call, array))
         arrays = first.result(error)
         start, stop = (array.size * r // self.size for r in (self.rank, self.rank + 1))
@@ -241,9 +252,9 @@ class ThreadCommunicator(Communicator):
     def allgather(self, value: T) -> list[T]:
         return [pickle.loads(item) for item in self._meet("allgather", pickle.dumps(value))]
 
-    def bcast(self, value: object, root: int = 0) -> Any:
+    def bcast(self, value: T | None, root: int = 0) -> T:
         data = self._meet(f"bcast from {root}", pickle.dumps(value) if self.rank == root else None)[root]
-        return value if self.rank == root else pickle.loads(data)
+        return cast(T, value) if self.rank == root else pickle.loads(data)
 
     def barrier(self) -> None:
         self._meet("barrier", None)
@@ -258,7 +269,7 @@ class ThreadCommunicator(Communicator):
         raise PeerError(str(reason))
 
     def _post(self, data, peer, tag, sends):
-        """Bring a new end together with the longest waiting one of the other side, or leave it in the mailbox."""
+        """Start a send or a receive: copy if its partner waits in the mailbox, else put it into the mailbox."""
         if not 0 <= peer < self.size:
             raise ValueError(f"rank {peer} is not one of {self.size}")
         world = self._world
@@ -284,7 +295,7 @@ class ThreadCommunicator(Communicator):
         return _Meeting(self._world, self.rank, key, call, value)
 
     def _meet(self, call, value, error=None):
-        """Return every rank's value once all have come to the same call."""
+        """Make a collective call and wait for it; return the values of all ranks, in rank order."""
         meeting = self._arrive(self._next_key(), call, value)
         meeting.wait()
         return meeting.result(error)
@@ -313,41 +324,48 @@ def _run_rank(world, rank, n_threads, future, function, args, kwargs):
 
 
 def _raise_first(errors):
-    """Raise the lowest rank's exception that is a cause, else the lowest rank's; nothing without any."""
-    found = [(rank, error) for rank, error in enumerate(errors) if error is not None]
-    causes = [item for item in found if not _is_consequence(item[1])]
-    for rank, error in causes or found:
+    """Raise the exception of the lowest rank whose failure is not a consequence of another rank's failure, if any."""
+    failures = [(rank, error) for rank, error in enumerate(errors) if error is not None]
+    causes = [failure for failure in failures if not _is_consequence(failure[1])]
+    for rank, error in causes or failures:
         if hasattr(error, "add_note"):
             error.add_note(f"raised by rank {rank} of {len(errors)}")
         raise error
 
 
 def run(n_ranks: int, function: Callable[..., T], *args: object, **kwargs: object) -> list[T]:
-    """Run `function(comm, *args, **kwargs)` as every rank of a group of threads.
+    """Call `function(comm, *args, **kwargs)` on each of `n_ranks` ranks, which are threads of this process.
 
     Parameters
     ----------
     n_ranks : int
-    function : callable
-        Given the rank's communicator, then the arguments, which all ranks share.
+        Number of ranks, at least 1.
+    function : callable (comm, *args, **kwargs) -> result
+        Gets the rank's communicator, and then the arguments, which all ranks share.
 
     Returns
     -------
     list
-        Every rank's result, in rank order.
+        The results in rank order.
 
     Raises
     ------
     Exception
-        What the lowest failing rank raised, with its own traceback and causes. The other ranks get PeerError where
+        The exception of the lowest failing rank, with its traceback and causes. The other ranks get a PeerError when
         they communicate next.
     KeyboardInterrupt
-        At once; ranks that compute end when they communicate next.
+        Raised at once. Ranks that compute end when they communicate next.
 
     Notes
     -----
-    A rank must join its own threads before it returns: whoever waits for a rank that has returned gets PeerError.
-    Each rank's kernels use as many threads as the caller's (`kernels.set_threads`).
+    A rank must join its own threads before it returns: a rank that waits for a rank that has returned gets a PeerError.
+    The kernels of each rank use as many threads as the caller's kernels (`kernels.set_threads`).
+
+    Examples
+    --------
+    >>> from sarlite.comm import threads
+    >>> threads.run(3, lambda comm: comm.allgather(comm.rank ** 2))
+    [[0, 1, 4], [0, 1, 4], [0, 1, 4]]
     """
     if n_ranks < 1:
         raise SarliteError(f"n_ranks is {n_ranks}, less than 1")
@@ -365,7 +383,7 @@ def run(n_ranks: int, function: Callable[..., T], *args: object, **kwargs: objec
     try:
         for thread in threads:
             thread.start()
-        wait(futures)  # Thread.join, once interrupted, takes a running thread for ended in Python 3.11
+        wait(futures)  # not Thread.join, which in Python 3.11 treats a running thread as ended after an interrupt
     except BaseException as error:
         world.fail(f"interrupted: {type(error).__name__}")
         wait(futures, INTERRUPTED_SECONDS)

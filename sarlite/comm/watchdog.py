@@ -1,7 +1,8 @@
-"""The watchdog: a thread that finds a stall, and through which ranks agree that all of them have finished.
+"""The watchdog: a thread that detects stalls, and that agrees with the other ranks' watchdogs when all have finished.
 
-Each round gathers one row of numbers from every rank's watchdog over a communicator of its own, with a non-blocking
-collective and naps in between: it neither spins nor waits inside MPI, and it costs one small message per round.
+In each round the watchdogs of all ranks gather one row of numbers from each rank, by a non-blocking collective on a
+channel of their own, and sleep in between. So a watchdog neither spins nor waits inside MPI, and costs one small
+message in each round.
 """
 
 import os
@@ -15,19 +16,19 @@ import numpy as np
 from sarlite.comm.interrupt import Interrupts
 from sarlite.errors import SIGNALS, Interrupted
 
-WORKING, DONE, REFUSED, EXITED = range(4)
-PROGRESS, STATE, DIGEST, STALLED_MS = range(4)  # the columns of a row
+WORKING, DONE, REFUSED, EXITED = range(4)  # states of a rank
+PROGRESS, STATE, DIGEST, STALLED_MS = range(4)  # columns of a row
 ARRIVED_NAP_SECONDS = 0.005
 ANSWER_SECONDS = 5.0
-"""How much longer a watchdog waits for another rank's watchdog than for a stall, which all ranks tell together."""
+"""Additional time in seconds, beyond a stall's, that a watchdog waits for the answer of another rank's watchdog."""
 MET_SECONDS, ALONE_MET_SECONDS = 1.0, 5.0
-"""How long the main thread may take to meet a signal: in a rank, whose peers wait, and in a process alone."""
+"""Time in seconds that the main thread may take to handle a signal: with several ranks, and with one rank."""
 
 
 class Alarm:
-    """Sleep that a signal or another thread can end.
+    """Interruptible sleep: a signal or another thread can end it.
 
-    Python's C-level signal handler writes to the pipe, so a signal is seen even while the main thread is in C.
+    Python's C-level signal handler writes to a pipe, so a signal ends the sleep even while the main thread is in C.
     """
 
     def __init__(self):
@@ -37,14 +38,15 @@ class Alarm:
         self._poll.register(self._read, select.POLLIN)
 
     def listen(self):
-        """Let signals that have a Python handler end naps; return what to give to signal.set_wakeup_fd afterwards."""
+        """Let signals that have a Python handler end `nap`; return the earlier file descriptor of set_wakeup_fd."""
         return signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
 
     def ring(self):
+        """End the sleep of the thread that is in `nap`."""
         os.write(self._write, b"\0")
 
     def nap(self, seconds):
-        """Sleep; return the signals among `SIGNALS` that came."""
+        """Sleep for at most `seconds`; return the set of signals among `SIGNALS` that arrived."""
         if not self._poll.poll(1000 * seconds):
             return set()
         return set(os.read(self._read, 4096)) & {*SIGNALS}
@@ -55,16 +57,29 @@ class Alarm:
 
 
 class Watchdog:
-    """Watches one rank, together with the other ranks' watchdogs where MPI allows it.
+    """Thread that watches one rank, together with the watchdogs of the other ranks if MPI supports threads.
 
-    `ends_stall` tells whether a stall ends the process; one rank alone may just be slow.
+    Parameters
+    ----------
+    comm : Communicator
+    stall_seconds : float
+        Time without progress that counts as a stall.
+    ending : Ending
+        Ends the ranks and prints the reason.
+    ends_stall : bool
+        True if a stall ends the process; False if it is only reported.
+
+    Attributes
+    ----------
+    alarm : Alarm
+    interrupts : Interrupts
     """
 
     def __init__(self, comm, stall_seconds, ending, ends_stall):
         self._ends_stall = ends_stall
         self._size, self._stall_seconds, self._ending = comm.size, stall_seconds, ending
         self._interval = min(1.0, max(0.02, stall_seconds / 10))
-        self._ticks = self._seen = self._seen_own = 0
+        self._ticks = self._seen_total = self._seen_ticks = 0
         self._moved = time.monotonic()
         self._state, self._final, self._settled = (WORKING, 0), None, threading.Event()
         exchanges = comm.size > 1 and hasattr(comm, "_start_allgather")
@@ -80,7 +95,7 @@ class Watchdog:
         self._thread.start()
 
     def tick(self):
-        """Report progress of this rank: once per epoch, fetched block or similar step. Any thread may call it."""
+        """Report progress of this rank, for example once for each epoch or fetched block. Any thread may call it."""
         self._ticks += 1
 
     def finish(self, state, digest, seconds):
@@ -88,15 +103,17 @@ class Watchdog:
 
         Parameters
         ----------
-        state, digest : int
-            How this rank has finished, and a number that tells the reason from other reasons.
+        state : int
+            `DONE`, `REFUSED` or `EXITED`.
+        digest : int
+            Number that identifies the error of this rank.
         seconds : float or None
-            How long to wait for the other ranks; None is for ever, or until a stall is found.
+            Time to wait for the other ranks; None for no limit except a stall.
 
         Returns
         -------
         (size, 4) int64 array or None
-            Every rank's last row, the same on every rank; None when some rank went on working.
+            Last row of each rank, the same on every rank; None if a rank did not finish in time.
         """
         self._state = (state, digest)
         self.alarm.ring()
@@ -121,11 +138,12 @@ class Watchdog:
             self._ending.end(error, "the watchdog failed:\n")
 
     def _row(self):
+        """Return the current row of this rank, (4,) int64."""
         self._mine[:] = self._ticks + self._state[0], *self._state, int(1000 * (time.monotonic() - self._moved))
         return self._mine
 
     def _gather(self, seconds=None):
-        """Return every rank's row, or None if the rows have not arrived within `seconds`."""
+        """Return the rows of all ranks, (size, 4); or None if they have not arrived within `seconds`."""
         rows, end = self._rows, time.monotonic() + (seconds or float("inf"))
         request = self._channel._start_allgather(self._row(), rows)
         while not request.test():
@@ -137,37 +155,40 @@ class Watchdog:
         return rows
 
     def _nap(self):
+        """Sleep; end all ranks if a signal arrived and the main thread does not handle it in time."""
         signals = self.alarm.nap(self._interval if self._state[0] == WORKING else ARRIVED_NAP_SECONDS)
         if signals and not self.interrupts.met(self._patience):
             self._ending.end(str(Interrupted(min(signals))))  # the main thread would end all ranks, but is stuck in C
 
     def _has_stalled(self, seconds):
-        """Return True if this rank's own counter has not changed for `seconds`."""
-        if self._ticks != self._seen_own:
-            self._seen_own, self._moved = self._ticks, time.monotonic()
+        """Return True if this rank has reported no progress for `seconds`."""
+        if self._ticks != self._seen_ticks:
+            self._seen_ticks, self._moved = self._ticks, time.monotonic()
         return time.monotonic() - self._moved > seconds
 
     def _watch_alone(self):
+        """Watch this rank's progress until it has finished, without the other ranks."""
         while self._state[0] == WORKING:
             self._nap()
             if self._state[0] == WORKING and self._has_stalled(self._stall_seconds):
-                self._tell_stall()
+                self._report_stall()
                 self._moved = time.monotonic()
 
     def _watch_together(self):
+        """Exchange rows with the other ranks until all ranks have finished."""
         rows = self._gather()
         while (rows[:, STATE] == WORKING).any():  # ends in the same round on every rank
             total = rows[:, PROGRESS].sum()
-            if total != self._seen:
-                self._seen, self._moved = total, time.monotonic()
+            if total != self._seen_total:
+                self._seen_total, self._moved = total, time.monotonic()
             elif rows[:, STALLED_MS].max() > 1000 * self._stall_seconds:
-                self._tell_stall()
+                self._report_stall()
             self._nap()
             rows = self._gather()
         self._final = rows
         self._settled.set()
 
-    def _tell_stall(self):
+    def _report_stall(self):
         text = f"no progress for {self._stall_seconds:g} s"
         if self._ends_stall:
             self._ending.end_together(text, "ended because no rank makes progress")

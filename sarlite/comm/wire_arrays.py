@@ -1,4 +1,7 @@
-"""Arrays as the bytes that travel, the reductions, and the words of a call, which must be the same on every rank."""
+"""Arrays as bytes, checks of the arguments of collective calls, and hashes of values to compare them between ranks.
+
+A check returns a description of the call, a text that must be the same on every rank.
+"""
 
 import hashlib
 
@@ -10,23 +13,28 @@ REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def as_bytes(array, writable=False):
-    """View a C-contiguous array of any shape, zero rows included, as flat bytes.
+    """Return a C-contiguous array as a flat array of bytes, which shares the memory.
 
     Parameters
     ----------
     array : ndarray
-        Borrowed.
+        Any shape and dtype without Python objects.
     writable : bool
-        Whether the bytes will be written.
+        True if the bytes will be written to.
 
     Returns
     -------
-    ndarray of uint8
+    (n_bytes,) uint8
 
     Raises
     ------
     ShapeError
-        The array is not contiguous, holds Python objects, or is read-only and must be written.
+        The array is not C-contiguous or holds Python objects; or it is read-only, and `writable` is True.
+
+    Examples
+    --------
+    >>> as_bytes(np.zeros((2, 3), np.float32)).shape
+    (24,)
     """
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
         raise ShapeError(f"only arrays of plain numbers travel, not {getattr(array, 'dtype', type(array).__name__)}")
@@ -38,9 +46,12 @@ def as_bytes(array, writable=False):
 
 
 def reduction_call(array, op):
-    """Check the arguments of an allreduce; return its description, which must be equal on all ranks.
+    """Check the arguments of an allreduce, and return the description of the call.
 
-    Raise a ShapeError if the arguments are not valid.
+    Raises
+    ------
+    ShapeError
+        The arguments are not valid.
     """
     as_bytes(array, writable=True)
     if op not in REDUCTIONS:
@@ -49,7 +60,7 @@ def reduction_call(array, op):
 
 
 def broadcast_call(array, root, rank, size):
-    """Check the arguments of a broadcast; return its description, which must be equal on all ranks."""
+    """Check the arguments of a broadcast, as `reduction_call` does, and return the description of the call."""
     if not 0 <= root < size:
         raise ShapeError(f"root {root} is not one of {size} ranks")
     as_bytes(array, writable=rank != root)
@@ -57,7 +68,7 @@ def broadcast_call(array, root, rank, size):
 
 
 def alltoall_call(arrays, size):
-    """Check the arguments of an alltoall; return its description, which must be equal on all ranks."""
+    """Check the arguments of an alltoall, as `reduction_call` does, and return the description of the call."""
     if len(arrays) != size:
         raise ShapeError(f"{len(arrays)} arrays are not one for each of {size} ranks")
     for array in arrays:
@@ -71,7 +82,7 @@ def alltoall_call(arrays, size):
 
 
 def described(describe, *args):
-    """Return `describe(*args)` and None, or words of the ShapeError that it raises, and the error."""
+    """Return (description, error) of the check describe(*args): the error is None, or the ShapeError of the check."""
     try:
         return describe(*args), None
     except ShapeError as error:
@@ -79,7 +90,7 @@ def described(describe, *args):
 
 
 def check_calls(calls, error=None):
-    """Raise on every rank, `error` where there is one, unless all ranks make the same call."""
+    """Raise a ShapeError unless `calls`, the descriptions of all ranks, are equal; raise `error` if there is one."""
     if error is not None:
         raise error
     for rank, call in enumerate(calls):
@@ -88,7 +99,7 @@ def check_calls(calls, error=None):
 
 
 def check_received(n_bytes, expected, peer, tag):
-    """Raise ShapeError unless a message has the size of the buffer that was posted for it."""
+    """Raise a ShapeError unless a message has as many bytes as expected, which is the size of the receiver's buffer."""
     if n_bytes != expected:
         raise ShapeError(f"rank {peer} sent {n_bytes} bytes with tag {tag} where {expected} were expected")
 
@@ -96,19 +107,19 @@ def check_received(n_bytes, expected, peer, tag):
 def digest(value):
     """Return a 16-byte hash of a value, to compare values between ranks.
 
-    Arrays, bytes, and tuples, lists and dicts of them are hashed by value; of other objects the `repr` is hashed.
+    Arrays and bytes, and tuples, lists and dicts of them, are hashed by value. For other objects the `repr` is hashed.
     """
-    found = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        found.update(f"array {value.dtype} {value.shape}".encode())
-        found.update(as_bytes(np.ascontiguousarray(value)))
+        hasher.update(f"array {value.dtype} {value.shape}".encode())
+        hasher.update(as_bytes(np.ascontiguousarray(value)))
     elif isinstance(value, bytes | bytearray | memoryview):
-        found.update(b"bytes")
-        found.update(value)
+        hasher.update(b"bytes")
+        hasher.update(value)
     elif isinstance(value, list | tuple):
-        found.update(f"sequence of {len(value)}".encode() + b"".join(map(digest, value)))
+        hasher.update(f"sequence of {len(value)}".encode() + b"".join(map(digest, value)))
     elif isinstance(value, dict):
-        found.update(b"dict" + b"".join(sorted(digest(item) for item in value.items())))
+        hasher.update(b"dict" + b"".join(sorted(digest(item) for item in value.items())))
     else:
-        found.update(f"{type(value).__name__} {value!r}".encode())
-    return found.digest()
+        hasher.update(f"{type(value).__name__} {value!r}".encode())
+    return hasher.digest()

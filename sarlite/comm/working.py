@@ -1,4 +1,4 @@
-"""Progress of work without countable steps: processor time that is not spent waiting for other ranks."""
+"""Progress reports for work without steps to count: processor time that is not spent waiting for other ranks."""
 
 import contextlib
 import os
@@ -17,27 +17,28 @@ _PYTHON, _PACKAGES = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "
 
 @contextlib.contextmanager
 def working(tick: Callable[[], object], interval: float = INTERVAL_SECONDS) -> Iterator[None]:
-    """Call `tick` as long as this thread, or a child of the process, computes.
+    """Return a context inside which `tick` is called as long as this thread, or a child process, computes.
 
-    Reading, dividing and partitioning have no steps to count, and one rank may do them for an hour while the others
-    wait.
+    Use it for reading, dividing and partitioning, which have no steps to count. One rank may take an hour for them,
+    while the other ranks wait.
 
     Parameters
     ----------
-    tick : callable
-        A watchdog's.
+    tick : callable () -> object
+        Reports progress; usually `Watchdog.tick`.
     interval : float
-        Seconds between two looks.
+        Time in seconds between two checks.
 
     Notes
     -----
-    A thread looks whether this thread has taken processor time since its last look. A thread that is blocked takes
-    none. MPI takes processor time while it waits, so nothing counts while this thread is in a function of
-    `sarlite.comm`. Children are seen on Linux alone. """
-    over, meter = threading.Event(), _Meter(threading.get_ident())
+    A second thread checks whether this thread has used processor time since the last check. A blocked thread uses none.
+    MPI uses processor time while it waits, so time in functions of `sarlite.comm` does not count. Child processes are
+    seen on Linux only.
+    """
+    ended, meter = threading.Event(), _Meter(threading.get_ident())
 
     def watch():
-        while not over.wait(interval):
+        while not ended.wait(interval):
             if meter.has_moved():
                 tick()
 
@@ -46,37 +47,39 @@ def working(tick: Callable[[], object], interval: float = INTERVAL_SECONDS) -> I
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         thread.join()
 
 
 class _Meter:
-    """The processor time of one thread and of the process's children."""
+    """Processor time of one thread, given by its ident, and of the process's children."""
 
     def __init__(self, ident):
-        clock = getattr(time, "pthread_getcpuclockid", None)  # without it, as on macOS, the whole process's
+        clock = getattr(time, "pthread_getcpuclockid", None)  # not on macOS, where the process's clock is used
         self._ident, self._clock = ident, clock(ident) if clock else time.CLOCK_PROCESS_CPUTIME_ID
-        self._own, self._children = time.clock_gettime(self._clock), _children_seconds()
+        self._thread_seconds, self._children = time.clock_gettime(self._clock), _children_seconds()
 
     def has_moved(self):
-        own, children = time.clock_gettime(self._clock), _children_seconds()
-        moved = own - self._own > _LEAST_SECONDS or children > self._children
-        self._own, self._children = own, children
+        """Return True if processor time was used since the last call, and the thread does not wait for other ranks."""
+        thread_seconds, children = time.clock_gettime(self._clock), _children_seconds()
+        moved = thread_seconds - self._thread_seconds > _LEAST_SECONDS or children > self._children
+        self._thread_seconds, self._children = thread_seconds, children
         return moved and not self._waits()
 
     def _waits(self):
+        """Return True if the thread is in a function of `sarlite.comm`, or has ended."""
         frame = sys._current_frames().get(self._ident)
-        while frame is not None and _of_python(frame.f_code.co_filename):  # contextlib, threading
+        while frame is not None and _is_standard_library(frame.f_code.co_filename):  # such as contextlib, threading
             frame = frame.f_back
         return frame is None or frame.f_code.co_filename.startswith(_COMM)
 
 
-def _of_python(path):
+def _is_standard_library(path):
     return path.startswith(_PYTHON) and not path.startswith(_PACKAGES)
 
 
 def _children_seconds():
-    """Return the processor time of running child processes, in seconds."""
+    """Return the processor time that running child processes have used, in seconds."""
     total = 0
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -88,5 +91,5 @@ def _children_seconds():
 def _seconds(pid):
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:15]))  # its own, in user and system mode, and that of its ended children
+        return sum(map(int, fields[11:15]))  # user and system time of the process and of its ended children
     return 0

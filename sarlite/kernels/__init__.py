@@ -1,14 +1,15 @@
 """The native kernels with checked arguments. `native` is the only module that imports the compiled `sarlite._native`.
 
-Arrays are C-contiguous NumPy arrays. Values are float32 or float64, the same for all value arrays of a call; but rows
-that `spmm`, `edge_dot`, `attend` and `attend_backward` gather may be bfloat16 (`narrow`) where values are float32.
-`indptr` is int64. `indices`, `eid`, `label`, `arg` and `index` are int32 or int64, the same for all index arrays of a
-call. "Accumulates" means `out +=`, "overwrites" means `out =`. Outputs must not overlap inputs. A row slice of a CSR is
-`indptr[a : b + 1]` with the whole `indices`. The entries of `indices`, `rows` and `eid` are trusted: a check would cost
-a pass over the edges, and graphs check them once, when they are built. Every call releases the GIL.
+Arrays are C-contiguous NumPy arrays. Values are float32 or float64, the same dtype for all value arrays of a call. Rows
+that `spmm`, `edge_dot`, `attend` and `attend_backward` gather may also be bfloat16 (`narrow`) if the other values are
+float32. `indptr` is int64. `indices`, `eid`, `label`, `arg` and `index` are int32 or int64, the same dtype for all
+index arrays of a call. "Accumulates" means `out +=`, "overwrites" means `out =`. Outputs must not overlap inputs. A row
+slice of a CSR is `indptr[a : b + 1]` with all of `indices`. The values of `indices`, `rows` and `eid` are not checked,
+because a check would cost a pass over the edges; graphs check them once, when they are built. Every call releases the
+GIL.
 
-Every function raises ShapeError naming the argument when shape, dtype or memory layout is wrong. Where a docstring does
-not list the arguments, the checks at the head of the function do, a line each.
+Every function raises a ShapeError that names the argument if a shape, a dtype or a memory layout is wrong. If a
+docstring does not list the arguments, the checks at the start of the function do.
 """
 
 from sarlite.kernels.activation import (

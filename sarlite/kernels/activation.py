@@ -1,4 +1,4 @@
-"""Norm or bias, activation and dropout in one pass."""
+"""Batch norm or bias, activation and dropout, fused into one pass over memory."""
 
 from typing import NamedTuple
 
@@ -12,9 +12,12 @@ ACTIVATIONS = {"identity": 0, "relu": 1, "elu": 2}
 
 
 class Normal(NamedTuple):
-    """Batch norm's affine map of each column: ``(x - mean) * inv_std * gamma``.
+    """Affine map of each column in batch norm: ``(x - mean) * inv_std * gamma``.
 
-    mean and inv_std are (F,) float64, gamma is (F,) of x's dtype.
+    Attributes
+    ----------
+    mean, inv_std : (F,) float64
+    gamma : (F,), x's dtype
     """
 
     mean: np.ndarray
@@ -23,7 +26,17 @@ class Normal(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """Dropout: ids (n,) int64 of the rows, a 64-bit key, and the probability p of dropping."""
+    """Dropout mask; see `dropout`.
+
+    Attributes
+    ----------
+    ids : (n,) int64
+        Global ids of the rows.
+    key : int
+        64-bit key of the random numbers.
+    p : float
+        Probability of dropping a value, in [0, 1).
+    """
 
     ids: np.ndarray
     key: int
@@ -31,27 +44,41 @@ class Mask(NamedTuple):
 
 
 def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
-    """Overwrite ``out = f(y) * k``.
+    """Compute batch norm or bias, activation and dropout: overwrite ``out = f(y) * k``.
 
-    ``y = (x - mean) * inv_std * gamma + beta`` with a `normal`, else ``x + beta`` or x. k is `dropout`'s factor;
-    without a `mask` it is 1.
+    ``y = (x - mean) * inv_std * gamma + beta`` with a `normal`, ``y = x + beta`` with only a `beta`, else ``y = x``.
+    The dropout factor k is 0 or 1 / (1 - p), as in `dropout`; without a `mask` it is 1.
 
     Parameters
     ----------
     x : (n, F) float32 or float64
     out : (n, F), x's dtype
-        It may be x itself: each value is read before it is written.
+        It may be x itself, because each value is read before it is written.
     kind : {"identity", "relu", "elu"}
-        f. elu is y where y > 0, else ``alpha * (exp(y) - 1)``.
+        The activation f. "elu" is y where y > 0, else ``alpha * (exp(y) - 1)``.
     alpha : float
+        Parameter of "elu".
     normal : Normal, optional
+        Batch norm's map.
     beta : (F,), x's dtype
-        Needed with a `normal`.
+        Bias; needed with a `normal`.
     mask : Mask, optional
+        Dropout.
 
     Notes
     -----
-    O(n * F) time, no memory; one pass. Ioffe and Szegedy 2015; SAR sec. 3.4; fused as in DistGNN-MB sec. 3.3.
+    O(n * F) time in one pass, no memory.
+
+    References
+    ----------
+    Ioffe and Szegedy 2015; SAR sec. 3.4; fused as in DistGNN-MB sec. 3.3.
+
+    Examples
+    --------
+    >>> x = np.array([[-1.0, 2.0]])
+    >>> activate(x, x, kind="relu", beta=np.array([0.5, 0.5]))
+    >>> x
+    array([[0. , 2.5]])
     """
     n, n_feat = columns(x)
     activation = _activation(kind, alpha, normal, beta, mask, x.dtype, n, n_feat)
@@ -62,30 +89,34 @@ def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
 
 def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, x=None, out=None, means=None, dx=None,
                       sums=None):
-    """Overwrite the gradient of x, or the column sums that this gradient needs, or both; ``dy = g * k * f'(y)``.
+    """Compute gradients of `activate`: overwrite dx, the gradient of x, or `sums`, the gradients of beta and gamma.
 
-    ``sums[0] = sum_r dy`` and ``sums[1] = sum_r dy * xhat`` are the gradients of beta and gamma;
-    ``dx = gamma * inv_std * (dy - means[0] - xhat * means[1])``; without a `normal`, sums[1] is 0 and ``dx = dy``.
+    With ``dy = g * k * f'(y)`` and ``xhat = (x - mean) * inv_std``: ``sums[0] = sum_r dy`` is the gradient of beta,
+    ``sums[1] = sum_r dy * xhat`` is the gradient of gamma, and
+    ``dx = gamma * inv_std * (dy - means[0] - xhat * means[1])``. Without a `normal`, sums[1] is 0 and ``dx = dy``.
 
     Parameters
     ----------
     g : (n, F) float32 or float64
+        Gradient of the result of `activate`.
     kind, alpha, normal, beta, mask
-        As in `activate`. beta is read for "elu" alone, and so is gamma unless dx is asked for.
+        See `activate`. beta is only read for "elu", and gamma only for "elu" or dx.
     x : g's shape and dtype
         The input, needed with a `normal` and for "elu".
     out : g's shape and dtype
-        The result, needed for "relu": the mask is where the result is above 0, so no random numbers are drawn.
+        The result, needed for "relu". A value was not dropped if it is above 0, so no random numbers are drawn.
     means : (2, F) float64
-        For dx with a `normal`: the `sums` of all ranks, divided by the number of rows of all ranks; zeros where mean
-        and inv_std are constants. Without means dx is dy.
+        For dx with a `normal`: the `sums` over the rows of all ranks, divided by the number of these rows; zeros if
+        mean and inv_std are constants. Without means dx is dy.
     dx : g's shape and dtype, optional
-        It may be g itself.
+        Gradient of x; it may be g itself. None if it is not wanted.
     sums : (2, F) float64, optional
+        Sums over the rows of this rank. None if they are not wanted.
 
     Notes
     -----
-    O(n * F) time; one pass a call. With sums 16 * threads * F bytes; the result depends on the number of threads alone.
+    O(n * F) time, one pass for each call. With sums, 16 * threads * F bytes, and the result depends on the number of
+    threads.
     """
     n, n_feat = columns(g, "g")
     activation = _activation(kind, alpha, normal, beta, mask, g.dtype, n, n_feat, "elu")
@@ -106,9 +137,9 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
 
 
 def _activation(kind, alpha, normal, beta, mask, dtype, n, n_feat, with_beta=None):
-    """Check the arguments of both directions; return the fields of sar_activation.
+    """Check the arguments that both directions share; return the fields of the C struct sar_activation.
 
-    `with_beta`: the one kind that reads beta.
+    `with_beta` is the only kind that reads beta; None if all kinds do.
     """
     if kind not in ACTIVATIONS:
         raise ShapeError(f"kind must be one of {', '.join(ACTIVATIONS)}, got {kind!r}")

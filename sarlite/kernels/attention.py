@@ -1,4 +1,4 @@
-"""Fused attention (SAR Eq. 3, 3.3, 3.4)."""
+"""Kernels of fused attention (SAR Eq. 3, sec. 3.3 and 3.4)."""
 
 from typing import NamedTuple
 
@@ -24,11 +24,11 @@ from sarlite.kernels.native import (
 )
 
 WIDENED_ROWS = 4096
-"""Rows of a bfloat16 gradient that are made float32 at a time."""
+"""Number of rows of a bfloat16 gradient that are converted to float32 at a time."""
 
 
 class Dropout(NamedTuple):
-    """Dropout mask of attention coefficients, a function of (key, global edge id, head).
+    """Dropout mask of attention coefficients. It depends only on the key, on the edge's global id and on the head.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Dropout(NamedTuple):
 
 
 def forward_fields(indptr, indices, rows, z, src, dst, slope, dropout):
-    """Check what `attend` and `exact_attend` have in common; return the fields of sar_attention."""
+    """Check the arguments that `attend` and `exact_attend` share; return the fields of the C struct sar_attention."""
     n_dst, _ = check_csr(indptr, check("indices", indices))
     check_rows("dst", dst)
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
@@ -61,7 +61,7 @@ def forward_fields(indptr, indices, rows, z, src, dst, slope, dropout):
 
 
 def backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout):
-    """Check what both backward kernels have in common; return the fields of sar_attention, and the threads to use."""
+    """Check the arguments that both backward kernels share; return sar_attention's fields and the number of threads."""
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), names=("t_indptr", "t_indices"))
     csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
     fields = _fields(csr, z, src, n_src, ends, slope, dropout)
@@ -72,7 +72,7 @@ def backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout):
 
 
 def _fields(csr, z, src, n_src, at_dst, slope, dropout):
-    """Check the arguments that all four kernels share. `at_dst` holds an array with one row per destination."""
+    """Check the arguments that all four kernels share. `at_dst` is an array with one row for each destination."""
     check("z", z, dtype=ROWS, shape=(n_src, None, None))
     z_heads, n_feat = z.shape[1:]
     check("src", src, dtype=wide(z.dtype), shape=(len(z), None if z_heads == 1 else z_heads))
@@ -98,21 +98,20 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     indptr : (n_dst + 1,) int64
     indices : (n_edges,) int32 or int64
         The source j of each edge.
-    z : (n_src, H, D) or (n_src, 1, D), float32, float64, or uint16 as bfloat16, of which all others are float32
-        With one head all heads share it.
+    z : (n_src, H, D) or (n_src, 1, D), float32, float64, or uint16 as bfloat16
+        Source rows. A z of one head is shared by all heads. With bfloat16 the other arrays are float32.
     src, dst : (n_src, H), (n_out, H), z's dtype
-        Scores of the two ends.
+        Scores of the sources and of the destinations.
     m, l, acc : (n_out, H), (n_out, H), (n_out, H, D), z's dtype
-        Updated; they start at -inf, 0, 0.
+        Running maximum, sum of exponentials and weighted sum; updated. They start at -inf, 0, 0.
     slope : float
-        Negative slope of the leaky ReLU.
+        Slope of the leaky ReLU below zero.
     rows : (n_dst,), indices' dtype, optional
-        Row of the outputs of each row of the CSR, each at most once; default: the same row, and n_out is n_dst.
+        Row of the outputs for each row of the CSR, each at most once; by default row i for row i, with n_out = n_dst.
     dropout : Dropout, optional
         Drops coefficients after the softmax: in acc, not in l. Its dst_ids are (n_out,).
     accumulate : bool
-        Without it m, l and acc of the CSR's rows start at -inf, 0, 0 here, whatever they hold. Other rows stay as they
-        are.
+        If False, m, l and acc of the CSR's rows start at -inf, 0, 0, whatever they hold. Other rows do not change.
 
     Notes
     -----
@@ -127,16 +126,16 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
 
 
 def attend_finish(m, l, acc):  # noqa: E741
-    """Finish the online softmax: ``acc /= l`` and ``l = 1 / l``.
+    """Finish the online softmax of `attend`: ``acc /= l`` and ``l = 1 / l``.
 
-    Rows without edges, or with scores of -inf alone, get acc = l = m = 0.
+    Rows without edges, or whose scores are all -inf, get acc = l = m = 0.
 
     Parameters
     ----------
     m, l : (n_dst, H) float32 or float64
-        Updated. The softmax's weights are ``exp(s - m) * l`` from here on.
+        Updated. Afterwards an edge's softmax coefficient is ``exp(s - m) * l``.
     acc : (n_dst, H, D), m's dtype
-        Updated.
+        Updated to attention's output.
 
     Notes
     -----
@@ -149,17 +148,20 @@ def attend_finish(m, l, acc):  # noqa: E741
 
 
 def attend_ends(dst, m, scale, g, out):
-    """Return the values of each destination that `attend_backward` reads, side by side.
+    """Return the four numbers of each destination and head that `attend_backward` reads, (n_dst, H, 4).
 
-    These are dst, m, 1 / l and ``delta = sum_d g * out``.
+    They are dst, m, 1 / l and ``delta = sum_d g * out``, next to each other, so that an edge reads one cache line.
 
     Parameters
     ----------
-    dst, m, scale : (n_dst, H) float32 or float64
-        As given to `attend`, and as `attend_finish` leaves m and l.
-    g, out : (n_dst, H, D), dst's dtype; g also uint16 as bfloat16
-        Gradient of the finished output, and the output: acc as `attend_finish` leaves it. delta is of the gradient that
-        edges gather: of a gradient that is not rounded the scores' gradients would not cancel.
+    dst : (n_dst, H) float32 or float64
+        Scores of the destinations.
+    m, scale : (n_dst, H), dst's dtype
+        m and 1 / l, as `attend_finish` returns them in its arguments m and l.
+    g : (n_dst, H, D), dst's dtype, or uint16 as bfloat16
+        Gradient of the output, as edges gather it. With a more accurate g the gradients of the scores would not cancel.
+    out : (n_dst, H, D), dst's dtype
+        Attention's output.
 
     Returns
     -------
@@ -167,7 +169,7 @@ def attend_ends(dst, m, scale, g, out):
 
     Notes
     -----
-    O(n_dst * H * D) time. m and 1 / l are two numbers: in one, m + log l, the digits of l are lost beside a large m.
+    O(n_dst * H * D) time. The single number m + log l would replace m and 1 / l, but loses digits of l if m is large.
     """
     check("dst", dst, dtype=FLOATS, shape=(None, None))
     check("m", m, dtype=dst.dtype, shape=dst.shape)
@@ -187,10 +189,10 @@ def attend_ends(dst, m, scale, g, out):
 
 def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None,
                     accumulate=True):
-    """Add the gradients of finished attention over one block of edges, walking the transpose.
+    """Add the gradients of attention over one block of edges, which are given by source.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
-    ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. Where z has one
+    ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. If z has one
     head, all heads add to its gradient.
 
     Parameters
@@ -199,24 +201,28 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
     t_indices : (n_edges,) int32 or int64
         The destination i of each edge: a row of ends and g.
     z, src, slope, dropout
-        As given to `attend`.
+        The arguments of `attend`.
     ends : (n_dst, H, 4), z's dtype
-        What `attend_ends` returns.
-    g : (n_dst, H, D), z's dtype, bfloat16 too
-        Gradient of the finished output.
-    dz, dsrc, ddst : as z, src, and (n_dst, H), z's dtype
-        Accumulate. ddst is None where `sums` are given.
+        Result of `attend_ends`.
+    g : (n_dst, H, D), z's dtype, also bfloat16
+        Gradient of attention's output.
+    dz, dsrc, ddst : shapes of z and of src, and (n_dst, H), z's dtype
+        Gradients; accumulated. ddst is None if `sums` are given.
     accumulate : bool
-        Without it dz and dsrc are overwritten.
+        If False, dz and dsrc are overwritten.
     sums : (threads, n_dst, H) float64, optional
-        Accumulates each thread's part of ddst. The caller zeroes `sums` once for all blocks of a backward pass, and
-        ends with `attend_backward_finish`. By default this call does both.
+        Accumulates each thread's part of ddst over several blocks. The caller fills `sums` with zeros before the first
+        block, and calls `attend_backward_finish` after the last. By default this call does both.
 
     Notes
     -----
-    O(n_edges * H * D) time; without `sums` 8 * threads * n_dst * H bytes for them. The threads' parts are added in
-    thread order, so ddst is the same for the same number of threads. No more threads run than `sums` has parts. SAR
-    alg. 2 and sec. 3.3. """
+    O(n_edges * H * D) time; 8 * threads * n_dst * H bytes if `sums` are not given. The threads' parts are added in
+    thread order, so ddst is the same for the same number of threads. At most as many threads run as `sums` has parts.
+
+    References
+    ----------
+    SAR algorithm 2 and sec. 3.3.
+    """
     fields, n_threads = backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout)
     n_dst, n_heads = ends.shape[:2]
     check("dz", dz, dtype=src.dtype, shape=z.shape, out=True)
@@ -235,7 +241,7 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
 
 
 def attend_backward_finish(sums, ddst):
-    """Add ``ddst += sum_t sums[t]`` in the order of t: the end of `attend_backward` over all blocks.
+    """Add the threads' sums of `attend_backward` to the gradient: ``ddst += sum_t sums[t]``, in the order of t.
 
     Parameters
     ----------
@@ -253,7 +259,7 @@ def attend_backward_finish(sums, ddst):
 
 
 def row_dot(a, b, out):
-    """Overwrite ``out[i,h] = sum_d a[i,h,d] * b[i,h,d]``.
+    """Compute the dot product of rows over the last axis: overwrite ``out[i,h] = sum_d a[i,h,d] * b[i,h,d]``.
 
     Parameters
     ----------
@@ -262,7 +268,7 @@ def row_dot(a, b, out):
 
     Notes
     -----
-    O(n * H * D) time. With a = g and b = out it is the delta of `attend_ends`.
+    O(n * H * D) time. The delta of `attend_ends` is the result for a = g and b = out.
     """
     check_rows("a", a)
     check("b", b, dtype=a.dtype, shape=a.shape)

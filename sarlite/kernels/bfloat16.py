@@ -6,30 +6,35 @@ from sarlite.kernels.native import BFLOAT16, call, check, check_rows, row_width
 from sarlite.kernels.rows import Rows
 
 SOME = 4096
-"""Rows that are narrowed at a time where the result stands in x's memory."""
+"""Number of rows that are converted at a time if the result is written over x."""
 
 
 def narrow(x, scale=None, over=False):
-    """Return rows as bfloat16, rounded to nearest, ties to even; too large values become infinite, NaN stays NaN.
+    """Return rows of float32 as bfloat16: ``out[r] = bfloat16(scale[r] * x[r])``.
 
-    ``out[r] = bfloat16(scale[r] * x[r])``
+    Values are rounded to nearest, ties to even. Values that are too large become infinite, and NaN stays NaN.
 
     Parameters
     ----------
     x : (n, ...) float32 array, or Rows
     scale : (n,) float32, optional
-        Default 1. A product is a float32 first.
+        Factor of each row, by default 1. The product is computed in float32 and then rounded.
     over : bool
-        Write the result over x, which is lost: into the first half of its memory.
+        True to write the result over x, into the first half of x's memory. The values of x are then lost.
 
     Returns
     -------
     (n, ...) uint16
-        New, or with `over` a view of x's memory.
+        A new array, or with `over` a view of x's memory.
 
     Notes
     -----
     O(n * F) time.
+
+    Examples
+    --------
+    >>> widen(narrow(np.array([[1.0, 1 / 3]], np.float32)))
+    array([[1.        , 0.33398438]], dtype=float32)
     """
     if isinstance(x, Rows):
         x = x.array()
@@ -38,7 +43,7 @@ def narrow(x, scale=None, over=False):
     if not over:
         return _narrow(x, scale)
     out = x.reshape(-1).view(BFLOAT16)[: x.size].reshape(x.shape)
-    for a in range(0, len(x), SOME):  # what is written was read before: the rows below a / 2, or this piece
+    for a in range(0, len(x), SOME):  # each piece is written over rows of x that were converted before
         some = slice(a, a + SOME)
         out[some] = _narrow(x[some], None if scale is None else scale[some])
     return out
@@ -51,7 +56,7 @@ def _narrow(x, scale):
 
 
 def widen(x):
-    """Return bfloat16 rows as float32, without error; return rows of another dtype unchanged.
+    """Return bfloat16 rows as float32, which is exact; return rows of another dtype unchanged.
 
     Parameters
     ----------
@@ -59,7 +64,8 @@ def widen(x):
 
     Returns
     -------
-    (n, ...) float32, new; or `x`
+    (n, ...) float32
+        A new array; or `x` itself if it is not uint16.
     """
     if getattr(x, "dtype", None) != BFLOAT16:
         return x

@@ -9,11 +9,14 @@ import numpy as np
 from sarlite.errors import SarliteError
 from sarlite.kernels.native import ffi, lib
 
-_SET_HANDLER = 304  # the place of PyDataMem_SetHandler in NumPy's C interface, fixed since 1.22
+_SET_HANDLER = 304  # index of PyDataMem_SetHandler in the table of NumPy's C API, fixed since 1.22
 
 
 def _set_handler():
-    """Return NumPy's PyDataMem_SetHandler: capsule -> the capsule before, for this context (NEP 49)."""
+    """Return NumPy's function PyDataMem_SetHandler, which sets this context's allocator (NEP 49).
+
+    It takes a capsule of the new allocator and returns the capsule of the previous one.
+    """
     from_capsule = ctypes.pythonapi.PyCapsule_GetPointer
     from_capsule.restype, from_capsule.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     table = ctypes.cast(from_capsule(np._core.multiarray._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
@@ -21,9 +24,9 @@ def _set_handler():
 
 
 def _capsule(handler, end):
-    """NumPy's capsule of a handler. Arrays and contexts hold it.
+    """Return the capsule of an allocator, which arrays and contexts refer to.
 
-    After the last of them the C function `end` frees the handler.
+    When the last reference is gone, the C function `end` frees the allocator.
     """
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -31,38 +34,48 @@ def _capsule(handler, end):
     return make(address, _NAME, destructor)
 
 
-_NAME = b"mem_handler"  # NumPy's; a capsule borrows it
+_NAME = b"mem_handler"  # name of NumPy's capsules; a global, because a capsule does not copy its name
 _set = _set_handler()
-# What this context has entered: pairs of handlers, of the Buffers and the one before; the innermost last.
+# The Buffers that this context has entered, the innermost last: pairs (handler of the Buffers, previous handler).
 _entered: contextvars.ContextVar[tuple] = contextvars.ContextVar("entered", default=())
 
 
 def outside_buffers(function, *args, **options):
-    """Call a function without any active `Buffers`.
+    """Return function(*args, **options), called without any active `Buffers`.
 
-    It is meant for arrays that outlive a step and would leave gaps between the step's arrays.
+    Use it for arrays that outlive a training step. In the buffers they would leave gaps between the step's arrays.
     """
     return contextvars.Context().run(function, *args, **options)
 
 
 class Buffers:
-    """While entered, new arrays of this context start at a cache line, and large ones reuse the memory of freed ones::
+    """Context inside which new NumPy arrays reuse the memory of freed arrays.
 
-        buffers = Buffers()
-        with buffers:
-            ...                     # any NumPy code; arrays may outlive the block and the buffers
-
-    A training step makes arrays of the same sizes in every epoch. After the first epoch it takes no fresh memory, so
-    that the system has no pages to clear. Large arrays (256 KiB) stand in one range of addresses, each in the first
-    free place that is large enough.
+    A training step allocates arrays of the same sizes in every epoch. After the first epoch the step needs no new
+    memory from the system, which would have to clear the pages. Large arrays (256 KiB or more) are placed in one range
+    of addresses, each in the first free block that is large enough. All arrays start at a cache line.
 
     Notes
     -----
-    Local to the context (`contextvars`): a new thread starts outside, a copied context inside. Several threads may be
-    inside at once. Memory: the most that was in use at once and some gaps, kept until `trim` or the end of the object.
-    Arrays and contexts that outlive the object stay valid. The range is as long as the machine's memory, but only pages
-    that are touched take memory. Where the system refuses so many addresses (`ulimit -v`), large arrays are `malloc`'s.
-    Source: NumPy's NEP 49. MG-GCN, too, reuses its buffers across layers and passes.
+    The context is local to the current context of `contextvars`: a new thread starts outside, and a copied context
+    inside. Several threads may be inside at the same time. Memory: the largest amount that was in use at one time, and
+    some gaps, until `trim` is called or the object is freed. Arrays that outlive the object stay valid. The address
+    range is as long as the machine's memory, but only touched pages take memory. If the system refuses so many
+    addresses (`ulimit -v`), `malloc` provides large arrays.
+
+    References
+    ----------
+    NumPy Enhancement Proposal 49. MG-GCN also reuses its buffers for all layers and passes.
+
+    Examples
+    --------
+    >>> buffers = Buffers()
+    >>> for step in range(3):
+    ...     with buffers:
+    ...         x = np.zeros(1 << 20)
+    ...     del x
+    >>> buffers.n_fresh
+    1
     """
 
     def __init__(self) -> None:
@@ -70,7 +83,7 @@ class Buffers:
         if not self._buffers:
             raise MemoryError("no memory for the table of buffers")
         self._handler = _capsule(self._buffers, "sar_buffers_end")
-        closing = weakref.finalize(self, lib.sar_buffers_close, self._buffers)  # runs while `_handler` is still there
+        closing = weakref.finalize(self, lib.sar_buffers_close, self._buffers)  # runs before `_handler` is freed
         closing.atexit = False
 
     def __enter__(self) -> "Buffers":
@@ -95,6 +108,6 @@ class Buffers:
 
     @property
     def n_bytes(self) -> int:
-        """Size of all large arrays in bytes, in use and free."""
+        """Number of bytes of all blocks for large arrays, in use and free."""
         return lib.sar_buffers_bytes(self._buffers)
 

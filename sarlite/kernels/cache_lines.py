@@ -1,4 +1,4 @@
-"""`Lines`: which rows the lines of a cache have, and how old they are."""
+"""`Lines`, the directory of a cache of rows: which row is in each line, and how old the row is."""
 
 import numpy as np
 
@@ -6,33 +6,40 @@ from sarlite.errors import ShapeError
 from sarlite.kernels.native import LINE, ROWS, call, check, check_apart, check_range, check_rows, row_width
 
 MOST = 2**31 - 1
-"""Lines, and rows of the halo, at most: their numbers are int32."""
-_EVER = 2**63 - 1  # no row is that old
+"""Largest number of lines and of halo rows, whose numbers are int32."""
+_EVER = 2**63 - 1  # an age that no row reaches
 
 
 class Lines:
-    """Lines of a cache: the row in each line, the step that computed it, and the order by age. Initially empty.
+    """Directory of a cache: for each line, the halo row in the line and the step that computed the row.
 
-        lines = Lines(n_lines, n_halo)
-        lines.store(halo, made, rows, out)              # out (n_lines, ...) is the caller's
-        found = lines.lookup(wanted, now, life)         # out[found] are the wanted rows
+    The lines are ordered by these steps, and are empty at first. The caller holds the array with the rows themselves.
 
     Parameters
     ----------
     n_lines : int
-        At least 0. No more than n_halo of them are ever used.
+        Number of lines, at least 0 and below 2^31. At most n_halo lines are used.
     n_halo : int
-        Rows of the halo, which are known by their number. Below 2^31, as is n_lines.
+        Number of halo rows, below 2^31. Rows are given by their number in [0, n_halo).
 
     Raises
     ------
     ShapeError
-        Sizes out of these bounds.
+        A size is out of bounds.
 
     Notes
     -----
-    Memory: 24 (n_lines + 1) + 4 n_halo bytes. A direct index finds a row's line, a ring orders the lines. Only one
-    thread may be in a call at a time.
+    Memory: 24 (n_lines + 1) + 4 n_halo bytes. An array maps each halo row to its line, and a linked ring orders the
+    lines. Only one thread may call methods at a time.
+
+    Examples
+    --------
+    >>> lines, cache = Lines(2, 5), np.zeros((2, 1))
+    >>> numbers, steps = np.array([4, 0], np.int32), np.array([7, 8])
+    >>> lines.store(numbers, steps, np.array([[40.0], [0.5]]), cache)
+    >>> hits = lines.lookup(np.array([0, 3], np.int32), now=9)
+    >>> hits[1], cache[hits[0]].tolist()
+    (-1, [0.5])
     """
 
     def __init__(self, n_lines, n_halo):
@@ -48,30 +55,31 @@ class Lines:
         return self.lines.nbytes + self.place.nbytes
 
     def store(self, halo, made, rows, out):
-        """Assign lines to rows, one after another, and copy the rows there.
+        """Store rows in the cache, one after another.
 
-        A row keeps the line that its number has. Else it takes an empty line, or the oldest line, whose row is
-        forgotten. Among the lines with the same `made` it is then the newest.
+        A row replaces an older version of itself in the same line. Otherwise it takes an empty line, or the line of the
+        oldest row, which is evicted. Among rows of the same step, the row stored last counts as the newest.
 
         Parameters
         ----------
         halo : (n,) int32
-            Numbers of the rows. n may exceed n_lines, and a number may be there more than once.
+            Numbers of the rows. n may exceed n_lines, and numbers may repeat.
         made : (n,) int64
-            The step in which each row was made, at least 0.
+            Step that computed each row, at least 0.
         rows : (n, ...) float32, float64, or uint16 as bfloat16
-        out : (n_lines, ...), rows' dtype and trailing shape
-            The rows of the lines. Overwritten where one of `rows` has a line now.
+            The rows.
+        out : (n_lines, ...), rows' dtype and shape of a row
+            The cached row of each line; updated.
 
         Raises
         ------
         ShapeError
-            Naming the argument. Nothing has changed then.
+            An argument is wrong. Then nothing has changed.
 
         Notes
         -----
-        O(n) time, and for each row a look at each newer step of which lines have rows. All threads make the copies; one
-        does the rest.
+        O(n) time, plus for each row a visit to each newer step that lines have rows of. All threads copy rows; one
+        thread does the rest.
         """
         self._check(halo)
         check("made", made, dtype=np.int64, shape=(len(halo),))
@@ -87,20 +95,20 @@ class Lines:
         call("sar_cache_write", _bytes(out), _bytes(rows), taken, len(rows), row_width(rows) * rows.itemsize)
 
     def lookup(self, halo, now, life=None):
-        """Return the lines of rows.
+        """Return the line of each row, or -1 for a row that is not cached or too old.
 
         Parameters
         ----------
         halo : (n,) int32
+            Numbers of the rows.
         now : int
-            The step of the lookup, at least 0.
+            Step of the lookup, at least 0.
         life : int, optional
-            The largest age of a hit: now - made <= life. By default any age is.
+            Largest age of a hit: now - made <= life. By default there is no limit.
 
         Returns
         -------
         (n,) int32
-            Each row's line, or -1.
 
         Notes
         -----
@@ -109,13 +117,13 @@ class Lines:
         self._check(halo)
         if not 0 <= now <= _EVER:
             raise ShapeError(f"now must be a step, at least 0, got {now}")
-        found = np.empty(len(halo), np.int32)
+        hits = np.empty(len(halo), np.int32)
         life = _EVER if life is None else int(life)
-        call("sar_cache_lookup", found, self.lines, self.place, halo, int(now), life, len(halo))
-        return found
+        call("sar_cache_lookup", hits, self.lines, self.place, halo, int(now), life, len(halo))
+        return hits
 
     def order(self):
-        """Return the lines that are not empty, oldest first, (n,) int32. O(n_lines) time."""
+        """Return the numbers of the lines that are not empty, oldest row first, (n,) int32, in O(n_lines) time."""
         order, n = np.empty(self.n_lines, np.int32), np.zeros(1, np.int64)
         call("sar_cache_order", order, n, self.lines, self.n_lines)
         return order[: int(n[0])].copy()

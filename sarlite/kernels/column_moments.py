@@ -1,4 +1,4 @@
-"""Mean and squared deviations of columns."""
+"""Mean and sum of squared deviations of columns, for batch norm."""
 
 import numpy as np
 
@@ -6,23 +6,36 @@ from sarlite.kernels.native import FLOATS, call, check, team
 
 
 def columns(x, name="x"):
-    """Check a matrix; return its shape."""
+    """Check that x is a matrix of floats, and return its shape; `name` is its name in error messages."""
     check(name, x, dtype=FLOATS, shape=(None, None))
     return x.shape
 
 
 def column_moments(x, mean, m2):
-    """Overwrite the mean and the sum of squared deviations of each column; zeros when there are no rows.
+    """Compute the mean and the sum of squared deviations from the mean of each column; overwrite `mean` and `m2`.
 
     Parameters
     ----------
     x : (n, F) float32 or float64
+        Without rows the results are zeros.
     mean, m2 : (F,) float64
 
     Notes
     -----
-    O(n * F) time, 16 * threads * F bytes. Welford's update; ranges of rows are merged in thread order (Chan, Golub,
-    LeVeque 1979), so the result is the same for the same number of threads. """
+    O(n * F) time, 16 * threads * F bytes. Each thread applies Welford's update to a range of rows, and the ranges are
+    merged in thread order, so the result is the same for the same number of threads.
+
+    References
+    ----------
+    Chan, Golub and LeVeque 1979.
+
+    Examples
+    --------
+    >>> mean, m2 = np.empty(1), np.empty(1)
+    >>> column_moments(np.array([[1.0], [3.0]]), mean, m2)
+    >>> mean, m2
+    (array([2.]), array([2.]))
+    """
     n, n_feat = columns(x)
     check("mean", mean, dtype=np.float64, shape=(n_feat,), out=True)
     check("m2", m2, dtype=np.float64, shape=(n_feat,), out=True)

@@ -1,8 +1,10 @@
 """Sums on a grid, with the same bits for any order, threads and instruction set; and elementary functions.
 
-A grid is m = 1.5 * 2^k: (v + m) - m is v rounded to a multiple of 2^(k-52). Sums of float64 have two levels (`levels`):
-the second level sums the remainders of the first. The caller chooses grids that are large enough for the sums
-(`native/exact.inc.h`). Source: Demmel and Nguyen 2015, Parallel reproducible summation.
+A grid is a number m = 1.5 * 2^k: (v + m) - m is v rounded to a multiple of 2^(k-52), and sums of such multiples are
+exact in float64 if m is large enough (`native/exact.inc.h`). Sums of float32 values have one level. Sums of float64
+values have two levels (`levels`): the second level sums the remainders of the first. The caller chooses the grids.
+
+Source: Demmel and Nguyen, "Parallel reproducible summation" (2015).
 """
 
 import math
@@ -29,12 +31,12 @@ FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
 
 
 def levels(dtype):
-    """Return how many grids a sum of values of this dtype has."""
+    """Return the number of levels of sums of values of this dtype: 1 for float32, 2 for float64."""
     return 1 if np.dtype(dtype) == np.float32 else 2
 
 
 def exact_largest(x, scale=None):
-    """Return the largest finite |scale[r] * x[r,f]| of each column, (F,) float64; 0 if there is no finite value.
+    """Return the largest finite |scale[r] * x[r,f]| of each column f, (F,) float64; 0 without finite values.
 
     Parameters
     ----------
@@ -49,9 +51,15 @@ def exact_largest(x, scale=None):
 
 
 def exact_squares(x, inverse):
-    """Return whole numbers that are 2^20 times a bound of sum_r (x[r,f] inverse[f])^2, (F,) float64.
+    """Return integers that bound 2^20 * sum_r (x[r,f] inverse[f])^2 from above, (F,) float64.
 
-    The bound is above the sum by at most n / 2^20. |x| * inverse is at most 1.
+    Integers can be summed over ranks exactly. The bound exceeds the value by at most n.
+
+    Parameters
+    ----------
+    x : (n, F) float32 or float64
+    inverse : (F,) float64
+        |x[r,f]| * inverse[f] must be at most 1.
     """
     n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
     check("inverse", inverse, dtype=np.float64, shape=(n_feat,))
@@ -61,7 +69,7 @@ def exact_squares(x, inverse):
 
 
 def exact_centred(x, centre, scale, y=None):
-    """Return v * y, or v * v without y, of v = (x - centre) * scale, (n, F) float64.
+    """Return v * y for v = (x - centre) * scale, or v * v if y is None, (n, F) float64.
 
     Parameters
     ----------
@@ -83,14 +91,16 @@ def exact_centred(x, centre, scale, y=None):
 
 
 def exact_gemm_backward(a, g, of_a, of_g, step):
-    """Return sum_r a[r,p] * g[r,q] on the grids of_a[p] * of_g[q], of the second level `step` times that.
+    """Return a.T @ g on a grid: the sums of a[r,p] * g[r,q] over r, with the grid of_a[p] * of_g[q].
 
     Parameters
     ----------
     a, g : (k, m), (k, n) float32 or float64
     of_a, of_g : (m,), (n,) float64
-        Powers of two, and 1.5 times powers of two. Any partial sum must be below a third of their product.
+        Factors of the grid: powers of two in `of_a`, and 1.5 times powers of two in `of_g`. Every partial sum must be
+        below a third of their product.
     step : float
+        Ratio of the grid of the second level to that of the first.
 
     Returns
     -------
@@ -113,13 +123,15 @@ def exact_gemm_backward(a, g, of_a, of_g, step):
 
 
 def exact_whole(sums, out, scale=None):
-    """Overwrite ``out = scale * sum of the levels``, rounded once.
+    """Round finished sums: overwrite ``out = scale * (sum over the levels)``, rounded once.
 
     Parameters
     ----------
     sums : (n, levels, ...) float64
+        Sums on a grid.
     out : (n, ...) float32 or float64
-    scale : (n,) float64, or of heads, the second axis of `out`, (n, H); optional
+    scale : (n,) or (n, H) float64, optional
+        Factor of each row, or of each row and head, where the heads are the second axis of `out`.
     """
     check("out", out, dtype=FLOATS, out=True)
     check("sums", sums, dtype=np.float64, shape=(len(out), levels(out.dtype), *out.shape[1:]))
@@ -130,7 +142,10 @@ def exact_whole(sums, out, scale=None):
 
 
 def exact_function(name, x):
-    """Return exp, log, or of x <= 0 expm1_negative, of each value, to 2 units in the last place."""
+    """Return an elementary function of each value, with an error of at most 2 units in the last place.
+
+    `name` is "exp", "log", or "expm1_negative", which is exp(x) - 1 for x <= 0.
+    """
     check("x", x, dtype=FLOATS)
     out = np.empty_like(x)
     call(f"sar_exact_function_{FLOATS[x.dtype]}", out, x, FUNCTIONS[name], x.size)
@@ -139,44 +154,47 @@ def exact_function(name, x):
 
 def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=None, src_scale=None, scale=None,
                accumulate=True):
-    """Add the weighted sum of each row's neighbours on a grid.
+    """Add to each row the weighted sum of the source rows of its in-edges, on a grid.
 
     Parameters
     ----------
-    indptr, indices, x, rows, eid, weight, src_scale
-        As for `spmm`.
+    indptr, indices, x, rows, eid, weight, src_scale, accumulate
+        See `spmm`.
     out : (n_out, levels, ...) float64, or (n_out, ...), x's dtype
-        The sums on the grid; or, where these are all edges of a row, `scale` times its sum, rounded once. Accumulates,
-        or overwrites the rows of the CSR.
+        With levels, the sums on the grid. Without levels, the CSR must hold all edges of its rows, and `out` gets
+        `scale` times the sums, rounded once.
     grid : (levels, ...) float64
     scale : (n_out,) float64, optional
-        Of sums that are rounded.
+        Factor of each rounded sum.
     """
     check_rows("x", x)
-    found = _sums_or_whole(x.dtype, None, out=(out, x.shape[1:]))
+    outputs = _sums_or_rounded(x.dtype, None, out=(out, x.shape[1:]))
     check_apart(out, x=x, weight=weight)
     check("grid", grid, dtype=np.float64, shape=(levels(x.dtype), *x.shape[1:]))
     check("scale", scale, dtype=np.float64, shape=(len(out),), optional=True)
     fields, suffix = sum_fields(indptr, indices, rows, x, len(out), eid, weight, src_scale)
-    call(f"sar_exact_spmm_forward_{suffix}", *found, grid, scale, {**fields, "weight": weight}, accumulate)
+    call(f"sar_exact_spmm_forward_{suffix}", *outputs, grid, scale, {**fields, "weight": weight}, accumulate)
 
 
 def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope, rows=None,  # noqa: E741
                  dropout=None):
-    """Add one block of edges to attention's sums, where the largest score m of each row over all blocks is known.
+    """Add one block of edges to attention's sums on grids, given the largest score m of each row over all blocks.
 
-    ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``, on grids.
+    ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 
     Parameters
     ----------
     indptr, indices, z, src, dst, slope, rows, dropout
-        As for `attend`.
+        See `attend`.
     m : (n_out, H), z's dtype
+        Largest score of each row and head.
     l : (n_out, levels, H) float64, or (n_out, H), z's dtype
-        Accumulates. Or, where these are all edges of a row, 1 / l, rounded once.
+        With levels, accumulates. Without levels, the CSR must hold all edges of its rows, and l gets 1 / l, rounded
+        once.
     acc : (n_out, levels, H, D) float64, or (n_out, H, D), z's dtype
-        Accumulates. Or, where these are all edges of a row, acc / l, rounded once; the rows of the CSR are overwritten.
+        With levels, accumulates. Without levels, the rows of the CSR get acc / l, rounded once.
     grid_l, grid : (levels, H), (levels, H, D) float64
+        Grids of l and acc.
     """
     check("z", z, dtype=FLOATS)
     fields = forward_fields(indptr, indices, rows, z, src, dst, slope, dropout)
@@ -184,22 +202,24 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
     check("m", m, dtype=z.dtype, shape=dst.shape)
     check("grid_l", grid_l, dtype=np.float64, shape=(n, n_heads))
     check("grid", grid, dtype=np.float64, shape=(n, n_heads, n_feat))
-    sums = _sums_or_whole(z.dtype, len(dst), l=(l, (n_heads,)), acc=(acc, (n_heads, n_feat)))
+    sums = _sums_or_rounded(z.dtype, len(dst), l=(l, (n_heads,)), acc=(acc, (n_heads, n_feat)))
     call(f"sar_exact_attend_forward_{suffix_of(z.dtype, indices.dtype)}", *sums, grid_l, grid, m, dst, fields)
 
 
 def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, grid_z, grid_s, *, slope, dropout=None):
-    """Add the gradients of finished attention over one block of edges, walking the transpose, on grids.
+    """Add the gradients of attention over one block of edges, which are given by source, on grids.
 
     Parameters
     ----------
     t_indptr, t_indices, z, src, ends, g, slope, dropout
-        As for `attend_backward`.
+        See `attend_backward`.
     dz, dsrc : (n_src, levels, H or 1, D), (n_src, levels, H) float64, or (n_src, H or 1, D), (n_src, H), z's dtype
-        Accumulate. Or, where these are all edges of the sources, are overwritten by the sums, rounded once.
+        With levels, accumulate. Without levels, the block must hold all edges of the sources, and dz and dsrc are
+        overwritten by the sums, rounded once.
     sums : (threads, n_dst, levels, H) float64
         Accumulates each thread's part of ddst.
     grid_z, grid_s : (levels, H or 1, D), (levels, H) float64
+        Grids of dz, and of dsrc and ddst.
     """
     check("z", z, dtype=FLOATS)
     fields, n_threads = backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout)
@@ -207,15 +227,25 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
     check("grid_z", grid_z, dtype=np.float64, shape=(n, *z.shape[1:]))
     check("grid_s", grid_s, dtype=np.float64, shape=(n, n_heads))
     check("sums", sums, dtype=np.float64, shape=(None, n_dst, n, n_heads), out=True)
-    found = _sums_or_whole(z.dtype, n_src, dz=(dz, z.shape[1:]), dsrc=(dsrc, (n_heads,)))
+    outputs = _sums_or_rounded(z.dtype, n_src, dz=(dz, z.shape[1:]), dsrc=(dsrc, (n_heads,)))
     if not len(sums):
         raise ShapeError("sums must have some rows; got 0")
     kernel = f"sar_exact_attend_backward_{suffix_of(z.dtype, t_indices.dtype)}"
-    call(kernel, *found, sums, grid_z, grid_s, ends, g, fields, min(n_threads, len(sums)), n_dst)
+    call(kernel, *outputs, sums, grid_z, grid_s, ends, g, fields, min(n_threads, len(sums)), n_dst)
 
 
-def _sums_or_whole(dtype, n_rows, **outputs):
-    """Outputs as kernels take them: sums, (n, levels, ...) float64, or rounded ones, (n, ...), and a workspace."""
+def _sums_or_rounded(dtype, n_rows, **outputs):
+    """Check outputs, and return the arguments (sums..., rounded outputs..., workspace) of a kernel.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Dtype of the values.
+    n_rows : int or None
+    outputs : (array, shape of a row)
+        Each array is either sums on a grid, (n_rows, levels, ...) float64, or rounded sums, (n_rows, ...) of `dtype`.
+        The arguments for the other kind are None.
+    """
     first, row = next(iter(outputs.values()))
     rounded = first.ndim == 1 + len(row)
     for name, (array, row) in outputs.items():

@@ -1,9 +1,9 @@
-"""Access to the compiled module, with the checks of arguments that precede a call."""
+"""Access to the compiled module: calls of kernels, checks of their arguments, instruction sets and threads."""
 
 import math
 import os
 import threading
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,29 +11,35 @@ from sarlite.errors import ConfigError, ShapeError, lacks_memory
 from sarlite.loading import default_environment
 
 SPIN_COUNT = 3000
-"""Turns of the loop in which an OpenMP thread waits before it sleeps, on a quiet machine: 0.07 ms and more.
+"""Number of turns that an OpenMP thread spins before it sleeps on a quiet machine, about 0.07 ms.
 
-libgomp's own number is 300,000, which is no faster (`benchmarks/busy.py`).
+The default of libgomp is 300,000, which is no faster (`benchmarks/busy.py`).
 """
 
 
 def spin_count(running: int | None, n_cores: int) -> int:
-    """Return how many turns a waiting thread spins: `SPIN_COUNT` on a quiet machine, 0 on a busy one.
+    """Return the number of turns that a waiting OpenMP thread spins: `SPIN_COUNT` on a quiet machine, 0 on a busy one.
 
-    A spinning thread keeps the core from the thread that it waits for, where other programs run. Sleeping at once makes
-    short kernels slower on a quiet machine.
+    On a busy machine a spinning thread takes the core from the thread that it waits for. On a quiet machine short
+    kernels are slower if threads sleep at once.
 
     Parameters
     ----------
     running : int, optional
-        Number of threads on the machine that run or want to run, this thread included; None if it is unknown.
+        Number of runnable threads on the machine, including this thread; None if it is unknown.
     n_cores : int
+        Number of cores of the machine.
+
+    Examples
+    --------
+    >>> spin_count(1, 4), spin_count(9, 4)
+    (3000, 0)
     """
     return 0 if running is None or running > n_cores else SPIN_COUNT
 
 
 def _running():
-    """Return the number of threads that run or want to run now; None where the system does not say."""
+    """Return the number of runnable threads on the machine; None if the system does not report it."""
     try:
         with open("/proc/loadavg") as file:
             return int(file.read().split()[3].partition("/")[0])
@@ -50,11 +56,11 @@ except ImportError as error:
     raise ImportError(f"the compiled module sarlite._native {cause} ({error})") from error
 
 MAX_THREADS = 1024
-"""More threads than any machine has. OpenMP ends the process where it cannot start the threads."""
+"""Largest number of threads. OpenMP ends the process if it cannot start as many threads as requested."""
 FLOATS = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
 INDEXES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
-BFLOAT16 = np.dtype(np.uint16)  # NumPy has none: the bits
-ROWS = {**FLOATS, BFLOAT16: "bf16"}  # of rows that edges gather
+BFLOAT16 = np.dtype(np.uint16)  # holds the bits, because NumPy has no bfloat16
+ROWS = {**FLOATS, BFLOAT16: "bf16"}  # dtypes of rows that edges gather
 LINE = np.dtype([("made", np.int64), ("halo", np.int32), ("older", np.int32), ("newer", np.int32), ("end", np.int32)])
 _C_ARRAYS = {
     np.dtype(np.float32): "float[]",
@@ -74,11 +80,12 @@ _STATUS = {
     lib.SAR_DEGREE_TOO_LARGE: "indptr has a row of 2^32 - 1 edges or more",
 }
 _ISAS = {"portable": lib.SAR_PORTABLE, "avx2": lib.SAR_AVX2, "avx512": lib.SAR_AVX512}  # in ascending order
-_functions: dict[str, Any] = {}  # each kernel's version for the instruction set in use, by the kernel's name
+_in_use: dict[str, str] = {}  # "name": name of the instruction set in use; empty before the first call
+_functions: dict[str, Callable[..., int]] = {}  # version of each kernel for the instruction set in use, by name
 
 
 def instruction_sets() -> tuple[str, ...]:
-    """Return the instruction sets, widest last, for which this build has kernels and which this processor runs."""
+    """Return the instruction sets that this build has kernels for and that this processor supports, widest last."""
     built = (name for name in _ISAS if hasattr(lib, f"sar_spmm_forward_f32_i32_{name}"))
     return tuple(name for name in built if lib.sar_can_run(_ISAS[name]))
 
@@ -86,17 +93,21 @@ def instruction_sets() -> tuple[str, ...]:
 def instruction_set() -> str:
     """Return the name of the instruction set in use: "portable", "avx2" or "avx512".
 
-    Until `set_instruction_set` is called it is the widest, or what SARLITE_ISA says; a ConfigError where there is no
-    such one.
+    Until `set_instruction_set` is called, it is the value of SARLITE_ISA, or else the widest instruction set.
+
+    Raises
+    ------
+    ConfigError
+        The instruction set that SARLITE_ISA names is not supported.
     """
-    name = _functions.get("name")
+    name = _in_use.get("name")
     if name is None:
         set_instruction_set(name := os.environ.get("SARLITE_ISA") or instruction_sets()[-1])
     return name
 
 
 def set_instruction_set(name: str) -> None:
-    """Use the kernels of one instruction set, in the whole process. All give the same bits.
+    """Select the kernels of one instruction set for the whole process. All instruction sets give the same bits.
 
     Parameters
     ----------
@@ -106,16 +117,20 @@ def set_instruction_set(name: str) -> None:
     Raises
     ------
     ConfigError
-        The build or the processor does not have it.
+        The build or the processor does not support the instruction set.
     """
     if name not in instruction_sets():
         raise ConfigError(f"instruction set {name!r} (SARLITE_ISA) is not one of {', '.join(instruction_sets())}")
     _functions.clear()
-    _functions["name"] = name
+    _in_use["name"] = name
 
 
 def call(kernel, *args):
-    """Call a kernel. An array becomes a pointer, None NULL, a dict a pointer to a struct, a status an exception."""
+    """Call a kernel by name.
+
+    Arrays are passed as pointers, None as NULL, and dicts as pointers to structs. An error status of the kernel raises
+    a ShapeError.
+    """
     function = _functions.get(kernel)
     if function is None:
         function = _functions[kernel] = getattr(lib, f"{kernel}_{instruction_set()}", None) or getattr(lib, kernel)
@@ -125,15 +140,15 @@ def call(kernel, *args):
 
 
 def struct(fields):
-    """Return a dict as a C struct that `call` accepts, to be used in several calls.
+    """Return a C struct with the fields of a dict, which `call` accepts, for use in several calls.
 
-    Fields go by their names in C; missing ones are NULL or 0.
+    Keys are the names of the fields in C. Missing fields are NULL or 0.
     """
     return [_value(fields)]
 
 
 def _value(a):
-    """Return the cffi value for an argument; the value keeps the argument alive."""
+    """Return the value that cffi accepts for an argument; the value keeps the argument alive."""
     if isinstance(a, np.ndarray):
         return ffi.from_buffer(_C_ARRAYS[a.dtype], a)
     if isinstance(a, dict):
@@ -144,16 +159,34 @@ def _value(a):
 def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False, optional=False):
     """Check one array, and return it.
 
-    `dtype` is a dtype, or a table of the allowed ones. None in `shape` allows any length. With `rows_apart` the rows of
-    a matrix need not follow each other. An array that is `optional` may be None. """
+    Parameters
+    ----------
+    name : str
+        Name of the argument in error messages.
+    a : array
+    dtype : dtype, or dict with the allowed dtypes as keys, optional
+    shape : tuple of int or None, optional
+        None allows any length of an axis.
+    out : bool
+        True if the array must be writable.
+    rows_apart : bool
+        True if the rows of a matrix need not be contiguous in memory.
+    optional : bool
+        True if the array may be None.
+
+    Raises
+    ------
+    ShapeError
+        The array does not fit.
+    """
     if optional and a is None:
         return None
     if not isinstance(a, np.ndarray):
         raise ShapeError(f"{name} must be a NumPy array, got {type(a).__name__}")
     if isinstance(dtype, dict):
         if a.dtype not in dtype:
-            known = ' or '.join(str(d) for d in dtype if d != BFLOAT16)  # which no caller makes by hand
-            raise ShapeError(f"{name} must have dtype {known}; {_got(a)}")
+            allowed = ' or '.join(str(d) for d in dtype if d != BFLOAT16)  # users do not create bfloat16 arrays
+            raise ShapeError(f"{name} must have dtype {allowed}; {_got(a)}")
     elif dtype is not None and a.dtype != dtype:
         raise ShapeError(f"{name} must have dtype {np.dtype(dtype)}; {_got(a)}")
     if shape is not None and a.shape != shape and not _fits(a.shape, shape):
@@ -168,14 +201,15 @@ def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False, optio
 def _has_rows(a):
     """Return True if each row of a matrix is contiguous and begins after the end of the previous row."""
     row, value = a.strides
-    one = a.shape[1] == 1  # value, whose stride may be any
-    return (value == a.itemsize or one) and row % a.itemsize == 0 and row >= a.shape[1] * a.itemsize
+    single_column = a.shape[1] == 1  # then the stride of values does not matter
+    return (value == a.itemsize or single_column) and row % a.itemsize == 0 and row >= a.shape[1] * a.itemsize
 
 
-def _fits(found, shape):
-    if len(found) != len(shape):
+def _fits(actual, shape):
+    """Return True if the shape `actual` equals `shape`, where None stands for any length."""
+    if len(actual) != len(shape):
         return False
-    for n, m in zip(found, shape):
+    for n, m in zip(actual, shape):
         if m is not None and n != m:
             return False
     return True
@@ -186,7 +220,7 @@ def _got(a):
 
 
 def check_rows(name, a, n=None, *, dtype=FLOATS, out=False):
-    """Check an array of rows, with any trailing shape."""
+    """Check an array of n rows, or of any number of rows, with any shape of a row; return the array."""
     check(name, a, dtype=dtype, out=out)
     if a.ndim == 0 or (n is not None and len(a) != n):
         raise ShapeError(f"{name} must have {'rows' if n is None else f'{n} rows'}; {_got(a)}")
@@ -194,12 +228,12 @@ def check_rows(name, a, n=None, *, dtype=FLOATS, out=False):
 
 
 def row_width(a):
-    """Number of elements of one row."""
+    """Return the number of values of one row."""
     return math.prod(a.shape[1:])
 
 
 def check_csr(indptr, indices, x=None, names=("indptr", "indices")):
-    """Check a CSR; return (n_dst, end of the edges). Without `indices` each edge has a row of `x`."""
+    """Check a CSR, and return (number of rows, indptr[-1]). With indices None, edge e reads row e of `x`."""
     check(names[0], indptr, dtype=np.int64, shape=(None,))
     if len(indptr) == 0 or indptr[0] < 0 or indptr[-1] < indptr[0]:
         raise ShapeError(f"{names[0]} must be offsets, one more than rows; {_got(indptr)}")
@@ -211,16 +245,13 @@ def check_csr(indptr, indices, x=None, names=("indptr", "indices")):
 
 
 def check_per_edge(name, a, dtype, end, offsets="indptr"):
-    """Check an array that has a value for each edge, where it is given."""
+    """Check an array with a value for each of the edges before `end`; None is allowed."""
     if a is not None and len(check(name, a, dtype=dtype, shape=(None,))) < end:
         raise ShapeError(f"{name} must have at least {end} edges ({offsets}[-1]); {_got(a)}")
 
 
 def check_csr_rows(rows, n_rows, n_out, index, out_name="out"):
-    """Check the output row of each CSR row.
-
-    Without `rows` the CSR must have a row for each of the `n_out` output rows.
-    """
+    """Check `rows`, the output row for each row of a CSR; None if CSR row i is output row i of `n_out` rows."""
     if rows is not None:
         check("rows", rows, dtype=index, shape=(n_rows,))
     elif n_out != n_rows:
@@ -228,13 +259,13 @@ def check_csr_rows(rows, n_rows, n_out, index, out_name="out"):
 
 
 def check_range(name, a, n):
-    """Check that all integers of an array are in 0 .. n, without n."""
+    """Raise a ShapeError unless all integers of an array are in [0, n)."""
     if len(a) and not 0 <= a.min() <= a.max() < n:
         raise ShapeError(f"{name} must lie in 0 .. {n}; got {a.min()} .. {a.max()}")
 
 
 def check_apart(out, /, **inputs):
-    """Check that an output shares memory with no input; inputs that are None are skipped."""
+    """Raise a ShapeError if an output shares memory with an input; inputs that are None are skipped."""
     for name, a in inputs.items():
         if a is not None and np.may_share_memory(out, a):
             raise ShapeError(f"{name} must not share memory with the output; {_got(a)}")
@@ -246,44 +277,62 @@ def wide(dtype):
 
 
 def suffix_of(dtype, index):
-    """Return the suffix of a kernel over edges by the dtype of its rows and of its indices."""
+    """Return the suffix in the name of a kernel over edges, for a dtype of rows and a dtype of indices.
+
+    Examples
+    --------
+    >>> suffix_of(np.dtype(np.float32), np.dtype(np.int64))
+    'f32_i64'
+    """
     if dtype == BFLOAT16 and index != np.int32:
         raise ShapeError(f"indices must have dtype int32 with rows of bfloat16; got dtype {index}")
     return f"{ROWS[dtype]}_{INDEXES[index]}"
 
 
 def index_dtype(*arrays, n_edges):
-    """dtype of the first index array given; when there is none the smaller that counts the edges."""
+    """Return the dtype of the first array that is not None; without one, int32 or int64, which holds `n_edges`."""
     return next((a.dtype for a in arrays if a is not None), np.dtype(np.int32 if n_edges < 1 << 31 else np.int64))
 
 
 def key64(key):
+    """Return an integer modulo 2^64."""
     return int(key) & 0xFFFFFFFFFFFFFFFF
 
 
 def probability(p):
+    """Return p as a float; raise a ShapeError unless it is in [0, 1)."""
     if not 0 <= p < 1:
         raise ShapeError(f"p must be in [0, 1), got {p}")
     return float(p)
 
 
 def threads() -> int:
-    """Return the number of OpenMP threads of the calling thread's kernels (1 without OpenMP)."""
+    """Return the number of OpenMP threads that kernels use when this thread calls them; 1 without OpenMP."""
     return lib.sar_threads()
 
 
 def team(work):
-    """Return the number of threads for a kernel with one private sum per thread: 1 if there is little work."""
+    """Return the number of threads for a kernel where each thread has its own sums: 1 if `work` is small.
+
+    `work` is the number of multiply-adds.
+    """
     return threads() if work > 32768 else 1
 
 
 def set_threads(n: int) -> None:
-    """Set the number of OpenMP threads of the calling thread's kernels.
+    """Set the number of OpenMP threads that kernels use when this thread calls them.
 
     Parameters
     ----------
     n : int
         From 1 to `MAX_THREADS`.
+
+    Raises
+    ------
+    ShapeError
+        `n` is out of range.
+    ConfigError
+        `n` is above 1 in a process that was forked after a kernel ran.
     """
     if not 1 <= n <= MAX_THREADS:
         raise ShapeError(f"n must be from 1 to {MAX_THREADS}, got {n}")
@@ -294,7 +343,7 @@ def set_threads(n: int) -> None:
 
 
 def most_threads() -> int:
-    """Return how many threads this thread's kernels may use: 1 in a process that was forked after a kernel ran."""
+    """Return the largest number of threads for `set_threads`: 1 in a process that was forked after a kernel ran."""
     return 1 if threading.get_ident() == _forked.get("thread") else MAX_THREADS
 
 
@@ -302,8 +351,8 @@ _forked: dict[str, int] = {}
 
 
 def _after_fork():
-    """Use one thread in a forked child: OpenMP's threads are gone, and the thread that had them would wait for ever."""
-    if _functions.keys() - {"name", "sar_set_threads"}:  # some kernel has run
+    """Use one thread in a forked child, where kernels would wait forever for OpenMP's threads, which are gone."""
+    if _functions.keys() - {"sar_set_threads"}:  # a kernel has run
         _forked["thread"] = threading.get_ident()
         lib.sar_set_threads(1)
 

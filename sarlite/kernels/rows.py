@@ -1,4 +1,4 @@
-"""Gathering, scattering and adding rows, and dropout."""
+"""Kernels that gather, scatter and add rows, and dropout."""
 
 from dataclasses import dataclass
 
@@ -22,9 +22,19 @@ from sarlite.kernels.native import (
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows of a table, which represent the array table[numbers] without a copy.
+    """The array table[numbers], represented without a copy by the table and the row numbers.
 
-    numbers (n,) are int32 or int64, and rows of the table.
+    Attributes
+    ----------
+    table : (n_rows, ...) array
+    numbers : (n,) int32 or int64
+        Row numbers in [0, n_rows).
+
+    Examples
+    --------
+    >>> rows = Rows(np.array([[1.0], [2.0], [4.0]]), np.array([2, 0]))
+    >>> rows.shape, rows.array().tolist()
+    ((2, 1), [[4.0], [1.0]])
     """
 
     table: np.ndarray
@@ -43,17 +53,17 @@ class Rows:
         return self.table.dtype
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        """Return some of the rows as a new array."""
+        """Return a slice of the rows as a new array."""
         return Rows(self.table, self.numbers[rows]).array()
 
     def first(self, n: int) -> "Rows":
-        """Return the first n rows."""
+        """Return the first n rows, without a copy."""
         return Rows(self.table, self.numbers[:n])
 
     def numbers_at(self, index: np.ndarray) -> np.ndarray:
-        """Return numbers[index], a new array of index's dtype, for spmm's `indices`.
+        """Return numbers[index] as a new array of index's dtype, for the argument `indices` of `spmm`.
 
-        index is (k,) int32 or int64 in 0 .. n, which is trusted.
+        `index` is (k,) int32 or int64 in [0, n), which is not checked.
         """
         if index.dtype != self.numbers.dtype:
             return self.numbers[index].astype(index.dtype)
@@ -62,18 +72,18 @@ class Rows:
         return out
 
     def and_more(self, numbers: np.ndarray) -> "Rows":
-        """Return these rows, and behind them the table's rows of further numbers."""
+        """Return these rows followed by the table's rows with the given numbers, without a copy."""
         return Rows(self.table, np.concatenate([self.numbers, numbers]))
 
     def array(self) -> np.ndarray:
-        """Return the rows, new."""
+        """Return the rows as a new array, (n, ...)."""
         out = np.empty(self.shape, self.dtype)
         copy_rows(self, slice(None), out)
         return out
 
 
 def copy_rows(x, rows, out):
-    """Overwrite ``out = x[rows]``.
+    """Copy rows: overwrite ``out = x[rows]``.
 
     Parameters
     ----------
@@ -92,7 +102,7 @@ def copy_rows(x, rows, out):
 
 
 def gather_rows(x, index, out):
-    """Overwrite ``out[k] = x[index[k]]``.
+    """Gather rows: overwrite ``out[k] = x[index[k]]``.
 
     Parameters
     ----------
@@ -103,18 +113,25 @@ def gather_rows(x, index, out):
     Raises
     ------
     ShapeError
-        Naming the argument; also when an entry of `index` is outside 0 .. n.
+        An argument is wrong, or a row number is not in [0, n).
 
     Notes
     -----
     O(k * F) time.
+
+    Examples
+    --------
+    >>> out = np.empty((2, 1))
+    >>> gather_rows(np.array([[1.0], [2.0], [4.0]]), np.array([2, 0]), out)
+    >>> out.tolist()
+    [[4.0], [1.0]]
     """
     check_rows("x", x, dtype=ROWS)
     check("index", index, dtype=INDEXES, shape=(None,))
     check("out", out, dtype=x.dtype, shape=(len(index), *x.shape[1:]), out=True)
     check_apart(out, x=x)
     n, width = len(x), row_width(x)
-    if x.dtype == BFLOAT16 and width % 2:  # what is left of a copy in pairs
+    if x.dtype == BFLOAT16 and width % 2:  # the kernel copies pairs of bfloat16 as float32
         check_range("index", index, n)
         np.take(x, index, 0, out, "clip")
         return
@@ -124,7 +141,7 @@ def gather_rows(x, index, out):
 
 
 def scatter_add_rows(rows, index, out):
-    """Add ``out[index[k]] += rows[k]``. The values of `index` are unique: rows are added in parallel.
+    """Add rows: ``out[index[k]] += rows[k]``. The row numbers must be distinct, because rows are added in parallel.
 
     Parameters
     ----------
@@ -136,11 +153,11 @@ def scatter_add_rows(rows, index, out):
     Raises
     ------
     ShapeError
-        Naming the argument; also when an entry of `index` is outside 0 .. n.
+        An argument is wrong, or a row number is not in [0, n).
 
     Notes
     -----
-    O(k * F) time. The gradient of `gather_rows`.
+    O(k * F) time. It is the gradient of `gather_rows`.
     """
     check_rows("rows", rows)
     check("index", index, dtype=INDEXES, shape=(len(rows),))
@@ -151,13 +168,13 @@ def scatter_add_rows(rows, index, out):
 
 
 def add(a, b, out):
-    """Overwrite ``out = a + b``.
+    """Add two arrays on all threads: overwrite ``out = a + b``.
 
     Parameters
     ----------
     a, b : (...) float32 or float64, of one shape and dtype
-    out : as a
-        May be `a` or `b` itself.
+    out : shape and dtype of a
+        It may be `a` or `b` itself.
 
     Notes
     -----
@@ -170,24 +187,31 @@ def add(a, b, out):
 
 
 def dropout(x, ids, key, p, out):
-    """Overwrite ``out[r,c] = x[r,c] * (keep ? 1 / (1-p) : 0)`` with a mask that depends on (key, ids[r], c) alone.
+    """Drop values at random: overwrite ``out[r,c] = x[r,c] * factor[r,c]``, where the factor is 0 or 1 / (1 - p).
+
+    The factor is a function of (key, ids[r], c) only.
 
     Parameters
     ----------
     x : (n, ...) float32 or float64
-        c counts the elements of a row.
+        c is the position of a value in its row, counted over all trailing axes.
     ids : (n,) int64
-        Global row ids.
+        Global ids of the rows.
     key : int
-        Taken modulo 2^64.
+        Key of the random numbers, taken modulo 2^64.
     p : float
-        Probability of dropping, in [0, 1).
+        Probability of dropping a value, in [0, 1).
     out : x's shape and dtype
 
     Notes
     -----
-    O(n * F) time. Element c is dropped when word c % 4 of Philox4x32-10, with counter (id_low, id_high, c // 4, 0) and
-    key (key_low, key_high), is below floor(p * 2^32). The gradient is the same call on g. Salmon et al., SC 2011. """
+    O(n * F) time. Value c is dropped if word c % 4 of Philox4x32-10, with counter (id_low, id_high, c // 4, 0) and key
+    (key_low, key_high), is below floor(p * 2^32). The gradient is the same call with the gradient in place of x.
+
+    References
+    ----------
+    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+    """
     check_rows("x", x)
     check("ids", ids, dtype=np.int64, shape=(len(x),))
     check("out", out, dtype=x.dtype, shape=x.shape, out=True)

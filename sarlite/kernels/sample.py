@@ -1,4 +1,4 @@
-"""Sampling of in-edges, and the numbers of a batch's rows."""
+"""Sampling of in-edges, and the numbering of a batch's rows."""
 
 from functools import cached_property
 
@@ -8,32 +8,34 @@ from sarlite.errors import ShapeError
 from sarlite.kernels.native import INDEXES, call, check, check_csr, check_range, key64, lib, struct, threads
 
 SAMPLERS = {"uniform": lib.SAR_UNIFORM, "replace": lib.SAR_REPLACE, "labor": lib.SAR_LABOR}
-_FEW = 32  # so many picks a row, or fewer, are drawn without a workspace
-_PARTS = 32  # ranges of columns that new rows are counted in
+_FEW = 32  # with at most this many picks for each row, the kernel needs no workspace
+_PARTS = 32  # number of ranges of columns, in each of which new rows are counted
 
 
 class Numbering:
-    """The rows of a batch, and the number of each in it: the seeds first, then each layer's new rows, ascending.
+    """Numbers of the rows of a batch: the seeds first, then the new rows of each layer, ascending.
+
+    Sampling a batch::
 
         numbering = Numbering(n_columns, dtype)
         rows, numbers = numbering.begin(seeds)
-        indptr, sources, positions = sample(..., numbering=numbering)      # notes the sources that are new
-        rows = numbering.join(rows, sources)                               # sources are numbers from here on
+        indptr, sources, positions = sample(..., numbering=numbering)      # marks the sources that are new
+        rows = numbering.join(rows, sources)                               # replaces sources by numbers in the batch
         ...                                                                # further layers
         numbering.finish(rows)
 
     Parameters
     ----------
     n_columns : int
-        The rows that a source may be: the part's rows and its halo rows.
+        Number of columns that a source may have: the part's rows and its halo rows.
     dtype : int32 or int64
-        Of rows and sources.
+        Dtype of rows and sources.
 
     Notes
     -----
-    Memory: n_columns ((1 + threads) / 8 + the bytes of an index), and 8 n_columns once "labor" picks for rows that have
-    n_columns edges or more together. A batch costs O(its rows and edges) and a look at n_columns / 4096 words a layer.
-    One batch at a time. Between batches no bit is set; `clear` unsets all bits after a batch that failed.
+    Memory: n_columns ((1 + threads) / 8 + bytes of an index) bytes, and 8 n_columns more once sampler "labor" picks for
+    rows that together have n_columns edges or more. A batch costs O(its rows and edges), and a scan of n_columns / 4096
+    words for each layer. Only one batch may use the object at a time. After a batch that failed, call `clear`.
     """
 
     def __init__(self, n_columns, dtype):
@@ -47,11 +49,11 @@ class Numbering:
 
     @cached_property
     def variates(self):
-        """Buffer for the variates of "labor", (n_columns,) uint64, used if the rows have many edges."""
+        """Buffer for the random number of each column in sampler "labor", (n_columns,) uint64."""
         return np.empty(self.n_columns, np.uint64)
 
     def begin(self, seeds):
-        """Start a batch: `add` to no rows."""
+        """Start a batch with seeds; return (rows, numbers) as `add` does."""
         return self.add(np.empty(0, self.dtype), seeds)
 
     def add(self, rows, seeds):
@@ -59,17 +61,17 @@ class Numbering:
 
         Parameters
         ----------
-        rows : (n_rows,) of the dtype
-            The batch's rows so far.
-        seeds : (n,) of the dtype
-            Columns. A seed may be there more than once, or be a row of the batch already.
+        rows : (n_rows,) array of `dtype`
+            Columns of the batch's rows so far.
+        seeds : (n,) array of `dtype`
+            Columns of the seeds. A seed may repeat, or be a row of the batch already.
 
         Returns
         -------
-        rows : (n_rows + k,) of the dtype
-            The batch's rows, and behind them the distinct new seeds in the order of their first places.
+        rows : (n_rows + k,) array of `dtype`
+            The batch's rows, followed by the distinct new seeds in the order of their first occurrence.
         numbers : (n,) int64
-            The place of each seed among the rows.
+            Position of each seed among the rows.
         """
         check("rows", rows, dtype=self.dtype, shape=(None,))
         check("seeds", seeds, dtype=self.dtype, shape=(None,))
@@ -80,19 +82,19 @@ class Numbering:
         return rows[: int(n_rows[0])].copy(), numbers
 
     def join(self, rows, sources):
-        """Add the new sources to the batch, and overwrite each source with its number in the batch.
+        """Append new sources to the batch's rows, and overwrite each source with its position among the rows.
 
         Parameters
         ----------
-        rows : (n,) of the dtype
-            The batch's rows so far.
-        sources : (n_picks,) of the dtype
-            From `sample` with this numbering. Updated.
+        rows : (n,) array of `dtype`
+            Columns of the batch's rows so far.
+        sources : (n_picks,) array of `dtype`
+            Sources from `sample` with this numbering; updated.
 
         Returns
         -------
-        (n + new,) of the dtype
-            The batch's rows, the new ones ascending.
+        (n + n_new,) array of `dtype`
+            The batch's rows, followed by the new rows in ascending order.
         """
         check("rows", rows, dtype=self.dtype, shape=(None,))
         check("sources", sources, dtype=self.dtype, shape=(None,), out=True)
@@ -106,18 +108,18 @@ class Numbering:
         return joined
 
     def end(self, rows):
-        """Remove these rows from the batch; they may be added again."""
+        """Remove these rows from the batch, so that they count as new again."""
         self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
 
     def finish(self, rows):
-        """Clear the numbering of a batch, given all rows of the batch."""
+        """End a batch, given all its rows."""
         if len(rows) < self.n_words:
             self.end(rows)
         else:
             self.members[...] = 0
 
     def clear(self):
-        """Clear the numbering of a batch whose rows are unknown. O(n_columns)."""
+        """End a batch whose rows are unknown, in O(n_columns) time."""
         for bits in (self.members, self.seen, self.summary):
             bits[...] = 0
 
@@ -126,51 +128,64 @@ class Numbering:
 
 
 def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_ids=None, src_ids=None, numbering=None):
-    """Pick in-edges of some rows.
+    """Sample in-edges of some rows.
 
     Parameters
     ----------
     indptr : (n + 1,) int64
     indices : (n_edges,) int32 or int64
-        Sources, in each row in ascending order of their ids.
+        Sources, in ascending order of their global ids in each row.
     rows : (n_rows,), indices' dtype
-        The rows to pick for, in any order. Trusted, as `indices` are.
+        Rows to sample for, in any order. Neither `rows` nor `indices` are checked.
     k : int
-        Picks a row, at least 0.
+        Number of picks for each row, at least 0.
     kind : {"uniform", "replace", "labor"}
-        "uniform": min(k, degree) distinct edges, each as likely. "replace": k draws, none from a row without edges.
-        "labor": the edges with the k smallest variates of their sources; parallel edges have a variate each.
+        "uniform": min(k, degree) distinct edges, each with the same probability. "replace": k edges with replacement,
+        or none for a row without edges. "labor": the k edges whose sources have the smallest random numbers; a source
+        has one random number for all rows, or several if it has parallel edges.
     key : int
-        Taken modulo 2^64.
+        Key of the random numbers, taken modulo 2^64.
     loops : (n,) bool, optional
-        Rows with an added self loop, an edge from the row of the same number: it is always picked and does not count.
+        True for a row with an added self loop, an edge from the row's own number. The self loop is always picked, and
+        does not count as one of the k picks.
     dst_ids : (n,) int64, optional
-        Global id of each row, which decides its picks; by default the row's number.
+        Global id of each row, on which its picks depend; by default the row's number.
     src_ids : (n_columns,) int64, optional
-        Global id of each source, which decides its variate of "labor"; by default the source's number.
+        Global id of each source, on which its random number in "labor" depends; by default the source's number.
     numbering : Numbering, optional
-        Notes the sources that its batch does not have yet.
+        Numbering whose batch the sources join; see `Numbering`.
 
     Returns
     -------
     out_indptr : (n_rows + 1,) int64
+        The picks of rows[i] are out_indptr[i] .. out_indptr[i + 1].
     sources : (n_picks,), indices' dtype
+        Source of each pick.
     positions : (n_picks,), indices' dtype
-        Where each pick stands in `indices`, ascending in a row.
+        Position of each pick in `indices`, ascending in each row.
 
     Raises
     ------
     ShapeError
-        Naming the argument; also for a row of 2^32 - 1 edges or more.
+        An argument is wrong, or a row has 2^32 - 1 edges or more.
 
     Notes
     -----
-    O(n_picks) time, times log k where k > 32; for "labor" O(edges of the rows). Draw t of a row is word t % 4 of
-    Philox4x32-10 with the key and the counter (id_low, id_high, t // 4, attempt). Lemire's method makes the word an
-    integer below n, attempt by attempt, so that all integers are as likely. Distinct draws are Floyd's. A variate is
-    words 0 and 1 of the counter (id_low, id_high, number among parallel edges, 0). The picks are the same for any
-    number of threads. Source: Bentley and Floyd 1987; Lemire 2019; Salmon et al. 2011; Balin and Catalyurek 2023
-    (LABOR-0).
+    O(n_picks) time, times log k if k > 32; for "labor" O(edges of the rows). The picks do not depend on the number of
+    threads. Draw t of a row is word t % 4 of Philox4x32-10 with the key and the counter (id_low, id_high, t // 4,
+    attempt). Lemire's method turns the word into an unbiased integer below n, with further attempts if needed. Floyd's
+    algorithm makes draws distinct. A random number of "labor" is words 0 and 1 of the counter (id_low, id_high, number
+    among parallel edges, 0).
+
+    References
+    ----------
+    Bentley and Floyd 1987; Lemire 2019; Salmon et al. 2011; Balin and Catalyurek 2023 (LABOR-0).
+
+    Examples
+    --------
+    >>> indptr, sources, positions = sample(np.array([0, 2]), np.array([5, 7]), np.array([0]), k=2)
+    >>> indptr.tolist(), sources.tolist(), positions.tolist()
+    ([0, 2], [5, 7], [0, 1])
     """
     n, n_edges = check_csr(indptr, check("indices", indices, dtype=INDEXES))
     index = indices.dtype

@@ -23,10 +23,18 @@ from sarlite.kernels.native import (
 
 
 def sum_fields(indptr, indices, rows, x, n_out, eid, edge_rows, src_scale=None, names=("out", "weight")):
-    """Check what sums over edges have in common; return the fields of sar_sum and the kernel's suffix.
+    """Check the arguments that sums over edges share; return the fields of the struct sar_sum and the kernel's suffix.
 
-    x and the rows of the destinations, n_out, are checked before. `names` are those of the destinations' rows and of
-    `edge_rows`.
+    Parameters
+    ----------
+    indptr, indices, rows, x, eid, src_scale
+        See `spmm`. x is checked before.
+    n_out : int
+        Number of rows of the destinations' array, which is checked before.
+    edge_rows : (n,) or (n, H) array, or None
+        Array with a value for each edge: the weights of `spmm`, or the output of `edge_dot`.
+    names : (str, str)
+        Names of the destinations' array and of `edge_rows` in error messages.
     """
     n_dst, end = check_csr(indptr, indices, x)
     index, dtype = index_dtype(indices, eid, rows, n_edges=end), wide(x.dtype)
@@ -50,31 +58,46 @@ def sum_fields(indptr, indices, rows, x, n_out, eid, edge_rows, src_scale=None, 
 
 
 def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale=None, dst_scale=None, accumulate=True):
-    """Add the weighted sum of each row's neighbours.
+    """Add to each row of `out` the weighted sum of the source rows of its in-edges.
 
-    ``out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]`` with ``r = rows[i]``,
-    or i when `rows` is None, and ``c = indices[e]``, or e when `indices` is None (a segment sum over edges).
+    ``out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]``. Here ``r = rows[i]``,
+    or ``r = i`` if `rows` is None. The source is ``c = indices[e]``, or ``c = e`` if `indices` is None, for a segment
+    sum over rows of edges.
 
     Parameters
     ----------
     indptr : (n_dst + 1,) int64
     indices : (n_edges,) int32 or int64, or None
-    x : (n_src, ...) float32, float64, or uint16 as bfloat16, of which all other values are float32
-        Any trailing shape; (n_src, H, ...) with a weight per head.
-    out : (n_out, ...), x's dtype, or float32 of bfloat16, and trailing shape
-        Accumulates; without `accumulate` the rows that the CSR has are overwritten.
+    x : (n_src, ...) float32, float64, or uint16 as bfloat16
+        Source rows of any shape; (n_src, H, ...) with a weight for each head. With bfloat16 the other values are
+        float32.
+    out : (n_out, ...), x's dtype, or float32 with bfloat16
+        Rows in the shape of x's rows; accumulated. If `accumulate` is False, the rows that the CSR has are overwritten.
     rows : (n_dst,), indices' dtype, optional
-        Row of `out` of each row of the CSR, each at most once; default: the same row, and n_out is n_dst.
+        Row of `out` for each row of the CSR, each at most once; by default row i for row i, with n_out = n_dst.
     eid : (n_edges,), indices' dtype, optional
-        Row of `weight` of each edge; default: the edge's position.
+        Row of `weight` for each edge; by default the edge's position.
     weight : (n,) or (n, H), x's dtype, optional
-        One per edge, or one per edge and head. Default 1, as for the scales.
+        Weight of each edge, or of each edge and head; by default 1.
     src_scale, dst_scale : (n_src,), (n_out,), x's dtype, optional
+        Factors of the source rows and of the sums; by default 1.
+    accumulate : bool
 
     Notes
     -----
-    O(n_edges * F) time, no memory. One thread sums a row, so the result does not depend on the number of threads. The
-    gradient of x is the same call on the transpose with the scales exchanged. SAR Eq. 1 and 2.
+    O(n_edges * F) time, no memory. One thread computes a row, so the result does not depend on the number of threads.
+    The gradient of x is the same call on the transpose, with the scales exchanged.
+
+    References
+    ----------
+    SAR Eq. 1 and 2.
+
+    Examples
+    --------
+    >>> out = np.zeros((2, 1))
+    >>> spmm(np.array([0, 1, 3]), np.array([0, 0, 1]), np.array([[1.0], [2.0]]), out)
+    >>> out.tolist()
+    [[1.0], [3.0]]
     """
     check_rows("x", x, dtype=ROWS)
     check("out", out, dtype=wide(x.dtype), shape=(None, *x.shape[1:]), out=True)
@@ -86,18 +109,19 @@ def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale
 
 
 def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None):
-    """Add, for each edge, the dot product of its two rows: the gradient of spmm's weights (SDDMM).
+    """Add for each edge the dot product of its two rows (SDDMM), which is the gradient of the weights of `spmm`.
 
-    ``out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d]`` with ``r = rows[i]``, or i when `rows` is None, and
-    ``c = indices[e]``, or e when `indices` is None.
+    ``out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d]``, with r and c as in `spmm`.
 
     Parameters
     ----------
     indptr, indices, rows, eid, dst_scale
-        As for spmm, with g in the place of its out; the values of `eid` are unique.
-    g : (n_out, ...), x's dtype and trailing shape
+        See `spmm`, with g in place of `out`. The values of `eid` must be distinct.
+    g : (n_out, ...), x's dtype
+        Rows of the destinations, in the shape of x's rows.
     x : (n_src, ...) float32, float64, or uint16 as bfloat16
-    out : (n,) or (n, H), x's dtype, or float32 of bfloat16
+        Rows of the sources.
+    out : (n,) or (n, H), x's dtype, or float32 with bfloat16
         Accumulates.
 
     Notes
@@ -116,40 +140,40 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
 
 
 def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=None, order=None):
-    """Update a running maximum or minimum of each row's neighbours, with its argument.
+    """Update the running maximum or minimum of the source rows of each row's in-edges, and its argument.
 
-    For edge e of row i with ``r = indices[e]`` (or e when `indices` is None) the candidate is ``(x[r,f], label)``,
-    where label is ``label[e]`` if given, else ``offset + r``. With ``t = rows[i]`` (or i when `rows` is None), the
-    candidate replaces ``(out[t,f], arg[t,f])`` when ``arg[t,f] < 0``, when the candidate's value is better, or when the
-    values are equal and ``order[candidate] < order[arg]``. A NaN wins over any number and stays.
+    Edge e of row i is a candidate ``(x[c,f], label)`` for ``(out[r,f], arg[r,f])``, with r and c as in `spmm`. Its
+    label is ``label[e]`` if given, else ``offset + c``. The candidate replaces the old pair if ``arg[r,f] < 0``, if its
+    value is better, or if the values are equal and ``order[label] < order[arg[r,f]]``. NaN is better than any number.
 
     Parameters
     ----------
     indptr : (n_dst + 1,) int64
     indices : (n_edges,) int32 or int64, or None
     x : (n_src, ...) float32, float64, or uint16 as bfloat16
-    out : (n_out, ...), x's dtype, or float32 of bfloat16, and trailing shape
-        Updated. The caller makes it; where arg is -1 the value does not matter.
+    out : (n_out, ...), x's dtype, or float32 with bfloat16
+        Rows in the shape of x's rows; updated. Values where arg is -1 are ignored.
     arg : indices' dtype, out's shape
-        Updated. -1: no candidate yet.
+        Label of the current extremum, or -1 before any candidate; updated.
     sign : {1, -1}
         1 for the maximum, -1 for the minimum.
     rows : (n_dst,), indices' dtype, optional
-        As for spmm.
+        See `spmm`.
     offset : int
         Label of x's first row.
     label : (n_edges,), indices' dtype, optional
+        Label of each edge.
     order : (n_labels,) int64, optional
-        Rank of each label at ties; default: the label itself.
+        Priority of each label at ties, where the smallest wins; by default the label itself.
 
     Raises
     ------
     ShapeError
-        Naming the argument; also for a label that is negative or outside `order`.
+        An argument is wrong, or a label is negative or outside `order`.
 
     Notes
     -----
-    O(n_edges * F) time. How the edges are split into blocks or ordered does not change the result.
+    O(n_edges * F) time. The result does not depend on the order of the edges or on their division into blocks.
     """
     x = widen(x)
     check_rows("x", x)
@@ -172,19 +196,20 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
 
 
 def extremum_backward(g, arg, dx, offset=0, long=None):
-    """Add each gradient to the row that its value came from: ``dx[arg[i,f] - offset, f] += g[i,f]``.
+    """Add each value of the gradient to the row that the extremum came from: ``dx[arg[i,f] - offset, f] += g[i,f]``.
 
     Parameters
     ----------
     g : (n_dst, ...) float32 or float64
+        Gradient of the extrema.
     arg : g's shape, int32 or int64
-        Labels from `extremum`. Labels outside ``offset .. offset + n_src`` (other blocks', and -1) are passed over.
-    dx : (n_src, ...), g's dtype and trailing shape
-        Accumulates.
+        Labels from `extremum`. Labels outside of [offset, offset + n_src), of other blocks or -1, are skipped.
+    dx : (n_src, ...), g's dtype
+        Gradient of a block's rows, in the shape of g's rows; accumulated.
     offset : int
         Label of dx's first row.
     long : (n,) int, optional
-        Rows of dx that very many gradients may go to: each is summed in float64.
+        Rows of dx that may receive very many values, which are summed in float64.
 
     Notes
     -----
@@ -205,41 +230,47 @@ def extremum_backward(g, arg, dx, offset=0, long=None):
 
 
 def transpose(indptr, indices, n_src, *, rows=None, position=True):
-    """Transpose a CSR.
+    """Return the transpose of a CSR: the edges by source.
 
     Parameters
     ----------
     indptr : (n_dst + 1,) int64
-        From 0 on.
+        Starts with 0.
     indices : (n_edges,) int32 or int64
     n_src : int
         Number of columns.
     rows : (n_dst,), indices' dtype, optional
-        The name of each row of the CSR in `t_indices`; by default its position.
+        Destination row for each row of the CSR, which `t_indices` hold; by default row i for row i.
     position : bool
-        Whether to return `perm`.
+        True to return `perm`.
 
     Returns
     -------
     t_indptr : (n_src + 1,) int64
     t_indices : (n_edges,), indices' dtype
-        Destinations, in the order of the CSR's rows: ascending in each row where `rows` ascend.
+        Destinations, in the order of the CSR's rows, so that they ascend in each row if `rows` ascend.
     perm : (n_edges,), indices' dtype, or None
         Position in `indices` of each edge of the transpose; ascending in each row.
 
     Raises
     ------
     ShapeError
-        Naming the argument; also when an entry of `indices` is outside 0 .. n_src.
+        An argument is wrong, or a column is not in [0, n_src).
 
     Notes
     -----
-    O(n_edges + n_src + n_dst) time and no memory beside the results. A stable counting sort, whose result is the same
-    for any number of threads. """
+    O(n_edges + n_src + n_dst) time, and no memory beside the results. A stable counting sort: the result is the same
+    for any number of threads.
+
+    Examples
+    --------
+    >>> transpose(np.array([0, 1, 3]), np.array([0, 0, 1]), 2)
+    (array([0, 2, 3]), array([0, 1, 1]), array([0, 1, 2]))
+    """
     n_dst, n_edges = check_csr(indptr, check("indices", indices, dtype=INDEXES))
     if indptr[0] != 0 or n_edges != len(indices):
-        found = f"got shape {indices.shape}, dtype {indices.dtype}"
-        raise ShapeError(f"indices must hold just the edges of indptr, {n_edges}; {found}")
+        raise ShapeError(f"indices must hold just the edges of indptr, {n_edges}; "
+                         f"got shape {indices.shape}, dtype {indices.dtype}")
     check_csr_rows(rows, n_dst, n_dst, indices.dtype)
     if max(n_dst if rows is None else 0, n_edges if position else 0) > np.iinfo(indices.dtype).max:
         raise ShapeError(f"indices must have dtype int64 for {n_dst} rows and {n_edges} edges; "
@@ -248,7 +279,7 @@ def transpose(indptr, indices, n_src, *, rows=None, position=True):
     perm = np.empty(n_edges, indices.dtype) if position else None
     try:
         call(f"sar_transpose_{INDEXES[indices.dtype]}", t_indptr, t_indices, perm, indptr, indices, rows, n_dst, n_src)
-    except ShapeError:  # which does not know the argument
-        found = f"got {indices.min()} .. {indices.max()}, shape {indices.shape}"
-        raise ShapeError(f"indices must lie in 0 .. {n_src}; {found}") from None
+    except ShapeError:  # the kernel's error does not name the argument
+        raise ShapeError(f"indices must lie in 0 .. {n_src}; got {indices.min()} .. {indices.max()}, "
+                         f"shape {indices.shape}") from None
     return t_indptr, t_indices, perm
