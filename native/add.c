@@ -1,4 +1,4 @@
-/* Sums of equal arrays on all threads; NumPy's run on one. */
+/* The sum of two arrays of one shape, on all threads; NumPy adds on one thread. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "add.c"

@@ -1,6 +1,6 @@
-/* Fused graph attention (GAT, SAR Eq. 3 and sec. 3.3), forward: coefficients are made on the fly and never stored
- * per edge. The softmax is online (SAR sec. 3.4): a block of edges updates (m, l, acc) in place, whatever blocks
- * came before. */
+/* Fused graph attention (GAT, SAR Eq. 3 and sec. 3.3), forward. Coefficients are computed when they are used, and are
+ * never stored for each edge. The softmax is online (SAR sec. 3.4): a block of edges updates (m, l, acc) in place, and
+ * blocks may come in any order. */
 #ifndef T
 #include "philox.h"
 #define KERNEL "attend.c"
@@ -9,12 +9,13 @@
 #else
 #include "attend.inc.h"
 
-/* Heads of a strip whose coefficients are made before any row is summed; a multiple of 4, as of edge_words. */
+/* Number of heads of a strip whose coefficients are computed before any row is summed. A multiple of 4, because
+ * edge_words draws the random words of 4 heads. */
 #ifndef STRIP_HEADS
 #define STRIP_HEADS 8
 #endif
 
-/* Sum of s, padded as exp_all leaves it, in an order that no instruction set changes. */
+/* The sum of n values s, which exp_all has padded with zeros, in an order that is the same for all instruction sets. */
 SAR_INLINE T NAME(sum_all)(const T *restrict s, int n)
 {
     T t[LANES] = {0};
@@ -23,8 +24,9 @@ SAR_INLINE T NAME(sum_all)(const T *restrict s, int n)
     return t[0];
 }
 
-/* The heads of a row of more than SAR_ROW_BYTES take their steps by so many: with dropout a multiple of 4, as one
- * random block serves 4 heads. What is left over takes steps of its own. */
+/* The number of heads that are computed together. The heads of a row of more than SAR_ROW_BYTES are computed in groups.
+ * With dropout a group is a multiple of 4 heads, because one random block serves 4 heads; the last group may be
+ * smaller. */
 SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t z_heads, int64_t n_feat, int dropout)
 {
     int64_t head_bytes = n_feat * (int64_t)sizeof(T);
@@ -34,13 +36,13 @@ SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t z_heads, int64_
     return heads < n_heads ? heads : n_heads;
 }
 
-/* The state of the online softmax of a row, its first head's. */
+/* Pointers to the state of the online softmax of one row, for its first head. */
 typedef struct {
     T *m, *l, *acc;
 } NAME(state);
 
-/* The state of all rows, and what its steps read. begins: each row's state is as before any edge, whatever stands
- * there. */
+/* The states of all rows, and the inputs. With `begins`, each row starts as before any edge, and the stored state is
+ * ignored. */
 typedef struct {
     NAME(state) rows;
     const T *dst;
@@ -48,7 +50,7 @@ typedef struct {
     int begins, near;
 } NAME(online);
 
-/* The sum of one row and head h, after its coefficients: acc = acc * correction + sum_k coef[k] z[col[k],h,:]. */
+/* Add n edges to the weighted sum of one row and head h: acc = acc * correction + sum_k coef[k] z[col[k],h,:]. */
 SAR_INLINE void NAME(add_rows)(const NAME(online) *o, T *restrict acc, int64_t h, const I *restrict col, const T *restrict coef, int n,
                                T correction, int begins)
 {
@@ -62,7 +64,7 @@ SAR_INLINE void NAME(add_rows)(const NAME(online) *o, T *restrict acc, int64_t h
     NAME(gather_sum)(acc, &edges, n_feat, 1, begins);
 }
 
-/* The edges begin .. end of row `to` and the heads first .. last, `step` edges at once; begins, as online has it. */
+/* Add the edges begin .. end of row `to` for the heads first .. last, `step` edges at a time; `begins` as in `online`. */
 static void NAME(attend_edges)(const NAME(online) *o, NAME(state) row, int64_t to, int64_t begin, int64_t end, int step, int64_t first,
                                int64_t last, int row_begins)
 {
@@ -119,7 +121,7 @@ static void NAME(attend_edges)(const NAME(online) *o, NAME(state) row, int64_t t
     } while (e < end);
 }
 
-/* state = both states of the heads first .. last as one. */
+/* Merge two states of the heads first .. last into one. */
 static void NAME(join_states)(NAME(state) row, NAME(state) with, int64_t n_feat, int64_t first, int64_t last)
 {
     for (int64_t h = first; h < last; h++) {
@@ -131,7 +133,8 @@ static void NAME(join_states)(NAME(state) row, NAME(state) with, int64_t n_feat,
     }
 }
 
-/* A group of a long row's edges, which then joins the row's state: rounding grows with a sum's length. */
+/* Add a group of a long row's edges to a state of its own, and merge it into the row's state. Rounding errors grow with
+ * the length of a sum, so long rows are summed in groups. */
 static __attribute__((noinline)) void NAME(attend_group)(const NAME(online) *o, NAME(state) row, int64_t to, int64_t begin, int64_t end,
                                                          int step, int64_t first, int64_t last)
 {
@@ -153,8 +156,8 @@ static void NAME(attend_row)(const NAME(online) *o, int64_t i, int step, int64_t
         NAME(attend_group)(o, row, to, e, end - e < GROUP ? end : e + GROUP, step, first, last);
 }
 
-/* Rows of at most LANES edges, whose coefficients are made together, a row in each lane: short rows would leave most
- * lanes of a vector of their own edges empty, and each head would wait for its sums. */
+/* A strip: several rows of at most LANES edges, whose coefficients are computed together, with one row in each lane of a
+ * vector. With the edges of a single short row in the lanes, most lanes would be empty. */
 typedef struct {
     int n_rows, n_most;     /* rows, and the most edges of one */
     int n[LANES];           /* edges of each; 0 behind the last row */
@@ -162,7 +165,7 @@ typedef struct {
     const I *col[LANES];
 } NAME(strip);
 
-/* The strip from row i < end on; n_rows = 0 where its vectors would be more than its rows. */
+/* The strip of rows that starts at row i < end. n_rows = 0 if the strip would need more vectors than it has rows. */
 SAR_INLINE void NAME(next_strip)(NAME(strip) *strip, const NAME(sar_csr) *csr, int64_t i, int64_t end)
 {
     int count = 0, most = 0;
@@ -178,8 +181,8 @@ SAR_INLINE void NAME(next_strip)(NAME(strip) *strip, const NAME(sar_csr) *csr, i
     for (; count < LANES; count++) strip->n[count] = 0;
 }
 
-/* The softmax of one head of a strip: s, scores of sources, become coefficients; m and l of the rows are updated;
- * correction[u] is what acc is multiplied by. Sums have the order of sum_all. */
+/* The softmax of one head of a strip. The source scores s become coefficients, m and l of the rows are updated, and
+ * correction[u] is the factor for acc of row u. Sums have the order of sum_all. */
 SAR_INLINE void NAME(strip_softmax)(T s[LANES][LANES], T *restrict correction, const NAME(online) *o, const NAME(strip) *strip, int64_t h)
 {
     const int most = strip->n_most;
@@ -222,7 +225,7 @@ SAR_INLINE void NAME(strip_softmax)(T s[LANES][LANES], T *restrict correction, c
     }
 }
 
-/* Drop coefficients of `n_heads` heads of a strip, from head h on, a multiple of 4. */
+/* Apply dropout to the coefficients of `n_heads` heads of a strip, from head h on, which is a multiple of 4. */
 SAR_INLINE void NAME(strip_dropout)(T s[STRIP_HEADS][LANES][LANES], const NAME(online) *o, const NAME(strip) *strip, int64_t h,
                                     int n_heads)
 {
@@ -244,7 +247,7 @@ SAR_INLINE void NAME(strip_dropout)(T s[STRIP_HEADS][LANES][LANES], const NAME(o
     }
 }
 
-/* A strip and `n_heads` <= STRIP_HEADS heads from head h on. */
+/* Add the edges of a strip for `n_heads` <= STRIP_HEADS heads, from head h on. */
 static void NAME(attend_strip)(const NAME(online) *o, const NAME(strip) *strip, int64_t h, int n_heads)
 {
     const NAME(sar_attention) *a = o->a;
@@ -265,7 +268,7 @@ static void NAME(attend_strip)(const NAME(online) *o, const NAME(strip) *strip, 
         }
 }
 
-/* Part `part` of n_parts of the rows and the heads first .. last of sar_attend_forward. */
+/* Part `part` of n_parts of the rows of sar_attend_forward, for the heads first .. last. */
 static void NAME(attend_rows)(const NAME(online) *o, int step, int64_t part, int64_t n_parts, int64_t first, int64_t last)
 {
     const NAME(sar_attention) *a = o->a;

@@ -1,5 +1,5 @@
-/* The gradients of attention (GAT, SAR alg. 2 and sec. 3.3): coefficients are made again, from m and 1 / l of each
- * destination. */
+/* The gradients of attention (GAT, SAR alg. 2 and sec. 3.3). The coefficients are computed again, from m and 1 / l of
+ * each destination. */
 #ifndef T
 #include "philox.h"
 #define KERNEL "attend_backward.c"
@@ -8,8 +8,8 @@
 #else
 #include "attend.inc.h"
 
-/* Edges that follow each other, at most CHUNK: whole rows, or a step of one. A piece is what there is of a row; a row
- * of more than GROUP edges shares no step. */
+/* A step: at most CHUNK consecutive edges, which are several whole rows or a part of one row. A piece is the edges of
+ * one row in the step. A row of more than GROUP edges shares no step with other rows. */
 typedef struct {
     int n, n_pieces;
     int end[CHUNK];         /* of each piece */
@@ -20,8 +20,8 @@ typedef struct {
     int first, ends;        /* of its group: whether it is the row's first, and the piece its last */
 } NAME(pieces);
 
-/* The next `step` edges or fewer from edge *e of row *j < end on, where *j and *e go on to; rows of more than `most`
- * edges in groups of GROUP. */
+/* Take the next step of at most `step` edges, from edge *e of row *j < end on, and advance *j and *e. Rows of more than
+ * `most` edges are taken in groups of GROUP edges. */
 SAR_INLINE void NAME(next_pieces)(NAME(pieces) *p, const int64_t *restrict indptr, int step, int64_t most, int64_t *j, int64_t *e,
                                   int64_t end)
 {
@@ -47,13 +47,13 @@ SAR_INLINE void NAME(next_pieces)(NAME(pieces) *p, const int64_t *restrict indpt
     }
 }
 
-/* row += group; begins: = */
+/* row += group, or row = group with `begins`. */
 static __attribute__((noinline)) void NAME(add_group)(T *restrict row, const T *restrict group, int64_t n, int begins)
 {
     for (int64_t f = 0; f < n; f++) row[f] = (begins ? 0 : row[f]) + group[f];
 }
 
-/* Part `part` of n_parts of the source rows of sar_attend_backward; sums is this thread's own. */
+/* Part `part` of n_parts of the source rows of sar_attend_backward. `sums` belongs to this thread alone. */
 static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends,
                                        const S *restrict g, const NAME(sar_attention) *a, int accumulate, int near, int64_t part,
                                        int64_t n_parts)
@@ -127,11 +127,11 @@ static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double 
     }
 }
 
-/* Gradients of the finished attention, walking the transpose (row j is a source, a's indices its destinations i):
+/* Gradients of attention over edges given by source: row j is a source, and a's indices are its destinations i:
  *   alpha = exp(s - m[i,h]) / l[i,h];  t = g[i,h,:] . z[j,h,:];  k = mask/(1-p)
  *   dz[j,h,:] += alpha k g[i,h,:];  de = alpha (k t - delta[i,h]) leaky_relu'(s_pre);  dsrc[j,h] += de;
  *   sums[thread,i,h] += de
- * Where all heads share z they share dz.
+ * If all heads share z, they also share dz.
  *
  * inputs   ends (n_dst, n_heads, 4): dst, m, 1 / l, delta = sum_d g * out; g (n_dst, n_heads, n_feat)
  *          side by side, so that an edge reads one cache line for them; m and 1 / l apart, as m + log l loses l's

@@ -1,5 +1,5 @@
-/* The parts of attention that work on a node's own row: the end of the online softmax, delta = sum_d g * out, and
- * the end of ddst. */
+/* Parts of attention without edges: the end of the online softmax, delta = sum_d g * out, and the sum of ddst over
+ * threads. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "attend_rows.c"

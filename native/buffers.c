@@ -1,11 +1,11 @@
-/* An allocator for NumPy's arrays (NEP 49). Large blocks stand in one range of addresses: the first free one that is
- * large enough is taken, what is left of it stays free, and freed neighbours join. A training step asks for the same
- * sizes in the same order in every epoch, so that all but the first find their places in touched memory, whereas
- * fresh memory costs a page fault for every page; and the range is little longer than the most that was ever in use.
- * All blocks start at a cache line.
+/* An allocator for NumPy's arrays (NEP 49). Large blocks are in one range of addresses. An allocation takes the first
+ * free block that is large enough, and leaves the rest of that block free. Adjacent free blocks are merged. A training
+ * step allocates the same sizes in the same order in every epoch. So after the first epoch it gets memory that was
+ * touched before, while fresh memory costs a page fault for every page. The range is little longer than the largest
+ * amount of memory that was in use at one time. All blocks start at a cache line.
  *
- * Who may still allocate or free holds NumPy's capsule of the handler: every array, and every context that was
- * entered or copied from one that was. So the capsule's end is the buffers' end, whoever outlives whom. */
+ * Every array of the allocator, and every context that may allocate by it, holds a reference to NumPy's capsule of the
+ * handler. So the buffers can be freed when the capsule is freed. */
 #define _DEFAULT_SOURCE
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
@@ -23,7 +23,7 @@
 #define ZERO_PIECE (1 << 20)
 #define HUGE_PAGE (1 << 21)    /* of x86-64, and of arm64 with pages of 4 KiB */
 
-/* Stands in the cache line before a block. */
+/* The header of a block, in the cache line before it. */
 struct header {
     size_t size;                /* bytes, this line included; of blocks in the range a multiple of LINE */
     struct header *next;        /* the free block at the next higher address */
@@ -39,8 +39,8 @@ struct sar_buffers {
     int closed;                 /* nobody asks for memory again and again: large blocks are malloc's, freed ones given back */
 };
 
-/* As many addresses as the machine has memory: pages take memory only once they are touched. They begin at a huge
- * page, so that the memory taken is `top` rounded up to one. */
+/* Reserve a range of addresses as long as the machine's memory. Pages take memory only once they are touched. The range
+ * begins at a huge page, so that the memory in use is `top` rounded up to huge pages. */
 static void reserve(struct sar_buffers *b)
 {
     size_t size = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
@@ -55,7 +55,7 @@ static void reserve(struct sar_buffers *b)
     b->begin = b->top = p + before, b->end = b->begin + size;
 }
 
-/* The destructor of the capsule. */
+/* The destructor of NumPy's capsule, which frees the buffers. */
 void sar_buffers_end(void *capsule)
 {
     struct sar_buffers *b = PyCapsule_GetPointer(capsule, "mem_handler");
@@ -66,8 +66,8 @@ void sar_buffers_end(void *capsule)
 
 static int in_range(const struct sar_buffers *b, const struct header *h) { return (char *)h >= b->begin && (char *)h < b->end; }
 
-/* Take `size` bytes of the first free block that has them, else from the top, where a free block that ends there is
- * used up first. NULL where the range ends; *zeroed where all is fresh. */
+/* Take `size` bytes from the first free block that is large enough, else from the top of the range, together with a free
+ * block that ends at the top. Return NULL if the range is used up. *zeroed is set if all bytes are known to be zeros. */
 static struct header *take(struct sar_buffers *b, size_t size, int *zeroed)
 {
     struct header **at = &b->idle, *h = NULL;
@@ -94,7 +94,7 @@ static struct header *take(struct sar_buffers *b, size_t size, int *zeroed)
     return h;
 }
 
-/* Put a block into the list and join it with free neighbours. */
+/* Put a block into the list of free blocks, and merge it with adjacent free blocks. */
 static void put(struct sar_buffers *b, struct header *h)
 {
     struct header *before = NULL, *after = b->idle;
@@ -113,8 +113,8 @@ static char *page_up(char *address)
     return (char *)(((uintptr_t)address + page - 1) / page * page);
 }
 
-/* Give the whole pages between two addresses back to the system: they are zeros from here on. Returns the first of
- * them. */
+/* Return the whole pages between two addresses to the system; they then contain zeros. Return the address of the first
+ * of them. */
 static char *give_back(char *begin, char *end)
 {
     char *first = page_up(begin), *last = page_up(end + 1) - sysconf(_SC_PAGESIZE);
@@ -122,7 +122,7 @@ static char *give_back(char *begin, char *end)
     return first;
 }
 
-/* A block; *zeroed tells whether it is known to be all zeros. */
+/* Allocate a block. *zeroed is set if the block is known to contain only zeros. */
 static void *allocate(struct sar_buffers *b, size_t size, int *zeroed)
 {
     struct header *h = NULL;
@@ -188,8 +188,8 @@ static void *buffers_realloc(void *context, void *block, size_t size)
     return fresh;
 }
 
-/* New buffers, or NULL without memory. Their address is that of a PyDataMem_Handler, for a capsule whose destructor
- * is sar_buffers_end. */
+/* Create buffers; return NULL if there is no memory. The result is also the address of a PyDataMem_Handler, for a
+ * capsule with the destructor sar_buffers_end. */
 struct sar_buffers *sar_buffers_open(void)
 {
     struct sar_buffers *b = calloc(1, sizeof *b);
@@ -201,7 +201,7 @@ struct sar_buffers *sar_buffers_open(void)
     return b;
 }
 
-/* Give free blocks' pages back to the system; the top sinks to the last block in use. */
+/* Return the pages of free blocks to the system, and lower the top to the end of the last block in use. */
 void sar_buffers_trim(struct sar_buffers *b)
 {
 #ifdef __linux__                /* elsewhere pages given back need not be zeros */
@@ -224,7 +224,7 @@ void sar_buffers_trim(struct sar_buffers *b)
 #endif
 }
 
-/* The same, and give back what is still in use as soon as it is not. */
+/* Close the buffers: trim them, and return each block that is still in use to the system when it is freed. */
 void sar_buffers_close(struct sar_buffers *b)
 {
     sar_buffers_trim(b);
@@ -233,8 +233,8 @@ void sar_buffers_close(struct sar_buffers *b)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* How often a large block took memory that none had before. */
+/* The number of large allocations that extended the range. */
 int64_t sar_buffers_fresh(const struct sar_buffers *b) { return b->n_fresh; }
 
-/* Bytes of large blocks, in use and idle. */
+/* The number of bytes of large blocks, in use and free. */
 int64_t sar_buffers_bytes(const struct sar_buffers *b) { return b->top - b->begin; }

@@ -1,18 +1,18 @@
-/* The lines of a cache of rows: which row stands in each, and in which step that row was made. One source for every
+/* The directory of a cache of rows: the row in each line, and the step that computed the row. The same code serves every
  * instruction set.
  *
- * lines (n_lines + 1) stand in a ring, oldest first: by `made`, and of equal `made` in the order in which they were
- * stored. The last of the array is no line but the head of the ring: its `newer` is the oldest line, its `older` the
- * newest. Empty lines have made = -1 and halo = -1, so they are the oldest of all. A run is what has one `made`; its
- * first and its last line name each other in `end`, so that the place of an older row is found run by run.
- * place (n_halo): the line of each row, or -1. place[lines[l].halo] == l of every line that is not empty.
+ * lines (n_lines + 1) form a linked ring, oldest first: ordered by `made`, and lines with the same `made` in the order of
+ * storing. The last element of the array is not a line but the head of the ring: its `newer` is the oldest line, its
+ * `older` the newest. Empty lines have made = -1 and halo = -1, so they are the oldest. A run is the lines with the same
+ * `made`. The first and the last line of a run refer to each other in `end`, so that a search skips whole runs.
+ * place (n_halo) is the line of each row, or -1. place[lines[l].halo] == l for every line l that is not empty.
  */
 #include "sarlite.h"
 
 #define CACHE_BLOCK 16          /* lines whose rows one thread writes */
 #define CACHE_AHEAD 8           /* rows that are looked for while others are stored */
 
-/* Take a line out of the ring. */
+/* Remove a line from the ring. */
 static void cache_leave(struct sar_line *lines, int32_t line)
 {
     int32_t older = lines[line].older, newer = lines[line].newer;
@@ -26,7 +26,7 @@ static void cache_leave(struct sar_line *lines, int32_t line)
     lines[newer].older = older;
 }
 
-/* Put a line into the ring, behind all that are as old or older. */
+/* Insert a line into the ring, after all lines that are as old or older. */
 static void cache_join(struct sar_line *lines, int32_t line, int64_t made, int32_t head)
 {
     int32_t older = lines[head].older;
@@ -43,7 +43,7 @@ static void cache_join(struct sar_line *lines, int32_t line, int64_t made, int32
     lines[older].newer = line;
 }
 
-/* Begin with all lines empty.
+/* Make all lines empty.
  *
  * output   lines (n_lines + 1), place (n_halo), overwritten
  * cost     O(n_lines + n_halo)
@@ -64,8 +64,8 @@ int sar_cache_clear(struct sar_line *restrict lines, int32_t *restrict place, in
     return SAR_OK;
 }
 
-/* Give each row a line, one after another: the line that it has, else the oldest, whose row is forgotten. It is then
- * the newest of those with its `made`.
+/* Assign a line to each row, one after another: the line that already holds the row, else the oldest line, whose row is
+ * evicted. The row then counts as the newest of the rows with the same `made`.
  *
  * inputs   halo (n) within 0 .. n_halo, made (n) >= 0; n_lines > 0 where n > 0
  * output   taken (n): each row's line, overwritten; a later row may have been given the same. lines, place updated
@@ -128,7 +128,7 @@ int sar_cache_lookup(int32_t *restrict found, const struct sar_line *restrict li
     return SAR_OK;
 }
 
-/* The lines that are not empty, oldest first.
+/* List the lines that are not empty, oldest first.
  *
  * output   order (n_lines): its first *n are overwritten
  * cost     O(n_lines)

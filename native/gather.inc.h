@@ -42,7 +42,7 @@
 #define SUMS (SAR_REGISTER == 64 ? 8 : 13)
 #endif
 
-/* Values anywhere in an array. */
+/* Vector types for values at any address: unaligned loads and stores. */
 typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
 #define REG(address) (*(const NAME(reg) *)(address))
 
@@ -88,7 +88,7 @@ typedef struct {
     int n, near;
 } NAME(gather);
 
-/* `near` of n_rows rows of so many values. */
+/* The member `near` for an array of n_rows rows of n_values values each. */
 SAR_INLINE int NAME(is_near)(int64_t n_rows, int64_t n_values)
 {
     return n_rows * n_values * (int64_t)sizeof(S) <= sar_last_cache() / 4 * 3;
@@ -113,7 +113,7 @@ SAR_INLINE NAME(ahead) NAME(plan_ahead)(const NAME(gather) *g, int64_t f, int64_
     return plan;
 }
 
-/* What is planned of a row: mostly `lines` cache lines, a constant, so that there is no loop. */
+/* Prefetch a later row as planned. Mostly that is `lines` cache lines, a constant, so that the loop is unrolled. */
 SAR_INLINE void NAME(prefetch_row)(const int lines, const S *row, NAME(ahead) plan)
 {
     if (plan.near) {
@@ -178,8 +178,8 @@ SAR_INLINE void NAME(sum_pass)(const int n_reg, const int weighted, T *restrict 
     NAME(add_end)(out, sum[whole], whole * WIDE, last, scale, begins);
 }
 
-/* The same for a row that a register is too wide for: two pieces of `lanes` values, a power of two; the second ends
- * the row. */
+/* The same for a row narrower than a register: two pieces of `lanes` values, a power of two, where the second piece ends
+ * with the row and may overlap the first. */
 SAR_INLINE void NAME(narrow_sum)(const int lanes, T *restrict out, const NAME(gather) *g, int64_t width, T scale, int begins)
 {
     const int64_t last = width - lanes;
@@ -238,7 +238,7 @@ SAR_INLINE void NAME(gather_sum)(T *restrict out, const NAME(gather) *g, int64_t
 
 typedef T NAME(quarter) __attribute__((vector_size(16)));
 
-/* Sum of LANES values, halves first. */
+/* The sum of LANES values: the two halves are added, again and again. */
 SAR_INLINE T NAME(sum_of)(const NAME(reg) t[PIECES])
 {
 #if SAR_REGISTER == 16
@@ -356,7 +356,8 @@ SAR_INLINE void NAME(pad_row)(T *restrict padded, const S *restrict a, int64_t l
     for (int64_t u = 0; u < lanes; u++) padded[whole + u] = width - lanes + u < whole ? 0 : WIDEN(a[width - lanes + u]);
 }
 
-/* The dot products that are NaN once more, without padding: there 0 times infinity has made NaN of an infinite one. */
+/* Compute the dot products that are NaN again without padding, where 0 times infinity may have made an infinite result
+ * NaN. */
 static __attribute__((noinline)) void NAME(unpadded_dots)(T *restrict dot, const S *restrict a, const NAME(gather) *g, int64_t end)
 {
     for (int k = 0; k < g->n; k++) {

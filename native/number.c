@@ -11,7 +11,7 @@
 #ifndef NUMBER_ONE
 #define NUMBER_ONE ((uint64_t)1)
 
-/* The number of bits that are set; of the lowest. */
+/* The number of set bits of a word, and the number of its lowest set bit. */
 #ifdef __GNUC__
 #define NUMBER_BITS(word) __builtin_popcountll(word)
 #define NUMBER_LOWEST(word) __builtin_ctzll(word)
@@ -27,8 +27,8 @@ static int number_bits(uint64_t word)
 #endif
 #endif
 
-/* Put seeds behind a batch's rows, each that it has not once, in the order of their first places; numbers[k] is the
- * number of seeds[k].
+/* Append the distinct seeds that are not rows of the batch yet, in the order of their first occurrence; numbers[k] is
+ * the number of seeds[k] in the batch.
  *
  * inputs   seeds (n_seeds): columns
  * output   rows (*n_rows + n_seeds): the first *n_rows are the batch's, before and after; numbers (n_seeds); members
@@ -54,8 +54,8 @@ int NAME(sar_number_seeds)(I *restrict rows, int64_t *restrict numbers, int64_t 
     return SAR_OK;
 }
 
-/* counts[p]: the new rows of each of n_parts ranges of columns, of which all are in the first thread's bits from
- * here on.
+/* Count the new rows in each of n_parts ranges of columns, and merge the bits of all threads into those of the first
+ * thread.
  *
  * output   counts (n_parts), overwritten; seen, summary updated: further threads' 0
  * cost     O(new rows + n_words / 64)
@@ -90,7 +90,7 @@ int NAME(sar_number_count)(int64_t *restrict counts, const NAME(sar_numbering) *
     return SAR_OK;
 }
 
-/* Take the new rows into the batch, in ascending order: their numbers go on from `first`.
+/* Add the new rows to the batch, in ascending order, with the numbers `first`, `first` + 1, ...
  *
  * inputs   starts (n_parts + 1): new rows before each range of columns, from the counts
  * output   rows (new rows), overwritten; members and place updated, seen and summary 0
@@ -123,7 +123,7 @@ int NAME(sar_number_join)(I *restrict rows, const NAME(sar_numbering) *numbering
     return SAR_OK;
 }
 
-/* columns[e] = place[columns[e]]: sources become numbers in the batch, which has them all. Cost O(n_columns). */
+/* columns[e] = place[columns[e]]: replace sources, which are all rows of the batch, by their numbers. O(n_columns). */
 int NAME(sar_number_columns)(I *restrict columns, const I *restrict place, int64_t n_columns)
 {
     int team = sar_team(n_columns);
@@ -132,7 +132,7 @@ int NAME(sar_number_columns)(I *restrict columns, const I *restrict place, int64
     return SAR_OK;
 }
 
-/* Forget rows of a batch, at its end all. Cost O(n_rows). */
+/* Remove rows from the batch; at the end of a batch, all its rows. Cost O(n_rows). */
 int NAME(sar_number_end)(uint64_t *restrict members, const I *restrict rows, int64_t n_rows)
 {
     for (int64_t k = 0; k < n_rows; k++) members[rows[k] >> 6] &= ~(NUMBER_ONE << (rows[k] & 63));

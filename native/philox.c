@@ -1,4 +1,4 @@
-/* The generator by itself; the known answers of Random123 are its test. */
+/* The generator as a function of its own, for a test against the known answers of Random123. */
 #include "philox.h"
 
 /* out = Philox4x32-10(counter, key). counter (4), key (2), out (4), overwritten. */

@@ -20,7 +20,7 @@ SAR_INLINE void philox4x32(uint32_t word[4], uint32_t key0, uint32_t key1)
     }
 }
 
-/* A word below this is dropped: floor(p * 2^32), p in [0, 1). */
+/* A value is dropped if its word is below this threshold: floor(p * 2^32), p in [0, 1). */
 static inline uint32_t philox_threshold(double p) { return (uint32_t)(p * 4294967296.0); }
 
 #endif

@@ -1,7 +1,7 @@
 /* Kernels for each T; outputs, inputs, sizes. build.py reads this file for cffi. A field that a caller leaves out is
  * NULL or 0. */
 
-/* What stands between x and the next layer, in both directions. */
+/* Arguments of batch norm or bias, activation and dropout, for both directions. */
 typedef struct {
     const T *x;                     /* (n_rows, n_feat) */
     const double *mean, *inv_std;   /* (n_feat), as gamma and beta; NULL: no norm, and no gamma */

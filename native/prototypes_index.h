@@ -1,7 +1,7 @@
 /* Kernels for each T and I; outputs, inputs, sizes. build.py reads this file, with the types of prototypes_rows.h, for
  * cffi. A field that a caller leaves out is NULL or 0. */
 
-/* What edges call the rows that they lead from, and which of two labels comes first. */
+/* Labels of the candidate rows of an extremum, and the priority of labels at ties. */
 typedef struct {
     const I *label;         /* (n_edges); NULL: offset + r, r the row */
     const int64_t *order;   /* (n_order): by label; NULL: the label itself */

@@ -1,7 +1,7 @@
 /* Kernels for each I; outputs, inputs, sizes. build.py reads this file for cffi. A field that a caller leaves out is
  * NULL or 0. */
 
-/* What is picked from, and how. */
+/* Arguments of the sampler: the edges to pick from, and the rule. */
 typedef struct {
     const int64_t *indptr;              /* of all rows */
     const I *indices;                   /* (n_edges): sources; in each row their ids ascend */
@@ -14,7 +14,7 @@ typedef struct {
     const uint64_t *variates;           /* (columns) of sar_sample_variates, for SAR_LABOR; NULL: they are drawn for each edge */
 } NAME(sar_sampling);
 
-/* The rows of a batch, as number.c has them. */
+/* The numbering of a batch's rows; see number.c. */
 typedef struct {
     uint64_t *members;          /* (n_words) */
     I *place;                   /* (columns) */

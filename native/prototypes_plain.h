@@ -1,4 +1,5 @@
-/* What is the same for every type and instruction set. build.py reads this file for cffi. */
+/* Types, constants and kernels that are the same for every value type and instruction set. build.py reads this file for
+ * cffi. */
 enum sar_isa { SAR_PORTABLE, SAR_AVX2, SAR_AVX512 };
 
 enum sar_status { SAR_OK = 0, SAR_INDEX_OUT_OF_BOUNDS = 1, SAR_LABEL_OUT_OF_BOUNDS = 2, SAR_DEGREE_TOO_LARGE = 4 };

@@ -10,7 +10,7 @@ typedef struct {
     int64_t n_rows;
 } NAME(sar_csr);
 
-/* What a weighted sum over edges reads. NULL means 1. */
+/* Inputs of a weighted sum over edges. NULL stands for factors of 1. */
 typedef struct {
     NAME(sar_csr) csr;
     const S *x;                         /* (n_src, n_heads, n_feat) */
@@ -19,7 +19,7 @@ typedef struct {
     int64_t n_src, n_heads, n_feat;
 } NAME(sar_sum);
 
-/* What attention reads in both directions. */
+/* Inputs of attention, for both directions. */
 typedef struct {
     NAME(sar_csr) csr;  /* rows: destinations forward, sources backward; no eid */
     const S *z;         /* (n_src, z_heads, n_feat) */

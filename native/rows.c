@@ -1,4 +1,4 @@
-/* Copying rows out (what is sent to a peer) and adding rows back (the gradients that come home). */
+/* Gathering rows, such as rows to send to a peer, and adding rows, such as gradients that a peer sends. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "rows.c"

@@ -1,5 +1,5 @@
-/* Sampling of in-edges. A pick is a place in the row of a CSR, drawn by Philox from a key, the row's global id and
- * the number of the draw: it depends neither on the rank nor on threads, nor on which other rows are asked for. */
+/* Sampling of in-edges. A pick is a position in a row of a CSR, drawn by Philox from a key, the row's global id and the
+ * number of the draw. So it does not depend on the rank, on threads, or on the other rows of the call. */
 #ifndef I
 #include "philox.h"
 #define KERNEL "sample.c"
@@ -67,7 +67,7 @@ static void philox_lanes(uint32_t word[4][SAMPLE_GROUP], uint64_t key)
 }
 #endif
 
-/* The counters (id, block, 0) of all lanes, and their words. */
+/* Compute the random words of the counters (id, block, 0) of all lanes. */
 static void sample_words(uint32_t word[4][SAMPLE_GROUP], const uint64_t *restrict id, uint32_t block, uint64_t key)
 {
     for (int l = 0; l < SAMPLE_GROUP; l++) {
@@ -140,7 +140,7 @@ static void sample_few(struct sample_group *restrict g, uint64_t key, int k, int
     }
 }
 
-/* Let heap[i] sink among n, so that no parent is below its children. */
+/* Sift heap[i] down among n items, so that no parent is smaller than its children. */
 static void sample_sink(struct sample_pick *heap, int64_t i, int64_t n)
 {
     struct sample_pick moved = heap[i];
@@ -154,7 +154,7 @@ static void sample_sink(struct sample_pick *heap, int64_t i, int64_t n)
     heap[i] = moved;
 }
 
-/* Order picks by (variate, offset), ascending: a heap that is taken down. */
+/* Sort picks by (variate, offset), ascending: heapsort. */
 static void sample_sort(struct sample_pick *picks, int64_t n)
 {
     for (int64_t i = n / 2 - 1; i >= 0; i--) sample_sink(picks, i, n);
@@ -192,13 +192,13 @@ static void sample_many(struct sample_pick *picks, uint64_t *taken, int bits, ui
 }
 #endif
 
-/* Where a thread's picks go. */
+/* Outputs of one thread's picks. */
 typedef struct {
     I *sources, *positions;
     uint64_t *seen, *summary;
 } NAME(sample_out);
 
-/* Where in its row an added loop stands: the place of the row's own id among its sources', which ascend. */
+/* The position of an added self loop in its row: the position of the row's own id among the ascending source ids. */
 static uint32_t NAME(sample_find)(const I *restrict sources, const int64_t *restrict src_ids, int64_t n, I row)
 {
     int64_t low = 0, high = n, id = src_ids ? src_ids[row] : (int64_t)row;
@@ -210,7 +210,7 @@ static uint32_t NAME(sample_find)(const I *restrict sources, const int64_t *rest
     return (uint32_t)low;
 }
 
-/* Fill a group's lanes with the rows i .. i + n; lanes without one are rows without edges. */
+/* Fill the lanes of a group with the rows i .. i + n. Further lanes stand for rows without edges. */
 static void NAME(sample_open)(struct sample_group *restrict g, const NAME(sar_sampling) *s, const I *restrict rows, int n)
 {
     for (int l = 0; l < SAMPLE_GROUP; l++) {
@@ -230,7 +230,7 @@ static void NAME(sample_open)(struct sample_group *restrict g, const NAME(sar_sa
     }
 }
 
-/* Note a source: its bit among the thread's, and that of its 64 columns in the thread's summary. */
+/* Mark a source: set its bit in the thread's `seen`, and the bit of its 64 columns in the thread's `summary`. */
 SAR_INLINE void NAME(sample_mark)(const NAME(sample_out) *out, I source)
 {
     out->seen[source >> 6] |= (uint64_t)1 << (source & 63);
@@ -337,7 +337,7 @@ static void NAME(sample_smallest)(struct sample_pick *picks, const NAME(sar_samp
     sample_sort(picks, k);
 }
 
-/* Draw for a group, and let the rows' edges come into the cache. */
+/* Draw the picks of a group, and prefetch the edges that were picked. */
 static void NAME(sample_draw)(struct sample_group *restrict g, const NAME(sar_sampling) *s)
 {
     const I *restrict indices = s->indices;
@@ -357,7 +357,7 @@ static void NAME(sample_draw)(struct sample_group *restrict g, const NAME(sar_sa
     }
 }
 
-/* Write a group's picks, those of the rows i .. i + n. */
+/* Write the picks of a group, the rows i .. i + n. */
 static void NAME(sample_close)(const NAME(sample_out) *out, const NAME(sar_sampling) *s, const struct sample_group *restrict g,
                                const int64_t *restrict out_indptr, uint64_t *workspace, int bits, int n)
 {
