@@ -73,7 +73,7 @@ class Interrupts:
             return
         raise Interrupted(signum)
 
-    def met(self, seconds: float) -> bool:
+    def is_handled(self, seconds: float) -> bool:
         """Wait until the main thread has handled a signal that just arrived; return False if that takes too long.
 
         Return True at once if signals are postponed and this is the first one. The watchdog's thread calls this method;

@@ -157,7 +157,7 @@ class Watchdog:
     def _nap(self):
         """Sleep; end all ranks if a signal arrived and the main thread does not handle it in time."""
         signals = self.alarm.nap(self._interval if self._state[0] == WORKING else ARRIVED_NAP_SECONDS)
-        if signals and not self.interrupts.met(self._patience):
+        if signals and not self.interrupts.is_handled(self._patience):
             self._ending.end(str(Interrupted(min(signals))))  # the main thread would end all ranks, but is stuck in C
 
     def _has_stalled(self, seconds):

@@ -38,8 +38,8 @@ class Lines:
     >>> numbers, steps = np.array([4, 0], np.int32), np.array([7, 8])
     >>> lines.store(numbers, steps, np.array([[40.0], [0.5]]), cache)
     >>> hits = lines.lookup(np.array([0, 3], np.int32), now=9)
-    >>> hits[1], cache[hits[0]].tolist()
-    (-1, [0.5])
+    >>> hits[1] == -1, cache[hits[0]].tolist()
+    (True, [0.5])
     """
 
     def __init__(self, n_lines, n_halo):
@@ -55,7 +55,7 @@ class Lines:
         return self.lines.nbytes + self.place.nbytes
 
     def store(self, halo, made, rows, out):
-        """Store rows in the cache, one after another.
+        """Store rows in the cache, one after another: assign a line to each row and copy the row into `out`.
 
         A row replaces an older version of itself in the same line. Otherwise it takes an empty line, or the line of the
         oldest row, which is evicted. Among rows of the same step, the row stored last counts as the newest.

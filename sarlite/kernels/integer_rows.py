@@ -1,4 +1,4 @@
-"""Rows of integers of 8 or 4 bits with one power of two a row, as ranks send rows to each other."""
+"""Conversion between float32 rows and rows of 8-bit or 4-bit integers with one exponent for each row."""
 
 import numpy as np
 

@@ -126,7 +126,7 @@ def set_instruction_set(name: str) -> None:
 
 
 def call(kernel, *args):
-    """Call a kernel by name.
+    """Call the C kernel with this name, in the version for the instruction set in use.
 
     Arrays are passed as pointers, None as NULL, and dicts as pointers to structs. An error status of the kernel raises
     a ShapeError.

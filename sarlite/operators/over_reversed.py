@@ -48,7 +48,7 @@ def gradients(schedule: Schedule, operator: Sum | Attend, residuals: object, g: 
 
 
 def _sum_gradient(schedule, operator, backward, context):
-    """Return the gradient of x, t A^T (s g)."""
+    """Return the gradient of the source rows x of a `Sum`, t A^T (s g), with the sum's factors s and t."""
     g, n_src = backward.g, schedule.plan.n_src
     if backward.g_scale is not None:
         out = g if g.flags.writeable else None  # nothing else reads a writable gradient

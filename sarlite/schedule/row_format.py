@@ -95,21 +95,31 @@ class RowFormat(NamedTuple):
         return kernels.round_rows(g, self.bits, over), None
 
     def encode(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return rounded local rows as they are sent to peers. Without kinds the arrays are sent as they are."""
+        """Return rounded local rows in the form that is sent to peers.
+
+        Parameters
+        ----------
+        arrays : tuple of (n_src, ...) array
+            Rows from `rows`.
+        kinds : tuple of {"rows", "scores"}
+            Kind of each array; empty if no array has a row format. Only rows of an integer format change: they become
+            int8 arrays, as `kernels.quantize` returns them.
+        """
         if not self.is_integer or not kinds:
             return arrays
         return tuple(kernels.quantize(x, self.bits) if kind == ROWS else x for x, kind in zip(arrays, kinds))
 
     def decode(self, arrived: tuple[Array, ...], local: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return rows of peers as kernels read them.
+        """Return rows that arrived from a peer in the form that kernels read; the inverse of `encode`.
 
         Parameters
         ----------
         arrived : tuple of (n_rows, ...) array
-            Rows that `encode` made on a peer.
+            Result of `encode` on the peer.
         local : tuple of (n_src, ...) array
-            This rank's rounded rows, whose rows have the same shape.
+            This rank's rounded rows, which show the shape of a row.
         kinds : tuple of {"rows", "scores"}
+            Kind of each array, as for `encode`.
         """
         if not self.is_integer or not kinds:
             return arrived
