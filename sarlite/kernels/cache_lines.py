@@ -38,8 +38,8 @@ class Lines:
     >>> numbers, steps = np.array([4, 0], np.int32), np.array([7, 8])
     >>> lines.store(numbers, steps, np.array([[40.0], [0.5]]), cache)
     >>> hits = lines.lookup(np.array([0, 3], np.int32), now=9)
-    >>> hits[1] == -1, cache[hits[0]].tolist()
-    (True, [0.5])
+    >>> int(hits[1]), cache[hits[0]].tolist()
+    (-1, [0.5])
     """
 
     def __init__(self, n_lines, n_halo):
