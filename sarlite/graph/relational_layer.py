@@ -13,7 +13,7 @@ from sarlite.operators.evaluation import EVALUATIONS, check
 from sarlite.tape import Tensor
 
 
-class TypeRows(OutputRows, Protocol):
+class NodeTypeRows(OutputRows, Protocol):
     """Rows of one node type that a layer outputs on this rank."""
 
     @property
@@ -39,7 +39,7 @@ class RelationalLayer:
         """Return the graphs of the relations in `chosen`, one dict for each fetch. The first call is collective."""
         raise NotImplementedError
 
-    def of(self, node_type: str) -> TypeRows:
+    def of(self, node_type: str) -> NodeTypeRows:
         """Return the destination rows of one node type."""
         raise NotImplementedError
 

@@ -59,7 +59,7 @@ class TrainingBatch(Protocol):
 
 
 class Batch:
-    """Some rows of a graph, the seeds, with all that a model needs to compute them: layer graphs and input rows.
+    """Data for computing the outputs of some rows of a graph, the seeds: the graph of each layer, and the input rows.
 
         loss = ops.cross_entropy(model(batch, batch.x), batch.labels, batch.rows, batch.n_global)
 
@@ -70,7 +70,7 @@ class Batch:
     graphs : list of PickedGraph, CachedLayer or PickedRelations
         The layers' graphs; empty for a batch of rows alone, for models that need no neighbours.
     part_rows, outputs, rows, step, n_global, lasting
-        See below.
+        Attributes of these names.
     x : (n, ...) array, or for a node type a dict of arrays by type
         Features of all rows of the part.
     labels : (n, ...) array, or None
@@ -178,11 +178,11 @@ class Batch:
 
     def select(self, h: Mapping[str, Tensor]) -> Tensor:
         """Return the seeds' rows, (n_dst, ...), from rows by node type, joined in the order of the seeds' types."""
-        found = [h[name] for name in self.node_types]
-        return found[0] if len(found) == 1 else ops.concat(found)
+        rows = [h[name] for name in self.node_types]
+        return rows[0] if len(rows) == 1 else ops.concat(rows)
 
     def aggregate(self, *args: Any, **options: Any) -> Tensor:
-        """Aggregate over a batch of one layer; see `LayerGraph.aggregate`."""
+        """Return an aggregation over a batch of one layer; see `LayerGraph.aggregate`."""
         n = len(self.graphs)
         if n > 1:
             raise ConfigError(f"aggregate: a batch of {n} layers has a graph for each, batch.layers({n})")

@@ -125,24 +125,24 @@ class TypedRows:
 def _out_of(part, layer, typed, source, sets, lasting):
     """Return the graphs of the relations with source type `source`, whose sets of edges are `sets`."""
     picked = [typed.picked(layer.sets[k]) for k in sets]
-    own, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
-    there = part.relations[source][0].schedule
+    local, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
+    base = part.relations[source][0].schedule
     if layer.exchange is None:
-        plan, transport, order = one_block(part, picked, own, lasting), part.alone, ()
+        plan, transport, order = one_block(part, picked, local, lasting), part.alone, ()
     else:
-        found = _needs(part, layer, typed, source, picked, own, halo, lasting)
-        plan, transport = there.mode.plan(found, there.transport.prefetch), there.transport
+        needs = _needs(part, layer, typed, source, picked, local, halo, lasting)
+        plan, transport = base.mode.plan(needs, base.transport.prefetch), base.transport
         shares = share(halo, part.owners(halo - part.n_local))
-        order = np.concatenate([shares[q] for q in found.order])
-    schedule = Schedule(plan, transport, there.mode, row_format=there.row_format)
+        order = np.concatenate([shares[q] for q in needs.order])
+    schedule = Schedule(plan, transport, base.mode, row_format=base.row_format)
     n, graphs = len(part.types), list[PickedGraph]()
-    for index, (k, found) in enumerate(zip(sets, picked)):
+    for index, (k, picks) in enumerate(zip(sets, picked)):
         edges, sizes = part.sets[k], None
         if layer.exchange is not None:
             total = layer.exchange.sizes.sum(0)
             sizes = int(total[source]), int(total[n + edges.to]), int(total[2 * n + k])
-        dst_rows = own[: layer.n_dst] if n == 1 else typed.of(edges.to, slice(layer.n_dst))
-        graphs.append(PickedGraph(edges, found, own, dst_rows, schedule, relation_index=index, halo=halo, brought=order,
+        dst_rows = local[: layer.n_dst] if n == 1 else typed.of(edges.to, slice(layer.n_dst))
+        graphs.append(PickedGraph(edges, picks, local, dst_rows, schedule, relation_index=index, halo=halo, brought=order,
                                   sizes=sizes, lasting=lasting))
     return graphs
 
@@ -156,10 +156,10 @@ def _needs(part, layer, typed, source, picked, rows, halo, lasting):
     needs = exchange.needs
     if len(part.types) > 1:
         kinds, each = part.type_of(layer.halo), part.owners(layer.halo - part.n_local)
-        needs = [own[of == source] for own, of in zip(needs, share(kinds, each))]
-    asked = [typed.keep(source, own) for own in exchange.asked]
+        needs = [numbers[of == source] for numbers, of in zip(needs, share(kinds, each))]
+    asked = [typed.keep(source, numbers) for numbers in exchange.asked]
     first = len(rows) + np.asarray(starts)  # column of each owner's first row
-    cuts = [_by_owner(own, first, rank, size, lasting) for own in picked]
+    cuts = [_by_owner(numbers, first, rank, size, lasting) for numbers in picked]
     return Needs(rank, offsets, cuts, needs, asked, src_ids)
 
 

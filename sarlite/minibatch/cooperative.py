@@ -59,19 +59,19 @@ class Cooperative(Sampler):
 
     def _layer(self, rows, layer, request):
         comm, part = self._comm, self._part
-        rows, found = together(comm, lambda: super(Cooperative, self)._layer(rows, layer, request))
-        n, slots = len(rows), part.slots(found.halo // request.n_times - part.n_local)
+        rows, sampled = together(comm, lambda: super(Cooperative, self)._layer(rows, layer, request))
+        n, slots = len(rows), part.slots(sampled.halo // request.n_times - part.n_local)
         slots = comm.alltoall(slots)
-        wanted = np.concatenate([mine[own] for mine, own in zip(part.asked, slots)])
+        wanted = np.concatenate([local_rows[positions] for local_rows, positions in zip(part.asked, slots)])
         if len(request.times):
-            of_owners = share(found.halo % request.n_times, part.owners(found.halo // request.n_times - part.n_local))
+            of_owners = share(sampled.halo % request.n_times, part.owners(sampled.halo // request.n_times - part.n_local))
             wanted = wanted * request.n_times + np.concatenate(comm.alltoall(of_owners))
         rows, numbers = together(comm, lambda: self._numbering.add(rows, wanted.astype(rows.dtype)))
         asked = share(numbers, np.cumsum([0, *map(len, slots)]))
-        typed = TypedRows(part, rows // request.n_times, found.n_dst)
-        needs = comm.alltoall([typed.numbers_of(own) for own in asked])
-        for own in found.sets:
-            own.columns[own.columns >= n] += len(rows) - n
-        sizes = [*typed.n_rows, *typed.n_dst, *(len(own.columns) for own in found.sets)]
+        typed = TypedRows(part, rows // request.n_times, sampled.n_dst)
+        needs = comm.alltoall([typed.numbers_of(batch_rows) for batch_rows in asked])
+        for picked in sampled.sets:
+            picked.columns[picked.columns >= n] += len(rows) - n
+        sizes = [*typed.n_rows, *typed.n_dst, *(len(picked.columns) for picked in sampled.sets)]
         exchange = HaloExchange(needs, asked, np.array(comm.allgather(sizes)))
-        return rows, found._replace(n_src=len(rows), exchange=exchange)
+        return rows, sampled._replace(n_src=len(rows), exchange=exchange)

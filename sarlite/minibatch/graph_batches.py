@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,35 +47,46 @@ class GraphBatch:
 
 
 class GraphLoader(Loader):
-    """Makes batches of graphs; each iteration over the loader is one epoch.
+    """Loader of batches of whole graphs; each iteration over the loader is one epoch. Construction is collective.
 
-    Construction is collective, and so is an epoch.
+    An epoch is collective too.
 
     Parameters
     ----------
     graph : GraphSet
-        Each rank's graphs are whole.
+        Set whose graphs are not split among ranks.
     x : (n_src, ...) array
-        A row each node.
+        Features, one row for each node of this rank.
     labels : (n_dst, ...) array, or None
+        Targets, one row for each graph of this rank.
     train : (n_dst,) bools, slice, or (k,) row numbers
-        This rank's graphs of an epoch, maybe none.
+        This rank's training graphs; may be empty.
     batch_size : int
-        Graphs a step, of all ranks. The last step of an epoch has what is left.
+        Number of graphs of a step, over all ranks. The last step of an epoch has the remaining graphs.
     seed : int
-        Of the order.
+        Seed of the order.
     batches : {"global", "balanced"}
-        As of `NeighborLoader`.
+        See `NeighborLoader`.
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: graph is no GraphSet, or a graph is cut; what `RowLoader` refuses.
+        On every rank: `graph` is no GraphSet, a graph is split among ranks, or an error of `RowLoader`.
 
     Notes
     -----
-    Nothing is sampled: a batch's graphs have all of their edges, and no rows travel. A step sends a few numbers of each
-    rank, and gradients.
+    A batch has all nodes and edges of its graphs, and no rows are sent. A step sends a few numbers of each rank, and
+    gradients.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, GraphSet
+    >>> from sarlite.minibatch import GraphLoader
+    >>> graphs = GraphSet.of(Graph.from_edges([0, 1, 3], [1, 2, 4]), [0, 0, 0, 1, 1])
+    >>> loader = GraphLoader(graphs, np.ones((5, 8)), np.array([0, 1]), slice(None), batch_size=1)
+    >>> sorted(batch.x.shape for batch in loader)
+    [(2, 8), (3, 8)]
     """
 
     graph_types: ClassVar[tuple[type, ...]] = (GraphSet,)
@@ -90,7 +101,7 @@ class GraphLoader(Loader):
         self._seeds = divide(batches, graph.comm, graph.dst_ids[self.train], batch_size, seed)
         self.divided = depends_on(batches)
 
-    def _batches(self, start: int, end: int) -> Generator[Any, None, None]:
+    def _batches(self, start: int, end: int) -> Generator[GraphBatch, None, None]:  # type: ignore[override]
         for step in range(start, end):
             outputs, rows = np.unique(self.seeds(step), return_inverse=True)
             graph, nodes = self.graph.take(outputs)

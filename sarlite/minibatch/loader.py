@@ -128,9 +128,9 @@ class Loader(ABC):
 
 
 class RowLoader(Loader):
-    """Makes batches of rows without edges, for models whose features were propagated beforehand.
+    """Loader of batches of rows without edges, for models whose features were propagated before training.
 
-    An iteration over the loader is an epoch. Construction is collective; an epoch communicates only to divide its
+    Each iteration over the loader is one epoch. Construction is collective; an epoch communicates only to divide its
     seeds.
 
     Parameters
@@ -152,6 +152,16 @@ class RowLoader(Loader):
     -----
     Nothing is sampled: each rank reads its own seeds' rows of x, and steps only exchange gradients. Memory: the rows of
     one batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.minibatch.loader import RowLoader
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0])
+    >>> loader = RowLoader(graph, np.ones((3, 8)), np.zeros(3, int), slice(None), batch_size=2)
+    >>> [batch.x.shape for batch in loader]
+    [(2, 8), (1, 8)]
     """
 
     fresh = False
@@ -172,7 +182,7 @@ class RowLoader(Loader):
 
 
 class NeighborLoader(Loader):
-    """Makes batches with sampled neighbours; each iteration over the loader is one epoch::
+    """Loader of batches with sampled neighbours; each iteration over the loader is one epoch::
 
         loader = NeighborLoader(graph, x, labels, train, fanouts=(5, 10, 15), batch_size=1000)
         for batch in loader:
@@ -240,6 +250,23 @@ class NeighborLoader(Loader):
     any number of ranks. A step's seeds and picks never depend on threads or `sample_ahead`. Memory: that of
     `PartEdges`, of the sampler, of 1 + sample_ahead batches, and of the `HEC`. Without MPI_THREAD_MULTIPLE batches that
     need peers are sampled when requested. Several loaders of one communicator may be in use at once.
+
+    Examples
+    --------
+    Two ranks as threads, each with two of four nodes on a ring; a batch has the seeds of both ranks:
+
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.comm import threads
+    >>> from sarlite.minibatch import NeighborLoader
+    >>> graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0])
+    >>> def seeds(comm):
+    ...     part = graph.shard(comm, "contiguous")
+    ...     x, labels = np.ones((2, 8), np.float32), np.zeros(2, int)
+    ...     loader = NeighborLoader(part, x, labels, slice(None), fanouts=(2, 2), batch_size=4, sample_ahead=0)
+    ...     return [(batch.n_dst, batch.n_global) for batch in loader]
+    >>> threads.run(2, seeds)
+    [[(2, 4)], [(2, 4)]]
     """
 
     def __init__(self, graph: Graph | NodeType, x: Features, labels: ArrayLike | None, train: ArrayLike | slice, *, fanouts: Sequence[int],
@@ -324,10 +351,10 @@ class NeighborLoader(Loader):
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
         window = self._left if self._left and self._left[0].step == start else deque()
         self._left = deque()
-        with closing(ahead(self._make, range(start + len(window), end + self._window), self.sample_ahead)) as made:
+        with closing(ahead(self._make, range(start + len(window), end + self._window), self.sample_ahead)) as sampled:
             for step in range(start, end):
                 while len(window) <= self._window:
-                    window.append(next(made))
+                    window.append(next(sampled))
                 batch = window.popleft()
                 yield batch
                 self._transposes.learn(batch.graphs)

@@ -1,7 +1,8 @@
 """A part's in-edges as minibatches use them, by column: local rows have the first columns, then halo rows."""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,11 +17,11 @@ from sarlite.operators.relation_sums import sets_of
 from sarlite.schedule.transport import Transport
 from sarlite.structure.part_edges_csr import InEdges
 from sarlite.tape.tensor import as_array
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
-def check_graph(graph: Any, what: str) -> None:
-    """Raise a ConfigError if batches cannot be made from a graph; `what` names the batches in the error."""
+def check_graph(graph: object, what: str) -> None:
+    """Raise a ConfigError if a graph cannot have batches; `what` names the kind of batches in the error."""
     if not isinstance(graph, (Graph, NodeType)):
         raise ConfigError(f"{what} are of a Graph, or of a node type of a HeteroGraph, as graph.of(type) gives it, "
                           f"but graph is a {type(graph).__name__}")
@@ -32,18 +33,13 @@ def check_graph(graph: Any, what: str) -> None:
         raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")
 
 
-def input_rows(graph: Any, x: Any) -> Any:
-    """Return x as a contiguous array, or for a node type a dict of arrays by type, after a check of its rows.
+def input_rows(graph: Any, x: ArrayLike | Mapping[str, ArrayLike]) -> Any:
+    """Return x as a contiguous array, or for a node type a dict of such arrays by type.
 
     Raises
     ------
     ConfigError, ShapeError
-        x is not a dict although the graph has types, or names an unknown type, or does not have the graph's rows.
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        x is no dict though the graph has types, or names another type; it has not the graph's rows.
+        x is no dict although the graph is a NodeType, or names an unknown type, or has not one row for each node.
     """
     if not isinstance(graph, NodeType):
         return _checked_rows("x", x, graph.n_src)
@@ -60,10 +56,10 @@ def _checked_rows(name, x, n):
 
 
 class PartEdges:
-    """The in-edges of a part's rows, in one set for each relation; a `Graph` has one set. Construction is collective.
+    """In-edges of a part, indexed by column as samplers need them: a set of edges for each relation of the graph.
 
-    A column is a source row. The local rows come first, type by type. The halo rows follow, owner by owner, within an
-    owner type by type, and within a type in ascending order of row numbers of the whole graph.
+    A column is a source row: first the local rows, type after type, and then the halo rows. Halo rows are sorted by
+    owner, by type, and by row number. A `Graph` has one set of edges. Construction is collective.
 
     Parameters
     ----------
@@ -110,8 +106,8 @@ class PartEdges:
         size = graph.comm.size
         self.graph: Any = graph
         self.alone = Transport(Solo(), 0, graph.profile)
-        self.types, own_ids, self.relations = _by_type(graph)
-        self.first = np.concatenate([[0], np.cumsum([len(ids) for ids in own_ids])])
+        self.types, local_ids, self.relations = _by_type(graph)
+        self.first = np.concatenate([[0], np.cumsum([len(ids) for ids in local_ids])])
         self.targets = _targets(graph, self.types, self.first)
         self.n_local = int(self.first[-1])
         self._plans = [out[0].plan if out else None for out in self.relations]
@@ -121,22 +117,22 @@ class PartEdges:
         self.halo_starts = self._starts[:: len(self.types)] - self.n_local
         asked = [[rows[:0] for rows in [np.empty(0, np.int64)] * size] if plan is None else plan.asked(size)
                  for plan in self._plans]
-        self.asked = [np.concatenate([own[q] + first for own, first in zip(asked, self.first)]) for q in range(size)]
+        self.asked = [np.concatenate([rows[q] + first for rows, first in zip(asked, self.first)]) for q in range(size)]
         self.n_halo = int(self.halo_starts[-1])
         self.peerless = not any(plan is not None and not plan.single_block for plan in self._plans)
-        self.ids = own_ids[0] if len(own_ids) == 1 and self.peerless else self._all_ids(own_ids)
+        self.ids = local_ids[0] if len(local_ids) == 1 and self.peerless else self._all_ids(local_ids)
         n_columns, self.cut = self.n_local + self.n_halo, local and not self.peerless
-        most = max([n_columns, *(own.n_edges for out in self.relations for own in out)])
+        most = max([n_columns, *(relation.n_edges for out in self.relations for relation in out)])
         self._dtype = np.dtype(np.int32 if most < 2**31 else np.int64)
         if self.cut:
             self.n_halo, self.halo_starts = 0, np.zeros_like(self.halo_starts)
             self.asked = [rows[:0] for rows in self.asked]
-        self.sets = [RelationEdges(self, own, source, *self._csr(own, source))
-                     for source, out in enumerate(self.relations) for own in out]
+        self.sets = [RelationEdges(self, relation, source, *self._csr(relation, source))
+                     for source, out in enumerate(self.relations) for relation in out]
         self.ids = self.ids[: self.n_local + self.n_halo]
-        self._counted = np.array_equal(self.ids, np.arange(len(self.ids)))  # whether ids are the columns themselves
-        for own in self.sets:
-            own.count()
+        self._counted = np.array_equal(self.ids, np.arange(len(self.ids)))  # True if ids are the column numbers
+        for edges in self.sets:
+            edges.count()
         loops = getattr(graph, "added_loops", None)
         self.has_loops = any(graph.comm.allgather(loops is not None and bool(loops.any())))
 
@@ -151,10 +147,10 @@ class PartEdges:
         n = len(self.types)
         if n == 1:
             return np.zeros(len(columns), np.int64)
-        found = np.searchsorted(self.first, columns, side="right") - 1
+        types = np.searchsorted(self.first, columns, side="right") - 1
         halo = columns >= self.n_local
-        found[halo] = (np.searchsorted(self._starts, columns[halo], side="right") - 1) % n
-        return found
+        types[halo] = (np.searchsorted(self._starts, columns[halo], side="right") - 1) % n
+        return types
 
     def of_columns(self, values: Array, source: int = 0) -> Array:
         """Return values for the columns of one type, (n_local + n_halo, ...), from the local rows' values. Collective.
@@ -222,8 +218,8 @@ class PartEdges:
             columns[id(block)][place] = np.arange(start, start + place.stop - place.start)
         indices = np.empty(graph.n_edges, self._dtype)
         for block in graph.plan.blocks:
-            own = sets_of(block)[graph.relation_index]
-            indices[slice(None) if own.positions is None else own.positions] = columns[id(block)][own.indices]
+            edges = sets_of(block)[graph.relation_index]
+            indices[slice(None) if edges.positions is None else edges.positions] = columns[id(block)][edges.indices]
         return indptr, indices
 
 
@@ -262,7 +258,7 @@ class RelationEdges(EdgeSet):
         relation = graph.relation
         self.part, self.graph, self.source_index = part, graph, source
         self.to = source if relation is None else part.types.index(relation[2])
-        self._places = None  # of an edge among the part's; None: the same
+        self._places: Array | None = None  # position of each edge among the part's edges; None if it is the same
         if part.cut:
             keep = np.flatnonzero(indices < part.n_local)
             self._places = keep.astype(indices.dtype)
@@ -274,12 +270,12 @@ class RelationEdges(EdgeSet):
     def count(self) -> None:
         """Compute the degrees; for a `Graph` also of halo columns, because "sym" scales sources by them. Collective."""
         part, graph = self.part, self.graph
-        alone = bool(self.relation) or part.cut or part.peerless
-        self.degrees = np.diff(self.edges.indptr) if alone else part.of_columns(graph.in_degrees)
-        weight: Any = graph.edge_weight
+        local_degrees = bool(self.relation) or part.cut or part.peerless
+        self.degrees = np.diff(self.edges.indptr) if local_degrees else part.of_columns(graph.in_degrees)
+        weight = graph.edge_weight
         if weight is not None and graph.edge_values.negative is None:
-            own = row_sums(self.edges.indptr, lambda edges: self.of_edges(weight, edges))
-            self.weighted_degrees = own if alone else part.of_columns(own)
+            sums = row_sums(self.edges.indptr, partial(self.of_edges, weight))
+            self.weighted_degrees = sums if local_degrees else part.of_columns(sums)
 
     def inverse_roots(self, weighted: bool = False) -> tuple[Array, Array]:
         """Return 1 / sqrt(degree) of each destination and of each column, (n,) float64 both.
@@ -304,22 +300,26 @@ class RelationEdges(EdgeSet):
             degrees = np.bincount(self.edges.indices, weight, part.n_local)
             return roots, np.sqrt(1.0 / positive(degrees))
         with part.graph.profile.phase("setup"):
-            own = np.sqrt(1.0 / positive(self.graph.out_degrees(weight)))
-        return roots, part.of_columns(own, self.source_index)
+            inverse = np.sqrt(1.0 / positive(self.graph.out_degrees(weight)))
+        return roots, part.of_columns(inverse, self.source_index)
 
     @property
     def inverse_weighted(self) -> Array:
         """1 / weighted degree, (n,) float64; a degree of 0 counts as 1."""
         self.graph.edge_values.check_degrees()
-        weighted: Any = self.weighted_degrees
+        weighted = cast(Array, self.weighted_degrees)
         return self.graph.memo.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
 
-    def of_edges(self, values: Array, positions: Any) -> Array:
-        """Return the rows of `values`, which are in the order of the part's edge values, for edges at `positions`.
+    def of_edges(self, values: Array, positions: Array | slice) -> Array:
+        """Return the values of the edges at some positions of `edges`.
 
-        `positions` is an array of positions in `edges`, or a slice.
+        Parameters
+        ----------
+        values : (n, ...) array
+            Edge values of the part, in their order.
+        positions : (k,) int array, or slice
         """
-        places = positions if self._places is None else self._places[positions]
+        places: Array | slice = positions if self._places is None else self._places[positions]
         numbers = self._numbers
         return values[places if numbers is None else numbers[places]]
 
@@ -388,6 +388,6 @@ def _targets(graph, types, first):
     return None if np.array_equal(rows, np.arange(first[-1])) else rows
 
 
-def share(of: Any, starts: Array) -> list[Array]:
-    """Split an array among ranks: rank q gets the rows from starts[q] to starts[q + 1]."""
-    return [np.ascontiguousarray(of[a:b]) for a, b in zip(starts, starts[1:])]
+def share(array: Array, starts: Array) -> list[Array]:
+    """Return an array's rows for each rank q: rows starts[q] .. starts[q + 1] - 1."""
+    return [np.ascontiguousarray(array[a:b]) for a, b in zip(starts, starts[1:])]

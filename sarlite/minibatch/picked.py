@@ -1,8 +1,7 @@
 """The graph that one layer of a batch computes on: picked in-edges, and their factors in sums."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
 from sarlite.graph.array_checks import Relation
 from sarlite.graph.destinations import destinations
-from sarlite.graph.layer_graph import LayerGraph
+from sarlite.graph.layer_graph import LayerGraph, LayerInput
 from sarlite.graph.relational_layer import RelationalLayer
 from sarlite.minibatch.part_edges import PartEdges, RelationEdges
 from sarlite.minibatch.sampler import Picked
@@ -82,14 +81,14 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
     """
 
     def __init__(self, edges: RelationEdges, picked: Picked, rows: Array, dst_rows: Array,
-                 schedule: Schedule | None = None, *, relation_index: int = 0, halo: Any = (),
-                 brought: Any = (), sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
+                 schedule: Schedule | None = None, *, relation_index: int = 0, halo: Array | tuple[()] = (),
+                 brought: Array | tuple[()] = (), sizes: tuple[int, int, int] | None = None, lasting: bool = False) -> None:
         Picks.__init__(self, edges, picked, rows, dst_rows)
         part, graph = edges.part, edges.graph
         if schedule is None:
-            there = graph.schedule
-            schedule = Schedule(one_block(part, [picked], rows, lasting), part.alone, there.mode,
-                                row_format=there.row_format)
+            base = graph.schedule
+            schedule = Schedule(one_block(part, [picked], rows, lasting), part.alone, base.mode,
+                                row_format=base.row_format)
         counts, loops, comm = (self.n_src, self.n_dst, self.n_edges), edges.edges.added_loops, schedule.transport.comm
         loops = None if loops is None else loops[dst_rows]
         LayerGraph.__init__(self, graph.comm, schedule, graph.profile, graph.n_nodes, counts, added_loops=loops,
@@ -98,7 +97,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         self.has_all_edges, self.ambiguous_edge_count = comm.size == graph.comm.size, graph.ambiguous_edge_count
         sources, columns = (np.concatenate([rows, more]) if len(more) else rows for more in (halo, brought))
         self.estimate = Estimate(edges, picked, dst_rows, sources, columns, loops, exact=lasting,
-                                 alone=schedule.plan.single_block)
+                                 single_block=schedule.plan.single_block)
         if lasting:  # outside of a step's buffers
             self.src_ids, self.dst_ids, self.in_degrees  # noqa: B018 (made at the first use)
 
@@ -107,7 +106,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         """The plan's blocks."""
         return list(self.plan.blocks)
 
-    def dst(self, h: Any) -> Any:
+    def dst(self, h: LayerInput) -> Tensor:
         if isinstance(h, Tensor) and numerics.rank_invariant(len(h) > self.n_dst, True):
             return destinations(h, self.n_dst)
         return super().dst(h)
@@ -193,8 +192,8 @@ class Estimate:
         True for each destination with an added self loop.
     exact : bool
         True if the picks are all in-edges.
-    alone : bool
-        True if no rows of peers arrive.
+    single_block : bool
+        True if no rows of other ranks arrive.
 
     Attributes
     ----------
@@ -206,11 +205,11 @@ class Estimate:
     """
 
     def __init__(self, edges: RelationEdges, picked: Picked, dst_rows: Array, sources: Array, columns: Array,
-                 loops: Array | None, *, exact: bool, alone: bool) -> None:
+                 loops: Array | None, *, exact: bool, single_block: bool) -> None:
         self._edges, self._picked, self._loops = edges, picked, loops
         self._sources, self._columns = sources, columns
         self._rows = dst_rows - dst_rows.dtype.type(edges.first) if edges.first else dst_rows
-        self._exact, self._alone = exact, alone
+        self._exact, self._single_block = exact, single_block
         self._counts: dict[tuple[str, bool, str], Array] = {}
 
     @cached_property
@@ -221,10 +220,10 @@ class Estimate:
     def uneven(self) -> bool:  # not cached: numerics may differ from call to call
         if self._exact:
             return False
-        if not self._alone:
+        if not self._single_block:
             return self._edges.part.has_loops
-        alone = self._loops is not None and bool(self._loops.any()) and self._share is not None
-        return numerics.rank_invariant(alone, self._edges.part.has_loops)
+        has_uneven = self._loops is not None and bool(self._loops.any()) and self._share is not None
+        return numerics.rank_invariant(has_uneven, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
         """Return the factors of destinations and of sources in a sum, each (n,) float64, or None."""
@@ -350,7 +349,7 @@ class PickedRelations(RelationalLayer):
         """Number of peers' rows of all types that this rank needs."""
         return sum(graphs[0].n_halo for graphs in self._out_of)
 
-    def by_source(self, chosen: Any) -> list[dict[Relation, LayerGraph]]:
+    def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
         by_source: list[dict[Relation, LayerGraph]] = [
             {graph.relation: graph for graph in graphs if graph.relation is not None and graph.relation in chosen}
             for graphs in self._out_of]
@@ -359,7 +358,7 @@ class PickedRelations(RelationalLayer):
     def of(self, node_type: str) -> "TypeRows":
         return TypeRows(self.comm, node_type, self.dst_ids[node_type])
 
-    def dst(self, h: Any) -> dict[str, Any]:
+    def dst(self, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         n_dst = {name: len(self.dst_ids[name]) for name in h}
         return {name: destinations(x, n_dst[name]) if numerics.rank_invariant(len(x) > n_dst[name], True) else x
                 for name, x in h.items()}
@@ -387,7 +386,7 @@ class TypeRows:
 
 def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: bool) -> Plan:
     """Return the plan for picks from local rows alone: one block, without peers."""
-    blocks = [_OneBlock(own, part, rows, lasting) for own in picked]
+    blocks = [_OneBlock(picks, part, rows, lasting) for picks in picked]
     pieces = (Piece(blocks[0] if len(blocks) == 1 else Bundle(blocks), own=True),)
     return Plan(len(rows), pieces, pieces)
 

@@ -11,7 +11,7 @@ from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.keys import key
 from sarlite.structure.part_edges_csr import InEdges, among
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 KINDS = ("uniform", "replace", "full", "labor")
 
@@ -148,7 +148,7 @@ class Sampled(NamedTuple):
 
 
 class Sampler:
-    """Picks in-edges for some rows, and for their sources, once for each layer of a model.
+    """Function that picks in-edges of the seeds, of the sources of these edges, and so on, once for each layer.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class Sampler:
     Raises
     ------
     ConfigError
-        An unknown kind; fan-outs that are not whole numbers, 0 or below -1, or that do not go with the kind.
+        The kind is unknown, or a fan-out is not an integer, is 0 or below -1, or does not fit the kind.
 
     Notes
     -----
@@ -184,7 +184,20 @@ class Sampler:
     always picked and does not count.
     Memory: about 5 bytes per column, for "labor" 13. Time: O(picks) per batch, for "labor" O(edges of its rows).
     A lock ensures that one batch is sampled at a time.
-    Source: Hamilton, Ying and Leskovec 2017; Balin and Catalyurek 2023; DistGNN-MB 3.
+
+    References
+    ----------
+    Hamilton, Ying and Leskovec 2017; Balin and Catalyurek 2023; DistGNN-MB, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.minibatch import Sampler
+    >>> edges = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0]).in_edges()
+    >>> sampled = Sampler(edges, (-1, -1), "full")(np.array([0]), step=0)
+    >>> sampled.rows.tolist(), [(layer.n_src, layer.n_dst) for layer in sampled.layers]
+    ([0, 3, 2], [(3, 2), (2, 1)])
     """
 
     def __init__(self, edges: InEdges | Sequence[EdgeSet], fanouts: Sequence[int], kind: str = "uniform",
@@ -195,22 +208,23 @@ class Sampler:
         self.sets = [EdgeSet(edges)] if isinstance(edges, InEdges) else list(edges)
         self.n_local = self.sets[0].edges.n_dst if n_local is None else n_local
         self._ids, self.targets = _unless_numbers(ids), targets
-        self._most = max((int(np.diff(own.edges.indptr).max(initial=0)) for own in self.sets), default=0)
+        self._most = max((int(np.diff(edge_set.edges.indptr).max(initial=0)) for edge_set in self.sets), default=0)
         dtype = self.sets[0].edges.indices.dtype if self.sets else np.dtype(np.int32)
         self._numbering = kernels.Numbering(self.n_local if n_columns is None else n_columns, dtype)
         self._lock = threading.Lock()
 
-    def __call__(self, seeds: Any, step: int, without: Sequence[Array | None] | None = None) -> Sampled:
-        """Sample the layers for `seeds`.
+    def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None) -> Sampled:
+        """Return the rows and the layers of a batch for `seeds`.
 
         Parameters
         ----------
         seeds : (n_seeds,) int array
-            Local rows; what is there twice is expanded once.
+            Local rows; a row that occurs twice is expanded once.
         step : int
-            The global step.
+            Global step.
         without : list of (n,) int or None, optional
-            By set, the positions of edges that are left out, ascending. A row picks among its other edges.
+            For each set of edges the positions of edges that are not picked, ascending. A row picks among its other
+            edges.
 
         Returns
         -------
@@ -219,7 +233,7 @@ class Sampler:
         Raises
         ------
         ShapeError, DataError
-            Seeds that are no list of whole numbers; one that is no row.
+            `seeds` is no list of integers, or a seed is no row.
         """
         return self._sampled(self._checked(seeds), Request(step, without or [None] * len(self.sets)))
 
@@ -236,61 +250,61 @@ class Sampler:
         layers: list[Layer] = []
         rows, numbers = self._numbering.begin(seeds)
         for layer in reversed(range(len(self.fanouts))):
-            rows, found = self._layer(rows, layer, request)
-            layers.insert(0, found)
+            rows, sampled = self._layer(rows, layer, request)
+            layers.insert(0, sampled)
         self._numbering.finish(rows)
         return Sampled(rows, numbers, layers)
 
     def _layer(self, rows, layer, request):
         """Pick for `rows`; return the batch's rows including the new local rows, and the layer."""
         n_dst = len(rows)
-        found = [self._picked(own, rows, layer, request, left) for own, left in zip(self.sets, request.without)]
-        columns = found[0].columns if len(found) == 1 else np.concatenate([rows[:0], *(own.columns for own in found)])
+        picks = [self._picked(edges, rows, layer, request, left) for edges, left in zip(self.sets, request.without)]
+        columns = picks[0].columns if len(picks) == 1 else np.concatenate([rows[:0], *(picked.columns for picked in picks)])
         joined = self._numbering.join(rows, columns)
-        if len(found) > 1:
-            ends = np.cumsum([0, *(len(own.columns) for own in found)])
-            found = [own._replace(columns=columns[a:b]) for own, a, b in zip(found, ends, ends[1:])]
+        if len(picks) > 1:
+            ends = np.cumsum([0, *(len(picked.columns) for picked in picks)])
+            picks = [picked._replace(columns=columns[a:b]) for picked, a, b in zip(picks, ends, ends[1:])]
         n_src = len(joined)
         if self._numbering.n_columns > self.n_local:
             n_src = n_dst + int(np.searchsorted(joined[n_dst:], self.n_local * request.n_times))
             self._numbering.end(joined[n_src:])
-        return joined[:n_src], Layer(n_src, n_dst, found, joined[n_src:], layer)
+        return joined[:n_src], Layer(n_src, n_dst, picks, joined[n_src:], layer)
 
-    def _picked(self, own, rows, layer, request, without):
-        """Return the picks for the rows that are destinations of the set `own`; their columns are not numbered yet."""
-        rows = rows[own.places(rows)]
-        rows, step = rows - rows.dtype.type(own.first) if own.first else rows, request.step
+    def _picked(self, edge_set, rows, layer, request, without):
+        """Return the picks for the rows that are destinations of a set of edges; their columns are not numbered yet."""
+        rows = rows[edge_set.places(rows)]
+        rows, step = rows - rows.dtype.type(edge_set.first) if edge_set.first else rows, request.step
         if without is None:
-            return Picked(*self._pick(own, rows, layer, step, self._numbering))
-        hit = self._hit(own, rows, layer, step, without)
-        picks = self._pick(own, rows[~hit], layer, step, self._numbering)
+            return Picked(*self._pick(edge_set, rows, layer, step, self._numbering))
+        hit = self._hit(edge_set, rows, layer, step, without)
+        picks = self._pick(edge_set, rows[~hit], layer, step, self._numbering)
         if hit.any():
-            picks = merged(hit, picks, self._pick_again(own, rows[hit], layer, step, without))
+            picks = merged(hit, picks, self._pick_again(edge_set, rows[hit], layer, step, without))
         return Picked(*picks, without)
 
-    def _hit(self, own, rows, layer, step, without):
+    def _hit(self, edge_set, rows, layer, step, without):
         """Return True for each row that would pick an edge in `without`, (n_rows,) bool."""
-        starts, stops = (np.searchsorted(without, own.edges.indptr[at]) for at in (rows, rows + 1))
+        starts, stops = (np.searchsorted(without, edge_set.edges.indptr[at]) for at in (rows, rows + 1))
         at, hit = np.flatnonzero(stops > starts), np.zeros(len(rows), bool)
-        indptr, _, positions = self._pick(own, rows[at], layer, step, None)
+        indptr, _, positions = self._pick(edge_set, rows[at], layer, step, None)
         hit[np.repeat(at, np.diff(indptr))[among(without, positions)]] = True
         return hit
 
-    def _pick(self, own, rows, layer, step, numbering):
+    def _pick(self, edge_set, rows, layer, step, numbering):
         """Return the picks for some rows, as (indptr, columns, positions)."""
-        edges, first, dst_ids = own.edges, own.first, self._ids
+        edges, first, dst_ids = edge_set.edges, edge_set.first, self._ids
         if dst_ids is None and first:
             dst_ids = np.arange(first + edges.n_dst)
         dst_ids = None if dst_ids is None else dst_ids[first : first + edges.n_dst]
-        return kernels.sample(edges.indptr, edges.indices, rows, **self._draw(own, layer, step), dst_ids=dst_ids,
+        return kernels.sample(edges.indptr, edges.indices, rows, **self._draw(edge_set, layer, step), dst_ids=dst_ids,
                               loops=edges.added_loops, src_ids=self._ids, numbering=numbering)
 
-    def _pick_again(self, own, rows, layer, step, without):
+    def _pick_again(self, edge_set, rows, layer, step, without):
         """Return picks for rows whose first picks are in `without`, from their other edges, as `_pick` does.
 
         The second draw is independent of the first, so all edges of a row that are not left out are equally likely.
         """
-        edges, first = own.edges, own.first
+        edges, first = edge_set.edges, edge_set.first
         counts = edges.indptr[rows + 1] - edges.indptr[rows]
         dst = np.repeat(np.arange(len(rows)), counts)
         positions = np.arange(len(dst)) + np.repeat(edges.indptr[rows] - np.cumsum(counts) + counts, counts)
@@ -299,18 +313,18 @@ class Sampler:
             is_loop = edges.added_loops[rows][dst] & (edges.indices[positions] == rows[dst])
         drawn, dst_ids = ~is_loop & ~among(without, positions), rows.astype(np.int64) + first
         indptr = np.concatenate([[0], np.cumsum(np.bincount(dst[drawn], minlength=len(rows)))])
-        indptr, _, found = kernels.sample(
+        indptr, _, picked = kernels.sample(
             indptr, edges.indices[positions[drawn]], np.arange(len(rows), dtype=rows.dtype),
-            **self._draw(own, layer, step, " again"), dst_ids=dst_ids if self._ids is None else self._ids[dst_ids],
+            **self._draw(edge_set, layer, step, " again"), dst_ids=dst_ids if self._ids is None else self._ids[dst_ids],
             src_ids=self._ids, numbering=self._numbering)
         dst = np.concatenate([np.repeat(np.arange(len(rows)), np.diff(indptr)), dst[is_loop]])
-        positions = np.concatenate([positions[drawn][found], positions[is_loop]])  # an added loop is always picked
+        positions = np.concatenate([positions[drawn][picked], positions[is_loop]])  # an added loop is always picked
         order = np.lexsort((positions, dst))
         indptr = np.concatenate([[0], np.cumsum(np.bincount(dst, minlength=len(rows)))])
         positions = positions[order].astype(edges.indices.dtype)
         return indptr, edges.indices[positions], positions
 
-    def _draw(self, own, layer, step, purpose=""):
+    def _draw(self, edge_set, layer, step, purpose=""):
         """Return the arguments of `kernels.sample` that decide the draws, by name.
 
         The picks of "labor" depend on variates of sources, which have no `purpose`.
@@ -319,7 +333,7 @@ class Sampler:
         kind = "uniform" if k < 0 else self.kind
         if kind != "replace":
             k = self._most if k < 0 else min(k, self._most)
-        name, purpose = (own.source, "") if kind == "labor" else (own.relation, purpose)
+        name, purpose = (edge_set.source, "") if kind == "labor" else (edge_set.relation, purpose)
         return {"k": k, "kind": kind,
                 "key": key(self.seed, f"sample {kind}{purpose}", name, step, 0 if self.one_variate else layer)}
 
@@ -350,20 +364,20 @@ def merged(second, one, other):
     return np.concatenate([[0], np.cumsum(counts)]), *both
 
 
-def check_fanouts(fanouts: Any, kind: str) -> tuple[int, ...]:
+def check_fanouts(fanouts: object, kind: str) -> tuple[int, ...]:
     """Return the fan-outs as a tuple of int; raise a ConfigError if they or the kind are not valid. See `Sampler`."""
     if kind not in KINDS:
         raise ConfigError(f"sampler {kind!r} is not one of {', '.join(KINDS)}")
-    given = list(fanouts) if isinstance(fanouts, (Sequence, np.ndarray)) and not isinstance(fanouts, str) else None
-    if not given or any(isinstance(k, (bool, np.bool_)) or not hasattr(k, "__index__") for k in given):
+    entries = list(fanouts) if isinstance(fanouts, (Sequence, np.ndarray)) and not isinstance(fanouts, str) else None
+    if not entries or any(isinstance(k, (bool, np.bool_)) or not hasattr(k, "__index__") for k in entries):
         raise ConfigError(f"fanouts {fanouts!r} are no whole numbers, one a layer")
-    for k in map(operator.index, given):
+    for k in map(operator.index, entries):
         if k == 0 or k < -1:
-            raise ConfigError(f"fanouts {tuple(given)}: {k} is neither a number of picks above 0 nor -1 for all "
+            raise ConfigError(f"fanouts {tuple(entries)}: {k} is neither a number of picks above 0 nor -1 for all "
                               "in-edges")
         if kind == "full" and k != -1:
-            raise ConfigError(f"fanouts {tuple(given)}: sampler 'full' takes all in-edges, so each is -1")
-    return tuple(map(operator.index, given))
+            raise ConfigError(f"fanouts {tuple(entries)}: sampler 'full' takes all in-edges, so each is -1")
+    return tuple(map(operator.index, entries))
 
 
 def _unless_numbers(ids):

@@ -1,7 +1,6 @@
 """Division of an epoch's seeds, the training rows of all ranks, into steps."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -85,11 +84,11 @@ class Global(Seeds):
             return np.arange(len(variates))
         bounds = (np.arange(1, comm.size, dtype=np.uint64) * np.uint64(2**64 // comm.size)).astype(np.uint64)
         starts = np.concatenate([[0], np.searchsorted(variates, bounds), [len(variates)]])
-        found = comm.alltoall(share(variates, starts))
-        places = np.empty(sum(map(len, found)), np.int64)
-        places[np.argsort(np.concatenate(found), kind="stable")] = np.arange(len(places))
+        received = comm.alltoall(share(variates, starts))
+        places = np.empty(sum(map(len, received)), np.int64)
+        places[np.argsort(np.concatenate(received), kind="stable")] = np.arange(len(places))
         places += sum(comm.allgather(len(places))[: comm.rank])
-        return np.concatenate(comm.alltoall(share(places, np.cumsum([0, *map(len, found)]))))
+        return np.concatenate(comm.alltoall(share(places, np.cumsum([0, *map(len, received)]))))
 
 
 class Balanced(Seeds):
@@ -117,8 +116,8 @@ class Balanced(Seeds):
 BATCHES = {"global": Global, "balanced": Balanced}
 
 
-def divide(how: Any, *args: Any) -> Seeds:
-    """Return the division named `how`, made with `args`; see `Seeds`."""
+def divide(how: str, comm: Communicator, ids: Array, batch_size: int, seed: int) -> Seeds:
+    """Return the `Seeds` of an epoch's division: "global" or "balanced". Collective."""
     if how not in BATCHES:
         raise ConfigError(f"batches {how!r} is not one of {', '.join(BATCHES)}")
-    return BATCHES[how](*args)
+    return BATCHES[how](comm, ids, batch_size, seed)

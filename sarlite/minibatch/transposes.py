@@ -27,7 +27,7 @@ class Transposes:
     def __init__(self) -> None:
         self._used: frozenset[_Place] = frozenset()
 
-    def learn(self, graphs: Sequence[Any]) -> None:
+    def learn(self, graphs: Sequence[object]) -> None:
         """Record the transposes that exist in a used batch. A recorded transpose is computed for all later batches."""
         blocks = ((layer, block, edges) for layer, graph in enumerate(graphs)
                   if isinstance(graph, (PickedGraph, PickedRelations))

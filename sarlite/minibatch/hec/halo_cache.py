@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sarlite import kernels
+from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, whole
 from sarlite.keys import key
 from sarlite.minibatch.hec.misses import Substitutes, without
@@ -18,7 +18,7 @@ from sarlite.minibatch.picked import PickedGraph, Picks
 from sarlite.minibatch.sampler import Layer, Sampled
 from sarlite.tape import Tensor, ops
 from sarlite.tape.table_rows import TableRows
-from sarlite.types import Array
+from sarlite.types import Array, DType
 
 CHOICES = {"on_miss": ("drop", "zero", "local"), "push": ("paper", "demand"), "push_by": WEIGHTS,
            "features": ("auto", "keep", "cache")}
@@ -152,7 +152,7 @@ class Caches:
     """
 
     def __init__(self, part: PartEdges, x: Array, n_layers: int, seed: int, settings: HEC,
-                 channels: Callable[[str], Any]) -> None:
+                 channels: Callable[[str], Communicator]) -> None:
         self.part, self.settings, self._seed, self._n_layers = part, settings, seed, n_layers
         self._profile = part.graph.profile
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
@@ -186,7 +186,7 @@ class Caches:
             return OnDemand(self._lists, self.settings.life, once=self._roomy)
         return OnDemand(self._lists, once=self._roomy, features=self._stored(self._x))
 
-    def stored_dtype(self, dtype: Any) -> np.dtype[Any]:
+    def stored_dtype(self, dtype: DType) -> np.dtype[np.generic]:
         """Return the dtype for storing and pushing rows of `dtype`: uint16 for bfloat16 rows, else `dtype`."""
         dtype = np.dtype(dtype)
         return np.dtype(np.uint16) if self._narrow and dtype == np.float32 else dtype
@@ -243,9 +243,9 @@ class Caches:
             if due in self._pending:
                 self._pending.remove(due)
                 self._store(layer, self._pusher.take(*due))
-        found = self.has(layer, step, halo)
-        self.count(layer, len(found), int(np.count_nonzero(found)))
-        return found, self.values(layer, step, halo[found], h)
+        hit = self.has(layer, step, halo)
+        self.count(layer, len(hit), int(np.count_nonzero(hit)))
+        return hit, self.values(layer, step, halo[hit], h)
 
     def _push(self, layer, step, rows, h):
         with self._profile.span("push", layer=layer):
@@ -270,8 +270,8 @@ class Caches:
 
     def substitutes(self, layer: int, step: int) -> Substitutes:
         """Return the `Substitutes` for a layer's missing rows."""
-        own = key(self._seed, "stand-ins", "", step, layer)
-        return Substitutes(lambda columns: self.has(layer, step, columns - self.part.n_local), own)
+        variates_key = key(self._seed, "stand-ins", "", step, layer)
+        return Substitutes(lambda columns: self.has(layer, step, columns - self.part.n_local), variates_key)
 
     def count(self, layer: int, lookups: int, hits: int) -> None:
         """Add to the counts of halo rows that were looked up and that were found."""
@@ -279,9 +279,9 @@ class Caches:
         self.hits[layer] += hits
 
     def _store(self, layer, received):
-        for start, (slots, made, rows) in zip(self.part.halo_starts, received):
+        for start, (slots, steps, rows) in zip(self.part.halo_starts, received):
             if len(slots):
-                self.tables[layer].put((slots + start).astype(np.int32), made, rows)
+                self.tables[layer].put((slots + start).astype(np.int32), steps, rows)
 
     def drain(self) -> None:
         """Wait for all pushes in progress and store their rows in the tables. Collective."""
@@ -333,8 +333,8 @@ class CachedLayer(Picks):
         self._graph: PickedGraph | None = None  # once it was entered
         self._values: Array | None = None  # of the halo rows that were found
 
-    def enter(self, h: Any) -> tuple[PickedGraph, Any]:
-        """Return the layer's graph, and h followed by the values of the halo rows that were found. Collective.
+    def enter(self, h: Tensor) -> tuple[PickedGraph, Tensor]:
+        """Return the layer's graph, and h followed by the cached values of its halo rows. Collective.
 
         A repeated call, as in a second forward pass, appends the same rows and pushes nothing.
         """
@@ -345,8 +345,8 @@ class CachedLayer(Picks):
         assert self._graph is not None
         return self._graph, h if self._values is None else ops.concat([h, Tensor(self._values, placement="rows")])
 
-    def aggregate(self, *args: Any, **options: Any) -> Tensor:
-        """Raise a ConfigError: `enter` must be called first, because it fetches the halo rows."""
+    def aggregate(self, *args: object, **options: object) -> Tensor:
+        """Raise a ConfigError, because `enter` must be called first: it fetches the halo rows."""
         raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")
 
     def _with_kept(self, h):
@@ -364,13 +364,13 @@ class CachedLayer(Picks):
     def _join(self, h):
         """Make the graph with the halo rows that are found, and store their values."""
         layer, caches, n_local = self.layer, self._caches, self.part.n_local
-        found, values = caches.enter(self._place, self._step, self.rows, h, layer.halo - n_local, self._pushes)
-        if not found.all():
-            missing = np.concatenate([np.zeros(layer.n_src, bool), ~found])[layer.picked.columns]
+        hit, values = caches.enter(self._place, self._step, self.rows, h, layer.halo - n_local, self._pushes)
+        if not hit.all():
+            missing = np.concatenate([np.zeros(layer.n_src, bool), ~hit])[layer.picked.columns]
             how = caches.settings.on_miss
             if how == "zero":
-                values, there = np.zeros((len(found), *values.shape[1:]), values.dtype), values
-                values[found] = there
+                values, hit_values = np.zeros((len(hit), *values.shape[1:]), values.dtype), values
+                values[hit] = hit_values
             elif how == "drop":
                 layer = without(self.part, layer, self.rows, missing)
             else:

@@ -16,7 +16,7 @@ from sarlite.comm import Communicator
 from sarlite.errors import SarliteError, ShapeError
 from sarlite.profile import Profile, uncounted
 from sarlite.schedule.ahead import Ahead
-from sarlite.types import Array
+from sarlite.types import Array, DType
 
 PHASE = "push_rows"
 N_WORDS = 5
@@ -140,8 +140,8 @@ class Pusher:
                 while self._results[step, layer] is None:
                     self._link.check()
                     assert self._thread is not None
-                    key, found = self._thread.take()
-                    self._results[key] = found
+                    key, result = self._thread.take()
+                    self._results[key] = result
             finally:  # an interrupt too: else the thread would look without a pause from then on
                 self._link.waited_for = False
         return self._results.pop((step, layer))  # type: ignore[return-value]
@@ -173,8 +173,8 @@ class Pusher:
 
 
 def _stop(thread):
-    if (there := thread()) is not None:
-        there.stop()
+    if (running := thread()) is not None:
+        running.stop()
 
 
 class _Job(NamedTuple):
@@ -182,7 +182,7 @@ class _Job(NamedTuple):
 
     step: int
     layer: int
-    dtype: Any
+    dtype: DType
     shape: tuple
     messages: list
     n_bytes: int
@@ -219,39 +219,41 @@ class _Link:
             raise
 
     def _exchanged(self, job):
-        comm, given = self.comm, job.messages
+        comm, outgoing = self.comm, job.messages
         with self.profile.span("push rows", "push", step=job.step, layer=job.layer, bytes=job.n_bytes):
-            heads = [np.empty(_HEAD_BYTES, np.uint8) for _ in given]
-            heads[comm.rank] = given[comm.rank][:_HEAD_BYTES]
-            exchange(comm, [message[:_HEAD_BYTES] for message in given], heads, self.is_waited_for)
+            heads = [np.empty(_HEAD_BYTES, np.uint8) for _ in outgoing]
+            heads[comm.rank] = outgoing[comm.rank][:_HEAD_BYTES]
+            exchange(comm, [message[:_HEAD_BYTES] for message in outgoing], heads, self.is_waited_for)
             words = [head.view(np.int64).tolist() for head in heads]
             _check_same(words)
-            found = [np.empty(_sections(*own[3:], job.dtype, job.shape)[-1][1], np.uint8) for own in words]
-            found[comm.rank] = given[comm.rank]
-            rest = [[message[_HEAD_BYTES:] for message in messages] for messages in (given, found)]
+            incoming = [np.empty(_sections(*head_words[3:], job.dtype, job.shape)[-1][1], np.uint8) for head_words in words]
+            incoming[comm.rank] = outgoing[comm.rank]
+            rest = [[message[_HEAD_BYTES:] for message in messages] for messages in (outgoing, incoming)]
             exchange(comm, *rest, self.is_waited_for)
-        self.profile.count(PHASE, job.n_bytes, sum(map(len, found)) - len(found[comm.rank]))
-        return [_unpacked(message, head, job) for message, head in zip(found, words)]
+        self.profile.count(PHASE, job.n_bytes, sum(map(len, incoming)) - len(incoming[comm.rank]))
+        return [_unpacked(message, head, job) for message, head in zip(incoming, words)]
 
     def is_waited_for(self):
         return self.waited_for
 
 
-def exchange(comm: Communicator, given: Sequence[Array], wanted: Sequence[Array], hurried: Callable[[], bool],
-             piece_bytes: int = PIECE_BYTES, sleep: Callable[[float], Any] = time.sleep) -> None:
-    """Exchange byte arrays with every other rank in pieces: send given[q], and receive wanted[q]. Collective.
+def exchange(comm: Communicator, outgoing: Sequence[Array], incoming: Sequence[Array], hurried: Callable[[], bool],
+             piece_bytes: int = PIECE_BYTES, sleep: Callable[[float], object] = time.sleep) -> None:
+    """Send outgoing[q] to each other rank q, and receive incoming[q] from it, in pieces. Collective.
 
     Parameters
     ----------
     comm : Communicator
         Nothing else is sent on it meanwhile.
-    given, wanted : list by rank of (n_bytes,) uint8 arrays
-        wanted[q] has the length of what q gives this rank; this rank's own are passed over. Borrowed until the return.
+    outgoing, incoming : list by rank of (n_bytes,) uint8 arrays
+        Bytes to send to each rank; arrays that are filled with the bytes from each rank, of the right length. The
+        entries of this rank are not used. The arrays must not be used elsewhere until the return.
     hurried : callable
-        Whether somebody waits for the end; then looks follow each other without a pause.
+        Function () -> True if a thread waits for the end; requests are then tested without pauses.
     piece_bytes : int
+        Number of bytes of a message.
     sleep : callable
-        Called between looks with seconds.
+        Function of a number of seconds, called between tests of the requests.
 
     Raises
     ------
@@ -260,17 +262,17 @@ def exchange(comm: Communicator, given: Sequence[Array], wanted: Sequence[Array]
 
     Notes
     -----
-    Any thread may call it. One piece a peer and direction is under way. What is under way goes on only at a look, so it
-    never waits for a single piece: two ranks could wait for each other's next one.
+    This function may run on any thread. One piece for each peer and direction is in transit at a time. It tests all
+    requests in turn and waits for no single piece, because two ranks could then wait for each other's next piece.
     """
     lanes = []
     for step in range(1, comm.size):  # in a ring, so that not all send to one rank at once
         source, target = (comm.rank - step) % comm.size, (comm.rank + step) % comm.size
-        lanes.append(_lane(comm.start_recv, source, wanted[source], piece_bytes))
-        lanes.append(_lane(comm.start_send, target, given[target], piece_bytes))
+        lanes.append(_lane(comm.start_recv, source, incoming[source], piece_bytes))
+        lanes.append(_lane(comm.start_send, target, outgoing[target], piece_bytes))
     while lanes:
         moved = [next(lane, None) for lane in lanes]
-        lanes = [lane for lane, found in zip(lanes, moved) if found is not None]
+        lanes = [lane for lane, progress in zip(lanes, moved) if progress is not None]
         if lanes and not any(moved):
             sleep(0 if hurried() else PAUSE)
 
@@ -291,17 +293,17 @@ def _packed(step, layer, messages, comm):
         raise ShapeError(f"{len(messages)} messages are not one for each of {comm.size} ranks")
     dtype, shape = messages[0][2].dtype, messages[0][2].shape[1:]
     kind, packed = zlib.crc32(f"{dtype} {shape}".encode()), []
-    for peer, (slots, made, rows) in enumerate(messages):
-        fits = slots.ndim == 1 and (made is None or made.shape == slots.shape)
+    for peer, (slots, steps_of, rows) in enumerate(messages):
+        fits = slots.ndim == 1 and (steps_of is None or steps_of.shape == slots.shape)
         if not fits or (rows.dtype, rows.shape) != (dtype, (len(slots), *shape)):
-            steps = getattr(made, "shape", None)
+            steps = getattr(steps_of, "shape", None)
             raise ShapeError(f"message to rank {peer}: slots {slots.shape}, steps {steps} and rows {rows.dtype} "
                              f"{rows.shape} do not fit together, or not rows of {dtype} {shape}")
-        has_made = made is not None
+        has_made = steps_of is not None
         sections = _sections(len(slots), has_made, dtype, shape)
         packed.append(buffer := np.empty(sections[-1][1], np.uint8))
         head = step, layer, kind, len(slots), has_made
-        for view, values in zip(_views(buffer, sections), (head, made if has_made else (), rows, slots)):
+        for view, values in zip(_views(buffer, sections), (head, steps_of if has_made else (), rows, slots)):
             view[...] = values
     return _Job(step, layer, dtype, shape, packed, sum(map(len, packed)) - len(packed[comm.rank]))
 
@@ -319,8 +321,8 @@ def _check_same(heads):
 def _unpacked(message, head, job):
     """Return (slots, made, rows) of a message, as views of it."""
     step, _, _, n, has_made = head
-    _, made, rows, slots = _views(message, _sections(n, has_made, job.dtype, job.shape))
-    return slots, made if has_made else step, rows
+    _, steps, rows, slots = _views(message, _sections(n, has_made, job.dtype, job.shape))
+    return slots, steps if has_made else step, rows
 
 
 def _sections(n, has_made, dtype, shape):

@@ -95,18 +95,18 @@ class Table:
         """Allocated bytes; the memory of rows counts once there is a row."""
         return self._lines.nbytes + (0 if self._rows is None else self._rows.nbytes)
 
-    def put(self, numbers: Array, made: int | Array, rows: Array) -> None:
+    def put(self, numbers: Array, steps: int | Array, rows: Array) -> None:
         """Store rows one after another.
 
-        A row replaces a stored row with the same number, even a newer one. A new number takes an empty line, or else
-        the line of the oldest row: the row with the smallest `made`, and of equal ones the row stored first.
+        A row replaces a stored row with the same number, even a newer row. A new number takes an empty line, or if
+        there is none the line of the row with the smallest step; of several such rows the row that was stored first.
 
         Parameters
         ----------
         numbers : (n,) int32
             Row numbers; n may exceed the number of lines, and a number may repeat.
-        made : int or (n,) int64
-            Step in which the rows were computed, at least 0.
+        steps : int or (n,) int64
+            Training step that computed the rows, at least 0.
         rows : (n, ...) float32, float64, or uint16 as bfloat16
             Rows, copied. All calls must use the same dtype and row shape.
 
@@ -119,7 +119,7 @@ class Table:
         -----
         O(n) time, and for each row a visit to each newer step that the table has rows of. Copies use all threads.
         """
-        steps = made if isinstance(made, np.ndarray) else np.full(len(numbers), operator.index(made))
+        steps = steps if isinstance(steps, np.ndarray) else np.full(len(numbers), operator.index(steps))
         room = self._room(rows) if self._rows is None else self._rows
         self._lines.store(numbers, steps, rows, room)
         if len(rows):

@@ -1,7 +1,6 @@
 """Choice of the rows that are pushed: lists of the rows that each peer has as halo, and two rules for sending them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -84,8 +83,8 @@ class SendLists:
         peers = self._peers[entries]
         by_peer = np.argsort(peers, kind="stable")
         ends = np.cumsum(np.bincount(peers, minlength=self.size))[:-1]
-        found = np.repeat(places, counts)[by_peer], self._slots[entries[by_peer]]
-        return list(zip(*(np.split(array, ends) for array in found)))
+        sorted_entries = np.repeat(places, counts)[by_peer], self._slots[entries[by_peer]]
+        return list(zip(*(np.split(array, ends) for array in sorted_entries)))
 
     def numbers(self, rows: Array) -> Array:
         """Return the position of each local row in `self.rows`, (n,) int32; -1 if no peer has the row as halo."""
@@ -98,9 +97,9 @@ class SendLists:
     def cut_degree(self, rows: Array) -> Array:
         """Return the number of peers that have each local row as halo, (n,) int64."""
         number, places = self._listed(rows)
-        found = np.zeros(len(rows), np.int64)
-        found[places] = self._starts[number + 1] - self._starts[number]
-        return found
+        degrees = np.zeros(len(rows), np.int64)
+        degrees[places] = self._starts[number + 1] - self._starts[number]
+        return degrees
 
     def weights(self, by: str, rows: Array, in_degrees: Array) -> Array:
         """Return the weight of each local row for the random choice in `choose`.
@@ -157,14 +156,14 @@ class Chosen:
 
         `asked` is not used by this rule.
         """
-        found: list[Message] = []
+        messages: list[Message] = []
         for peer, (places, slots) in enumerate(self._lists.of(rows)):
             mine = rows[places]
             weights = self._lists.weights(self._by, mine, self._part.edges.degrees)
-            own = key(self._seed, "push", str(peer), step, self._layer)
-            places, slots = choose(places, slots, self._limit, weights, own, self._part.ids[mine])
-            found.append((slots, None, h[places]))
-        return found
+            variates_key = key(self._seed, "push", str(peer), step, self._layer)
+            places, slots = choose(places, slots, self._limit, weights, variates_key, self._part.ids[mine])
+            messages.append((slots, None, h[places]))
+        return messages
 
 
 class OnDemand:
@@ -225,19 +224,19 @@ class OnDemand:
         """
         if not self._constant:
             self._put(rows, step, h)
-        found: list[Message] = []
+        messages: list[Message] = []
         for peer, slots in enumerate(asked or [np.empty(0, np.int32)] * self._lists.size):
             lines = self.table.find(self._lists.numbers_at(peer, slots), step)
             hits = np.flatnonzero(lines >= 0)
-            made = self.table.made(lines[hits])
+            steps = self.table.made(lines[hits])
             if self._once:
-                new = made != self._sent[peer][slots[hits]]
-                hits, made = hits[new], made[new]
-                self._sent[peer][slots[hits]] = made
+                new = steps != self._sent[peer][slots[hits]]
+                hits, steps = hits[new], steps[new]
+                self._sent[peer][slots[hits]] = steps
             values = np.empty((len(hits), *h.shape[1:]), h.dtype)
             self.table.take(lines[hits], values)
-            found.append((slots[hits].astype(np.int32), made, values))
-        return found
+            messages.append((slots[hits].astype(np.int32), steps, values))
+        return messages
 
     def _put(self, rows, step, values):
         if len(values) != len(rows):
@@ -263,19 +262,19 @@ class OnDemand:
 
     def _by_age(self, state):
         """Convert the state of an older checkpoint, which has a step for each listed row, -1 if not computed."""
-        made, rows = state["made"].astype(np.int64), state.get("rows", np.zeros(0, np.float32))
-        there = np.flatnonzero(made >= 0)
-        if len(made) != len(self._lists.rows) or len(there) != len(rows):
-            raise ShapeError(f"newest rows of {len(made)} border rows do not fit the {len(self._lists.rows)} of this "
+        steps, rows = state["made"].astype(np.int64), state.get("rows", np.zeros(0, np.float32))
+        computed = np.flatnonzero(steps >= 0)
+        if len(steps) != len(self._lists.rows) or len(computed) != len(rows):
+            raise ShapeError(f"newest rows of {len(steps)} border rows do not fit the {len(self._lists.rows)} of this "
                              "part")
-        order = np.argsort(made[there], kind="stable")
-        return {"halo": there[order].astype(np.int32), "made": made[there][order], "rows": rows[order]}
+        order = np.argsort(steps[computed], kind="stable")
+        return {"halo": computed[order].astype(np.int32), "made": steps[computed][order], "rows": rows[order]}
 
 
-def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: int, ids: Array) -> tuple[Array, Array]:
+def choose(places: Array, slots: Array, limit: int | None, weights: Array, variates_key: int, ids: Array) -> tuple[Array, Array]:
     """Choose at most `limit` entries at random, without replacement, with probabilities proportional to their weights.
 
-    The chosen entries have the smallest -log(u) / weight, where u in (0, 1) is a hash of (own, id).
+    The chosen entries have the smallest -log(u) / weight, where u in (0, 1) is a hash of (variates_key, id).
 
     Parameters
     ----------
@@ -285,7 +284,7 @@ def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: 
         Largest number of entries; None chooses all.
     weights : (m,) array
         Positive weights.
-    own : int
+    variates_key : int
         64-bit key of seed, step, layer and peer: `keys.key(seed, "push", str(peer), step, layer)`.
     ids : (m,) int array
         Distinct global ids.
@@ -297,21 +296,21 @@ def choose(places: Array, slots: Array, limit: int | None, weights: Array, own: 
 
     Notes
     -----
-    The choice depends only on `own` and on the (id, weight) of the entries, not on their order, ranks or threads. O(m)
-    time, and a sort of k entries. Source: DistGNN-MB alg. 2, line 20; Efraimidis and Spirakis 2006, "Weighted random
+    The choice depends only on the key and on the (id, weight) of the entries, not on their order, ranks or threads.
+    O(m) time, and a sort of k entries. Source: DistGNN-MB alg. 2, line 20; Efraimidis and Spirakis 2006, "Weighted random
     sampling with a reservoir".
     """
     if limit is None or len(slots) <= limit:
         taken = np.arange(len(slots))
     else:
-        taken = smallest(scores(weights, own, ids), limit, ids)
+        taken = smallest(scores(weights, variates_key, ids), limit, ids)
     taken = taken[np.argsort(slots[taken], kind="stable")]
     return places[taken], slots[taken]
 
 
-def scores(weights: Any, own: int, ids: Array) -> Array:
-    """Return exponential variates with rates `weights`, determined by `own` and the ids."""
-    bits = splitmix64(ids.astype(np.uint64) ^ np.uint64(own)) >> np.uint64(12)
+def scores(weights: Array | float, variates_key: int, ids: Array) -> Array:
+    """Return an exponential variate with rate `weights` for each id; it is determined by the key and the id."""
+    bits = splitmix64(ids.astype(np.uint64) ^ np.uint64(variates_key)) >> np.uint64(12)
     u = (bits + 0.5) * 2.0**-52  # 53 bits: neither 0 nor 1
     return -np.log(u) / weights
 

@@ -9,7 +9,7 @@ import pytest
 import sarlite
 
 ROOT = Path(sarlite.__file__).parent
-PACKAGES = ("kernels", "numerics", "comm", "tape", "schedule", "operators", "graph", "nn", "structure", "oracle")
+PACKAGES = ("kernels", "numerics", "comm", "tape", "schedule", "operators", "graph", "nn", "structure", "minibatch", "oracle")
 MODULES = [f"sarlite.{name}" for name in ("errors", "files", "interop", "keys", "loading", "optim", "profile")] + sorted(
     f"sarlite.{package}.{path.stem}"
     for package in PACKAGES for path in (ROOT / package).glob("*.py") if path.stem not in ("__init__", "__main__", "mpi", "mpi_transfers")
