@@ -26,8 +26,6 @@ class Sorter:
     n_bytes : int or None
         Of memory that the sorter takes at most; more where more records than fit have one key. None is no limit:
         nothing is written.
-    once : bool
-        Keep the first of equal keys.
     **columns : (dtype, tuple of int)
         What a record has beside its key, by name: dtype and shape.
 
@@ -44,8 +42,8 @@ class Sorter:
     there are columns.
     """
 
-    def __init__(self, folder, n_bytes, *, once=False, **columns):
-        self._folder, self._once, self.n_records = folder, once, 0
+    def __init__(self, folder, n_bytes, **columns):
+        self._folder = folder
         self.columns = {name: (np.dtype(dtype), tuple(shape)) for name, (dtype, shape) in columns.items()}
         each = sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self.columns.values())
         self._piece = max(1, min(budget.at_once(n_bytes, each=32), _PIECE_BYTES // (8 + each)))
@@ -54,7 +52,6 @@ class Sorter:
 
     def add(self, keys, **columns):
         """Take records: (n,) keys that fit uint64, and (n, ...) columns."""
-        self.n_records += keys.size
         at = 0
         while at < keys.size:
             buffers, n = self._take_buffers(), keys.size
@@ -90,16 +87,9 @@ class Sorter:
             order = np.argsort(keys, kind="stable")
         else:
             keys.sort()
-        before = None
         for at in range(0, n, self._piece):
             chosen = slice(at, at + self._piece) if order is None else order[at : at + self._piece]
-            found = keys[chosen]
-            if self._once:
-                first = np.concatenate(([before is None or found[0] != before], found[1:] != found[:-1]))
-                before = found[-1]
-                found, chosen = found[first], np.arange(at, at + first.size)[first] if order is None else chosen[first]
-            if found.size:
-                yield found, {name: self._buffers[name][chosen] for name in self.columns}
+            yield keys[chosen], {name: self._buffers[name][chosen] for name in self.columns}
 
     def _spill(self):
         """Write what the buffers hold as a run."""

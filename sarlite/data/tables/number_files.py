@@ -18,11 +18,11 @@ def read_csv(path: Any, field: str, dtype: Any, n_rows: int | None = None, colum
     Parameters
     ----------
     n_rows : int, optional
-        Rows that it must have.
+        Number of rows that the file must have.
     columns : int, optional
-        Columns that it must have.
+        Number of columns that the file must have.
     most : int, optional
-        Without `n_rows`: rows that it may have.
+        Largest number of rows that the file may have, if `n_rows` is not given.
 
     Returns
     -------
@@ -31,7 +31,7 @@ def read_csv(path: Any, field: str, dtype: Any, n_rows: int | None = None, colum
     Raises
     ------
     DataError
-        It has other rows or columns, or cannot be read.
+        The file cannot be read, a word is no number, or the file has more or fewer rows or columns than asked for.
     """
     found, n_read = [], 0
     limit = most if n_rows is None else n_rows

@@ -81,8 +81,8 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
         An id is missing, stands twice in the listing, or is of another kind than the other ids of the type.
     """
     columns = [*([listing] if listing else []), *ends]
-    for table, column in columns:
-        refuse(table, id_doubts(table, column))
+    for table, of_table in _by_table(columns):
+        refuse(table, [doubt for column in of_table for doubt in id_doubts(table, column)])
     if listing is None and not names and (count is not None or _are_numbers(node_type, ends)):
         for end in ends:
             refuse(end.table, [Doubt(end.column, f"{whole(end.column, end.table)} IS NULL", _NAMES)])
@@ -145,15 +145,24 @@ def mapping(connection: Any, numbering: Numbering, workspace: Any) -> dict[str, 
             "numbers": workspace.array("numbers", [order.astype(np.int64)])}
 
 
+def _by_table(columns):
+    """Return tables with their columns, so that one scan of a table reads all of its columns of ids."""
+    grouped: dict[str, tuple[Table, list[str]]] = {}
+    for table, column in columns:
+        grouped.setdefault(table.name, (table, []))[1].append(column)
+    return [*grouped.values()]
+
+
 def _are_numbers(node_type, ends):
     """Tell whether the ids at the edges' ends are node numbers: all of them, or none."""
-    counts = [table.one("count(*)", f"count({whole(column, table)})") for table, column in ends]
-    total, numbers = (sum(count) for count in zip(*counts)) if counts else (0, 0)
+    counted = [(table, column, n_whole) for table, of_table in _by_table(ends)
+               for column, n_whole in zip(of_table, table.one(*(f"count({whole(name, table)})" for name in of_table)))]
+    total, numbers = sum(table.n_rows for table, *_ in counted), sum(n_whole for *_, n_whole in counted)
     if numbers in (0, total):
         return numbers == total
     few_words = 2 * numbers >= total
-    for (table, column), (n, n_whole) in zip(ends, counts):
-        if n_whole < n if few_words else n_whole:
+    for table, column, n_whole in counted:
+        if n_whole < table.n_rows if few_words else n_whole:
             condition = f"{whole(column, table)} IS {'' if few_words else 'NOT '}NULL"
             why = _NAMES if few_words else (f"VALUE is a number, but other ids of type {node_type!r} are words; names=edges "
                                             "takes all ids for names")

@@ -30,6 +30,7 @@ _ROWS = 1 << 16
 _CELLS = 1 << 22  # read at a time
 _LEAST = 96 << 20  # bytes below which DuckDB cannot work
 _LIBRARIES = 144 << 20  # what DuckDB and pyarrow take beside DuckDB's limit
+_OVERSHOOT = 1.3  # resident memory of DuckDB over DuckDB's limit, at most, as 10^7 distinct words are numbered
 _PER_THREAD = 256 << 20
 _WHOLE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
                     "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"))
@@ -146,7 +147,7 @@ def connect(folder: Any = None, n_bytes: int | None = None) -> Iterator[Any]:
                "default_order": "asc", "preserve_insertion_order": "true"}
     threads = len(os.sched_getaffinity(0))
     if n_bytes is not None:
-        options["memory_limit"] = f"{max(n_bytes - _LIBRARIES, _LEAST) >> 10}KiB"
+        options["memory_limit"] = f"{max(int((n_bytes - _LIBRARIES) / _OVERSHOOT), _LEAST) >> 10}KiB"
         threads = max(1, min(threads, n_bytes // _PER_THREAD))
     connection = duckdb.connect(":memory:", config={**options, "threads": str(threads)})
     try:

@@ -72,17 +72,17 @@ class Column:
         if self.type != "VARCHAR" and (not listed if self.reads == "list" else types and (listed or scalar not in types)):
             raise DataError(f"{self.where}: column {self.name!r}: {self.type} is no {told}")
         if self.reads == "list":
-            self._refuse(f"{there} AND ({self.value} IS NULL OR len({self.value}) <> len(list_filter({self.value}, "
+            self.refuse(f"{there} AND ({self.value} IS NULL OR len({self.value}) <> len(list_filter({self.value}, "
                          "lambda x: isfinite(x))))", f"is no {told}, each finite")
         elif types:
             cast = f"TRY_CAST({own} AS {to})"
-            self._refuse(f"{there} AND {cast} IS NULL", f"is no {told}")
-            self._refuse(f"isinf({cast})" if to == "DOUBLE" else f"NOT isfinite({cast})", "is infinite")
+            self.refuse(f"{there} AND {cast} IS NULL", f"is no {told}")
+            self.refuse(f"isinf({cast})" if to == "DOUBLE" else f"NOT isfinite({cast})", "is infinite")
         if not missing:
-            self._refuse(f"{self.value} IS NULL", "is missing: missing = says what it becomes, such as "
+            self.refuse(f"{self.value} IS NULL", "is missing: missing = says what it becomes, such as "
                          + ("mean, median, 0 or indicator" if kind.numeric else "0 or indicator"))
 
-    def _refuse(self, condition: str, why: str) -> None:
+    def refuse(self, condition: str, why: str) -> None:
         """Raise a DataError for the first row that meets a condition."""
         odd = f"SELECT 1 FROM {self.relation} WHERE {condition} LIMIT 1"
         if self.connection.execute(odd).fetchone() is None:
@@ -344,7 +344,7 @@ class Vector(Kind):
 
     def check(self, column, statistics):
         width = int(statistics["width"])
-        column._refuse(f"len({column.value}) <> {width}", f"is no list of {width} numbers, as the training rows have")
+        column.refuse(f"len({column.value}) <> {width}", f"is no list of {width} numbers, as the training rows have")
 
     def outputs(self, name, value, statistics):
         return {f"{name}.{at}": f"({value})[{at + 1}]" for at in range(int(statistics["width"]))}
