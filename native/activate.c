@@ -1,10 +1,10 @@
-/* Normalise or add a bias, activate and drop, in one pass over memory; and the gradient (DistGNN-MB 3.3).
+/* Batch norm or bias, activation and dropout in one pass over memory; and their gradient (DistGNN-MB 3.3).
  *
  *   y = (x - mean) * inv_std * gamma + beta   in float64, then rounded to T;   without mean y = x + beta;   without
  *   beta y = x
  *   out = f(y) * k,   k = 0 or 1 / (1 - p) as in dropout.c;   without ids k = 1
  *
- * Nothing between x and out is stored. A row is worked on in blocks of columns that stay in the first cache. */
+ * No intermediate array is stored. A row is processed in blocks of columns that stay in the first-level cache. */
 #ifndef T
 #include "philox.h"
 enum { SAR_IDENTITY = 0, SAR_RELU = 1, SAR_ELU = 2 };

@@ -1,5 +1,5 @@
-/* Sums over rows on a grid (exact.inc.h), what their grids are made of, and functions: the same bits for any order of
- * rows, threads and instruction set. */
+/* Sums over rows on a grid (exact.inc.h), the bounds that grids are chosen from, and elementary functions: the same bits
+ * for any order of rows, threads and instruction set. */
 #ifndef T
 #include "sarlite.h"
 #define EXACT_WIDE ((int)(SAR_REGISTER / 8))
@@ -38,7 +38,7 @@ SAR_INLINE double SAR_PASTE(exact_log, _of, ISA)(double x)
 #include "exp.inc.h"
 #include "exact.inc.h"
 
-/* out[f] = max_r |scale[r] x[r,f]| over finite values, 0 where there is none
+/* out[f] = max_r |scale[r] x[r,f]| over finite values, or 0 if there are none
  *
  * inputs   x (n_rows, n_feat), scale (n_rows) or NULL: 1
  * output   out (n_feat), overwritten; workspace (n_threads, n_feat)
@@ -66,8 +66,8 @@ int NAME(sar_exact_largest)(double *restrict out, double *restrict workspace, co
     return SAR_OK;
 }
 
-/* out[f] = sum_r (1 + round(2^20 (x[r,f] inverse[f])^2)), |x| inverse <= 1: a whole number that is 2^20 times a bound of
- * the sum of squares. What is not finite counts as 0.
+/* out[f] = sum_r (1 + round(2^20 (x[r,f] inverse[f])^2)), with |x| inverse <= 1: an integer that is at least 2^20 times
+ * the sum of squares. Values that are not finite count as 0.
  *
  * inputs   x (n_rows, n_feat), inverse (n_feat)
  * output   out (n_feat), overwritten; workspace (n_threads, n_feat)
@@ -93,7 +93,7 @@ int NAME(sar_exact_squares)(double *restrict out, double *restrict workspace, co
     return SAR_OK;
 }
 
-/* out[r,f] = v y[r,f], or v v without y, of v = (x[r,f] - centre[f]) scale[f]
+/* out[r,f] = v y[r,f], or v v if y is NULL, for v = (x[r,f] - centre[f]) scale[f]
  *
  * inputs   x, y (n_rows, n_feat), centre, scale (n_feat)
  * output   out (n_rows, n_feat), overwritten
@@ -226,7 +226,7 @@ int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspa
     return SAR_OK;
 }
 
-/* out = scale * (the sum of the levels of sums), rounded to T
+/* out = scale * (sum over the levels of `sums`), rounded to T
  *
  * inputs   sums (n_rows, LEVELS, n_heads, n_feat), scale (n_rows, n_heads) or NULL: 1
  * output   out (n_rows, n_heads, n_feat), overwritten

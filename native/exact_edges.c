@@ -16,7 +16,7 @@
 #include "attend.inc.h"
 #include "exact.inc.h"
 
-/* Prefetch the row of x, of `stride` values, that edge k + EXACT_AHEAD reads, if there is such an edge among n_ahead. */
+/* Prefetch the row of x, of `stride` values, that edge k + EXACT_AHEAD reads, if that edge is among the n_ahead edges. */
 SAR_INLINE void NAME(row_ahead)(const T *restrict x, int64_t stride, const I *restrict col, int64_t k, int64_t n_ahead)
 {
     if (k + EXACT_AHEAD >= n_ahead) return;
@@ -116,7 +116,7 @@ SAR_INLINE void NAME(exact_coefficients)(double *restrict by, const NAME(sar_sum
     }
 }
 
-/* How many edges at once: their rows lie in EXACT_BYTES. */
+/* The number of edges of a step, whose rows have at most EXACT_BYTES. */
 SAR_INLINE int NAME(near_edges)(int64_t stride)
 {
     int64_t n = stride ? EXACT_BYTES / (stride * (int64_t)sizeof(T)) : CHUNK;
@@ -166,7 +166,7 @@ int NAME(sar_exact_spmm_forward)(double *restrict sums, T *restrict out, double 
     return SAR_OK;
 }
 
-/* The edges e .. e + n of row `to` of sar_exact_attend_forward, whose sums are l and acc. */
+/* Add the edges e .. e + n of row `to` of sar_exact_attend_forward to its sums l and acc. */
 static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, const double *restrict grid_l, const double *restrict grid,
                                     const T *restrict m, const T *restrict dst, const NAME(sar_attention) *a, int64_t to, int64_t e, int n)
 {
@@ -197,8 +197,8 @@ static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, co
     }
 }
 
-/* The sums of attention whose row maxima are known: l += grid(exp(s - m)), acc += grid(mask/(1-p) exp(s - m) z[j]); or,
- * where these are all edges of the rows, inverse = 1 / l and out = acc / l, rounded once.
+/* The sums of attention, given the row maxima: l += grid(exp(s - m)), acc += grid(mask/(1-p) exp(s - m) z[j]). Or, if
+ * the CSR holds all edges of its rows, inverse = 1 / l and out = acc / l, rounded once.
  *
  * inputs   m, dst (n_out, n_heads): the largest score of each row over all blocks; a; grid_l (LEVELS, n_heads),
  *          grid (LEVELS, n_heads, n_feat)
@@ -240,7 +240,7 @@ int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, T *
     return SAR_OK;
 }
 
-/* The edges e .. e + n of row j of sar_exact_attend_backward, whose sums are dz and dsrc; sums are this thread's. */
+/* Add the edges e .. e + n of row j of sar_exact_attend_backward to its sums dz and dsrc, and to this thread's sums. */
 static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, double *restrict sums, const double *restrict grid_z,
                                     const double *restrict grid_s, const T *restrict ends, const T *restrict g,
                                     const NAME(sar_attention) *a, int64_t j, int64_t e, int n)
@@ -281,8 +281,8 @@ static void NAME(exact_attend_back)(double *restrict dz, double *restrict dsrc, 
     }
 }
 
-/* The gradients of attention, as sar_attend_backward has them, on grids; each thread adds to sums of its own. Where these
- * are all edges of the sources, those of the sources are rounded once.
+/* The gradients of attention, as in sar_attend_backward, on grids. Each thread adds to sums of its own. If the block
+ * holds all edges of the sources, the gradients of the sources are rounded once.
  *
  * inputs   ends (n_dst, n_heads, 4), g (n_dst, n_heads, n_feat), a (rows are sources): as in attend_backward.c;
  *          grid_z (LEVELS, z_heads, n_feat), grid_s (LEVELS, n_heads)

@@ -19,7 +19,7 @@ SAR_INLINE T NAME(exp2_integer)(T n)
     return u.f;
 }
 
-/* expm1(r), the reduced argument of `bounded`, and its n. */
+/* Return expm1(r) for the reduced argument r of `bounded`, and set *n. */
 SAR_INLINE T NAME(reduced_expm1)(T bounded, T *n)
 {
 #if FLOAT_BITS == 32
@@ -59,7 +59,7 @@ SAR_INLINE T NAME(exp_negative)(T x)
     return x < lowest ? 0 : y;
 }
 
-/* exp(x) - 1 for x <= 0 as 2^n * expm1(r) + (2^n - 1): n = 0 near 0, where the digits are. Below -40 it is -1. */
+/* exp(x) - 1 for x <= 0 as 2^n * expm1(r) + (2^n - 1). Near 0, n = 0, so no digits are lost. Below -40 the result is -1. */
 SAR_INLINE T NAME(expm1_negative)(T x)
 {
     T n, y = NAME(reduced_expm1)(x < -40 ? -40 : x, &n), power = NAME(exp2_integer)(n);

@@ -1,4 +1,4 @@
-/* Running maximum or minimum of the neighbours, with its argument, and the gradient that follows the argument. */
+/* Running maximum or minimum over the in-edges of each row, with its argument; and its gradient. */
 #ifndef T
 #include "sarlite.h"
 #define KERNEL "extremum.c"
@@ -9,8 +9,9 @@
 #define EDGES_AHEAD 8
 #endif
 
-/* One candidate row against the best so far. It wins if there is none yet, if it is better, if it is NaN and the
- * best is not (so that an error stays visible), and at a tie if its rank is lower; two NaN tie. */
+/* Compare one candidate row with the best values so far. The candidate wins if there is no best value yet, if it is
+ * better, if it is NaN and the best value is not (so that an error stays visible), and at a tie if its priority is
+ * lower; two NaN tie. */
 SAR_INLINE void NAME(take_better)(T *restrict best, I *restrict arg, int64_t *restrict rank, const T *restrict row, int n,
                                   I label, int64_t label_rank, T sign)
 {
@@ -85,8 +86,8 @@ int NAME(sar_extremum_forward)(T *restrict out, I *restrict arg, const NAME(sar_
     return status;
 }
 
-/* dx[r,f] += g[i,f],   r = arg[i,f] - offset, where 0 <= r < n_src: the labels of other blocks are passed over. Of a row
- * that many i have chosen a float32 sum would lose its digits: sums[place[r],f] += g[i,f] in its stead.
+/* dx[r,f] += g[i,f],   r = arg[i,f] - offset, if 0 <= r < n_src; labels of other blocks are skipped. A float32 sum over
+ * very many i would lose digits, so rows with a place are summed in float64: sums[place[r],f] += g[i,f].
  *
  * inputs   g, arg (n_dst, n_feat); place (n_src): a row of sums, or -1: none; NULL: none for all
  * output   dx (n_src, n_feat), sums (., n_feat), accumulated

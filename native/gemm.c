@@ -36,7 +36,7 @@
 typedef T NAME(reg) __attribute__((vector_size(SAR_REGISTER), aligned(sizeof(T)), may_alias));
 #define REG(address) (*(const NAME(reg) *)(address))
 
-/* a b + c in one rounding; a call of the C library where the instruction set has no such instruction. */
+/* a b + c, rounded once; a call of the C library if the instruction set has no such instruction. */
 SAR_INLINE T NAME(fused)(T a, T b, T c)
 {
     return FLOAT_BITS == 32 ? (T)__builtin_fmaf((float)a, (float)b, (float)c) : (T)__builtin_fma(a, b, c);
@@ -96,8 +96,8 @@ FUSED SAR_INLINE void NAME(tile)(const int n_rows, const int n_reg, T *restrict 
         else NAME(tile)(r, 1, out, ld_out, n_columns, adds, a, row, step, panel, depth, ahead, next, ld_next, fused); \
     }
 
-/* As many tiles as n_rows rows take, of n_columns <= PANEL. `first`: these rows of a are read for the first time, so
- * each tile prefetches the next one's; and each prefetches from `next`. */
+/* All tiles of n_rows rows and n_columns <= PANEL columns. With `first` these rows of a are read for the first time, so
+ * each tile prefetches the rows of the next tile. Each tile also prefetches a part of the panel `next`. */
 FUSED static void NAME(tiles)(int64_t n_rows, T *restrict out, int64_t ld_out, int n_columns, int adds, const T *restrict a,
                               int64_t row, int64_t step, const T *restrict panel, int64_t depth, int first, const T *next,
                               int64_t ld_next, int fused)
@@ -110,7 +110,7 @@ FUSED static void NAME(tiles)(int64_t n_rows, T *restrict out, int64_t ld_out, i
 }
 #undef TILE
 
-/* Values of a row of a panel of n_columns. */
+/* The number of values in a row of a panel with n_columns columns. */
 SAR_INLINE int NAME(panel_width)(int n_columns) { return n_columns > WIDE ? PANEL : WIDE; }
 
 /* panel[p][j] = b[p * ld + j], or b[j * ld + p] if `trans`, j < n_columns; 0 beyond. */
@@ -125,8 +125,8 @@ static void NAME(pack_panel)(T *restrict panel, const T *restrict b, int64_t ld,
             for (int j = 0; j < width; j++) panel[j] = j >= n_columns ? 0 : trans ? b[j * ld + p] : b[p * ld + j];
 }
 
-/* n columns of a (depth, ld), one tile's after another's: packed[p][i] of TILE_ROWS columns i, of the last tile
- * maybe fewer. */
+/* Pack n columns of a (depth, ld) for one tile after another: packed[p][i] holds the TILE_ROWS columns i of a tile; the
+ * last tile may have fewer columns. */
 static void NAME(pack_columns)(T *restrict packed, const T *restrict a, int64_t ld, int64_t depth, int64_t n)
 {
     for (; n >= TILE_ROWS; n -= TILE_ROWS, a += TILE_ROWS)
@@ -134,7 +134,7 @@ static void NAME(pack_columns)(T *restrict packed, const T *restrict a, int64_t 
     for (int64_t p = 0; n && p < depth; p++, packed += n) memcpy(packed, a + p * ld, (size_t)n * sizeof(T));
 }
 
-/* to[i] = a[rows[i]], n rows of k values, in a ld apart; rows further on are prefetched. */
+/* Copy n rows of k values: to[i] = a[rows[i]], where the rows of a are ld values apart. Later rows are prefetched. */
 static void NAME(take_rows)(T *restrict to, const T *restrict a, int64_t ld, const int64_t *restrict rows, int64_t n, int64_t k)
 {
     enum { AHEAD_ROWS = 8 };

@@ -1,5 +1,5 @@
-/* The number of OpenMP threads that the calling thread's kernels use (1 where OpenMP is missing), the last-level
- * cache, and what the processor can run. */
+/* The number of OpenMP threads of the calling thread's kernels (1 without OpenMP), the size of the last-level cache, and
+ * the instruction sets that the processor supports. */
 #include "sarlite.h"
 #include <unistd.h>
 
@@ -22,8 +22,8 @@ int sar_set_threads(int n_threads)
     return SAR_OK;
 }
 
-/* Bytes of the last-level cache; 32 MiB where the system does not say. Asked once: in a virtual machine the question
- * is slow. */
+/* The size of the last-level cache in bytes; 32 MiB if the system does not report it. The system is asked once, because
+ * the call is slow in a virtual machine. */
 int64_t sar_last_cache(void)
 {
     static _Atomic int64_t known;
@@ -36,7 +36,7 @@ int64_t sar_last_cache(void)
     return known = bytes;
 }
 
-/* Whether the processor and the operating system can run the kernels of an instruction set. */
+/* Return 1 if the processor and the operating system can run the kernels of an instruction set, else 0. */
 int sar_can_run(int isa)
 {
 #if defined(__x86_64__) && defined(__GNUC__)

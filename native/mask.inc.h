@@ -4,7 +4,7 @@
 #define MASK_COLUMNS 256
 #define MASK_BLOCKS 16          /* blocks of Philox that are drawn side by side */
 
-/* word[0 .. 4 MASK_BLOCKS]: those of the counters (id, first + b, 0), b < MASK_BLOCKS, one after the other. */
+/* word[0 .. 4 MASK_BLOCKS]: the random words of the counters (id, first + b, 0), b < MASK_BLOCKS, in this order. */
 #ifdef PHILOX_LANES
 SAR_INLINE void mask_words(uint32_t *restrict word, uint64_t id, uint32_t first, uint64_t key)
 {
@@ -44,7 +44,7 @@ SAR_INLINE void mask_words(uint32_t *restrict word, uint64_t id, uint32_t first,
 #endif
 
 /* factor[f] = word < floor(p * 2^32) ? 0 : 1/(1-p),   word = Philox(ids[r], c / 4; key)[c % 4],   c = first + f, f < n.
- * `first` is a multiple of 4; factor has MASK_COLUMNS places, and what is written after n means nothing. */
+ * `first` is a multiple of 4. factor has MASK_COLUMNS elements; those from n on are undefined. */
 SAR_INLINE void NAME(dropout_factors)(T *restrict factor, const struct sar_dropout *dropout, int64_t r, int64_t first, int n)
 {
     enum { AT_ONCE = 4 * MASK_BLOCKS };

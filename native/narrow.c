@@ -1,8 +1,8 @@
-/* Rows of bfloat16, the upper half of a float32: rounded to nearest, ties to even, and made float32 again. One source
- * for every instruction set. */
+/* Conversion of rows between float32 and bfloat16, which is the upper half of a float32: rounding to nearest, ties to
+ * even, and back. The same code serves every instruction set. */
 #include "sarlite.h"
 
-/* The choice is made of 32 bits, and shifted as a signed number: then vectors are packed once, by one instruction. */
+/* The value is selected as 32 bits and shifted as a signed number, so that one instruction packs a vector. */
 static inline uint16_t narrow_value(float value)
 {
     uint32_t bits;

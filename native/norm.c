@@ -10,8 +10,8 @@
 #define MOMENT_COLUMNS 128      /* a block of both stays in the first cache */
 #endif
 
-/* Merge the moments (new_mean, new_m2) of n_new > 0 rows into those of n rows (Chan, Golub, LeVeque 1979). The one
- * place in C. */
+/* Merge the moments (new_mean, new_m2) of n_new > 0 rows into the moments of n rows (Chan, Golub, LeVeque 1979). All
+ * kernels merge moments by this function. */
 SAR_INLINE void NAME(merge_moments)(double *restrict mean, double *restrict m2, int64_t n, const double *restrict new_mean,
                                     const double *restrict new_m2, int64_t n_new, int64_t n_feat)
 {
@@ -23,10 +23,10 @@ SAR_INLINE void NAME(merge_moments)(double *restrict mean, double *restrict m2, 
     }
 }
 
-/* Mean and sum of squared deviations of each column over the rows begin .. end: of MOMENT_ROWS rows at a time in two
- * passes, then merged into those before. A mean is the first row and that of the differences to it: a constant
- * column's is that constant, without rounding, on any number of ranks, so that nothing is left of the column, and no
- * relu takes its rounding for a sign. */
+/* Mean and sum of squared deviations of each column over the rows begin .. end. MOMENT_ROWS rows at a time are processed
+ * in two passes, and merged into the moments of earlier rows. A mean is computed as the first row plus the mean
+ * difference from the first row. So the mean of a constant column is exactly that constant, on any number of ranks, and
+ * the normalized column is exactly 0, not a rounding error whose sign a relu would use. */
 static void NAME(moments_rows)(double *restrict mean, double *restrict m2, const T *restrict x, int64_t n_feat, int64_t begin,
                                int64_t end)
 {

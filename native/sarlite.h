@@ -1,10 +1,10 @@
-/* What every kernel shares: the plain prototypes, the partition of rows among threads. ISA, where a file is compiled
- * for an instruction set, is its suffix: _portable, _avx2, _avx512.
+/* Included by every kernel: the plain prototypes, and the division of rows among threads. If a file is compiled for an
+ * instruction set, ISA is the suffix of its functions: _portable, _avx2, _avx512.
  *
- * Words: indptr, indices, eid name a CSR whose rows are destinations; n_dst, n_src, n_edges, n_heads, n_feat are its
- * sizes. d<name> is the gradient of <name>. T is the value type (float, double), I the index type (int32_t,
- * int64_t). A backward kernel and every sum ACCUMULATES into its output unless its comment says that it overwrites.
- * Arrays are C-contiguous; the checks stand in sarlite/kernels/, above the kernels.
+ * Names: indptr, indices and eid are a CSR whose rows are destinations; n_dst, n_src, n_edges, n_heads and n_feat are
+ * sizes. d<name> is the gradient of <name>. T is the value type (float, double), I the index type (int32_t, int64_t).
+ * Backward kernels and sums ACCUMULATE into their outputs unless their comments say that they overwrite them. Arrays are
+ * C-contiguous. The Python code in sarlite/kernels/ checks arguments before a call.
  */
 #ifndef SARLITE_H
 #define SARLITE_H
@@ -19,7 +19,7 @@
 
 #include "prototypes_plain.h"
 
-/* SAR_INLINE: a helper that must be compiled for the instruction set of its caller. */
+/* SAR_INLINE marks a helper that must be compiled for the instruction set of its caller. */
 #if defined(__GNUC__)
 #define SAR_INLINE static inline __attribute__((always_inline))
 #define SAR_PREFETCH(address) __builtin_prefetch(address, 0, 2)         /* into the second-level cache */
@@ -35,10 +35,10 @@
 #define SAR_PASTE_(a, b, c) a##b##c
 #define SAR_PASTE(a, b, c) SAR_PASTE_(a, b, c)
 
-/* Below this many multiply-adds the start of a thread team costs more than the work. */
+/* With fewer multiply-adds than this, starting a team of threads costs more than the work. */
 #define SAR_SERIAL_WORK 32768
 
-/* Ranges of rows that a thread takes one after another where their costs are uneven. */
+/* Number of ranges of rows for each thread, if ranges have different costs and threads take one after another. */
 #define SAR_PARTS 32
 
 /* Threads for `work` multiply-adds: a function of the work and of the caller's setting only. */
@@ -70,14 +70,15 @@ static inline int sar_team_rank(void)
 #endif
 }
 
-/* First of n equal items that part `part` of `n_parts` owns. */
+/* The first of n items of equal cost that belong to part `part` of `n_parts`. */
 static inline int64_t sar_split(int64_t n, int64_t part, int64_t n_parts)
 {
     return n / n_parts * part + n % n_parts * part / n_parts;
 }
 
-/* First row that part `part` of `n_parts` owns when a row costs its edges plus one: binary search in indptr[i] + i.
- * Rows of power-law graphs differ by orders of magnitude, so equal numbers of rows would not be equal work. */
+/* The first row that belongs to part `part` of `n_parts`, if the cost of a row is its number of edges plus one: binary
+ * search in indptr[i] + i. Degrees in power-law graphs differ by orders of magnitude, so equal numbers of rows would not
+ * be equal work. */
 static inline int64_t sar_split_rows(const int64_t *indptr, int64_t n_rows, int64_t part, int64_t n_parts)
 {
     int64_t goal = sar_split(indptr[n_rows] - indptr[0] + n_rows, part, n_parts);

@@ -1,4 +1,4 @@
-/* Sparse times dense, weighted per edge (and head), and the gradient of those weights.
+/* Products of a sparse and a dense matrix, with a weight for each edge (and head), and the gradient of the weights.
  * The gradient of x is the same kernel on the transposed CSR, with the two scales exchanged. */
 #ifndef T
 #include "sarlite.h"
@@ -15,7 +15,7 @@
 #else
 #include "gather.inc.h"
 
-/* The columns of the edges e .. e + n: `indices` itself or, without one, the edges, written to `own`. */
+/* The columns of the edges e .. e + n: a part of `indices`, or if that is NULL the numbers e .. e + n, written to `own`. */
 SAR_INLINE const I *NAME(columns)(I *restrict own, const I *restrict indices, int64_t e, int n)
 {
     if (indices) return indices + e;
@@ -23,8 +23,8 @@ SAR_INLINE const I *NAME(columns)(I *restrict own, const I *restrict indices, in
     return own;
 }
 
-/* coef[k] of head h of the edges e .. e + n, whose columns are col: weight times src_scale, of which there is one at
- * least. */
+/* The coefficients coef[k] of head h for the edges e .. e + n, whose columns are col: weight times src_scale, of which at
+ * least one is not NULL. */
 SAR_INLINE void NAME(coefficients)(T *restrict coef, const NAME(sar_sum) *a, const I *restrict col, int64_t e, int n, int64_t h)
 {
     const T *restrict weight = a->weight, *restrict src_scale = a->src_scale;
@@ -58,8 +58,9 @@ SAR_INLINE void NAME(sum_edges)(T *restrict row, const NAME(sar_sum) *a, int64_t
     if (begins) for (int64_t f = 0; f < stride; f++) row[f] = 0;    /* overwritten, and no edges */
 }
 
-/* The number of ranges of the rows of x. It follows from sizes alone, as do the order of additions and so the bits.
- * Ranges of narrow rows, of which more are in the cache anyway, took 1.05 to 1.2 of the time. */
+/* The number of ranges that the rows of x are divided into. It depends only on sizes, so the order of additions and the
+ * bits of the result do too. Narrow (bfloat16) rows are not divided: more of them fit the cache, and ranges took 1.05 to
+ * 1.2 of the time. */
 static int64_t NAME(count_ranges)(const NAME(sar_sum) *a)
 {
     const int64_t n_rows = a->csr.n_rows, tile = n_rows < TILE_ROWS ? n_rows : TILE_ROWS;

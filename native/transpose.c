@@ -1,4 +1,4 @@
-/* The transpose of a CSR by a stable counting sort. One source for every instruction set, each index type once. */
+/* The transpose of a CSR by a stable counting sort. The same code serves every instruction set. */
 #ifndef I
 #include "sarlite.h"
 
@@ -19,20 +19,20 @@
 #undef NAME
 #else
 
-/* Edges that are a thread's. */
+/* Edges that a thread picked out because their columns belong to it. */
 typedef struct {
     I column[TRANSPOSE_AT_ONCE], row[TRANSPOSE_AT_ONCE], edge[TRANSPOSE_AT_ONCE];
 } NAME(transpose_picked);
 
-/* Count the edges by column in ends[c + 1], which are 0; what is no column counts nowhere. */
+/* Count the edges of each column c in ends[c + 1], which start at 0. Indices out of range are not counted. */
 static void NAME(transpose_count)(int64_t *restrict ends, const I *restrict indices, int64_t n_edges, int64_t n_src)
 {
     for (int64_t e = 0; e < n_edges; e++)
         if ((uint64_t)indices[e] < (uint64_t)n_src) ends[indices[e] + 1]++;
 }
 
-/* The same of the columns first .. last alone. Whether an edge is one of theirs cannot be foreseen, so no branch
- * asks. */
+/* The same for the columns first .. last only. A branch on whether an edge belongs to them would be mispredicted, so there
+ * is none. */
 static void NAME(transpose_count_own)(int64_t *restrict ends, const I *restrict indices, int64_t n_edges, int64_t first, int64_t last)
 {
     I column[TRANSPOSE_AT_ONCE];
@@ -46,7 +46,7 @@ static void NAME(transpose_count_own)(int64_t *restrict ends, const I *restrict 
     }
 }
 
-/* Put all edges in their places; next[c] is the next free one of column c and moves. */
+/* Put all edges into the transpose; next[c] is the next free position of column c, and is advanced. */
 static void NAME(transpose_place)(int64_t *restrict next, I *restrict t_indices, I *restrict position, const int64_t *restrict indptr,
                                   const I *restrict indices, const I *restrict rows, int64_t n_dst)
 {
@@ -60,7 +60,7 @@ static void NAME(transpose_place)(int64_t *restrict next, I *restrict t_indices,
         }
 }
 
-/* The same of n edges that were picked out. */
+/* The same for n edges that were picked out. */
 SAR_INLINE void NAME(transpose_place_picked)(int64_t *restrict next, I *restrict t_indices, I *restrict position,
                                              const NAME(transpose_picked) *restrict own, int64_t n)
 {
@@ -72,7 +72,7 @@ SAR_INLINE void NAME(transpose_place_picked)(int64_t *restrict next, I *restrict
     }
 }
 
-/* The same of the columns first .. last alone. */
+/* The same for the edges of the columns first .. last. */
 static void NAME(transpose_place_own)(int64_t *restrict next, I *restrict t_indices, I *restrict position, const int64_t *restrict indptr,
                                       const I *restrict indices, const I *restrict rows, int64_t n_dst, int64_t first, int64_t last)
 {
@@ -94,8 +94,8 @@ static void NAME(transpose_place_own)(int64_t *restrict next, I *restrict t_indi
     NAME(transpose_place_picked)(next, t_indices, position, &own, n);
 }
 
-/* Edge e from row i to column indices[e] becomes an edge of row indices[e] to rows[i]; those of a row keep their
- * order.
+/* Edge e of row i with column indices[e] becomes an edge of row indices[e] with column rows[i]. The edges of a row stay in
+ * their order.
  *
  * inputs   indptr (n_dst + 1) from 0, indices (n_edges), rows (n_dst) or NULL: rows[i] = i
  * output   t_indptr (n_src + 1), t_indices (n_edges), position (n_edges) or NULL: e of each edge; overwritten

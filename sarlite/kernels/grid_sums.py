@@ -53,7 +53,7 @@ def exact_largest(x, scale=None):
 def exact_squares(x, inverse):
     """Return integers that bound 2^20 * sum_r (x[r,f] inverse[f])^2 from above, (F,) float64.
 
-    Integers can be summed over ranks exactly. The bound exceeds the value by at most n.
+    Integers can be summed over ranks exactly. The bound exceeds the value by at most 2 n.
 
     Parameters
     ----------
