@@ -30,7 +30,7 @@ from sarlite.train import batch_sources, checkpoint, propagated, trace
 from sarlite.train.baseline import baselines, row_features
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.epochs import fit
-from sarlite.train.identity import identity
+from sarlite.train.identity import identity, of_times
 from sarlite.train.link_outcome import link_outcome
 from sarlite.train.load import kind, load, prefetched, widths
 from sarlite.train.loop import Trainer
@@ -105,6 +105,7 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
     memory = limit.of_run(comm, part, machine.memory_limit, comm.size if machine.ranks > 1 else 1)
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
+    data |= {"times": of_times(part.graph, part.times)} if part.times else {}
     targets = task_of(run, part).read_targets(run, part)
     data |= targets.identity
     if resumed:

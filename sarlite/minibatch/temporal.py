@@ -200,11 +200,16 @@ class PairNumbering:
 
     def join(self, rows: Array, sources: Array) -> Array:
         """Return the rows with the new sources behind them, ascending; overwrite each source with its number."""
-        distinct = np.unique(sources)
-        joined = np.concatenate([rows, distinct[~np.isin(distinct, rows)]])
-        order = np.argsort(joined)
-        sources[:] = order[np.searchsorted(joined[order], sources)]
-        return joined
+        order, row_order = np.argsort(sources), np.argsort(rows)
+        ascending = sources[order]
+        first = np.diff(ascending, prepend=-1) > 0
+        distinct = ascending[first]
+        places = np.minimum(np.searchsorted(rows[row_order], distinct), max(len(rows) - 1, 0))
+        known = rows[row_order[places]] == distinct if len(rows) else np.zeros(len(distinct), bool)
+        numbers = len(rows) + np.cumsum(~known) - 1
+        numbers[known] = row_order[places[known]]
+        sources[order] = numbers[np.cumsum(first) - 1]
+        return np.concatenate([rows, distinct[~known]])
 
     def end(self, rows: Array) -> None:
         """Do nothing: nothing is kept from call to call."""

@@ -54,13 +54,30 @@ def identity(graph, rows, n_classes):
     return {**sizes, "classes": int(n_classes), "digest": digest}
 
 
+def of_times(graph, times):
+    """Return a digest of the times of nodes, 16 hex digits, or None if no type has times. Collective.
+
+    Parameters
+    ----------
+    graph : Graph, NodeType, or GraphSet
+    times : dict of str to (n,) int64
+        Times of this rank's rows by node type.
+    """
+    total = 0
+    for name, own in times.items():
+        ids = graph.graph.node_ids[name] if isinstance(graph, NodeType) else graph.dst_ids
+        hashes = _mixed(_mixed(ids.astype(np.uint64) ^ np.uint64(word(name))) + own.view(np.uint64))
+        total += int(hashes.sum(dtype=np.uint64))
+    return f"{sum(graph.comm.allgather(total)) % 2**64:016x}" if times else None
+
+
 def _of_one_type(graph, rows):
     """Return the sizes, and a hash of each of this rank's nodes, (n_dst,) uint64. Collective."""
     with graph.profile.phase("setup"), no_grad():
         sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
     values = _mixed(values + _multiples(rows.features))
-    for array in (graph.edge_weight, graph.edge_features):
+    for array in (graph.edge_weight, graph.edge_features, graph.edge_values.time):
         if array is not None:
             array = array.reshape(graph.n_edges, math.prod(array.shape[1:]))
             sources = graph.with_edge_values().edge_src_ids  # kept by that copy
@@ -91,8 +108,9 @@ def _of_types(nodes, rows):
             for name, found in graph.aggregate(messages, "sum").items():
                 sums[name] += _multiples(found.data)
             for own in graph.out_of(source):
-                weight, features, *_ = nodes.graph.edge_values.get(own.relation, EdgeValues())
-                for name, array in (("weight", weight), ("features", features)):
+                of_edges = nodes.graph.edge_values.get(own.relation, EdgeValues())
+                arrays = of_edges.weight, of_edges.features, of_edges.time
+                for name, array in zip(("weight", "features", "time"), arrays):
                     if array is not None:
                         found = _of_edges(own, own.edge_src_ids, array.reshape(own.n_edges, math.prod(array.shape[1:])))
                         sums[own.relation[2]] += _mixed(found ^ np.uint64(word(f"{name} of {own.relation}")))
@@ -127,7 +145,8 @@ def difference(there, here):
 
 
 _OTHERS = {"links": "files tell other splits of links", "edge_labels": "the table of edges' labels tells others",
-           "negatives": "files tell other negatives of links", "digest": "of the same size, but other values"}
+           "negatives": "files tell other negatives of links", "times": "nodes have other times",
+           "digest": "of the same size, but other values"}
 
 
 def _of_edges(graph, sources, array):

@@ -1,4 +1,4 @@
-"""Splits by time and sampling in time on the command line and in Trainer: what is trained on what, and what is refused."""
+"""Splits by time and sampling in time, on the command line and in Trainer: the rows of each split, and refusals."""
 
 import json
 
@@ -103,6 +103,24 @@ def test_runs_in_time_are_the_same_on_one_rank_and_on_three(data, tmp_path, caps
         lines = (tmp_path / ranks / "run" / "metrics.jsonl").read_text().splitlines()
         losses.append([(json.loads(line)["loss"], json.loads(line)["val_accuracy"]) for line in lines])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-10)
+
+
+def test_a_run_does_not_go_on_with_other_times(data, tmp_path, capsys):
+    """The times of a node, and the times of an edge, are part of the identity of a run's data."""
+    format.write(tmp_path / "g", format.open(data))
+    batches = ("--temporal", "latest", "--batch-size", "8", "--fanouts", "3,3,3")
+    status, shown = run(str(tmp_path / "g"), tmp_path, capsys, "--time-split", "20,35", *batches)
+    assert status == 0, shown.err
+    for place, field in (("target_nodes", "time"), ("one_relation", "edge_time")):
+        changed = format.open(data)
+        table, times = getattr(changed, place), np.array(getattr(getattr(changed, place), field))
+        times[3] += 1
+        setattr(table, field, times)
+        format.write(tmp_path / "g", changed, overwrite=True)
+        assert train(["--resume", str(tmp_path / "run"), "--epochs", "3"]) == 2
+        assert "are not --data" in capsys.readouterr().err
+    format.write(tmp_path / "g", format.open(data), overwrite=True)
+    assert train(["--resume", str(tmp_path / "run"), "--epochs", "3"]) == 0
 
 
 def test_a_trainer_scores_and_predicts_by_the_rule_of_its_batches():
