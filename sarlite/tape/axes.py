@@ -39,6 +39,14 @@ def sum(x: Operand, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
     A float32 sum over axis 0 is accumulated in float64. No values are kept for the backward pass.
 
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int, tuple of int or None
+        Axes to reduce; None for all axes.
+    keepdims : bool
+        True to keep the reduced axes with length 1.
+
     Examples
     --------
     >>> import numpy as np
@@ -51,6 +59,14 @@ def sum(x: Operand, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 def mean(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return the mean over an axis, a tuple of axes, or all axes (None).
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int, tuple of int or None
+        Axes to reduce; None for all axes.
+    keepdims : bool
+        True to keep the reduced axes with length 1.
 
     Examples
     --------
@@ -71,6 +87,11 @@ primitive(
 
 def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
     """Return the cumulative sums along an axis, or of the flattened x if `axis` is None.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int, optional
 
     Examples
     --------
@@ -122,6 +143,16 @@ primitive("std", _std_forward, _std_vjp)
 def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
     """Return the variance over an axis, a tuple of axes, or all axes: sum((x - mean)^2) / (n - ddof).
 
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int, tuple of int or None
+        Axes to reduce; None for all axes.
+    ddof : int
+        The divisor is n - ddof, where n is the number of values.
+    keepdims : bool
+        True to keep the reduced axes with length 1.
+
     Examples
     --------
     >>> import numpy as np
@@ -134,6 +165,16 @@ def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 
 def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
     """Return the standard deviation, the square root of `var`. Where the result is 0, the gradient is 0.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int, tuple of int or None
+        Axes to reduce; None for all axes.
+    ddof : int
+        The divisor is n - ddof, where n is the number of values.
+    keepdims : bool
+        True to keep the reduced axes with length 1.
 
     Examples
     --------
@@ -177,6 +218,14 @@ def max(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
     The first of several equal maxima receives the whole gradient.
 
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int, tuple of int or None
+        Axes to reduce; None for all axes.
+    keepdims : bool
+        True to keep the reduced axes with length 1.
+
     Raises
     ------
     ShapeError
@@ -196,6 +245,14 @@ def min(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Return the minimum over an axis, a tuple of axes, or all axes (None).
 
     The first of several equal minima receives the whole gradient.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int, tuple of int or None
+        Axes to reduce; None for all axes.
+    keepdims : bool
+        True to keep the reduced axes with length 1.
 
     Raises
     ------
@@ -271,6 +328,11 @@ unary("softmax", softmax_of, _softmax_vjp, keep="out")
 def log_softmax(x: Operand, axis: int = -1) -> Tensor:
     """Return log(softmax(x)) over an axis, computed without overflow.
 
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int
+
     Examples
     --------
     >>> import numpy as np
@@ -283,6 +345,11 @@ def log_softmax(x: Operand, axis: int = -1) -> Tensor:
 
 def softmax(x: Operand, axis: int = -1) -> Tensor:
     """Return exp(x) / sum(exp(x)), with the sum over an axis, computed without overflow.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int
 
     Examples
     --------
@@ -315,6 +382,14 @@ def logsumexp(x: Tensor | Array, axis: Axis = None, keepdims: bool = False) -> T
     """Return log(sum(exp(x))) over an axis, a tuple of axes, or all axes (None), computed without overflow.
 
     A value of -inf contributes 0 to the sum.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int, tuple of int or None
+        Axes to reduce; None for all axes.
+    keepdims : bool
+        True to keep the reduced axes with length 1.
 
     Examples
     --------

@@ -118,6 +118,11 @@ def _scalar(value, what):
 def power(x: Operand, exponent: float) -> Tensor:
     """Return x ** exponent elementwise, for a scalar exponent.
 
+    Parameters
+    ----------
+    x : Tensor or array
+    exponent : scalar
+
     Examples
     --------
     >>> import numpy as np
@@ -130,6 +135,11 @@ def power(x: Operand, exponent: float) -> Tensor:
 
 def rpow(x: Operand, base: float) -> Tensor:
     """Return base ** x elementwise, for a scalar base. The gradient is NaN for a negative base.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    base : scalar
 
     Examples
     --------
@@ -252,6 +262,12 @@ document(silu, "Return x * sigmoid(x) elementwise, also called swish (Elfwing, U
 def leaky_relu(x: Operand, slope: float = 0.01) -> Tensor:
     """Return x where x > 0, else slope * x, elementwise.
 
+    Parameters
+    ----------
+    x : Tensor or array
+    slope : float
+        Slope below zero, not negative.
+
     Raises
     ------
     ConfigError
@@ -271,6 +287,12 @@ def leaky_relu(x: Operand, slope: float = 0.01) -> Tensor:
 
 def elu(x: Operand, alpha: float = 1.0) -> Tensor:
     """Return x where x > 0, else alpha * (exp(x) - 1), elementwise.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    alpha : float
+        Minus the limit for x -> -infinity, not negative.
 
     Raises
     ------

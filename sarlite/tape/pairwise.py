@@ -4,6 +4,7 @@ Operands are never widened from float32 to float64. Python and NumPy scalars tak
 integer and bool arrays are cast to that dtype, and operands of different float dtypes raise a ShapeError.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import overload
 
@@ -125,8 +126,26 @@ def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Calla
 
 
 def document(operation: Callable[..., Tensor], summary: str, call: str, result: str) -> None:
-    """Give an operation a docstring: a summary and an example, a call of `ops.<name>` and its printed values."""
+    """Set the docstring of an operation.
+
+    Parameters
+    ----------
+    operation : callable
+    summary : str
+        First line of the docstring.
+    call, result : str
+        Example: a call of the operation in the namespace `ops`, and the values of its result.
+    """
+    parameters = ", ".join(inspect.signature(operation).parameters)
     operation.__doc__ = f"""{summary}
+
+    Parameters
+    ----------
+    {parameters} : Tensor, array or number
+
+    Returns
+    -------
+    Tensor
 
     Examples
     --------
@@ -170,6 +189,10 @@ document(minimum, "Return the smaller of a and b elementwise. Where a = b, a rec
 def mul(a: Operand, b: Operand) -> Tensor:
     """Return a * b elementwise, with broadcasting.
 
+    Parameters
+    ----------
+    a, b : Tensor, array or number
+
     Raises
     ------
     TypeError
@@ -206,6 +229,11 @@ primitive("where", _where, _where_vjp)
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     """Return a where `condition`, a bool array or Tensor, is True, else b; elementwise, with broadcasting.
+
+    Parameters
+    ----------
+    condition : bool array or Tensor
+    a, b : Tensor, array or number
 
     Examples
     --------

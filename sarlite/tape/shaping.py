@@ -38,6 +38,11 @@ def _unpacked(numbers):
 def reshape(x: Tensor | Array, *shape: int | Sequence[int]) -> Tensor:
     """Return x in another shape, given as one tuple or as several integers, of which one may be -1.
 
+    Parameters
+    ----------
+    x : Tensor or array
+    shape : int or sequence of int
+
     Examples
     --------
     >>> import numpy as np
@@ -50,6 +55,12 @@ def reshape(x: Tensor | Array, *shape: int | Sequence[int]) -> Tensor:
 
 def transpose(x: Tensor | Array, *axes: int | Sequence[int]) -> Tensor:
     """Return x with permuted axes, given as one tuple or as several integers; by default in reverse order.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axes : int or sequence of int
+        For each axis of the result, the axis of x.
 
     Examples
     --------
@@ -64,6 +75,11 @@ def transpose(x: Tensor | Array, *axes: int | Sequence[int]) -> Tensor:
 
 def squeeze(x: Tensor | Array, axis: Axis = None) -> Tensor:
     """Return x without axes of length 1: without the axes `axis`, or by default without all axes of length 1.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int, tuple of int or None
 
     Raises
     ------
@@ -85,6 +101,11 @@ def squeeze(x: Tensor | Array, axis: Axis = None) -> Tensor:
 
 def expand_dims(x: Tensor | Array, axis: int | tuple[int, ...]) -> Tensor:
     """Return x with new axes of length 1, at the positions `axis` of the result.
+
+    Parameters
+    ----------
+    x : Tensor or array
+    axis : int or tuple of int
 
     Examples
     --------
@@ -186,6 +207,12 @@ primitive("concat", _concat, _concat_vjp)
 def concat(tensors: Iterable[Operand], axis: int = 0) -> Tensor:
     """Return tensors of one dtype concatenated along an axis.
 
+    Parameters
+    ----------
+    tensors : iterable of Tensor or array
+        They have the same shape except along `axis`.
+    axis : int
+
     Raises
     ------
     ShapeError
@@ -206,6 +233,12 @@ def concat(tensors: Iterable[Operand], axis: int = 0) -> Tensor:
 
 def stack(tensors: Iterable[Operand], axis: int = 0) -> Tensor:
     """Return tensors of one shape and dtype stacked along a new axis.
+
+    Parameters
+    ----------
+    tensors : iterable of Tensor or array
+    axis : int
+        Position of the new axis in the result.
 
     Examples
     --------
