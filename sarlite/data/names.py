@@ -23,8 +23,9 @@ from sarlite.data.graph_tables import NODE
 from sarlite.data.meta import NAMES
 from sarlite.data.meta import read as read_meta
 from sarlite.data.tables.checks import id_doubts, refuse
-from sarlite.data.tables.sources import Reading, connect, quote
+from sarlite.data.tables.sources import connect
 from sarlite.data.tables.sources import read as read_table
+from sarlite.data.tables.text_form import Reading, quote
 from sarlite.data.writer import META
 from sarlite.errors import DataError, reading
 from sarlite.structure.validation import first_true, integers

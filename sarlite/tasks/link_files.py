@@ -10,8 +10,8 @@ from sarlite.data import names as named
 from sarlite.data import textfile
 from sarlite.data.readers import ogb
 from sarlite.data.tables.checks import Doubt, id_doubts, refuse, whole
-from sarlite.data.tables.sources import Table, quote
-from sarlite.data.tables.text_form import ENDS
+from sarlite.data.tables.sources import Table
+from sarlite.data.tables.text_form import ENDS, quote
 from sarlite.errors import DataError
 from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.types import Array

@@ -12,8 +12,9 @@ from sarlite.data.graph_tables import SPLITS
 from sarlite.data.raw import check_nodes, check_room, count_classes, existing, whole_labels
 from sarlite.data.readers.ogb import split_folder, split_masks, total
 from sarlite.data.tables.description import Description, EdgeSource, NodeSource
+from sarlite.data.tables.memory_tables import Pieces
 from sarlite.data.tables.number_files import read_csv
-from sarlite.data.tables.sources import Pieces, Reading
+from sarlite.data.tables.text_form import Reading
 from sarlite.errors import DataError, reading, regular
 from sarlite.structure.relational_generator import Relational, reverse, with_reverses
 from sarlite.structure.validation import first_true

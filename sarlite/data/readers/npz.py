@@ -13,8 +13,8 @@ from sarlite.data.graph_tables import NODE, RELATION
 from sarlite.data.mapped import copied, pieces
 from sarlite.data.raw import check_csr, check_room, dense, existing
 from sarlite.data.tables.description import Description, EdgeSource, NodeSource
+from sarlite.data.tables.memory_tables import Named, Pieces
 from sarlite.data.tables.node_columns import Rows
-from sarlite.data.tables.sources import Named, Pieces
 from sarlite.errors import DataError, reading, regular, writing
 from sarlite.structure import validation
 from sarlite.structure.edges import destinations, row_chunks

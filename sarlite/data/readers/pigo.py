@@ -12,7 +12,7 @@ from sarlite.data.mapped import pieces
 from sarlite.data.raw import RawGraph, check_indptr, check_nodes, existing, narrowed, read_labels
 from sarlite.data.tables.description import Description, EdgeSource
 from sarlite.data.tables.edge_options import nodes_by_number
-from sarlite.data.tables.sources import Named
+from sarlite.data.tables.memory_tables import Named
 from sarlite.errors import ConfigError, DataError, reading, writing
 from sarlite.structure import validation
 from sarlite.structure.edges import csr_by_dst, destinations

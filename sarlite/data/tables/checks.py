@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sarlite.data.tables.sources import Table, literal, quote
+from sarlite.data.tables.sources import Table
+from sarlite.data.tables.text_form import literal, quote
 from sarlite.errors import ConfigError, DataError
 
 MISSING = ("", "nan", "null")

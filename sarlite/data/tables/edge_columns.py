@@ -15,7 +15,8 @@ from sarlite.data.tables.description import EdgeSource
 from sarlite.data.tables.feature_columns import features_wanted, make_features
 from sarlite.data.tables.number_columns import column_names, matrix, number_expressions
 from sarlite.data.tables.numbering import IdColumn, Numbering
-from sarlite.data.tables.sources import quote, unnamed
+from sarlite.data.tables.sources import unnamed
+from sarlite.data.tables.text_form import quote
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.edges import index_dtype

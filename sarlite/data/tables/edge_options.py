@@ -20,7 +20,7 @@ from sarlite.data.tables.description import (
     features_of,
     reading_of,
 )
-from sarlite.data.tables.sources import Named, Pieces
+from sarlite.data.tables.memory_tables import Named, Pieces
 from sarlite.errors import ConfigError, DataError
 
 _OF_TABLE = ("id", "train_mask", "val_mask", "test_mask", "node_time")

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.data.tables.checks import is_missing, number, number_doubts, refuse
-from sarlite.data.tables.sources import Table, quote
+from sarlite.data.tables.sources import Table
+from sarlite.data.tables.text_form import quote
 from sarlite.data.tables.transforms import Feature, Fitted, fit
 from sarlite.errors import ConfigError
 from sarlite.types import Array

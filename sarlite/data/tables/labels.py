@@ -9,7 +9,8 @@ from sarlite.data.graph_tables import MAX_CLASSES
 from sarlite.data.raw import count_outputs, in_form
 from sarlite.data.tables.checks import DOUBTFUL, Doubt, is_missing, number, number_doubts, refuse, vectors
 from sarlite.data.tables.number_columns import matrix
-from sarlite.data.tables.sources import Table, literal, quote
+from sarlite.data.tables.sources import Table
+from sarlite.data.tables.text_form import literal, quote
 from sarlite.errors import ConfigError, DataError, needs
 
 _TASKS = "; what is not one class a {what} is read with task=multilabel or task=regress"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from sarlite.data.tables.checks import check_fill, number, number_doubts, refuse, vectors
-from sarlite.data.tables.sources import Table, quote
+from sarlite.data.tables.sources import Table
+from sarlite.data.tables.text_form import quote
 from sarlite.errors import DataError
 
 

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from sarlite.data.raw import check_room
-from sarlite.data.tables.sources import batches, connect, explained, text_bytes
+from sarlite.data.tables.duckdb_errors import explained
+from sarlite.data.tables.sources import batches, connect, text_bytes
 from sarlite.data.tables.text_form import Reading, text_form
 from sarlite.errors import DataError, regular
 from sarlite.types import Array

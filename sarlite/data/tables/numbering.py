@@ -7,7 +7,8 @@ import numpy as np
 
 from sarlite.data.names import digests
 from sarlite.data.tables.checks import Doubt, cell, id_doubts, refuse, whole
-from sarlite.data.tables.sources import Table, batches, quote
+from sarlite.data.tables.sources import Table, batches
+from sarlite.data.tables.text_form import quote
 from sarlite.errors import DataError, needs
 from sarlite.structure.validation import first_true
 from sarlite.types import Array

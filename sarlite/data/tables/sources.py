@@ -10,16 +10,15 @@ import importlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from sarlite.command import suggestion
-from sarlite.data import npyfile
-from sarlite.data.tables.text_form import LINE_BYTES, Reading, TextForm, listing, literal, quote, text_form
+from sarlite.data.tables.duckdb_errors import explained, told_by_duckdb
+from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, npy_columns
+from sarlite.data.tables.text_form import Reading, listing, literal, quote, text_form
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
 
 ARROW = (".arrow", ".feather", ".ipc")
@@ -52,29 +51,6 @@ class Query(NamedTuple):
     sql: str
     database: str | None = None
     folder: Any = None
-
-
-class Pieces(NamedTuple):
-    """A source whose rows a reader gives in pieces.
-
-    Attributes
-    ----------
-    where : str
-        Name in messages.
-    pieces : iterable of dict of str to array
-        At least one piece; all pieces have the same columns and dtypes.
-    """
-
-    where: str
-    pieces: Any
-
-
-class Named(dict[str, Any]):
-    """Columns in memory, with the name of the file that they come from."""
-
-    def __init__(self, where: str, columns: Mapping[str, Any]) -> None:
-        super().__init__(columns)
-        self.where = where
 
 
 @dataclass
@@ -244,7 +220,7 @@ def _relation(connection, source, reading_, asked, where, held):
     files = [_utf8_path(name, held) for name in _files(path)]
     suffix = Path(files[0]).suffix
     if suffix == ".npy":
-        return _registered(connection, arrow_reader(_npy_columns(path), where), held)
+        return _registered(connection, arrow_reader(npy_columns(path), where), held)
     if suffix in ARROW:
         return _registered(connection, held.enter_context(_ipc(path)), held)
     if suffix in SQLITE:
@@ -343,90 +319,8 @@ def _attach(connection, query, where):
         connection.execute(f"ATTACH IF NOT EXISTS {literal(query.database)} AS {name} (TYPE {kind}, READ_ONLY)")
     except Exception as error:
         shown = re.sub(r"//[^@/]*@", "//", query.database)  # without a password
-        raise DataError(f"{where}: database {shown}: {_told(str(error))}") from None
+        raise DataError(f"{where}: database {shown}: {told_by_duckdb(str(error))}") from None
     connection.execute(f"USE {name}")
-
-
-# ---- objects in memory
-
-
-def arrow_reader(source: Any, where: str) -> Any:
-    """Return a record batch reader of pyarrow over a table in memory; nulls, masks and missing values are nulls."""
-    arrow = needs("pyarrow", where)
-    if isinstance(source, Pieces):
-        pieces = iter(source.pieces)
-        first = _arrow_columns(next(pieces), where)
-        rest = (_arrow_columns(piece, where).cast(first.schema).to_batches() for piece in pieces)
-        return arrow.RecordBatchReader.from_batches(
-            first.schema, (batch for found in (first.to_batches(), *rest) for batch in found))
-    if isinstance(source, Mapping):
-        return _arrow_columns(source, where).to_reader()
-    if hasattr(source, "to_batches") and hasattr(source, "schema"):
-        return source.to_reader() if hasattr(source, "to_reader") else source
-    if hasattr(source, "iloc") and hasattr(source, "columns"):  # of pandas, whose objects are looked at one by one
-        return _arrow_columns({name: source[name] for name in source.columns}, where).to_reader()
-    with reading(where):
-        if hasattr(source, "__arrow_c_stream__"):
-            return arrow.RecordBatchReader.from_stream(source)
-        if hasattr(source, "__dataframe__"):
-            return needs("pyarrow.interchange", where).from_dataframe(source).to_reader()
-    raise ConfigError(f"{where}: {type(source).__name__} is no table: a dict of arrays, a table of pandas, polars or "
-                      "pyarrow, or what has __arrow_c_stream__ or __dataframe__")
-
-
-def _arrow_columns(columns, where):
-    arrow = needs("pyarrow", where)
-    made = {str(name): _arrow_array(arrow, column, f"{where}: column {name!r}") for name, column in columns.items()}
-    lengths = {name: len(column) for name, column in made.items()}
-    if len({*lengths.values()}) > 1:
-        raise DataError(f"{where}: columns of different lengths: {lengths}")
-    return arrow.Table.from_arrays([*made.values()], [name or f"Unnamed: {at}" for at, name in enumerate(made)])
-
-
-def _arrow_array(arrow, column, where):
-    """Return a column as an array of pyarrow. Objects of several kinds are refused by the first row that differs."""
-    values, mask = column, None
-    if isinstance(column, np.ma.MaskedArray):
-        values, mask = column.data, np.ma.getmaskarray(column)
-    elif hasattr(column, "__arrow_array__"):
-        return column.__arrow_array__()
-    if hasattr(values, "ndim") and values.ndim == 2:
-        flat = np.asarray(values)
-        if mask is not None and mask.any():
-            raise DataError(f"{where}: a masked value in a column of lists")
-        return arrow.FixedSizeListArray.from_arrays(arrow.array(flat.ravel()), flat.shape[1])
-    kind = getattr(getattr(values, "dtype", None), "kind", "O")
-    if kind in "TUS":
-        values = np.asarray(values).astype(object)
-    try:
-        found = arrow.array(values, from_pandas=True, mask=mask)
-        return found.combine_chunks() if isinstance(found, arrow.ChunkedArray) else found
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError):
-        cells = list(values)
-        kinds = [_kind(cell) for cell in cells]
-        first = next((one for one in kinds if one), None)
-        at = next((at for at, one in enumerate(kinds) if one not in (None, first)), None)
-        if at is None and first == "int":  # beyond int64
-            with contextlib.suppress(OverflowError, arrow.ArrowInvalid):
-                return arrow.array(cells, arrow.uint64(), from_pandas=True)
-        if at is None:
-            raise DataError(f"{where}: values of {type(cells[0]).__name__} are neither numbers nor words; convert the "
-                            "column first") from None
-        raise DataError(f"{where}: row {at}: {cells[at]!r} is of {kinds[at]}, but values before are of {first}; "
-                        "convert the column to one kind first") from None
-
-
-def _kind(cell):
-    missing = cell is None or (isinstance(cell, float) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
-    return None if missing else type(cell).__name__
-
-
-def _npy_columns(path):
-    array = npyfile.load(path, "table", "biufUS")
-    if array.ndim not in (1, 2):
-        raise DataError(f"{path}: expected one or two dimensions, found shape {array.shape}")
-    return {"0": array} if array.ndim == 1 else {str(at): np.ascontiguousarray(column) for at, column
-                                                 in enumerate(array.T)}
 
 
 @contextlib.contextmanager
@@ -442,60 +336,3 @@ def _ipc(path):
         found = ipc.open_file(file)
         yield arrow.RecordBatchReader.from_batches(
             found.schema, (found.get_batch(at) for at in range(found.num_record_batches)))
-
-
-# ---- errors
-
-
-@contextlib.contextmanager
-def explained(where: str) -> Iterator[None]:
-    """Turn an error of DuckDB into a DataError in the words of this project."""
-    duckdb = needs("duckdb", where)
-    try:
-        with reading(where):
-            yield
-    except DataError as error:
-        cause = error.__cause__
-        if isinstance(cause, duckdb.OutOfMemoryException):
-            raise cause from None
-        if isinstance(cause, duckdb.Error):
-            raise DataError(f"{where}: {_told(str(cause))}") from cause
-        raise
-
-
-_COUNT = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n.*?Expected Number of Columns: (\d+) Found: (\d+)",
-                    re.DOTALL)
-_LINE = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n(.*?)\n", re.DOTALL)
-
-
-def _told(text):
-    """Return what an error of DuckDB says, in this project's words."""
-    if "sarlite: " in text:
-        return text.partition("sarlite: ")[2].partition("\n")[0]
-    found = _COUNT.search(text)
-    if found:
-        line, shown, expected, n = found.groups()
-        comment = "; comment=# skips lines that begin with #" if shown.startswith("#") else ""
-        return f"line {line}: {n} words, expected {expected}: {shown[:200]}{comment}"
-    found = _LINE.search(text)
-    if found:
-        line, shown, why = found.groups()
-        word = re.search(r'Could not convert string "(.*?)" to', text, re.DOTALL)
-        if word:
-            return f"line {line}: {word[1]!r} is no number"
-        if "utf-8" in why:
-            return f"line {line}: cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16"
-        if "quote" in why:
-            return (f"line {line}: a quote that is not closed, or letters behind a closing quote; inside of quotes a "
-                    f"quote is written twice: {shown[:200]}")
-        return f"line {line}: {why.strip().rstrip('.')}: {shown[:200]}"
-    if "utf-8" in text.lower() or "unicode" in text.lower():
-        return "cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16"
-    if "Parallel CSV Reader" in text or "line size" in text.lower():
-        return f"a line of {LINE_BYTES:,} characters or more"
-    first = text.partition("\n")[0]
-    return re.sub(r"^[A-Z][\w ]* Error: ", "", first).strip()
-
-
-__all__ = ["Named", "Pieces", "Query", "Reading", "Table", "TextForm", "arrow_reader", "batches", "connect",
-           "kind_of", "explained", "literal", "quote", "read", "text_bytes", "unnamed"]

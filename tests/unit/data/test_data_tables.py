@@ -10,7 +10,8 @@ from sarlite.cli.data_command import main
 from sarlite.command import count
 from sarlite.data import format, from_tables, load
 from sarlite.data.names import Names
-from sarlite.data.tables.sources import Reading, connect, quote, read
+from sarlite.data.tables.sources import connect, read
+from sarlite.data.tables.text_form import Reading, quote
 from sarlite.errors import ConfigError, DataError
 from tests.helpers.train.data_files import RELATIONS
 

@@ -8,7 +8,8 @@ import pytest
 from sarlite.cli.data_command import main
 from sarlite.data import format, from_tables, load
 from sarlite.data.tables.checks import times
-from sarlite.data.tables.sources import Reading, connect, read
+from sarlite.data.tables.sources import connect, read
+from sarlite.data.tables.text_form import Reading
 from sarlite.errors import ConfigError, DataError
 
 ALL = ("train", "val", "test")

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from sarlite.data import format, from_tables, load
-from sarlite.data.tables.sources import Reading, connect, quote, read
+from sarlite.data.tables.sources import connect, read
+from sarlite.data.tables.text_form import Reading, quote
 from sarlite.errors import ConfigError, DataError
 
 ALL = ("train", "val", "test")

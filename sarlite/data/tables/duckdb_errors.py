@@ -1,0 +1,58 @@
+"""Errors of DuckDB in the words of this project: line, value and remedy."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from sarlite.data.tables.text_form import LINE_BYTES
+from sarlite.errors import DataError, needs, reading
+
+
+@contextlib.contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn an error of DuckDB into a DataError in the words of this project."""
+    duckdb = needs("duckdb", where)
+    try:
+        with reading(where):
+            yield
+    except DataError as error:
+        cause = error.__cause__
+        if isinstance(cause, duckdb.OutOfMemoryException):
+            raise cause from None
+        if isinstance(cause, duckdb.Error):
+            raise DataError(f"{where}: {told_by_duckdb(str(cause))}") from cause
+        raise
+
+
+_COUNT = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n.*?Expected Number of Columns: (\d+) Found: (\d+)",
+                    re.DOTALL)
+_LINE = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n(.*?)\n", re.DOTALL)
+
+
+def told_by_duckdb(text):
+    """Return what an error of DuckDB says, in this project's words."""
+    if "sarlite: " in text:
+        return text.partition("sarlite: ")[2].partition("\n")[0]
+    found = _COUNT.search(text)
+    if found:
+        line, shown, expected, n = found.groups()
+        comment = "; comment=# skips lines that begin with #" if shown.startswith("#") else ""
+        return f"line {line}: {n} words, expected {expected}: {shown[:200]}{comment}"
+    found = _LINE.search(text)
+    if found:
+        line, shown, why = found.groups()
+        word = re.search(r'Could not convert string "(.*?)" to', text, re.DOTALL)
+        if word:
+            return f"line {line}: {word[1]!r} is no number"
+        if "utf-8" in why:
+            return f"line {line}: cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16"
+        if "quote" in why:
+            return (f"line {line}: a quote that is not closed, or letters behind a closing quote; inside of quotes a "
+                    f"quote is written twice: {shown[:200]}")
+        return f"line {line}: {why.strip().rstrip('.')}: {shown[:200]}"
+    if "utf-8" in text.lower() or "unicode" in text.lower():
+        return "cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16"
+    if "Parallel CSV Reader" in text or "line size" in text.lower():
+        return f"a line of {LINE_BYTES:,} characters or more"
+    first = text.partition("\n")[0]
+    return re.sub(r"^[A-Z][\w ]* Error: ", "", first).strip()

@@ -1,0 +1,112 @@
+"""Tables in memory as arrays of pyarrow: dicts of arrays, tables of pandas, polars and pyarrow, pieces, and .npy files."""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sarlite.data import npyfile
+from sarlite.errors import ConfigError, DataError, needs, reading
+
+
+class Pieces(NamedTuple):
+    """A source whose rows a reader gives in pieces.
+
+    Attributes
+    ----------
+    where : str
+        Name in messages.
+    pieces : iterable of dict of str to array
+        At least one piece; all pieces have the same columns and dtypes.
+    """
+
+    where: str
+    pieces: Any
+
+
+class Named(dict[str, Any]):
+    """Columns in memory, with the name of the file that they come from."""
+
+    def __init__(self, where: str, columns: Mapping[str, Any]) -> None:
+        super().__init__(columns)
+        self.where = where
+
+
+def arrow_reader(source: Any, where: str) -> Any:
+    """Return a record batch reader of pyarrow over a table in memory; nulls, masks and missing values are nulls."""
+    arrow = needs("pyarrow", where)
+    if isinstance(source, Pieces):
+        pieces = iter(source.pieces)
+        first = _arrow_columns(next(pieces), where)
+        rest = (_arrow_columns(piece, where).cast(first.schema).to_batches() for piece in pieces)
+        return arrow.RecordBatchReader.from_batches(
+            first.schema, (batch for found in (first.to_batches(), *rest) for batch in found))
+    if isinstance(source, Mapping):
+        return _arrow_columns(source, where).to_reader()
+    if hasattr(source, "to_batches") and hasattr(source, "schema"):
+        return source.to_reader() if hasattr(source, "to_reader") else source
+    if hasattr(source, "iloc") and hasattr(source, "columns"):  # of pandas, whose objects are looked at one by one
+        return _arrow_columns({name: source[name] for name in source.columns}, where).to_reader()
+    with reading(where):
+        if hasattr(source, "__arrow_c_stream__"):
+            return arrow.RecordBatchReader.from_stream(source)
+        if hasattr(source, "__dataframe__"):
+            return needs("pyarrow.interchange", where).from_dataframe(source).to_reader()
+    raise ConfigError(f"{where}: {type(source).__name__} is no table: a dict of arrays, a table of pandas, polars or "
+                      "pyarrow, or what has __arrow_c_stream__ or __dataframe__")
+
+
+def _arrow_columns(columns, where):
+    arrow = needs("pyarrow", where)
+    made = {str(name): _arrow_array(arrow, column, f"{where}: column {name!r}") for name, column in columns.items()}
+    lengths = {name: len(column) for name, column in made.items()}
+    if len({*lengths.values()}) > 1:
+        raise DataError(f"{where}: columns of different lengths: {lengths}")
+    return arrow.Table.from_arrays([*made.values()], [name or f"Unnamed: {at}" for at, name in enumerate(made)])
+
+
+def _arrow_array(arrow, column, where):
+    """Return a column as an array of pyarrow. Objects of several kinds are refused by the first row that differs."""
+    values, mask = column, None
+    if isinstance(column, np.ma.MaskedArray):
+        values, mask = column.data, np.ma.getmaskarray(column)
+    elif hasattr(column, "__arrow_array__"):
+        return column.__arrow_array__()
+    if hasattr(values, "ndim") and values.ndim == 2:
+        flat = np.asarray(values)
+        if mask is not None and mask.any():
+            raise DataError(f"{where}: a masked value in a column of lists")
+        return arrow.FixedSizeListArray.from_arrays(arrow.array(flat.ravel()), flat.shape[1])
+    kind = getattr(getattr(values, "dtype", None), "kind", "O")
+    if kind in "TUS":
+        values = np.asarray(values).astype(object)
+    try:
+        found = arrow.array(values, from_pandas=True, mask=mask)
+        return found.combine_chunks() if isinstance(found, arrow.ChunkedArray) else found
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError):
+        cells = list(values)
+        kinds = [_kind(cell) for cell in cells]
+        first = next((one for one in kinds if one), None)
+        at = next((at for at, one in enumerate(kinds) if one not in (None, first)), None)
+        if at is None and first == "int":  # beyond int64
+            with contextlib.suppress(OverflowError, arrow.ArrowInvalid):
+                return arrow.array(cells, arrow.uint64(), from_pandas=True)
+        if at is None:
+            raise DataError(f"{where}: values of {type(cells[0]).__name__} are neither numbers nor words; convert the "
+                            "column first") from None
+        raise DataError(f"{where}: row {at}: {cells[at]!r} is of {kinds[at]}, but values before are of {first}; "
+                        "convert the column to one kind first") from None
+
+
+def _kind(cell):
+    missing = cell is None or (isinstance(cell, float) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
+    return None if missing else type(cell).__name__
+
+
+def npy_columns(path):
+    array = npyfile.load(path, "table", "biufUS")
+    if array.ndim not in (1, 2):
+        raise DataError(f"{path}: expected one or two dimensions, found shape {array.shape}")
+    return {"0": array} if array.ndim == 1 else {str(at): np.ascontiguousarray(column) for at, column
+                                                 in enumerate(array.T)}
