@@ -55,8 +55,8 @@ int sar_philox4x32(uint32_t *restrict out, const uint32_t *restrict counter, con
 int sar_narrow_forward(uint16_t *restrict out, const float *restrict x, const float *restrict scale, int64_t n_rows,
                        int64_t n_feat);
 int sar_widen_forward(float *restrict out, const uint16_t *restrict x, int64_t n);
-int sar_quantize_forward(int8_t *restrict out, const float *restrict x, int64_t n_rows, int64_t n_feat, int bits);
-int sar_dequantize_forward(float *restrict out, const int8_t *restrict x, int64_t n_rows, int64_t n_feat, int bits);
+int sar_quantize_forward(int8_t *restrict out, const float *restrict x, int64_t n_rows, int64_t n_feat);
+int sar_dequantize_forward(float *restrict out, const int8_t *restrict x, int64_t n_rows, int64_t n_feat);
 int sar_transpose_i32(int64_t *restrict t_indptr, int32_t *restrict t_indices, int32_t *restrict position,
                       const int64_t *restrict indptr, const int32_t *restrict indices, const int32_t *restrict rows,
                       int64_t n_dst, int64_t n_src);

@@ -1,4 +1,4 @@
-"""Conversion between float32 rows and rows of 8-bit or 4-bit integers with one exponent for each row."""
+"""Conversion between float32 rows and rows of 8-bit integers with one exponent for each row."""
 
 import numpy as np
 
@@ -10,23 +10,22 @@ PIECE_ROWS = 4096
 """Number of rows that `round_rows` rounds at a time, so that the integers stay in the processor's cache."""
 
 
-def quantize(x: Array, bits: int) -> Array:
+def quantize(x: Array) -> Array:
     """Return rows as integers and one exponent a row: ``x[r, f] ~ q[r, f] * 2 ** exponent[r]``.
 
-    The exponent is the smallest one, at least -126, with which no integer exceeds 127 (8 bits) or 7 (4 bits). Values
-    are rounded to the nearest integer, ties to even. A row with a value that is infinite or NaN becomes a row of NaN,
-    and values that round beyond the largest float32 become infinite.
+    The exponent is the smallest one, at least -126, with which no integer exceeds 127. Values are rounded to the
+    nearest integer, ties to even. A row with a value that is infinite or NaN becomes a row of NaN. Values that round
+    beyond the largest float32 become infinite.
 
     Parameters
     ----------
     x : (n, ..., n_feat) float32 array
         Rows along the last axis: an array (n, n_heads, n_feat) has an exponent for each node and head.
-    bits : {8, 4}
 
     Returns
     -------
-    (n, ..., 1 + ceil(n_feat * bits / 8)) int8
-        The exponent, then the integers; with 4 bits two integers share a byte, the first one in its lower half.
+    (n, ..., 1 + n_feat) int8
+        The exponent, then the integers.
 
     Notes
     -----
@@ -35,23 +34,22 @@ def quantize(x: Array, bits: int) -> Array:
     Examples
     --------
     >>> import numpy as np
-    >>> quantize(np.float32([[1.0, -0.5, 0.26]]), bits=8)
+    >>> quantize(np.float32([[1.0, -0.5, 0.26]]))
     array([[ -6,  64, -32,  17]], dtype=int8)
     """
     check_rows("x", x, dtype=np.float32)
     n_feat = _n_feat(x)
-    out = np.empty((*x.shape[: max(1, x.ndim - 1)], 1 + _n_bytes(n_feat, bits)), np.int8)
-    call("sar_quantize_forward", out, x, x.size // max(n_feat, 1), n_feat, bits)
+    out = np.empty((*x.shape[: max(1, x.ndim - 1)], 1 + n_feat), np.int8)
+    call("sar_quantize_forward", out, x, x.size // max(n_feat, 1), n_feat)
     return out
 
 
-def dequantize(q: Array, bits: int, shape: tuple[int, ...]) -> Array:
+def dequantize(q: Array, shape: tuple[int, ...]) -> Array:
     """Return the rows that `quantize` wrote, as float32. Exact.
 
     Parameters
     ----------
-    q : (n, ..., 1 + ceil(n_feat * bits / 8)) int8
-    bits : {8, 4}
+    q : (n, ..., 1 + n_feat) int8
     shape : tuple of int
         Shape of one row of the array that was quantized, (..., n_feat).
 
@@ -62,24 +60,23 @@ def dequantize(q: Array, bits: int, shape: tuple[int, ...]) -> Array:
     Examples
     --------
     >>> import numpy as np
-    >>> dequantize(np.int8([[-6, 64, -32, 17]]), 8, (3,))
+    >>> dequantize(np.int8([[-6, 64, -32, 17]]), (3,))
     array([[ 1.      , -0.5     ,  0.265625]], dtype=float32)
     """
     check("q", q, dtype=np.int8)
     out = np.empty((len(q), *shape), np.float32)
     n_feat = _n_feat(out)
-    check("q", q, shape=(*out.shape[: max(1, out.ndim - 1)], 1 + _n_bytes(n_feat, bits)))
-    call("sar_dequantize_forward", out, q, out.size // max(n_feat, 1), n_feat, bits)
+    check("q", q, shape=(*out.shape[: max(1, out.ndim - 1)], 1 + n_feat))
+    call("sar_dequantize_forward", out, q, out.size // max(n_feat, 1), n_feat)
     return out
 
 
-def round_rows(x: Array | Rows, bits: int, over: bool = False) -> Array:
+def round_rows(x: Array | Rows, over: bool = False) -> Array:
     """Return float32 rows rounded to the values that `quantize` can represent.
 
     Parameters
     ----------
     x : (n, ..., n_feat) float32 array, or Rows
-    bits : {8, 4}
     over : bool
         True if the result is written over x.
 
@@ -91,8 +88,8 @@ def round_rows(x: Array | Rows, bits: int, over: bool = False) -> Array:
     Examples
     --------
     >>> import numpy as np
-    >>> round_rows(np.float32([[1.0, -0.5, 0.26]]), bits=4)
-    array([[ 1.  , -0.5 ,  0.25]], dtype=float32)
+    >>> round_rows(np.float32([[1.0, -0.5, 0.26]]))
+    array([[ 1.      , -0.5     ,  0.265625]], dtype=float32)
     """
     if isinstance(x, Rows):
         x, over = x.array(), False
@@ -100,13 +97,9 @@ def round_rows(x: Array | Rows, bits: int, over: bool = False) -> Array:
     out = x if over else np.empty_like(x)
     for start in range(0, len(x), PIECE_ROWS):
         piece = x[start : start + PIECE_ROWS]
-        out[start : start + PIECE_ROWS] = dequantize(quantize(piece, bits), bits, x.shape[1:])
+        out[start : start + PIECE_ROWS] = dequantize(quantize(piece), x.shape[1:])
     return out
 
 
 def _n_feat(x):
     return x.shape[-1] if x.ndim > 1 else 1
-
-
-def _n_bytes(n_feat, bits):
-    return -(-n_feat * bits // 8)

@@ -17,29 +17,26 @@ class RowFormat(NamedTuple):
     """Format of rows, a value of the schedule.
 
     The schedule rounds rows once, when an aggregation gives it the rows. Rows of bfloat16 are stored, sent and read by
-    kernels as 16-bit numbers; kernels choose their code by the dtype. Rows of int8 and int4 are rounded to multiples of
+    kernels as 16-bit numbers; kernels choose their code by the dtype. Rows of int8 are rounded to multiples of
     a power of two, one for each row. Kernels read these rows as float32, and ranks send them as integers.
 
     Attributes
     ----------
-    name : {"float32", "bfloat16", "int8", "int4"}
+    name : {"float32", "bfloat16", "int8"}
         "float32" leaves rows of any dtype unchanged; the other formats round rows of float32.
-    bits : int
-        Number of bits of a value that is sent.
     """
 
     name: str
-    bits: int
 
     @property
     def is_narrow(self) -> bool:
         """True if rows are rounded."""
-        return self.bits < 32
+        return self.name != "float32"
 
     @property
     def is_integer(self) -> bool:
         """True if rows are sent as integers, and read by kernels as float32."""
-        return self.bits < 16
+        return self.name == "int8"
 
     def rows(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
         """Return the fetched inputs of an operator, rounded, as kernels read them.
@@ -62,7 +59,7 @@ class RowFormat(NamedTuple):
     def _rounded(self, x: Array | Rows) -> Array:
         if x.dtype != np.float32:
             raise ConfigError(f"rows {self.name}: stand for rows of float32, but these are {x.dtype}")
-        return kernels.round_rows(x, self.bits) if self.is_integer else kernels.narrow(x)
+        return kernels.round_rows(x) if self.is_integer else kernels.narrow(x)
 
     def gradient(self, g: Array, scale: Array | None = None) -> tuple[Array, Array | None]:
         """Return the gradient of an output, rounded, and the scale that the result does not contain yet.
@@ -92,7 +89,7 @@ class RowFormat(NamedTuple):
             return kernels.narrow(g, scale, over), None
         if scale is not None:
             g, over = np.multiply(g, scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if over else None), True
-        return kernels.round_rows(g, self.bits, over), None
+        return kernels.round_rows(g, over), None
 
     def encode(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
         """Return rounded local rows in the form that is sent to peers.
@@ -107,7 +104,7 @@ class RowFormat(NamedTuple):
         """
         if not self.is_integer or not kinds:
             return arrays
-        return tuple(kernels.quantize(x, self.bits) if kind == ROWS else x for x, kind in zip(arrays, kinds))
+        return tuple(kernels.quantize(x) if kind == ROWS else x for x, kind in zip(arrays, kinds))
 
     def decode(self, arrived: tuple[Array, ...], local: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
         """Return rows that arrived from a peer in the form that kernels read; the inverse of `encode`.
@@ -123,9 +120,9 @@ class RowFormat(NamedTuple):
         """
         if not self.is_integer or not kinds:
             return arrived
-        return tuple(kernels.dequantize(q, self.bits, x.shape[1:]) if kind == ROWS else q
+        return tuple(kernels.dequantize(q, x.shape[1:]) if kind == ROWS else q
                      for q, x, kind in zip(arrived, local, kinds))
 
 
-FLOAT32 = RowFormat("float32", 32)
-ROW_FORMATS = {each.name: each for each in (FLOAT32, RowFormat("bfloat16", 16), RowFormat("int8", 8), RowFormat("int4", 4))}
+FLOAT32 = RowFormat("float32")
+ROW_FORMATS = {name: RowFormat(name) for name in ("float32", "bfloat16", "int8")}

@@ -174,11 +174,11 @@ class Options(NamedTuple):
         symmetric. "fetch" applies to sums of `copy_src` and `linear` and to `attend`; gradients of other messages are
         pushed. By default gradients are pushed, except that mode "broadcast" fetches for sums of `copy_src` and
         `linear`, and narrow rows fetch for every message that supports it.
-    row_dtype : {"float32", "bfloat16", "int8", "int4"}
+    row_dtype : {"float32", "bfloat16", "int8"}
         Dtype in which rows that edges gather are stored and sent. Those are the float32 source rows of `copy_src`,
         `linear`, `mul_edge` and `attend` (its z), and the gradients of their outputs. The narrow types round each value
-        once, to nearest, ties to even: "int8" and "int4" to multiples of a power of two that each row has. Integers are
-        what ranks send; kernels read them as float32. Sums and pushed gradients stay float32. Other messages are
+        once, to nearest, ties to even; "int8" rounds to multiples of a power of two that each row has. Ranks send int8
+        rows as integers, and kernels read them as float32. Sums and pushed gradients stay float32. Other messages are
         refused.
     peers_at_once : int, optional
         Number of peers whose rows are fetched and used at once, 1 .. N - 1; by default 1, and N - 1 in mode "oneshot".

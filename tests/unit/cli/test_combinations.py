@@ -21,7 +21,7 @@ VALUES = {"backward fetch": "fetch", "weight_decay_on first": "first", "columns"
           "relation_weights inside": "inside", "remote hec": "hec", "remote local": "local", "batches balanced": "balanced",
           "lr_scale sqrt": "sqrt", "lr_scale linear": "linear",
           "link_split": "edges.csv,time=since", "edge_labels": "edges.csv,labels=kind", "link_relation": "user.buys.item",
-          "rows bfloat16": "bfloat16", "rows int8": "int8", "rows int4": "int4",
+          "rows bfloat16": "bfloat16", "rows int8": "int8",
           "dtype float64": "float64", "temporal": "uniform", "temporal latest": "latest",
           "sampler labor": "labor", "sampler replace": "replace", "time_split": "1,2"}  # fmt: skip
 """Of an option its value; of others True."""

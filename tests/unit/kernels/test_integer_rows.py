@@ -1,4 +1,4 @@
-"""Rows of 8 and 4 bits: rounded to multiples of a power of two that each row has, and read back without error."""
+"""Rows of 8-bit integers: rounded to multiples of a power of two that each row has, and read back without error."""
 
 import doctest
 
@@ -12,64 +12,60 @@ from sarlite import kernels
 from sarlite.errors import ShapeError
 from sarlite.kernels import integer_rows
 
-LARGEST = {8: 127, 4: 7}
 FLOATS = st.floats(-(2.0**127), 2.0**127, width=32)
 
 
-def reference(x, bits):
+def reference(x):
     """Round rows in float64 with the smallest power of two that is at least 2^-126."""
     x = x.astype(np.float64)
     largest = np.abs(x).max(-1, keepdims=True, initial=0)
     exponent = np.full(largest.shape, -126)
-    while (too_small := largest > LARGEST[bits] * np.exp2(exponent.astype(float))).any():
+    while (too_small := largest > 127 * np.exp2(exponent.astype(float))).any():
         exponent[too_small] += 1
     unit = np.exp2(exponent.astype(float))
     return np.rint(x / unit) * unit
 
 
-@pytest.mark.parametrize("bits", [8, 4])
 @given(x=arrays.arrays(np.float32, arrays.array_shapes(min_dims=2, max_dims=3, min_side=0, max_side=9), elements=FLOATS))
 @settings(max_examples=60, deadline=None)
-def test_rows_are_rounded_to_multiples_of_a_power_of_two(bits, x):
-    q = kernels.quantize(x, bits)
-    assert q.shape == (*x.shape[:-1], 1 + -(-x.shape[-1] * bits // 8))
-    rounded = kernels.dequantize(q, bits, x.shape[1:])
-    np.testing.assert_array_equal(rounded, reference(x, bits).astype(np.float32))
-    np.testing.assert_array_equal(kernels.round_rows(x, bits), rounded)
-    np.testing.assert_array_equal(kernels.round_rows(rounded, bits), rounded, "a second rounding changes nothing")
+def test_rows_are_rounded_to_multiples_of_a_power_of_two(x):
+    q = kernels.quantize(x)
+    assert q.shape == (*x.shape[:-1], 1 + x.shape[-1])
+    rounded = kernels.dequantize(q, x.shape[1:])
+    np.testing.assert_array_equal(rounded, reference(x).astype(np.float32))
+    np.testing.assert_array_equal(kernels.round_rows(x), rounded)
+    np.testing.assert_array_equal(kernels.round_rows(rounded), rounded, "a second rounding changes nothing")
 
 
-@pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_row_that_is_not_finite_becomes_nan_and_no_other_row(bits, value):
+def test_a_row_that_is_not_finite_becomes_nan_and_no_other_row(value):
     x = np.ones((3, 5), np.float32)
     x[1, 2] = value
-    rounded = kernels.round_rows(x, bits)
+    rounded = kernels.round_rows(x)
     assert np.isnan(rounded[1]).all() and (rounded[[0, 2]] == 1).all()
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_each_head_has_an_exponent_of_its_own(bits):
+def test_each_head_has_an_exponent_of_its_own():
     x = np.float32([[[1000, 1], [1, 0.5]]])
-    assert kernels.quantize(x, bits).shape == (1, 2, 3 if bits == 8 else 2)
-    np.testing.assert_array_equal(kernels.round_rows(x, bits)[0, 1], x[0, 1])
+    assert kernels.quantize(x).shape == (1, 2, 3)
+    np.testing.assert_array_equal(kernels.round_rows(x)[0, 1], x[0, 1])
 
 
 def test_many_rows_are_rounded_in_pieces_and_over_themselves(monkeypatch):
     x = np.random.default_rng(0).standard_normal((100, 7)).astype(np.float32)
-    whole = kernels.round_rows(x, 8)
+    whole = kernels.round_rows(x)
     monkeypatch.setattr(integer_rows, "PIECE_ROWS", 9)
-    np.testing.assert_array_equal(kernels.round_rows(x, 8), whole)
+    np.testing.assert_array_equal(kernels.round_rows(x), whole)
     copy = x.copy()
-    assert kernels.round_rows(copy, 8, over=True) is copy
+    assert kernels.round_rows(copy, over=True) is copy
     np.testing.assert_array_equal(copy, whole)
 
 
 def test_arrays_of_another_type_or_shape_are_refused():
     with pytest.raises(ShapeError, match="x must have dtype float32"):
-        kernels.quantize(np.ones((2, 3)), 8)
+        kernels.quantize(np.ones((2, 3)))
     with pytest.raises(ShapeError, match="q must have shape"):
-        kernels.dequantize(np.zeros((2, 3), np.int8), 8, (3,))
+        kernels.dequantize(np.zeros((2, 3), np.int8), (3,))
 
 
 def test_examples():

@@ -1,4 +1,4 @@
-"""row_dtype="int8" and "int4": rows are rounded once and travel as integers, so N ranks give one rank's answer (threads as ranks)."""
+"""row_dtype="int8": rows are rounded once and travel as integers, so N ranks give one rank's answer (threads as ranks)."""
 
 import itertools
 
@@ -18,33 +18,30 @@ pytestmark = pytest.mark.timeout(60)
 WHOLE = Graph.from_edges(*EDGES)
 MODES = ("sar", "sa", "oneshot", "broadcast")
 OWNERS = {n: partition(*WHOLE.in_edges()[:2], n, "random") for n in (1, 2, 3)}
-BITS = {"int8": 8, "int4": 4}
 
 
-@pytest.mark.parametrize("rows, n_ranks, mode", [("int8", 1, "sar"), *itertools.product(BITS, (2, 3), MODES)])
+@pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3), MODES)])
 @pytest.mark.parametrize("case", ["sage", "gat"])
-def test_whole_models_agree_on_any_number_of_ranks(case, rows, n_ranks, mode):
+def test_whole_models_agree_on_any_number_of_ranks(case, n_ranks, mode):
     backward = {1: None, 2: "push", 3: None}[n_ranks]
     threads.run(n_ranks, check_equality, case, np.float32, OWNERS[n_ranks], mode=mode, prefetch=n_ranks % 2, backward=backward,
-                row_dtype=rows)
+                row_dtype="int8")
 
 
-@pytest.mark.parametrize("rows", BITS)
-def test_sums_and_gradients_are_those_of_rounded_rows(rows):
+def test_sums_and_gradients_are_those_of_rounded_rows():
     x, g = (values(seed, EDGES.n_nodes, 5).astype(np.float32) for seed in (1, 2))
-    narrow, wide = Tensor(x, requires_grad=True), Tensor(kernels.round_rows(x, BITS[rows]), requires_grad=True)
-    out = WHOLE.shard(Solo(), row_dtype=rows).aggregate(fn.copy_src(narrow), "sum")
+    narrow, wide = Tensor(x, requires_grad=True), Tensor(kernels.round_rows(x), requires_grad=True)
+    out = WHOLE.shard(Solo(), row_dtype="int8").aggregate(fn.copy_src(narrow), "sum")
     out.backward(g)
     expected = WHOLE.aggregate(fn.copy_src(wide), "sum")
-    expected.backward(kernels.round_rows(g, BITS[rows]))
+    expected.backward(kernels.round_rows(g))
     np.testing.assert_array_equal(out.data, expected.data)
     np.testing.assert_array_equal(narrow.grad, wide.grad)
     assert np.abs(out.data - WHOLE.aggregate(fn.copy_src(Tensor(x)), "sum").data).max() > 1e-3
 
 
-@pytest.mark.parametrize("rows", BITS)
 @pytest.mark.parametrize("mode", MODES)
-def test_a_row_travels_as_its_integers_and_one_exponent(rows, mode):
+def test_a_row_travels_as_its_integers_and_one_exponent(mode):
     n_feat = 8
 
     def sent(comm, row_dtype):
@@ -53,9 +50,9 @@ def test_a_row_travels_as_its_integers_and_one_exponent(rows, mode):
         graph.aggregate(fn.copy_src(x), "mean").sum().backward()
         return [graph.profile.sent_bytes[phase] for phase in ("forward_fetch", "backward_fetch")]
 
-    for narrow, wide in zip(threads.run(3, sent, rows), threads.run(3, sent, "float32"), strict=True):
+    for narrow, wide in zip(threads.run(3, sent, "int8"), threads.run(3, sent, "float32"), strict=True):
         n_rows = [n_bytes // (4 * n_feat) for n_bytes in wide]
-        assert min(n_rows) > 0 and narrow == [n * (1 + n_feat * BITS[rows] // 8) for n in n_rows]
+        assert min(n_rows) > 0 and narrow == [n * (1 + n_feat) for n in n_rows]
 
 
 def test_a_cache_refuses_rows_of_integers_by_name():
