@@ -269,8 +269,8 @@ class HeteroGraph(SharedState, RelationalLayer):
         graph = build_relations(parts.comm, parts.options, in_edges, parts.node_ids, edge_ids, parts.profile)
         graph = graph._replace(names=parts.names)
         if self.edge_values:
-            subsets = {relation: own.subset(index.get(relation, slice(None)))
-                       for relation, own in self.edge_values.items()}
+            subsets = {relation: edge_values.subset(index.get(relation, slice(None)))
+                       for relation, edge_values in self.edge_values.items()}
             values: list[Any] = [{relation: arrays[kind] for relation, arrays in subsets.items()
                                   if arrays[kind] is not None} for kind in range(3)]
             graph = graph.with_values(*values)

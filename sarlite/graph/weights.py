@@ -87,9 +87,9 @@ def check_times(name: str, times: ArrayLike | None, n: int) -> Array | None:
     if array.shape != (n,) or (n and array.dtype.kind not in "iuM"):
         raise ShapeError(f"{name}: {array.dtype} of shape {array.shape}, but ({n},) whole numbers or dates are needed")
     if array.dtype.kind == "M":
-        found = array.astype("M8[ns]")
-        wrong = np.isnat(found) | (found.astype(array.dtype) != array)
-        array = found.view(np.int64)
+        nanoseconds = array.astype("M8[ns]")
+        wrong = np.isnat(nanoseconds) | (nanoseconds.astype(array.dtype) != array)
+        array = nanoseconds.view(np.int64)
     else:
         wrong = array > np.iinfo(np.int64).max if array.dtype == np.uint64 else np.zeros(n, bool)
     if wrong.any():

@@ -4,33 +4,14 @@ The result equals the batch of one rank for the seeds of all ranks.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from sarlite.comm import Communicator, together
 from sarlite.minibatch.batch_layers import TypedRows
 from sarlite.minibatch.part_edges import PartEdges, share
-from sarlite.minibatch.sampler import Sampler
-from sarlite.types import Array
-
-
-class HaloExchange(NamedTuple):
-    """Exchange of the halo rows of a layer.
-
-    Attributes
-    ----------
-    needs : list by rank of (n,) int64
-        Number of each of its rows that comes here, among the rows of its type in that rank's batch, type after type.
-    asked : list by rank of (n,) int64
-        Number in this batch of each row that goes there, type after type.
-    sizes : (size, n_types + n_types + n_sets) int64
-        By rank the layer's source rows and destination rows of each type, and the picks of each set of edges.
-    """
-
-    needs: list[Array]
-    asked: list[Array]
-    sizes: Array
+from sarlite.minibatch.sampler import EdgeSet, HaloExchange, Sampler
 
 
 class Cooperative(Sampler):
@@ -50,7 +31,7 @@ class Cooperative(Sampler):
     Source: Balin et al. 2023, "Cooperative minibatching in graph neural networks".
     """
 
-    def __init__(self, comm: Communicator, part: PartEdges, sets: Sequence[Any], *args: Any, **options: Any) -> None:
+    def __init__(self, comm: Communicator, part: PartEdges, sets: Sequence[EdgeSet], *args: Any, **options: Any) -> None:
         super().__init__(sets, *args, **options)
         self._comm, self._part = comm, part
 

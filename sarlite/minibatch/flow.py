@@ -1,7 +1,6 @@
 """Message-flow graphs, whose layers have only the rows that reach some chosen rows (SAR appendix B, Figure 9)."""
 
 from collections.abc import Callable
-from typing import Any
 
 from sarlite import kernels
 from sarlite.comm import agree, together
@@ -18,7 +17,7 @@ from sarlite.tape.tensor import as_array
 from sarlite.types import ArrayLike
 
 
-def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Features,
+def message_flow(graph: Graph | NodeType, rows: ArrayLike | slice, n_layers: int, x: Features,
                  labels: ArrayLike | None = None) -> Batch:
     """Return the message-flow graph of some rows; each layer computes only the rows that reach them. Collective.
 
@@ -60,11 +59,11 @@ def message_flow(graph: Graph | NodeType, rows: Any, n_layers: int, x: Features,
     check_graph(graph, "message-flow graphs")
     comm = graph.comm
     labels = None if labels is None else as_array(labels)
-    rows, x = together(comm, lambda: (_checked(graph, rows, n_layers, labels), input_rows(graph, x)))
+    outputs, x = together(comm, lambda: (_checked(graph, rows, n_layers, labels), input_rows(graph, x)))
     agree(comm, n_layers, "n_layers")
     with graph.profile.phase("setup"):
-        of, graphs = kernels.outside_buffers(_layers, graph, rows, n_layers)
-        n_global = sum(comm.allgather(len(rows)))
+        of, graphs = kernels.outside_buffers(_layers, graph, outputs, n_layers)
+        n_global = sum(comm.allgather(len(outputs)))
     return Batch(graph, graphs, *of, step=0, n_global=n_global, x=x, labels=labels,
                  buffers=kernels.Buffers(), lasting=True)
 

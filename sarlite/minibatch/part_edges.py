@@ -104,7 +104,7 @@ class PartEdges:
 
     def __init__(self, graph: Graph | NodeType, local: bool = False) -> None:
         size = graph.comm.size
-        self.graph: Any = graph
+        self.graph = graph
         self.alone = Transport(Solo(), 0, graph.profile)
         self.types, local_ids, self.relations = _by_type(graph)
         self.first = np.concatenate([[0], np.cumsum([len(ids) for ids in local_ids])])

@@ -103,7 +103,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     @property
     def all_blocks(self) -> list[Edges | Bundle]:
-        """The plan's blocks."""
+        """Blocks of the schedule's plan; a block may bundle the edges of several relations."""
         return list(self.plan.blocks)
 
     def dst(self, h: LayerInput) -> Tensor:

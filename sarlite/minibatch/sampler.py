@@ -3,7 +3,7 @@
 import operator
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -68,6 +68,26 @@ class Picked(NamedTuple):
     times: Array | None = None
 
 
+class HaloExchange(NamedTuple):
+    """Rows that the ranks exchange for a layer of a cooperative batch.
+
+    Attributes
+    ----------
+    needs : list by rank of (n,) int64
+        Rows that each rank sends to this rank, type after type, as indices among the rows of the type in that rank's
+        batch.
+    asked : list by rank of (n,) int64
+        Rows that this rank sends to each rank, type after type, as rows of this rank's batch.
+    sizes : (size, n_types + n_types + n_sets) int64
+        For each rank the numbers of the layer's source rows by type, of its destination rows by type, and of the picks
+        by set of edges.
+    """
+
+    needs: list[Array]
+    asked: list[Array]
+    sizes: Array
+
+
 class Layer(NamedTuple):
     """The picked in-edges of one layer.
 
@@ -92,7 +112,7 @@ class Layer(NamedTuple):
     sets: list[Picked]
     halo: Array
     number: int
-    exchange: Any = None
+    exchange: HaloExchange | None = None
 
     @property
     def picked(self) -> Picked:

@@ -13,7 +13,7 @@ from sarlite.minibatch.temporal import CooperativeTemporalSampler, Temporal, Tem
 def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False, temporal: Temporal | None = None,
                  timed: Sequence[TimedEdges] = ()) -> Sampler:
-    """Return the sampler of a part.
+    """Return the sampler that picks in-edges of a part: plain, cooperative, in time, or both.
 
     Parameters
     ----------
@@ -21,14 +21,15 @@ def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int =
     fanouts, kind, seed, one_variate
         See `Sampler`.
     comm : Communicator, optional
-        On several ranks: owners expand halo rows, a `Cooperative` on this channel. Without it no halo row is expanded.
+        Channel on which owners pick the in-edges of halo rows, with a `Cooperative`. By default halo rows get no
+        in-edges.
     temporal, timed
-        How rows pick in time, checked, and the result of `timed_edges`.
+        Checked settings of sampling in time, and the result of `timed_edges`.
 
     Raises
     ------
     ConfigError
-        As `Sampler`.
+        An error of `Sampler`.
     """
     options: dict[str, Any] = {"ids": part.ids, "n_local": part.n_local, "n_columns": len(part.ids),
                                "targets": part.targets, "one_variate": one_variate}

@@ -1,7 +1,7 @@
 """Transposes of blocks that backward needs, recorded from used batches and computed ahead for later ones."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sarlite.minibatch.picked import PickedGraph, PickedRelations
 from sarlite.structure.block import TRANSPOSES, Bundle, Edges
@@ -35,7 +35,7 @@ class Transposes:
         self._used |= {_Place(layer, block, part, name) for layer, block, edges in blocks
                        for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
-    def make(self, graphs: Sequence[Any]) -> None:
+    def make(self, graphs: Sequence[PickedGraph | PickedRelations]) -> None:
         """Compute the recorded transposes of a new batch."""
         for layer, block, part, name in sorted(self._used):
             edges = graphs[layer].all_blocks[block]

@@ -105,7 +105,7 @@ class Edges:
 
     @cached_property
     def transpose_eid(self):
-        """`eid` of each edge of the transpose, (n_edges,)."""
+        """Index into the part's edge values of each edge of the transpose, (n_edges,)."""
         return self.transpose_position if self.eid is None else self.eid[self.transpose_position]
 
     @property

@@ -8,6 +8,7 @@ import numpy as np
 from sarlite import kernels
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError, whole
+from sarlite.graph.graph import Graph
 from sarlite.keys import key
 from sarlite.minibatch.hec.misses import Substitutes, without
 from sarlite.minibatch.hec.push import Pusher
@@ -26,7 +27,7 @@ CHOICES = {"on_miss": ("drop", "zero", "local"), "push": ("paper", "demand"), "p
 
 @dataclass(frozen=True)
 class HEC:
-    """Settings of a historical embedding cache for remote neighbours: `NeighborLoader(..., remote=HEC(...))`.
+    """Settings of a historical embedding cache of remote neighbours' rows, for `NeighborLoader(..., remote=HEC(...))`.
 
     Each layer's input has one cache. Halo rows get no gradient, and their owners do not sample their in-edges.
 
@@ -63,44 +64,29 @@ class HEC:
     Notes
     -----
     Memory of a layer: lines * (4 width + 24) bytes in float32, lines * (2 width + 24) with bfloat16 rows, and 4 bytes
-    per halo row. Source: DistGNN-MB 3.2.
+    for each halo row.
 
-    One cache for the input of each layer. Halo rows get no gradient, and their owners do not expand them.
-
-    Parameters
+    References
     ----------
-    lines : int
-        Rows that a cache holds (the paper's cs); it never takes more than there are halo rows.
-    life : int
-        Steps that a row lives beyond the delay (ls): it is a hit while its age, from the step that made it, is at most
-        delay + life.
-    limit : int
-        Rows pushed a step, layer and peer (nc).
-    delay : int
-        Steps after which pushed rows are taken (d), while they travel; 0 exchanges them within the step.
-    on_miss : {"drop", "zero", "local"}
-        A missing row's edges leave the batch; or it is a row of zeros that counts; or the destination's next picks
-        among the layer's local rows and those in the cache stand in for it.
-    push : {"paper", "demand"}
-        What is pushed: this step's rows that a peer has as halo; or those that peers will need `delay` steps on, each
-        the newest that its owner has, which the sampler, as many steps ahead, asks for.
-    push_by : {"degree", "cut-degree", "uniform"}
-        How likely a row is chosen above the limit: by its in-degree, by the number of peers that have it as halo, all
-        alike.
-    features : {"auto", "keep", "cache"}
-        Layer 0, whose rows never go stale: keep those of all halo rows, or push and cache them too. "auto" keeps up to
-        `lines` rows.
+    DistGNN-MB, section 3.2.
 
-    Raises
-    ------
-    ConfigError
-        Naming the parameter.
+    Examples
+    --------
+    Two ranks as threads, each with two of four nodes on a ring. The cache appends the other rank's row to a layer's
+    input.
 
-    Notes
-    -----
-    Memory: lines x (4 width + 24) bytes a layer in float32, with rows of bfloat16 lines x (2 width + 24), and 4
-    a halo row.
-    Source: DistGNN-MB 3.2.
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.comm import threads
+    >>> from sarlite.minibatch import HEC, NeighborLoader
+    >>> graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0])
+    >>> def sizes(comm):
+    ...     part = graph.shard(comm, "contiguous")
+    ...     x, labels = np.ones((2, 8), np.float32), np.zeros(2, int)
+    ...     loader = NeighborLoader(part, x, labels, slice(None), fanouts=(2,), batch_size=4, remote=HEC(delay=0))
+    ...     return [batch.graphs[0].enter(batch.x)[1].shape for batch in loader]
+    >>> threads.run(2, sizes)
+    [[(3, 8)], [(3, 8)]]
     """
 
     lines: int = 1_000_000
@@ -158,6 +144,7 @@ class Caches:
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
         self.kept = part.of_columns(x) if keeps else None
+        assert isinstance(part.graph, Graph)  # a loader refuses a cache for node types
         row_format = part.graph.schedule.row_format
         if row_format.is_integer:
             raise ConfigError(f"remote=HEC(...): rows {row_format.name} cannot be cached: row_dtype float32 or bfloat16")
@@ -210,7 +197,7 @@ class Caches:
                 for layer in sampled.layers]
 
     def done(self, step: int) -> None:
-        """Free the stored requests for the rows that were sent in `step`."""
+        """Free the requests of peers for which this rank sent rows in `step`."""
         self._asked.pop(step + self.settings.delay, None)
 
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:

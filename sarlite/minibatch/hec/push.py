@@ -7,7 +7,7 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ PIECE_BYTES = 1 << 19
 PAUSE = 4e-4
 """Seconds between polls. MPI's own wait spins, and would take half the time of a computing thread on the same core."""
 
-Rows = tuple[Array, Any, Array]
+Rows = tuple[Array, int | Array, Array]
 """(slots (m,) int32, made: int or (m,) int64, rows (m, ...))"""
 
 

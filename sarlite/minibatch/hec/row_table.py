@@ -6,13 +6,13 @@ It stores the historical cache, and the rows that peers may request.
 import math
 import operator
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite import kernels
 from sarlite.errors import CheckpointError, whole
-from sarlite.types import Array
+from sarlite.types import Array, ArrayDType
 
 
 class Ordered(NamedTuple):
@@ -29,7 +29,7 @@ class Ordered(NamedTuple):
     order: Array
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> ArrayDType:
         return self.array.dtype
 
     @property
