@@ -38,6 +38,7 @@ class EdgeLabels(NamedTuple):
         Names of the classes, if the labels are words.
     times : (n,) int64, optional
         Time of each pair.
+    time_kind : {"dates", "integers"}, optional
     """
 
     pairs: Array
@@ -47,6 +48,7 @@ class EdgeLabels(NamedTuple):
     n_outputs: int
     class_names: list[str] | None = None
     times: Array | None = None
+    time_kind: str | None = None
 
     def digest(self, comm: Communicator) -> str:
         """Return a hash of rank 0's pairs, labels and splits. Collective."""
@@ -116,4 +118,4 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
     else:
         drawn = DrawnSplits(val, test, seed)
         split = read_splits[there] if by else drawn(*(pairs + [end.first for end in ends]).T)
-    return EdgeLabels(pairs, labels, split, task, found.n_outputs, found.class_names, times)
+    return EdgeLabels(pairs, labels, split, task, found.n_outputs, found.class_names, times, kind)

@@ -34,6 +34,10 @@ class EdgeTask(PairTask):
     def read_targets(cls, run: Any, part: Any) -> Targets:
         linked = linked_of(run, part)
         labels = run.links.read_labels(linked, run.training.task, run.training.seed, run.training.time_split)
+        in_time = run.batches is not None and run.batches.temporal is not None
+        if in_time and labels.time_kind is not None and part.time_kind not in (None, labels.time_kind):
+            raise ConfigError(f"edge_labels {run.links.edge_labels}: its times are {labels.time_kind}, but the times of the "
+                              f"data are {part.time_kind}", "edge_labels")
 
         def apply(part):
             summary = {**part.summary, "classes": labels.n_outputs, "task": labels.task}

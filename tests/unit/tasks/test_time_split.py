@@ -94,6 +94,21 @@ def test_data_without_times_are_refused(tmp_path, capsys):
     assert status == 2 and "--time-split 1,2: the data have no times" in shown.err
 
 
+def test_labels_of_edges_are_in_the_time_of_the_data(data, tmp_path, capsys):
+    rows = "".join(f"{at},{at + 1},{at % 2},{{}}\n" for at in range(N - 1))
+    for name, times in (("dates", [f"2026-03-{1 + at % 28:02}" for at in range(N - 1)]), ("integers", [*range(N - 1)])):
+        (tmp_path / name).with_suffix(".csv").write_text("src,dst,kind,at\n" + rows.format(*times))
+    flags = ("--temporal", "latest", *BATCHES, "--layers", "3")
+    status, shown = run(data, tmp_path, capsys, *flags, "--edge-labels", f"{tmp_path}/dates.csv,labels=kind,time=at")
+    assert status == 2 and "its times are dates, but the times of the data are integers" in shown.err
+    labels = f"{tmp_path}/integers.csv,labels=kind,time=at"
+    status, shown = run(data, tmp_path, capsys, *flags, "--edge-labels", labels, "--time-split", "20,30")
+    assert status == 0, shown.err
+    assert "20 to train on, 10 to validate, 9 to test" in shown.out
+    status, shown = run(data, tmp_path / "other", capsys, "--edge-labels", labels.replace(",time=at", ""), "--time-split", "20,30")
+    assert status == 2 and "--time-split 20,30: time=COLUMN in edge_labels" in shown.err
+
+
 def test_runs_in_time_are_the_same_on_one_rank_and_on_three(data, tmp_path, capsys):
     flags = ("--time-split", "20,35", "--temporal", "uniform", "--batch-size", "8", "--fanouts", "3,3,3", "--dtype", "float64", "--json")
     losses = []
