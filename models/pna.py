@@ -65,7 +65,7 @@ class PNAConv(Conv):
 
 
 def _concat(*tensors: Tensor) -> Tensor:
-    """Return the tensors side by side; NumPy's function is one of the tape's operations."""
+    """Return the tensors side by side; np.concatenate of Tensors is recorded on the tape."""
     return cast(Tensor, np.concatenate(tensors, axis=1))
 
 

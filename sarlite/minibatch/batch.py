@@ -103,6 +103,19 @@ class Batch:
         Rows of the part that the first layer reads.
     outputs : (n_dst,) int
         Rows of `graph` that the model's output has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, nn
+    >>> from sarlite.minibatch import NeighborLoader
+    >>> from sarlite.models import SAGE
+    >>> graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0])
+    >>> x, labels = np.ones((4, 8), np.float32), np.zeros(4, int)
+    >>> loader = NeighborLoader(graph, x, labels, [0, 2], fanouts=(-1, -1), batch_size=2, sampler="full")
+    >>> model = SAGE(8, 3, layers=2, rng=nn.Random(0)).eval()
+    >>> [(batch.x.shape, model(batch, batch.x).shape, batch.labels.shape) for batch in loader]
+    [((4, 8), (2, 3), (2,))]
     """
 
     graph_types: ClassVar[tuple[type, ...]] = (Graph, NodeType)

@@ -55,6 +55,16 @@ def message_flow(graph: Graph | NodeType, rows: ArrayLike | slice, n_layers: int
     Rows and gradients travel by the graph's mode. Bytes sent during construction, counted as "setup": 8 per halo row of
     the graph, and 12 per halo row of each layer. Memory: about 12 bytes per edge of each layer, 4 per edge of the
     graph, and the rows of x that are read.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.minibatch.flow import message_flow
+    >>> graph = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0])
+    >>> flow = message_flow(graph, [0], 2, np.ones((4, 8)))
+    >>> flow, flow.x.shape
+    (Batch(1 seeds, rows [3, 2, 1], edges [2, 1]), (3, 8))
     """
     check_graph(graph, "message-flow graphs")
     comm = graph.comm

@@ -17,23 +17,34 @@ from sarlite.types import Array, ArrayLike
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """Some graphs of a set, with all their nodes and edges.
+    """Batch of some graphs of a set, with all their nodes and edges.
 
     Attributes
     ----------
     graph : GraphSet
-        What the model is called with.
-    x : Tensor
-        A row each node.
+        First argument of the model: the graphs of the batch.
+    x : Tensor (n_src, ...)
+        Features, one row for each node.
     labels : (n_dst, ...) array, or None
+        Targets, one row for each distinct graph.
     rows : (n_seeds,) int64
-        The row of the model's output of each graph as asked.
+        Row of the model's output for each seed; a graph that is twice in `train` has two entries.
     n_global : int
-        Graphs of all ranks, as asked.
+        Number of seeds of all ranks, the divisor of the loss.
     step : int
-        The global step.
+        Global step.
     outputs : (n_dst,) int64
-        Which rows of the whole set the model's output has.
+        Row of each graph of the batch in the whole set.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, GraphSet
+    >>> from sarlite.minibatch import GraphLoader
+    >>> graphs = GraphSet.of(Graph.from_edges([0, 1, 3], [1, 2, 4]), [0, 0, 0, 1, 1])
+    >>> batch, = GraphLoader(graphs, np.ones((5, 8)), np.array([0, 1]), slice(None), batch_size=2)
+    >>> batch.graph, batch.x.shape, batch.labels.shape
+    (GraphSet(2 of 2 graphs, Graph(n_src=5, n_dst=5, n_edges=3)), (5, 8), (2,))
     """
 
     graph: GraphSet

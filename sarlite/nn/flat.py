@@ -137,6 +137,14 @@ class Flat:
         `replicated`, and then the groups of `owned`.
     data, grad : (n,) ndarray
         Values and gradients of the replicated parameters.
+
+    Examples
+    --------
+    >>> from sarlite import nn
+    >>> embedding = nn.Embedding([0, 1, 2], 4, rng=nn.Random(0))
+    >>> flat = nn.flatten(embedding)
+    >>> [group.data.shape for group in flat.groups]
+    [(0,), (3, 4)]
     """
 
     def __init__(self, named: Sequence[tuple[str, Parameter]]) -> None:

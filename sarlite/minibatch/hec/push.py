@@ -319,7 +319,7 @@ def _check_same(heads):
 
 
 def _unpacked(message, head, job):
-    """Return (slots, made, rows) of a message, as views of it."""
+    """Return (slots, steps, rows) of a packed message, as views of its bytes; see `_packed`."""
     step, _, _, n, has_made = head
     _, steps, rows, slots = _views(message, _sections(n, has_made, job.dtype, job.shape))
     return slots, steps if has_made else step, rows
