@@ -12,11 +12,11 @@ from sarlite.errors import ConfigError
 from sarlite.models.gat import GATConv
 from sarlite.numerics.edge_sums import FloatSum
 from sarlite.operators.aggregate import aggregate
-from sarlite.operators.attend import Attend
+from sarlite.operators.attend import Attention
 
 
-class TwoSteps(Attend):
-    """`Attend` by (n_edges, n_heads) coefficients, which backward computes again."""
+class TwoSteps(Attention):
+    """Attention by (n_edges, n_heads) coefficients, which backward computes again."""
 
     def forward(self, inputs, context):
         return TwoStepsForward(self.slope, inputs)

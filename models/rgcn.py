@@ -151,7 +151,7 @@ class RGCN(nn.Module):
         embedding = None if embedding is None else nn.whole("embedding", embedding, 1)
         self.takes, width = dict(n_in), hidden if embedding is None and not n_in else embedding
         input_types, *output_types = types_by_layer(graph, nodes.node_types, layers)
-        self.inputs = InputRows(n_in, graph, input_types, width, learned_rows, one_width=n_bases is not None, rng=rng,
+        self.inputs = RelationalInput(n_in, graph, input_types, width, learned_rows, one_width=n_bases is not None, rng=rng,
                                 dtype=dtype)
         self.convs, self.activations = [], []
         widths = self.inputs.widths
@@ -183,7 +183,7 @@ class RGCN(nn.Module):
         return nodes.select(h)
 
 
-class InputRows(nn.Module):
+class RelationalInput(nn.Module):
     """Input rows of a relational model: features, learned rows, or both side by side.
 
     Parameters

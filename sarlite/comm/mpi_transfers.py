@@ -114,7 +114,7 @@ _TRAFFIC: set = set()
 """The `Traffic` of every communicator. It keeps buffers of transfers alive, because MPI may still use them."""
 
 
-class Transfer:
+class MpiTransfer:
     """A started send or receive of one array, as a queue of requests for its pieces.
 
     One thread at a time completes the first request of the queue.
@@ -225,7 +225,7 @@ def _free(request):
         request.Free()
 
 
-class Outgoing(Transfer):
+class Outgoing(MpiTransfer):
     """A send. A thread that waits for a cancelled send returns once the message is received or drained."""
 
     sends = True
@@ -235,7 +235,7 @@ class Outgoing(Transfer):
         super()._give_up()
 
 
-class Incoming(Transfer):
+class Incoming(MpiTransfer):
     """A receive, which raises a ShapeError if fewer or more bytes arrive than the buffer holds."""
 
     def __init__(self, requests, buffer, peer, tag, traffic, piece_bytes):
@@ -285,7 +285,7 @@ def _leave():
 
     If a thread does not return within `LEAVE_SECONDS`, abort the job.
     """
-    Transfer.leaving = True
+    MpiTransfer.leaving = True
     end = time.monotonic() + LEAVE_SECONDS
     while (waiting := _elsewhere_inside()) and time.monotonic() < end:
         for traffic in list(_TRAFFIC):

@@ -12,7 +12,7 @@ from sarlite.graph import array_checks, frames
 from sarlite.graph.array_checks import Relation, TypedParts
 from sarlite.graph.graph import Graph
 from sarlite.graph.layer_graph import LayerGraph
-from sarlite.graph.relation_fetches import Fetch, HeteroParts, build_relations, make_fetch
+from sarlite.graph.relation_fetches import HeteroParts, RelationFetch, build_relations, make_fetch
 from sarlite.graph.relational_layer import RelationalLayer
 from sarlite.graph.shard import divide_relations
 from sarlite.graph.shared_state import SharedState, Unchanging, check_whole
@@ -407,7 +407,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         """Free the memory of the exchanges; the next aggregation builds them again. Every rank must call this."""
         self._fetches.clear()
 
-    def _fetches_of(self, chosen: Collection[Relation]) -> list[Fetch]:
+    def _fetches_of(self, chosen: Collection[Relation]) -> list[RelationFetch]:
         """Return the fetches of the relations in `chosen`: one for each source type, or with `options.separate` one for
         each relation. The first call is collective."""
         groups: dict[Relation | str, list[Relation]] = {}
@@ -416,7 +416,7 @@ class HeteroGraph(SharedState, RelationalLayer):
                 groups.setdefault(relation if self.options.separate else relation[0], []).append(relation)
         return [self._fetch(tuple(group)) for group in groups.values()]
 
-    def _fetch(self, relations: tuple[Relation, ...]) -> Fetch:
+    def _fetch(self, relations: tuple[Relation, ...]) -> RelationFetch:
         fetches = self._fetches
         if relations not in fetches:
             with self.memo.state.together():
@@ -424,7 +424,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return fetches[relations]
 
     @property
-    def _fetches(self) -> dict[tuple[Relation, ...], Fetch]:
+    def _fetches(self) -> dict[tuple[Relation, ...], RelationFetch]:
         return self.memo.get("fetches", dict)
 
     @property

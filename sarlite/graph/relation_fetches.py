@@ -1,4 +1,4 @@
-"""HeteroParts: the data of a HeteroGraph; Fetch: the graphs of the relations that share one fetch of source rows."""
+"""HeteroParts: the data of a HeteroGraph; RelationFetch: the graphs of the relations that share one fetch of source rows."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -82,7 +82,7 @@ def build_relations(comm: Communicator, options: Options, in_edges: Mapping[Rela
                        dict(zip(node_ids, map(int, n_nodes))), dict(zip(in_edges, map(int, n_edges))), {}, {})
 
 
-class Fetch(NamedTuple):
+class RelationFetch(NamedTuple):
     """Relations out of one node type that share a fetch of its rows.
 
     Attributes
@@ -99,7 +99,7 @@ class Fetch(NamedTuple):
     graphs: dict[Relation, Graph]
 
 
-def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_log: EvaluationLog) -> Fetch:
+def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_log: EvaluationLog) -> RelationFetch:
     """Build the exchange and the graphs of the relations that share a fetch. Collective.
 
     Parameters
@@ -122,7 +122,7 @@ def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_l
             relation=relation, relation_index=index, edge_ids=parts.edge_ids.get(relation),
             exchanged_sizes=Sizes(n_src, n_dst, n_edges, n_halo * n_edges // n_fetched, n_dst),
             edge_values=parts.edge_values.get(relation, EdgeValues()), evaluation_log=evaluation_log))
-    return Fetch(graph_parts[0].schedule, n_halo, graphs)
+    return RelationFetch(graph_parts[0].schedule, n_halo, graphs)
 
 
 def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphParts]:

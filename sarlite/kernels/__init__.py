@@ -20,7 +20,7 @@ from sarlite.kernels.activation import (
     activate_backward,
 )
 from sarlite.kernels.attention import (
-    Dropout,
+    EdgeDropout,
     attend,
     attend_backward,
     attend_backward_finish,
@@ -68,7 +68,7 @@ from sarlite.kernels.sparse import (
 __all__ = [
     "Buffers",
     "ACTIVATIONS",
-    "Dropout",
+    "EdgeDropout",
     "Lines",
     "Mask",
     "Normal",

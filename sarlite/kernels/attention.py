@@ -27,7 +27,7 @@ WIDENED_ROWS = 4096
 """Number of rows of a bfloat16 gradient that are converted to float32 at a time."""
 
 
-class Dropout(NamedTuple):
+class EdgeDropout(NamedTuple):
     """Dropout mask of attention coefficients. It depends only on the key, on the edge's global id and on the head.
 
     Attributes
@@ -108,7 +108,7 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
         Slope of the leaky ReLU below zero.
     rows : (n_dst,), indices' dtype, optional
         Row of the outputs for each row of the CSR, each at most once; by default row i for row i, with n_out = n_dst.
-    dropout : Dropout, optional
+    dropout : EdgeDropout, optional
         Drops coefficients after the softmax: in acc, not in l. Its dst_ids are (n_out,).
     accumulate : bool
         If False, m, l and acc of the CSR's rows start at -inf, 0, 0, whatever they hold. Other rows do not change.

@@ -121,7 +121,7 @@ class Layer(NamedTuple):
         return picked
 
 
-class Request(NamedTuple):
+class SampleRequest(NamedTuple):
     """A step for which a sampler picks edges.
 
     Attributes
@@ -255,7 +255,7 @@ class Sampler:
         ShapeError, DataError
             `seeds` is no list of integers, or a seed is no row.
         """
-        return self._sampled(self._checked(seeds), Request(step, without or [None] * len(self.sets)))
+        return self._sampled(self._checked(seeds), SampleRequest(step, without or [None] * len(self.sets)))
 
     def _sampled(self, seeds, request):
         """Sample the layers for rows of the batch."""

@@ -13,7 +13,7 @@ from sarlite.graph.weights import check_times
 from sarlite.keys import splitmix64
 from sarlite.minibatch.cooperative import Cooperative
 from sarlite.minibatch.part_edges import PartEdges
-from sarlite.minibatch.sampler import EdgeSet, Picked, Request, Sampled, Sampler, merged
+from sarlite.minibatch.sampler import EdgeSet, Picked, Sampled, Sampler, SampleRequest, merged
 from sarlite.structure.edges import destinations
 from sarlite.structure.part_edges_csr import among
 from sarlite.types import Array, ArrayLike
@@ -259,7 +259,7 @@ class TemporalSampler(Sampler):
         columns = self._checked(seeds)
         times = self._seed_times[np.asarray(seeds, np.int64)] if times is None else times
         distinct = self._distinct(times)
-        request = Request(step, without or [None] * len(self.sets), distinct)
+        request = SampleRequest(step, without or [None] * len(self.sets), distinct)
         pairs = columns * request.n_times + np.searchsorted(distinct, times)
         sampled = self._sampled(pairs, request)
         layers = [layer._replace(halo=self._columns(layer.halo, request)) for layer in sampled.layers]

@@ -277,7 +277,7 @@ class SoftmaxSum:
         self._dst, self._m, self._l, self._begun = dst, np.empty_like(dst), np.empty_like(dst), False
         self._out = np.empty((*dst.shape, z.shape[2]), kernels.wide(z.dtype))
 
-    def add(self, block: CsrBlock, z: Array, src: Array, slope: float, dropout: kernels.Dropout | None) -> None:
+    def add(self, block: CsrBlock, z: Array, src: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
         """Add the terms of a block's edges, given z and the scores of the block's columns."""
         if not self._begun and block.rows is not None:
             self._m[...], self._l[...], self._out[...], self._begun = -np.inf, 0, 0, True
@@ -306,7 +306,7 @@ class SoftmaxGradient:
         self.sinks = [FloatSum(z_row, dst.dtype), FloatSum(dst.shape[1:], dst.dtype)]
 
     def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, sinks: list[FloatSum],
-            slope: float, dropout: kernels.Dropout | None) -> None:
+            slope: float, dropout: kernels.EdgeDropout | None) -> None:
         """Add the gradients of the edges of a block, which are given as a CSR with a row for each source.
 
         `sinks` are started accumulators for the sources. See `kernels.attend_backward` for the other arguments.
@@ -318,7 +318,7 @@ class SoftmaxGradient:
                                 dropout=dropout)
 
     def add_by_source(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array,
-                      sinks: list[FloatSum], d_dst: Array, slope: float, dropout: kernels.Dropout | None) -> None:
+                      sinks: list[FloatSum], d_dst: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
         """Add the gradients of edges from this rank's sources, where the destinations may belong to a peer.
 
         The gradients of the destinations' scores are added to `d_dst`, (n_dst, n_heads).

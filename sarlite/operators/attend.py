@@ -10,7 +10,7 @@ from sarlite.types import Array
 
 
 @dataclass(frozen=True, eq=False)
-class Attend:
+class Attention:
     """Attention: out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
 
     The inputs are the rows z, (n_src, n_heads, n_feat), the source scores src, (n_src, n_heads), and the destination
@@ -54,7 +54,7 @@ class Attend:
     def backward(self, residuals, g, context):
         return AttendBackward(self, residuals, g, context)
 
-    def dropout_mask(self, src_ids: Array, dst_ids: Array) -> kernels.Dropout | None:
+    def dropout_mask(self, src_ids: Array, dst_ids: Array) -> kernels.EdgeDropout | None:
         """Return the dropout mask for the coefficients of some edges, as kernels take it; None without dropout.
 
         Parameters
@@ -62,7 +62,7 @@ class Attend:
         src_ids, dst_ids : (n_columns,), (n_rows,) int64
             Global ids of the nodes that the edges' columns and rows stand for.
         """
-        return kernels.Dropout(self.key, self.dropout, src_ids, dst_ids, self.n_nodes) if self.dropout else None
+        return kernels.EdgeDropout(self.key, self.dropout, src_ids, dst_ids, self.n_nodes) if self.dropout else None
 
 
 class _AttendForward:

@@ -21,7 +21,7 @@ OTHER_VALUES = (3, -0.001, -100, 0.5)
 """Values of the source rows in the second of two recordings: both signs, large and small."""
 
 
-class Names(NamedTuple):
+class InputNames(NamedTuple):
     """Names of a message's inputs, separately for source rows, destination rows and edge rows."""
 
     src: tuple[str, ...]
@@ -39,7 +39,7 @@ class Custom:
     Parameters
     ----------
     message : callable (src, dst, edge) -> Tensor, or (score, value) for reducer "softmax"
-    names : Names
+    names : InputNames
     reducer : Reducer
     dst_ids : (n_dst,) int64
         Global ids of the local destination rows.
@@ -56,7 +56,7 @@ class Custom:
         First `n_captured` learnable values that receive gradients, then tensors whose values alone are read.
     """
 
-    def __init__(self, message: MessageFunction, names: Names, reducer: Reducer, dst_ids: Array, n_nodes: int,
+    def __init__(self, message: MessageFunction, names: InputNames, reducer: Reducer, dst_ids: Array, n_nodes: int,
                  inputs: list[Tensor]) -> None:
         self.message, self.names, self.reducer = message, names, reducer
         self.dst_ids, self.n_nodes, self.fetched = dst_ids, n_nodes, (ROWS,) * len(names.src)

@@ -164,7 +164,7 @@ class Value(NamedTuple):
     checksum: int | None
 
 
-class Step(NamedTuple):
+class ReplayStep(NamedTuple):
     """One primitive that the message ran. The last step of a program has the message's result as its inputs."""
 
     name: str
@@ -183,7 +183,7 @@ class Program(recording.Observer):
 
     Attributes
     ----------
-    steps : list of Step
+    steps : list of ReplayStep
     tensors : dict of int to Tensor
         Tensors from outside that the message reads, one for each group of tensors that share values.
     """
@@ -200,13 +200,13 @@ class Program(recording.Observer):
         with recording.observed(self):
             result = message(*views)
         outputs = result if isinstance(result, tuple) else (result,)
-        self.steps.append(Step("its result", {}, tuple(map(self._input, outputs))))
+        self.steps.append(ReplayStep("its result", {}, tuple(map(self._input, outputs))))
         del self._numbered, self._numbers
         return result
 
     def applied(self, application):
         inputs = tuple(map(self._input, application.inputs))
-        self.steps.append(Step(application.name, application.params, inputs))
+        self.steps.append(ReplayStep(application.name, application.params, inputs))
         self._add(application.result)
 
     def _add(self, tensor):
@@ -243,7 +243,7 @@ class Program(recording.Observer):
 
     def difference(self, later):
         """Return a description of the first operation that differs in `later`, the program of a later call, or None."""
-        for k, (a, b) in enumerate(zip_longest(self.steps, later.steps, fillvalue=Step("nothing", {}, ())), 1):
+        for k, (a, b) in enumerate(zip_longest(self.steps, later.steps, fillvalue=ReplayStep("nothing", {}, ())), 1):
             where = f"operation {k} ({b.name})"
             if a.name != b.name or len(a.inputs) != len(b.inputs):
                 return f"operation {k} was {a.name} and is {b.name}"

@@ -9,9 +9,9 @@ from sarlite import numerics
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.operators import evaluation, fn
 from sarlite.operators.as_message import attended, counted, multiplied
-from sarlite.operators.attend import Attend
+from sarlite.operators.attend import Attention
 from sarlite.operators.contract import Operator
-from sarlite.operators.custom import Custom, Names
+from sarlite.operators.custom import Custom, InputNames
 from sarlite.operators.extremum import Extremum
 from sarlite.operators.layer_contract import LayerContract
 from sarlite.operators.reducers import REDUCERS
@@ -208,7 +208,7 @@ def _attend(graph: LayerContract, message: fn.Attend, reducer: str) -> Call:
         return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
     if numerics.name() == "exact":
         inputs = [*inputs, _largest_scores(graph, src)]
-    return Call(Attend(*_options(graph, message)), inputs)
+    return Call(Attention(*_options(graph, message)), inputs)
 
 
 def _largest_scores(graph: LayerContract, src: Tensor) -> Tensor:
@@ -250,11 +250,11 @@ def _attend_linear(graph: LayerContract, message: fn.AttendLinear, reducer: str)
         return _attend(graph, fn.Attend(*(z, *scores()), *options), reducer)
     dst_scores = dst if dst_weight is None else ops.matmul(dst, dst_weight)
     row_shapes = [(n_heads, n_feat), (n_heads,)]
-    return Call(Transformed(Attend(*_options(graph, message)), row_shapes), [x, weight, src_weight, dst_scores])
+    return Call(Transformed(Attention(*_options(graph, message)), row_shapes), [x, weight, src_weight, dst_scores])
 
 
 def _options(graph: LayerContract, message: fn.Attend | fn.AttendLinear) -> tuple[float, float, int, Array, int, Array]:
-    """Return the arguments of the operator `Attend`."""
+    """Return the arguments of the operator `Attention`."""
     return message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids
 
 
@@ -266,7 +266,7 @@ def _function(graph: LayerContract, message: fn.Message, reducer: str) -> Call:
     counts = graph.pick_counts(reducer) if reducer in SUMS else None
     if counts is not None:
         message = counted(message, counts)
-    names = Names(tuple(message.src), tuple(message.dst), tuple(message.edge))
+    names = InputNames(tuple(message.src), tuple(message.dst), tuple(message.edge))
     inputs = graph.check(name, message.src, message.dst, message.edge)
     return Call(Custom(message.function, names, REDUCERS[reducer](graph), graph.dst_ids, graph.n_nodes, inputs), inputs)
 

@@ -8,7 +8,7 @@ Only the gradients of attention's destination scores are pushed.
 
 import numpy as np
 
-from sarlite.operators.attend import Attend
+from sarlite.operators.attend import Attention
 from sarlite.operators.contract import ROWS, SCORES, Context, Operator
 from sarlite.operators.sums import Sum
 from sarlite.schedule.schedule import Schedule
@@ -19,20 +19,20 @@ def applies(schedule: Schedule, operator: Operator, context: Context) -> bool:
     """Return True if the gradients of an operator's source rows are computed over the reversed edges."""
     if schedule.reverse is None:
         return False
-    if isinstance(operator, Attend):
+    if isinstance(operator, Attention):
         return schedule.reverses_attention
     return isinstance(operator, Sum) and not operator.weighted
 
 
-def gradients(schedule: Schedule, operator: Sum | Attend, residuals: object, g: Array, context: Context,
+def gradients(schedule: Schedule, operator: Sum | Attention, residuals: object, g: Array, context: Context,
               rows: tuple[Array, ...] | None) -> list[Array | None]:
-    """Return the gradients of all inputs of a `Sum` or `Attend`. Collective.
+    """Return the gradients of all inputs of a `Sum` or `Attention`. Collective.
 
     Parameters
     ----------
     schedule : Schedule
         Schedule of the graph, whose `reverse` is not None.
-    operator : Sum or Attend
+    operator : Sum or Attention
     residuals : object
         Residuals of the operator's forward pass.
     g : (n_dst, ...) array

@@ -224,7 +224,7 @@ def sets_of(block: Edges | Bundle) -> tuple[Edges, ...]:
     return block if isinstance(block, Bundle) else (block,)
 
 
-class Fetch(NamedTuple):
+class SharedFetch(NamedTuple):
     """One fetch of source rows that several relations share.
 
     Attributes
@@ -246,14 +246,14 @@ class Sums(NamedTuple):
 
     Attributes
     ----------
-    fetches : list of Fetch
+    fetches : list of SharedFetch
     products : list of (key, number of x, number of W)
         The product x W, (n, n_in) by (n_in, n_out), is added to the output `key`.
     layout : Layout
         Positions of the outputs in the flat array.
     """
 
-    fetches: list[Fetch]
+    fetches: list[SharedFetch]
     products: list[tuple[Key, int, int]]
     layout: Layout
 
@@ -381,7 +381,7 @@ class _Numbering:
 
 
 class _Draft:
-    """A `Fetch` under construction: the inputs of all fetches are numbered first, then their captured values.
+    """A `SharedFetch` under construction: the inputs of all fetches are numbered first, then their captured values.
 
     Attributes
     ----------
@@ -417,7 +417,7 @@ class _Draft:
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
     def finish(self, n_inputs, captured, layout):
-        """Return the `Fetch`, and append its captured values to `captured`, the list of all fetches.
+        """Return the `SharedFetch`, and append its captured values to `captured`, the list of all fetches.
 
         `n_inputs` is the number of the primitive's input tensors, after which captured values are numbered.
         """
@@ -429,4 +429,4 @@ class _Draft:
             inputs = [*inputs, *range(start, len(self.numbers))]
             members.append(Member(graph.relation_index, key, call.operator, inputs, graph.edge_sums()))
         operator = Fetched(members, self.fetched, tuple(captured[first:]), layout)
-        return Fetch(operator, self.schedule, self.numbers)
+        return SharedFetch(operator, self.schedule, self.numbers)

@@ -16,7 +16,7 @@ KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "EdgeGATConv": 
          "GATv2Conv": "gatv2", "RGCNConv": "rgcn", "BatchNorm": "batch_norm"}
 
 
-class Module(Protocol):
+class ModuleLike(Protocol):
     """The part of sarlite.nn.Module that is used here; the oracle imports no layers."""
 
     def state_dict(self) -> dict[str, Array]: ...
@@ -33,7 +33,7 @@ class LayerNames(NamedTuple):
     names: dict[str, str]
 
 
-def load_state(module: Module, state: Mapping[str, object], dialect: str) -> None:
+def load_state(module: ModuleLike, state: Mapping[str, object], dialect: str) -> None:
     """Copy the state dict of another library's layer or model into sarlite's.
 
     Parameters
@@ -93,7 +93,7 @@ def load_state(module: Module, state: Mapping[str, object], dialect: str) -> Non
     module.load_state_dict({name: _fitting(name, new[name], array) for name, array in current.items()})
 
 
-def state_of(module: Module, dialect: str) -> dict[str, Array]:
+def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
     """Return the state dict that another library's layer or model reads: the inverse of `load_state`.
 
     Parameters
@@ -131,7 +131,7 @@ def state_of(module: Module, dialect: str) -> dict[str, Array]:
             for name, value in _written(piece, dialect, current).items()}
 
 
-def _pieces(module: Module) -> tuple[LayerNames | list[LayerNames], list[LayerNames]]:
+def _pieces(module: ModuleLike) -> tuple[LayerNames | list[LayerNames], list[LayerNames]]:
     """Return the names of a layer and an empty list; for a model, the names of its layers and of its norms, in order."""
     names_of_all = list(module.state_dict())
     modules = [(name, _kind(inner), inner) for name, inner in module.named_modules()]

@@ -47,7 +47,7 @@ def check_room(n_nodes, n_edges, n_bytes=None):
         raise ConfigError(f"method: METIS takes {needed}, but {int(free) >> 20:,} MiB are there; {_INSTEAD}")
 
 
-class Memory:
+class MetisMemory:
     """Arrays in memory that this process shares with a child process. The memory is an unnamed file, mapped.
 
     Parameters
@@ -120,7 +120,7 @@ class Symmetric:
         most = indices.size * len(both)
         self.small = most + n_nodes < small
         n_bytes = (most + 2 * n_nodes + 1) * index.itemsize + 4 * n_nodes + 4 * 64
-        self.memory = None if self.small else Memory(n_bytes)
+        self.memory = None if self.small else MetisMemory(n_bytes)
         self.index = index
         self.xadj, self.adjncy = self._array("xadj", n_nodes + 1), self._array("adjncy", most)
         self._fill(both, n_nodes, min(chunk, chunk_edges(n_nodes)))

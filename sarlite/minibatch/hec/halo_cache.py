@@ -12,7 +12,7 @@ from sarlite.graph.graph import Graph
 from sarlite.keys import key
 from sarlite.minibatch.hec.misses import Substitutes, without
 from sarlite.minibatch.hec.push import Pusher
-from sarlite.minibatch.hec.row_table import Ordered, Table
+from sarlite.minibatch.hec.row_table import Ordered, RowTable
 from sarlite.minibatch.hec.sending import WEIGHTS, Chosen, OnDemand, SendLists
 from sarlite.minibatch.part_edges import PartEdges
 from sarlite.minibatch.picked import PickedGraph, Picks
@@ -131,7 +131,7 @@ class Caches:
     bytes_pushed : int
     kept : (n_local + n_halo, ...) array, or None
         Features of all columns, if the features of halo rows are kept.
-    tables : list of Table
+    tables : list of RowTable
         Cached halo rows of each layer, by halo number.
     dated : bool
         True if each pushed row travels with the step that computed it.
@@ -158,7 +158,7 @@ class Caches:
     def _empty(self):
         settings, layers = self.settings, range(self._n_layers)
         life = settings.delay + settings.life
-        self.tables = [Table(settings.lines, self.part.n_halo, life if layer else None) for layer in layers]
+        self.tables = [RowTable(settings.lines, self.part.n_halo, life if layer else None) for layer in layers]
         make = self._on_demand if self.dated else self._chosen
         self._senders = [make(layer) for layer in layers]
         self._asked: dict[int, list[list[Array] | None]] = {}  # by step what its batch asks of this rank

@@ -47,10 +47,10 @@ class Ordered(NamedTuple):
         return np.ascontiguousarray(self.array[self.order])
 
 
-class Table:
+class RowTable:
     """Table of rows, addressed by row number. Each row has the training step that computed it.
 
-        table = Table(n_lines, n_rows, life=3)
+        table = RowTable(n_lines, n_rows, life=3)
         table.put(numbers, made, rows)
         lines = table.find(wanted, step)
         hits = lines >= 0

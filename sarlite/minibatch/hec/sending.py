@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.keys import key, splitmix64
-from sarlite.minibatch.hec.row_table import Ordered, Table
+from sarlite.minibatch.hec.row_table import Ordered, RowTable
 from sarlite.minibatch.part_edges import PartEdges
 from sarlite.types import Array
 
@@ -182,14 +182,14 @@ class OnDemand:
 
     Notes
     -----
-    Memory: that of a `Table` with a line for each row of the lists; with `once` 8 bytes an entry of the lists. Local:
+    Memory: that of a `RowTable` with a line for each row of the lists; with `once` 8 bytes an entry of the lists. Local:
     no rank waits for another.
     """
 
     def __init__(self, lists: SendLists, life: int | None = None, once: bool = False,
                  features: Array | None = None) -> None:
         self._lists, self._once, self._constant = lists, once, features is not None
-        self.table = Table(max(len(lists.rows), 1), len(lists.rows), life)
+        self.table = RowTable(max(len(lists.rows), 1), len(lists.rows), life)
         self._sent = self._nothing_sent()
         if features is not None:
             self._put(lists.rows, 0, features[lists.rows])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sarlite import kernels
-from sarlite.kernels import Dropout, native
+from sarlite.kernels import EdgeDropout, native
 
 FLOATS = [np.float32, np.float64]
 INDEXES = [np.int32, np.int64]
@@ -158,7 +158,7 @@ def attend_operands(graph, dtype, n_heads, n_feat, seed=0, spread=3):
 
 def make_dropout(graph, p=0.4):
     rng = np.random.default_rng(99)
-    return Dropout(2**63 + 5, p, rng.permutation(10**6)[: graph.n_src], rng.permutation(10**6)[: graph.n_dst], 10**6)
+    return EdgeDropout(2**63 + 5, p, rng.permutation(10**6)[: graph.n_src], rng.permutation(10**6)[: graph.n_dst], 10**6)
 
 
 def attend_gradients(graph, z, src, dst, g, slope, dropout):

@@ -138,7 +138,7 @@ def attend(arrays, kind, shape, slope, dropped, given=False):
     dropout = None
     if dropped:
         ids = (arrays.place(np.random.default_rng(4).integers(0, 10**6, n)) for n in (csr.n_src, n_out))
-        dropout = kernels.Dropout(KEY, P, *ids, 10**6)
+        dropout = kernels.EdgeDropout(KEY, P, *ids, 10**6)
     m, total, acc = (arrays.place(np.full(s, v), arrays.dtype) for s, v in ((dst.shape, -np.inf), (dst.shape, 0), (g.shape, 0)))
     indptr, indices = arrays.place(csr.indptr), arrays.index(csr.indices)
     for _ in range(2):

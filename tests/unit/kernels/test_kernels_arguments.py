@@ -5,7 +5,7 @@ import pytest
 
 from sarlite import kernels
 from sarlite.errors import ShapeError
-from sarlite.kernels import Dropout, native
+from sarlite.kernels import EdgeDropout, native
 
 
 def wrong_arguments():
@@ -76,9 +76,9 @@ def wrong_arguments():
     yield "m", attend_with(m=s)
     yield "l", attend_with(l=d.T)
     yield "acc", attend_with(acc=z)
-    yield "dropout.src_ids", attend_with(dropout=Dropout(1, 0.5, ids[:2], ids[:2], 3))
-    yield "dropout.dst_ids", attend_with(dropout=Dropout(1, 0.5, ids, ids[:2].astype(i32), 3))
-    yield "p", attend_with(dropout=Dropout(1, 1.0, ids, ids[:2], 3))
+    yield "dropout.src_ids", attend_with(dropout=EdgeDropout(1, 0.5, ids[:2], ids[:2], 3))
+    yield "dropout.dst_ids", attend_with(dropout=EdgeDropout(1, 0.5, ids, ids[:2].astype(i32), 3))
+    yield "p", attend_with(dropout=EdgeDropout(1, 1.0, ids, ids[:2], 3))
     yield "dst", attend_with(dst=s, m=s.copy(), l=s.copy(), acc=z.copy())
     yield "rows", attend_with(rows=indices)
     yield "sums", backward_with(sums=np.zeros((2, 2, 2)))

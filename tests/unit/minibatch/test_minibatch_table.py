@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from sarlite import kernels
 from sarlite.errors import CheckpointError, ConfigError, SarliteError, ShapeError
-from sarlite.minibatch.hec.row_table import Table
+from sarlite.minibatch.hec.row_table import RowTable
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -49,7 +49,7 @@ class Plain:
 class CacheMachine(RuleBasedStateMachine):
     """Stores, lookups and reloads as they come; after each the cache is what the dict is."""
 
-    make = Table
+    make = RowTable
 
     @initialize(n_lines=st.integers(1, 5), n_halo=st.integers(0, 9), life=st.none() | st.integers(0, 4),
                 dtype=st.sampled_from([np.float32, np.float64]), shape=st.sampled_from([(), (1,), (3,), (2, 5), (0,)]))
@@ -131,7 +131,7 @@ def test_cache_against_a_dict():
 # ---- that the machine finds what is wrong
 
 
-class WrongTag(Table):
+class WrongTag(RowTable):
     """Where a row is forgotten, the entry of its place in the batch is cleared, not that of its number."""
 
     def put(self, halo, made, rows):
@@ -142,7 +142,7 @@ class WrongTag(Table):
         place[: len(forgotten)] = -1
 
 
-class FromReceipt(Table):
+class FromReceipt(RowTable):
     """The age counts from when a row came."""
 
     now = 0
@@ -156,7 +156,7 @@ class FromReceipt(Table):
         return super().find(halo, now)
 
 
-class FirstWins(Table):
+class FirstWins(RowTable):
     """Of a number's rows in one store the first stays."""
 
     def put(self, halo, made, rows):
@@ -164,17 +164,17 @@ class FirstWins(Table):
         super().put(halo[first], made[first] if np.ndim(made) else made, rows[first])
 
 
-class LongerLife(Table):
+class LongerLife(RowTable):
     def find(self, halo, now):
         return self._lines.lookup(halo, now, None if self.life is None else self.life + 1)
 
 
-class ShorterLife(Table):
+class ShorterLife(RowTable):
     def find(self, halo, now):
         return self._lines.lookup(halo, now, None if self.life is None else self.life - 1)
 
 
-class AsStored(Table):
+class AsStored(RowTable):
     """The oldest is the one that came first, not the one that was made first."""
 
     def put(self, halo, made, rows):
@@ -183,7 +183,7 @@ class AsStored(Table):
         self._lines.lines["made"][self._lines.place[halo]] = made
 
 
-class NewerStays(Table):
+class NewerStays(RowTable):
     """A row that is older than the one that is there is not taken."""
 
     def put(self, halo, made, rows):
@@ -207,7 +207,7 @@ def test_no_row_is_older_than_its_life():
     """Every row is filled with the step in which it was made; so what a lookup gives says itself how old it is."""
     rng, n_halo = np.random.default_rng(3), 200
     life, oldest, n_found, n_asked = 3, 0, 0, 0
-    cache = Table(150, n_halo, life)
+    cache = RowTable(150, n_halo, life)
     out = np.empty((60, 2), np.float32)
     for now in range(10_000):
         halo = rng.integers(0, n_halo, rng.integers(0, 40)).astype(np.int32)
@@ -232,7 +232,7 @@ def some(*numbers):
 def test_rows_stand_outside_of_a_steps_buffers():
     buffers = kernels.Buffers()
     with buffers:
-        cache = Table(100_000, 100_000, 2)
+        cache = RowTable(100_000, 100_000, 2)
         cache.put(some(1, 2), 0, np.ones((2, 100), np.float32))
         cache.load(cache.state())
     assert buffers.n_fresh == 0 or buffers.n_bytes < cache.nbytes / 8
@@ -242,14 +242,14 @@ def test_rows_stand_outside_of_a_steps_buffers():
 def test_values_are_copied_by_their_bits():
     bits = np.random.default_rng(0).integers(-(2**63), 2**63, (50, 9))  # NaN of all kinds among them
     bits[0], bits[1] = 0x7FF0000000000001, -(2**63)
-    cache, out = Table(50, 50), np.empty((50, 9))
+    cache, out = RowTable(50, 50), np.empty((50, 9))
     cache.put(np.arange(50, dtype=np.int32), 0, bits.view(np.float64))
     cache.take(cache.find(np.arange(50, dtype=np.int32), 7), out)
     assert np.array_equal(out.view(np.int64), bits)
 
 
 def test_a_part_without_halo():
-    cache = Table(5, 0, 1)
+    cache = RowTable(5, 0, 1)
     cache.put(some(), 3, np.zeros((0, 4)))
     assert cache.find(some(), 3).shape == (0,) and cache.nbytes == 24
     cache.take(some(), np.zeros((0, 4)))
@@ -259,14 +259,14 @@ def test_a_part_without_halo():
 
 
 def test_a_cache_is_empty_at_first():
-    cache = Table(5, 9)
+    cache = RowTable(5, 9)
     assert (cache.find(np.arange(9, dtype=np.int32), 0) == -1).all()
     with pytest.raises(ShapeError, match="index"):
         cache.take(some(0), np.zeros((1, 4)))
 
 
 def filled():
-    cache = Table(3, 9, 2)
+    cache = RowTable(3, 9, 2)
     cache.put(some(4, 7, 1), np.array([5, 3, 4]), np.arange(6.0).reshape(3, 2))
     return cache
 
@@ -310,7 +310,7 @@ def test_what_is_refused_changes_nothing(name, call):
 @pytest.mark.parametrize("arguments", [(0, 5), (-1, 5), (5, -1), (2.0, 5), (True, 5), (5, 5, -1), (5, 5, 1.5)])
 def test_wrong_sizes(arguments):
     with pytest.raises(ConfigError, match="but must be"):
-        Table(*arguments)
+        RowTable(*arguments)
 
 
 def test_a_state_is_a_copy():

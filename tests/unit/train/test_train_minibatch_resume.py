@@ -13,7 +13,7 @@ from sarlite.cli import run_report as report
 from sarlite.comm import Solo, threads
 from sarlite.comm.interrupt import Interrupts
 from sarlite.errors import CheckpointError, ConfigError
-from sarlite.minibatch.hec.row_table import Ordered, Table
+from sarlite.minibatch.hec.row_table import Ordered, RowTable
 from sarlite.train import caches, checkpoint
 from tests.helpers.train.training_runs import DATA, SMALL
 
@@ -218,7 +218,7 @@ def test_a_folder_with_caches_is_not_taken_for_a_new_run(here, tmp_path):
 
 def test_caches_are_written_in_pieces(tmp_path):
     """Beside the caches it takes a number a row and a few pieces: not a copy of their rows."""
-    table = Table(60_000, 60_000)
+    table = RowTable(60_000, 60_000)
     for begin in range(0, 60_000, 20_000):
         numbers = np.random.default_rng(begin).permutation(20_000).astype(np.int32) + begin
         table.put(numbers, begin, np.random.default_rng(1).standard_normal((20_000, 64)).astype(np.float32))
