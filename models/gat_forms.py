@@ -82,12 +82,12 @@ class EdgeGATConv(AttentionConv):
     ----------
     n_in, n_feat, n_heads : int
         Width of the input rows; width of each head's output; number of heads.
+    edge_features : int
+        Number of features of each edge, `graph.edge_features`.
     concat : bool
         True to put the heads side by side, (n_dst, n_heads * n_feat); False to average them, (n_dst, n_feat).
     residual : bool
         True to add the destination's input row h_i, multiplied by a learned matrix if the widths differ.
-    edge_features : int
-        Number of features of each edge, `graph.edge_features`.
     attention_dropout : float in [0, 1)
         Probability of dropping a coefficient a_ij in training.
     slope : float

@@ -16,6 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol, TypeVar, cast
 
+__all__ = ["CheckpointError", "ConfigError", "DataError", "DivergenceError", "Interrupted", "PeerError", "SarliteError", "ShapeError",
+           "raise_together"]
+
 T = TypeVar("T")
 _HEAD, _TAIL = 800, 300  # numbers of characters that remain of the start and of the end of a long message
 
@@ -48,6 +51,16 @@ class SarliteError(Exception):
         Name of the argument that is wrong. If the message starts with it, a command shows its flag instead.
     hints : sequence of str
         Arguments with values in the message, such as "edge_weights=True"; a command shows their flags instead.
+
+    Examples
+    --------
+    >>> from sarlite import Graph
+    >>> from sarlite.errors import SarliteError
+    >>> try:
+    ...     Graph.from_edges([0, 7], [1, 2], n_nodes=3)
+    ... except SarliteError as error:
+    ...     print(f"{type(error).__name__}: {error}")
+    DataError: src: node id 7 at position 1 is outside 0 <= id < 3
     """
 
     def __init__(self, message: object = "", argument: str | None = None, hints: Sequence[str] = ()) -> None:
@@ -88,7 +101,13 @@ SIGNALS = tuple(number for number in signal.Signals if number.name in ("SIGINT",
 
 
 class Interrupted(KeyboardInterrupt):
-    """Exception after a signal of `SIGNALS` asked this process to end; `signum` is the number of the signal."""
+    """Exception after a signal of `SIGNALS` asked this process to end.
+
+    Parameters
+    ----------
+    signum : int
+        Number of the signal, such as 15 for SIGTERM; also an attribute.
+    """
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(signum).name}")
@@ -145,14 +164,14 @@ def writing(path: str | os.PathLike[str], argument: str = "", kind: type[Sarlite
 
 
 def printable(text: str) -> str:
-    """Return a text with all characters escaped except printable ones, newlines and tabs.
+    r"""Return a text with all characters escaped except printable ones, newlines and tabs.
 
     Names in a foreign file may have control sequences, which would change the user's terminal.
 
     Examples
     --------
-    >>> printable("author" + chr(27) + "[2J, caf\u00e9")
-    'author\\\\x1b[2J, caf\u00e9'
+    >>> printable("author" + chr(27) + "[2J, café")
+    'author\\x1b[2J, café'
     """
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
@@ -285,7 +304,35 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
 
 
 def whole(name: str, value: object, least: int = 0) -> int:
-    """Return `value` as an int if it is an integer of `least` or more; else raise a ConfigError that names `name`."""
+    """Return `value` as an int if it is an integer of `least` or more; else raise a ConfigError that names `name`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+        Integer, as a Python int or a NumPy integer; a bool is refused.
+    least : int
+        Smallest value that is accepted.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ConfigError
+        `value` is no integer, or is below `least`.
+
+    Examples
+    --------
+    >>> from sarlite import nn
+    >>> nn.whole("hidden", 16, 1)
+    16
+    >>> nn.whole("hidden", 0, 1)
+    Traceback (most recent call last):
+    sarlite.errors.ConfigError: hidden is 0, but must be 1 or more
+    """
     if type(value).__name__ in ("bool", "bool_") or not hasattr(value, "__index__"):
         raise ConfigError(f"{name} is {value!r}, but must be a whole number")
     if operator.index(value) < least:

@@ -14,6 +14,8 @@ from sarlite.nn.module import load_arrays
 from sarlite.numerics import power
 from sarlite.types import Array
 
+__all__ = ["SGD", "Adam", "Optimizer", "Plateau", "Warmup", "constant", "cosine", "schedule", "steps", "warmup"]
+
 Decay = float | Callable[[str], float]
 """Weight decay of all parameters, or a function from a parameter's name to its weight decay."""
 GroupDecay = float | Array | None
@@ -53,6 +55,18 @@ class Optimizer:
     -----
     In a parameter owned by rows, a step changes only the rows whose gradient is not 0: their values and their state.
     Weight decay too acts on these rows only.
+
+    Examples
+    --------
+    >>> from sarlite import nn, optim
+    >>> class SignDescent(optim.Optimizer):
+    ...     def update(self, data, grad, decay, lr):
+    ...         data -= lr * (grad > 0)
+    >>> flat = nn.flatten(nn.LayerNorm(2))
+    >>> flat.grad = [3.0, 0.5, 0.0, 0.0]
+    >>> SignDescent(flat, lr=0.25).step()
+    >>> flat.data.tolist()
+    [0.75, 0.75, 0.0, 0.0]
     """
 
     state_names: tuple[str, ...] = ()
@@ -324,12 +338,34 @@ class Adam(Optimizer):
 
 
 def constant() -> Factor:
-    """Return the schedule whose factor is 1 at every epoch."""
+    """Return the schedule whose factor is 1 at every epoch.
+
+    Returns
+    -------
+    callable
+        Function epoch -> 1.0.
+
+    Examples
+    --------
+    >>> from sarlite import optim
+    >>> optim.constant()(7)
+    1.0
+    """
     return lambda epoch: 1.0
 
 
 def cosine(epochs: int) -> Factor:
     """Return the schedule that falls from 1 at epoch 0 to 0 at epoch `epochs`, as half a period of a cosine.
+
+    Parameters
+    ----------
+    epochs : int, at least 0
+        Epoch from which on the factor is 0. For 0 epochs the factor is 1 at epoch 0.
+
+    Returns
+    -------
+    callable
+        Function epoch -> factor of the learning rate.
 
     Examples
     --------
@@ -344,6 +380,18 @@ def cosine(epochs: int) -> Factor:
 def steps(every: int, factor: float) -> Factor:
     """Return the schedule factor ** (epoch // every), which is multiplied by `factor` after every `every` epochs.
 
+    Parameters
+    ----------
+    every : int, at least 1
+        Number of epochs between two changes of the learning rate.
+    factor : float above 0
+        Factor of each change.
+
+    Returns
+    -------
+    callable
+        Function epoch -> factor of the learning rate.
+
     Examples
     --------
     >>> from sarlite import optim
@@ -357,6 +405,18 @@ def steps(every: int, factor: float) -> Factor:
 def warmup(epochs: int, then: Factor) -> Factor:
     """Return the schedule that rises linearly for `epochs` epochs, from 1 / epochs to 1, and then follows `then`.
 
+    Parameters
+    ----------
+    epochs : int, at least 1
+        Number of epochs of the rise.
+    then : callable
+        Schedule, a function epoch -> factor, that counts its epochs from the end of the rise.
+
+    Returns
+    -------
+    Warmup
+        Callable epoch -> factor of the learning rate.
+
     Examples
     --------
     >>> from sarlite import optim
@@ -367,7 +427,22 @@ def warmup(epochs: int, then: Factor) -> Factor:
 
 
 class Warmup:
-    """Schedule that `warmup` returns: a linear rise, and then the schedule `then` from its epoch 0 on."""
+    """Schedule that `warmup` returns: a linear rise, and then the schedule `then` from its epoch 0 on.
+
+    Parameters
+    ----------
+    epochs : int, at least 1
+        Number of epochs of the rise.
+    then : callable
+        Schedule, a function epoch -> factor, that counts its epochs from the end of the rise.
+
+    Examples
+    --------
+    >>> from sarlite import optim
+    >>> factor = optim.Warmup(4, optim.cosine(2))
+    >>> [round(factor(epoch), 3) for epoch in range(7)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 0.5, 0.0]
+    """
 
     def __init__(self, epochs: int, then: Factor) -> None:
         self.epochs, self.then = whole("epochs of warmup", epochs, 1), then
@@ -443,6 +518,11 @@ def schedule(spec: str, epochs: int) -> Factor:
         schedule; such as "step:30:0.1" or "warmup:10:cosine".
     epochs : int
         Number of epochs of the training, at whose end the factor of "cosine" is 0.
+
+    Returns
+    -------
+    callable
+        Function epoch -> factor of the learning rate.
 
     Raises
     ------

@@ -41,12 +41,17 @@ REFERENCE = {  # page: title, modules or names
     "models": ("Models", ["sarlite.models"]),
     "nn": ("Layers and modules", ["sarlite.nn"]),
     "optim": ("Optimizers and schedules", ["sarlite.optim"]),
-    "training": ("Training", ["sarlite.Trainer", "sarlite.train.stopping.Best", "sarlite.train.step", "sarlite.tasks.node_task",
-                              "sarlite.tasks.edge_task", "sarlite.tasks.link_task", "sarlite.tasks.graph_task",
-                              "sarlite.tasks.task_losses", "sarlite.tasks.shown_labels", "sarlite.tasks.link_data",
-                              "sarlite.train.checkpoint"]),
+    "training": ("Training", ["sarlite.Trainer", "sarlite.train.step.TrainingStep", "sarlite.train.stopping.Best",
+                              "sarlite.tasks.node_task.NodeTask", "sarlite.tasks.edge_task.EdgeTask",
+                              "sarlite.tasks.link_task.LinkTask", "sarlite.tasks.graph_task.GraphTask",
+                              "sarlite.tasks.task_losses.mean_over_rows", "sarlite.tasks.shown_labels.LabelInputs",
+                              "sarlite.tasks.link_data.split_links", "sarlite.tasks.link_data.labelled_links",
+                              "sarlite.tasks.link_data.Links", "sarlite.tasks.link_loader.LinkLoader",
+                              *(f"sarlite.train.checkpoint.{name}" for name in
+                                ("save", "load", "load_metadata", "write", "read", "restore_state", "restore_model"))]),
     "minibatch": ("Minibatches", ["sarlite.minibatch"]),
-    "data": ("Data sets", ["sarlite.data", "sarlite.data.names", "sarlite.data.format", "sarlite.data.spec"]),
+    "data": ("Data sets", ["sarlite.data", "sarlite.data.spec.load_relational", "sarlite.data.format.open",
+                           "sarlite.data.format.write", "sarlite.data.names.Names"]),
     "comm": ("Ranks", ["sarlite.comm", "sarlite.comm.threads.run"]),
     "propagation": ("Propagation, Correct and Smooth", ["sarlite.graph.propagation", "sarlite.graph.correct_and_smooth"]),
     "interop": ("Other libraries", ["sarlite.interop"]),
@@ -60,18 +65,18 @@ COMMANDS = {"train": "sarlite.cli.train_command", "data": "sarlite.cli.data_comm
 
 
 def main(folder):
-    """Write the sources, and take away those of the run before."""
+    """Write the sources, and remove the sources of an earlier run."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder)
     texts = {page: (ROOT / page).read_text() for page in pages()}
     linked = {path for page, text in texts.items() for path in targets(page, text).values() if place(path).startswith("source/")}
     linked |= {f"{path}/{inner}" for path in linked for inner in listed(path)}
-    made = {place(page): moved(page, text) for page, text in texts.items()} | {place(path): shown(path) for path in linked}
-    made["index.md"] += "".join(toctree(heading, names) for heading, names in CONTENTS.items())
-    made |= {f"reference/{page}.md": reference(*what) for page, what in REFERENCE.items()}
-    made["reference/python.md"] = "# Python\n\nEvery public name.\n" + toctree("", [f"/reference/{page}" for page in REFERENCE])
-    made["reference/commands.md"] = commands()
-    for name, text in made.items():
+    site_texts = {place(page): moved(page, text) for page, text in texts.items()} | {place(path): shown(path) for path in linked}
+    site_texts["index.md"] += "".join(toctree(heading, names) for heading, names in CONTENTS.items())
+    site_texts |= {f"reference/{page}.md": reference(*what) for page, what in REFERENCE.items()}
+    site_texts["reference/python.md"] = "# Python\n\nEvery public name.\n" + toctree("", [f"/reference/{page}" for page in REFERENCE])
+    site_texts["reference/commands.md"] = commands()
+    for name, text in site_texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
@@ -98,7 +103,7 @@ def moved(page, text):
     """Return a page's text with the links as the files stand in the site."""
     folder = posixpath.dirname(place(page)) or "."
     uris = {link: posixpath.relpath(place(path), folder) for link, path in targets(page, text).items()}
-    return LINK.sub(lambda found: uris.get(found[0], found[0]), text)
+    return LINK.sub(lambda match: uris.get(match[0], match[0]), text)
 
 
 def listed(path):
@@ -125,13 +130,13 @@ def reference(title, names):
     """Return a page of the reference: a directive of autodoc for each public name."""
     text = f"# {title}\n"
     for name in names:
-        found, module = resolved(name)
+        value_of_name, is_module = resolved(name)
         text += f"\n## {name}\n" if len(names) > 1 else ""
-        for inner, value in public(found).items() if module else [(name, found)]:
+        for inner, value in public(value_of_name).items() if is_module else [(name, value_of_name)]:
             kind = "class" if inspect.isclass(value) else "function" if callable(value) else "data"
             members = "   :members:\n   :special-members: __call__\n" if kind == "class" else ""
             if not inspect.ismodule(value):
-                text += f"\n```{{eval-rst}}\n.. auto{kind}:: {f'{name}.{inner}' if module else name}\n{members}```\n"
+                text += f"\n```{{eval-rst}}\n.. auto{kind}:: {f'{name}.{inner}' if is_module else name}\n{members}```\n"
     return text
 
 
@@ -140,12 +145,12 @@ def resolved(name):
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.import_module(name), True
     module, _, inner = name.rpartition(".")
-    found = getattr(importlib.import_module(module), inner)
-    return found, inspect.ismodule(found)
+    value = getattr(importlib.import_module(module), inner)
+    return value, inspect.ismodule(value)
 
 
 def public(module):
-    """Return a module's public names: those of `__all__`, else those that it makes."""
+    """Return a module's public names and their values: the names in `__all__`, or else the names defined in the module."""
     if hasattr(module, "__all__"):
         return {name: getattr(module, name) for name in module.__all__}
     return {name: value for name, value in vars(module).items()

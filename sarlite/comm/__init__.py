@@ -20,6 +20,10 @@ def wrap(comm: CommLike) -> Communicator:
     ----------
     comm : Communicator or mpi4py.MPI.Intracomm
 
+    Returns
+    -------
+    Communicator
+
     Raises
     ------
     ConfigError

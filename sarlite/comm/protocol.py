@@ -17,6 +17,21 @@ class Request(Protocol):
     """A started transfer or collective call. It keeps its buffer alive until it is done.
 
     Any thread may call the methods.
+
+    Examples
+    --------
+    Two ranks exchange one array each:
+
+    >>> import numpy as np
+    >>> from sarlite.comm import threads
+    >>> def exchange(comm):
+    ...     received = np.empty(2)
+    ...     requests = [comm.start_recv(received, 1 - comm.rank), comm.start_send(np.full(2, 10.0 + comm.rank), 1 - comm.rank)]
+    ...     for request in requests:
+    ...         request.wait()
+    ...     return received.tolist(), requests[0].test()
+    >>> threads.run(2, exchange)
+    [([11.0, 11.0], True), ([10.0, 10.0], True)]
     """
 
     def wait(self) -> None:

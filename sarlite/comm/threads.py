@@ -341,7 +341,9 @@ def run(n_ranks: int, function: Callable[..., T], *args: object, **kwargs: objec
     n_ranks : int
         Number of ranks, at least 1.
     function : callable (comm, *args, **kwargs) -> result
-        Gets the rank's communicator, and then the arguments, which all ranks share.
+        Function that gets the rank's communicator, and then the arguments, which all ranks share.
+    *args, **kwargs : object
+        Further arguments of the function.
 
     Returns
     -------

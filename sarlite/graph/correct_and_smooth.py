@@ -15,6 +15,8 @@ from sarlite.tape.row_index import selected_rows
 from sarlite.tape.tensor import as_array
 from sarlite.types import Array, ArrayLike
 
+__all__ = ["CorrectAndSmooth"]
+
 TOLERANCE = 1e-4
 """Largest deviation from 1 that the sum of a row of probabilities may have."""
 MOST_SCALE = 1000.0
@@ -37,14 +39,20 @@ class CorrectAndSmooth:
 
     Parameters
     ----------
-    correct_alpha, smooth_alpha : float in [0, 1]
-        Factor alpha of each step.
-    correct_iterations, smooth_iterations : int
-        Number of iterations; 0 leaves the step out.
-    correct_normalization, smooth_normalization : {"sym", "row", "column"}
-        Normalisation of S; see `Propagation`.
+    correct_alpha : float in [0, 1]
+        Factor alpha of "correct".
+    correct_iterations : int
+        Number of iterations of "correct"; 0 leaves the step out.
+    correct_normalization : {"sym", "row", "column"}
+        Normalisation of S in "correct"; see `Propagation`.
     scale : float, optional
         Fixed scale; by default the scale is automatic.
+    smooth_alpha : float in [0, 1]
+        Factor alpha of "smooth".
+    smooth_iterations : int
+        Number of iterations of "smooth"; 0 leaves the step out.
+    smooth_normalization : {"sym", "row", "column"}
+        Normalisation of S in "smooth"; see `Propagation`.
 
     Raises
     ------

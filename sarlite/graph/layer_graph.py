@@ -46,10 +46,12 @@ class LayerGraph(SharedState):
     n_nodes : int
     counts : tuple of int
         (n_src, n_dst, n_edges).
-    added_loops, bipartite, relation, relation_index, evaluation_log
-        Attributes of these names.
+    added_loops, bipartite, relation, relation_index
+        Values of the attributes of these names.
     exchanged_sizes : tuple of int, optional
         Sizes that the property `sizes` returns.
+    evaluation_log
+        Value of the attribute of this name.
 
     Attributes
     ----------
@@ -86,6 +88,21 @@ class LayerGraph(SharedState):
         True if the graph's rows are fetched for this graph alone, and no other relation shares the fetch.
     evaluation_log : EvaluationLog, or None
         Log of the chosen evaluation orders of a relation, keyed by relation and widths.
+
+    Examples
+    --------
+    The two layers that compute node 0 of a ring; the first n_dst sources of a layer are the layer's destinations:
+
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.minibatch import NeighborLoader
+    >>> ring = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0])
+    >>> loader = NeighborLoader(ring, np.eye(4), None, [0], fanouts=(-1, -1), batch_size=1, sampler="full")
+    >>> batch, = loader
+    >>> [(layer.n_src, layer.n_dst, layer.n_edges) for layer in batch.graphs]
+    [(3, 2, 2), (2, 1, 1)]
+    >>> [(layer.src_ids.tolist(), layer.dst_ids.tolist()) for layer in batch.graphs]
+    [([0, 3, 2], [0, 3]), ([0, 3], [0])]
     """
 
     src_ids: Array

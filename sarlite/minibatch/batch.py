@@ -69,14 +69,16 @@ class Batch:
         The part that the batch was sampled from.
     graphs : list of PickedGraph, CachedLayer or PickedRelations
         The layers' graphs; empty for a batch of rows alone, for models that need no neighbours.
-    part_rows, outputs, rows, step, n_global, lasting
-        Attributes of these names.
+    part_rows, outputs, rows, step, n_global
+        Values of the attributes of these names.
     x : (n, ...) array, or for a node type a dict of arrays by type
         Features of all rows of the part.
     labels : (n, ...) array, or None
         Targets of all rows of `graph`.
     buffers : kernels.Buffers
         Source of the memory for gathered input rows.
+    lasting : bool
+        Value of the attribute of this name.
 
     Attributes
     ----------
@@ -138,7 +140,7 @@ class Batch:
 
     @property
     def graph(self) -> "Batch":
-        """This batch, as the argument of the model; `layers` returns the layers' graphs."""
+        """The batch itself, as the argument of the model; `layers` returns the layers' graphs."""
         return self
 
     @property

@@ -19,7 +19,7 @@ from sarlite.types import Array, ArrayLike
 class GraphBatch:
     """Batch of some graphs of a set, with all their nodes and edges.
 
-    Attributes
+    Parameters
     ----------
     graph : GraphSet
         First argument of the model: the graphs of the batch.

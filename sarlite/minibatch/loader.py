@@ -182,7 +182,9 @@ class RowLoader(Loader):
 
 
 class NeighborLoader(Loader):
-    """Loader of batches with sampled neighbours; each iteration over the loader is one epoch::
+    """Loader of batches with sampled neighbours; each iteration over the loader is one epoch.
+
+    Each batch is the argument of the model and has the labels of its seeds::
 
         loader = NeighborLoader(graph, x, labels, train, fanouts=(5, 10, 15), batch_size=1000)
         for batch in loader:

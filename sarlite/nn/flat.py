@@ -36,6 +36,15 @@ class Group:
         Range of each parameter in the raveled array.
     ids : (n_rows,) int64, or None
         Global ids of the rows, for a parameter that is owned by rows.
+
+    Examples
+    --------
+    >>> from sarlite import nn
+    >>> group = nn.flatten(nn.Linear(4, 2, rng=nn.Random(0))).replicated
+    >>> group.names, group.slices
+    (['weight', 'bias'], [slice(0, 8, None), slice(8, 10, None)])
+    >>> group.data.shape, group.ids is None
+    ((10,), True)
     """
 
     def __init__(self, named: Sequence[tuple[str, Parameter]]) -> None:
@@ -145,6 +154,17 @@ class Flat:
     >>> flat = nn.flatten(embedding)
     >>> [group.data.shape for group in flat.groups]
     [(0,), (3, 4)]
+
+    Two ranks sum the gradients of their replicas of one model:
+
+    >>> from sarlite.comm import threads
+    >>> def summed_gradient(comm):
+    ...     flat = nn.flatten(nn.LayerNorm(2))
+    ...     flat.grad = comm.rank + 1.0
+    ...     flat.start_allreduce(comm.channel("gradients")).wait()
+    ...     return flat.grad.tolist()
+    >>> threads.run(2, summed_gradient)
+    [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
     """
 
     def __init__(self, named: Sequence[tuple[str, Parameter]]) -> None:

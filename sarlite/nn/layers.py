@@ -36,6 +36,11 @@ def glorot(rng: Random, shape: tuple[int, ...], n_in: int, n_out: int, dtype: DT
         Widths that determine the bound a.
     dtype : float32 or float64
 
+    Returns
+    -------
+    Parameter
+        New parameter of the shape `shape`.
+
     References
     ----------
     Glorot and Bengio 2010, Eq. 16.

@@ -232,6 +232,11 @@ def exact_moments(model: Module, run: Callable[[], R]) -> R:
         Function () that calls the model in evaluation. If it calls a batch norm more than once, `run` is called twice:
         the moments of the norm's calls are merged, which is possible only after the first pass.
 
+    Returns
+    -------
+    object
+        Result of the last call of `run`.
+
     Notes
     -----
     Collective if the model has batch norms: each call of a norm is one allreduce of n_ranks * (2 * n_feat + 1) float64.

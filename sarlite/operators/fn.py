@@ -8,18 +8,20 @@ from sarlite.operators.layer_contract import Inputs
 from sarlite.tape import Tensor
 from sarlite.types import Array
 
+__all__ = ["attend", "attend_linear", "copy_src", "linear", "message", "mul_edge"]
+
 MessageFunction = Callable[..., Tensor | tuple[Tensor, ...]]
 """A Python message: function(src, dst, edge) returns one row an edge, or a pair (score, value) for softmax."""
 
 
 class CopySrc(NamedTuple):
-    """Result of `copy_src`."""
+    """Result of `copy_src`, whose arguments are the fields."""
 
     x: Tensor
 
 
 class Linear(NamedTuple):
-    """Result of `linear`."""
+    """Result of `linear`, whose arguments are the fields."""
 
     x: Tensor
     weight: Tensor
@@ -27,14 +29,14 @@ class Linear(NamedTuple):
 
 
 class MulEdge(NamedTuple):
-    """Result of `mul_edge`."""
+    """Result of `mul_edge`, whose arguments are the fields."""
 
     x: Tensor
     weight: Tensor | Array
 
 
 class Attend(NamedTuple):
-    """Result of `attend`."""
+    """Result of `attend`, whose arguments are the fields."""
 
     z: Tensor
     src: Tensor
@@ -47,7 +49,7 @@ class Attend(NamedTuple):
 
 
 class AttendLinear(NamedTuple):
-    """Result of `attend_linear`."""
+    """Result of `attend_linear`, whose arguments are the fields."""
 
     x: Tensor
     weight: Tensor
@@ -60,7 +62,7 @@ class AttendLinear(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Result of `message`."""
+    """Result of `message`, whose arguments are the fields."""
 
     function: MessageFunction
     src: Inputs

@@ -29,9 +29,14 @@ class TorchKernel:
 
     Examples
     --------
-    `my_spmm` is a kernel of your own:
+    The tests run on a machine without PyTorch, so they skip this example. A sum over in-edges by `index_add_`:
 
-        oracle.check(oracle.torch_kernel(lambda case: my_spmm(case.src, case.dst, case.x)), "spmm").require()
+    >>> import torch  # doctest: +SKIP
+    >>> from sarlite import oracle
+    >>> def spmm(case):
+    ...     return torch.zeros(case.n_dst, case.x.shape[1], dtype=case.x.dtype).index_add_(0, case.dst, case.x[case.src])
+    >>> oracle.check(oracle.torch_kernel(spmm), "spmm", level="probe").verdict.name  # doctest: +SKIP
+    'PASS'
     """
 
     def __init__(self, function: Callable[[Case], Tensor], parameters: Mapping[str, Tensor] | None = None) -> None:
@@ -85,6 +90,11 @@ def torch_layer(module: Any, call: Callable[[Any, Case], Tensor] | None = None) 
     call : (module, case) -> tensor, optional
         Calls the module. The default is PyG's convention: module(x, edges), with edges of shape (2, n_edges).
 
+    Returns
+    -------
+    TorchKernel
+        The function under test, with the attributes `vjp` and `convert`.
+
     Raises
     ------
     ImportError
@@ -92,9 +102,14 @@ def torch_layer(module: Any, call: Callable[[Any, Case], Tensor] | None = None) 
 
     Examples
     --------
-    `layer` is a layer of PyG, such as SAGEConv(16, 8):
+    A layer of PyG; the tests run on a machine without PyG, so they skip this example:
 
-        oracle.check(oracle.torch_layer(layer), oracle.Reference("sage", dialect="pyg", state=layer.state_dict()))
+    >>> from sarlite import oracle
+    >>> from torch_geometric.nn import SAGEConv  # doctest: +SKIP
+    >>> layer = SAGEConv(16, 8)  # doctest: +SKIP
+    >>> reference = oracle.Reference("sage", dialect="pyg", state=layer.state_dict())  # doctest: +SKIP
+    >>> oracle.check(oracle.torch_layer(layer), reference).verdict.name  # doctest: +SKIP
+    'PASS'
     """
     def edges(module, case):
         import torch

@@ -31,7 +31,7 @@ class Case:
     - `case.reduce` and so on: each attribute by its name;
     - `case.state`, `case.parameters`: parameters by name.
 
-    Attributes
+    Parameters
     ----------
     name : str
         Names of the graph and of the kind of values, such as "in-star-100000/integers".
@@ -46,14 +46,17 @@ class Case:
         Parameters by the dialect's names; empty for an operation.
     format : str
         Floating type of inputs, state and outputs: "float64", "float32", "float16", "bfloat16" or "bfloat16-rows".
-    dtype : np.dtype
-        NumPy dtype of the arrays. Values of bfloat16 are stored in float32 arrays, already rounded.
     accumulate : str
         Floating type in which sums are promised to be computed.
     index_dtype : str
         Dtype of `src`, `dst`, `indptr`, `indices` and `eid` as the function under test gets them.
     convert : (array) -> object, optional
         Applied to each array that the function under test reads, on a copy. `call.GuardedCase` sets it.
+
+    Attributes
+    ----------
+    dtype : np.dtype
+        NumPy dtype of the arrays. Values of bfloat16 are stored in float32 arrays, already rounded.
 
     Examples
     --------

@@ -86,16 +86,15 @@ def check(run: Run, reference: str | Reference, *, vjp: Vjp | None = None, level
         Verdicts whose findings are reported, but do not count: "NONDETERMINISTIC", "THREADS", "LIMIT".
     shrink : bool
         True if the case of the first finding is made small, for at most 20 s.
-    shown : (str) -> None
-        Called with the name of each graph of more than LARGE rows or edges before the graph is checked. If the process
-        is
-        killed for its memory, the name remains. The default prints to standard error.
     graphs : str, sequence of str, or dict of str to EdgeList
         Patterns (fnmatch) of the names of graphs of the corpus; or other graphs by name.
     widths : sequence of int, optional
         Further widths of the inputs. Each graph is checked with its own width, and again with the next of these.
     repeats : int
         Number of times that level "repeat" repeats an input.
+    shown : (str) -> None
+        Called with the name of each graph of more than LARGE rows or edges before the graph is checked. If the process
+        is killed for its memory, the name remains. The default prints to standard error.
     **attributes
         Attributes of the operation.
 

@@ -21,7 +21,7 @@ __all__ = ["Finding", "OracleError", "Report", "Verdict"]
 class Report:
     """Findings and coverage of one check.
 
-    Attributes
+    Parameters
     ----------
     what : str
         The reference, the dtype, the level and the seed, as text.
@@ -83,10 +83,10 @@ class Report:
 
     @property
     def causes(self) -> list[tuple[str, int, str]]:
-        """Causes of the findings as (cause, number of findings, name of a case), the best confirmed and most frequent
-        first.
+        """Causes of the findings as (cause, number of findings, name of a case).
 
-        Causes that differ only in numbers count as one. Findings of refused cases are left out.
+        The best confirmed and most frequent causes come first. Causes that differ only in numbers count as one. Findings
+        of refused cases are left out.
         """
         alike: dict[tuple, list[Finding]] = defaultdict(list)
         for finding in self.findings:
@@ -111,8 +111,7 @@ class Report:
         return self
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Write the case of `first_bad` as a .sarcase directory, with expected and returned arrays, and return the
-        path.
+        """Write the case of `first_bad` with expected and returned arrays as a .sarcase directory, and return the path.
 
         Parameters
         ----------

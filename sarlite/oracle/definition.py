@@ -23,7 +23,7 @@ Drawer = Callable[[np.random.Generator, tuple[int, ...], Attributes], Array]  # 
 class Definition:
     """A formula with its inputs and attributes.
 
-    Attributes
+    Parameters
     ----------
     name : str
         The name that `check` and `Reference` know the definition by.

@@ -39,7 +39,7 @@ class Verdict(Enum):
 class Finding:
     """One wrong result, with its place and its probable cause.
 
-    Attributes
+    Parameters
     ----------
     verdict : Verdict
     level : str

@@ -35,6 +35,11 @@ def write_parts(parts: Sequence[RankPart], folder: str | Path) -> Path:
     folder : path
         A new directory.
 
+    Returns
+    -------
+    Path
+        The folder, which has case.json, owner.npy and a folder rank-N for each rank.
+
     Raises
     ------
     DataError
@@ -79,6 +84,11 @@ def read_results(folder: str | Path, parts: Sequence[RankPart]) -> list[dict[str
         Has rank-N/NAME.npy for the `results` of part N. A result that a rank did not write is left out.
     parts : sequence of RankPart
         The program's input.
+
+    Returns
+    -------
+    list of dict of str to array
+        Results of each rank by name, in the order of `parts`.
 
     Raises
     ------

@@ -20,7 +20,7 @@ __all__ = ["PARTS", "Division", "RankPart", "owners"]
 class RankPart:
     """The input of one rank: its nodes, the edges into its nodes, and the inputs' rows of both.
 
-    Attributes
+    Parameters
     ----------
     rank, size, n_nodes : int
         This rank, the number of ranks, and the number of nodes of the whole graph.

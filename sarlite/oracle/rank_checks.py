@@ -103,10 +103,12 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
         Numbers of ranks.
     parts : sequence of str
         Ways to divide the nodes: "contiguous", "random", "skewed", "one empty".
-    dtype, accumulate, seed, time_limit, expected_failures, allow, graphs
-        As of `check`; the time limit is that of one run.
+    dtype, accumulate, seed, time_limit
+        See `check`. The time limit is the limit of one run.
     gradients : bool
         True if results have gradients; otherwise gradients count as not covered.
+    expected_failures, allow, graphs
+        See `check`.
     **attributes
         Attributes of the operation.
 
@@ -155,9 +157,7 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
 
 
 def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeList]]:
-    """Return homogeneous graphs for distributed checks as (name, graph): two random graphs of about 200 edges, and six
-    others.
-    """
+    """Return homogeneous graphs for distributed checks as (name, graph): two random ones of about 200 edges, and six more."""
     entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"]
                and 0 < e.published["n_edges"] <= MOST_EDGES]
     entries = matching(entries, pattern)

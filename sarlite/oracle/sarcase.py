@@ -51,6 +51,11 @@ def save(item: SavedCase | Finding | Case, path: str | os.PathLike[str], overwri
     overwrite : bool
         True if a directory that holds a case, and nothing else, is replaced.
 
+    Returns
+    -------
+    Path
+        The directory.
+
     Raises
     ------
     DataError
@@ -130,7 +135,13 @@ def load(path: str | os.PathLike[str]) -> SavedCase:
 
     Examples
     --------
-    See `save`.
+    >>> import tempfile
+    >>> from sarlite import oracle
+    >>> case = oracle.Reference("gather").case(oracle.EdgeList([0, 1], [1, 0], 2, 2), name="two edges", width=3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     saved = oracle.load(oracle.save(case, folder + "/two.sarcase"))
+    >>> saved.case.name, saved.case.x.shape
+    ('two edges', (2, 3))
     """
     folder = Path(path)
     source = folder / "case.json"

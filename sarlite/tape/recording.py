@@ -50,6 +50,11 @@ def set_grad(enabled: bool) -> AbstractContextManager[None]:
 def no_grad() -> AbstractContextManager[None]:
     """Return a context without recording: results of operations have `requires_grad` False, and keep no residuals.
 
+    Returns
+    -------
+    context manager
+        Context for one use, which affects the calling thread only.
+
     Examples
     --------
     >>> import numpy as np
