@@ -71,11 +71,11 @@ def worker(args):
 def measure(args, name, heads, limit, others):
     """Return the rows of one graph and number of heads."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
-    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--heads", heads, "--dim", args.dim]
+    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--heads", heads, "--dim", args.dim]
     peer = ["attention", file, "--heads", heads, "--dim", args.dim]
     row, row_bytes = {"case": "attention", "graph": name, "heads": heads, "dim": args.dim}, 4 * heads * args.dim
     least = limit.least_ms(4 * n_nodes * row_bytes + 8 * n_edges, 6 * n_edges * heads * args.dim)
-    rows = peers.compare(args, row, own, peer, others, limits.Allowed(least, limit.gather_ms(2 * n_edges, row_bytes)))
+    rows = peers.compare(args, row, command, peer, others, limits.Allowed(least, limit.gather_ms(2 * n_edges, row_bytes)))
     everybodys = 3 * n_nodes * row_bytes / 2**20
     return [{**row, "net_peak_mib": row["peak_mib"] - everybodys,
              "peer_net_peak_mib": row["peer_peak_mib"] - everybodys if row["peer_peak_mib"] else None} for row in rows]

@@ -55,15 +55,15 @@ def turns(comm, ways, repeats):
 
     Collective.
     """
-    found = {way: [] for way in ways}
+    times = {way: [] for way in ways}
     for k in range(repeats + 1):
         for way, call in ways.items():
             comm.barrier()
             begin = time.perf_counter()
             call()
             comm.barrier()
-            found[way] += [1e3 * (time.perf_counter() - begin)] if k else []
-    return found
+            times[way] += [1e3 * (time.perf_counter() - begin)] if k else []
+    return times
 
 
 def ways_of(modes, prefetch, n_ranks):
@@ -83,12 +83,12 @@ def train(comm, args):
     trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES,
                                    CLASSES, args.hidden)
                 for name, (mode, ahead) in ways_of(args.modes, args.prefetch, comm.size).items()}
-    found = turns(comm, {name: trainer.step for name, trainer in trainers.items()}, args.repeats)
+    times = turns(comm, {name: trainer.step for name, trainer in trainers.items()}, args.repeats)
     widths = [FEATURES, *[args.hidden] * (args.layers - 1), CLASSES]
     others = whole.n_nodes - next(iter(trainers.values())).graph.n_dst
     pass_bytes = 4 * others * sum(min(pair) for pair in list(zip(widths, widths[1:]))[1:])
     counted = {name: step_bytes(trainer) for name, trainer in trainers.items()}
-    return found, {name: {"received": received, "predicted": [pass_bytes, pass_bytes, 0]}
+    return times, {name: {"received": received, "predicted": [pass_bytes, pass_bytes, 0]}
                    for name, received in counted.items()}
 
 
@@ -143,13 +143,13 @@ def measure_epochs(args, layers):
 
 def row(args, layers, place, name, rounds):
     """Return the row of one way in one place."""
-    found = [made[place] for made in rounds]
-    times = [ms for each in found for ms in each["times"][name]]
-    ones = [statistics.median(made["one"]["times"][BASE]) for made in rounds]
-    to_one = [statistics.median(each["times"][name]) / one for each, one in zip(found, ones)]
-    pairs = [a / b for each in found
+    results = [result[place] for result in rounds]
+    times = [ms for each in results for ms in each["times"][name]]
+    ones = [statistics.median(result["one"]["times"][BASE]) for result in rounds]
+    to_one = [statistics.median(each["times"][name]) / one for each, one in zip(results, ones)]
+    pairs = [a / b for each in results
              for a, b in zip(each["times"][name], each["times"][BASE])] if place == "two" else None
-    ranks = found[0]["ranks"][name]
+    ranks = results[0]["ranks"][name]
     mode, ahead = name.split()
     return {"case": f"gcn {layers} x {args.hidden}" + (" before" if place == "before" else ""), "graph": args.graph,
             "ranks": len(ranks),
@@ -182,15 +182,15 @@ def stage_imbalance(indptr, indices, parts, n_parts):
 
 def measure_spmm(args):
     """Return the rows of one aggregation on two ranks, by parts."""
-    found = {}
+    times_by_order = {}
     for number in range(args.rounds):
         harness.note(f"round {number + 1} of {args.rounds}: sum over neighbours on 2 ranks")
         for name, times in job(args, "spmm", 2, 1)["times"].items():
-            found.setdefault(name, []).extend(times)
+            times_by_order.setdefault(name, []).extend(times)
     rows = []
-    for name, times in found.items():
+    for name, times in times_by_order.items():
         method, ahead = name.split()
-        pairs = [a / b for a, b in zip(times, found[f"random {ahead}"])]
+        pairs = [a / b for a, b in zip(times, times_by_order[f"random {ahead}"])]
         rows.append({"case": "spmm", "graph": args.graph, "ranks": 2, "threads": 1, "partition": method,
                      "prefetch": int(ahead),
                      **harness.summary(times), "peak_mib": None, "limit_fraction": None, "to_random": pairs})
@@ -210,7 +210,7 @@ def main(argv=None):
     harness.note("a full run takes about 15 minutes on two free cores: 6 of GCN 2 x 512, 6 of GCN 3 x 512, 1 of METIS, "
                  "2 of sums")
     begin = time.monotonic()
-    epochs = [found for layers in args.layers_list for found in measure_epochs(args, layers)]
+    epochs = [epoch_row for layers in args.layers_list for epoch_row in measure_epochs(args, layers)]
     if epochs:
         harness.report(f"An epoch of GCN on {args.graph}, {args.partition} parts", epochs, EPOCHS)
     stages, sums = imbalances(args), measure_spmm(args)

@@ -48,7 +48,7 @@ def busy_cores(busy):
 
 def measure(args):
     """Return {(case, place, way, busy): (milliseconds of epochs, loads)}."""
-    found = {}
+    samples = {}
     for number in range(args.rounds):
         for busy in (False, True):
             with busy_cores(busy):
@@ -56,10 +56,10 @@ def measure(args):
                     for place in args.places:
                         for way in args.ways:
                             harness.note(f"round {number + 1}: {case}, {place}, {way}, {'busy' if busy else 'quiet'}")
-                            times, loads = found.setdefault((case, place, way, busy), ([], []))
+                            times, loads = samples.setdefault((case, place, way, busy), ([], []))
                             times += epochs(case, place, way)
                             loads.append(os.getloadavg()[0])
-    return found
+    return samples
 
 
 def epochs(case, place, way):
@@ -69,13 +69,13 @@ def epochs(case, place, way):
     return [1e3 * seconds for seconds in line["seconds"][WARM_UP:]]
 
 
-def rows_of(found):
+def rows_of(samples):
     """Return a row for each case, place, way and kind of machine."""
     rows = []
-    for (case, place, way, busy), (times, loads) in found.items():
+    for (case, place, way, busy), (times, loads) in samples.items():
         n_ranks, threads = map(int, place.split("x"))
-        quiet = found[case, place, way, False][0]
-        spinning = found.get((case, place, "spinning", busy), (None,))[0]
+        quiet = samples[case, place, way, False][0]
+        spinning = samples.get((case, place, "spinning", busy), (None,))[0]
         rows.append({"case": case, "ranks": n_ranks, "threads": threads, "way": way, "busy": busy,
                      **harness.summary(times), "mean_ms": statistics.mean(times), "load": max(loads),
                      "to_quiet": statistics.mean(times) / statistics.mean(quiet) if busy else None,

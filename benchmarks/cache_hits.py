@@ -38,7 +38,7 @@ class Nodes(NamedTuple):
     """Ids of the nodes of a layer of one rank's batch: whose rows the rank has itself, and remote ones that it looks
     up."""
 
-    own: list[int]
+    local: list[int]
     halo: list[int]
 
 
@@ -129,7 +129,7 @@ class Simulation:
         messages = []
         for rank in self.ranks:
             read = defaultdict(list)
-            for node in batch[rank].own:
+            for node in batch[rank].local:
                 for peer in self.peers.get(node, ()):
                     read[peer].append(node)
             for peer, rows in read.items():
@@ -146,20 +146,20 @@ class Simulation:
         Features never get old, and count as made in step 0.
         """
         for rank in self.ranks:
-            self.newest[layer].update((node, step) for node in batch[rank].own)
+            self.newest[layer].update((node, step) for node in batch[rank].local)
         messages = []
         for peer, layers in zip(self.ranks, later):
             for node in layers[layer].halo:
-                made = 0 if layer == 0 else self.newest[layer].get(node)
-                young = made is not None and (layer == 0 or step - made <= self.settings.life)
-                if young and self.sent[peer, layer].get(node) != made:
-                    self.sent[peer, layer][node] = made
-                    messages.append((peer, node, made))
+                row_step = 0 if layer == 0 else self.newest[layer].get(node)
+                young = row_step is not None and (layer == 0 or step - row_step <= self.settings.life)
+                if young and self.sent[peer, layer].get(node) != row_step:
+                    self.sent[peer, layer][node] = row_step
+                    messages.append((peer, node, row_step))
         return messages
 
     def arrive(self, layer, messages):
-        for peer, node, made in messages:
-            self.caches[peer, layer][node] = made
+        for peer, node, row_step in messages:
+            self.caches[peer, layer][node] = row_step
 
     def look_up(self, layer, step, batch):
         oldest = step - self.settings.delay - self.settings.life
@@ -170,15 +170,15 @@ class Simulation:
                                     for node in batch[rank].halo)
 
 
-def simulate(whole, parts, settings, found, warm_up):
+def simulate(whole, parts, settings, recorded, warm_up):
     """Return the counts behind the first epochs, from the batches that `run` found on each rank."""
     edges = whole.in_edges()
-    simulation, step = Simulation(edges.indptr, edges.indices, parts, len(found), settings), 0
-    for epoch in range(len(found[0][1])):
+    simulation, step = Simulation(edges.indptr, edges.indices, parts, len(recorded), settings), 0
+    for epoch in range(len(recorded[0][1])):
         if epoch == warm_up:
             for counts in (simulation.lookups, simulation.hits, simulation.pushed):
                 counts.clear()
-        batches, following = ([sum(epochs[start:stop], []) for epochs, _ in found]
+        batches, following = ([sum(epochs[start:stop], []) for epochs, _ in recorded]
                               for start, stop in ((epoch, epoch + 1), (epoch + 1, epoch + 1 + settings.delay)))
         simulation.epoch(step, batches, following)
         step += len(batches[0])
@@ -188,20 +188,20 @@ def simulate(whole, parts, settings, found, warm_up):
 # ---- both
 
 
-def counted(found, name, layer, warm_up):
+def counted(recorded, name, layer, warm_up):
     """The sum over ranks behind the first epochs."""
-    return sum(counts[-1][name][layer] - (counts[warm_up - 1][name][layer] if warm_up else 0) for _, counts in found)
+    return sum(counts[-1][name][layer] - (counts[warm_up - 1][name][layer] if warm_up else 0) for _, counts in recorded)
 
 
 def measure(args, whole, parts, seeds, n_ranks, settings):
     """Return the rows of one number of ranks and one choice of settings, one a layer."""
     harness.note(f"{n_ranks} ranks, {settings}")
-    found = threads.run(n_ranks, run, whole, parts, seeds, settings, args)
-    simulated = simulate(whole, parts, settings, found, args.warm_up)
-    steps = sum(len(steps) for steps in found[0][0][args.warm_up : args.epochs]) * n_ranks
+    recorded = threads.run(n_ranks, run, whole, parts, seeds, settings, args)
+    simulated = simulate(whole, parts, settings, recorded, args.warm_up)
+    steps = sum(len(steps) for steps in recorded[0][0][args.warm_up : args.epochs]) * n_ranks
     rows = []
     for layer in simulated["lookups"]:
-        lookups, hits, pushed = (counted(found, name, layer, args.warm_up)
+        lookups, hits, pushed = (counted(recorded, name, layer, args.warm_up)
                                  for name in ("lookups", "hits", "rows_pushed"))
         rows.append({"graph": args.graph, "ranks": n_ranks, **settings._asdict(), "layer": layer,
                      "lookups": lookups / steps,
@@ -223,17 +223,17 @@ def metis_parts(folder, name, whole, n_ranks, train):
 
 def by_settings(rows):
     """Return the rows of the table: the layers of one choice side by side."""
-    found = defaultdict(list)
+    groups = defaultdict(list)
     for row in rows:
-        found[row["graph"], row["ranks"], row["push"], row["life"], row["limit"]].append(row)
-    return list(found.values())
+        groups[row["graph"], row["ranks"], row["push"], row["life"], row["limit"]].append(row)
+    return list(groups.values())
 
 
 def percent(key):
     return lambda layers: " / ".join(f"{100 * row[key]:.1f}" for row in layers)
 
 
-def apart(row):
+def widest_gap(row):
     return abs(row["hit_rate"] - row["simulated_hit_rate"])
 
 
@@ -245,7 +245,7 @@ COLUMNS = {
     "nc": lambda layers: "unlimited" if layers[0]["limit"] == UNLIMITED else layers[0]["limit"],
     "hits, % by layer": percent("hit_rate"),
     "simulated": percent("simulated_hit_rate"),
-    "apart, points": lambda layers: f"{100 * max(map(apart, layers)):.2f}",
+    "apart, points": lambda layers: f"{100 * max(map(widest_gap, layers)):.2f}",
     "rows pushed a step and rank": lambda layers: " + ".join(f"{row['rows_pushed']:.0f}" for row in layers),
     "sum": lambda layers: f"{sum(row['rows_pushed'] for row in layers):.0f}",
     "simulated sum": lambda layers: f"{sum(row['simulated_rows_pushed'] for row in layers):.0f}",

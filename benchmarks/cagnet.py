@@ -47,11 +47,11 @@ class Layer(torch.autograd.Function):
         return None, ag @ w.T if ctx.needs_input_grad[1] else None, dw
 
 
-def summed(tiles, own):
+def summed(tiles, local_rows):
     """Return this rank's rows of A times all ranks' rows."""
-    out = torch.zeros(tiles[0].shape[0], own.shape[1])
+    out = torch.zeros(tiles[0].shape[0], local_rows.shape[1])
     for root, tile in enumerate(tiles):
-        rows = own.clone() if root == dist.get_rank() else torch.empty(tile.shape[1], own.shape[1])
+        rows = local_rows.clone() if root == dist.get_rank() else torch.empty(tile.shape[1], local_rows.shape[1])
         dist.broadcast(rows, root)
         out += tile @ rows
     return out
@@ -69,11 +69,11 @@ def tiles_of(file, rank, size):
     weights = np.empty(n)
     weights[label] = degree**-0.5
     offsets = np.arange(size + 1) * n // size
-    own = (offsets[rank] <= dst) & (dst < offsets[rank + 1])
-    dst, src, tiles = dst[own], src[own], []
+    is_owned = (offsets[rank] <= dst) & (dst < offsets[rank + 1])
+    dst, src, tiles = dst[is_owned], src[is_owned], []
     for low, high in zip(offsets, offsets[1:]):
-        there = (low <= src) & (src < high)
-        rows, columns = dst[there], src[there]
+        in_range = (low <= src) & (src < high)
+        rows, columns = dst[in_range], src[in_range]
         at = torch.from_numpy(np.stack([rows - offsets[rank], columns - low]))
         values = torch.from_numpy(weights[rows] * weights[columns])
         shape = int(offsets[rank + 1] - offsets[rank]), int(high - low)
@@ -88,11 +88,11 @@ def work(rank, args, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=args.ranks)
     tiles, offsets = tiles_of(args.file, rank, args.ranks)
     torch.manual_seed(0)  # all ranks draw all rows
-    n, own = int(offsets[-1]), slice(int(offsets[rank]), int(offsets[rank + 1]))
-    x, y = torch.randn(n, args.widths[0])[own].clone(), torch.randint(args.widths[-1], (n,))[own]
+    n, local = int(offsets[-1]), slice(int(offsets[rank]), int(offsets[rank + 1]))
+    x, y = torch.randn(n, args.widths[0])[local].clone(), torch.randint(args.widths[-1], (n,))[local]
     train = torch.rand(n) < TRAIN_SHARE
     weights = [nn.Parameter(nn.init.xavier_uniform_(torch.empty(a, b))) for a, b in zip(args.widths, args.widths[1:])]
-    n_train, train = int(train.sum()), train[own]
+    n_train, train = int(train.sum()), train[local]
     optimizer, times, losses = torch.optim.Adam(weights, lr=0.01), [], []
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

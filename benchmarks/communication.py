@@ -66,10 +66,10 @@ def measure(comm, graph, data, name, mode, partition):
     for _ in range(STEPS):
         ops.cross_entropy(model(graph, x), data.labels[ids], np.flatnonzero(data.train[ids]),
                           data.train.sum()).backward()
-    own = {"sent": dict(graph.profile.sent_bytes), "received": dict(graph.profile.received_bytes)}
-    ranks = comm.allgather((own, graph.plan.n_halo))
+    counted = {"sent": dict(graph.profile.sent_bytes), "received": dict(graph.profile.received_bytes)}
+    ranks = comm.allgather((counted, graph.plan.n_halo))
     n_halo = sum(rows for _, rows in ranks)
-    sums = {way: {phase: sum(counts[way].get(phase, 0) for counts, _ in ranks) for phase in PHASES} for way in own}
+    sums = {way: {phase: sum(counts[way].get(phase, 0) for counts, _ in ranks) for phase in PHASES} for way in counted}
     return {"model": name, "case": CASES[name], "mode": mode, "ranks": comm.size, "halo_rows": n_halo,
             "row_bytes": ROW_BYTES[name],
             "predicted": predicted(name, mode, n_halo), **sums}

@@ -185,11 +185,11 @@ CASES = {
 
 def measure(args, name, size, folder):
     """Return the row of a case: what each process found, in the rounds' order."""
-    found = {"before": [], "after": []}
+    runs = {"before": [], "after": []}
     for number in range(args.rounds):
         for side in ("before", "after") if number % 2 == 0 else ("after", "before"):
-            found[side].append(run(args, side, name, size, folder))
-    seconds, memory = ({side: [one[key] for one in every] for side, every in found.items()}
+            runs[side].append(run(args, side, name, size, folder))
+    seconds, memory = ({side: [one[key] for one in every] for side, every in runs.items()}
                        for key in ("seconds", "peak_mib"))
     ratios = [after / before for before, after in zip(seconds["before"], seconds["after"])]
     middle = {side: statistics.median(values) for side, values in memory.items()}
@@ -210,8 +210,8 @@ def run(args, side, name, size, folder):
 def environment(folder):
     """Return the variables of both sides: modules come from the interpreter's own tree, and their bytecode is kept in
     `folder`."""
-    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
-    return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "OPENBLAS_NUM_THREADS": "1"}
+    inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
+    return {**inherited, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "OPENBLAS_NUM_THREADS": "1"}
 
 
 def write_data(args, folder):

@@ -40,10 +40,10 @@ def path(args, scale):
     if not file.exists():
         harness.note(f"drawing a BTER graph of {args.nodes:,} nodes and mean degree {args.degree * scale:g}")
         counts = bter.log_normal(args.nodes, args.degree * scale)
-        made = bter.bter(counts, bter.decaying(len(counts) - 1, CMAX, XI), features=1, seed=scale)
+        graph = bter.bter(counts, bter.decaying(len(counts) - 1, CMAX, XI), features=1, seed=scale)
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}.npz")
-        np.savez(unfinished, indptr=made.indptr, indices=made.indices)
+        np.savez(unfinished, indptr=graph.indptr, indices=graph.indices)
         unfinished.replace(file)  # so that a file is whole or missing
     return file
 
@@ -55,12 +55,12 @@ def work(comm, args):
              for mode in (args.modes if comm.size > 1 else ["sar"])}
     trainers = {mode: broadcast_speed.make_trainer(graph, 2, args.features, CLASSES, args.hidden, TRAIN_SHARE)
                 for mode, graph in parts.items()}
-    found = broadcast_speed.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
+    times = broadcast_speed.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
     with kernels.Buffers(), no_grad():
         x = {mode: Tensor(trainer.x.data) for mode, trainer in trainers.items()}  # not constant, so nothing is kept
         sums = {f"sum {mode}": lambda mode=mode: parts[mode].aggregate(fn.copy_src(x[mode]), "sum") for mode in parts}
-        found.update(broadcast_speed.turns(comm, sums, args.repeats))
-    return found
+        times.update(broadcast_speed.turns(comm, sums, args.repeats))
+    return times
 
 
 def measure(args, scale):
@@ -79,12 +79,12 @@ def measure(args, scale):
 
 
 def row(args, case, scale, degree, rounds, n_ranks, mode):
-    one, own = ([found[n][name] for found in rounds] for n, name in ((1, f"{case} sar"), (n_ranks, f"{case} {mode}")))
-    speedups = [statistics.median(a) / statistics.median(b) for a, b in zip(one, own)] if n_ranks > 1 else None
+    one, several = ([times[n][name] for times in rounds] for n, name in ((1, f"{case} sar"), (n_ranks, f"{case} {mode}")))
+    speedups = [statistics.median(a) / statistics.median(b) for a, b in zip(one, several)] if n_ranks > 1 else None
     return {"case": case, "graph": f"bter-{args.nodes}-{args.degree:g}x{scale}", "scale": scale, "degree": degree,
             "ranks": n_ranks,
             "threads": 1, "mode": mode if n_ranks > 1 else None,
-            **harness.summary([ms for times in own for ms in times]), "peak_mib": None,
+            **harness.summary([ms for times in several for ms in times]), "peak_mib": None,
             "limit_fraction": None, "speedup": speedups}  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def main(argv=None):
         return harness.as_rank(work, args)
     harness.note(NOTE)
     begin = time.monotonic()
-    rows = [made for scale in args.scales for made in measure(args, scale)]
+    rows = [case_row for scale in args.scales for case_row in measure(args, scale)]
     title = f"GCN 2 x {args.hidden} on BTER graphs of {args.nodes:,} nodes: one rank and two ranks of one thread"
     harness.report(title, rows, COLUMNS, args.json)
     print(f"\n{(time.monotonic() - begin) / 60:.1f} minutes")

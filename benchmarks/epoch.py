@@ -115,8 +115,8 @@ def worker(args):
 def measure(args, name, place, limit, others):
     """Return the rows of one model on one graph."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, place), seeded_graphs.size(args.graphs, place)
-    own = own_command(args, name, place)
-    return peers.compare(args, {"case": name, "graph": place}, own, [name, file], others,
+    command = own_command(args, name, place)
+    return peers.compare(args, {"case": name, "graph": place}, command, [name, file], others,
                          allowed(CASES[name], n_nodes, n_edges, limit))
 
 

@@ -124,18 +124,18 @@ def one_rank(model, dtype):
 
 def errors(case, ranks):
     """Return the relative error of each array, given every rank's `step`."""
-    expected, found = one_rank(case.model, case.dtype), dict(ranks[0][1])
-    found["logits"] = np.empty_like(expected["logits"])
+    expected, actual = one_rank(case.model, case.dtype), dict(ranks[0][1])
+    actual["logits"] = np.empty_like(expected["logits"])
     for ids, arrays in ranks:
-        found["logits"][ids] = arrays["logits"]
-    return {name: float(np.linalg.norm(found[name] - want) / np.linalg.norm(want)) for name, want in expected.items()}
+        actual["logits"][ids] = arrays["logits"]
+    return {name: float(np.linalg.norm(actual[name] - want) / np.linalg.norm(want)) for name, want in expected.items()}
 
 
 def row(case, ranks):
     """Return the row of one point: its options, and its worst array."""
-    found = errors(case, ranks)
-    array = max(found, key=lambda name: np.inf if np.isnan(found[name]) else found[name])
-    return {**case._asdict(), "array": array, "error": found[array], "logits_error": found["logits"]}
+    by_array = errors(case, ranks)
+    array = max(by_array, key=lambda name: np.inf if np.isnan(by_array[name]) else by_array[name])
+    return {**case._asdict(), "array": array, "error": by_array[array], "logits_error": by_array["logits"]}
 
 
 def grid(args):
@@ -181,12 +181,12 @@ def main():
 
 def worst(rows):
     """Return the row with the largest error of each (model, dtype)."""
-    kept = {}
-    for found in rows:
-        key = found["model"], found["dtype"]
-        if key not in kept or not found["error"] <= kept[key]["error"]:
-            kept[key] = found
-    return list(kept.values())
+    largest = {}
+    for candidate in rows:
+        key = candidate["model"], candidate["dtype"]
+        if key not in largest or not candidate["error"] <= largest[key]["error"]:
+            largest[key] = candidate
+    return list(largest.values())
 
 
 COLUMNS = {

@@ -25,22 +25,22 @@ MODELS = {
 
 def measure(name, n_ranks, data, modes):
     """Return the rows of a model on N ranks, predicted and measured, one a mode."""
-    given = {"data": data, "model": name, "prefetch": 0, "threads": 1, "json": True, **MODELS[name]}
-    words = harness.flags({**given, "ranks": n_ranks})
+    settings = {"data": data, "model": name, "prefetch": 0, "threads": 1, "json": True, **MODELS[name]}
+    words = harness.flags({**settings, "ranks": n_ranks})
     predicted = {row["mode"]: row for row in harness.last_json(harness.python("-m", "sarlite.estimate", *words))}
     rows = []
     for mode in modes if n_ranks > 1 else modes[:1]:
-        words = harness.flags({**given, "mode": mode, "partition": "contiguous", "verify": False, "progress": "none",
+        words = harness.flags({**settings, "mode": mode, "partition": "contiguous", "verify": False, "progress": "none",
                                "dry_run": True})
-        found = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *words))
-        peak, own = max(found["peak_bytes"]), predicted[mode if n_ranks > 1 else "sar"]
-        sent = sum(n for phase, n in found["sent_bytes"]["step"].items() if "fetch" in phase or "push" in phase)
+        report = harness.last_json(harness.mpiexec(n_ranks, "-m", "sarlite.train", *words))
+        peak, estimate = max(report["peak_bytes"]), predicted[mode if n_ranks > 1 else "sar"]
+        sent = sum(n for phase, n in report["sent_bytes"]["step"].items() if "fetch" in phase or "push" in phase)
         rows.append({"case": name, "ranks": n_ranks, "mode": mode, "peak_bytes": peak,
-                     "predicted_peak_bytes": own["peak_bytes"], "error": own["peak_bytes"] / peak - 1,
-                     "step_bytes": sent / n_ranks, "predicted_step_bytes": own["step_received_bytes"],
-                     "step_seconds": found["seconds"]["step"], "predicted_step_seconds": own["step_seconds"]})
+                     "predicted_peak_bytes": estimate["peak_bytes"], "error": estimate["peak_bytes"] / peak - 1,
+                     "step_bytes": sent / n_ranks, "predicted_step_bytes": estimate["step_received_bytes"],
+                     "step_seconds": report["seconds"]["step"], "predicted_step_seconds": estimate["step_seconds"]})
         harness.note(f"{name}, {n_ranks} ranks, {mode}: {harness.mib(peak)} MiB, predicted "
-                     f"{harness.mib(own['peak_bytes'])}")
+                     f"{harness.mib(estimate['peak_bytes'])}")
     return rows
 
 

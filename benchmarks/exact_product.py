@@ -87,8 +87,8 @@ def train(comm, name, arrays, dtype, epochs, n_threads=1, mode="sar", division="
         graph = Graph.from_edges(src, dst, n, self_loops=name != "sage")
         graph = graph.shard(comm, parts, mode=mode) if comm.size > 1 else graph
     rows = np.ascontiguousarray(x[graph.node_ids].astype(dtype))
-    given = (graph,) if relations else ()
-    model = MODELS[name](x.shape[1], int(labels.max()) + 1, *given, rng=rng, dtype=dtype)
+    relation_arguments = (graph,) if relations else ()
+    model = MODELS[name](x.shape[1], int(labels.max()) + 1, *relation_arguments, rng=rng, dtype=dtype)
     targets, chosen = labels[graph.node_ids], train[graph.node_ids]
     batches = None
     if name.startswith("minibatch"):
@@ -106,7 +106,7 @@ def points(rng, count):
     return [product[k] for k in rng.permutation(len(product))[:count]]
 
 
-def given(spec):
+def arrays_of(spec):
     """The arrays of a graph by its name."""
     return mixed() if spec == MIXED else loaded(spec)
 
@@ -114,7 +114,7 @@ def given(spec):
 def worker(comm, args):
     """Train one model on one graph as a rank of mpiexec, or as the only one; return the hash."""
     (spec,), (name,) = args.data, args.models
-    return train(comm, name, given(spec), np.dtype(args.worker).type, args.epochs, args.threads)
+    return train(comm, name, arrays_of(spec), np.dtype(args.worker).type, args.epochs, args.threads)
 
 
 def by_processes(spec, name, dtype, epochs):
@@ -139,21 +139,21 @@ def main():
     if args.worker:
         return harness.as_rank(worker, args, args.threads)
     rng, rows = np.random.default_rng(args.seed), []
-    graphs = {spec: given(spec) for spec in (MIXED, *args.data)}
+    graphs = {spec: arrays_of(spec) for spec in (MIXED, *args.data)}
     for (graph, arrays), name, dtype in itertools.product(graphs.items(), args.models, (np.float32, np.float64)):
         kernels.set_instruction_set(kernels.instruction_sets()[-1])
         expected = train(Solo(), name, arrays, dtype, args.epochs)
         row = {"graph": graph, "model": name, "dtype": np.dtype(dtype).name, "points": args.points, "different": 0, "hash": expected}
         for n_ranks, n_threads, mode, division, isa in points(rng, args.points):
             kernels.set_instruction_set(isa)
-            found = set(threads.run(n_ranks, train, name, arrays, dtype, args.epochs, n_threads, mode, division))
-            if found != {expected}:
+            hashes = set(threads.run(n_ranks, train, name, arrays, dtype, args.epochs, n_threads, mode, division))
+            if hashes != {expected}:
                 row["different"] += 1
                 print(f"differs: {graph}, {name}, {np.dtype(dtype)}: {n_ranks} ranks, {n_threads} threads, {mode}, {division}, {isa}",
                       flush=True)
-        for library, found in by_processes(graph, name, dtype, args.epochs) if args.processes else ():
+        for library, hashes in by_processes(graph, name, dtype, args.epochs) if args.processes else ():
             row["points"] += 1
-            if found != expected:
+            if hashes != expected:
                 row["different"] += 1
                 print(f"differs: {graph}, {name}, {np.dtype(dtype)}: {library}", flush=True)
         rows.append(row)

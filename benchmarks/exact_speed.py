@@ -29,17 +29,17 @@ def measure(comm, data, args, name):
     """Return each numerics' CPU seconds a step, bytes sent a step and bytes of arrays, and hash, of one rank."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
-    found, trainers, graphs = {}, {}, {}
+    seconds, trainers, graphs = {}, {}, {}
     for numerics in ("fast", "exact"):
         backward = ("fetch" if numerics == "exact" else "push") if args.backward == "default" else args.backward
-        own = graph.shard(comm, args.parts, mode=args.mode, backward=backward) if comm.size > 1 else graph
-        ids, rng = own.node_ids, nn.Random(0)
+        local_graph = graph.shard(comm, args.parts, mode=args.mode, backward=backward) if comm.size > 1 else graph
+        ids, rng = local_graph.node_ids, nn.Random(0)
         rows = data.features[ids], data.labels[ids], data.train[ids]
         model = MODELS[name](data.features.shape[1], data.n_classes, args.hidden, rng)
-        batches = NeighborLoader(own, *rows, fanouts=args.fanouts, batch_size=args.batch_size) if args.batch_size else None
-        trainers[numerics] = Trainer(own, model, *rows, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.01), numerics=numerics,
+        batches = NeighborLoader(local_graph, *rows, fanouts=args.fanouts, batch_size=args.batch_size) if args.batch_size else None
+        trainers[numerics] = Trainer(local_graph, model, *rows, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.01), numerics=numerics,
                                      batches=batches)
-        found[numerics], graphs[numerics] = [], own
+        seconds[numerics], graphs[numerics] = [], local_graph
     for step in range(args.epochs + 1):
         for numerics, trainer in trainers.items():
             if step == 1:
@@ -48,8 +48,8 @@ def measure(comm, data, args, name):
             begin = time.thread_time()
             trainer.step()
             comm.barrier()
-            found[numerics].append(time.thread_time() - begin)
-    return {numerics: (found[numerics][1:], sum(graphs[numerics].profile.sent_bytes.values()) / args.epochs, trainer.buffers.n_bytes,
+            seconds[numerics].append(time.thread_time() - begin)
+    return {numerics: (seconds[numerics][1:], sum(graphs[numerics].profile.sent_bytes.values()) / args.epochs, trainer.buffers.n_bytes,
                        hashlib.sha256(trainer.flat.data.tobytes()).hexdigest()[:16]) for numerics, trainer in trainers.items()}
 
 
@@ -69,8 +69,8 @@ def main():
     args = parser.parse_args()
     data, rows = load(args.data), []
     for name in args.models:
-        found = threads.run(args.ranks, measure, data, args, name)[0]
-        (fast, fast_bytes, fast_memory, _), (exact, exact_bytes, exact_memory, expected) = found["fast"], found["exact"]
+        measured = threads.run(args.ranks, measure, data, args, name)[0]
+        (fast, fast_bytes, fast_memory, _), (exact, exact_bytes, exact_memory, expected) = measured["fast"], measured["exact"]
         ratios = [b / a for a, b in zip(fast, exact)]
         rows.append({"model": name, "ranks": args.ranks, "fast_ms": float(np.median(fast)) * 1e3, "exact_ms": float(np.median(exact)) * 1e3,
                      "ratio": float(np.median(exact) / np.median(fast)), "least": min(ratios), "most": max(ratios),

@@ -55,17 +55,17 @@ class Figure(NamedTuple):
 
 def parser(text, names, program):
     """Return an argument parser with what both papers' experiments take; `program` names the folder of the rows."""
-    made = harness.parser(text)
-    made.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
+    result = harness.parser(text)
+    result.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
                       help=f"of {','.join(names)} (default: all)")
-    made.add_argument("--rows", type=Path, default=harness.BUILD / "bench" / program, metavar="DIR",
+    result.add_argument("--rows", type=Path, default=harness.BUILD / "bench" / program, metavar="DIR",
                       help=f"where each figure's rows are written (default: build/bench/{program})")
-    made.add_argument("--out", type=Path, metavar="DIR", help="where each figure's picture and README.md are written")
-    made.add_argument("--draw", action="store_true",
+    result.add_argument("--out", type=Path, metavar="DIR", help="where each figure's picture and README.md are written")
+    result.add_argument("--draw", action="store_true",
                       help="measure nothing; write into --out what --rows has of the figures")
-    harness.graphs_option(made)
-    made.add_argument("--part", type=int, default=1, metavar="N", help="an N-th of the nodes and of the edges")
-    return made
+    harness.graphs_option(result)
+    result.add_argument("--part", type=int, default=1, metavar="N", help="an N-th of the nodes and of the edges")
+    return result
 
 
 def run(figures, parser, args, *more):
@@ -97,21 +97,21 @@ def run(figures, parser, args, *more):
 
 def measure(name, figure, parser, args, more):
     """Measure one figure, keep its rows, print its table and return the rows."""
-    about, begin, found = measured(parser, args, name), time.monotonic(), []
+    about, begin, rows = measured(parser, args, name), time.monotonic(), []
     for group in figure.measure(args, *more):
-        found += group
-        _save(args, name, {**about, "minutes": None, "rows": found})  # so far: a later job may fail
-    shown = [row for row in found if figure.shown(row)]
+        rows += group
+        _save(args, name, {**about, "minutes": None, "rows": rows})  # so far: a later job may fail
+    shown = [row for row in rows if figure.shown(row)]
     harness.report(f"Figure {name}. The paper: {figure.paper}", shown, figure.columns)
-    _save(args, name, {**about, "minutes": round((time.monotonic() - begin) / 60, 1), "rows": found})
-    return found
+    _save(args, name, {**about, "minutes": round((time.monotonic() - begin) / 60, 1), "rows": rows})
+    return rows
 
 
 def measured(parser, args, name):
     """Return where, when and of what a figure is measured, and the command that does it again."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
-    found = subprocess.run(git, capture_output=True, text=True)
-    return {"date": datetime.date.today().isoformat(), "commit": found.stdout.strip() or "unknown",
+    revision = subprocess.run(git, capture_output=True, text=True)
+    return {"date": datetime.date.today().isoformat(), "commit": revision.stdout.strip() or "unknown",
             "processor": processor(),
             "load": round(os.getloadavg()[0], 1), "command": command(parser, args, name)}
 
@@ -133,9 +133,9 @@ def command(parser, args, name):
     return shlex.join(words)
 
 
-def _save(args, name, found):
+def _save(args, name, record):
     args.rows.mkdir(parents=True, exist_ok=True)
-    _file(args, name).write_text(json.dumps(found, indent=1) + "\n")
+    _file(args, name).write_text(json.dumps(record, indent=1) + "\n")
 
 
 def _file(args, name):
@@ -149,22 +149,22 @@ def write(figures, args, names):
     before, _, behind = (page.read_text() if page.exists() else f"# {args.out.name}").partition(MARK)
     sections = {text.split(":")[0]: text.rstrip() for text in behind.split("## Figure ")[1:]}
     for name in names:
-        kept = json.loads(_file(args, name).read_text())
-        draw(figures[name], kept["rows"], args.out / f"figure-{name}.svg")
-        sections[name] = section(name, figures[name], kept)
-    there = [f"## Figure {sections[name]}" for name in figures if name in sections]
-    page.write_text("\n\n".join([before.rstrip(), MARK, *there]) + "\n")
+        record = json.loads(_file(args, name).read_text())
+        draw(figures[name], record["rows"], args.out / f"figure-{name}.svg")
+        sections[name] = section(name, figures[name], record)
+    written_sections = [f"## Figure {sections[name]}" for name in figures if name in sections]
+    page.write_text("\n\n".join([before.rstrip(), MARK, *written_sections]) + "\n")
 
 
-def section(name, figure, kept):
+def section(name, figure, record):
     """Return the text of a figure in README.md, behind "## Figure "."""
-    first, *others = table(figure, [row for row in kept["rows"] if figure.shown(row)])
+    first, *others = table(figure, [row for row in record["rows"] if figure.shown(row)])
     lines = ["| " + " | ".join(line) + " |" for line in (first, ["---"] * len(first), *others)]
-    minutes = "not finished" if kept["minutes"] is None else f"{kept['minutes']} minutes"
-    about = f"{kept['date']}, commit {kept['commit']}, {kept['processor']}, load {kept['load']} before it; {minutes}."
+    minutes = "not finished" if record["minutes"] is None else f"{record['minutes']} minutes"
+    about = f"{record['date']}, commit {record['commit']}, {record['processor']}, load {record['load']} before it; {minutes}."
     picture = f"![figure {name}](figure-{name}.svg)"
     return "\n".join([f"{name}: {figure.title}", "", f"The paper: {figure.paper}.", "", picture, "", *lines, "",
-                      f"`{kept['command']}`: {about}"])
+                      f"`{record['command']}`: {about}"])
 
 
 def table(figure, rows):
@@ -174,15 +174,15 @@ def table(figure, rows):
     """
     if any(panel.kind == "lanes" for panel in figure.panels):
         return harness.cells(rows, figure.columns)
-    found = {}
+    cell_values = {}
     for panel in figure.panels:
         for row in rows:
             if None not in (row.get(panel.y), row.get(panel.series)):
-                found.setdefault((row[panel.x], row[panel.series]), []).append(_number(row[panel.y]))
+                cell_values.setdefault((row[panel.x], row[panel.series]), []).append(_number(row[panel.y]))
     heading = f"{figure.panels[0].x}: " + "; ".join(panel.label for panel in figure.panels)
-    columns = {str(series): lambda place, series=series: "; ".join(found.get((place, series), ())) or None
-               for _, series in found}
-    return harness.cells(list(dict.fromkeys(place for place, _ in found)), {heading: str, **columns})
+    columns = {str(series): lambda place, series=series: "; ".join(cell_values.get((place, series), ())) or None
+               for _, series in cell_values}
+    return harness.cells(list(dict.fromkeys(place for place, _ in cell_values)), {heading: str, **columns})
 
 
 def _number(value):
@@ -193,7 +193,7 @@ def draw(figure, rows, picture):
     """Draw a figure's panels side by side."""
     panels = [(panel, [row for row in rows if None not in (row.get(panel.y), row.get(panel.series))])
               for panel in figure.panels]
-    panels = [(panel, found) for panel, found in panels if found]
+    panels = [(panel, points) for panel, points in panels if points]
     try:
         module = needs("matplotlib.figure", "a picture")
     except ConfigError as error:
@@ -202,10 +202,10 @@ def draw(figure, rows, picture):
 
     style, drawn = {"svg.fonttype": "none", "svg.hashsalt": "sarlite", "font.size": 9}, StringIO()
     with matplotlib.rc_context({**style, "font.sans-serif": ["DejaVu Sans", "Arial"]}):
-        made = module.Figure(figsize=(max(4.5 * len(panels), 7), 4.5), layout="constrained")
-        for axes, (panel, found) in zip(made.subplots(1, len(panels), squeeze=False)[0], panels):
-            KINDS[panel.kind](axes, panel, found)
-        made.savefig(drawn, format="svg", metadata={"Date": None})
+        chart = module.Figure(figsize=(max(4.5 * len(panels), 7), 4.5), layout="constrained")
+        for axes, (panel, points) in zip(chart.subplots(1, len(panels), squeeze=False)[0], panels):
+            KINDS[panel.kind](axes, panel, points)
+        chart.savefig(drawn, format="svg", metadata={"Date": None})
     picture.write_text(compact(drawn.getvalue()))
 
 

@@ -21,23 +21,23 @@ GRAPHS = BUILD / "graphs"
 
 def parser(text):
     """Return an argument parser with `--json`; `text` is the benchmark's docstring."""
-    made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the rows of the table as a JSON list")
-    return made
+    result = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--json", type=Path, metavar="FILE", help="write the rows of the table as a JSON list")
+    return result
 
 
 def suite_parser(text):
     """Return the parser of the benchmarks that measure sarlite beside peers and beside the machine's limits."""
-    made = parser(text)
-    graphs_option(made)
-    made.add_argument("--threads", type=int, default=2)
-    made.add_argument("--repeats", type=int, default=5, help="measured runs of a process, after one that warms up")
-    made.add_argument("--rounds", type=int, default=3, help="processes of each library, in alternation")
-    made.add_argument("--peers", type=words, metavar="LIST",
+    result = parser(text)
+    graphs_option(result)
+    result.add_argument("--threads", type=int, default=2)
+    result.add_argument("--repeats", type=int, default=5, help="measured runs of a process, after one that warms up")
+    result.add_argument("--rounds", type=int, default=3, help="processes of each library, in alternation")
+    result.add_argument("--peers", type=words, metavar="LIST",
                       help="of dgl, pyg, torch, scipy, or none (default: those in SARLITE_PEERS)")
-    made.add_argument("--gib", type=float, default=1.0, help="memory that the machine's limits are measured on")
-    made.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    return made
+    result.add_argument("--gib", type=float, default=1.0, help="memory that the machine's limits are measured on")
+    result.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return result
 
 
 def graphs_option(parser):
@@ -158,10 +158,10 @@ def note(text):
 def find_mpiexec():
     """Return the path of mpiexec: the one beside this Python, else that of PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if path is None:
         raise SystemExit(f"no mpiexec: {install('mpich')} brings one")
-    return found
+    return path
 
 
 def mpiexec(n_ranks, *arguments, timeout=1800, **more):
@@ -206,9 +206,9 @@ def as_rank(work, args, threads=1):
 
     set_threads(threads)
     comm = connect()
-    found = work(comm, args)
+    result = work(comm, args)
     if comm.rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(result))
 
 
 def flags(options):

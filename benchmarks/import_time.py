@@ -24,7 +24,7 @@ print(subprocess.run(words, capture_output=True, text=True).stderr)
 """
     fields = [line.removeprefix("import time:").split("|") for line in harness.python("-c", code).splitlines()
               if "|" in line]
-    return sorted(((int(own), name.strip()) for own, _, name in fields[1:]), reverse=True)
+    return sorted(((int(microseconds), name.strip()) for microseconds, _, name in fields[1:]), reverse=True)
 
 
 def main():
@@ -45,7 +45,7 @@ def main():
         "mpi4py": lambda r: {True: "imported", False: "not imported", None: None}[r.get("imports_mpi4py")],
     }
     harness.report(f"Import, median (min..max) of {args.runs} processes", rows, columns, args.json)
-    top = [{"module": name, "microseconds": own} for own, name in own_times("sarlite")[: args.top]]
+    top = [{"module": name, "microseconds": microseconds} for microseconds, name in own_times("sarlite")[: args.top]]
     harness.report("Largest own times, of one process", top,
                    {"module": lambda r: r["module"], "ms": lambda r: r["microseconds"] / 1e3})
 

@@ -53,10 +53,10 @@ def train(comm, data, args, make, share, seed, epochs, rate):
     smoothed = smooth(graph, probabilities, labels, splits[0])
     (val, test), (val_after, test_after) = (accuracies(graph, scores, labels, splits[1:])
                                             for scores in (probabilities, smoothed))
-    kept = val_after >= val
-    return {"val": val, "test": test, "val_raw": val_after, "test_raw": test_after, "kept": bool(kept),
+    improves = val_after >= val
+    return {"val": val, "test": test, "val_raw": val_after, "test_raw": test_after, "kept": bool(improves),
             "best_epoch": best.epoch,
-            "val_after": val_after if kept else val, "test_after": test_after if kept else test}
+            "val_after": val_after if improves else val, "test_after": test_after if improves else test}
 
 
 def accuracies(graph, scores, labels, splits):
@@ -72,9 +72,9 @@ def labels_rows(args):
     for seed in range(args.first_seed, args.first_seed + args.seeds):
         data = load(f"{args.data},seed={seed}")
         for way, share in (("plain", 0.0), ("label inputs", args.share)):
-            found = train(Solo(), data, args, sage, share, seed, args.epochs, args.rate)
-            rows.append({"case": "labels", "way": way, "seed": seed, "ranks": 1, **found})
-            harness.note(f"seed {seed}, {way}: {found['test']:.2f}, C&S {found['test_after']:.2f}")
+            scores = train(Solo(), data, args, sage, share, seed, args.epochs, args.rate)
+            rows.append({"case": "labels", "way": way, "seed": seed, "ranks": 1, **scores})
+            harness.note(f"seed {seed}, {way}: {scores['test']:.2f}, C&S {scores['test_after']:.2f}")
     return rows
 
 
@@ -84,9 +84,9 @@ def ranks_rows(args):
         data = load(f"{args.pages},train=0.6,val=0.2,seed={seed}")
         for n in (1, args.ranks):
             how = (data, args, gat, 0.0, seed, args.pages_epochs, args.pages_rate)
-            found = train(Solo(), *how) if n == 1 else threads.run(n, train, *how)[0]
-            rows.append({"case": "ranks", "way": "GAT", "seed": seed, "ranks": n, **found})
-            harness.note(f"seed {seed}, {n} ranks: {found['test']:.2f}, C&S {found['test_after']:.2f}")
+            scores = train(Solo(), *how) if n == 1 else threads.run(n, train, *how)[0]
+            rows.append({"case": "ranks", "way": "GAT", "seed": seed, "ranks": n, **scores})
+            harness.note(f"seed {seed}, {n} ranks: {scores['test']:.2f}, C&S {scores['test_after']:.2f}")
     return rows
 
 
@@ -120,12 +120,12 @@ def main(argv=None):
               "epochs; test "
               "accuracy, %; difference: label inputs with C&S to plain", ("plain", "label inputs", "test"))
     if "ranks" in args.cases:
-        found = ranks_rows(args)
-        table(found,
+        ranks = ranks_rows(args)
+        table(ranks,
               f"{args.pages}: GAT, {args.pages_epochs} epochs; test accuracy, %; difference: with C&S, {args.ranks} "
               "ranks to "
               "one", ("1 rank", f"{args.ranks} ranks", "test_after"))
-        rows += found
+        rows += ranks
     if args.json:
         args.json.write_text(harness.json.dumps(rows, indent=1) + "\n")
 

@@ -73,10 +73,10 @@ def draw_mag(folder, n_nodes, n_edges, n_features, seed=0):
     text(raw / "triplet-type-list.csv.gz", [",".join(relation) + "\n" for relation in RELATIONS])
     text(raw / "nodetype-has-label.csv.gz",
          [",".join(counts), "\n", ",".join(str(name == TARGET) for name in counts), "\n"])
-    known = np.array([",".join(map("{:.4f}".format, row)) + "\n" for row in rng.standard_normal((1000, n_features))],
+    row_texts = np.array([",".join(map("{:.4f}".format, row)) + "\n" for row in rng.standard_normal((1000, n_features))],
                      object)
     text(raw / "node-feat" / TARGET / "node-feat.csv.gz",
-         ("".join(known[rng.integers(0, 1000, size)]) for size in sizes(n, 1 << 14)))
+         ("".join(row_texts[rng.integers(0, 1000, size)]) for size in sizes(n, 1 << 14)))
     text(raw / "node-label" / TARGET / "node-label.csv.gz",
          (csv_lines(rng.integers(0, 40, (size, 1))) for size in sizes(n, CHUNK)))
     for k, name in enumerate(("train", "valid", "test")):
@@ -140,12 +140,12 @@ class Sampler(threading.Thread):
 
 
 def family(pid):
-    found = [pid]
-    for one in found:
+    pids = [pid]
+    for one in pids:
         with suppress(OSError):
             for task in os.listdir(f"/proc/{one}/task"):
-                found += map(int, Path(f"/proc/{one}/task/{task}/children").read_text().split())
-    return found
+                pids += map(int, Path(f"/proc/{one}/task/{task}/children").read_text().split())
+    return pids
 
 
 def kib(pid, name, field):
@@ -217,8 +217,8 @@ def cuts(args):
                 begin = time.perf_counter()
                 parts = partition(*graph, n_parts, method, balance="nodes")
                 row[f"{method}_s"] = time.perf_counter() - begin
-                found = report(*graph, parts, n_parts)
-                row |= {method: found["cut_share"], f"{method}_nodes": found["imbalance"]["nodes"]}
+                quality = report(*graph, parts, n_parts)
+                row |= {method: quality["cut_share"], f"{method}_nodes": quality["imbalance"]["nodes"]}
             harness.note(f"{name}, {n_parts} parts: {row['fennel'] / row['metis']:.2f} times METIS's cut")
             rows.append({**row, "ratio": row["fennel"] / row["metis"]})
     harness.report(f"Edges cut; at most {RATIO} times METIS's", rows, CUTS, args.json

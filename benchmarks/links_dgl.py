@@ -66,9 +66,9 @@ def main():
         begin = time.perf_counter()
         for inputs, positive, negative, blocks in loader:
             h = model(blocks, x[inputs])
-            found = torch.cat([score(positive, h), score(negative, h)])
+            logits = torch.cat([score(positive, h), score(negative, h)])
             wanted = torch.cat([torch.ones(positive.num_edges()), torch.zeros(negative.num_edges())])
-            loss = functional.binary_cross_entropy_with_logits(found, wanted)
+            loss = functional.binary_cross_entropy_with_logits(logits, wanted)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

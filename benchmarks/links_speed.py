@@ -52,9 +52,9 @@ def worker(args):
 def measure(args, name, threads, others):
     """Return the row of one graph and number of threads."""
     counts = ["--repeats", args.repeats, "--batches", args.batches]
-    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--threads-list", threads, *counts]
+    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--threads-list", threads, *counts]
     peer = [seeded_graphs.path(args.graphs, name), "--threads", threads, *counts]
-    return sampling_speed.beside({"case": "links", "graph": name, "kind": "uniform", "threads": threads}, args.rounds, own, peer,
+    return sampling_speed.beside({"case": "links", "graph": name, "kind": "uniform", "threads": threads}, args.rounds, command, peer,
                            others)
 
 

@@ -69,16 +69,16 @@ def promised(model, widths, remote):
     Dropout is on no input, so a first layer keeps A X. `remote`: how many peers' rows, or gradients of them, are there
     at once.
     """
-    most, kept, last = 0, widths[0], len(widths) - 1
+    most, n_stored, last = 0, widths[0], len(widths) - 1
     for k, (n_in, n_out) in enumerate(zip(widths, widths[1:]), 1):
         f = min(n_in, n_out)
         if k > 1 and n_in < n_out:
-            kept += n_in  # A H of a layer that aggregates first
+            n_stored += n_in  # A H of a layer that aggregates first
         layer = n_out + f + (remote * f if k > 1 else 0)
         more = n_out if model == "sage" or (model == "gcn residual" and k > 1) else 0  # W_root h; the sum's gradient
-        most = max(most, kept + layer + more, kept + n_in + f if k > 1 else 0)
+        most = max(most, n_stored + layer + more, n_stored + n_in + f if k > 1 else 0)
         if k < last:
-            kept += n_out + (n_out if model == "gcn batch norm" else 0)
+            n_stored += n_out + (n_out if model == "gcn batch norm" else 0)
     return most
 
 
@@ -89,7 +89,7 @@ def edges(n_ranks, rows, degree):
     return src, np.tile(part * rows + row, n_ranks), n_ranks * rows
 
 
-def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, alone=False):
+def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_rank=False):
     """Return this rank's (bytes taken, most bytes held or None, most peers' rows fetched, and what `promised` calls
     remote). Collective."""
     conv, options = MODELS[model]
@@ -99,13 +99,13 @@ def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, alone=Fa
     labels = values.integers(0, widths[-1], graph.n_dst)
     trainer = Trainer(graph, Stack(conv, widths, rng=rng, **options), x, labels, np.ones(graph.n_dst, bool),
                       optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
-    if alone:
+    if single_rank:
         tracemalloc.start()
     for _ in range(steps):
-        if alone:
+        if single_rank:
             tracemalloc.reset_peak()
         trainer.step()
-    held = _held() if alone else None
+    held = _held() if single_rank else None
     plan = graph.plan
     came, parts = ([float(piece.share) for piece in pieces if piece.n_rows] for pieces in (plan.forward, plan.backward))
     remote = min(prefetch + (came[0] if mode == "broadcast" and came else 1), comm.size - 1)
@@ -128,17 +128,17 @@ def run(n_ranks, mpi, *case):
     """Measure one case and return the largest rank's numbers."""
     if mpi and n_ranks > 1:
         return harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", json.dumps(case)))
-    found = threads.run(n_ranks, lambda comm: measure(comm, *case, alone=n_ranks == 1))
-    return [max(part) if part[0] is not None else None for part in zip(*found)]
+    by_rank = threads.run(n_ranks, lambda comm: measure(comm, *case, single_rank=n_ranks == 1))
+    return [max(part) if part[0] is not None else None for part in zip(*by_rank)]
 
 
 def worker(case):
     from sarlite.comm import mpi
 
     comm = mpi.world()
-    found = comm.allgather(measure(comm, *case, alone=True))
+    by_rank = comm.allgather(measure(comm, *case, single_rank=True))
     if comm.rank == 0:
-        print(json.dumps([max(part) for part in zip(*found)]))
+        print(json.dumps([max(part) for part in zip(*by_rank)]))
 
 
 def row_of(model, widths, n_ranks, place, args):
@@ -146,12 +146,12 @@ def row_of(model, widths, n_ranks, place, args):
     unit = args.rows * args.hidden * 4
     taken, held, fetched, remote = run(n_ranks, args.mpi, model, widths, mode, int(prefetch), args.rows, args.degree)
     counts = model != "gat" and mode != "oneshot"
-    found = {"case": model, "widths": widths, "ranks": n_ranks, "mode": mode, "prefetch": int(prefetch),
+    row = {"case": model, "widths": widths, "ranks": n_ranks, "mode": mode, "prefetch": int(prefetch),
              "layers": len(widths) - 1,
              "taken": taken / unit, "held": held and held / unit, "remote": fetched,
              "promised": promised(model, widths, remote) / args.hidden if counts else None}
-    harness.note(f"{model} {widths}, {n_ranks} ranks, {place}: {found['taken']:.2f}")
-    return found
+    harness.note(f"{model} {widths}, {n_ranks} ranks, {place}: {row['taken']:.2f}")
+    return row
 
 
 def main(argv=None):

@@ -53,7 +53,7 @@ def threads(n_ranks):
 def measure(name, n_ranks, place, wide, narrow, args, whole):
     """Return a row; `whole` is the row of one rank, None for the run on one rank itself."""
     mode, prefetch = place
-    peak = max((found := run(name, n_ranks, mode, prefetch, wide, args.hidden, args))["peak_bytes"])
+    peak = max((result := run(name, n_ranks, mode, prefetch, wide, args.hidden, args))["peak_bytes"])
     fixed = max(run(name, n_ranks, mode, prefetch, narrow, 1, args)["peak_bytes"]) if narrow else None
     bound = 1 + prefetch if mode == "sar" else None
     shown = whole or {"peak_bytes": peak, "fixed_bytes": fixed}
@@ -62,11 +62,11 @@ def measure(name, n_ranks, place, wide, narrow, args, whole):
     harness.note(f"{name}, {n_ranks} ranks, {mode}, prefetch {prefetch}: {harness.mib(peak)} MiB")
     return {"case": name, "graph": f"{args.nodes}x{args.degree}", "ranks": n_ranks, "threads": threads(n_ranks),
             "mode": mode,
-            "prefetch": prefetch, **harness.summary([1e3 * seconds for seconds in found["seconds"]]),
+            "prefetch": prefetch, **harness.summary([1e3 * seconds for seconds in result["seconds"]]),
             "peak_mib": peak / 2**20,
-            "limit_fraction": None, "peak_bytes": peak, "all_peaks": found["peak_bytes"], "promised_bytes": promised,
+            "limit_fraction": None, "peak_bytes": peak, "all_peaks": result["peak_bytes"], "promised_bytes": promised,
             "share": peak / shown["peak_bytes"], "net_share": net, "fixed_bytes": fixed,
-            "buffers": found["live_remote_buffers"],
+            "buffers": result["live_remote_buffers"],
             "buffer_bound": bound}
 
 

@@ -47,7 +47,7 @@ def measure(name, graph, args):
     counted = flow.counted()["message_flow"]
     row = {"case": name, "graph": args.graph, "labelled": args.labelled,
            "loss_difference": abs(losses[0] - losses[1]) / losses[0],
-           **{f"{way}_{key}": value for way, found in times.items() for key, value in harness.summary(found).items()}}
+           **{f"{way}_{key}": value for way, way_times in times.items() for key, value in harness.summary(way_times).items()}}
     row["share"] = row["flow_ms"] / row["full_ms"]
     for number, layer in enumerate(counted["layers"], 1):
         row |= {f"rows_{number}": layer["rows"] / counted["graph"]["rows"],

@@ -75,12 +75,12 @@ def row(figure, name, n_ranks, way, times):
 def memory(args):
     options = live_arrays.arguments().parse_args([])
     for n in (2, 4, 6, 8):
-        found = [live_arrays.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0",
+        rows = [live_arrays.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0",
                                 options)
                  for n_ranks in args.ranks]
         yield [{"figure": "1", "layers": n, "ranks": r["ranks"], "way": _ranks(r["ranks"]), "arrays": r["taken"],
                 "promised": r["promised"],
-                "rows": options.rows, "width": options.hidden} for r in found]
+                "rows": options.rows, "width": options.hidden} for r in rows]
         yield [{"figure": "1", "layers": n, "ranks": None, "way": "the paper, L + 3", "arrays": n + 3}]
 
 
@@ -96,9 +96,9 @@ def kernel_of(primitive):
 
 def decomposition(args):
     for name in args.datasets:
-        for way, found in job(args, "breakdown", name, 1).items():
+        for way, records in job(args, "breakdown", name, 1).items():
             ms = dict.fromkeys(KERNELS, 0.0)
-            for each in found:
+            for each in records:
                 ms[kernel_of(each["primitive"])] += each["ms"]
             total = sum(ms.values())
             yield [{"figure": "5", "case": name, "way": way, "graph": f"{name}, {way}", "kernel": kernel,
@@ -108,9 +108,9 @@ def decomposition(args):
 
 def timeline(figure):
     def measure(args):
-        found = job(args, "timelines", args.timeline_data, args.timeline_ranks, timeline=figure)
-        first, rows = statistics.median(next(iter(found.values()))[0]), []
-        for way, (times, ranks) in found.items():
+        recorded = job(args, "timelines", args.timeline_data, args.timeline_ranks, timeline=figure)
+        first, rows = statistics.median(next(iter(recorded.values()))[0]), []
+        for way, (times, ranks) in recorded.items():
             rows.append({**row(figure, args.timeline_data, args.timeline_ranks, way, times),
                          "share": statistics.median(times) / first})
             rows += [{"figure": figure, "way": way, "lane": f"{way}\nrank {rank}, {kind}", "kind": kind,
@@ -127,8 +127,8 @@ def permutation(args):
         for n_ranks in args.ranks:
             rounds = [job(args, "orders", name, n_ranks) for _ in range(args.rounds)]
             for order in ORDERS:
-                times = [ms for found in rounds for ms in found[order]]
-                pairs = [a / b for found in rounds for a, b in zip(found["original"], found[order])]
+                times = [ms for times_by_order in rounds for ms in times_by_order[order]]
+                pairs = [a / b for times_by_order in rounds for a, b in zip(times_by_order["original"], times_by_order[order])]
                 rows.append({**row("7", name, n_ranks, order, times), "speed": statistics.median(pairs),
                              "speed_min": min(pairs),
                              "speed_max": max(pairs), "series": _ranks(n_ranks) if order == "permuted" else None})
@@ -146,17 +146,17 @@ def degrees(args):
     options = density.arguments().parse_args([word for key, value in words.items()
                                               for word in (f"--{key}", str(value))])
     for scale in args.scales:
-        yield [{**found, "figure": "9", "way": f"{found['case']}, {found['mode']}",
-                "speed": statistics.median(found["speedup"]),
-                "speed_min": min(found["speedup"]), "speed_max": max(found["speedup"])}
-               for found in density.measure(options, scale) if found["ranks"] > 1]
+        yield [{**density_row, "figure": "9", "way": f"{density_row['case']}, {density_row['mode']}",
+                "speed": statistics.median(density_row["speedup"]),
+                "speed_min": min(density_row["speedup"]), "speed_max": max(density_row["speedup"])}
+               for density_row in density.measure(options, scale) if density_row["ranks"] > 1]
 
 
 def comparison(args):
     """Yield rows by graph: every library and number of ranks, all with the widths of the peers' script, 602-512-41."""
     others, torch = peers.find(None, ("dgl",)), peers.find(None, ("torch",))
     for name in args.datasets:
-        found, dgl, cagnet, rows = {}, [], {}, []
+        times_of, dgl, cagnet, rows = {}, [], {}, []
         for _ in range(args.rounds):
             dgl += [peers.run(command, ["gcn", file_of(args, DATA[name][0]), "--threads", 1, "--repeats", args.repeats])
                     for command in others.values()]
@@ -166,7 +166,7 @@ def comparison(args):
                     words += ["--repeats", args.repeats]
                     cagnet.setdefault(n_ranks, []).append(peers.run([python, str(HERE / "cagnet.py")], words))
                 for way, times in job(args, "epochs", name, n_ranks, widths=(602, 41)).items():
-                    found.setdefault((n_ranks, way), []).extend(times)
+                    times_of.setdefault((n_ranks, way), []).extend(times)
         base = peers.pool(dgl) if dgl else {"ms": None}
         cagnet = {n_ranks: peers.pool(results) for n_ranks, results in cagnet.items()}
         for n_ranks, way, pooled in ((1, "DGL", base), *((n, CAGNET, each) for n, each in cagnet.items())):
@@ -175,7 +175,7 @@ def comparison(args):
                              "speed": _ratio(base, pooled["ms"]),
                              "series": way if way == "DGL" else f"CAGNET, {_ranks(n_ranks)}",
                              **{key: pooled[key] for key in ("ms", "ms_min", "ms_max")}})
-        for (n_ranks, way), times in found.items():
+        for (n_ranks, way), times in times_of.items():
             ms = statistics.median(times)
             rows.append({**row("10", name, n_ranks, way, times), "series": _ranks(n_ranks) if way == KEPT else None,
                          "speed": _ratio(base, ms), "to_cagnet": _ratio(cagnet.get(n_ranks, {"ms": None}), ms)})
@@ -188,15 +188,15 @@ def _ratio(pooled, ms):
 
 def papers(args):
     """Yield the rows of the paper's fourth model: by number of ranks and way, with the speed over one rank."""
-    found = {}
+    times_of = {}
     for _ in range(args.rounds):
         for n_ranks in args.ranks:
             for way, times in job(args, "epochs", "papers", n_ranks, hidden=208, layers=3).items():
-                found.setdefault((n_ranks, way), []).extend(times)
-    one = {way: statistics.median(times) for (n_ranks, way), times in found.items() if n_ranks == 1}
+                times_of.setdefault((n_ranks, way), []).extend(times)
+    one = {way: statistics.median(times) for (n_ranks, way), times in times_of.items() if n_ranks == 1}
     yield [{**row("12", "papers", n_ranks, way, times), "series": way,
             "speed": one.get(way) and one[way] / statistics.median(times)}
-           for (n_ranks, way), times in found.items()]
+           for (n_ranks, way), times in times_of.items()]
 
 
 def main(argv=None):
@@ -212,8 +212,8 @@ def _speed(row):
                                                          if "speed_min" in row else "")
 
 
-def _paper(found):
-    return {"the paper's": lambda r: found.get((r["case"], r["ranks"], r["way"]))}
+def _paper(published):
+    return {"the paper's": lambda r: published.get((r["case"], r["ranks"], r["way"]))}
 
 
 def _timeline(figure, title, paper):

@@ -42,12 +42,12 @@ def parts(comm, args, order, prefetch=1):
 
 def breakdown(comm, args):
     """Return {way: rows of `primitives.breakdown`}."""
-    found = {}
+    breakdowns = {}
     for way in (KEPT, MADE):
         trainer = make(args, whole(args), way)
         trainer.step(0)
-        found[way] = primitive_times.breakdown(trainer, args.repeats)
-    return found
+        breakdowns[way] = primitive_times.breakdown(trainer, args.repeats)
+    return breakdowns
 
 
 def orders(comm, args):

@@ -59,14 +59,14 @@ def train(comm, way, data, parts, args, seed, rate):
                                    for array in (data.features, data.labels, data.train, data.val, data.test))
     model = SAGE(x.shape[1], data.n_classes, layers=LAYERS, hidden=args.hidden, dropout=args.dropout, rng=rng)
     steps = 1 if way == EPOCHS else -(-int(data.train.sum()) // args.batch_size)
-    given = graph, model, x, labels, train, val, test
+    trained_on = graph, model, x, labels, train, val, test
     options = {"rng": rng, "optimizer": lambda flat: optim.Adam(flat, rate)}
     loader = None
     if way.remote is not None:
         near = {} if comm is None else {"remote": remote(way, args)}
         loader = NeighborLoader(graph, x, labels, train, fanouts=args.fanouts, batch_size=args.batch_size, seed=seed,
                                 **near)
-    trainer = Trainer(*given, **options, batches=loader)
+    trainer = Trainer(*trained_on, **options, batches=loader)
     scores = []
     for epoch in range(args.epochs):
         loss = trainer.epoch(epoch) if way.remote else float(np.mean([trainer.step() for _ in range(steps)]))
@@ -96,15 +96,15 @@ def measure(args, way, seed, rate):
         parts = partition(data.indptr, data.indices, way.ranks, way.parts, train_mask=data.train, seed=seed)
         scores, rates = threads.run(way.ranks, train, way, data, parts, args, seed, rate)[0]
     best = Best()
-    for epoch, found in enumerate(scores):
-        best.update(epoch + 1, found, nn.Module())
+    for epoch, epoch_scores in enumerate(scores):
+        best.update(epoch + 1, epoch_scores, nn.Module())
     accuracy = 100 * best.scores["test_accuracy"]
     harness.note(f"{way}, seed {seed}: {accuracy:.2f} at epoch {best.epoch}"
                  + (f", hits {np.round(rates, 2)}" if rates else ""))
     return {"way": str(way), "ranks": way.ranks, "parts": way.parts, "remote": way.remote, "seed": seed, "rate": rate,
             "accuracy": accuracy, "validation": 100 * best.scores["val_accuracy"], "best_epoch": best.epoch,
             "hit_rates": rates,
-            "curve": [100 * found["test_accuracy"] for found in scores]}
+            "curve": [100 * epoch_scores["test_accuracy"] for epoch_scores in scores]}
 
 
 def until(curve, target):
@@ -120,16 +120,16 @@ def summary(rows):
         by_way.setdefault(row["way"], []).append(row)
     target = {row["seed"]: row["accuracy"] for row in by_way[str(ONE)]}
     full = {row["seed"]: row["accuracy"] for row in by_way.get(str(FULL), [])}
-    found = []
+    summaries = []
     for way, several in by_way.items():
         epochs = [until(row["curve"], target[row["seed"]]) for row in several]
-        found.append({"way": way, "seeds": len(several), "accuracy": _mean([row["accuracy"] for row in several]),
+        summaries.append({"way": way, "seeds": len(several), "accuracy": _mean([row["accuracy"] for row in several]),
                       "to full": _mean([row["accuracy"] - full[row["seed"]] for row in several]) if full else None,
                       "to one": _mean([row["accuracy"] - target[row["seed"]] for row in several]),
                       "epochs": [epoch if epoch is not None else "never" for epoch in epochs],
                       "hits": np.mean([row["hit_rates"] for row in several], axis=0).tolist()
                       if several[0]["hit_rates"] else None})
-    return found
+    return summaries
 
 
 def _mean(values):
@@ -156,13 +156,13 @@ COLUMNS = {
 def choose(args):
     """Try learning rates on one rank's minibatches; the best mean validation accuracy is the one to take."""
     rows = [measure(args, ONE, seed, rate) for rate in args.rates for seed in range(args.seeds)]
-    found = [{"rate": rate, "validation": _mean([row["validation"] for row in rows if row["rate"] == rate]),
+    candidates = [{"rate": rate, "validation": _mean([row["validation"] for row in rows if row["rate"] == rate]),
               "test": _mean([row["accuracy"] for row in rows if row["rate"] == rate]),
               "best_epoch": float(np.mean([row["best_epoch"] for row in rows if row["rate"] == rate]))}
              for rate in args.rates]
     columns = {"rate": lambda r: r["rate"], "validation, %": _shown("validation"), "test, %": _shown("test"),
                "best epoch": lambda r: r["best_epoch"]}
-    harness.report("Learning rates on one rank", found, columns, args.json)
+    harness.report("Learning rates on one rank", candidates, columns, args.json)
 
 
 def main(argv=None):

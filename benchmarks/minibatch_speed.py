@@ -113,12 +113,12 @@ def limit_ms(row, rates):
 def measure(args, name, model, kind, threads, others, rates):
     """Return the row of one graph, model, kind and number of threads, whose `limits.Limits` are `rates`."""
     counts = ["--repeats", args.repeats]
-    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", kind,
+    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", kind,
            "--threads-list", threads, "--sample-ahead", args.sample_ahead, *counts]
     peer = [CASES[model], seeded_graphs.path(args.graphs, name), "--threads", threads, *counts]
-    half, quarter = (harness.last_json(harness.python(*own, "--repeats", 1, "--part", part))["peak_mib"]
+    half, quarter = (harness.last_json(harness.python(*command, "--repeats", 1, "--part", part))["peak_mib"]
                      for part in (2, 4))
-    row = sampling_speed.beside({"case": model, "graph": name, "kind": kind, "threads": threads}, args.rounds, own, peer,
+    row = sampling_speed.beside({"case": model, "graph": name, "kind": kind, "threads": threads}, args.rounds, command, peer,
                           others)
     least = limit_ms(row, rates)
     return {**row, "predicted_mib": quarter + 3 * (half - quarter), "limit_ms": least,

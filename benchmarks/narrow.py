@@ -72,14 +72,14 @@ CASES = {
 def in_turn(args, runs):
     """Return the milliseconds of each call, by kind of rows; the first call of each warms up, and touches its memory."""
     clock = time.process_time if args.cpu else time.perf_counter
-    found, buffers = {rows: [] for rows in runs}, {rows: kernels.Buffers() for rows in runs}
+    times_of, buffers = {rows: [] for rows in runs}, {rows: kernels.Buffers() for rows in runs}
     for _ in range(args.repeats + 1):
         for rows, run in runs.items():
             begin = clock()
             with buffers[rows]:
                 run()
-            found[rows].append(1e3 * (clock() - begin))
-    return {rows: times[1:] for rows, times in found.items()}
+            times_of[rows].append(1e3 * (clock() - begin))
+    return {rows: times[1:] for rows, times in times_of.items()}
 
 
 def aggregations(args):
@@ -89,16 +89,16 @@ def aggregations(args):
 
 
 def epochs(args):
-    found = []
+    table = []
     for name in args.models:
         trainers = {rows: epoch.make_trainer(epoch.CASES[name], load(args, rows)) for rows in ROW_FORMATS}
         steps = {rows: (lambda trainer=trainer: trainer.step()) for rows, trainer in trainers.items()}
-        found.append(compared(f"epoch of {name}", args.graph, in_turn(args, steps)))
+        table.append(compared(f"epoch of {name}", args.graph, in_turn(args, steps)))
         del trainers, steps
         words = [__file__, "--worker", "--graphs", args.graphs, "--graph", args.graph, "--threads", args.threads, "--models", name]
         peaks = {rows: json.loads(harness.python(*words, "--rows", rows))["mib"] for rows in ROW_FORMATS}
-        found.append({"case": f"peak MiB of {name}", "graph": args.graph, **peaks, "ratio": peaks["bfloat16"] / peaks["float32"]})
-    return found
+        table.append({"case": f"peak MiB of {name}", "graph": args.graph, **peaks, "ratio": peaks["bfloat16"] / peaks["float32"]})
+    return table
 
 
 def minibatches(args):
@@ -146,20 +146,20 @@ def sent_bytes(args):
         trainer.step()
         return sum(n for phase, n in graph.profile.sent_bytes.items() if phase.endswith(("fetch", "push")))
 
-    found = []
+    table = []
     for name in args.models:
         for backward in (None, "fetch"):  # of float32: as by default, pushed; and as of bfloat16
             sent = {rows: sum(threads.run(2, step, rows, name, backward)) / 2**20 for rows in ROW_FORMATS}
             title = f"sent MiB of {name}" + (", float32 fetched too" if backward else "")
-            found.append({"case": title, "graph": args.graph, **sent, "ratio": sent["bfloat16"] / sent["float32"]})
-    return found
+            table.append({"case": title, "graph": args.graph, **sent, "ratio": sent["bfloat16"] / sent["float32"]})
+    return table
 
 
 def accuracy(args):
     if not (args.data / "ind.cora.x").exists():
         harness.note(f"no Cora in {args.data}: no accuracy")
         return []
-    found = []
+    table = []
     with harness.Scratch() as scratch:
         data = scratch.convert(f"planetoid:{args.data}/cora", "cora", "--normalize-features")
         for name in [name for name in args.models if name in cora.SETTINGS]:
@@ -172,9 +172,9 @@ def accuracy(args):
                 harness.note(f"{name}, seed {seed}: {test['float32'][-1]:.1f} %, bfloat16 {test['bfloat16'][-1]:.1f} %")
             means = {rows: statistics.mean(each) for rows, each in test.items()}
             differences = [b - a for a, b in zip(test["float32"], test["bfloat16"])]
-            found.append({"case": f"accuracy of {name}, %", "graph": "Cora", **means, "difference": statistics.mean(differences),
+            table.append({"case": f"accuracy of {name}, %", "graph": "Cora", **means, "difference": statistics.mean(differences),
                           "spread": statistics.stdev(differences), "test": test})
-    return found
+    return table
 
 
 def compared(case, graph, times):

@@ -54,17 +54,17 @@ class Planted:
 
         A misrouted one goes to `row`.
         """
-        own = int(np.searchsorted(self.indptr, place, "right")) - 1
-        source, k, out = self.indices[place], place - self.indptr[own], self.right.copy()
-        mine = self._row(own)
+        dst = int(np.searchsorted(self.indptr, place, "right")) - 1
+        source, k, out = self.indices[place], place - self.indptr[dst], self.right.copy()
+        mine = self._row(dst)
         if kind == "doubled":
-            self._replace(out, own, np.insert(mine, k, source), recount)
+            self._replace(out, dst, np.insert(mine, k, source), recount)
         else:
-            self._replace(out, own, np.delete(mine, k), recount)
+            self._replace(out, dst, np.delete(mine, k), recount)
             if kind == "misrouted":
-                self._replace(out, row, np.append(self._row(row) if row != own else np.delete(mine, k), source),
+                self._replace(out, row, np.append(self._row(row) if row != dst else np.delete(mine, k), source),
                               recount)
-        return out, own, int(source)
+        return out, dst, int(source)
 
     def _row(self, row):
         return self.indices[self.indptr[row] : self.indptr[row + 1]]
@@ -89,27 +89,27 @@ def locate_all(args):
         expected, planted = probe.numbers(reference, case)["out"].value, Planted(case, reduce == "mean")
         assert np.array_equal(planted.right, expected)
         for kind in KINDS:
-            draw, found, times = SplitMixStream(f"{reduce} {kind}"), 0, []
+            draw, n_located, times = SplitMixStream(f"{reduce} {kind}"), 0, []
             for trial in range(args.trials):
                 place, row = int(draw.below(edges.n_edges, 1)[0]), int(draw.below(edges.n_dst, 1)[0])
-                got, own, source = planted.result(kind, place, row, trial % 2 == 1)
+                got, dst, source = planted.result(kind, place, row, trial % 2 == 1)
                 begin = time.perf_counter()
                 cause, named = cause_of(Difference(reference, case, "out", BoundedArray(expected), got))
                 times.append(1e3 * (time.perf_counter() - begin))
-                found += names_edge(edges, kind, cause, named, own, source, row)
-            rows.append({"reduce": reduce, "kind": kind, "edges": edges.n_edges, "width": args.width, "located": found,
+                n_located += names_edge(edges, kind, cause, named, dst, source, row)
+            rows.append({"reduce": reduce, "kind": kind, "edges": edges.n_edges, "width": args.width, "located": n_located,
                          "trials": args.trials, "ms": float(np.median(times)), "example": cause})
-            harness.note(f"{reduce}, {kind}: {found} of {args.trials}; as: {cause}")
+            harness.note(f"{reduce}, {kind}: {n_located} of {args.trials}; as: {cause}")
     return rows
 
 
-def names_edge(edges, kind, cause, named, own, source, row):
+def names_edge(edges, kind, cause, named, dst, source, row):
     """Return True if the cause names the planted mistake and its edge."""
     words = cause.split()
     right = {"lost": cause.endswith("is lost"), "doubled": cause.endswith("is counted twice"),
-             "misrouted": row == own or cause.endswith(f"is misrouted: counted for row {row}")}[kind]
+             "misrouted": row == dst or cause.endswith(f"is misrouted: counted for row {row}")}[kind]
     e = int(words[1]) if words[0] == "edge" else -1
-    return right and named == ((source, own),) and 0 <= e and (edges.src[e], edges.dst[e]) == (source, own)
+    return right and named == ((source, dst),) and 0 <= e and (edges.src[e], edges.dst[e]) == (source, dst)
 
 
 def spmm(case):

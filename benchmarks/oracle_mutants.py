@@ -60,11 +60,11 @@ def large_mean(run, level):
 def table(graphs):
     for mutant in planted.MUTANTS:
         levels = ("probe", "certified", mutant.level)
-        found = {level: caught(mutant, level, graphs) for level in dict.fromkeys(levels)}
+        caught_by = {level: caught(mutant, level, graphs) for level in dict.fromkeys(levels)}
         yield {"mutant": mutant.name, "op": mutant.op, "link": mutant.link,
-               "upstream": mutant.upstream if mutant.link else None, "probe": found["probe"],
-               "certified": found["certified"], "own level": mutant.level,
-               "caught": found[mutant.level]}
+               "upstream": mutant.upstream if mutant.link else None, "probe": caught_by["probe"],
+               "certified": caught_by["certified"], "own level": mutant.level,
+               "caught": caught_by[mutant.level]}
 
 
 def drawn(bugs, graphs):
@@ -106,11 +106,11 @@ def main():
     args = parser.parse_args()
     rows = list(table(args.graphs))
 
-    def told(name):
+    def answer(name):
         return lambda row: {True: "caught", False: "no", None: None}[row[name]]
 
-    columns = {"bug": lambda r: r["mutant"], "of": lambda r: r["op"], "probe": told("probe"),
-               "certified": told("certified"),
+    columns = {"bug": lambda r: r["mutant"], "of": lambda r: r["op"], "probe": answer("probe"),
+               "certified": answer("certified"),
                "at its level": lambda r: f"{r['own level']}: {'caught' if r['caught'] else 'no'}",
                "upstream's tests": lambda r: r["upstream"], "link": lambda r: r["link"]}
     harness.report("Planted bugs and real ones", rows, columns, args.json)

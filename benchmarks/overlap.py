@@ -111,42 +111,42 @@ def measure(comm, graphs, case, repeats):
               for shape in case.shapes]
     ways = {f"T{prefetch}": lambda *x, graph=graph: case.call(graph, *x) for prefetch, graph in graphs.items()}
     ways["comm"] = lambda *x: aggregate(graphs[0].schedule, Nothing(case), x[: case.n_fetched])
-    found = {way: [] for way in ways}
+    times_of = {way: [] for way in ways}
     for k in range(repeats + 1):  # the first one warms up
         for way, call in ways.items():
             times = once(comm, call, inputs)
-            found[way] += [times] if k else []
-    return found
+            times_of[way] += [times] if k else []
+    return times_of
 
 
 def work(comm, args):
     """Return {case: times}, as one rank."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
-    made = {prefetch: whole.shard(comm, args.partition, mode=args.mode, prefetch=prefetch) for prefetch in (0, 1)}
+    graphs = {prefetch: whole.shard(comm, args.partition, mode=args.mode, prefetch=prefetch) for prefetch in (0, 1)}
     del whole
     cases = {**CASES, "copy_src": CASES["copy_src"]._replace(shapes=((args.features,),))}
     with kernels.Buffers():  # as in a training step
-        return {name: measure(comm, made, cases[name], args.repeats) for name in args.cases}
+        return {name: measure(comm, graphs, cases[name], args.repeats) for name in args.cases}
 
 
 def rows_of(name, args, several, one):
     """Return the rows of a case, forward and backward together and apart, from the times on several hosts and on
     one."""
-    made = []
+    table = []
     for way, share in WAYS.items():
-        t0, t1, comm, memory = ([sum(times[share]) for times in found]
-                                for found in (several["T0"], several["T1"], several["comm"], one["T0"]))
+        t0, t1, comm, memory = ([sum(times[share]) for times in samples]
+                                for samples in (several["T0"], several["T1"], several["comm"], one["T0"]))
         row = {"case": name, "way": way, "graph": args.graph or f"{args.nodes}:{args.edges}", "mode": args.mode,
                "inside": args.inside, "ranks": args.ranks, **hosts.hidden(t0, t1, comm),
                "one_host_ms": harness.summary(memory)["ms"]}
         least = min(row["compute_ms"], row["comm_ms"])
-        made.append({**row, "limit_fraction": (row["t0_ms"] - least) / row["ms"]})
-    return made
+        table.append({**row, "limit_fraction": (row["t0_ms"] - least) / row["ms"]})
+    return table
 
 
 def run(args):
     """Return the rows."""
-    with tempfile.TemporaryDirectory(prefix="sarlite-benchmark-") as folder, hosts.Hosts(args.ranks, args.rate) as made:
+    with tempfile.TemporaryDirectory(prefix="sarlite-benchmark-") as folder, hosts.Hosts(args.ranks, args.rate) as network:
         if args.graph:
             file = seeded_graphs.path(args.graphs, args.graph)
         else:
@@ -155,7 +155,7 @@ def run(args):
         words = [__file__, "--worker", file, "--repeats", args.repeats, "--cases", ",".join(args.cases), "--mode",
                  args.mode,
                  "--partition", args.partition, "--features", args.features]
-        several = harness.last_json(harness.python(*words, launcher=made.launcher(harness.find_mpiexec())))
+        several = harness.last_json(harness.python(*words, launcher=network.launcher(harness.find_mpiexec())))
         one = harness.last_json(harness.mpiexec(args.ranks, *words))
     return [row for name in args.cases for row in rows_of(name, args, several[name], one[name])]
 

@@ -85,14 +85,14 @@ def scaling(figure, args, scratch):
     data = write_data(scratch, args, name)
     ways = {way: options for way, options in ways.items() if not args.ways or way in args.ways}
     for n_ranks in args.ranks:
-        found = {way: [] for way in ways}
+        lines_of = {way: [] for way in ways}
         for _ in range(args.rounds):
             for way, options in ways.items():
                 harness.note(f"figure {figure}: {n_ranks} ranks, {way}")
-                found[way].append(harness.train(n_ranks, data=data, threads=1, prefetch=args.prefetch,
+                lines_of[way].append(harness.train(n_ranks, data=data, threads=1, prefetch=args.prefetch,
                                                 epochs=args.epochs + 1,
                                                 eval_every=args.epochs + 1, verify=False, **{**model, **options}))
-        yield _compared([_row(figure, name, model, n_ranks, way, lines) for way, lines in found.items()])
+        yield _compared([_row(figure, name, model, n_ranks, way, lines) for way, lines in lines_of.items()])
 
 
 def _row(figure, name, model, n_ranks, way, lines):
@@ -119,14 +119,14 @@ def attention(args, _):
     name = "M" + (f"/{args.part}" if args.part > 1 else "")
     file = seeded_graphs.path(args.graphs, name)
     for heads in args.heads:
-        found, rows = {"fused": [], "two-step": []}, []
+        lines_of, rows = {"fused": [], "two-step": []}, []
         for _ in range(args.rounds):
-            for way, lines in found.items():
+            for way, lines in lines_of.items():
                 harness.note(f"figure 2: {heads} heads, {way}")
                 words = ["--worker", way, "--graphs", args.graphs, "--graph", name, "--heads", heads,
                          "--threads", args.threads, "--epochs", args.epochs]
                 lines.append(harness.last_json(harness.python(__file__, *words)))
-        for way, lines in found.items():
+        for way, lines in lines_of.items():
             row = {"figure": "2", "case": "attention", "graph": file.stem, "heads": heads, "way": way}
             for key in ("forward", "backward", "both"):
                 times = [ms for line in lines for ms in line[key]]

@@ -89,12 +89,12 @@ def pool(results):
     if failed:
         return {"ms": None, "ms_min": None, "ms_max": None, "peak_mib": None, "error": failed[0]["error"]}
     values = {key: [result[key] for result in results] for key in results[0]}
-    medians = {key: statistics.median(found) for key, found in values.items() if key == "ms" or key.endswith("_ms")}
+    medians = {key: statistics.median(samples) for key, samples in values.items() if key == "ms" or key.endswith("_ms")}
     return {**medians, "ms_min": min(values["ms_min"]), "ms_max": max(values["ms_max"]),
             "peak_mib": max(values["peak_mib"])}
 
 
-def compare(args, row, own, peer, others, allowed):
+def compare(args, row, command, peer, others, allowed):
     """Measure sarlite and the others in turn, `args.rounds` times, and return a row for each of the others, or one
     alone.
 
@@ -114,7 +114,7 @@ def compare(args, row, own, peer, others, allowed):
     counts = ["--threads", args.threads, "--repeats", args.repeats]
     mine, theirs = [], {name: [] for name in others}
     for _ in range(args.rounds):
-        mine.append(harness.last_json(harness.python(*own, *counts)))
+        mine.append(harness.last_json(harness.python(*command, *counts)))
         for name, results in theirs.items():
             if not (results and "error" in results[-1]):
                 results.append(run(others[name], [*peer, *counts]))
@@ -127,6 +127,6 @@ def compare(args, row, own, peer, others, allowed):
 def beside(row, threads, mine, theirs, allowed):
     """Return the rows of `compare` from pooled measurements."""
     base = {**row, "ranks": 1, "threads": threads, **mine, **allowed.shares(mine["ms"])}
-    rows = [{**base, "peer": name, **{f"peer_{key}": value for key, value in found.items()},
-             "ratio": found["ms"] / mine["ms"] if found["ms"] else None} for name, found in theirs.items()]
+    rows = [{**base, "peer": name, **{f"peer_{key}": value for key, value in result.items()},
+             "ratio": result["ms"] / mine["ms"] if result["ms"] else None} for name, result in theirs.items()]
     return rows or [{**base, "peer": None, "peer_ms": None, "peer_peak_mib": None, "ratio": None}]

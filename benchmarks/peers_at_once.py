@@ -42,14 +42,14 @@ def rank(comm, args, whole, x, g, peers_at_once):
 
 def measure(args, whole, x, g, expected, n_ranks, peers_at_once):
     """Return the row of one number of ranks and of peers at once."""
-    found = threads.run(n_ranks, rank, args, whole, x, g, peers_at_once)
+    by_rank = threads.run(n_ranks, rank, args, whole, x, g, peers_at_once)
     difference = 0.0
-    for *_, ids, out, d_x in found:
+    for *_, ids, out, d_x in by_rank:
         for array, right in ((out, expected[0]), (d_x, expected[1])):
             difference = max(difference, float(np.abs(array - right[ids]).max(initial=0) / np.abs(right).max()))
-    return {"ranks": n_ranks, "peers_at_once": peers_at_once, "rounds": max(rounds for rounds, *_ in found),
-            "peers_held": float(max(held for _, held, *_ in found)), "difference": difference,
-            "ms": 1e3 * max(seconds for _, _, seconds, *_ in found)}
+    return {"ranks": n_ranks, "peers_at_once": peers_at_once, "rounds": max(rounds for rounds, *_ in by_rank),
+            "peers_held": float(max(held for _, held, *_ in by_rank)), "difference": difference,
+            "ms": 1e3 * max(seconds for _, _, seconds, *_ in by_rank)}
 
 
 COLUMNS = {

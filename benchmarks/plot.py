@@ -35,7 +35,7 @@ def points(rows, y, x=None):
     """Return the values of key `y` of sarlite and of its peers; a row without one gives none."""
     rows = [row for row in rows if x is None or row.get(x) is not None]
     varying = [key for key in LABELS if key != x and len({str(row.get(key)) for row in rows}) > 1]
-    found = {}
+    by_key = {}
     for row in rows:
         label = " ".join(str(row[key]) if isinstance(row[key], str) else f"{key} {row[key]}"
                          for key in varying or ["case"] if row.get(key) is not None)
@@ -43,51 +43,51 @@ def points(rows, y, x=None):
             value = row.get(prefix + y)
             if series and value is not None:
                 low, high = (row.get(f"{prefix}{y}_{end}", value) for end in ("min", "max"))
-                found[label, series, row.get(x)] = Point(label, series, row.get(x), value, low, high)
-    return list(found.values())  # sarlite's values stand in a row for each peer
+                by_key[label, series, row.get(x)] = Point(label, series, row.get(x), value, low, high)
+    return list(by_key.values())  # sarlite's values stand in a row for each peer
 
 
 def draw_rows(axes, rows, y, x):
     """Draw bars, or with `x` lines."""
-    found = points(rows, y, x)
-    if not found:
+    drawn = points(rows, y, x)
+    if not drawn:
         raise SystemExit(f"no row has {y!r}" + (f" and {x!r}" if x else ""))
-    (draw_bars if x is None else draw_lines)(axes, found)
+    (draw_bars if x is None else draw_lines)(axes, drawn)
     axes.set_ylabel(y)
-    values = [point.value for point in found if point.value > 0]
+    values = [point.value for point in drawn if point.value > 0]
     if values and max(values) > LOG_FROM * min(values):
         axes.set_yscale("log")
-    if len({(point.series, None if x is None else point.label) for point in found}) > 1:
+    if len({(point.series, None if x is None else point.label) for point in drawn}) > 1:
         axes.legend()
 
 
-def draw_bars(axes, found):
-    labels, names = (list(dict.fromkeys(values)) for values in ([p.label for p in found], [p.series for p in found]))
+def draw_bars(axes, drawn):
+    labels, names = (list(dict.fromkeys(values)) for values in ([p.label for p in drawn], [p.series for p in drawn]))
     width = 0.8 / len(names)
     for k, name in enumerate(names):
-        mine = [point for point in found if point.series == name]
+        mine = [point for point in drawn if point.series == name]
         places = [labels.index(point.label) + (k - (len(names) - 1) / 2) * width for point in mine]
         axes.bar(places, [p.value for p in mine], width, yerr=_whiskers(mine), label=name)
     axes.set_xticks(range(len(labels)), labels, rotation=30 if len(labels) > 4 else 0, ha="right" if len(labels) > 4
                     else "center")
 
 
-def draw_lines(axes, found):
+def draw_lines(axes, drawn):
     lines = defaultdict(list)
-    for point in sorted(found, key=lambda point: point.x):
+    for point in sorted(drawn, key=lambda point: point.x):
         lines[point.label, point.series].append(point)
     for (label, series), line in lines.items():
         axes.errorbar([p.x for p in line], [p.value for p in line], yerr=_whiskers(line), marker="o",
                       label=f"{label}, {series}")
-    ticks = sorted({point.x for point in found})
+    ticks = sorted({point.x for point in drawn})
     if ticks[0] > 0 and ticks[-1] >= 4 * ticks[0]:
         axes.set_xscale("log")
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 
 
-def _whiskers(found):
-    return [[p.value - p.low for p in found], [p.high - p.value for p in found]]
+def _whiskers(drawn):
+    return [[p.value - p.low for p in drawn], [p.high - p.value for p in drawn]]
 
 
 def draw_trace(axes, trace, start, end):
@@ -103,11 +103,11 @@ def draw_trace(axes, trace, start, end):
         if begin + length >= start and (end is None or begin <= end):
             spans[event["name"], lanes.index((event["pid"], event["tid"]))].append((begin, length))
     total = defaultdict(float)
-    for (name, _), found in spans.items():
-        total[name] += sum(length for _, length in found)
+    for (name, _), lane_spans in spans.items():
+        total[name] += sum(length for _, length in lane_spans)
     names = sorted(total, key=total.get, reverse=True)  # the longest first: those inside of others come on top
-    for (name, lane), found in sorted(spans.items(), key=lambda item: names.index(item[0][0])):
-        axes.broken_barh(found, (lane - 0.4, 0.8), facecolors=f"C{names.index(name) % 10}", edgecolors="none")
+    for (name, lane), lane_spans in sorted(spans.items(), key=lambda item: names.index(item[0][0])):
+        axes.broken_barh(lane_spans, (lane - 0.4, 0.8), facecolors=f"C{names.index(name) % 10}", edgecolors="none")
     axes.set_yticks(range(len(lanes)), _lane_labels(trace["traceEvents"], lanes))
     axes.invert_yaxis()
     axes.set_xlim(left=start, right=end)

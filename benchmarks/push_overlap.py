@@ -69,21 +69,21 @@ def work(comm, args):
     src = power_law(args.nodes, args.edges, inside=args.inside)
     graph = Graph.from_csr(*src).shard(comm, "contiguous")
     runs = {f"T{delay}": Run(comm, graph, args, delay) for delay in (0, 1)}
-    found, sent = {way: [] for way in (*runs, "comm")}, 0
+    times_of, sent = {way: [] for way in (*runs, "comm")}, 0
     for _ in range(args.repeats + 3):  # the first ones warm up
         for way, run in runs.items():
             before = run.loader.counts["bytes_pushed"]
-            found[way].append(run())
+            times_of[way].append(run())
             if way == "T0":
                 sent = max(comm.allgather(run.loader.counts["bytes_pushed"] - before))
-        found["comm"].append(runs["T0"].push_alone(sent))
-    return {"bytes": sent, **{way: times[3:] for way, times in found.items()}}
+        times_of["comm"].append(runs["T0"].push_alone(sent))
+    return {"bytes": sent, **{way: times[3:] for way, times in times_of.items()}}
 
 
-def row_of(args, found):
+def row_of(args, measured):
     """Return the row of the measured times."""
     return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks,
-            **hosts.hidden(found["T0"], found["T1"], found["comm"]), "mib": found["bytes"] / 2**20}
+            **hosts.hidden(measured["T0"], measured["T1"], measured["comm"]), "mib": measured["bytes"] / 2**20}
 
 
 def main(argv=None):
@@ -96,10 +96,10 @@ def main(argv=None):
     words = [__file__, "--worker",
              *(f"--{name}={getattr(args, name)}" for name in ("nodes", "edges", "inside", "batch", "repeats")),
              "--fanouts", ",".join(map(str, args.fanouts))]
-    with hosts.Hosts(args.ranks, args.rate) as made:
-        found = harness.last_json(harness.python(*words, launcher=made.launcher(harness.find_mpiexec())))
+    with hosts.Hosts(args.ranks, args.rate) as network:
+        measured = harness.last_json(harness.python(*words, launcher=network.launcher(harness.find_mpiexec())))
     title = f"{args.ranks} hosts of one thread, links of {args.rate}, {args.batch:,} seeds a step: median (min..max) ms"
-    harness.report(title, [row_of(args, found)], COLUMNS, args.json)
+    harness.report(title, [row_of(args, measured)], COLUMNS, args.json)
     return None
 
 

@@ -29,9 +29,9 @@ class Layer(nn.Module):
         self.roots = nn.ModuleDict({name: nn.Linear(n_in, n_out) for name in types})
 
     def forward(self, block, h):
-        own = {name: rows[: block.num_dst_nodes(name)] for name, rows in h.items()}
-        sums = self.neighbours(block, (h, own))
-        return {name: self.roots[name](rows) + sums.get(name, 0) for name, rows in own.items()}
+        dst_rows = {name: rows[: block.num_dst_nodes(name)] for name, rows in h.items()}
+        sums = self.neighbours(block, (h, dst_rows))
+        return {name: self.roots[name](rows) + sums.get(name, 0) for name, rows in dst_rows.items()}
 
 
 def peak():

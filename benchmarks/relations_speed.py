@@ -116,9 +116,9 @@ def worker(args):
     trainer, epochs = make_trainer(graph, args.batches), count()
     memory = Memory()
     harness.print_measurement(harness.timed(lambda: trainer.epoch(next(epochs)), args.repeats), memory, batches=args.batches)
-    for found in graph.evaluations:
-        harness.note(f"{found.relation[1]}: {found.n_in} to {found.n_out}, weight {found.name} "
-                     f"({harness.mib(found.inside_bytes)} MiB inside, {harness.mib(found.first_bytes)} MiB first)")
+    for evaluation in graph.evaluations:
+        harness.note(f"{evaluation.relation[1]}: {evaluation.n_in} to {evaluation.n_out}, weight {evaluation.name} "
+                     f"({harness.mib(evaluation.inside_bytes)} MiB inside, {harness.mib(evaluation.first_bytes)} MiB first)")
 
 
 def main(argv=None):
@@ -130,8 +130,8 @@ def main(argv=None):
         return batches(args, {name: [command[0], SCRIPT] for name, command in others.items()})
     limit = limits.measure(args.threads, args.gib)
     for name in args.cases:
-        file, own = path(args.graphs, name), [__file__, "--worker", "--graphs", args.graphs, "--cases", name]
-        rows += peers.compare(args, {"case": "rgcn", "graph": name}, own, ["rgcn", file], others, allowed(file, limit))
+        file, worker_command = path(args.graphs, name), [__file__, "--worker", "--graphs", args.graphs, "--cases", name]
+        rows += peers.compare(args, {"case": "rgcn", "graph": name}, worker_command, ["rgcn", file], others, allowed(file, limit))
     harness.report(f"An epoch of R-GCN, {args.threads} threads", rows, harness.suite_columns(), args.json)
     return None
 
@@ -141,8 +141,8 @@ def batches(args, others):
     rows, counts = [], ["--repeats", args.repeats, "--batches", args.batches, "--threads", args.threads]
     for name in args.cases:
         file, row = path(args.graphs, name), {"case": "rgcn", "graph": name, "kind": "uniform", "threads": args.threads}
-        own = [__file__, "--worker", "--graphs", args.graphs, "--cases", name, *counts]
-        rows.append(sampling_speed.beside(row, args.rounds, own, [file, *counts], others))
+        command = [__file__, "--worker", "--graphs", args.graphs, "--cases", name, *counts]
+        rows.append(sampling_speed.beside(row, args.rounds, command, [file, *counts], others))
     harness.report("R-GCN, 1,000 seeds a batch, time a batch", rows, sampling_speed.columns("peak_mib", "peer_peak_mib"), args.json)
 
 

@@ -79,16 +79,16 @@ def worker(args):
 
 def measure(args, rows, folder):
     """Return the rows with their times: each in a process of its own, all of them once a round."""
-    found = [[] for _ in rows]
+    results_of = [[] for _ in rows]
     for _ in range(args.rounds):
-        for row, results in zip(rows, found):
+        for row, results in zip(rows, results_of):
             flags = ["--order", folder / f"{row['order']}.npy"] if row["order"] else []
             flags += ["--graphs", args.graphs, "--graph", row["graph"], "--threads", args.threads, "--repeats",
                       args.repeats]
             results.append(harness.last_json(harness.python(__file__, "--worker", *flags)))
             harness.note(f"{row['graph']}, order {row['order']}: {results[-1]['ms']:.1f} ms")
     allowed = epoch.allowed(CASE, *seeded_graphs.size(args.graphs, args.graph), limits.measure(args.threads, args.gib))
-    full = [r for row, results in zip(rows, found)
+    full = [r for row, results in zip(rows, results_of)
             for r in peers.beside(row, args.threads, peers.pool(results), {}, allowed)]
     return [{**row, "times_community": row["ms"] / full[0]["ms"],
              "times_community_min": row["ms_min"] / full[0]["ms_min"]} for row in full]

@@ -48,32 +48,32 @@ def worker(args):
 def measure(args, name, kind, threads, others):
     """Return the row of one graph, kind and number of threads."""
     counts = ["--repeats", args.repeats]
-    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list",
+    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list",
            threads, *counts]
     peer = ["sample", seeded_graphs.path(args.graphs, name), "--threads", threads, *counts]
-    return beside({"case": "sampling", "graph": name, "kind": kind, "threads": threads}, args.rounds, own, peer, others)
+    return beside({"case": "sampling", "graph": name, "kind": kind, "threads": threads}, args.rounds, command, peer, others)
 
 
-def beside(row, rounds, own, peer, others):
+def beside(row, rounds, worker_command, peer, others):
     """Measure sarlite and the other in turn, `rounds` times, and return the row of times a batch."""
     mine, theirs = [], []
     for _ in range(rounds):
-        mine.append(harness.last_json(harness.python(*own)))
+        mine.append(harness.last_json(harness.python(*worker_command)))
         theirs += [peers.run(command, peer) for command in others.values()]
     sizes = {key: mine[0][key] for key in mine[0] if key not in TIMES}
     row = {**row, **per_batch(mine, sizes["batches"]), **sizes, "ranks": 1, "peer": next(iter(others), None)}
-    found = per_batch(theirs, theirs[0].get("batches", sizes["batches"])) if theirs else {"ms": None, "peak_mib": None}
-    row.update({f"peer_{key}": value for key, value in found.items()})
-    row["ratio"] = found["ms"] / row["ms"] if found["ms"] else None
+    peer_means = per_batch(theirs, theirs[0].get("batches", sizes["batches"])) if theirs else {"ms": None, "peak_mib": None}
+    row.update({f"peer_{key}": value for key, value in peer_means.items()})
+    row["ratio"] = peer_means["ms"] / row["ms"] if peer_means["ms"] else None
     harness.note(f"{row['graph']} {row['case']} {row['kind']}, {row['threads']} threads: {row['ms']:.1f} ms a batch, "
-                 f"dgl {found['ms']}")
+                 f"dgl {peer_means['ms']}")
     return row
 
 
 def per_batch(results, batches):
     """Several processes' passes as the times of a batch."""
-    found = peers.pool([{key: result[key] for key in (*TIMES, "error") if key in result} for result in results])
-    return {key: value / batches if key.startswith("ms") and value else value for key, value in found.items()}
+    pooled = peers.pool([{key: result[key] for key in (*TIMES, "error") if key in result} for result in results])
+    return {key: value / batches if key.startswith("ms") and value else value for key, value in pooled.items()}
 
 
 def columns(*more):

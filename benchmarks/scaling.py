@@ -69,15 +69,15 @@ def write_data(scratch, args, method="metis"):
 
 def measure(args, data):
     """Return {(case, place): [JSON line of the command, ...]}: each configuration once a round."""
-    found = {(name, place): [] for name in args.cases for place in places(args)}
+    lines_of = {(name, place): [] for name in args.cases for place in places(args)}
     for number in range(args.rounds):
-        for (name, (n_ranks, threads, mode, prefetch)), lines in found.items():
+        for (name, (n_ranks, threads, mode, prefetch)), lines in lines_of.items():
             harness.note(f"round {number + 1}: {name}, {n_ranks} ranks x {threads} threads, {mode}, prefetch "
                          f"{prefetch}")
             lines.append(train(args, n_ranks, data=data, mode=mode, prefetch=prefetch, threads=threads,
                                epochs=args.epochs + 1,
                                eval_every=args.epochs + 1, **SHARED, **CASES[name]))
-    return found
+    return lines_of
 
 
 def train(args, n_ranks, **options):
@@ -126,9 +126,9 @@ def purpose_of(span):
 def by_owner(epoch, rank):
     """Return an epoch's account, in which the only blocks that there are count as the rank's own."""
     sources = [source for source in epoch if source == "all" or isinstance(source, int)]
-    own = rank if rank in sources and len(sources) > 1 else (sources or [rank])[0]
-    found = {purpose: epoch[purpose] for purpose in ACCOUNT}
-    return {**found, "own": epoch[own], "peers": sum(epoch[source] for source in sources if source != own)}
+    own_source = rank if rank in sources and len(sources) > 1 else (sources or [rank])[0]
+    shares = {purpose: epoch[purpose] for purpose in ACCOUNT}
+    return {**shares, "own": epoch[own_source], "peers": sum(epoch[source] for source in sources if source != own_source)}
 
 
 def fastest(lines):
@@ -166,8 +166,8 @@ def main(argv=None):
     if len(args.ranks) != len(args.threads):
         raise SystemExit(f"--ranks {args.ranks} and --threads {args.threads} must go together")
     with harness.Scratch() as scratch:
-        found = measure(args, write_data(scratch, args))
-    rows = compare([row(args, name, place, lines) for (name, place), lines in found.items()])
+        lines_of = measure(args, write_data(scratch, args))
+    rows = compare([row(args, name, place, lines) for (name, place), lines in lines_of.items()])
     harness.report(f"An epoch of training on {args.graph}, by ranks x threads", rows, COLUMNS, args.json)
     if args.account:
         each = [{**r, "rank": rank, **spent, "sum": sum(spent.values())}

@@ -58,13 +58,13 @@ def rank(comm, args, whole, parts, message, mode, backward):
     before = _held(comm)
     run()
     received = {phase: graph.profile.received_bytes[phase] for phase in PHASES}
-    kept = _held(comm)
-    held += kept - before
+    n_held = _held(comm)
+    held += n_held - before
     run()
     comm.barrier()
     peak = tracemalloc.get_traced_memory()[1]
     comm.barrier()
-    return received, graph.plan.n_halo, seconds, held, peak - kept
+    return received, graph.plan.n_halo, seconds, held, peak - n_held
 
 
 def _held(comm):
@@ -81,16 +81,16 @@ def _held(comm):
 def measure(args, name, n_ranks, method, whole, parts, schedule):
     message, mode, backward = schedule
     tracemalloc.start()
-    found = threads.run(n_ranks, rank, args, whole, parts, *schedule)
+    by_rank = threads.run(n_ranks, rank, args, whole, parts, *schedule)
     tracemalloc.stop()
-    received = {phase: sum(counts[phase] for counts, *_ in found) for phase in PHASES}
-    halo = sum(ranks[1] for ranks in found)
+    received = {phase: sum(counts[phase] for counts, *_ in by_rank) for phase in PHASES}
+    halo = sum(ranks[1] for ranks in by_rank)
     harness.note(f"{name}, {n_ranks} ranks, {method}: {message}, {mode}, {backward}")
     return {"graph": name, "partition": method, "ranks": n_ranks, "message": message, "mode": mode,
             "backward": backward, "halo_rows": halo,
             **received, "words": sum(received.values()) / 4 / halo,
             "rows": sum(received.values()) / 4 / args.width / halo if message == "linear" else None,
-            "plan_seconds": sum(ranks[2] for ranks in found), "held_bytes": found[0][3], "pass_bytes": found[0][4]}
+            "plan_seconds": sum(ranks[2] for ranks in by_rank), "held_bytes": by_rank[0][3], "pass_bytes": by_rank[0][4]}
 
 
 def main(argv=None):

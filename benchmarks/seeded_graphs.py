@@ -45,12 +45,12 @@ SHAPES = {"S": Shape(100_000, 5_000_000, 60), "M": Shape(400_000, 20_000_000, 60
 
 def draw(name):
     """Return (indptr, indices) of a graph by its name; raise SystemExit where the name is not one."""
-    found = NAME.fullmatch(name)
-    if not found:
+    match = NAME.fullmatch(name)
+    if not match:
         raise SystemExit(f"graph {name!r} is not A, B, C, M, P, R or S, with /NUMBER or -shuffled behind it")
-    shape, part = SHAPES[found["base"]], int(found["part"] or 1)
+    shape, part = SHAPES[match["base"]], int(match["part"] or 1)
     indptr, indices = power_law(shape.nodes // part, shape.edges // part // 2 * 2, cap=shape.cap, seed=0)
-    return shuffle(indptr, indices) if found["shuffled"] else (indptr, indices)
+    return shuffle(indptr, indices) if match["shuffled"] else (indptr, indices)
 
 
 def shuffle(indptr, indices, seed=1):
@@ -111,9 +111,9 @@ def main(argv=None):
 
 
 def degrees(folder, name):
-    found = np.diff(arrays_of(path(folder, name))[0])
-    low, middle, high, top = map(int, np.percentile(found, [0, 50, 99, 100]))
-    return {"nodes": len(found), "edges": int(found.sum()), "min": low, "median": middle, "99 %": high, "max": top}
+    in_degrees = np.diff(arrays_of(path(folder, name))[0])
+    low, middle, high, top = map(int, np.percentile(in_degrees, [0, 50, 99, 100]))
+    return {"nodes": len(in_degrees), "edges": int(in_degrees.sum()), "min": low, "median": middle, "99 %": high, "max": top}
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ def hold(options):
     peak = memory.peak()
     trim()
     held = Memory().base - memory.base
-    own, halo = array_bytes(part.graph, part.rows)
+    local_bytes, halo = array_bytes(part.graph, part.rows)
     rows = part.graph.plan.n_halo
-    found = comm.allgather([held, peak, own, halo, rows * part.rows.features[:1].nbytes])
+    by_rank = comm.allgather([held, peak, local_bytes, halo, rows * part.rows.features[:1].nbytes])
     if comm.rank == 0:
-        print(json.dumps(dict(zip(("held", "peak", "own", "halo_ids", "halo_rows"), zip(*found)))))
+        print(json.dumps(dict(zip(("held", "peak", "own", "halo_ids", "halo_rows"), zip(*by_rank)))))
 
 
 def array_bytes(*roots):

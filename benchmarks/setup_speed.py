@@ -91,12 +91,12 @@ def fixed_bytes(tree, n_ranks, args):
 
 def measure_ranks(tree, case, n_ranks, args):
     directory = tree.divide(case, n_ranks)
-    found, fixed = tree.hold(case, n_ranks, directory), fixed_bytes(tree, n_ranks, args)
+    measured, fixed = tree.hold(case, n_ranks, directory), fixed_bytes(tree, n_ranks, args)
     seconds = [tree.first_epoch(case, n_ranks, directory) for _ in range(args.rounds)] if args.times else []
-    harness.note(f"{tree.name}, {case}, {n_ranks} ranks: {harness.mib(max(found['held']))} MiB held")
-    return {"tree": tree.name, "case": case, "ranks": n_ranks, **{name: max(values) for name, values in found.items()},
+    harness.note(f"{tree.name}, {case}, {n_ranks} ranks: {harness.mib(max(measured['held']))} MiB held")
+    return {"tree": tree.name, "case": case, "ranks": n_ranks, **{name: max(values) for name, values in measured.items()},
             # fmt: skip
-            "held": max(found["held"]) - fixed, "fixed": fixed, "first_epoch_s": min(seconds, default=None)}
+            "held": max(measured["held"]) - fixed, "fixed": fixed, "first_epoch_s": min(seconds, default=None)}
 
 
 def main(argv=None):
@@ -109,12 +109,12 @@ def main(argv=None):
                 tree.write(case, args)
             for n_ranks in args.ranks:
                 rows += [measure_ranks(tree, case, n_ranks, args) for tree in trees]
-            found = {tree.name: [] for tree in trees}
+            rows_of = {tree.name: [] for tree in trees}
             for _ in range(args.rounds if args.times else 0):
                 for tree in trees:
-                    found[tree.name].append(tree.partition(case, args.parts))
+                    rows_of[tree.name].append(tree.partition(case, args.parts))
             partitions += [{"case": case, "tree": name, **{key: min(one[key] for one in every) for key in every[0]}}
-                           for name, every in found.items() if every]  # fmt: skip
+                           for name, every in rows_of.items() if every]  # fmt: skip
     for row in rows:
         first = next(one for one in rows if (one["tree"], one["case"]) == (row["tree"], row["case"]))
         row["proportional"] = row["own"] * row["ranks"] / (first["own"] * first["ranks"])

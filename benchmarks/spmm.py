@@ -43,11 +43,11 @@ def worker(args):
 def measure(args, name, width, limit, others):
     """Return the rows of one graph and width."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
-    own = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width]
+    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width]
     row = {"case": "spmm", "graph": name, "width": width}
     least = limit.least_ms(8 * n_nodes * width + 8 * n_nodes + 4 * n_edges, n_edges * width)
     allowed = limits.Allowed(least, limit.gather_ms(n_edges, 4 * width))
-    return peers.compare(args, row, own, ["spmm", file, "--width", width], others, allowed)
+    return peers.compare(args, row, command, ["spmm", file, "--width", width], others, allowed)
 
 
 def main(argv=None):

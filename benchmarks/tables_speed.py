@@ -37,8 +37,8 @@ def main(n_edges=10_000_000, n_nodes=1_000_000):
         write(path, n_edges, n_nodes)
         spec = f"edges:{path},src=source,dst=target,weight=amount"
         for flags in (("--memory", "1GiB"), ()):
-            found = measure(spec, Path(folder, "d"), *flags)
-            print(json.dumps({"edges": n_edges, "nodes": n_nodes, "memory": flags[-1] if flags else None, **found}), flush=True)
+            measured = measure(spec, Path(folder, "d"), *flags)
+            print(json.dumps({"edges": n_edges, "nodes": n_nodes, "memory": flags[-1] if flags else None, **measured}), flush=True)
 
 
 if __name__ == "__main__":

@@ -105,9 +105,9 @@ def attend(graph, z, src, dst, slope=0.2):
 
 class Conv(GATConv):
     def __call__(self, graph, h):
-        x, own = graph.src(h), graph.dst(h)
+        x, dst_rows = graph.src(h), graph.dst(h)
         z = self.linear(x).reshape(-1, self.n_heads, self.n_feat)
-        out = attend(graph, z, x @ self.by_input(self.attn_src), own @ self.by_input(self.attn_dst), self.slope)
+        out = attend(graph, z, x @ self.by_input(self.attn_src), dst_rows @ self.by_input(self.attn_dst), self.slope)
         out = out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)
         return out if self.bias is None else out + self.bias
 

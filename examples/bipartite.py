@@ -47,8 +47,8 @@ def divided(comm, to_items, to_users, users, items, tastes):
     to_users = to_users.shard(comm, "metis", mode="sar")
     parts = np.empty(N_USERS, np.int64), np.empty(N_ITEMS, np.int64)
     for rank, ids in enumerate(comm.allgather((to_users.dst_ids, to_users.src_ids))):
-        for part, own in zip(parts, ids):
-            part[own] = rank
+        for part, rank_ids in zip(parts, ids):
+            part[rank_ids] = rank
     to_items = to_items.shard(comm, parts[1], src_parts=parts[0], mode="sar")
     return to_items, to_users, users[to_users.dst_ids], items[to_users.src_ids], tastes[to_users.dst_ids]
 

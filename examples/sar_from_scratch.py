@@ -272,10 +272,10 @@ def community_graph(n_nodes=600, n_classes=4, n_features=8, degree=8, seed=0):
     rng = np.random.default_rng(seed)
     labels = np.sort(rng.integers(0, n_classes, n_nodes))  # so a range of ids is almost a community
     src, dst = rng.integers(0, n_nodes, (2, n_classes * degree * n_nodes))
-    kept = (labels[src] == labels[dst]) | (rng.random(len(src)) < 0.1)
+    selected = (labels[src] == labels[dst]) | (rng.random(len(src)) < 0.1)
     loops = np.arange(n_nodes)
     x = rng.standard_normal((n_nodes, n_features)) + np.eye(n_classes, n_features)[labels]
-    return np.append(src[kept], loops), np.append(dst[kept], loops), x, labels
+    return np.append(src[selected], loops), np.append(dst[selected], loops), x, labels
 
 
 def main(comm):

@@ -34,8 +34,8 @@ def on_rank(comm):
     whole, x, labels = problem()
     expected = gradients(whole, x, labels)
     part = whole.shard(comm, "metis", mode="sar", prefetch=1)
-    found = gradients(part, x[part.node_ids], labels[part.node_ids])
-    return np.linalg.norm(found - expected) / np.linalg.norm(expected), part.profile.peak_remote_buffers
+    actual = gradients(part, x[part.node_ids], labels[part.node_ids])
+    return np.linalg.norm(actual - expected) / np.linalg.norm(expected), part.profile.peak_remote_buffers
 
 
 def main():

@@ -30,9 +30,9 @@ def instruction_sets():
     """Return the names of the instruction sets to compile for: the portable one, and on x86-64 those that the compiler knows."""
     if not sysconfig.get_platform().endswith(("x86_64", "amd64")):      # what is compiled for, which may be another machine
         return ["portable"]
-    known = [name for name, target in TARGETS.items()
+    names = [name for name, target in TARGETS.items()
              if target is None or _accepts(source=_targeted(target, "int main(void) { return 0; }\n"))]
-    return [name for name in known if name != "avx512" or not SANITIZE or _runs_avx512()]
+    return [name for name in names if name != "avx512" or not SANITIZE or _runs_avx512()]
 
 
 def _runs_avx512():

@@ -51,19 +51,20 @@ def measure(text):
 
 def sizes(root=ROOT):
     """Return {package: Size} of `models` and of the packages of sarlite; the modules beside them count as `sarlite`."""
-    found = defaultdict(lambda: Size(0, 0))
+    by_package = defaultdict(lambda: Size(0, 0))
     for folder in ("sarlite", "models"):
         for path in sorted((root / folder).rglob("*.py")):
             parts = path.relative_to(root).parts
             if parts[:2] != ("sarlite", "models"):  # a link to models, in some checkouts
                 name = "/".join(parts[:2]) if folder == "sarlite" and len(parts) > 2 else folder
-                found[name] += measure(path.read_text(encoding="utf-8"))
-    return dict(sorted(found.items()))
+                by_package[name] += measure(path.read_text(encoding="utf-8"))
+    return dict(sorted(by_package.items()))
 
 
-def written(found):
+def written(by_package):
     """Return the text of size.toml for {package: Size}."""
-    return HEAD + "".join(f'\n["{name}"]\nlines = {size.lines}\ntokens_a_line = {size.tokens_a_line}\n' for name, size in found.items())
+    tables = (f'\n["{name}"]\nlines = {size.lines}\ntokens_a_line = {size.tokens_a_line}\n' for name, size in by_package.items())
+    return HEAD + "".join(tables)
 
 
 def read(text):
@@ -75,24 +76,24 @@ def read(text):
     return {name: (entry["lines"], entry["tokens_a_line"]) for name, entry in tomllib.loads(text).items()}
 
 
-def above(found, ceilings):
+def above(by_package, ceilings):
     """Return a line for each package that has no ceiling, is above it, or has a ceiling without being there."""
-    missing = [f"{name} has no ceiling" for name in found if name not in ceilings]
-    gone = [f"{name} has a ceiling but no module" for name in ceilings if name not in found]
+    missing = [f"{name} has no ceiling" for name in by_package if name not in ceilings]
+    gone = [f"{name} has a ceiling but no module" for name in ceilings if name not in by_package]
     over = []
     for name, (lines, tokens) in ceilings.items():
-        size = found.get(name, Size(0, 0))
+        size = by_package.get(name, Size(0, 0))
         over += [f"{name}: {size.lines} lines of code, the ceiling is {lines}"] * (size.lines > lines)
         over += [f"{name}: {size.tokens_a_line} tokens a line, the ceiling is {tokens}"] * (size.tokens_a_line > tokens)
     return missing + gone + over
 
 
 def main(argv):
-    found = sizes()
+    by_package = sizes()
     if "--write" in argv:
-        CEILINGS.write_text(written(found), encoding="utf-8")
+        CEILINGS.write_text(written(by_package), encoding="utf-8")
     ceilings = read(CEILINGS.read_text(encoding="utf-8"))
-    for name, size in found.items():
+    for name, size in by_package.items():
         lines, tokens = ceilings.get(name, ("none", "none"))
         print(f"{name:20} {size.lines:6} lines of code of {lines:6}, {size.tokens_a_line:5} tokens a line of {tokens:5}")
 

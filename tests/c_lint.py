@@ -17,7 +17,7 @@ CONTROL = re.compile(r"(if|for|while|switch|else|do)\b")
 
 def without_comments(text):
     """The same lines with comments, strings and character constants blanked."""
-    blank = lambda found: re.sub(r"[^\n]", " ", found.group())  # noqa: E731
+    blank = lambda match: re.sub(r"[^\n]", " ", match.group())  # noqa: E731
     return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', blank, text, flags=re.S)
 
 
@@ -48,9 +48,9 @@ def faults(text):
 
 
 def main(paths):
-    found = [f"{path}:{number}: {fault}" for path in paths for number, fault in faults(Path(path).read_text(encoding="ascii"))]
-    print("\n".join(found) or f"{len(paths)} files: no faults")
-    return bool(found)
+    messages = [f"{path}:{number}: {fault}" for path in paths for number, fault in faults(Path(path).read_text(encoding="ascii"))]
+    print("\n".join(messages) or f"{len(paths)} files: no faults")
+    return bool(messages)
 
 
 if __name__ == "__main__":

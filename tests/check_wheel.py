@@ -77,9 +77,9 @@ def check_install(wheel, python, folder):
     assert "pip install 'sarlite[train]'" in run("sarlite-train", status=2)
     run(*install, f"{wheel}[train]")
     train = ("--data", "sbm:", "--epochs", "2", "--ranks", "2", "--json")
-    found = [json.loads(run(*command, *train, "--run-dir", command[-1]).splitlines()[-1])
+    reports = [json.loads(run(*command, *train, "--run-dir", command[-1]).splitlines()[-1])
              for command in (("sarlite-train",), ("python", "-m", "sarlite.train"))]
-    assert found[0]["test_accuracy"] == found[1]["test_accuracy"] and found[0]["ranks"] == 2
+    assert reports[0]["test_accuracy"] == reports[1]["test_accuracy"] and reports[0]["ranks"] == 2
     run("sarlite-data", "convert", "sbm:", "data")
     run("sarlite-data", "partition", "data", "--parts", "2")
     run("python", "-c", "import pymetis, safetensors, tqdm, sarlite.models")

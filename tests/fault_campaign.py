@@ -106,10 +106,10 @@ def attempt(seed, i):
     """Return (kind, what became of the fault); raises where a rank goes on wrongly."""
     dice = np.random.default_rng([seed, i])
     kind = str(dice.choice(list(KINDS)))
-    make, use, sizes, options, there = KINDS[kind]
+    make, use, sizes, options, recoverable = KINDS[kind]
     n_ranks, prefetch, share = int(dice.choice(sizes)), int(dice.integers(3)), dice.random()
-    who, recover = int(dice.integers(n_ranks)), there and dice.random() < 0.8
-    alarm, told = threading.Event(), {}
+    who, recover = int(dice.integers(n_ranks)), recoverable and dice.random() < 0.8
+    alarm, errors = threading.Event(), {}
 
     def work(comm):
         faulty = Faulty(comm, alarm)
@@ -130,37 +130,37 @@ def attempt(seed, i):
             ends(lambda: use(holder), all_ranks=False)
             faulty.settle()
             recovers(holder)
-            for found, right in zip(use(holder), expected, strict=True):
-                np.testing.assert_array_equal(found, right)
+            for value, right in zip(use(holder), expected, strict=True):
+                np.testing.assert_array_equal(value, right)
 
     def ends(action, all_ranks=True):
         """A rank ends with an error that is a fault, or tells of one; or it had all that it needed."""
         try:
             action()
         except (Fault, PeerError) as error:
-            told[threading.current_thread().name] = str(error)
+            errors[threading.current_thread().name] = str(error)
             if all_ranks:
                 raise
 
     try:
         threads.run(n_ranks, work)
     except (Fault, PeerError):
-        if recover or len(told) != n_ranks:
+        if recover or len(errors) != n_ranks:
             raise
-    if not told:
+    if not errors:
         raise AssertionError("no rank saw the fault")
     return kind, "recovered" if recover else "ended"
 
 
 def campaign(n, seed, first=0):
     """Return how many faults of each kind had which end."""
-    found = Counter()
+    counts = Counter()
     for i in range(first, first + n):
         try:
-            found[attempt(seed, i)] += 1
+            counts[attempt(seed, i)] += 1
         except BaseException as error:
             raise AssertionError(f"fault {i} of seed {seed}: --seed {seed} --first {i} --faults 1") from error
-    return found
+    return counts
 
 
 def main():
@@ -168,13 +168,13 @@ def main():
     for name, default in (("faults", 2000), ("seed", 0), ("first", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    found = Counter()
+    counts = Counter()
     for i in range(options.first, options.first + options.faults):
         faulthandler.dump_traceback_later(SECONDS, exit=True)
-        found += campaign(1, options.seed, i)
-    for (kind, end), n in sorted(found.items()):
+        counts += campaign(1, options.seed, i)
+    for (kind, end), n in sorted(counts.items()):
         print(f"{kind}: {n} {end}")
-    print(f"{found.total()} faults, 0 failures")
+    print(f"{counts.total()} faults, 0 failures")
 
 
 if __name__ == "__main__":

@@ -61,15 +61,15 @@ def attempt(read, folder, dice):
     return "read", None
 
 
-def make(known, folder, seed, number):
+def make(readable, folder, seed, number):
     """Write input `number`; returns its format's name, its reader and the random choices that are left."""
-    name = sorted(known)[number % len(known)]
+    name = sorted(readable)[number % len(readable)]
     dice = random.Random(f"{seed} {number}")
-    put(folder, changed(known[name].files, dice))
-    return name, known[name].read, dice
+    put(folder, changed(readable[name].files, dice))
+    return name, readable[name].read, dice
 
 
-def _work(known, folder, seed, numbers, pipe):
+def _work(readable, folder, seed, numbers, pipe):
     warnings.simplefilter("ignore")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with open("/proc/self/statm") as file:
@@ -77,23 +77,23 @@ def _work(known, folder, seed, numbers, pipe):
     resource.setrlimit(resource.RLIMIT_AS, (size + ROOM, size + ROOM))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in numbers:
-        pipe.send((number, sorted(known)[number % len(known)], "starts", None))
-        name, read, dice = make(known, folder, seed, number)
+        pipe.send((number, sorted(readable)[number % len(readable)], "starts", None))
+        name, read, dice = make(readable, folder, seed, number)
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        found = attempt(read, folder, dice)
+        outcome = attempt(read, folder, dice)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        pipe.send((number, name, *found))
+        pipe.send((number, name, *outcome))
     pipe.close()
 
 
-def campaign(known, numbers, seed, deadline=float("inf")):
+def campaign(readable, numbers, seed, deadline=float("inf")):
     """Run inputs until they or the time end; returns (Counter of (format, outcome), [(number, format, what is wrong)])."""
     counts, findings, numbers = Counter(), [], list(numbers)
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="sarlite-fuzz-") as folder:
         while numbers and time.monotonic() < deadline:
             ours, theirs = context.Pipe(duplex=False)
-            child = context.Process(target=_work, args=(known, Path(folder) / "input", seed, numbers, theirs))
+            child = context.Process(target=_work, args=(readable, Path(folder) / "input", seed, numbers, theirs))
             child.start()
             theirs.close()
             under_way = None
@@ -139,16 +139,16 @@ def main(arguments=None):
     parser.add_argument("--only", type=int, help="one input, in this process")
     parser.add_argument("--format", action="append", help="by default all; inputs are then numbered anew")
     options = parser.parse_args(arguments)
-    known = formats(options.format)
+    readable = formats(options.format)
     if options.only is not None:
         folder = Path(tempfile.mkdtemp(prefix="sarlite-fuzz-"))
-        name, read, dice = make(known, folder / "input", options.seed, options.only)
+        name, read, dice = make(readable, folder / "input", options.seed, options.only)
         print(f"{name}: {folder / 'input'}", flush=True)
         print(read(folder / "input", dice))
         return 0
     numbers = range(options.first, options.first + options.inputs)
-    counts, findings = campaign(known, numbers, options.seed, time.monotonic() + options.seconds)
-    for name in sorted(known):
+    counts, findings = campaign(readable, numbers, options.seed, time.monotonic() + options.seconds)
+    for name in sorted(readable):
         print(f"{name:<12} " + ", ".join(f"{counts[name, what]} {what}" for what in ("read", "refused", "raised", "ended")))
     print(f"{sum(counts.values())} inputs, {len(findings)} findings, seed {options.seed}")
     return 1 if findings else 0

@@ -37,14 +37,14 @@ def attempt(program, dice):
 
 def campaign(kind, n, seed, first=0):
     """Return how many programs of a kind had which end."""
-    found = Counter()
+    counts = Counter()
     for i in range(first, first + n):
         try:
-            found[attempt(KINDS[kind].Program, np.random.default_rng([seed, list(KINDS).index(kind), i]))] += 1
+            counts[attempt(KINDS[kind].Program, np.random.default_rng([seed, list(KINDS).index(kind), i]))] += 1
         except Exception as error:
             again = f"--kind {kind} --seed {seed} --first {i} --programs 1"
             raise AssertionError(f"program {i}: python -m tests.program_campaign {again}\n{error}") from error
-    return found
+    return counts
 
 
 def main():
@@ -53,22 +53,22 @@ def main():
     for name, default in (("programs", 2000), ("seed", 0), ("first", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    found, wrong = Counter(), 0
+    counts, wrong = Counter(), 0
     count_collectives(pytest.MonkeyPatch())
     try:
         for i in range(options.first, options.first + options.programs):
             for kind in options.kind or KINDS:
                 faulthandler.dump_traceback_later(SECONDS, exit=True)
                 try:
-                    found += Counter({(kind, end): k for end, k in campaign(kind, 1, options.seed, i).items()})
+                    counts += Counter({(kind, end): k for end, k in campaign(kind, 1, options.seed, i).items()})
                 except AssertionError as error:
                     wrong += 1
                     print(error, flush=True)
     except KeyboardInterrupt:
         print(f"interrupted before program {i}")
-    for (kind, end), k in sorted(found.items()):
+    for (kind, end), k in sorted(counts.items()):
         print(f"{kind}: {k} {end}")
-    print(f"{found.total() + wrong} programs, {wrong} wrong; collective calls of rank 0: {dict(CountingWorld.finished)}")
+    print(f"{counts.total() + wrong} programs, {wrong} wrong; collective calls of rank 0: {dict(CountingWorld.finished)}")
     raise SystemExit(min(wrong, 1))
 
 

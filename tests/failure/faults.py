@@ -66,14 +66,14 @@ def load():
 
 def marked(mark):
     """The processes, zombies aside, whose environment has `mark`."""
-    found = []
+    pids = []
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdecimal() and mark in (folder / "environ").read_bytes():
-                found.append(int(folder.name))  # a zombie has no environment
+                pids.append(int(folder.name))  # a zombie has no environment
         except OSError:
             pass
-    return found
+    return pids
 
 
 def as_usual():
@@ -173,8 +173,8 @@ class Run:
         subprocess.run([*self._command(), *resume], env=environ, capture_output=True, timeout=300, cwd=self.folder)
 
     def _must_tell(self):
-        alone = self.case.how == "threads"
-        if not alone:
+        on_threads = self.case.how == "threads"
+        if not on_threads:
             return self.case.kind != "launcher" and (self.case.kind, self.status) != ("_exit", 3)
         if self.phase == "start" and self.case.kind in ("term", "hup", "abort"):
             return False
@@ -203,29 +203,29 @@ def campaign(faults, seed, first=0, say=print):
     with tempfile.TemporaryDirectory(prefix="sarlite-faults-") as top:
         def run(name, one, expected):
             (folder := Path(top) / name).mkdir()
-            found = Run(folder, one, expected)
-            findings = list(found.findings())
+            result = Run(folder, one, expected)
+            findings = list(result.findings())
             if not findings:
                 shutil.rmtree(folder)
-            return found, findings
+            return result, findings
 
         for number in range(first, faults):
             one = case(seed, number)
             setting = one.how, one.n_ranks
             if setting not in seconds:
-                found, findings = run(f"sound-{one.how}{one.n_ranks}", one._replace(kind="none"), 20.0)
-                assert not findings, (findings, found.err)
-                seconds[setting] = found.seconds
-            found, findings = run(str(number), one, seconds[setting])
-            if found.phase is None:
-                seconds[setting] = found.seconds  # the machine is as busy as now
-            done.append((found, findings))
-            after = "no fault" if found.after is None else f"{found.phase}, {found.after:.1f} s"
-            say(f"{number} {one.kind} in rank {one.rank} of {one.n_ranks} {one.how} at {found.at:.2f} s: {after}, status {found.status}"
-                f"{' left until the next run: ' * bool(found.left_behind)}{' '.join(found.left_behind)}"
+                result, findings = run(f"sound-{one.how}{one.n_ranks}", one._replace(kind="none"), 20.0)
+                assert not findings, (findings, result.err)
+                seconds[setting] = result.seconds
+            result, findings = run(str(number), one, seconds[setting])
+            if result.phase is None:
+                seconds[setting] = result.seconds  # the machine is as busy as now
+            done.append((result, findings))
+            after = "no fault" if result.after is None else f"{result.phase}, {result.after:.1f} s"
+            say(f"{number} {one.kind} in rank {one.rank} of {one.n_ranks} {one.how} at {result.at:.2f} s: {after}, status {result.status}"
+                f"{' left until the next run: ' * bool(result.left_behind)}{' '.join(result.left_behind)}"
                 f"{''.join(f'; FINDING: {text}' for text in findings)}", flush=True)  # fmt: skip
-            if findings or (found.after or 0) > SECONDS:
-                say(found.told[-20000:], flush=True)
+            if findings or (result.after or 0) > SECONDS:
+                say(result.told[-20000:], flush=True)
     return done
 
 

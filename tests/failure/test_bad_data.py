@@ -55,8 +55,8 @@ def refuse(tmp_path):
         return str(error.value)
 
     def start(word, *flags):
-        told = threads.run(2, refused, [*REFUSED, "--run-dir", str(tmp_path / "run"), "--ranks", "2", *map(str, flags)])
-        assert all(word in text for text in told), told
+        messages = threads.run(2, refused, [*REFUSED, "--run-dir", str(tmp_path / "run"), "--ranks", "2", *map(str, flags)])
+        assert all(word in text for text in messages), messages
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
     return start

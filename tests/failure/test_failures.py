@@ -191,8 +191,8 @@ def test_a_stall(job):
     for rank in range(3):
         assert f"[rank {rank}] no progress for 2 s" in failed.err
         line = "while True" if rank == 1 else "in receive"
-        found = [text for text in failed.err.splitlines() if text.startswith(f"[rank {rank}]   File") and "script.py" in text]
-        assert found, (line, failed.err)
+        frames = [text for text in failed.err.splitlines() if text.startswith(f"[rank {rank}]   File") and "script.py" in text]
+        assert frames, (line, failed.err)
     assert failed.err.count("in receive") == 2
 
 

@@ -55,8 +55,8 @@ class Runs:
         self.pids.mkdir()
 
     def start(self, *flags, rank=None, step="_collect", when="pass"):
-        told = {"pids": str(self.pids), "moment": str(self.moment), "checkpoint": str(self.run / "checkpoint.safetensors")}
-        self.path.write_text(textwrap.dedent(MODEL).format(rank=rank, step=step, when=when, **told))
+        settings = {"pids": str(self.pids), "moment": str(self.moment), "checkpoint": str(self.run / "checkpoint.safetensors")}
+        self.path.write_text(textwrap.dedent(MODEL).format(rank=rank, step=step, when=when, **settings))
         flags = flags or ["--data", DATA, "--model", f"{self.path}:Model", "--embedding", 3, "--hidden", 4, "--run-dir", self.run,
                           "--epochs", 3, "--checkpoint-every", 1, "--optimizer", "adam"]  # fmt: skip
         flags = [*flags, *(["--stall-timeout", 2 * STALL_SECONDS] if "STOP" in when else [])]

@@ -243,8 +243,8 @@ def test_a_signal_while_data_load(fail, tmp_path, n_ranks, flags, name):
     at_import = LOADING.format(f"(os.kill(launcher(), signal.{name}), time.sleep(999))")
     job = fail(n_ranks=n_ranks, flags=flags, at_import=at_import)
     assert job.status != 0 and "Traceback" not in job.err
-    told = [line.partition("] ")[2] or line for line in job.err.splitlines() if not line.startswith("Abort(")]  # which is MPICH's own
-    assert set(told) == {f"interrupted by {name}"}, job.err
+    messages = [line.partition("] ")[2] or line for line in job.err.splitlines() if not line.startswith("Abort(")]  # which is MPICH's own
+    assert set(messages) == {f"interrupted by {name}"}, job.err
     assert not (tmp_path / "run").exists() or not os.listdir(tmp_path / "run")
 
 
@@ -313,6 +313,6 @@ def test_the_same_run_on_mpi_and_on_threads(tmp_path):
     assert here.status == 0, here.err
     one, other = ([json.loads(line) for line in (tmp_path / name / "metrics.jsonl").open()] for name in ("mpi", "threads"))
     np.testing.assert_allclose([m["loss"] for m in one], [m["loss"] for m in other], rtol=1e-5)
-    found = json.loads(job.out.splitlines()[-1])
-    assert found["ranks"] == 3 and len(found["peak_bytes"]) == 3 and 1 <= found["live_remote_buffers"] <= 2
-    assert found["sent_bytes"] == json.loads(here.out.splitlines()[-1])["sent_bytes"]
+    report = json.loads(job.out.splitlines()[-1])
+    assert report["ranks"] == 3 and len(report["peak_bytes"]) == 3 and 1 <= report["live_remote_buffers"] <= 2
+    assert report["sent_bytes"] == json.loads(here.out.splitlines()[-1])["sent_bytes"]

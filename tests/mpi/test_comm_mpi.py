@@ -64,9 +64,9 @@ def test_pieces_are_cut_by_their_bytes():
 @pytest.mark.parametrize("n_sent", [0, 1, 2, 3, 4, 5, 6, 7])
 @pytest.mark.parametrize("n_expected", [0, 2, 3, 4, 6, 7])
 def test_wrong_sizes_in_pieces(comm, n_sent, n_expected):
-    alone = in_pieces(24)
-    receive = alone.start_recv(np.empty(n_expected), (comm.rank - 1) % comm.size)
-    send = alone.start_send(np.zeros(n_sent), (comm.rank + 1) % comm.size)
+    piecewise = in_pieces(24)
+    receive = piecewise.start_recv(np.empty(n_expected), (comm.rank - 1) % comm.size)
+    send = piecewise.start_send(np.zeros(n_sent), (comm.rank + 1) % comm.size)
     if n_sent == n_expected:
         receive.wait()
     else:
@@ -104,13 +104,13 @@ def test_a_wrapper_is_kept_with_its_communicator(comm):
 
     assert wrap(MPI.COMM_WORLD) is comm and wrap(comm) is comm
     raw = MPI.COMM_WORLD.Dup()
-    kept = wrap(raw)
+    wrapper = wrap(raw)
     for _ in range(700):  # MPICH has 2048 communicators
-        assert wrap(raw) is kept is not comm
-        assert kept.channel("fetch") is not kept.channel("push")
+        assert wrap(raw) is wrapper is not comm
+        assert wrapper.channel("fetch") is not wrapper.channel("push")
     raw.Free()
     with pytest.raises(PeerError):
-        kept.barrier()
+        wrapper.barrier()
 
 
 def test_a_wrapper_is_freed_with_its_communicator(comm):
@@ -126,8 +126,8 @@ def test_a_wrapper_is_freed_with_its_communicator(comm):
 
 
 def test_connect_gives_every_rank(comm):
-    found = launch.connect()
-    assert (found.rank, found.size) == (comm.rank, comm.size)
+    connected = launch.connect()
+    assert (connected.rank, connected.size) == (comm.rank, comm.size)
     assert launch.launched_ranks() in (comm.size, None)
 
 

@@ -21,5 +21,5 @@ def test_ranks_of_mpi_agree():
     for model in (GCN(N_IN, 4, rng=nn.Random(0), dtype=np.float64),
                   GAT(N_IN, 4, hidden=3, heads=2, edge_features=3, rng=nn.Random(0), dtype=np.float64)):
         with no_grad():
-            expected, found = (model.eval()(graph, Tensor(FEATURES[graph.node_ids])).data for graph in (whole, part))
-        np.testing.assert_allclose(found, expected[part.node_ids], rtol=1e-12, atol=1e-13)
+            expected, actual = (model.eval()(graph, Tensor(FEATURES[graph.node_ids])).data for graph in (whole, part))
+        np.testing.assert_allclose(actual, expected[part.node_ids], rtol=1e-12, atol=1e-13)

@@ -69,8 +69,8 @@ def test_a_constant_input_is_fetched_once(comm, reducer, mode):
             yield graph.comm.allreduce(w.grad)
 
     graph = Graph.from_edges(*EDGES).shard(comm, "random", mode=mode)
-    for found, expected in zip(gradients(graph), gradients(Graph.from_edges(*EDGES))):
-        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+    for gradient, expected in zip(gradients(graph), gradients(Graph.from_edges(*EDGES))):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-11, atol=1e-11)
     n_rows = EDGES.n_nodes - graph.n_dst if mode == "broadcast" else graph.plan.n_halo
     assert graph.profile.received_bytes["forward_fetch"] == 8 * N_IN * n_rows
 
@@ -107,5 +107,5 @@ def test_after_a_failure_on_every_rank_the_graph_recovers(comm, when, mode, pref
             with pytest.raises(PeerError, match="KeyError: 'the cause'.*recover"):
                 results(graph)
         graph.recover()
-        for found, expected in zip(results(graph), results(whole)):
-            np.testing.assert_allclose(found, expected[graph.node_ids], rtol=1e-12, atol=1e-12)
+        for rows, expected in zip(results(graph), results(whole)):
+            np.testing.assert_allclose(rows, expected[graph.node_ids], rtol=1e-12, atol=1e-12)

@@ -63,8 +63,8 @@ def test_a_refusal_is_told_once(comm, capfd):
         raise_together(comm, DataError("file x") if comm.rank == comm.size - 1 else None)
     faulthandler.cancel_dump_traceback_later()  # pytest goes on
     assert caught.value.code == 2 and _hooks() == before
-    told = comm.allgather(capfd.readouterr().err)
-    assert told[0].endswith("file x\n") and told[0].startswith("error: ") and not any(told[1:])
+    errors = comm.allgather(capfd.readouterr().err)
+    assert errors[0].endswith("file x\n") and errors[0].startswith("error: ") and not any(errors[1:])
 
 
 def test_all_ranks_exit(comm, capfd):

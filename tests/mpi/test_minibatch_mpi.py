@@ -33,8 +33,8 @@ def test_a_run_is_that_of_thread_ranks(comm, remote):
     def run(ranks):
         return trained(whole().shard(ranks, parts(ranks.size)), remote=REMOTES[remote], epochs=2)[:2]
 
-    for found, expected in zip(run(comm), threads.run(comm.size, run)[comm.rank]):
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)  # MPI sums over ranks in another order
+    for actual, expected in zip(run(comm), threads.run(comm.size, run)[comm.rank]):
+        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)  # MPI sums over ranks in another order
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "replace", "labor"])
@@ -44,7 +44,7 @@ def test_picks_are_those_of_one_rank(comm, sampler):
 
 @pytest.mark.parametrize("remote", ["exact", "hec", "local"])
 def test_evaluation_makes_batch_norms_moments_exact(comm, remote):
-    found = check_evaluation(whole().shard(comm, parts(comm.size)), remote=REMOTES.get(remote, remote))
+    evaluated = check_evaluation(whole().shard(comm, parts(comm.size)), remote=REMOTES.get(remote, remote))
     if remote == "exact":
-        for ours, right in zip(found, check_evaluation(whole())):
+        for ours, right in zip(evaluated, check_evaluation(whole())):
             np.testing.assert_allclose(ours, right, rtol=1e-8)

@@ -20,11 +20,11 @@ def test_ranks_write_one_file(tmp_path):
     comm = mpi.world()
     folder = comm.bcast(tmp_path)
     run.train(comm, config.parse([*SMALL, "--dtype", "float64", "--epochs", "2", "--run-dir", str(folder / "run")]))
-    found = predict_here(folder / "run", folder / "all.npy", "--partition", "random", comm=comm)
+    predicted = predict_here(folder / "run", folder / "all.npy", "--partition", "random", comm=comm)
     if comm.rank == 0:
         one = predict_here(folder / "run", folder / "one.npy", comm=Solo())
-        np.testing.assert_allclose(found[0], one[0], rtol=1e-9, atol=1e-12)
-        assert np.array_equal(found[1], one[1]) and found[0].shape == (300, 4)
+        np.testing.assert_allclose(predicted[0], one[0], rtol=1e-9, atol=1e-12)
+        assert np.array_equal(predicted[1], one[1]) and predicted[0].shape == (300, 4)
     with pytest.raises(SarliteError, match="--embeddings 3: the model sage has 2 layers"):
         predict_here(folder / "run", folder / "no.npy", "--embeddings", 3, comm=comm)
     comm.barrier()
@@ -50,7 +50,7 @@ def test_learned_rows_by_name(tmp_path):
                 '[[edges]]\nrelation = ["user", "uses", "device"]\nfile = "e.csv"\nsrc = "who"\ndst = "what"\n')
     comm.barrier()
     relational_run(folder / "run", "--data", f"tables:{folder}/a/g.toml", "--model", "rgcn", "--hidden", 4, "--embedding", 3, comm=comm)
-    found = predict_here(folder / "run", folder / "all.npy", "--data", f"tables:{folder}/b/g.toml", comm=comm)
+    predicted = predict_here(folder / "run", folder / "all.npy", "--data", f"tables:{folder}/b/g.toml", comm=comm)
     if comm.rank == 0:
         one = predict_here(folder / "run", folder / "one.npy", "--data", f"tables:{folder}/b/g.toml", comm=Solo())
-        np.testing.assert_allclose(found[0], one[0], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(predicted[0], one[0], rtol=1e-9, atol=1e-12)

@@ -24,7 +24,7 @@ def test_ranks_agree_with_one_rank(tmp_path):
                  "balanced", "--threshold", "best-f1", "--partition", "random", "--run-dir", folder / name]
         run.train(comm, config.parse(list(map(str, words))))
 
-    def told(name):
+    def predicted(name):
         summary = json.loads((folder / name / "summary.json").read_text())
         summary["counted"]["baseline"].pop("seconds")
         lines = [{**line, "seconds": 0} for line in metrics(folder / name)]
@@ -36,4 +36,4 @@ def test_ranks_agree_with_one_rank(tmp_path):
     comm.barrier()
     train(comm, "all")
     comm.barrier()
-    assert told("one") == told("all") and told("all")[1]["threshold"]["values"]
+    assert predicted("one") == predicted("all") and predicted("all")[1]["threshold"]["values"]

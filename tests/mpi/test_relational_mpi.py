@@ -21,10 +21,10 @@ def test_ranks_of_mpi_are_one_rank(tmp_path):
     if comm.rank == 0:
         format.write(folder / "d", load_relational(SPEC))
     comm.barrier()
-    found = relational_run(folder / "run", *flags, "--data", folder / "d", comm=comm)
+    metrics = relational_run(folder / "run", *flags, "--data", folder / "d", comm=comm)
     scores, _ = predict_here(folder / "run", folder / "all.npy", comm=comm)
     if comm.rank == 0:
         one = relational_run(folder / "one", *flags)
-        np.testing.assert_allclose([m["loss"] for m in found], [m["loss"] for m in one], rtol=1e-12)
+        np.testing.assert_allclose([m["loss"] for m in metrics], [m["loss"] for m in one], rtol=1e-12)
         np.testing.assert_allclose(scores, predict_here(folder / "one", folder / "one.npy", comm=Solo())[0], rtol=1e-12)
     comm.barrier()

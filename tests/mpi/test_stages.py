@@ -32,8 +32,8 @@ def test_after_failures(comm):
     for call in (1, 2, 4) if comm.size > 1 else ():
         fail(graph, "forward" if call % 2 else "backward", call)
         graph.recover()
-        for found, expected in zip(results(graph), results(Graph.from_edges(*exchanges.EDGES))):
-            np.testing.assert_allclose(found, expected[graph.node_ids], rtol=1e-12, atol=1e-12)
+        for actual, expected in zip(results(graph), results(Graph.from_edges(*exchanges.EDGES))):
+            np.testing.assert_allclose(actual, expected[graph.node_ids], rtol=1e-12, atol=1e-12)
 
 
 def test_rows_of_other_widths_are_refused_on_every_rank(comm):

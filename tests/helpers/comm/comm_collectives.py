@@ -12,11 +12,11 @@ from tests.helpers.comm.comm_messages import DTYPES, SHAPES, exchange, filled, i
 
 def check_gather(comm):
     for root in range(comm.size):
-        own = np.full((comm.rank, 3), comm.rank, np.float32)
-        found = comm.gather(own, root)
-        assert (found is None) == (comm.rank != root)
-        for rank, part in enumerate(found or ()):
-            assert part.shape == (rank, 3) and part.dtype == np.float32 and (part == rank).all() and part is not own
+        local = np.full((comm.rank, 3), comm.rank, np.float32)
+        gathered = comm.gather(local, root)
+        assert (gathered is None) == (comm.rank != root)
+        for rank, part in enumerate(gathered or ()):
+            assert part.shape == (rank, 3) and part.dtype == np.float32 and (part == rank).all() and part is not local
     counted = Counted(comm, Profile())
     counted.gather(np.zeros((2, 4)), 0)
     sent, received = counted._profile.sent_bytes["gather"], counted._profile.received_bytes["gather"]
@@ -58,10 +58,10 @@ def check_allreduce_is_the_same_everywhere(comm):
 
 def check_objects(comm):
     mine = {"rank": comm.rank, "list": [comm.rank]}
-    found = comm.allgather(mine)
-    assert found == [{"rank": rank, "list": [rank]} for rank in range(comm.size)]
+    gathered = comm.allgather(mine)
+    assert gathered == [{"rank": rank, "list": [rank]} for rank in range(comm.size)]
     comm.barrier()
-    found[0]["list"].append("changed")  # what one rank does to its copy no other rank sees
+    gathered[0]["list"].append("changed")  # what one rank does to its copy no other rank sees
     comm.barrier()
     assert comm.size == 1 or comm.rank == 0 or mine["list"] == [comm.rank]
     for root in range(comm.size):
@@ -77,10 +77,10 @@ def check_values_are_copies(comm):
 
 
 def check_wrong_sizes_are_refused(comm):
-    here, there = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    here, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     for n_receive in (3, 5):
         receive = comm.start_recv(np.empty(n_receive), here, n_receive)
-        send = comm.start_send(np.zeros(4), there, n_receive)
+        send = comm.start_send(np.zeros(4), next_rank, n_receive)
         with pytest.raises(ShapeError):
             receive.wait()
         try:

@@ -38,8 +38,8 @@ def check_dtypes_and_shapes(comm):
 
 
 def check_tags_out_of_order(comm):
-    here, there = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-    sends = [comm.start_send(np.full(4, 10 * comm.rank + tag), there, tag) for tag in (1, 2, 3)]
+    here, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    sends = [comm.start_send(np.full(4, 10 * comm.rank + tag), next_rank, tag) for tag in (1, 2, 3)]
     for tag in (3, 1, 2):
         array = np.zeros(4, int)
         comm.start_recv(array, here, tag).wait()
@@ -49,10 +49,10 @@ def check_tags_out_of_order(comm):
 
 
 def check_order_within_a_tag(comm):
-    here, there = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    here, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     arrays = [np.zeros(1000, int) for _ in range(5)]
     receives = [comm.start_recv(array, here) for array in arrays[:2]]
-    sends = [comm.start_send(np.full(1000, i), there) for i in range(5)]
+    sends = [comm.start_send(np.full(1000, i), next_rank) for i in range(5)]
     receives += [comm.start_recv(array, here) for array in arrays[2:]]
     for request in reversed(receives + sends):
         request.wait()
@@ -66,8 +66,8 @@ def check_large_message(comm):
 
 
 def check_buffer_is_kept_alive(comm):
-    here, there = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-    request = comm.start_send(np.full(100_000, comm.rank), there)
+    here, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    request = comm.start_send(np.full(100_000, comm.rank), next_rank)
     gc.collect()
     junk = [np.full(100_000, -1) for _ in range(5)]
     array = np.empty(100_000, int)
@@ -80,12 +80,12 @@ def check_buffer_is_kept_alive(comm):
 def check_two_threads_at_once(comm):
     if not comm.threaded:
         pytest.skip("no MPI_THREAD_MULTIPLE")
-    found = {}
+    rounds_by_tag = {}
 
     def work(tag):
         outgoing = [np.full(2000, 100 * tag + 10 * comm.rank + peer) for peer in range(comm.size)]
         rounds = [enumerate(exchange(comm, outgoing, tag)) for _ in range(20)]
-        found[tag] = [[a[0] == a[-1] == 100 * tag + 10 * p + comm.rank for p, a in one] for one in rounds]
+        rounds_by_tag[tag] = [[a[0] == a[-1] == 100 * tag + 10 * p + comm.rank for p, a in one] for one in rounds]
 
     workers = [threading.Thread(target=work, args=(tag,), daemon=True) for tag in (1, 2)]
     for worker in workers:
@@ -93,16 +93,16 @@ def check_two_threads_at_once(comm):
     work(3)
     for worker in workers:
         worker.join(20)
-    assert sorted(found) == [1, 2, 3] and all(np.all(oks) for oks in found.values())
+    assert sorted(rounds_by_tag) == [1, 2, 3] and all(np.all(oks) for oks in rounds_by_tag.values())
 
 
 def check_thread_beside_collectives(comm):
     if not comm.threaded:
         pytest.skip("no MPI_THREAD_MULTIPLE")
-    other, found = comm.dup(), []
+    other, sums = comm.dup(), []
 
     def work():
-        found.extend(other.allreduce(np.array([i + other.rank]))[0] for i in range(20))
+        sums.extend(other.allreduce(np.array([i + other.rank]))[0] for i in range(20))
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
@@ -110,28 +110,28 @@ def check_thread_beside_collectives(comm):
     worker.join(20)
     total = sum(range(comm.size))
     assert mine == [total * i for i in range(20)]
-    assert found == [comm.size * i + total for i in range(20)]
+    assert sums == [comm.size * i + total for i in range(20)]
 
 
 def check_channels_are_kept_apart(comm):
     assert comm.channel("a") is comm.channel("a") and comm.channel("a").size == comm.size
     mine, others = np.full(3, comm.rank), [comm, comm.channel("a"), comm.channel("b")]
-    found = [np.empty(3, int) for _ in others]
+    received = [np.empty(3, int) for _ in others]
     peer, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    receives = [other.start_recv(into, source) for other, into in zip(others, found)] if comm.size > 1 else []
+    receives = [other.start_recv(into, source) for other, into in zip(others, received)] if comm.size > 1 else []
     sends = [other.start_send(mine * 10 + k, peer) for k, other in reversed(list(enumerate(others)))] if comm.size > 1 else []
     for request in receives + sends:
         request.wait()
-    for k, into in enumerate(found if comm.size > 1 else []):
+    for k, into in enumerate(received if comm.size > 1 else []):
         assert (into == source * 10 + k).all()
 
 
 def check_dups_are_apart(comm):
     others = [comm.dup(), comm.dup()]
     others.append(others[0].dup())
-    here, there = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    here, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     assert all((other.rank, other.size, other.threaded) == (comm.rank, comm.size, comm.threaded) for other in others)
-    sends = [other.start_send(np.full(3, i), there) for i, other in enumerate([*others, comm])]
+    sends = [other.start_send(np.full(3, i), next_rank) for i, other in enumerate([*others, comm])]
     for i, other in reversed(list(enumerate([*others, comm]))):
         array = np.empty(3, int)
         other.start_recv(array, here).wait()
@@ -152,17 +152,17 @@ def _ring(comm):
     return comm.channel("ring"), (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
 
 
-def _pass_on(channel, here, there, tag, n=300):
+def _pass_on(channel, here, next_rank, tag, n=300):
     """Send an array to the next rank; what came from the one before must be its own."""
     receive = channel.start_recv(array := np.zeros(n), here, tag)
-    send = channel.start_send(np.full(n, 1.0 + channel.rank), there, tag)
+    send = channel.start_send(np.full(n, 1.0 + channel.rank), next_rank, tag)
     receive.wait()
     send.wait()
     assert (array == 1 + here).all()
 
 
 def check_cancelled_receive_is_left_alone(comm):
-    channel, here, there = _ring(comm)
+    channel, here, next_rank = _ring(comm)
     for n in (300, 30_000):  # an eager message and one by rendezvous
         request = channel.start_recv(array := np.full(n, 7.0), here, 1)
         request.cancel()
@@ -171,43 +171,43 @@ def check_cancelled_receive_is_left_alone(comm):
         with pytest.raises(PeerError, match="cancelled"):
             request.wait()
         channel.barrier()
-        late = channel.start_send(np.zeros(n), there, 1)
-        _pass_on(channel, here, there, 2, n)
+        late = channel.start_send(np.zeros(n), next_rank, 1)
+        _pass_on(channel, here, next_rank, 2, n)
         late.cancel()
         channel.drain()
-        _pass_on(channel, here, there, 1, n)  # the late message with this tag has been dropped
+        _pass_on(channel, here, next_rank, 1, n)  # the late message with this tag has been dropped
         assert (array == 7).all()
 
 
 def check_cancelled_sends_are_dropped(comm):
-    channel, here, there = _ring(comm)
+    channel, here, next_rank = _ring(comm)
     sent = [np.full(n, -1.0) for n in (3, 300, 30_000) * 5]
-    requests = [channel.start_send(array, there, 1) for array in sent]
+    requests = [channel.start_send(array, next_rank, 1) for array in sent]
     for request in requests:
         request.cancel()
     del sent, requests
     gc.collect()
-    _pass_on(channel, here, there, 2)
+    _pass_on(channel, here, next_rank, 2)
     channel.drain()
-    _pass_on(channel, here, there, 1)
+    _pass_on(channel, here, next_rank, 1)
 
 
 def check_drain_cancels_what_is_open(comm):
-    channel, here, there = _ring(comm)
+    channel, here, next_rank = _ring(comm)
     receive = channel.start_recv(array := np.full(300, 7.0), here, 1)
-    sends = [channel.start_send(np.zeros(n), there, 2) for n in (300, 30_000)]
+    sends = [channel.start_send(np.zeros(n), next_rank, 2) for n in (300, 30_000)]
     channel.drain()
     with pytest.raises(PeerError, match="cancelled"):
         receive.wait()
     for tag in (2, 1):
-        _pass_on(channel, here, there, tag)
+        _pass_on(channel, here, next_rank, tag)
     assert (array == 7).all() and len(sends) == 2
 
 
 def check_cancel_wakes_a_thread(comm):
     if not comm.threaded:
         pytest.skip("no MPI_THREAD_MULTIPLE")
-    channel, here, there = _ring(comm)
+    channel, here, next_rank = _ring(comm)
     for _ in range(3):
         request = channel.start_recv(array := np.full(300, 7.0), here, 1)
         done = in_thread(request.wait)
@@ -217,7 +217,7 @@ def check_cancel_wakes_a_thread(comm):
         with pytest.raises(PeerError, match="cancelled"):
             done()
         channel.barrier()
-        _pass_on(channel, here, there, 1)
+        _pass_on(channel, here, next_rank, 1)
         assert (array == 7).all()
 
 
@@ -225,29 +225,29 @@ def check_cancel_while_it_arrives(comm):
     """Whatever of the two comes first, nothing is written afterwards and the next tag is right."""
     if not comm.threaded:
         pytest.skip("no MPI_THREAD_MULTIPLE")
-    channel, here, there = _ring(comm)
+    channel, here, next_rank = _ring(comm)
     for tag in range(1, 60):
         receive = channel.start_recv(array := np.full(300, 7.0), here, tag)
         done = in_thread(receive.wait)
-        send = channel.start_send(np.full(300, 1.0 + channel.rank), there, tag)
+        send = channel.start_send(np.full(300, 1.0 + channel.rank), next_rank, tag)
         receive.cancel()
-        found = array.copy()
-        assert ((found == 7) | (found == 1 + here)).all()
+        snapshot = array.copy()
+        assert ((snapshot == 7) | (snapshot == 1 + here)).all()
         try:
             done()
-            assert (found == 1 + here).all()
+            assert (snapshot == 1 + here).all()
         except PeerError:
             pass
         send.cancel()
-        _pass_on(channel, here, there, 0)
-        assert (array == found).all()
+        _pass_on(channel, here, next_rank, 0)
+        assert (array == snapshot).all()
     channel.drain()
 
 
 def check_cancel_of_what_is_done(comm):
-    channel, here, there = _ring(comm)
+    channel, here, next_rank = _ring(comm)
     receive = channel.start_recv(array := np.zeros(4), here)
-    send = channel.start_send(np.full(4, 1.0 + comm.rank), there)
+    send = channel.start_send(np.full(4, 1.0 + comm.rank), next_rank)
     receive.wait()
     send.wait()
     for request in (receive, send):
@@ -258,12 +258,12 @@ def check_cancel_of_what_is_done(comm):
 
 
 def check_test_says_when(comm):
-    channel, here, there = _ring(comm)
+    channel, here, next_rank = _ring(comm)
     for n in (4, 3):  # as many as are sent, and too few
         receive = channel.start_recv(array := np.zeros(n), here)
         assert not receive.test()
         channel.barrier()
-        send = channel.start_send(np.full(4, 1.0 + comm.rank), there)
+        send = channel.start_send(np.full(4, 1.0 + comm.rank), next_rank)
         while not receive.test():
             time.sleep(0)
         if n == 4:
@@ -277,6 +277,6 @@ def check_test_says_when(comm):
 
 
 def check_largest_tag(comm):
-    channel, here, there = _ring(comm)
+    channel, here, next_rank = _ring(comm)
     assert channel.max_tag >= 32766
-    _pass_on(channel, here, there, channel.max_tag)
+    _pass_on(channel, here, next_rank, channel.max_tag)

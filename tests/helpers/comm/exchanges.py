@@ -29,8 +29,8 @@ def attend(graph, x):
 
 def in_parts(mode, **sizes):
     """Return a mode that takes a peer's rows in parts backward, however few they are."""
-    made = modes.MODES[mode]
-    return replace(made, **{"backward_rows": 1, **sizes}) if hasattr(made, "backward_rows") else made
+    exchange = modes.MODES[mode]
+    return replace(exchange, **{"backward_rows": 1, **sizes}) if hasattr(exchange, "backward_rows") else exchange
 
 
 def in_ranges(**sizes):

@@ -92,22 +92,22 @@ class Faulty:
         return Request(self, [self._calls.start_recv(array, root, self._n_calls)])
 
     def allgather(self, value):
-        found = []
+        objects = []
         for root in range(self.size):
             mine = np.frombuffer(pickle.dumps(value), np.uint8) if root == self.rank else None
             length = np.array([len(mine) if root == self.rank else 0])
             self.start_broadcast(length, root).wait()
             data = mine if root == self.rank else np.empty(length[0], np.uint8)
             self.start_broadcast(data, root).wait()
-            found.append(pickle.loads(data.tobytes()))
-        return found
+            objects.append(pickle.loads(data.tobytes()))
+        return objects
 
     def alltoall(self, arrays):
-        return [found[self.rank] for found in self.allgather(arrays)]
+        return [arrays_of_rank[self.rank] for arrays_of_rank in self.allgather(arrays)]
 
     def allreduce(self, array, op="sum"):
-        found = self.allgather(array)
-        array[...] = REDUCTIONS[op].reduce(np.stack(found), axis=0)
+        gathered = self.allgather(array)
+        array[...] = REDUCTIONS[op].reduce(np.stack(gathered), axis=0)
         return array
 
     def bcast(self, value, root=0):

@@ -22,22 +22,22 @@ def message(rank, peer, step, layer, width=3, dtype=np.float32):
     """What a rank pushes to a peer: of each step and pair another number of rows, often none; steps of their own in odd layers."""
     n = (3 * rank + 5 * peer + 2 * step + layer) % 5 * (rank != peer)
     slots = np.arange(n, dtype=np.int32) * 2 + rank
-    made = step - slots.astype(np.int64) if layer % 2 else None
+    row_steps = step - slots.astype(np.int64) if layer % 2 else None
     rows = 1000 * step + 100 * layer + 10 * rank + peer + np.arange(n * width).reshape(n, width) / 64
-    return slots, made, rows.astype(dtype)
+    return slots, row_steps, rows.astype(dtype)
 
 
 def messages(comm, step, layer, **options):
     return [message(comm.rank, peer, step, layer, **options) for peer in range(comm.size)]
 
 
-def check_result(comm, found, step, layer, **options):
+def check_result(comm, received, step, layer, **options):
     """What each rank sent here, in rank order, bit by bit."""
-    assert len(found) == comm.size
-    for peer, (slots, made, rows) in enumerate(found):
+    assert len(received) == comm.size
+    for peer, (slots, row_steps, rows) in enumerate(received):
         right = message(peer, comm.rank, step, layer, **options)
         assert slots.dtype == np.int32 and slots.tolist() == right[0].tolist()
-        assert (made == step) if right[1] is None else (made.dtype == np.int64 and made.tolist() == right[1].tolist())
+        assert (row_steps == step) if right[1] is None else (row_steps.dtype == np.int64 and row_steps.tolist() == right[1].tolist())
         assert (rows.dtype, rows.shape, rows.tobytes()) == (right[2].dtype, right[2].shape, right[2].tobytes())
         assert rows.flags.aligned and slots.flags.aligned and rows.flags.c_contiguous
 
@@ -56,8 +56,8 @@ def check_results_late(comm):
                 check_result(comm, pusher.take(step - 2, layer), step - 2, layer)
     left = pusher.drain()
     assert [(step, layer) for step, layer, _ in left] == [(step, layer) for step in (6, 7) for layer in layers]
-    for step, layer, found in left:
-        check_result(comm, found, step, layer)
+    for step, layer, received in left:
+        check_result(comm, received, step, layer)
     assert pusher.drain() == []
     pusher.close()
 
@@ -87,8 +87,8 @@ def check_rows_of_any_kind(comm):
         check_result(comm, pusher.take(step, 1), step, 1, width=width, dtype=dtype)
     rows = np.arange(24.0).reshape(2, 3, 4)
     pusher.submit(99, 0, [(np.arange(2), None, rows[:, :, ::2])] * comm.size)  # more axes, not contiguous, slots of int64
-    for slots, made, found in pusher.take(99, 0):
-        assert slots.tolist() == [0, 1] and made == 99 and found.tolist() == rows[:, :, ::2].tolist()
+    for slots, row_step, pushed in pusher.take(99, 0):
+        assert slots.tolist() == [0, 1] and row_step == 99 and pushed.tolist() == rows[:, :, ::2].tolist()
     pusher.close()
 
 
@@ -103,17 +103,17 @@ def check_messages_of_many_pieces(comm):
         return np.arange(n), None, (np.arange(64 * n, dtype=np.float32) + rank).reshape(n, 64)
 
     pusher.submit(0, 0, [of(comm.rank, peer) for peer in range(comm.size)])
-    for peer, (slots, made, rows) in enumerate(pusher.take(0, 0)):
-        assert slots.tolist() == of(peer, comm.rank)[0].tolist() and made == 0 and (rows == of(peer, comm.rank)[2]).all()
+    for peer, (slots, row_steps, rows) in enumerate(pusher.take(0, 0)):
+        assert slots.tolist() == of(peer, comm.rank)[0].tolist() and row_steps == 0 and (rows == of(peer, comm.rank)[2]).all()
     pusher.close()
 
 
 def check_nothing_is_borrowed(comm):
     pusher = pusher_of(comm)
-    given = messages(comm, 3, 1)
-    pusher.submit(3, 1, given)
-    for slots, made, rows in given:
-        slots[:], made[:], rows[:] = -1, -1, np.nan
+    submitted = messages(comm, 3, 1)
+    pusher.submit(3, 1, submitted)
+    for slots, row_steps, rows in submitted:
+        slots[:], row_steps[:], rows[:] = -1, -1, np.nan
     check_result(comm, pusher.take(3, 1), 3, 1)
     pusher.close()
 
@@ -123,8 +123,8 @@ def check_close_works_off_what_was_submitted(comm):
     for step in range(20):
         pusher.submit(step, 0, messages(comm, step, 0))
     pusher.close()
-    for step, layer, found in pusher.drain():
-        check_result(comm, found, step, layer)
+    for step, layer, received in pusher.drain():
+        check_result(comm, received, step, layer)
 
 
 def check_jobs_that_are_not_there(comm):
@@ -150,11 +150,11 @@ def check_slots_name_the_peer_s_halo(comm):
     needs = [np.flatnonzero(rng.random(n_local) < 0.5 * (q != comm.rank)) for q in range(comm.size)]
     lists, pusher = SendLists(comm.alltoall(needs)), pusher_of(comm)
     batch = rng.permutation(n_local)[:30]
-    h, given = (100.0 * comm.rank + batch)[:, None], []
+    h, pushed = (100.0 * comm.rank + batch)[:, None], []
     for peer, (places, slots) in enumerate(lists.of(batch)):
         places, slots = choose(places, slots, 6, np.ones(len(places)), 77 + peer, batch[places])
-        given.append((slots, None, h[places]))
-    pusher.submit(0, 0, given)
+        pushed.append((slots, None, h[places]))
+    pusher.submit(0, 0, pushed)
     for owner, (slots, _, rows) in enumerate(pusher.take(0, 0)):
         assert len(slots) <= 6 and rows[:, 0].tolist() == (100 * owner + needs[owner][slots]).tolist()
         assert len(slots) or owner == comm.rank
@@ -194,14 +194,14 @@ def training(comm, delay, n_steps=12):
     for step in range(n_steps):
         for layer in range(2):
             keep = np.flatnonzero((np.arange(4) + step + layer + comm.rank) % 3)
-            given, nothing = (keep, None, h[keep]), (keep[:0], None, h[:0])
-            pusher.submit(step, layer, [nothing if peer == comm.rank else given for peer in range(comm.size)])
+            pushed, nothing = (keep, None, h[keep]), (keep[:0], None, h[:0])
+            pusher.submit(step, layer, [nothing if peer == comm.rank else pushed for peer in range(comm.size)])
             if step >= delay:
-                for peer, (slots, made, rows) in enumerate(pusher.take(step - delay, layer)):
-                    assert made == step - delay
+                for peer, (slots, row_step, rows) in enumerate(pusher.take(step - delay, layer)):
+                    assert row_step == step - delay
                     h[slots] = np.tanh(h[slots] + rows / (1 + peer)) + 0.1 * layer
-    for _, _, found in pusher.drain():
-        for slots, _, rows in found:
+    for _, _, received in pusher.drain():
+        for slots, _, rows in received:
             h[slots] -= rows
     pusher.close()
     return hashlib.sha256(h.tobytes()).hexdigest()

@@ -33,7 +33,7 @@ def formats(wanted=None):
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        found = {}
+        by_name = {}
         for make in (_planetoid, _npz, _ogb, _ogb_npz, _edges_text, _edges_npy, _native, _divided, _parts, _toml, _checkpoint, _options,
                      _pigo, _mggcn, _roc, _reddit, *fuzz_runs.FORMATS, *fuzz_tables.FORMATS):
             name = make.__name__.removeprefix("_")
@@ -42,8 +42,8 @@ def formats(wanted=None):
             (folder / name).mkdir()
             read = make(folder / name, rng)
             paths = [path for path in sorted((folder / name).rglob("*")) if path.is_file()]
-            found[name] = Format({str(path.relative_to(folder / name)): path.read_bytes() for path in paths}, read)
-    return found
+            by_name[name] = Format({str(path.relative_to(folder / name)): path.read_bytes() for path in paths}, read)
+    return by_name
 
 
 def read_data(spec, **options):
@@ -54,8 +54,9 @@ def read_data(spec, **options):
 
 
 def _planetoid(folder, rng):
-    known, one_hot = rng.random((504, 4), np.float32) * (rng.random((504, 4)) < 0.5), np.eye(3, dtype=np.int32)
-    parts = {"x": known[:4], "allx": known, "tx": known[:3], "y": one_hot[[0, 1, 2, 0]], "ally": one_hot[np.arange(504) % 3], "ty": one_hot}
+    features, one_hot = rng.random((504, 4), np.float32) * (rng.random((504, 4)) < 0.5), np.eye(3, dtype=np.int32)
+    parts = {"x": features[:4], "allx": features, "tx": features[:3],
+             "y": one_hot[[0, 1, 2, 0]], "ally": one_hot[np.arange(504) % 3], "ty": one_hot}
     for name, value in parts.items():
         value = scipy.sparse.csr_matrix(value) if "x" in name else value
         (folder / f"ind.toy.{name}").write_bytes(pickle.dumps(value, 2 if name != "x" else 4))
@@ -130,16 +131,16 @@ def _edges_reader(e, x, y, s, t):
 
 
 def _native(folder, rng):
-    made = load("sbm:nodes=20,degree=4,features=3,classes=3")
-    made.edge_weight = rng.random(made.n_edges, np.float32)
-    format.write(folder / "d", made)
+    dataset = load("sbm:nodes=20,degree=4,features=3,classes=3")
+    dataset.edge_weight = rng.random(dataset.n_edges, np.float32)
+    format.write(folder / "d", dataset)
     return _native_reader
 
 
 def _divided(folder, rng):
-    made = load("sbm:nodes=20,degree=4,features=3,classes=3")
+    dataset = load("sbm:nodes=20,degree=4,features=3,classes=3")
     with format.GraphWriter(folder / "d") as out:
-        divide(made, np.arange(20) % 3, 3, out, division={"parts": 3, "partition": "random", "order": "none", "seed": 0})
+        divide(dataset, np.arange(20) % 3, 3, out, division={"parts": 3, "partition": "random", "order": "none", "seed": 0})
     return _native_reader
 
 
@@ -167,10 +168,10 @@ def _checkpoint(folder, rng):
 
 
 def _pigo(folder, rng):
-    made = load("sbm:nodes=20,degree=4,features=3,classes=3")
-    pigo.write(folder / "g.bin", made)
-    made.edge_weight = rng.random(made.n_edges, np.float32)
-    pigo.write(folder / "w.bin", made)
+    dataset = load("sbm:nodes=20,degree=4,features=3,classes=3")
+    pigo.write(folder / "g.bin", dataset)
+    dataset.edge_weight = rng.random(dataset.n_edges, np.float32)
+    pigo.write(folder / "w.bin", dataset)
     (folder / "y.txt").write_text("".join(f"{n % 3}\n" for n in range(20)))
     return lambda folder, dice: read_data(f"pigo:{folder}/{dice.choice('gw')}.bin,labels={folder}/y.txt")
 

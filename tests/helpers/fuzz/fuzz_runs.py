@@ -43,10 +43,10 @@ def run_checkpoint(folder, rng):
         if not (folder / "about.json").is_file():
             return
         try:
-            found = json.loads((folder / "about.json").read_bytes())
-            if not isinstance(found, dict):
+            about = json.loads((folder / "about.json").read_bytes())
+            if not isinstance(about, dict):
                 return
-            checkpoint.save(folder / "checkpoint.safetensors", dict(tensors), found)
+            checkpoint.save(folder / "checkpoint.safetensors", dict(tensors), about)
         except (ValueError, OSError, TypeError, RecursionError):
             return  # which no checkpoint holds
         path, out = str(folder / "checkpoint.safetensors"), io.StringIO()
@@ -83,9 +83,9 @@ def names(folder, rng):
     (folder / "e.csv").unlink()
 
     def read(folder, dice):
-        found = Names(folder / "d")
-        found.of(range(dice.choice((2, 9))))
-        found.ids(["node 1", "node 3"])
+        node_names = Names(folder / "d")
+        node_names.of(range(dice.choice((2, 9))))
+        node_names.ids(["node 1", "node 3"])
 
     return read
 
@@ -93,8 +93,8 @@ def names(folder, rng):
 def case(folder, rng):
     """What was found of a kernel and of a layer that return zeros."""
     for operation in ("spmm", "gcn"):
-        found = check(zeros, operation, level="probe", graphs="single-*").findings[0]
-        sarcase.save(found, folder / f"{operation}.sarcase")
+        finding = check(zeros, operation, level="probe", graphs="single-*").findings[0]
+        sarcase.save(finding, folder / f"{operation}.sarcase")
     return lambda folder, dice: replay(folder / f"{dice.choice(('spmm', 'gcn'))}.sarcase", zeros)
 
 

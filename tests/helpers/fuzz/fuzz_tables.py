@@ -19,9 +19,9 @@ ALLOWED = [word for name in ALL for word in ("--allow-empty", name)]
 
 
 def _relational(spec, **options):
-    found = load(spec, relational=True, allow_empty=ALL, **options)
-    found.check(allow_empty=ALL)
-    return found
+    dataset = load(spec, relational=True, allow_empty=ALL, **options)
+    dataset.check(allow_empty=ALL)
+    return dataset
 
 
 def tu(folder, rng):
@@ -86,15 +86,15 @@ def links(folder, rng):
     data = "sbm:nodes=40,classes=3,features=4,degree=4"
     words = ["--task", "link", "--data", data, "--hidden", "4", "--link-width", "4", "--epochs", "1", *QUIET]
     val, test = np.split(np.random.default_rng(0).permutation(1600)[:12], 2)
-    for name, found in (("val", val), ("test", test)):
-        (folder / f"{name}.csv").write_text("".join(f"{a},{b}\n" for a, b in zip(*divmod(found, 40))))
+    for name, split in (("val", val), ("test", test)):
+        (folder / f"{name}.csv").write_text("".join(f"{a},{b}\n" for a, b in zip(*divmod(split, 40))))
     (folder / "split.csv").write_text("src,dst,part,at\n" + "".join(f"{a},{a * 7 % 40},{ALL[a % 3]},{a}\n" for a in range(20)))
     with contextlib.redirect_stdout(io.StringIO()):
         run.train(Solo(), config.parse([*words, "--run-dir", str(folder / "run")]))
     for path in (folder / "run").iterdir():
         if path.name != "checkpoint.safetensors":
             path.unlink()
-    kept = (folder / "run/checkpoint.safetensors").read_bytes()
+    checkpoint = (folder / "run/checkpoint.safetensors").read_bytes()
     (folder / "run/checkpoint.safetensors").unlink()
     (folder / "run").rmdir()
 
@@ -105,7 +105,7 @@ def links(folder, rng):
                                      ["--link-split", f"{folder}/split.csv,split=part"], ["--link-split", f"{folder}/split.csv,time=at"]])
                 run.train(Solo(), config.parse([*words, *files, "--run-dir", str(folder / "again")]))
             else:
-                (folder / "c.safetensors").write_bytes(kept)
+                (folder / "c.safetensors").write_bytes(checkpoint)
                 said = ["--checkpoint", str(folder / "c.safetensors"), "--links", str(folder / "val.csv"), "--out", str(folder / "out.csv")]
                 predict_command.predict(Solo(), *predict_command.parse([*said, *QUIET]))
 

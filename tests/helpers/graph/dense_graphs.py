@@ -116,14 +116,14 @@ class Dense:
 
     def into(self, i):
         """The edges into a node: lowest source first, of one source the first given."""
-        found = np.flatnonzero(self.edges.dst == i)
-        return found[np.argsort(self.edges.src[found], kind="stable")]
+        edge_ids = np.flatnonzero(self.edges.dst == i)
+        return edge_ids[np.argsort(self.edges.src[edge_ids], kind="stable")]
 
     def _degrees(self, ends, counts, n):
-        found = np.zeros(n)
+        degrees = np.zeros(n)
         for e, i in enumerate(ends):
-            found[i] += counts[e]
-        return np.where(found == 0, 1, found)
+            degrees[i] += counts[e]
+        return np.where(degrees == 0, 1, degrees)
 
     # ---- what expressions ask for
 

@@ -177,21 +177,21 @@ class Program:
 
     def check(self):
         with np.errstate(all="ignore"):
-            alone = self.on_rank(Solo(), "exact")
+            one_rank = self.on_rank(Solo(), "exact")
             results = threads.run(self.n_ranks, self.on_rank, "exact")
             if self.wrong:
-                for step, error in (alone, *results):
+                for step, error in (one_rank, *results):
                     assert step == self.wrong and error.startswith("numerics exact: "), f"{self}\n{step}: {error}"
                 return "refused"
             fast = self.on_rank(Solo(), "fast")
-        assert not isinstance(alone[0], str), f"{self}\nrefused: {alone}"
+        assert not isinstance(one_rank[0], str), f"{self}\nrefused: {one_rank}"
         if max(np.abs(a).max(initial=0) for a in (*fast[1], *fast[2])) > LARGEST:
             raise Unclear
-        for a, b in zip((*alone[1], *alone[2]), (*fast[1], *fast[2])):
+        for a, b in zip((*one_rank[1], *one_rank[2]), (*fast[1], *fast[2])):
             np.testing.assert_allclose(a, b, rtol=0, atol=RTOL[self.dtype] * max(np.abs(b).max(initial=0), 1), err_msg=str(self))
-        ids = np.concatenate([own for own, _, _ in results])
-        for expected, *of_ranks in zip(alone[1], *(rows for _, rows, _ in results)):
+        ids = np.concatenate([rank_ids for rank_ids, _, _ in results])
+        for expected, *of_ranks in zip(one_rank[1], *(rows for _, rows, _ in results)):
             assert np.array_equal(np.concatenate(of_ranks)[np.argsort(ids)], expected), str(self)
         for _, _, gradients in results:
-            assert all(np.array_equal(a, b) for a, b in zip(gradients, alone[2], strict=True)), str(self)
+            assert all(np.array_equal(a, b) for a, b in zip(gradients, one_rank[2], strict=True)), str(self)
         return f"{self.n_ranks} ranks"

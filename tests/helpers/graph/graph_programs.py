@@ -150,9 +150,9 @@ class Program:
             self.steps.append(self.drawn.step(n_src, n_dst, self.n_src_leaves, self.weighted, feats))
             onto_src = self.steps[-1].onto == "src" or not self.edges.bipartite
             n_src, n_dst = n_src + onto_src, n_dst + (self.steps[-1].onto == "dst" or not self.edges.bipartite)
-        kept = [k for k, step in enumerate(self.steps) if step.onto == "dst"]
-        self.outputs = kept if self.dice.random() < 0.5 else kept[-1:]
-        if not kept:
+        onto_dst = [k for k, step in enumerate(self.steps) if step.onto == "dst"]
+        self.outputs = onto_dst if self.dice.random() < 0.5 else onto_dst[-1:]
+        if not onto_dst:
             raise Unclear
         with np.errstate(all="ignore"):
             for value in self.values(
@@ -182,11 +182,11 @@ class Program:
     def values(self, world, leaves, all_steps=False):
         src = list(leaves[: self.n_src_leaves])
         dst = [leaves[self.n_src_leaves]] if self.edges.bipartite else src
-        found = []
+        outputs = []
         for step in self.steps:
-            found.append(step.run(world, leaves, src, dst))
-            (src if step.onto == "src" else dst).append(found[-1])
-        return found if all_steps else [found[k] for k in self.outputs]
+            outputs.append(step.run(world, leaves, src, dst))
+            (src if step.onto == "src" else dst).append(outputs[-1])
+        return outputs if all_steps else [outputs[k] for k in self.outputs]
 
     def make(self, comm):
         e = self.edges
@@ -200,8 +200,8 @@ class Program:
             return graph
         graph = graph.shard(comm, **self.options)
         if graph.edge_weight is None and graph.edge_features is None:
-            own = {name: None if value is None else value[graph.edge_ids] for name, value in values.items()}
-            graph = graph.with_edge_values(**own) if any(value is not None for value in own.values()) else graph
+            local_values = {name: None if value is None else value[graph.edge_ids] for name, value in values.items()}
+            graph = graph.with_edge_values(**local_values) if any(value is not None for value in local_values.values()) else graph
         return graph
 
     def on_rank(self, comm, alarm):
@@ -253,18 +253,18 @@ class Program:
         with np.errstate(all="ignore"):
             expected = self.values(Whole(self.edges, frozen), whole)
             alarm = threading.Event()
-            found = threads.run(self.n_ranks, self.on_rank, alarm)
+            ranks = threads.run(self.n_ranks, self.on_rank, alarm)
         rtol, grad_rtol = RTOL[self.dtype]
         wanted = [k for k, leaf in enumerate(self.drawn.leaves) if leaf.needs]
         for time in range(self.times):
             for j, out in enumerate(expected):
                 rows = np.full(out.shape, np.nan)
-                for ids, runs in found:
+                for ids, runs in ranks:
                     rows[ids["dst"]] = runs[time][0][j]
                     assert runs[time][0][j].dtype == self.dtype
                 slopes.close(rows, out, rtol, f"output {self.outputs[j]}, time {time}")
             grads = [
-                self._gathered([(ids, runs[time][1][k]) for ids, runs in found], self.drawn.leaves[k]) for k in wanted
+                self._gathered([(ids, runs[time][1][k]) for ids, runs in ranks], self.drawn.leaves[k]) for k in wanted
             ]
 
             def moved(fr, some):

@@ -34,22 +34,22 @@ def graphs(comm, mode="sar", values=False):
 def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classify", values=False, lr=0.02, dtype=np.float64,
             numerics="fast", **options):
     """A trainer of classes, or of a number a graph."""
-    made, rng = graphs(comm, mode, values), nn.Random(1)
+    graph_set, rng = graphs(comm, mode, values), nn.Random(1)
     encoder = model(4, 6, rng=rng, dtype=dtype, hidden=6, layers=2, **options)
     model = nn.GraphPredictor(encoder, 6, 3 if task == "classify" else 1, readout, rng=rng, dtype=dtype)
-    x, own = FEATURES[made.src_ids].astype(dtype), made.dst_ids
-    labels = LABELS[own] if task == "classify" else SIZES[own].astype(float)
-    train, val, test = (own % 4 < 2, own % 4 == 2, own % 4 == 3)
-    batches = None if batch is None else GraphLoader(made, x, labels, train, batch_size=batch, seed=3)
-    return Trainer(made, model, x, labels, train, val, test, rng=rng, task=GraphTask(task), batches=batches, numerics=numerics,
+    x, graph_ids = FEATURES[graph_set.src_ids].astype(dtype), graph_set.dst_ids
+    labels = LABELS[graph_ids] if task == "classify" else SIZES[graph_ids].astype(float)
+    train, val, test = (graph_ids % 4 < 2, graph_ids % 4 == 2, graph_ids % 4 == 3)
+    batches = None if batch is None else GraphLoader(graph_set, x, labels, train, batch_size=batch, seed=3)
+    return Trainer(graph_set, model, x, labels, train, val, test, rng=rng, task=GraphTask(task), batches=batches, numerics=numerics,
                    optimizer=lambda flat: optim.SGD(flat, lr))
 
 
 def write_tu(folder, edge_labels=False, name="SMALL"):
     """Write the set in TU Dortmund's layout, with labels -1, 0 and 1; nodes have labels and attributes."""
     folder.mkdir()
-    kept = np.unique(GRAPH_OF, return_inverse=True)[1]  # TU's ids name no graph without nodes
-    files = {"A": PAIRS + 1, "graph_indicator": kept + 1, "graph_labels": LABELS[SIZES > 0] - 1,
+    graph_numbers = np.unique(GRAPH_OF, return_inverse=True)[1]  # TU's ids name no graph without nodes
+    files = {"A": PAIRS + 1, "graph_indicator": graph_numbers + 1, "graph_labels": LABELS[SIZES > 0] - 1,
              "node_labels": 5 * (np.arange(N) % 3), "node_attributes": FEATURES,
              "graph_attributes": SIZES[SIZES > 0] / 2}  # fmt: skip
     if edge_labels:

@@ -149,13 +149,13 @@ class Drawn:
                     return out @ leaves[score], world.reshape(out, self.heads, self.feat)
                 return world.reshape(out, self.heads, self.feat) if by_head else out
 
-            given = {
+            arguments = {
                 "src": {"x": src[x], "kind": world.rows("src", kinds)},
                 "dst": {"q": dst[q]},
                 "edge": {"w": leaves[e]},
             }
             out = world.message(
-                message, reducer, *(given[place] if place in places else {} for place in ("src", "dst", "edge"))
+                message, reducer, *(arguments[place] if place in places else {} for place in ("src", "dst", "edge"))
             )
             return world.reshape(out, self.width)
 

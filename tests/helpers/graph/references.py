@@ -191,12 +191,12 @@ def one_rank(case, dtype, row_dtype="float32"):
 def check_equality(comm, case, dtype, parts, change=lambda graph: graph, **options):
     """One rank's part of: every array is, in norm, as near to one rank's as promised. Collective."""
     part = change(Graph.from_edges(*EDGES).shard(comm, parts, **options))
-    expected, found = one_rank(case, dtype, options.get("row_dtype", "float32")), Step(part, case, dtype)
+    expected, actual = one_rank(case, dtype, options.get("row_dtype", "float32")), Step(part, case, dtype)
     squares = {}
-    for name, rows in found.rows.items():
-        difference = (rows - expected.rows[name][found.ids]).astype(np.float64)
+    for name, rows in actual.rows.items():
+        difference = (rows - expected.rows[name][actual.ids]).astype(np.float64)
         squares[name] = comm.allreduce(np.array([(difference**2).sum()]))[0], (expected.rows[name].astype(np.float64) ** 2).sum()
-    for name, array in found.whole.items():
+    for name, array in actual.whole.items():
         difference = (array - expected.whole[name]).astype(np.float64)
         squares[name] = (difference**2).sum(), (expected.whole[name].astype(np.float64) ** 2).sum()
     for name, (difference, size) in squares.items():

@@ -83,10 +83,10 @@ class Program:
         chosen = [relation for relation in self.edges if self.dice.random() < 0.8] or [next(iter(self.edges))]
         shared = self.leaf(None, (WIDTH, WIDTH))  # a weight of several relations
         messages = {relation: self._message(relation, self.one(kinds), shared) for relation in chosen}
-        own = {}
+        self_weights = {}
         if not by_head and self.dice.random() < 0.3:
-            own = {to: self.leaf(None, (WIDTH, WIDTH)) for _, _, to in chosen[:1]}
-        return reducer, by_head, messages, own, self.one((None, "inside", "first"))
+            self_weights = {to: self.leaf(None, (WIDTH, WIDTH)) for _, _, to in chosen[:1]}
+        return reducer, by_head, messages, self_weights, self.one((None, "inside", "first"))
 
     def _message(self, relation, kind, shared):
         w = shared if self.dice.random() < 0.5 else self.leaf(None, (WIDTH, WIDTH))
@@ -138,12 +138,12 @@ class Program:
     def _once(self, graph, constants):
         leaves = []
         for k, (place, array, needs, constant) in enumerate(self.leaves):
-            own = (
+            local_rows = (
                 array.copy()
                 if place is None
                 else array[graph.node_ids[place] if isinstance(place, str) else graph.edge_ids[place]]
             )
-            make = lambda: Tensor(own, requires_grad=needs, constant=constant)  # noqa: B023, E731
+            make = lambda: Tensor(local_rows, requires_grad=needs, constant=constant)  # noqa: B023, E731
             leaves.append(constants.setdefault(k, make()) if constant else make())
         outputs = self.values(Parts(graph), leaves)
         total = sum((out * self._weight(name)[graph.node_ids[name]]).sum() for name, out in zip(self.sizes, outputs))
@@ -159,16 +159,16 @@ class Program:
         frozen, whole = Frozen(self.near), [leaf[1].astype(LONG) for leaf in self.leaves]
         with np.errstate(all="ignore"):
             expected = self.values(Whole(self, frozen), whole)
-            found = threads.run(self.n_ranks, self.on_rank)
+            ranks = threads.run(self.n_ranks, self.on_rank)
         rtol, grad_rtol = RTOL[self.dtype]
         wanted = [k for k, leaf in enumerate(self.leaves) if leaf[2]]
         for time in range(self.times):
             for name, out, j in zip(self.sizes, expected, range(9)):
                 rows = np.full(out.shape, np.nan)
-                for node_ids, _, runs in found:
+                for node_ids, _, runs in ranks:
                     rows[node_ids[name]] = runs[time][0][j]
                 slopes.close(rows, out, rtol, f"rows of {name}, time {time}")
-            grads = [self._gathered(k, time, found) for k in wanted]
+            grads = [self._gathered(k, time, ranks) for k in wanted]
 
             def moved(fr, some):
                 leaves = list(whole)
@@ -192,10 +192,10 @@ class Program:
             else "one rank"
         )
 
-    def _gathered(self, k, time, found):
+    def _gathered(self, k, time, ranks):
         place, array = self.leaves[k][:2]
         out = np.zeros(array.shape)
-        for node_ids, edge_ids, runs in found:
+        for node_ids, edge_ids, runs in ranks:
             if runs[time][1][k] is not None:
                 out[... if place is None else node_ids[place] if isinstance(place, str) else edge_ids[place]] += runs[
                     time
@@ -215,15 +215,15 @@ class Parts:
         self.graph = graph
 
     def aggregate(self, call, h, leaves):
-        reducer, by_head, messages, own, evaluation = call
-        made = {
+        reducer, by_head, messages, self_weights, evaluation = call
+        by_relation = {
             relation: self._message(reducer, by_head, relation, message, h, leaves)
             for relation, message in messages.items()
         }
-        found = self.graph.aggregate(
-            made, reducer, self_terms={to: (h[to], leaves[w]) for to, w in own.items()}, evaluation=evaluation
+        outputs = self.graph.aggregate(
+            by_relation, reducer, self_terms={to: (h[to], leaves[w]) for to, w in self_weights.items()}, evaluation=evaluation
         )
-        return {to: in_rows(out, (-1,)) for to, out in found.items()}
+        return {to: in_rows(out, (-1,)) for to, out in outputs.items()}
 
     def _message(self, reducer, by_head, relation, message, h, leaves):
         (kind, *numbers), x, q = message, h[relation[0]], h[relation[2]]
@@ -250,12 +250,12 @@ class Whole:
         self.program, self.frozen = program, frozen
 
     def aggregate(self, call, h, leaves):
-        reducer, by_head, messages, own, _ = call
-        found = {to: h[to] @ leaves[w] for to, w in own.items()}
+        reducer, by_head, messages, self_weights, _ = call
+        outputs = {to: h[to] @ leaves[w] for to, w in self_weights.items()}
         for relation, message in messages.items():
             out = self._sum(reducer, by_head, relation, message, h, leaves)
-            found[relation[2]] = found.get(relation[2], 0) + in_rows(out, (-1,))
-        return found
+            outputs[relation[2]] = outputs.get(relation[2], 0) + in_rows(out, (-1,))
+        return outputs
 
     def _sum(self, reducer, by_head, relation, message, h, leaves):
         (kind, *numbers), x, q = message, h[relation[0]], h[relation[2]]

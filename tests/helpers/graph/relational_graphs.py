@@ -55,10 +55,10 @@ def matrix(relation):
 def rgcn_reference(conv, g):
     """Outputs and gradients of `conv` by name, one relation after the other; g are the outputs' gradients by type."""
     out, d_x = {name: X[name] @ root.data + conv.biases[name].data for name, root in conv.roots.items()}, {}
-    found = {}
+    grads = {}
     for name, root in conv.roots.items():
         d_x[name] = g[name] @ root.data.T
-        found |= {f"roots.{name}": X[name].T @ g[name], f"biases.{name}": g[name].sum(0)}
+        grads |= {f"roots.{name}": X[name].T @ g[name], f"biases.{name}": g[name].sum(0)}
     for row, relation in enumerate(conv.relations):
         (source, _, to), a = relation, matrix(relation)
         if conv.bases is None:
@@ -69,21 +69,21 @@ def rgcn_reference(conv, g):
         d_w = X[source].T @ (a.T @ g[to])
         d_x[source] = d_x.get(source, 0) + (a.T @ g[to]) @ w.T
         if conv.bases is None:
-            found["weights." + "__".join(relation)] = d_w
+            grads["weights." + "__".join(relation)] = d_w
             continue
-        d_a = found.setdefault("coefficients", np.zeros(conv.coefficients.shape))
-        d_v = found.setdefault("bases", np.zeros(conv.bases.shape))
+        d_a = grads.setdefault("coefficients", np.zeros(conv.coefficients.shape))
+        d_v = grads.setdefault("bases", np.zeros(conv.bases.shape))
         for b, v in enumerate(conv.bases.data):
             d_a[row, b], d_v[b] = (v * d_w).sum(), d_v[b] + conv.coefficients.data[row, b] * d_w
-    return out, d_x, found
+    return out, d_x, grads
 
 
 def rgat_reference(conv, g):
     """As `rgcn_reference`, of `RGATConv` with its heads side by side; one edge after the other in `references`."""
-    out, d_x, found = {}, {}, {}
+    out, d_x, grads = {}, {}, {}
     for name, root in conv.roots.items():
         out[name], d_x[name] = X[name] @ root.weight.data + root.bias.data, g[name] @ root.weight.data.T
-        found |= {f"roots.{name}.weight": X[name].T @ g[name], f"roots.{name}.bias": g[name].sum(0)}
+        grads |= {f"roots.{name}.weight": X[name].T @ g[name], f"roots.{name}.bias": g[name].sum(0)}
     for k, (source, _, to) in enumerate(conv.relations):
         n_src, n_dst, heads = N_NODES[source], N_NODES[to], (conv.n_heads, conv.n_feat)
         src, dst = (np.array(ids, int) for ids in EDGES[conv.relations[k]])
@@ -96,11 +96,11 @@ def rgat_reference(conv, g):
         g_full = pad(np.zeros((n_src, *heads)), g[to].reshape(n_dst, *heads))
         d_z, d_src, d_dst = references.attend_gradient(edges, *full, conv.slope, g_full)
         d_z = (d_z[:n_src] + d_src[:n_src, :, None] * a).reshape(n_src, w.shape[1])
-        found[f"weights.{k}"], found[f"attn_dst.{k}"] = X[source].T @ d_z, X[to].T @ d_dst[n_src:]
-        found[f"attn_src.{k}"] = (d_src[:n_src, :, None] * z).sum(0)
+        grads[f"weights.{k}"], grads[f"attn_dst.{k}"] = X[source].T @ d_z, X[to].T @ d_dst[n_src:]
+        grads[f"attn_src.{k}"] = (d_src[:n_src, :, None] * z).sum(0)
         d_x[source] = d_x.get(source, 0) + d_z @ w.T
         d_x[to] = d_x[to] + d_dst[n_src:] @ c.T
-    return out, d_x, found
+    return out, d_x, grads
 
 
 def _rgcn(n_bases=None, evaluation=None):
@@ -118,8 +118,8 @@ LAYERS["rgat"] = lambda graph: (RGATConv(dict.fromkeys(N_NODES, N_IN), 2, 2, gra
                                 rgat_reference)
 
 
-def close(found, expected, what):
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * max(np.abs(expected).max(initial=0), 1), err_msg=what)
+def close(actual, expected, what):
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12 * max(np.abs(expected).max(initial=0), 1), err_msg=what)
 
 
 @cache
@@ -185,8 +185,8 @@ def check_model(comm, case, parts, **options):
     _, logits, grad, rows = one_rank(case)
     graph = make(comm, parts, **options)
     for constant in (True, False):  # where features may change their sums are not kept
-        ids, own, own_grad, own_rows = step(graph, case, constant)
-        close(own, logits[ids], f"{case}: logits")
+        ids, local_logits, own_grad, own_rows = step(graph, case, constant)
+        close(local_logits, logits[ids], f"{case}: logits")
         close(own_grad, grad, f"{case}: gradient")
         assert own_rows.keys() == rows.keys() and rows
         for name, (row_ids, gradient) in own_rows.items():
@@ -209,7 +209,7 @@ def gradients(model, graph, x, labels, rows, count):
 
 def check_batches(comm, case, parts, **options):
     """All in-edges of a batch of all training rows are the whole graph. Collective."""
-    graph, found = make(comm, parts, **options), []
+    graph, results = make(comm, parts, **options), []
     nodes = graph.of("paper")
     ids, x = nodes.dst_ids, {"paper": X["paper"][graph.node_ids["paper"]]}
     labels, rows = LABELS[ids], np.flatnonzero(TRAIN[ids])
@@ -218,19 +218,19 @@ def check_batches(comm, case, parts, **options):
         rng = nn.Random(5)
         model = MODELS[case](nodes, rng)
         if batch is None:
-            tensors = {name: Tensor(own, constant=True) for name, own in x.items()}
+            tensors = {name: Tensor(features, constant=True) for name, features in x.items()}
             *sums, logits = gradients(model, nodes, tensors, labels, rows, TRAIN.sum())
-            found.append((*sums, logits[rows]))
+            results.append((*sums, logits[rows]))
         else:
             assert batch.n_global == TRAIN.sum()
             *sums, logits = gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
-            found.append((*sums, logits[batch.rows] if len(rows) else logits))
+            results.append((*sums, logits[batch.rows] if len(rows) else logits))
             order = np.argsort(batch.outputs[batch.rows])  # seeds stand in the order of a variate
-            found[-1] = (*found[-1][:-1], found[-1][-1][order])
-    (loss, grad, owned, logits), *others = found
+            results[-1] = (*results[-1][:-1], results[-1][-1][order])
+    (loss, grad, owned, logits), *others = results
     for other in others:
         np.testing.assert_allclose(other[0], loss, rtol=1e-12)
         close(other[1], grad, "gradient")
         close(other[3], logits, "logits")
-        for name, own in owned.items():
-            close(np.array([*other[2][name].values()]), np.array([*own.values()]), f"gradient of {name}")
+        for name, rows_of_type in owned.items():
+            close(np.array([*other[2][name].values()]), np.array([*rows_of_type.values()]), f"gradient of {name}")

@@ -70,10 +70,10 @@ def graph(kind):
     return Csr(dst, src[np.lexsort((src, dst))] if kind == "ranges" else src, len(rows), n_src)
 
 
-def same_bits(found, expected, note):
-    np.testing.assert_array_equal(found, expected, err_msg=note)
-    bits = np.dtype(f"i{found.itemsize}")
-    np.testing.assert_array_equal(found.view(bits), expected.view(bits), err_msg=note)      # 0 is not -0
+def same_bits(actual, expected, note):
+    np.testing.assert_array_equal(actual, expected, err_msg=note)
+    bits = np.dtype(f"i{actual.itemsize}")
+    np.testing.assert_array_equal(actual.view(bits), expected.view(bits), err_msg=note)      # 0 is not -0
 
 
 def check(case, dtype, *args, sets=None):

@@ -108,17 +108,17 @@ class Program:
     # ---- the checks
 
     def check(self):
-        found = threads.run(self.n_ranks, self.on_rank)
+        ranks = threads.run(self.n_ranks, self.on_rank)
         (expected,) = threads.run(1, self.on_rank)
-        assert {len(steps) for steps in found} == {len(expected)}, "numbers of steps differ"
+        assert {len(steps) for steps in ranks} == {len(expected)}, "numbers of steps differ"
         for k, (ids, rows, grads) in enumerate(expected):
             order = np.argsort(ids, kind="stable")
-            own_ids, own_rows = (np.concatenate([steps[k][j] for steps in found]) for j in (0, 1))
-            own = np.argsort(own_ids, kind="stable")
-            np.testing.assert_array_equal(own_ids[own], ids[order], err_msg=f"seeds of step {k}")
-            slopes.close(own_rows[own], rows[order], 1e-11, f"rows of step {k}")
+            own_ids, own_rows = (np.concatenate([steps[k][j] for steps in ranks]) for j in (0, 1))
+            by_seed = np.argsort(own_ids, kind="stable")
+            np.testing.assert_array_equal(own_ids[by_seed], ids[order], err_msg=f"seeds of step {k}")
+            slopes.close(own_rows[by_seed], rows[order], 1e-11, f"rows of step {k}")
             for j, grad in enumerate(grads):
-                slopes.close(sum(steps[k][2][j] for steps in found), grad, 1e-10, f"gradient {j} of step {k}")
+                slopes.close(sum(steps[k][2][j] for steps in ranks), grad, 1e-10, f"gradient {j} of step {k}")
         if self.kind != "sampled":
             self._check_dense(expected)
         return f"{self.kind}, {self.options['mode']}"
@@ -133,7 +133,7 @@ class Program:
             slopes.check(lambda fr, some: [self.dense(fr, some)], frozen, params, grads, [weights], self.dice, 1e-8)
 
 
-def layer(world, kind, h, own, w):
+def layer(world, kind, h, dst_rows, w):
     message, _, reducer = kind.partition(" ")
     if message == "copy_src":
         return world.copy_src(h, reducer) @ w
@@ -141,12 +141,12 @@ def layer(world, kind, h, own, w):
         return world.linear(h, w, reducer, None)
     if message == "attend":
         z = h @ w
-        return world.attend(z.reshape(len(h), 2, WIDTH // 2), z[:, :2], own[:, 1:3], 0.2).reshape(len(own), WIDTH)
+        return world.attend(z.reshape(len(h), 2, WIDTH // 2), z[:, :2], dst_rows[:, 1:3], 0.2).reshape(len(dst_rows), WIDTH)
     value = lambda world, s, d, e: np.tanh(s["x"] @ w) * d["q"] + s["x"]  # noqa: E731
     if reducer == "softmax":
         value = lambda world, s, d, e: (s["x"][:, :1] + d["q"][:, :1], in_rows(s["x"], (1, WIDTH)) + 0.0)  # noqa: E731
-    out = world.message(value, reducer, {"x": h}, {"q": own}, {})
-    return out.reshape(len(own), WIDTH) @ w if reducer == "softmax" else out
+    out = world.message(value, reducer, {"x": h}, {"q": dst_rows}, {})
+    return out.reshape(len(dst_rows), WIDTH) @ w if reducer == "softmax" else out
 
 
 class Sampled:

@@ -97,20 +97,22 @@ def check_evaluation(graph, **options):
     assert all((array == state[name]).all() for name, array in model.state_dict().items())
     val = np.flatnonzero(~train)
     chosen = output[val] - output[val].max(1, keepdims=True)
-    own = np.log(np.exp(chosen).sum(1)) - chosen[np.arange(len(val)), LABELS[graph.dst_ids][val]]
-    np.testing.assert_allclose(float(graph.comm.allreduce(np.array([own.sum()]))[0]) / (N - len(SEEDS)), scores["val_loss"], rtol=1e-10)
+    row_losses = np.log(np.exp(chosen).sum(1)) - chosen[np.arange(len(val)), LABELS[graph.dst_ids][val]]
+    total = float(graph.comm.allreduce(np.array([row_losses.sum()]))[0])
+    np.testing.assert_allclose(total / (N - len(SEEDS)), scores["val_loss"], rtol=1e-10)
     return [*losses, scores["val_accuracy"], scores["val_loss"]], averages
 
 
 def picks(graph, **options):
     """A hash of what all ranks pick in two epochs: seeds, and by layer and destination the edges. Collective."""
-    found, loader = [], loader_of(graph, **options)
+    picked, loader = [], loader_of(graph, **options)
     for batch in (batch for _ in range(2) for batch in loader):
-        found += [(batch.step, -1, node) for node in batch.dst_ids[batch.rows].tolist()]
+        picked += [(batch.step, -1, node) for node in batch.dst_ids[batch.rows].tolist()]
         for place, g in enumerate(batch.layers(len(loader.sampler.fanouts))):
             ends = np.cumsum(g.in_degrees)[:-1]
-            found += [(batch.step, place, node, *sorted(own.tolist())) for node, own in zip(g.dst_ids.tolist(), np.split(g.edge_ids, ends))]
-    everything = sorted(item for own in graph.comm.allgather(found) for item in own)
+            picked += [(batch.step, place, node, *sorted(edge_ids.tolist()))
+                       for node, edge_ids in zip(g.dst_ids.tolist(), np.split(g.edge_ids, ends))]
+    everything = sorted(item for rank_picks in graph.comm.allgather(picked) for item in rank_picks)
     return hashlib.blake2b(repr(everything).encode()).hexdigest()
 
 

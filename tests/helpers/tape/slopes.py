@@ -49,17 +49,17 @@ def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
         directions = [v if j == k else np.zeros(y.shape) for j, y in enumerate(leaves)]
         expected = slope(formula, frozen, leaves, directions, weights)
         terms = np.zeros(1) if grad is None else grad.astype(LONG) * v
-        found, size = terms.sum(), max(np.abs(terms).sum(), abs(expected), 1)
-        if not abs(found - expected) <= rtol * size:
+        slope_on_tape, size = terms.sum(), max(np.abs(terms).sum(), abs(expected), 1)
+        if not abs(slope_on_tape - expected) <= rtol * size:
             name = k if names is None else names[k]
             raise AssertionError(
-                f"gradient of leaf {name} {x.shape}: {found} along a direction, where differences give {expected}"
+                f"gradient of leaf {name} {x.shape}: {slope_on_tape} along a direction, where differences give {expected}"
             )
 
 
-def close(found, expected, rtol, what):
+def close(actual, expected, rtol, what):
     """All values are the expected ones, to `rtol` of the largest or of 1."""
-    assert found.shape == expected.shape, f"{what}: shape {found.shape}, not {expected.shape}"
+    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     size = max(np.abs(expected).max(initial=0), 1)
-    difference = np.abs(found.astype(LONG) - expected).max(initial=0)
+    difference = np.abs(actual.astype(LONG) - expected).max(initial=0)
     assert difference <= rtol * size, f"{what} is off by {difference}"

@@ -116,8 +116,8 @@ def iterating(dice, shapes):
 def _factors(dice, size):
     if size == 0:
         return one(dice, [(0,), (2, 0), (0, 3), (1, 0, 2)])
-    found = [(size,), (1, size), (size, 1), *[(k, size // k) for k in (2, 3, 4) if size % k == 0]]
-    return one(dice, found + [(2, size // 4, 2)] * (size % 4 == 0) + [()] * (size == 1))
+    shapes = [(size,), (1, size), (size, 1), *[(k, size // k) for k in (2, 3, 4) if size % k == 0]]
+    return one(dice, shapes + [(2, size // 4, 2)] * (size % 4 == 0) + [()] * (size == 1))
 
 
 def _slices(dice, shape):

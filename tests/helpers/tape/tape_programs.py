@@ -47,8 +47,8 @@ class Program:
 
     def _values(self, shape):
         """Values without ties, or quarters of which many are equal."""
-        found = self.dice.standard_normal(shape) if self.dice.random() < 0.75 else self.dice.integers(-4, 5, shape) / 4
-        return np.asarray(found, self.dtype)
+        drawn = self.dice.standard_normal(shape) if self.dice.random() < 0.75 else self.dice.integers(-4, 5, shape) / 4
+        return np.asarray(drawn, self.dtype)
 
     def _draw(self, n_steps):
         values = [a.astype(LONG) for a in self.arrays]
@@ -95,7 +95,7 @@ class Program:
             Tensor(_laid_out(a.copy(), layout), requires_grad=bool(need), constant=bool(constant))
             for a, layout, need, constant in zip(self.arrays, self.layouts, self.needs, self.constant)
         ]
-        values, kept = list(leaves), []
+        values, snapshots = list(leaves), []
         for k, step in enumerate(self.steps):
             if k in self.new_data:
                 leaf, array = self.new_data[k]
@@ -104,8 +104,8 @@ class Program:
             values.append(
                 out * 1.0 if any(out is value for value in values) else out
             )  # so that new data are not the result's
-            kept.append((values[-1], values[-1].data.copy()))
-        return leaves, values, kept
+            snapshots.append((values[-1], values[-1].data.copy()))
+        return leaves, values, snapshots
 
     # ---- the checks
 
@@ -113,7 +113,7 @@ class Program:
         frozen, long_leaves = Frozen(self.near), [a.astype(LONG) for a in self.arrays]
         with np.errstate(all="ignore"):
             expected = self.formula(frozen, long_leaves)
-            leaves, values, kept = self.run()
+            leaves, values, snapshots = self.run()
         rtol, grad_rtol = RTOL[self.dtype]
         for k, out in zip(self.outputs, expected):
             assert values[k].dtype == self.dtype, f"v{k} is {values[k].dtype}"
@@ -128,7 +128,7 @@ class Program:
                 return "refused: data had changed"
             wanted = [i for i, leaf in enumerate(leaves) if leaf.requires_grad]
             grads = [None if leaves[i].grad is None else leaves[i].grad / times for i in wanted]
-            self._check_arrays(leaves, kept)
+            self._check_arrays(leaves, snapshots)
             def moved(fr, some):
                 return self.formula(
                             fr, [some[wanted.index(i)] if i in wanted else x for i, x in enumerate(long_leaves)]
@@ -138,14 +138,14 @@ class Program:
             )
         return way.__name__.replace("_", " ")
 
-    def _check_arrays(self, leaves, kept):
+    def _check_arrays(self, leaves, snapshots):
         """Gradients are arrays of their own, and backward has written over no value and no cotangent."""
         grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
         for k, grad in enumerate(grads):
             assert grad.flags.writeable and grad.dtype == self.dtype
-            others = [*grads[:k], *(leaf.data for leaf in leaves), *self.weights, *(value.data for value, _ in kept)]
+            others = [*grads[:k], *(leaf.data for leaf in leaves), *self.weights, *(value.data for value, _ in snapshots)]
             assert not any(np.shares_memory(grad, other) for other in others), "a gradient shares its memory"
-        for (value, before), step in zip(kept, self.steps):
+        for (value, before), step in zip(snapshots, self.steps):
             if value.version == 0:
                 np.testing.assert_array_equal(value.data, before, err_msg=f"{step.name} was written over")
         for leaf, array, k in zip(leaves, self.arrays, range(len(leaves))):
@@ -182,14 +182,14 @@ def each_output(program, leaves, outputs):
 
 def onto_arrays(program, leaves, outputs):
     """Gradients are added to arrays that are there, in place."""
-    there = {}
+    grads = {}
     for leaf in leaves:
         if leaf.requires_grad:
-            leaf.grad = there[id(leaf)] = np.ones_like(leaf.data)
+            leaf.grad = grads[id(leaf)] = np.ones_like(leaf.data)
     one_sum_again(program, leaves, outputs)
     for leaf in leaves:
         if leaf.requires_grad:
-            assert leaf.grad is there[id(leaf)]
+            assert leaf.grad is grads[id(leaf)]
             leaf.grad -= 1
     return 4
 

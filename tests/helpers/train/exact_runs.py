@@ -102,15 +102,15 @@ def _of(cls, **options):
 
 def _sampled(*fanouts, scored=False, **options):
     """Minibatches of neighbours, also to score on; without fanouts of rows alone."""
-    def made(graph, x, labels, train):
-        given = {"batch_size": 33, "seed": 2, **options}
+    def sampled_batches(graph, x, labels, train):
+        loader_options = {"batch_size": 33, "seed": 2, **options}
         if not fanouts:
-            return {"batches": RowLoader(graph, x, labels, train, **given)}
-        found = {"batches": NeighborLoader(graph, x, labels, train, fanouts=fanouts, **given)}
+            return {"batches": RowLoader(graph, x, labels, train, **loader_options)}
+        options_of_run = {"batches": NeighborLoader(graph, x, labels, train, fanouts=fanouts, **loader_options)}
         every = NeighborLoader(graph, x, labels, slice(None), fanouts=fanouts, batch_size=90) if scored else None
-        return {**found, "scoring": every}
+        return {**options_of_run, "scoring": every}
 
-    return made
+    return sampled_batches
 
 
 def _flow(graph, x, labels, train):
@@ -119,18 +119,18 @@ def _flow(graph, x, labels, train):
 
 def _links(decoder, relation=None, **options):
     """Links of the graph, or of a relation, with few negatives."""
-    def made(graph):
+    def link_options(graph):
         whole = graph.graph if relation else graph
         return split_links(whole, 0.2, 0.2, relation=relation, seed=3, negatives=2, eval_negatives=3, **options), DECODERS[decoder]
 
-    return made
+    return link_options
 
 
 def _labels_of_edges(graph):
     """Classes of pairs, some of which are edges, each rank telling some."""
     pairs, comm = np.stack(np.divmod(np.arange(700) * 155 % N_NODES**2, N_NODES), 1), graph.comm
-    own = pairs[comm.rank :: comm.size]
-    return labelled_links(graph, own, own.sum(1) % N_CLASSES, 0.2, 0.2, seed=3), partial(DECODERS["mlp"], n_out=N_CLASSES)
+    local_pairs = pairs[comm.rank :: comm.size]
+    return labelled_links(graph, local_pairs, local_pairs.sum(1) % N_CLASSES, 0.2, 0.2, seed=3), partial(DECODERS["mlp"], n_out=N_CLASSES)
 
 
 def _sampled_links(*fanouts):
@@ -291,22 +291,22 @@ def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
 
 def digest(n_ranks, case, dtype=np.float32, **options):
     """Return the hash of a training on n ranks, after a look at whether all ranks have the same."""
-    found = [work(Solo(), case, dtype, **options)] if n_ranks == 1 else threads.run(n_ranks, work, case, dtype, **options)
+    ranks = [work(Solo(), case, dtype, **options)] if n_ranks == 1 else threads.run(n_ranks, work, case, dtype, **options)
     rows = []
-    for of_ranks in zip(*(by_ids for by_ids, _ in found)):
+    for of_ranks in zip(*(by_ids for by_ids, _ in ranks)):
         ids, values = (np.concatenate(arrays) for arrays in zip(*of_ranks))
         rows.append(values[np.argsort(ids)])
-    hashes = {_hash([*rows, *alike]) for _, alike in found}
+    hashes = {_hash([*rows, *alike]) for _, alike in ranks}
     assert len(hashes) == 1, "ranks differ"
     assert np.isfinite(rows[0]).all()
     return hashes.pop()
 
 
 def _hash(arrays):
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for array in arrays:
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()[:16]
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()[:16]
 
 
 if __name__ == "__main__":

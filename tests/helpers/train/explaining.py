@@ -11,11 +11,11 @@ def explain_here(run_dir, nodes, out, *flags):
     listed = out.with_suffix(".ids.txt")
     listed.write_text("".join(f"{node}\n" for node in nodes))
     words = ["--checkpoint", run_dir, "--nodes", listed, "--out", out, "--threads", 1, "--progress", "none", *flags]
-    options, own = explain_command.parse([str(word) for word in words])
+    options, command_options = explain_command.parse([str(word) for word in words])
     if options.machine.ranks > 1:
-        threads.run(options.machine.ranks, explain_command.explain, options, own)
+        threads.run(options.machine.ranks, explain_command.explain, options, command_options)
     else:
-        explain_command.explain(Solo(), options, own)
+        explain_command.explain(Solo(), options, command_options)
     with out.open() as file:
         rows = list(csv.DictReader(file))
     return [{**row, "attribution": float(row["attribution"]), "rank": int(row["rank"])} for row in rows]

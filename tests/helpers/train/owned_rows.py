@@ -54,12 +54,12 @@ def make(comm, optimizer="adam", make_model=Learned, seed=2, **options):
                    optimizer=OPTIMIZERS[optimizer], rng=rng, **options)
 
 
-def assert_same_state(found, expected):
-    assert found.keys() == expected.keys()
+def assert_same_state(actual, expected):
+    assert actual.keys() == expected.keys()
     for name, array in expected.items():
-        assert found[name].dtype == array.dtype and found[name].shape == array.shape, name
+        assert actual[name].dtype == array.dtype and actual[name].shape == array.shape, name
         rtol, atol = (2e-5, 1e-6) if array.dtype == np.float32 else (1e-8, 1e-10)
-        np.testing.assert_allclose(found[name], array, rtol=rtol, atol=atol, err_msg=name)
+        np.testing.assert_allclose(actual[name], array, rtol=rtol, atol=atol, err_msg=name)
 
 
 def check_checkpoint(comm, path):
@@ -74,5 +74,5 @@ def check_checkpoint(comm, path):
         np.testing.assert_array_equal(best[name], value)
         np.testing.assert_array_equal(other.model.state_dict()[name], value)
     other.training_step.rng.seed = 2  # of dropout's keys
-    expected, found = ([t.step(), t.step()] for t in (one, other))
-    np.testing.assert_allclose(found, expected, rtol=1e-7)
+    expected, actual = ([t.step(), t.step()] for t in (one, other))
+    np.testing.assert_allclose(actual, expected, rtol=1e-7)

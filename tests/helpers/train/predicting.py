@@ -11,10 +11,10 @@ from sarlite.comm import Solo, threads
 def predict_here(run_dir, out, *flags, comm=None, **arguments):
     """Predict with a run's checkpoint, and return the arrays of --out and of the labels, None where there are none."""
     words = ["--checkpoint", run_dir / "checkpoint.safetensors", "--out", out, "--threads", 1, "--progress", "none", *flags]
-    options, own = predict_command.parse([str(word) for word in words])
+    options, command_options = predict_command.parse([str(word) for word in words])
     if options.machine.ranks > 1:
-        threads.run(options.machine.ranks, predict_command.predict, options, own, **arguments)
+        threads.run(options.machine.ranks, predict_command.predict, options, command_options, **arguments)
     else:
-        predict_command.predict(comm or Solo(), options, own, **arguments)
+        predict_command.predict(comm or Solo(), options, command_options, **arguments)
     labels = Path(str(out).replace(".npy", ".labels.npy"))
     return np.load(out), np.load(labels) if labels.exists() else None

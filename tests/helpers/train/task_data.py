@@ -10,32 +10,32 @@ SPEC = "sbm:nodes=300,classes=4,features=16,degree=8"
 
 def dataset(task, columns=3):
     """A data set whose labels can be learned; some nodes outside the splits have none."""
-    found = load(SPEC)
+    data = load(SPEC)
     draw = np.random.default_rng(3)
-    numbers = np.array(found.features) @ draw.standard_normal((16, columns)).astype(np.float32)
-    test = np.array(found.test)
+    numbers = np.array(data.features) @ draw.standard_normal((16, columns)).astype(np.float32)
+    test = np.array(data.test)
     out = np.flatnonzero(test)[:20]
     test[out] = False
-    labels = {"classify": np.array(found.labels), "multilabel": (numbers > 0).astype(np.uint8), "regress": numbers}[task]
+    labels = {"classify": np.array(data.labels), "multilabel": (numbers > 0).astype(np.uint8), "regress": numbers}[task]
     labels[out] = {"classify": -1, "multilabel": MISSING, "regress": np.nan}[task]
     labels = labels[:, 0] if columns == 1 and task == "regress" else labels
-    found.labels, found.test, found.task, found.n_classes = labels, test, task, 4 if task == "classify" else columns
-    return found
+    data.labels, data.test, data.task, data.n_classes = labels, test, task, 4 if task == "classify" else columns
+    return data
 
 
 def rare(n_classes=2, share=0.05, words=None, flip=False):
     """A data set with one rare class, of which the features know something; `flip` makes it the first class."""
-    found, draw = load("sbm:nodes=600,classes=2,features=8,degree=8"), np.random.default_rng(5)
+    data, draw = load("sbm:nodes=600,classes=2,features=8,degree=8"), np.random.default_rng(5)
     labels = (draw.random(600) < share).astype(np.int64)
     if n_classes > 2:
         labels[(labels == 0) & (draw.random(600) < 0.5)] = 2
-    found.features = draw.standard_normal((600, 8)).astype(np.float32)
-    found.features[:, 0] += 1.2 * (labels == 1)
-    found.features[:, 1] += 2.0 * (labels == 2)
+    data.features = draw.standard_normal((600, 8)).astype(np.float32)
+    data.features[:, 0] += 1.2 * (labels == 1)
+    data.features[:, 1] += 2.0 * (labels == 2)
     split = draw.permutation(600)
-    found.train, found.val, found.test = (np.isin(np.arange(600), split[a:b]) for a, b in ((0, 300), (300, 450), (450, 600)))
-    found.labels, found.n_classes, found.class_names = 1 - labels if flip else labels, n_classes, words
-    return found
+    data.train, data.val, data.test = (np.isin(np.arange(600), split[a:b]) for a, b in ((0, 300), (300, 450), (450, 600)))
+    data.labels, data.n_classes, data.class_names = 1 - labels if flip else labels, n_classes, words
+    return data
 
 
 def stored(folder, task, columns=3):

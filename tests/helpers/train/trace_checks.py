@@ -31,9 +31,9 @@ def read(path):
 
     Times are in nanoseconds again, so that comparing them is exact.
     """
-    found = json.loads(path.read_text())
+    document = json.loads(path.read_text())
     events, names = defaultdict(list), {}
-    for event in found["traceEvents"]:
+    for event in document["traceEvents"]:
         assert {"name", "ph", "pid", "tid", "args"} <= event.keys() and event["ph"] in "XM"
         if event["ph"] == "X":
             begin, length = round(event["ts"] * 1000), round(event["dur"] * 1000)
@@ -64,8 +64,8 @@ def assert_apart(track):
 
 def of_track(events, rank, track):
     """All events of a rank's track, those of its further lanes too, in order of their beginning."""
-    found = [event for (whose, name), lane in events.items() if whose == rank and name.split()[0] == track for event in lane]
-    return sorted(found, key=lambda event: event["begin"])
+    events_of_track = [event for (whose, name), lane in events.items() if whose == rank and name.split()[0] == track for event in lane]
+    return sorted(events_of_track, key=lambda event: event["begin"])
 
 
 def check(comm, case, path, **options):

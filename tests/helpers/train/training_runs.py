@@ -57,7 +57,7 @@ def metrics(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-def assert_same_curve(found, expected, rtol=1e-6):
-    assert [m["epoch"] for m in found] == [m["epoch"] for m in expected]
+def assert_same_curve(actual, expected, rtol=1e-6):
+    assert [m["epoch"] for m in actual] == [m["epoch"] for m in expected]
     for name in ("loss", "train_accuracy", "val_accuracy", "test_accuracy"):
-        np.testing.assert_allclose([m[name] for m in found], [m[name] for m in expected], rtol=rtol, err_msg=name)
+        np.testing.assert_allclose([m[name] for m in actual], [m[name] for m in expected], rtol=rtol, err_msg=name)

@@ -218,11 +218,11 @@ def test_schedules(folder, tmp_path):
     out = tmp_path / "rows.json"
     schedules.main(["--names", "S/1000", "--ranks", "2", "--width", "8", "--heads", "2", "--features", "5",
                     "--graphs", str(folder), "--partitions", "random", "--modes", "sar,broadcast", "--json", str(out)])
-    found = {(r["message"], r["mode"], r["backward"]): r for r in json.loads(out.read_text())}
-    assert [found["attend", "sar", way]["words"] for way in (None, "fetch")] == [2 * 3 * 6, 2 * (2 * 5 + 6)]
-    rows = [found["linear", mode, way]["rows"] for mode, way in (("sar", None), ("sar", "fetch"), ("broadcast", None))]
+    row_of = {(r["message"], r["mode"], r["backward"]): r for r in json.loads(out.read_text())}
+    assert [row_of["attend", "sar", way]["words"] for way in (None, "fetch")] == [2 * 3 * 6, 2 * (2 * 5 + 6)]
+    rows = [row_of["linear", mode, way]["rows"] for mode, way in (("sar", None), ("sar", "fetch"), ("broadcast", None))]
     assert rows[0] == rows[1] == 2 <= rows[2]
-    assert {mode for _, mode, _ in found} == {"sar", "broadcast"}
+    assert {mode for _, mode, _ in row_of} == {"sar", "broadcast"}
 
 
 def test_reorder(folder, tmp_path):
@@ -319,10 +319,10 @@ def test_plot_draws(tmp_path, content, flags):
 def test_plot_takes_each_value_once():
     import plot
 
-    found = {(p.label, p.series): p for p in plot.points(ROWS, "ms")}
-    assert len(found) == len(plot.points(ROWS, "ms")) == 8  # sarlite's values stand in several rows
-    assert found["S width 64", "sarlite"][2:] == (None, 128.0, 64, 192.0)
-    assert found["M width 128", "dgl"].value == 5120.0
+    point_of = {(p.label, p.series): p for p in plot.points(ROWS, "ms")}
+    assert len(point_of) == len(plot.points(ROWS, "ms")) == 8  # sarlite's values stand in several rows
+    assert point_of["S width 64", "sarlite"][2:] == (None, 128.0, 64, 192.0)
+    assert point_of["M width 128", "dgl"].value == 5120.0
     assert {(p.label, p.x) for p in plot.points(ROWS, "ms", "width")} == {("S", 64), ("S", 128), ("M", 64), ("M", 128)}
 
 

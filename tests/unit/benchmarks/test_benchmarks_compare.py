@@ -59,8 +59,8 @@ def test_rounds_alternate_and_ratios_are_of_a_round(compare, tmp_path, capsys):
 
 def test_turns(compare, monkeypatch, tmp_path):
     args, ran = compare.arguments().parse_args(["--rounds", "3"]), []
-    found = {"before": {"seconds": 2.0, "peak_mib": 8.0}, "after": {"seconds": 3.0, "peak_mib": 4.0}}
-    monkeypatch.setattr(compare, "run", lambda args, side, *rest: ran.append(side) or found[side])
+    measured = {"before": {"seconds": 2.0, "peak_mib": 8.0}, "after": {"seconds": 3.0, "peak_mib": 4.0}}
+    monkeypatch.setattr(compare, "run", lambda args, side, *rest: ran.append(side) or measured[side])
     row = compare.measure(args, "spmm", {}, tmp_path)
     assert ran == ["before", "after", "after", "before", "before", "after"]
     assert row["time"] == 3 * [1.5] and row["memory"] == 0.5

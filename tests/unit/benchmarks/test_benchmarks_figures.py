@@ -111,10 +111,10 @@ def test_comparison_with_a_library(mg_gcn, monkeypatch):
 def test_a_graph_like_papers_has_the_papers_fourth_model(mg_gcn, monkeypatch):
     import broadcast_speed
 
-    made, make = [], broadcast_speed.make_trainer
-    monkeypatch.setattr(broadcast_speed, "make_trainer", lambda graph, *sizes: made.append(sizes) or make(graph, *sizes))
+    made_sizes, make = [], broadcast_speed.make_trainer
+    monkeypatch.setattr(broadcast_speed, "make_trainer", lambda graph, *sizes: made_sizes.append(sizes) or make(graph, *sizes))
     rows = mg_gcn("12", "--rounds", "1")
-    assert set(made) == {(3, 128, 172, 208)}
+    assert set(made_sizes) == {(3, 128, 172, 208)}
     assert [(r["ranks"], r["way"]) for r in rows] == [(n, way) for n in (1, 2) for way in ("A X kept", "A X each step")]
     assert [r["speed"] for r in rows[:2]] == [1, 1] and all(r["speed"] > 0 for r in rows)
 
@@ -157,10 +157,10 @@ def test_ways_take_turns_and_are_compared(monkeypatch, tmp_path):
     import harness
     import paper
 
-    runs, found = [], {"sar": line(3, 2.0), "oneshot": line(12, 1.0)}
+    runs, lines = [], {"sar": line(3, 2.0), "oneshot": line(12, 1.0)}
     monkeypatch.setattr(paper, "write_data", lambda *_: tmp_path)
     monkeypatch.setattr(harness, "train", lambda n_ranks, **options: runs.append((n_ranks, options["mode"]))
-                        or found[options["mode"]])
+                        or lines[options["mode"]])
     flags = ["--figures", "3", "--ranks", "2,4", "--rounds", "2", "--epochs", "1"]
     paper.main([*flags, "--rows", str(tmp_path), "--json", str(tmp_path / "rows.json")])
     assert runs == [(n, mode) for n in (2, 4) for _ in range(2) for mode in ("sar", "oneshot")]
@@ -184,14 +184,14 @@ def results(monkeypatch, tmp_path):
     columns = {"way": lambda r: r["way"], "ms": lambda r: r["ms"]}
     panels = [figures.Panel(kind, "ranks", "way", "ms", "time, ms") for kind in figures.KINDS]
     of = {"a": [panel for panel in panels if panel.kind != "lanes"], "b": panels}
-    known = {name: figures.Figure(f"about {name}", f"said {name}", lambda args: [ROWS[:3], ROWS[3:]], columns,
+    all_figures = {name: figures.Figure(f"about {name}", f"said {name}", lambda args: [ROWS[:3], ROWS[3:]], columns,
                                   tuple(of[name]),
                                   lambda row: row["ranks"] == 2) for name in "ab"}
     monkeypatch.setattr(sys, "argv", ["paper.py"])
 
     def run(*flags):
-        parser = figures.parser("", known, "paper")
-        figures.run(known, parser, parser.parse_args(["--rows", str(tmp_path / "rows"), *map(str, flags)]))
+        parser = figures.parser("", all_figures, "paper")
+        figures.run(all_figures, parser, parser.parse_args(["--rows", str(tmp_path / "rows"), *map(str, flags)]))
         return {file.name: file.read_text() for file in (tmp_path / "out").iterdir()}
 
     return run
@@ -246,8 +246,8 @@ def test_what_was_measured_before_a_failure_is_kept(results, tmp_path):
     parser = figures.parser("", ["c"], "paper")
     with pytest.raises(SystemExit, match="a job failed"):
         figures.run({"c": figure}, parser, parser.parse_args(["--rows", str(tmp_path)]))
-    kept = json.loads((tmp_path / "figure-c.json").read_text())
-    assert kept["rows"] == ROWS[:3] and figures.section("c", figure, kept).endswith("not finished.")
+    stored = json.loads((tmp_path / "figure-c.json").read_text())
+    assert stored["rows"] == ROWS[:3] and figures.section("c", figure, stored).endswith("not finished.")
 
 
 def test_what_cannot_be_run_is_refused_before_anything_is(results, tmp_path):
@@ -296,13 +296,13 @@ def test_attention_in_two_steps_is_attention(n_ranks, mode):
     arrays = draw.standard_normal((40, 3, 5)), draw.standard_normal((40, 3)), draw.standard_normal((40, 3))
 
     def work(comm):
-        graph, found = whole.shard(comm, "contiguous", mode=mode, prefetch=0), []
+        graph, runs = whole.shard(comm, "contiguous", mode=mode, prefetch=0), []
         for way in (attend, lambda graph, *leaves: graph.aggregate(fn.attend(*leaves), "sum")):
             leaves = [Tensor(a[graph.node_ids], requires_grad=True) for a in arrays]
             out = way(graph, *leaves)
             out.backward(np.cos(out.data))
-            found.append([out.data, *(leaf.grad for leaf in leaves)])
-        return found
+            runs.append([out.data, *(leaf.grad for leaf in leaves)])
+        return runs
 
     for two_steps, fused in threads.run(n_ranks, work):
         for a, b in zip(two_steps, fused):

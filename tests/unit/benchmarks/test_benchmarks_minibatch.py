@@ -23,23 +23,23 @@ def by_hand(settings, epochs):
     """
     import cache_hits
 
-    found = []
+    hits = []
 
     class Noted(cache_hits.Simulation):
         def look_up(self, layer, step, batch):
             before = self.hits[layer]
             super().look_up(layer, step, batch)
-            found.append(self.hits[layer] - before)
+            hits.append(self.hits[layer] - before)
 
     parts = np.array([0, 0, 1, 1])
     simulation = Noted(np.array([0, 2, 2, 2, 3]), np.array([2, 3, 1]), parts, 2, cache_hits.Settings(*settings))
     first, nothing = 0, [([], [])] * settings[2]
     for steps, more in zip(epochs, [*epochs[1:], nothing]):
-        both = [([[cache_hits.Nodes([], halo)] * 2 for _, halo in some], [[cache_hits.Nodes(own, [])] * 2 for own, _ in some])
+        both = [([[cache_hits.Nodes([], halo)] * 2 for _, halo in some], [[cache_hits.Nodes(ids, [])] * 2 for ids, _ in some])
                 for some in (steps, more + nothing)]
         simulation.epoch(first, *both)
         first += len(steps)
-    return list(zip(found[::2], found[1::2])), dict(simulation.pushed)
+    return list(zip(hits[::2], hits[1::2])), dict(simulation.pushed)
 
 
 def test_ages_in_the_simulation():
@@ -135,17 +135,17 @@ def test_the_work_of_a_batch_by_hand():
     loader = NeighborLoader(graph, draw.standard_normal((80, 25), np.float32), None, slice(None), fanouts=(2, 3, 4),
                             batch_size=5)
     batch = loader.batch(np.arange(5))
-    found, layers, flops = minibatch_speed.work(minibatch_speed.make_model("sage", nn.Random(0), 4), batch), batch.layers(3), 0
-    assert found["gathers"][0] == (batch.n_src, 100) and batch.n_src > layers[0].n_dst
+    counts, layers, flops = minibatch_speed.work(minibatch_speed.make_model("sage", nn.Random(0), 4), batch), batch.layers(3), 0
+    assert counts["gathers"][0] == (batch.n_src, 100) and batch.n_src > layers[0].n_dst
     for k, (g, n_in, n_out) in enumerate(zip(layers, (25, 64, 64), (64, 64, 11))):
-        n_rows, row_bytes = found["gathers"][k + 1]
+        n_rows, row_bytes = counts["gathers"][k + 1]
         assert n_rows == g.n_edges * (2 if k else 1) and row_bytes in (4 * n_in, 4 * n_out)
         neighbours = g.n_src if row_bytes != 4 * n_in else g.n_dst  # the product comes before the sum, or behind it
         flops += 2 * (g.n_dst + neighbours) * n_in * n_out * (3 if k else 2)
-    assert found["flops"] == flops
+    assert counts["flops"] == flops
     rates = minibatch_speed.limits.Limits(1e9, {64: 1e9, 1024: 1e9}, 1e9)
-    assert minibatch_speed.limit_ms(found,
-                              rates) == pytest.approx((flops + sum(n * size for n, size in found["gathers"])) / 1e6)
+    assert minibatch_speed.limit_ms(counts,
+                              rates) == pytest.approx((flops + sum(n * size for n, size in counts["gathers"])) / 1e6)
 
 
 def test_message_flow(tmp_path):

@@ -95,13 +95,13 @@ def test_scaling_accounts_for_each_span_without_the_spans_inside_it():
             span("block", 19, 7, source=0), span("matmul backward", 40, 5), span("allreduce", 46, 2)]
     seen = [span("evaluation", 60, 30), span("block", 61, 9, source=1)]
     other = {**span("block", 5, 3, source=0), "pid": 1}
-    (found,) = scaling.account(1, [span("epoch 1", 0, 100), *step, *seen, other])
-    assert found == {"own": 10, "peers": 7, "aggregate": 9, "wait": 4, "collective": 2, "product": 5, "optimizer": 0, "rest": 0,
+    (shares,) = scaling.account(1, [span("epoch 1", 0, 100), *step, *seen, other])
+    assert shares == {"own": 10, "peers": 7, "aggregate": 9, "wait": 4, "collective": 2, "product": 5, "optimizer": 0, "rest": 0,
                      "between": 33}
-    (found,) = scaling.account(1, [span("epoch 1", 0, 100), *step], cpu=True)
-    assert (found["own"], found["peers"], sum(found.values())) == (5, 3.5, 50)
-    (found,) = scaling.account(1, [span("epoch 1", 0, 9), span("block", 1, 8, source=0)])
-    assert (found["own"], found["peers"]) == (8, 0), "of a cache's batch, whose blocks are all the rank's own"
+    (shares,) = scaling.account(1, [span("epoch 1", 0, 100), *step], cpu=True)
+    assert (shares["own"], shares["peers"], sum(shares.values())) == (5, 3.5, 50)
+    (shares,) = scaling.account(1, [span("epoch 1", 0, 9), span("block", 1, 8, source=0)])
+    assert (shares["own"], shares["peers"]) == (8, 0), "of a cache's batch, whose blocks are all the rank's own"
 
 
 def test_scaling_refuses_lists_that_do_not_go_together():
@@ -218,12 +218,12 @@ def test_hosts_leave_nothing_behind(monkeypatch):
 
     if reason := hosts.missing():
         pytest.skip(reason)
-    with pytest.raises(KeyboardInterrupt), hosts.Hosts(2) as made:
-        assert namespaces().count(made.name) == 3 and made.script.exists()
+    with pytest.raises(KeyboardInterrupt), hosts.Hosts(2) as network:
+        assert namespaces().count(network.name) == 3 and network.script.exists()
         raise KeyboardInterrupt
-    assert made.name not in namespaces() and not made.script.exists()
+    assert network.name not in namespaces() and not network.script.exists()
     do = hosts._do
     monkeypatch.setattr(hosts, "_do", lambda *words: sys.exit("no tc") if words[0] == "tc" else do(*words))
     with pytest.raises(SystemExit, match="no tc"), hosts.Hosts(2):
         pass
-    assert made.name not in namespaces()
+    assert network.name not in namespaces()

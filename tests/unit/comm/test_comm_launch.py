@@ -83,15 +83,15 @@ def test_mpi4py_without_an_mpi_library(monkeypatch):
         launch.connect({"PMI_SIZE": "2"})
 
 
-@pytest.mark.parametrize("told, words", [
+@pytest.mark.parametrize("reason, words", [
     ("cannot load MPI library\nlibmpi.so: cannot open shared object file", r"\(cannot load MPI library\): pip install 'sarlite\[mpich\]'"),
     ("cannot load MPI library\nlibmpi.so.12: failed to map segment from shared object", r"too little memory or address space"),
 ])  # fmt: skip
-def test_why_mpi_cannot_be_loaded(monkeypatch, told, words):
+def test_why_mpi_cannot_be_loaded(monkeypatch, reason, words):
     class Fails:
         def find_spec(self, name, *more):
             if name == "sarlite.comm.mpi":
-                raise RuntimeError(told)
+                raise RuntimeError(reason)
 
     monkeypatch.delitem(sys.modules, "sarlite.comm.mpi", raising=False)
     monkeypatch.delattr("sarlite.comm.mpi", raising=False)
@@ -108,13 +108,13 @@ def _threads_with(monkeypatch, cores, hosts=None, quotas=None):
         def allgather(self, value):
             return list(zip(hosts, cores, quotas, strict=True))
 
-    found = []
+    n_threads = []
     for rank, mine in enumerate(cores):
         monkeypatch.setattr(launch, "host", lambda rank=rank: hosts[rank])
         monkeypatch.setattr(launch, "_cores", lambda mine=mine: mine)
         monkeypatch.setattr(launch, "_quota", lambda rank=rank: quotas[rank])
-        found.append(launch.default_threads(Machine()))
-    return found
+        n_threads.append(launch.default_threads(Machine()))
+    return n_threads
 
 
 def test_default_threads(monkeypatch):
@@ -135,7 +135,7 @@ def test_default_threads_of_a_quota(monkeypatch):
     assert _threads_with(monkeypatch, [eight] * 2, quotas=[("/a", Fraction(3)), ("/b", Fraction(3))]) == [3, 3]
 
 
-@pytest.mark.parametrize("groups, files, found", [
+@pytest.mark.parametrize("groups, files, limit", [
     ("0::/", {"cpu.max": "150000 100000\n"}, ("", Fraction(3, 2))),
     ("0::/", {"cpu.max": "max 100000\n"}, None),
     ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000", "cpu.max": "300000 100000"}, ("a", Fraction(2))),
@@ -146,12 +146,12 @@ def test_default_threads_of_a_quota(monkeypatch):
     ("0::/", {}, None),
     ("0::/", {"cpu.max": "nonsense"}, None),
 ])  # fmt: skip
-def test_the_quota_of_a_control_group(tmp_path, groups, files, found):
+def test_the_quota_of_a_control_group(tmp_path, groups, files, limit):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "own").write_text(groups)
-    assert launch._quota(tmp_path, tmp_path / "own") == (found and (str(tmp_path / found[0]), found[1]))
+    assert launch._quota(tmp_path, tmp_path / "own") == (limit and (str(tmp_path / limit[0]), limit[1]))
     assert launch._quota(tmp_path, tmp_path / "none") is None
 
 
@@ -227,7 +227,7 @@ def test_a_process_that_a_rank_started_is_no_rank(environ, tmp_path, monkeypatch
 
 
 def test_a_rank_is_a_rank(monkeypatch):
-    here, there = socket.socketpair()
+    here, child = socket.socketpair()
     for environ in ({"PMI_FD": str(here.fileno())}, {launch._RANK: str(os.getpid())}, {"PMI_FD": "x"}, {}):
         assert not launch._is_inherited(environ)
-    here.close(), there.close()
+    here.close(), child.close()

@@ -42,11 +42,11 @@ def test_sixteen_ranks():
     def work(comm):
         array = np.full(5, comm.rank)
         requests = [comm.start_send(array, peer) for peer in range(comm.size)]
-        found = [np.empty(5, int) for _ in range(comm.size)]
-        requests += [comm.start_recv(found[peer], peer) for peer in range(comm.size)]
+        received = [np.empty(5, int) for _ in range(comm.size)]
+        requests += [comm.start_recv(received[peer], peer) for peer in range(comm.size)]
         for request in requests:
             request.wait()
-        return int(sum(item[0] for item in found)), int(comm.allreduce(array.copy())[0])
+        return int(sum(item[0] for item in received)), int(comm.allreduce(array.copy())[0])
 
     assert threads.run(16, work) == [(120, 120)] * 16
 
@@ -57,8 +57,8 @@ def test_results_come_in_rank_order_with_arguments():
 
 def test_reductions_add_in_rank_order():
     values = [np.float32(1e8), np.float32(1), np.float32(-1e8), np.float32(2)]
-    found = threads.run(4, lambda comm: comm.allreduce(np.array([values[comm.rank]]))[0])
-    assert found == [((values[0] + values[1]) + values[2]) + values[3]] * 4
+    sums = threads.run(4, lambda comm: comm.allreduce(np.array([values[comm.rank]]))[0])
+    assert sums == [((values[0] + values[1]) + values[2]) + values[3]] * 4
 
 
 def _wait_somehow(comm, how):
@@ -196,8 +196,8 @@ def test_collectives_of_arrays_are_counted():
 
 def test_errstate_holds_in_the_ranks():
     with np.errstate(divide="raise"):
-        found = threads.run(2, lambda comm: np.geterr()["divide"])
-    assert found == ["raise"] * 2
+        states = threads.run(2, lambda comm: np.geterr()["divide"])
+    assert states == ["raise"] * 2
 
 
 def test_ranks_use_as_many_threads_as_the_caller():

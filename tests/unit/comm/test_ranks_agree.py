@@ -66,9 +66,9 @@ def test_moments_travel_as_numbers():
     def work(comm):
         profile = Profile()
         x = np.arange(12.0).reshape(4, 3)[: 1 + comm.rank]
-        found = batch_moments(x, Counted(comm, profile))
+        moments = batch_moments(x, Counted(comm, profile))
         assert profile.sent_bytes == {"allreduce": comm.size * 7 * 8}
-        return found
+        return moments
 
     every = np.concatenate([np.arange(12.0).reshape(4, 3)[: 1 + rank] for rank in range(3)])
     for count, mean, m2 in threads.run(3, work):
@@ -122,9 +122,9 @@ def test_loaders_refuse_together(remote, wrong):
         loader.batch([99] if bad else [])
 
     def watched(comm):
-        with pytest.raises((DataError, ShapeError, PeerError, TypeError)) as found:
+        with pytest.raises((DataError, ShapeError, PeerError, TypeError)) as caught:
             work(comm)
-        return str(found.value).removeprefix("rank 1: ").removeprefix("TypeError: ")
+        return str(caught.value).removeprefix("rank 1: ").removeprefix("TypeError: ")
 
     assert len(set(threads.run(3, watched))) == 1
 
@@ -136,15 +136,15 @@ WRONG = {"labels": [[1], [1, 2]]}, {"x": "a"}, {"optimizer": lambda flat: optim.
 def test_trainers_refuse_together(wrong):
     def work(comm):
         graph, rng = RING.shard(comm, "contiguous"), nn.Random(0)
-        given = {"x": np.ones((graph.n_src, 3)), "labels": np.zeros(graph.n_dst, int),
+        arguments = {"x": np.ones((graph.n_src, 3)), "labels": np.zeros(graph.n_dst, int),
                  "optimizer": lambda flat: optim.SGD(flat, 0.1), **(wrong if comm.rank == 1 else {})}
-        x, labels, optimizer = given.values()
+        x, labels, optimizer = arguments.values()
         Trainer(graph, Model(3, np.float64, rng), x, labels, slice(None), optimizer=optimizer, rng=rng)
 
     def watched(comm):
-        with pytest.raises((SarliteError, ValueError, TypeError)) as found:
+        with pytest.raises((SarliteError, ValueError, TypeError)) as caught:
             work(comm)
-        return comm.rank == 1 or "rank 1: " in str(found.value)
+        return comm.rank == 1 or "rank 1: " in str(caught.value)
 
     assert all(threads.run(3, watched))
 
@@ -172,12 +172,12 @@ def test_the_class_of_another_rank_s_error(error):
     """It is the cause of what the other ranks raise; an error without words is told too."""
 
     def work(comm):
-        with pytest.raises(BaseException) as found:  # noqa: B017, PT011
+        with pytest.raises(BaseException) as caught:  # noqa: B017, PT011
             raise_together(comm, error if comm.rank == 1 else None)
-        return found.value
+        return caught.value
 
-    one, own, two = threads.run(3, work)
-    assert own is error and isinstance(one, PeerError) and isinstance(two, PeerError)
+    one, second, two = threads.run(3, work)
+    assert second is error and isinstance(one, PeerError) and isinstance(two, PeerError)
     assert f"rank 1: {type(error).__name__}: " in str(one)
     kind = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
     assert type(one.__cause__) is (type(None) if kind is UnicodeDecodeError else kind)

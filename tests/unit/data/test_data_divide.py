@@ -45,13 +45,13 @@ def edges_of(dataset):
     return sorted(zip(*(np.asarray(column).tolist() for column in columns)))
 
 
-def assert_same(found, whole):
+def assert_same(actual, whole):
     """The same rows by original id, the same edges by original ids and positions."""
-    assert sorted(found.node_ids.tolist()) == list(range(whole.n_nodes))
+    assert sorted(actual.node_ids.tolist()) == list(range(whole.n_nodes))
     for name in ("features", "labels", "train", "val", "test"):
-        assert np.array_equal(getattr(found, name), getattr(whole, name)[found.node_ids])
-    assert edges_of(found) == edges_of(whole)
-    indptr, indices = np.asarray(found.indptr), np.asarray(found.indices)
+        assert np.array_equal(getattr(actual, name), getattr(whole, name)[actual.node_ids])
+    assert edges_of(actual) == edges_of(whole)
+    indptr, indices = np.asarray(actual.indptr), np.asarray(actual.indices)
     assert all((np.diff(indices[low:high]) >= 0).all() for low, high in zip(indptr, indptr[1:]))
 
 
@@ -104,10 +104,10 @@ def test_self_loops_come_in_ascending_place(dataset, size):
 
 @pytest.fixture
 def dataset():
-    made = load(SBM)
-    made.edge_weight = np.arange(made.n_edges, dtype=np.float32)
-    made.edge_features = np.arange(2.0 * made.n_edges).reshape(-1, 2)
-    return made
+    data = load(SBM)
+    data.edge_weight = np.arange(data.n_edges, dtype=np.float32)
+    data.edge_features = np.arange(2.0 * data.n_edges).reshape(-1, 2)
+    return data
 
 
 @pytest.fixture
@@ -130,12 +130,12 @@ def gathered(n_ranks, spec, **options):
             values = {name: part.edge_values(name) for name in ("edge_weight", "edge_features")}
             return part.offsets, rows, np.diff(indptr), indices, part.node_ids(), part.edge_ids(), values
 
-    found = threads.run(n_ranks, work) if n_ranks > 1 else [work(Solo())]
-    together = [np.concatenate(pieces) for pieces in zip(*(one[1] for one in found))]
-    lengths, indices, ids, edge_ids = (np.concatenate([one[at] for one in found]) for at in (2, 3, 4, 5))
-    values = {name: np.concatenate([one[6][name] for one in found]) for name in found[0][6] if found[0][6][name] is not None}
+    ranks = threads.run(n_ranks, work) if n_ranks > 1 else [work(Solo())]
+    together = [np.concatenate(pieces) for pieces in zip(*(one[1] for one in ranks))]
+    lengths, indices, ids, edge_ids = (np.concatenate([one[at] for one in ranks]) for at in (2, 3, 4, 5))
+    values = {name: np.concatenate([one[6][name] for one in ranks]) for name in ranks[0][6] if ranks[0][6][name] is not None}
     indptr = np.concatenate(([0], np.cumsum(lengths)))
-    return Dataset(indptr, indices, *together, 3, ids=ids, edge_ids=edge_ids, offsets=found[0][0], **values)
+    return Dataset(indptr, indices, *together, 3, ids=ids, edge_ids=edge_ids, offsets=ranks[0][0], **values)
 
 
 @pytest.mark.parametrize("order", ["none", "metis"])
@@ -144,16 +144,17 @@ def test_every_number_of_ranks_from_six_parts(stored, dataset, capsys, n_ranks, 
     partition(stored, "--parts", 6, "--order", order)
     capsys.readouterr()
     six = format.open(stored, verify=True).check()
-    found = gathered(n_ranks, str(stored), scratch=tmp_path)
-    assert_same(found, dataset)
-    told = capsys.readouterr().err
+    together = gathered(n_ranks, str(stored), scratch=tmp_path)
+    assert_same(together, dataset)
+    warning = capsys.readouterr().err
     if 6 % n_ranks == 0:
-        assert found.offsets.tolist() == six.offsets[:: 6 // n_ranks].tolist() and found.ids.tolist() == six.ids.tolist() and told == ""
+        assert together.offsets.tolist() == six.offsets[:: 6 // n_ranks].tolist()
+        assert together.ids.tolist() == six.ids.tolist() and warning == ""
     else:
-        assert "6 stored parts do not serve 4 ranks" in told and told.count("\n") == 1
-        assert np.diff(found.offsets).max() <= 20
-        for low, high in zip(found.offsets, found.offsets[1:]):
-            ids = found.ids[low:high].tolist()
+        assert "6 stored parts do not serve 4 ranks" in warning and warning.count("\n") == 1
+        assert np.diff(together.offsets).max() <= 20
+        for low, high in zip(together.offsets, together.offsets[1:]):
+            ids = together.ids[low:high].tolist()
             assert ids == (sorted(ids) if order == "none" else [node for node in six.ids.tolist() if node in ids])
     assert os.listdir(tmp_path) == ["d"]  # no scratch left
 
@@ -187,13 +188,13 @@ def test_another_division_than_the_stored_one_is_made_anew(stored, dataset, caps
     partition(stored, "--parts", 2, "--method", "random", "--seed", 5)
     before = {path: path.read_bytes() for path in stored.rglob("*.npy")}
     capsys.readouterr()
-    found = gathered(2, str(stored), **options)
-    assert_same(found, dataset)
+    together = gathered(2, str(stored), **options)
+    assert_same(together, dataset)
     assert ("divided anew in" in capsys.readouterr().err) == anew
     assert {path: path.read_bytes() for path in stored.rglob("*.npy")} == before
     method = options.get("partition", "random")
     parts = make_parts(dataset, 2, method, seed=0 if anew else 5)
-    assert found.ids.tolist()[: found.offsets[1]] == [node for node in order_of(dataset, options) if parts[node] == 0]
+    assert together.ids.tolist()[: together.offsets[1]] == [node for node in order_of(dataset, options) if parts[node] == 0]
 
 
 def order_of(dataset, options):
@@ -203,36 +204,36 @@ def order_of(dataset, options):
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 @pytest.mark.parametrize("order", ["stored", "none", "metis"])
 def test_other_specs_are_divided_in_scratch(n_ranks, order, tmp_path, capsys):
-    found = gathered(n_ranks, SBM, partition="metis", order=order, scratch=tmp_path)
-    assert_same(found, load(SBM))
+    together = gathered(n_ranks, SBM, partition="metis", order=order, scratch=tmp_path)
+    assert_same(together, load(SBM))
     assert os.listdir(tmp_path) == [] and capsys.readouterr().err == ""
-    ascends = all((np.diff(found.ids[low:high]) > 0).all() for low, high in zip(found.offsets, found.offsets[1:]))
+    ascends = all((np.diff(together.ids[low:high]) > 0).all() for low, high in zip(together.offsets, together.offsets[1:]))
     assert ascends == (order != "metis")
 
 
 def test_a_file_divides_by_original_id(stored, dataset, tmp_path):
     np.savetxt(tmp_path / "parts.txt", np.arange(60) % 3, fmt="%d")
     partition(stored, "--parts", 2, "--method", "random")
-    found = gathered(3, str(stored), partition=str(tmp_path / "parts.txt"))
-    assert_same(found, dataset)
-    assert [ids.tolist() for ids in np.split(found.ids, found.offsets[1:-1])] == [list(range(part, 60, 3)) for part in range(3)]
+    together = gathered(3, str(stored), partition=str(tmp_path / "parts.txt"))
+    assert_same(together, dataset)
+    assert [ids.tolist() for ids in np.split(together.ids, together.offsets[1:-1])] == [list(range(part, 60, 3)) for part in range(3)]
 
 
 def test_scratch_is_never_made_in_the_data_set(stored, monkeypatch, tmp_path):
-    made = []
+    folders = []
     real = divided_data.private_folder
 
     @contextlib.contextmanager
     def folder(parent, *mode):
         with real(parent, *mode) as path:
-            made.append(path)
+            folders.append(path)
             yield path
 
     monkeypatch.setattr(divided_data, "private_folder", folder)
     for scratch in (stored, stored / "nodes", tmp_path):
         gathered(2, str(stored), scratch=scratch)
-    assert [Path(folder).parent == tmp_path for folder in made] == [False, False, True]
-    assert not any(Path(folder).is_relative_to(stored) or Path(folder).exists() for folder in made)
+    assert [Path(folder).parent == tmp_path for folder in folders] == [False, False, True]
+    assert not any(Path(folder).is_relative_to(stored) or Path(folder).exists() for folder in folders)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("by 0"), MemoryError(), KeyboardInterrupt(), DataError("x.npy: bad"), SystemExit(3)])
@@ -244,9 +245,9 @@ def test_whatever_fails_on_rank_0_reaches_all(stored, monkeypatch, error, tmp_pa
     seen = {}
 
     def work(comm):
-        with pytest.raises(BaseException) as found, divided_data.divided(comm, str(stored), scratch=tmp_path):
+        with pytest.raises(BaseException) as caught, divided_data.divided(comm, str(stored), scratch=tmp_path):
             pass
-        seen[comm.rank] = found.value
+        seen[comm.rank] = caught.value
 
     threads.run(3, work)
     assert seen[0] is error
@@ -272,15 +273,15 @@ def test_corrupt_files_are_named_on_every_rank(stored, dataset):
         path = stored / f"{name}.npy"
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        told = []
+        ranks_told = []
 
-        def work(comm, path=path, told=told):
+        def work(comm, path=path, ranks_told=ranks_told):
             with pytest.raises(DataError, match=f"{path}: .*sha256"), divided_data.divided(comm, str(stored), verify=True):
                 pass
-            told.append(comm.rank)
+            ranks_told.append(comm.rank)
 
         threads.run(2, work)
-        assert sorted(told) == [0, 1]
+        assert sorted(ranks_told) == [0, 1]
         path.write_bytes(content)
     assert_same(gathered(2, str(stored), verify=True), dataset)
 
@@ -304,9 +305,9 @@ def test_ids_that_are_no_permutation_are_named(stored, dataset):
 def test_changes_of_divided_data_are_those_of_the_original(stored, dataset):
     partition(stored, "--parts", 3, "--method", "random")
     plain = load(SBM, undirected=True, self_loops=True)
-    found = load(f"{stored},drop_edge_values,self_loops,undirected")
-    assert np.array_equal(found.indptr, plain.indptr) and np.array_equal(found.indices, plain.indices)
-    assert np.array_equal(found.features, plain.features)
+    changed = load(f"{stored},drop_edge_values,self_loops,undirected")
+    assert np.array_equal(changed.indptr, plain.indptr) and np.array_equal(changed.indices, plain.indices)
+    assert np.array_equal(changed.features, plain.features)
     with pytest.raises(ConfigError, match="edges that carry values"):
         load(f"{stored},self_loops")
     assert load(f"{stored},drop_edge_values").edge_weight is None

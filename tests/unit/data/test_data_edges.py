@@ -100,9 +100,9 @@ def test_no_edges_and_no_nodes():
 def test_pieces_of_rows(lengths, most, cuts):
     indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     cuts = sorted(cut for cut in cuts if cut <= len(lengths))
-    found = list(row_chunks(indptr, most, cuts))
-    assert [row for first, last in found for row in range(first, last)] == list(range(len(lengths)))
-    for first, last in found:
+    chunks = list(row_chunks(indptr, most, cuts))
+    assert [row for first, last in chunks for row in range(first, last)] == list(range(len(lengths)))
+    for first, last in chunks:
         assert first < last <= first + most and (indptr[last] - indptr[first] <= most or last == first + 1)
         assert not any(first < cut < last for cut in cuts)
 

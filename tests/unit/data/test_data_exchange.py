@@ -25,80 +25,80 @@ def dataset(weighted=False, dtype=np.float32):
     return Dataset(indptr, indices, x, np.array([0, 1, 2, -1, 0, 1]), *np.eye(6, dtype=bool)[[0, 1, 4]], 3, edge_weight=weight)
 
 
-def edges(found):
-    return sorted(zip(found.indices.tolist(), destinations(found.indptr).tolist()))
+def edges(data):
+    return sorted(zip(data.indices.tolist(), destinations(data.indptr).tolist()))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_mggcn_is_read_as_it_was_written(tmp_path, weighted):
-    made = dataset(weighted)
-    pigo.write_directory(tmp_path / "d", made)
+    written = dataset(weighted)
+    pigo.write_directory(tmp_path / "d", written)
     again = load(f"mggcn:{tmp_path}/d")
-    assert again.equals(made) and again.n_nodes == 6 and not again.train[3]
+    assert again.equals(written) and again.n_nodes == 6 and not again.train[3]
     pigo.write_directory(tmp_path / "e", again)
     assert all((tmp_path / "d" / name).read_bytes() == (tmp_path / "e" / name).read_bytes()
                for name in (pigo.GRAPH, pigo.FEATURES, pigo.LABELS, pigo.SETS))
     if not weighted:
         assert load(f"mggcn:{tmp_path}/d,classes=9").n_classes == 9
         with pytest.raises(ConfigError, match="d/graph.bin: exists already"):
-            pigo.write_directory(tmp_path / "d", made)
+            pigo.write_directory(tmp_path / "d", written)
 
 
 def test_mggcn_bytes(tmp_path):
     """The bytes of MG-GCN's own toy example: rows are sources, weights are ones behind the node ids."""
     ends = np.array([1, 3, 0, 2, 1, 3, 0, 2])
     indptr, indices = csr_by_dst(np.repeat(np.arange(4), 2), ends, 4)
-    made = Dataset(indptr, indices, np.array([[0, 1], [1, 0], [0, 1], [1, 0]], np.float32), np.array([0, 1, 0, 1]),
+    written = Dataset(indptr, indices, np.array([[0, 1], [1, 0], [0, 1], [1, 0]], np.float32), np.array([0, 1, 0, 1]),
                    np.array([1, 1, 0, 0], bool), np.array([0, 0, 1, 0], bool), np.array([0, 0, 0, 1], bool), 2)
-    pigo.write_directory(tmp_path, made)
+    pigo.write_directory(tmp_path, written)
     words = [4, 8, 4, 4, *range(0, 9, 2), *ends]
     assert (tmp_path / "graph.bin").read_bytes() == b"PIGO-CSR-v2\4\4" + np.array(words, "<u4").tobytes() + np.ones(8, "<f4").tobytes()
     assert (tmp_path / "sets.bin").read_bytes() == np.array([4, 1, 0, 0, 1, 2], "<u4").tobytes()
     assert (tmp_path / "labels.bin").read_bytes() == np.array([4, 1, 0, 1, 0, 1], "<i4").tobytes()
-    assert (tmp_path / "features.bin").read_bytes() == np.array([4, 2], "<u4").tobytes() + made.features.tobytes()
+    assert (tmp_path / "features.bin").read_bytes() == np.array([4, 2], "<u4").tobytes() + written.features.tobytes()
 
 
 @pytest.mark.parametrize("weighted, dtype", [(False, None), (True, np.float32), (True, np.float64)])
 def test_pigo_is_read_as_it_was_written(tmp_path, weighted, dtype):
-    made = dataset(weighted, dtype)
-    pigo.write(tmp_path / "graph.bin", made)
+    written = dataset(weighted, dtype)
+    pigo.write(tmp_path / "graph.bin", written)
     again = load(f"pigo:{tmp_path}/graph.bin", check=False)
-    assert np.array_equal(again.indptr, made.indptr) and np.array_equal(again.indices, made.indices)
+    assert np.array_equal(again.indptr, written.indptr) and np.array_equal(again.indices, written.indices)
     assert (again.edge_weight is None) == (not weighted)
-    assert not weighted or (again.edge_weight.dtype == dtype and np.array_equal(again.edge_weight, made.edge_weight))
+    assert not weighted or (again.edge_weight.dtype == dtype and np.array_equal(again.edge_weight, written.edge_weight))
     np.savetxt(tmp_path / "y.txt", [0, 1, 0, 1, 0], fmt="%d")
     with pytest.raises(DataError, match="y.txt: labels: 5 rows, but .*graph.bin: n: 6; both"):
         load(f"pigo:{tmp_path}/graph.bin,labels={tmp_path}/y.txt,train=1,val=1")
 
 
 def test_what_stands_by_part_is_written_by_original_id(tmp_path, capsys):
-    made = dataset(weighted=True)
+    written = dataset(weighted=True)
     with format.GraphWriter(tmp_path / "d") as out:
-        divide(made, np.array([1, 0, 1, 0, 1, 0]), 2, out)
+        divide(written, np.array([1, 0, 1, 0, 1, 0]), 2, out)
     assert main(["export", str(tmp_path / "d"), str(tmp_path / "e"), "--format", "mggcn"]) == 0
     assert "6 nodes, 7 edges" in capsys.readouterr().out
-    assert load(f"mggcn:{tmp_path}/e").equals(made)
+    assert load(f"mggcn:{tmp_path}/e").equals(written)
     assert main(["export", str(tmp_path / "d"), str(tmp_path / "e"), "--format", "mggcn"]) == 2
     assert main(["export", str(tmp_path / "d"), str(tmp_path / "e"), "--format", "mggcn", "--overwrite"]) == 0
 
 
 def test_what_a_format_cannot_hold_is_refused(tmp_path):
-    made = dataset()
+    written = dataset()
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file/d: cannot be written: Not a directory"):
-        pigo.write_directory(tmp_path / "file" / "d", made)
+        pigo.write_directory(tmp_path / "file" / "d", written)
     with pytest.raises(DataError, match="file/g.bin: cannot be written: Not a directory"):
-        pigo.write(tmp_path / "file" / "g.bin", made)
-    made.features = np.full((6, 1), 1e300)
+        pigo.write(tmp_path / "file" / "g.bin", written)
+    written.features = np.full((6, 1), 1e300)
     with pytest.raises(DataError, match="features.bin: row 0 has a number that float32 cannot hold"):
-        pigo.write_directory(tmp_path / "d", made)
+        pigo.write_directory(tmp_path / "d", written)
     assert not (tmp_path / "d/graph.bin").exists() and not (tmp_path / "d/features.bin").exists()
-    made.edge_features = np.ones((7, 1))
+    written.edge_features = np.ones((7, 1))
     with pytest.raises(ConfigError, match="edge_features: the format has no place"):
-        pigo.write(tmp_path / "graph.bin", made)
-    made.edge_features, made.task = None, "regress"
+        pigo.write(tmp_path / "graph.bin", written)
+    written.edge_features, written.task = None, "regress"
     with pytest.raises(ConfigError, match="labels: their task is regress"):
-        pigo.write_directory(tmp_path / "d", made)
+        pigo.write_directory(tmp_path / "d", written)
 
 
 def graph_bin(label="<u4", ordinal="<u4", magic=b"PIGO-CSR-v2", sizes=None, head=(3, 2, 3, 3), offsets=(0, 1, 1, 2), ids=(1, 2), more=b""):
@@ -191,10 +191,10 @@ def write_roc(folder, packed=False):
 @pytest.mark.parametrize("packed", [False, True])
 def test_roc(tmp_path, packed):
     x = write_roc(tmp_path, packed)
-    found = load(f"roc:{tmp_path}/g", allow_empty=("val",))
-    assert edges(found) == [(0, 0), (0, 1), (1, 1), (2, 2)] and found.name == "g"
-    assert np.array_equal(found.features, x) and found.labels.tolist() == [1, 0, 1] and found.n_classes == 2
-    assert (found.train.tolist(), found.val.any(), found.test.tolist()) == ([True, False, False], False, [False, False, True])
+    data = load(f"roc:{tmp_path}/g", allow_empty=("val",))
+    assert edges(data) == [(0, 0), (0, 1), (1, 1), (2, 2)] and data.name == "g"
+    assert np.array_equal(data.features, x) and data.labels.tolist() == [1, 0, 1] and data.n_classes == 2
+    assert (data.train.tolist(), data.val.any(), data.test.tolist()) == ([True, False, False], False, [False, False, True])
 
 
 @pytest.mark.parametrize("name, change, message", [
@@ -231,10 +231,10 @@ def test_reddit(tmp_path):
     write_reddit(tmp_path, "reddit_self_loop_graph.npz", row=np.arange(3), col=np.arange(3), data=np.ones(3))
     assert edges(load(f"reddit:{tmp_path}")) == [(0, 0), (1, 1), (2, 2)]
     write_reddit(tmp_path)
-    found = load(f"reddit:{tmp_path}")
-    assert edges(found) == [(0, 1), (1, 0), (1, 2), (2, 1)] and found.edge_weight is None
-    assert [mask.tolist().index(True) for mask in (found.train, found.val, found.test)] == [0, 1, 2]
-    assert np.array_equal(found.features, np.arange(6).reshape(3, 2)) and found.labels.tolist() == [0, 1, 1]
+    data = load(f"reddit:{tmp_path}")
+    assert edges(data) == [(0, 1), (1, 0), (1, 2), (2, 1)] and data.edge_weight is None
+    assert [mask.tolist().index(True) for mask in (data.train, data.val, data.test)] == [0, 1, 2]
+    assert np.array_equal(data.features, np.arange(6).reshape(3, 2)) and data.labels.tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize("changes, message", [

@@ -23,10 +23,10 @@ FILES = (*(f"{NODES}/{name}.npy" for name in ("features", "labels", "train", "va
 
 @pytest.fixture
 def dataset():
-    made = load("sbm:nodes=60,degree=4,features=5,classes=3,seed=1")
-    made.edge_weight = np.arange(made.n_edges, dtype=np.float32)
-    made.edge_features = np.arange(2.0 * made.n_edges).reshape(-1, 2)
-    return made
+    data = load("sbm:nodes=60,degree=4,features=5,classes=3,seed=1")
+    data.edge_weight = np.arange(data.n_edges, dtype=np.float32)
+    data.edge_features = np.arange(2.0 * data.n_edges).reshape(-1, 2)
+    return data
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_round_trip(dataset, stored):
 def test_round_trip_without_edges_or_edge_values(tmp_path):
     none = np.empty(0, np.int32)
     mask = np.array([True, False, False])
-    made = Dataset(np.zeros(4, np.int64), none, np.ones((3, 2)), np.array([1, -1, 0]), mask, mask[::-1].copy(), np.zeros(3, bool), 2)
-    format.write(tmp_path / "d", made)
-    assert made.equals(format.open(tmp_path / "d", verify=True).check(allow_empty=("test",)))
+    written = Dataset(np.zeros(4, np.int64), none, np.ones((3, 2)), np.array([1, -1, 0]), mask, mask[::-1].copy(), np.zeros(3, bool), 2)
+    format.write(tmp_path / "d", written)
+    assert written.equals(format.open(tmp_path / "d", verify=True).check(allow_empty=("test",)))
 
 
 def test_arrays_in_other_orders_are_written_in_c_order(dataset, tmp_path):
@@ -168,8 +168,8 @@ def test_headers_are_parsed_by_one_thread_at_a_time(monkeypatch):
             inside.pop()
 
     monkeypatch.setattr(np.lib.format, "read_array_header_1_0", slow)
-    found = threads.run(3, lambda comm: (comm.barrier(), npyfile.header(file.getvalue()))[1])
-    assert max(most) == 1 and found == [(np.dtype(float), (3, 2), False, 128)] * 3
+    headers = threads.run(3, lambda comm: (comm.barrier(), npyfile.header(file.getvalue()))[1])
+    assert max(most) == 1 and headers == [(np.dtype(float), (3, 2), False, 128)] * 3
 
 
 def test_existing_paths_are_not_replaced_unless_told(dataset, stored, tmp_path):

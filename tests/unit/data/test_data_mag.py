@@ -38,17 +38,17 @@ def write(folder, **changed):
 
 
 def test_a_folder_is_read(tmp_path):
-    found = mag.read(write(tmp_path))
-    assert found.n_nodes == {"author": 3, "place": 2, "paper": 4} and found.target == "paper" and found.n_classes == 3
+    data = mag.read(write(tmp_path))
+    assert data.n_nodes == {"author": 3, "place": 2, "paper": 4} and data.target == "paper" and data.n_classes == 3
     names = [("author", "writes", "paper"), ("paper", "cites", "paper"), ("author", "at", "place")]
-    assert list(found.edges) == [*names, *((to, f"rev_{name}", source) for source, name, to in names)]
-    assert [ids.tolist() for ids in found.edges[names[0]]] == [[0, 2, 2], [1, 3, 0]]
-    assert [ids.tolist() for ids in found.edges["place", "rev_at", "author"]] == [[1], [1]]
-    assert list(found.features) == ["paper"] and found.features["paper"].tolist() == [[0.5, 1], [2, 3], [4, 5], [6, 7.25]]
-    assert found.labels.tolist() == [2, 0, 1, 2]
-    assert [np.flatnonzero(mask).tolist() for mask in (found.train, found.val, found.test)] == [[0, 2], [3], [1]]
+    assert list(data.edges) == [*names, *((to, f"rev_{name}", source) for source, name, to in names)]
+    assert [ids.tolist() for ids in data.edges[names[0]]] == [[0, 2, 2], [1, 3, 0]]
+    assert [ids.tolist() for ids in data.edges["place", "rev_at", "author"]] == [[1], [1]]
+    assert list(data.features) == ["paper"] and data.features["paper"].tolist() == [[0.5, 1], [2, 3], [4, 5], [6, 7.25]]
+    assert data.labels.tolist() == [2, 0, 1, 2]
+    assert [np.flatnonzero(mask).tolist() for mask in (data.train, data.val, data.test)] == [[0, 2], [3], [1]]
     assert list(mag.read(tmp_path, reverses=False).edges) == names
-    assert HeteroGraph.from_edges(found.edges, found.n_nodes).n_edges[names[0]] == 3
+    assert HeteroGraph.from_edges(data.edges, data.n_nodes).n_edges[names[0]] == 3
 
 
 @pytest.mark.parametrize("file, text, words", [

@@ -94,27 +94,27 @@ def test_the_command(folder, tmp_path, capsys):
 
 def names_of(folder, **changed):
     """Names of three of the four types, some alike in two types, as numbers and with commas and quotes."""
-    found = {"paper": [str(7 * node % 60) for node in range(60)], "author": [f'{node}, "ü" & sons' for node in range(80)], "none": []}
-    for name, known in {**found, **changed}.items():
-        rows = [known] if isinstance(known, str) else ["ent idx,ent name\n", *(
-            f'{node},"{word.replace(chr(34), 2 * chr(34))}"\r\n' for node, word in enumerate(known))]
+    words_of = {"paper": [str(7 * node % 60) for node in range(60)], "author": [f'{node}, "ü" & sons' for node in range(80)], "none": []}
+    for name, words in {**words_of, **changed}.items():
+        rows = [words] if isinstance(words, str) else ["ent idx,ent name\n", *(
+            f'{node},"{word.replace(chr(34), 2 * chr(34))}"\r\n' for node, word in enumerate(words))]
         (folder / "mapping").mkdir(exist_ok=True)
         (folder / "mapping" / f"{name}_entidx2name.csv.gz").write_bytes(gzip.compress("".join(rows).encode()))
-    return found
+    return words_of
 
 
 @pytest.mark.parametrize("memory", [[], ["--memory", "4GiB"]])
 def test_names_by_type(folder, tmp_path, memory):
-    known, out = names_of(folder), tmp_path / "out"
+    words_of, out = names_of(folder), tmp_path / "out"
     (folder / "mapping" / "labelidx2venuename.csv.gz").write_bytes(b"")
     assert main(["convert", f"mag:{folder},names", str(out), *memory]) == 0
     assert memory or main(["convert", str(out), str(tmp_path / "copy")]) == 0
     assert main(["partition", str(out), "--parts", "3", "--method", "random", "--output", str(tmp_path / "parts"), *memory]) == 0
     for where in (out, tmp_path / ("parts" if memory else "copy"), tmp_path / "parts"):
         assert where.name == "parts" or load_relational(where, verify=True).equals(load_relational(f"mag:{folder}"))
-        for node_type, words in known.items():
-            found = Names(where, node_type)
-            assert found.of(np.arange(len(words))) == words and found.ids(words[::-1]).tolist() == list(range(len(words)))[::-1]
+        for node_type, words in words_of.items():
+            names = Names(where, node_type)
+            assert names.of(np.arange(len(words))) == words and names.ids(words[::-1]).tolist() == list(range(len(words)))[::-1]
         for node_type in ("field of ü", None):
             with pytest.raises(DataError, match="names: none; .* are known by numbers alone"):
                 Names(where, node_type)
@@ -126,8 +126,8 @@ def test_names_in_little_memory(folder, tmp_path):
     one, two = (load_relational(f"mag:{folder},names", **bounded) for bounded in ({}, {"folder": tmp_path, "n_bytes": 6000}))
     assert one.nodes["paper"].names
     for name, table in one.nodes.items():
-        kept, also = table.names or {}, two.nodes[name].names or {}
-        assert kept.keys() == also.keys() and all(np.array_equal(array, also[file]) for file, array in kept.items())
+        names, also = table.names or {}, two.nodes[name].names or {}
+        assert names.keys() == also.keys() and all(np.array_equal(array, also[file]) for file, array in names.items())
 
 
 HEAD = "ent idx,ent name\n"
@@ -146,8 +146,8 @@ BAD_NAMES = {
 @pytest.mark.parametrize("memory", [[], ["--memory", "4GiB"]])
 @pytest.mark.parametrize("bad", BAD_NAMES)
 def test_bad_names_leave_nothing(folder, tmp_path, bad, memory, capsys):
-    name, found, text = BAD_NAMES[bad]
-    names_of(folder, **{name: found})
+    name, words, text = BAD_NAMES[bad]
+    names_of(folder, **{name: words})
     assert main(["convert", f"mag:{folder},names", str(tmp_path / "out"), *memory]) == 2
     assert text in capsys.readouterr().err and os.listdir(tmp_path) == ["mag"]
 

@@ -29,18 +29,18 @@ def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, ca
     assert main(["convert", "edges:e.txt,names=n.txt,labels=y.txt", str(tmp_path / "d"), *rest]) == 0
     assert main(["partition", str(tmp_path / "d"), "--parts", "3", "--method", "random", "--output", str(tmp_path / "p")]) == 0
     expected = load("edges:numbers.txt,labels=y.txt", undirected=True)
-    found = format.open(tmp_path / "d", verify=True)
-    assert found.equals(expected)
+    data = format.open(tmp_path / "d", verify=True)
+    assert data.equals(expected)
     for where in (tmp_path / "d", tmp_path / "p"):
-        known = Names(where)
-        assert known.of([3, 119, 0]) == [NAMED[3], NAMED[119], NAMED[0]] and known.ids(NAMED).tolist() == list(range(120))
+        names = Names(where)
+        assert names.of([3, 119, 0]) == [NAMED[3], NAMED[119], NAMED[0]] and names.ids(NAMED).tolist() == list(range(120))
         with pytest.raises(DataError, match="names: no node is named 'else'"):
-            known.ids(["ü0", "else"])
-        for at, ids, told in ((1, [0, 120], 120), (0, [-1], -1)):
-            with pytest.raises(DataError, match=rf"names: ids: entry {at} is {told}, outside 0 <= id < 120"):
-                known.of(ids)
+            names.ids(["ü0", "else"])
+        for at, ids, bad_id in ((1, [0, 120], 120), (0, [-1], -1)):
+            with pytest.raises(DataError, match=rf"names: ids: entry {at} is {bad_id}, outside 0 <= id < 120"):
+                names.of(ids)
         with pytest.raises(DataError, match="names: ids: expected an integer dtype, found float64"):
-            known.of([1.5])
+            names.of([1.5])
     assert load("edges:e.txt,names=n.txt,labels=y.txt", undirected=True).equals(expected)
     capsys.readouterr()
     (folder / "twice.txt").write_text("".join(f"{name}\n" for name in [*NAMED, "ü0"]), encoding="utf-8")
@@ -52,14 +52,14 @@ def test_names_are_numbered_as_they_are_listed(folder, tmp_path, monkeypatch, ca
 
 @pytest.mark.parametrize("n_bytes", [20_000, None])
 def test_names_of_edges_alone(folder, tmp_path, n_bytes):
-    found = load(f"edges:{folder}/e.txt,names=edges", folder=n_bytes and tmp_path, n_bytes=n_bytes, allow_empty=("train", "val", "test"))
-    mapping, ends = found.target_nodes.names, found.target_nodes.names["ends"]
+    data = load(f"edges:{folder}/e.txt,names=edges", folder=n_bytes and tmp_path, n_bytes=n_bytes, allow_empty=("train", "val", "test"))
+    mapping, ends = data.target_nodes.names, data.target_nodes.names["ends"]
     lines = [line.split() for line in (folder / "e.txt").read_text(encoding="utf-8").splitlines()[1:]]
-    known = [bytes(mapping["bytes"][ends[node] : ends[node + 1]]).decode() for node in range(found.n_nodes)]
-    rows = np.repeat(np.arange(found.n_nodes), np.diff(found.indptr))
-    assert sorted([known[u], known[v]] for u, v in zip(found.indices, rows)) == sorted(lines)
-    assert known == sorted({word for line in lines for word in line})
-    assert (np.diff(mapping["hashes"].astype(float)) > 0).all() and sorted(mapping["numbers"].tolist()) == list(range(found.n_nodes))
+    words = [bytes(mapping["bytes"][ends[node] : ends[node + 1]]).decode() for node in range(data.n_nodes)]
+    rows = np.repeat(np.arange(data.n_nodes), np.diff(data.indptr))
+    assert sorted([words[u], words[v]] for u, v in zip(data.indices, rows)) == sorted(lines)
+    assert words == sorted({word for line in lines for word in line})
+    assert (np.diff(mapping["hashes"].astype(float)) > 0).all() and sorted(mapping["numbers"].tolist()) == list(range(data.n_nodes))
 
 
 def test_what_is_no_name_of_the_list(folder, tmp_path, monkeypatch):
@@ -71,7 +71,7 @@ def test_what_is_no_name_of_the_list(folder, tmp_path, monkeypatch):
         load(f"edges:{tmp_path}/e.txt,header=false")
     (tmp_path / "e.txt").write_text("a b\nb c\n")
     digests = numbering.digests
-    monkeypatch.setattr(numbering, "digests", lambda found: digests(found) * np.array([[0, 1]], np.uint64))
+    monkeypatch.setattr(numbering, "digests", lambda texts: digests(texts) * np.array([[0, 1]], np.uint64))
     with pytest.raises(DataError, match="two names have the same hash, 0x0"):
         load(f"edges:{tmp_path}/e.txt,header=false")
 
@@ -81,9 +81,9 @@ def test_a_changed_byte_of_the_names_is_found(name, folder, tmp_path, monkeypatc
     monkeypatch.chdir(folder)
     assert main(["convert", "edges:e.txt,names=n.txt,labels=y.txt", str(tmp_path / "d"), "--progress", "none"]) == 0
     file = tmp_path / "d" / "names" / f"{name}.npy"
-    found = bytearray(file.read_bytes())
-    found[-1] ^= 1
-    file.write_bytes(found)
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
     with pytest.raises(DataError, match=f"{name}.npy: names/{name}: sha256 .* the file was changed"):
         load(str(tmp_path / "d"), verify=True)
     assert main(["info", str(tmp_path / "d"), "--verify"]) == 2 and f"{name}.npy" in capsys.readouterr().err

@@ -96,14 +96,14 @@ def test_what_is_not_finite_is_found(stored):
         dataset.check()
 
 
-@pytest.mark.parametrize("old, new, told", [
+@pytest.mark.parametrize("old, new, words", [
     (b"bfloat16", b"bfloat17", "its dtype is"), (b"'<u2'", b"'<f2'", "its dtype is"), (b"(60, 5)", b"(50, 6)", "shape"),
     (b"(60, 5)", b"(61, 5)", "bytes, but its header needs")])  # fmt: skip
-def test_a_damaged_header_is_refused(stored, old, new, told):
+def test_a_damaged_header_is_refused(stored, old, new, words):
     data = (stored / FILE).read_bytes()
     assert data.count(old) == 1
     (stored / FILE).write_bytes(data.replace(old, new))
-    with pytest.raises(DataError, match=f"features.npy: features: .*{told}"):
+    with pytest.raises(DataError, match=f"features.npy: features: .*{words}"):
         format.open(stored)
 
 

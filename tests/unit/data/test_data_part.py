@@ -16,10 +16,10 @@ SIZES = [0, 9, 31, 0, 24, 16]  # of six parts, two of them empty
 
 
 def weighted(spec="sbm:nodes=80,degree=6,features=5,classes=3,seed=1"):
-    made = load(spec)
-    made.edge_weight = np.arange(made.n_edges, dtype=np.float32)
-    made.edge_features = np.arange(2.0 * made.n_edges).reshape(-1, 2)
-    return made
+    data = load(spec)
+    data.edge_weight = np.arange(data.n_edges, dtype=np.float32)
+    data.edge_features = np.arange(2.0 * data.n_edges).reshape(-1, 2)
+    return data
 
 
 @pytest.fixture(scope="module", params=["memory", "mapped"])
@@ -40,10 +40,10 @@ def test_parts_put_together_are_the_data_set(dataset, size):
     assert [part.offsets.tolist() for part in parts] == [bounds.tolist()] * size
     assert [(part.first_row, part.n_rows) for part in parts] == list(zip(bounds[:-1].tolist(), np.diff(bounds).tolist()))
     for name in ("features", "labels", "train", "val", "test"):
-        found = [getattr(part.rows(), name) for part in parts]
+        pieces = [getattr(part.rows(), name) for part in parts]
         whole = getattr(dataset, name)
-        assert all(one.dtype == whole.dtype and one.flags.c_contiguous and type(one) is np.ndarray for one in found)
-        assert np.array_equal(np.concatenate(found), whole)
+        assert all(one.dtype == whole.dtype and one.flags.c_contiguous and type(one) is np.ndarray for one in pieces)
+        assert np.array_equal(np.concatenate(pieces), whole)
     assert np.array_equal(np.concatenate([part.node_ids() for part in parts]), dataset.ids)
     assert np.array_equal(np.concatenate([part.edge_ids() for part in parts]), dataset.edge_ids)
     assert all(ids.dtype == np.int64 for part in parts for ids in (part.node_ids(), part.edge_ids()))
@@ -56,11 +56,11 @@ def test_parts_put_together_are_the_data_set(dataset, size):
 
 
 def test_what_is_not_there():
-    made = load("sbm:nodes=20,degree=2")
-    part = Part(made, 0, 1)
+    data = load("sbm:nodes=20,degree=2")
+    part = Part(data, 0, 1)
     assert part.edge_values("edge_weight") is None and part.node_ids().tolist() == list(range(20))
-    assert part.edge_ids().tolist() == list(range(made.n_edges))
-    assert np.shares_memory(part.rows().features, made.features)  # in memory nothing is copied
+    assert part.edge_ids().tolist() == list(range(data.n_edges))
+    assert np.shares_memory(part.rows().features, data.features)  # in memory nothing is copied
 
 
 def test_dtype(dataset):

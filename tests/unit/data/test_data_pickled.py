@@ -42,15 +42,15 @@ def read(tmp_path):
 def test_arrays(read, protocol, dtype):
     array = np.arange(6).reshape(2, 3).astype(dtype)
     for some in (array, np.asfortranarray(array), *([array[:0]] if protocol > 2 else [])):
-        found = read(pickle.dumps(some, protocol))
-        assert found.dtype == some.dtype and np.array_equal(found, some)
+        read_array = read(pickle.dumps(some, protocol))
+        assert read_array.dtype == some.dtype and np.array_equal(read_array, some)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
 def test_matrices_and_dicts_of_lists(read, protocol):
     matrix = scipy.sparse.random(5, 4, 0.5, "csr", np.float32, np.random.default_rng(0))
-    found = read(pickle.dumps(matrix, protocol)).state
-    assert all(np.array_equal(found[name], getattr(matrix, name)) for name in ("data", "indices", "indptr"))
+    read_state = read(pickle.dumps(matrix, protocol)).state
+    assert all(np.array_equal(read_state[name], getattr(matrix, name)) for name in ("data", "indices", "indptr"))
     graph = defaultdict(list, {node: list(range(node)) for node in range(300)})
     assert read(pickle.dumps(graph, protocol)) == dict(graph)
 

@@ -59,29 +59,29 @@ def test_normalize_makes_rows_sum_to_one():
 def write_planetoid(folder, protocol=2, test_ids=(6, 4, 8)):
     """Write a graph of 4 + 505 known nodes; the test ids leave gaps, as in Citeseer."""
     n_known = 510
-    known = np.arange(n_known * 3, dtype=np.float32).reshape(n_known, 3)
+    features = np.arange(n_known * 3, dtype=np.float32).reshape(n_known, 3)
     test_ids = np.array(test_ids) + n_known - 4
     test = -np.arange(test_ids.size * 3, dtype=np.float32).reshape(-1, 3)
     one_hot = np.eye(2, dtype=np.int32)
     n_nodes = int(test_ids.max()) + 1
     parts = {
-        "x": scipy.sparse.csr_matrix(known[:4]), "y": one_hot[[0, 1, 0, 1]],
-        "allx": scipy.sparse.csr_matrix(known), "ally": one_hot[np.arange(n_known) % 2],
+        "x": scipy.sparse.csr_matrix(features[:4]), "y": one_hot[[0, 1, 0, 1]],
+        "allx": scipy.sparse.csr_matrix(features), "ally": one_hot[np.arange(n_known) % 2],
         "tx": scipy.sparse.csr_matrix(test), "ty": one_hot[np.arange(test_ids.size) % 2],
         "graph": defaultdict(list, {node: [(node + 1) % n_nodes] for node in range(n_nodes)}),
     }  # fmt: skip
     for name, value in parts.items():
         (folder / f"ind.toy.{name}").write_bytes(pickle.dumps(value, protocol))
     np.savetxt(folder / "ind.toy.test.index", test_ids, fmt="%d")
-    return known, test, test_ids
+    return features, test, test_ids
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_planetoid_with_missing_test_nodes(tmp_path, protocol):
-    known, test, test_ids = write_planetoid(tmp_path, protocol)
+    features, test, test_ids = write_planetoid(tmp_path, protocol)
     toy = load(f"planetoid:{tmp_path}/toy")
     assert toy.n_nodes == 515
-    assert np.array_equal(toy.features[:510], known) and np.array_equal(toy.features[test_ids], test)
+    assert np.array_equal(toy.features[:510], features) and np.array_equal(toy.features[test_ids], test)
     assert toy.labels[test_ids].tolist() == [0, 1, 0]
     missing = [511, 513]
     assert (toy.features[missing] == 0).all() and (toy.labels[missing] == -1).all() and not toy.test[missing].any()

@@ -32,18 +32,18 @@ def test_it_counts_what_a_loop_counts(divided, capsys):
             tiles[part[row], part[source]] += 1
             needed[part[row]][part[source]].add(int(source))
     assert main(["report", str(divided), "--json", "--memory", "4GiB"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == quality(dataset, n_bytes=1000)  # in pieces of a few edges
-    assert found["tiles"] == tiles.tolist() and found["edges"] == tiles.sum(axis=1).tolist()
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == quality(dataset, n_bytes=1000)  # in pieces of a few edges
+    assert printed["tiles"] == tiles.tolist() and printed["edges"] == tiles.sum(axis=1).tolist()
     sizes = np.diff(dataset.offsets)
-    assert found["needs"] == [[len(needed[p][q]) / sizes[q] if p != q else 0 for q in range(3)] for p in range(3)]
-    assert found["halo_rows"] == [sum(len(needed[p][q]) for q in range(3) if q != p) for p in range(3)]
-    assert found["train_nodes"] == [int(dataset.train[part == p].sum()) for p in range(3)]
-    assert found["cut_edges"] == tiles.sum() - tiles.trace() and found["nodes"] == sizes.tolist()
-    assert found["stage_imbalance"] == pytest.approx(tiles.max(axis=0).sum() / (tiles.sum() / 3)) and found["stage_imbalance"] > 1.5
+    assert printed["needs"] == [[len(needed[p][q]) / sizes[q] if p != q else 0 for q in range(3)] for p in range(3)]
+    assert printed["halo_rows"] == [sum(len(needed[p][q]) for q in range(3) if q != p) for p in range(3)]
+    assert printed["train_nodes"] == [int(dataset.train[part == p].sum()) for p in range(3)]
+    assert printed["cut_edges"] == tiles.sum() - tiles.trace() and printed["nodes"] == sizes.tolist()
+    assert printed["stage_imbalance"] == pytest.approx(tiles.max(axis=0).sum() / (tiles.sum() / 3)) and printed["stage_imbalance"] > 1.5
     assert main(["report", str(divided)]) == 0
     said = capsys.readouterr().out
-    assert f"stage imbalance {found['stage_imbalance']:.2f}" in said and "mode broadcast would take about" in said
+    assert f"stage imbalance {printed['stage_imbalance']:.2f}" in said and "mode broadcast would take about" in said
 
 
 def test_too_little_memory(divided):

@@ -108,8 +108,8 @@ def test_large_uncompressed_members_are_mapped(tmp_path):
     large = np.arange(400_000.0).reshape(2, -1)
     np.savez(tmp_path / "a.npz", small=np.arange(3), large=large, fortran=np.asfortranarray(large))
     for name in ("large", "fortran"):
-        found = npz.member(tmp_path / "a.npz", name)
-        assert isinstance(found, np.memmap) and np.array_equal(found, large)
+        mapped = npz.member(tmp_path / "a.npz", name)
+        assert isinstance(mapped, np.memmap) and np.array_equal(mapped, large)
     assert npz.member(tmp_path / "a.npz", "small").tolist() == [0, 1, 2]
 
 
@@ -168,8 +168,8 @@ def test_ogbl(tmp_path, zipped):
     write_saved(split / "train.pt", {"edge": graph["edges"], "weight": np.ones(9)}, zipped)
     write_saved(split / "valid.pt", {"edge": links, "edge_neg": links[::-1], "weight": np.ones(2)}, zipped)
     collab = load(f"ogb:{tmp_path}/ogbl_collab", allow_empty=("train", "val", "test"))
-    found = set(map(tuple, graph["edges"].tolist()))
-    assert edges(collab) == sorted(found | {(v, u) for u, v in found}) and collab.name == "ogbl-collab"
+    pairs = set(map(tuple, graph["edges"].tolist()))
+    assert edges(collab) == sorted(pairs | {(v, u) for u, v in pairs}) and collab.name == "ogbl-collab"
     assert np.array_equal(collab.features, graph["features"]) and (collab.labels == -1).all() and collab.n_classes == 0
     np.testing.assert_array_equal(read_pairs(str(split / "valid.pt"), [Ends(0, 6)] * 2), links)
     with pytest.raises(DataError, match=r"valid.pt: links: source of pair 1 is 5, outside 0 <= node < 5"):
@@ -201,9 +201,9 @@ def test_what_is_no_file_of_links(tmp_path):
     }  # fmt: skip
     for words, write in cases.items():
         write()
-        with pytest.raises(DataError, match=words) as found:
+        with pytest.raises(DataError, match=words) as caught:
             read_pairs(str(file), [Ends(0, 6)] * 2)
-        assert str(file) in str(found.value)
+        assert str(file) in str(caught.value)
 
 
 def test_ogb_reads_numbers(tmp_path):

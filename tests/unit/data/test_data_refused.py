@@ -88,9 +88,9 @@ def test_two_edges_of_npy_are_refused(folder):
 def test_files_that_disagree_are_both_named(folder, options, message):
     np.save(folder / "x.npy", np.ones((4, 2)))
     (folder / "short.txt").write_text("train\n")
-    with pytest.raises(DataError) as found:
+    with pytest.raises(DataError) as caught:
         edges(folder, options)
-    assert str(found.value) == message.format(folder)
+    assert str(caught.value) == message.format(folder)
 
 
 # Labels and classes
@@ -203,10 +203,10 @@ def test_splits_given_twice_or_without_labels(folder):
 
 def test_a_mask_whose_bytes_are_no_truth_values(tmp_path):
     """2 & 1 is 0, so such a mask overlaps nothing, and its inverse is true too."""
-    made = load("sbm:nodes=20,degree=3,classes=3")
-    made.train = np.where(made.train, 2, 0).astype(np.uint8).view(bool)
+    data = load("sbm:nodes=20,degree=3,classes=3")
+    data.train = np.where(data.train, 2, 0).astype(np.uint8).view(bool)
     with pytest.raises(DataError, match=r"train: entry \d+ is no truth value"):
-        made.check()
+        data.check()
     assert masks(3, {}, train=np.array([2, 0]))[0].tolist() == [True, False, True]
 
 
@@ -273,9 +273,9 @@ def test_parts_and_orders_of_other_things(check, name):
      "\0", "a" * 10_000, "/" + "a" * 10_000, "sbm:" + "x" * 10_000 + "=1"],
 )  # fmt: skip
 def test_options_that_cannot_work(spec):
-    with pytest.raises(SarliteError) as found:
+    with pytest.raises(SarliteError) as caught:
         load(spec)
-    assert len(str(found.value)) < 1200 and str(found.value).isprintable()
+    assert len(str(caught.value)) < 1200 and str(caught.value).isprintable()
 
 
 def test_a_count_larger_than_a_class_takes_the_class():

@@ -44,7 +44,7 @@ def whole():
 
 
 @pytest.fixture(scope="module")
-def kept(whole, tmp_path_factory):
+def written(whole, tmp_path_factory):
     folder = tmp_path_factory.mktemp("relational") / "d"
     format.write(folder, whole)
     return folder
@@ -70,9 +70,9 @@ def edges_in(dataset, relation):
     return edges_of(src_ids, dst_ids, at, (table.indptr, np.asarray(table.indices)), weight)
 
 
-def test_a_round_trip_is_bit_equal(whole, kept):
-    opened = format.open(kept, verify=True)
-    assert whole.equals(opened) and opened.check() is opened and is_relational(kept) and is_relational(SPEC)
+def test_a_round_trip_is_bit_equal(whole, written):
+    opened = format.open(written, verify=True)
+    assert whole.equals(opened) and opened.check() is opened and is_relational(written) and is_relational(SPEC)
     assert isinstance(opened.nodes["paper"].features, np.memmap) and opened.provenance["options"]["seed"] == 1
     assert opened.n_features == 4 and list(opened.edges) == list(whole.edges) and opened.target == "paper"
     assert not whole.equals(load_relational(SPEC.replace("seed=1", "seed=2")))
@@ -99,36 +99,36 @@ def gathered(n_ranks, spec, whole, **options):
     def work(comm):
         with divided_data.divided(comm, spec, relational=True, **options) as dataset:
             part = Part(dataset, comm.rank, comm.size)
-            ids, at = ({name: own.ids() for name, own in tables.items()} for tables in (part.nodes, part.relations))
-            edges = {relation: own.csr() for relation, own in part.relations.items()}
+            ids, at = ({name: table.ids() for name, table in tables.items()} for tables in (part.nodes, part.relations))
+            edges = {relation: relation_part.csr() for relation, relation_part in part.relations.items()}
             return part.typed_rows(), ids, at, edges, {name: table.node_ids for name, table in dataset.nodes.items()}
 
-    found = threads.run(n_ranks, work) if n_ranks > 1 else [work(Solo())]
-    every = found[0][4]  # the original ids of all rows, in the order of the files
+    ranks = threads.run(n_ranks, work) if n_ranks > 1 else [work(Solo())]
+    every = ranks[0][4]  # the original ids of all rows, in the order of the files
     for name, n in whole.n_nodes_by_type.items():
-        assert np.array_equal(np.concatenate([ids[name] for _, ids, *_ in found]), every[name])
+        assert np.array_equal(np.concatenate([ids[name] for _, ids, *_ in ranks]), every[name])
         assert np.array_equal(np.sort(every[name]), np.arange(n))
-    for rows, ids, *_ in found:
-        own = ids[whole.target]
-        assert list(rows.features) == ["paper"] and rows.labels.tolist() == whole.nodes[whole.target].labels[own].tolist()
+    for rows, ids, *_ in ranks:
+        target_ids = ids[whole.target]
+        assert list(rows.features) == ["paper"] and rows.labels.tolist() == whole.nodes[whole.target].labels[target_ids].tolist()
         for split in ("train", "val", "test"):
-            assert np.array_equal(getattr(rows, split), getattr(whole.nodes[whole.target], split)[own])
+            assert np.array_equal(getattr(rows, split), getattr(whole.nodes[whole.target], split)[target_ids])
         for name, x in rows.features.items():
             assert np.array_equal(x, whole.nodes[name].features[ids[name]])
     for relation in whole.edges:
         source, _, to = relation
-        parts = [edges_of(every[source], ids[to], at[relation], edges[relation]) for _, ids, at, edges, _ in found]
+        parts = [edges_of(every[source], ids[to], at[relation], edges[relation]) for _, ids, at, edges, _ in ranks]
         assert sorted(sum(parts, [])) == edges_in(whole, relation)
-        for indptr, indices in (edges[relation] for *_, edges, _ in found):
+        for indptr, indices in (edges[relation] for *_, edges, _ in ranks):
             assert all((np.diff(row) >= 0).all() for row in np.split(indices, indptr[1:-1]))
-    return found
+    return ranks
 
 
 @pytest.mark.parametrize("method, order", [("metis", "metis"), ("random", "none"), ("contiguous", "none")])
-def test_stored_parts_serve_any_number_of_ranks(whole, kept, tmp_path, capsys, method, order):
+def test_stored_parts_serve_any_number_of_ranks(whole, written, tmp_path, capsys, method, order):
     """4 stored parts for 4, 2 and 1 ranks as they are; for 3 divided anew."""
     words = ["--parts", "4", "--method", method, "--order", order, "--output", str(tmp_path / "d")]
-    assert main(["partition", str(kept), *words]) == 0
+    assert main(["partition", str(written), *words]) == 0
     assert "paper: " in capsys.readouterr().out and not list(tmp_path.glob(".*"))
     dataset = format.open(tmp_path / "d", verify=True).check()
     assert dataset.n_parts == 4 and dataset.division == {"parts": 4, "partition": method, "order": order, "seed": 0}
@@ -136,8 +136,8 @@ def test_stored_parts_serve_any_number_of_ranks(whole, kept, tmp_path, capsys, m
         gathered(n_ranks, tmp_path / "d", whole)
         assert ("divided anew" in capsys.readouterr().err) == (n_ranks == 3)
     if order == "metis":
-        found = gathered(1, tmp_path / "d", whole, order="none")
-        assert all((np.diff(ids) > 0).all() for ids in found[0][1].values())
+        ranks = gathered(1, tmp_path / "d", whole, order="none")
+        assert all((np.diff(ids) > 0).all() for ids in ranks[0][1].values())
 
 
 def test_parts_are_even_by_type(whole):
@@ -145,15 +145,16 @@ def test_parts_are_even_by_type(whole):
     ring = [np.concatenate([np.arange(400)] * 3), np.concatenate([(np.arange(400) + step) % 400 for step in (1, 2, 3)])]
     graph, train = typed.join({("a", "to", "a"): ring, ("b", "to", "b"): ring}, {"a": 400, "b": 400}), np.arange(400) < 100
     parts = typed.divide(graph, 2, train={"a": train}, balance="nodes,train")
-    for own in (parts["a"][train], parts["a"][~train], parts["b"]):
-        assert own.size > 0 and np.bincount(own, minlength=2).max() <= np.ceil(1.1 * own.size / 2)
-    n_cut = sum(np.count_nonzero(own[ring[0]] != own[ring[1]]) for own in parts.values())
+    for type_parts in (parts["a"][train], parts["a"][~train], parts["b"]):
+        assert type_parts.size > 0 and np.bincount(type_parts, minlength=2).max() <= np.ceil(1.1 * type_parts.size / 2)
+    n_cut = sum(np.count_nonzero(type_parts[ring[0]] != type_parts[ring[1]]) for type_parts in parts.values())
     assert n_cut < 400  # a random division cuts 1,200 of 2,400
-    assert all(np.array_equal(own, parts[name]) for name, own in typed.divide(graph, 2, train={"a": train}, balance="nodes,train").items())
+    again = typed.divide(graph, 2, train={"a": train}, balance="nodes,train")
+    assert all(np.array_equal(type_parts, parts[name]) for name, type_parts in again.items())
     uneven = typed.divide(graph, 2, balance="edges")
     assert np.bincount(uneven["a"], minlength=2).max() > 300
     for method in ("random", "contiguous"):
-        assert all(np.ptp(np.bincount(own, minlength=4)) <= 1 for own in typed.divide(graph, 4, method).values())
+        assert all(np.ptp(np.bincount(type_parts, minlength=4)) <= 1 for type_parts in typed.divide(graph, 4, method).values())
 
 
 def test_rows_of_the_sources_alone_change_places():
@@ -167,45 +168,45 @@ def test_rows_of_the_sources_alone_change_places():
     assert edges_in(back.dataset, LIKES) == edges_in(data, LIKES) and back.dataset.nodes[ODD].ids is None
 
 
-def test_a_partition_from_a_file(whole, kept, tmp_path):
+def test_a_partition_from_a_file(whole, written, tmp_path):
     where = np.random.default_rng(0).integers(0, 3, whole.n_nodes)
     np.save(tmp_path / "parts.npy", where)
-    found = gathered(3, kept, whole, partition=str(tmp_path / "parts.npy"))
-    for name, own in whole.by_type(where).items():
-        for rank, (_, ids, *_) in enumerate(found):
-            assert ids[name].tolist() == np.flatnonzero(own == rank).tolist()
+    ranks = gathered(3, written, whole, partition=str(tmp_path / "parts.npy"))
+    for name, type_parts in whole.by_type(where).items():
+        for rank, (_, ids, *_) in enumerate(ranks):
+            assert ids[name].tolist() == np.flatnonzero(type_parts == rank).tolist()
 
 
-def test_the_command(kept, tmp_path, capsys):
+def test_the_command(written, tmp_path, capsys):
     assert main(["convert", SPEC, str(tmp_path / "d")]) == 0
     assert "302 nodes of 4 types, 2,000 edges of 8 relations" in capsys.readouterr().out
-    assert format.open(tmp_path / "d").equals(format.open(kept))
-    assert main(["info", str(kept), "--parts", "2", "--json"]) == 0
+    assert format.open(tmp_path / "d").equals(format.open(written))
+    assert main(["info", str(written), "--parts", "2", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["nodes"] == {"paper": 114, "author": 176, "institution": 3, "field_of_study": 9} and facts["target"] == "paper"
     assert sum(facts["partition"]["types"]["paper"]) == 114 and facts["edges"]["author.writes.paper"] == 338
-    assert main(["info", str(kept), "--verify"]) == 0
+    assert main(["info", str(written), "--verify"]) == 0
     assert "type            author: " in capsys.readouterr().out
     for line, text in ((["convert", SPEC + ",undirected", str(tmp_path / "e")], "undirected is for graphs of one kind"),
                        (["convert", SPEC, str(tmp_path / "e"), "--normalize-features"], "normalize is for graphs of one kind"),
-                       (["convert", SPEC, str(kept)], "exists already"),
+                       (["convert", SPEC, str(written)], "exists already"),
                        (["convert", f"mag:{tmp_path}", str(tmp_path / "e")], "num-node-dict.csv.gz"),
-                       (["partition", str(kept), "--parts", "2", "--method", "spectral"], "is none of "),
-                       (["partition", str(kept), "--parts", "2", "--method", "random", "--balance", "nodes"],
+                       (["partition", str(written), "--parts", "2", "--method", "spectral"], "is none of "),
+                       (["partition", str(written), "--parts", "2", "--method", "random", "--balance", "nodes"],
                         "goes with metis and fennel alone")):
         assert main(line) == 2 and text in capsys.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["d"]
 
 
 @pytest.mark.parametrize("method, order", [("random", None), ("contiguous", None), ("random", "shuffled")])
-def test_dividing_in_bounded_memory_writes_the_same(kept, stored, tmp_path, method, order):
+def test_dividing_in_bounded_memory_writes_the_same(written, stored, tmp_path, method, order):
     """Twice, so that rows are read that stand in no order of ids; with values on edges; in runs of a few records."""
     (tmp_path / "runs").mkdir()
-    for first, before in enumerate((kept, stored)):
+    for first, before in enumerate((written, stored)):
         for turn, n_parts in enumerate((4, 3)):
             dataset = format.open(before)
             where, rng = assignment.make_parts(dataset, n_parts, method, seed=turn), np.random.default_rng(turn)
-            ids = order and np.concatenate([rng.permutation(own) for own in dataset.by_type(np.arange(dataset.n_nodes)).values()])
+            ids = order and np.concatenate([rng.permutation(type_ids) for type_ids in dataset.by_type(np.arange(dataset.n_nodes)).values()])
             one, two = (tmp_path / f"{first}-{turn}-{streamed}" for streamed in (False, True))
             with format.GraphWriter(one) as out:
                 divide(dataset, where, n_parts, out, order=ids)
@@ -213,15 +214,16 @@ def test_dividing_in_bounded_memory_writes_the_same(kept, stored, tmp_path, meth
                 divide(dataset, where, n_parts, out, order=ids, folder=tmp_path / "runs", n_bytes=24 * dataset.n_nodes + 6000, least=6000)
             assert format.read_meta(one) == format.read_meta(two) and not os.listdir(tmp_path / "runs")
             assert format.open(one).equals(format.open(two, verify=True).check())
-            told = quality(format.open(two), tiles=False)
-            assert told == measured(dataset, where, n_parts)
+            reported = quality(format.open(two), tiles=False)
+            assert reported == measured(dataset, where, n_parts)
             graph = assignment.structure(dataset)
-            assert told == {**report(graph.indptr, graph.indices, where, n_parts, assignment.training(dataset)), "types": told["types"]}
+            counted = report(graph.indptr, graph.indices, where, n_parts, assignment.training(dataset))
+            assert reported == {**counted, "types": reported["types"]}
             before = two
 
 
-def test_the_command_in_bounded_memory(kept, tmp_path, capsys, monkeypatch):
-    words = ["partition", str(kept), "--parts", "3", "--method", "random", "--progress", "none"]
+def test_the_command_in_bounded_memory(written, tmp_path, capsys, monkeypatch):
+    words = ["partition", str(written), "--parts", "3", "--method", "random", "--progress", "none"]
     assert main([*words, "--output", str(tmp_path / "one")]) == 0
     said = capsys.readouterr().out
     assert main([*words, "--output", str(tmp_path / "two"), "--memory", "4GiB"]) == 0
@@ -236,10 +238,10 @@ def test_the_command_in_bounded_memory(kept, tmp_path, capsys, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["one", "two"]
 
 
-def test_a_report_counts_what_a_loop_counts(kept, tmp_path, capsys):
+def test_a_report_counts_what_a_loop_counts(written, tmp_path, capsys):
     """Edges by pair of parts over all relations; a row that several relations need is one halo row."""
     out = str(tmp_path / "d")
-    assert main(["partition", str(kept), "--parts", "3", "--method", "random", "--output", out, "--progress", "none"]) == 0
+    assert main(["partition", str(written), "--parts", "3", "--method", "random", "--output", out, "--progress", "none"]) == 0
     dataset = format.open(out)
     part = {name: np.searchsorted(table.offsets, np.arange(table.n_nodes), side="right") - 1 for name, table in dataset.nodes.items()}
     tiles, needed = np.zeros((3, 3), int), [[set() for _ in range(3)] for _ in range(3)]
@@ -250,18 +252,18 @@ def test_a_report_counts_what_a_loop_counts(kept, tmp_path, capsys):
             needed[p][q].add((source, int(column)))
     capsys.readouterr()
     assert main(["report", out, "--json", "--memory", "4GiB"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    sizes = [sum(int((own == q).sum()) for own in part.values()) for q in range(3)]
-    assert found == quality(dataset, n_bytes=1000) and found["tiles"] == tiles.tolist() and found["nodes"] == sizes
-    assert found["needs"] == [[len(needed[p][q]) / sizes[q] if p != q else 0 for q in range(3)] for p in range(3)]
-    assert found["halo_rows"] == [sum(len(needed[p][q]) for q in range(3) if q != p) for p in range(3)]
+    printed = json.loads(capsys.readouterr().out)
+    sizes = [sum(int((type_parts == q).sum()) for type_parts in part.values()) for q in range(3)]
+    assert printed == quality(dataset, n_bytes=1000) and printed["tiles"] == tiles.tolist() and printed["nodes"] == sizes
+    assert printed["needs"] == [[len(needed[p][q]) / sizes[q] if p != q else 0 for q in range(3)] for p in range(3)]
+    assert printed["halo_rows"] == [sum(len(needed[p][q]) for q in range(3) if q != p) for p in range(3)]
     assert main(["report", out]) == 0
     said = capsys.readouterr().out
     assert "row imbalance" in said and "paper: 38 to 38 nodes a part" in said
 
 
-def test_one_kind_and_relational_are_not_mistaken(kept):
-    for spec in (SPEC, str(kept)):
+def test_one_kind_and_relational_are_not_mistaken(written):
+    for spec in (SPEC, str(written)):
         with pytest.raises(ConfigError, match="a relational graph, of several node types, but a graph of one kind is needed"):
             load(spec)
     with pytest.raises(ConfigError, match="a graph of one kind, but a relational graph is needed"):

@@ -53,8 +53,8 @@ def test_the_folder_of_a_killed_run_goes_with_the_next(tmp_path, kill):
             comm.barrier()
             return os.listdir(tmp_path)
 
-    (found,), _ = threads.run(2, work)
-    assert found.startswith(".sarlite-") and found != left.name and not os.listdir(tmp_path)
+    (folder,), _ = threads.run(2, work)
+    assert folder.startswith(".sarlite-") and folder != left.name and not os.listdir(tmp_path)
 
 
 def test_what_a_killed_writer_left_goes_with_the_next(stored, tmp_path):
@@ -206,11 +206,11 @@ def test_ranks_share_the_files_out_whose_hashes_they_compare(stored, tmp_path, m
     DIRECTORY[0] = stored
     every = sorted(stored.rglob("*.npy"))
     for n_ranks in (1, 2):
-        found = verified(n_ranks, monkeypatch)
-        assert sorted(sum(found.values(), [])) == every and max(found) == n_ranks - 1
+        files_of_rank = verified(n_ranks, monkeypatch)
+        assert sorted(sum(files_of_rank.values(), [])) == every and max(files_of_rank) == n_ranks - 1
     shutil.copytree(stored, tmp_path / "e")  # another host's copy: each compares its own
-    found = verified(2, monkeypatch, stored, tmp_path / "e")
-    assert sorted(found[0]) == every and len(found[1]) == len(every)
+    files_of_rank = verified(2, monkeypatch, stored, tmp_path / "e")
+    assert sorted(files_of_rank[0]) == every and len(files_of_rank[1]) == len(every)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])

@@ -79,9 +79,9 @@ def test_bad_specs_say_what_is_known(spec, error, message):
 
 
 def test_edges_with_values_are_not_changed(tmp_path):
-    made = load(SBM)
-    made.edge_weight = np.ones(made.n_edges, np.float32)
-    format.write(tmp_path / "d", made)
+    data = load(SBM)
+    data.edge_weight = np.ones(data.n_edges, np.float32)
+    format.write(tmp_path / "d", data)
     with pytest.raises(ConfigError, match="node.edge.node/weight.npy: edge_weight: edges that carry values"):
         load(f"{tmp_path}/d,self_loops")
 
@@ -104,15 +104,15 @@ def test_convert_flags(tmp_path, capsys):
 
 def test_info(stored, capsys):
     assert main(["info", stored, "--parts", "3", "--json", "--verify"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
     dataset = load(SBM)
     degrees = np.diff(dataset.indptr)
-    assert found["nodes"] == 60 and found["edges"] == 240 and found["symmetric"] and found["self_loops"] == 0
-    assert found["degree"] == {"min": degrees.min(), "median": np.median(degrees), "max": degrees.max()}
-    assert found["isolated_nodes"] == (degrees == 0).sum() and found["class_nodes"] == [20, 20, 20]
-    assert found["split"] == {"train": 6, "val": 12, "test": 42} and found["unlabelled"] == 0
-    assert found["total_bytes"] == sum(found["bytes"].values()) == 61 * 8 + 240 * 4 + 60 * 20 + 60 * 11
-    assert sum(found["partition"]["nodes"]) == 60 and sum(found["partition"]["edges"]) == 240
+    assert printed["nodes"] == 60 and printed["edges"] == 240 and printed["symmetric"] and printed["self_loops"] == 0
+    assert printed["degree"] == {"min": degrees.min(), "median": np.median(degrees), "max": degrees.max()}
+    assert printed["isolated_nodes"] == (degrees == 0).sum() and printed["class_nodes"] == [20, 20, 20]
+    assert printed["split"] == {"train": 6, "val": 12, "test": 42} and printed["unlabelled"] == 0
+    assert printed["total_bytes"] == sum(printed["bytes"].values()) == 61 * 8 + 240 * 4 + 60 * 20 + 60 * 11
+    assert sum(printed["partition"]["nodes"]) == 60 and sum(printed["partition"]["edges"]) == 240
     assert main(["info", stored, "--parts", "2", "--method", "random"]) == 0
     table = capsys.readouterr().out
     assert "240 (symmetric, 0 self loops)" in table and "cut edges" in table
@@ -124,8 +124,8 @@ def test_info_of_a_directed_graph(tmp_path, capsys):
     assert main(["info", f"edges:{tmp_path}/e.csv,nodes=4", "--json"]) == 2
     assert "0 of 4 nodes; --allow-empty all (allow_empty=['train', 'val', 'test']) accepts" in capsys.readouterr().err
     assert main(["info", f"edges:{tmp_path}/e.csv,nodes=4", "--json", "--allow-empty", "all"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["isolated_nodes"], found["self_loops"], found["symmetric"], found["unlabelled"]) == (1, 1, False, 4)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["isolated_nodes"], printed["self_loops"], printed["symmetric"], printed["unlabelled"]) == (1, 1, False, 4)
 
 
 @pytest.mark.parametrize("method", ["metis", "random", "contiguous", "FILE"])
@@ -135,7 +135,7 @@ def test_partition(stored, tmp_path, capsys, method):
         np.savetxt(method, np.arange(60) % 4, fmt="%d")
     whole = load(SBM)
     assert main(["partition", stored, "--parts", "4", "--method", method, "--seed", "3"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     opened = format.open(stored, verify=True)
     parts = make_parts(whole, 4, method, seed=3)
     assert opened.offsets.tolist() == [0, *np.cumsum(np.bincount(parts, minlength=4)).tolist()]
@@ -143,8 +143,8 @@ def test_partition(stored, tmp_path, capsys, method):
     if method.endswith("txt"):
         assert np.array_equal(parts, np.arange(60) % 4)
     assert opened.division == {"parts": 4, "partition": method, "order": "none", "seed": 3}
-    found = report(whole.indptr, whole.indices, parts, 4, whole.train)
-    assert told == "\n".join(report_lines(found, *part_bytes(whole, found))) + "\n"
+    quality = report(whole.indptr, whole.indices, parts, 4, whole.train)
+    assert printed == "\n".join(report_lines(quality, *part_bytes(whole, quality))) + "\n"
     assert main(["info", stored]) == 0
     assert f"4 by {method}, order none (largest" in capsys.readouterr().out
 

@@ -56,9 +56,9 @@ def test_a_streamed_data_set_is_the_one_made_in_memory(folder, tmp_path, monkeyp
     """In pieces of a few nodes."""
     monkeypatch.chdir(folder)
     expected = load(spec, allow_empty=EMPTY, **changes)
-    found = load(spec, folder=tmp_path, n_bytes=64 * 310, allow_empty=EMPTY, **changes)
-    assert isinstance(found.indices, np.memmap)
-    for name, dataset in (("one", expected), ("two", found)):
+    streamed = load(spec, folder=tmp_path, n_bytes=64 * 310, allow_empty=EMPTY, **changes)
+    assert isinstance(streamed.indices, np.memmap)
+    for name, dataset in (("one", expected), ("two", streamed)):
         format.write(tmp_path / name, dataset)
     one, two = (format.read_meta(tmp_path / name) for name in ("one", "two"))
     assert one == two
@@ -88,11 +88,11 @@ def test_equal_keys_keep_their_order(tmp_path):
         piece = slice(at, at + 170)
         sorter.add(keys[piece], place=values[piece], row=np.stack([values[piece]] * 2, axis=1))
     assert any(tmp_path.iterdir())
-    found = list(sorter.pieces())
+    pieces = list(sorter.pieces())
     order = np.argsort(keys, kind="stable")
-    assert np.concatenate([piece for piece, _ in found]).tolist() == keys[order].tolist()
-    assert np.concatenate([columns["place"] for _, columns in found]).tolist() == order.tolist()
-    assert np.concatenate([columns["row"] for _, columns in found]).tolist() == [[at, at] for at in order]
+    assert np.concatenate([piece for piece, _ in pieces]).tolist() == keys[order].tolist()
+    assert np.concatenate([columns["place"] for _, columns in pieces]).tolist() == order.tolist()
+    assert np.concatenate([columns["row"] for _, columns in pieces]).tolist() == [[at, at] for at in order]
     assert not any(tmp_path.iterdir())
 
 

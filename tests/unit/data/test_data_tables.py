@@ -44,13 +44,13 @@ def words_of(path, columns):
         return [[word for (some,) in table.batches(quote(name)) for word in some.to_pylist()] for name in columns]
 
 
-def check(found):
-    assert found.indptr.tolist() == [0, 1, 2, 3, 3, 4, 4] and found.indices.tolist() == [4, 0, 1, 0]
-    assert found.edge_weight.tolist() == [3.5, 0.5, 1.5, 2.5] and found.edge_features.tolist() == [[4], [1], [2], [3]]
-    assert found.features.tolist() == [[age, vip] for age, vip in zip(NODES["age"], [1, 0] * 3)]
-    assert found.labels.tolist() == [0, -1, 1, 0, 1, 0] and found.class_names == ["gold", "iron"]
-    assert found.train.tolist() == [True, False, False, False, True, False] and found.val.tolist().index(True) == 2
-    return found
+def check(data):
+    assert data.indptr.tolist() == [0, 1, 2, 3, 3, 4, 4] and data.indices.tolist() == [4, 0, 1, 0]
+    assert data.edge_weight.tolist() == [3.5, 0.5, 1.5, 2.5] and data.edge_features.tolist() == [[4], [1], [2], [3]]
+    assert data.features.tolist() == [[age, vip] for age, vip in zip(NODES["age"], [1, 0] * 3)]
+    assert data.labels.tolist() == [0, -1, 1, 0, 1, 0] and data.class_names == ["gold", "iron"]
+    assert data.train.tolist() == [True, False, False, False, True, False] and data.val.tolist().index(True) == 2
+    return data
 
 
 def test_text_is_read_alike_in_either_memory(files, tmp_path):
@@ -98,16 +98,16 @@ def test_numbers_missing_in_features(files):
     with pytest.raises(DataError, match="n.csv: row 1, column 'age': no value; fill=0 or fill=mean says"):
         load(spec)
     assert load(f"{spec},fill=mean", allow_empty=EMPTY).features.ravel().tolist() == [1, 3, 3, 3, 5, 3]
-    found = load(f"{spec},fill=0", allow_empty=EMPTY)
-    assert found.features.ravel().tolist() == [1, 0, 3, 0, 5, 0] and found.labels.tolist() == [0, -1, 1, 1, -1, 1]
+    data = load(f"{spec},fill=0", allow_empty=EMPTY)
+    assert data.features.ravel().tolist() == [1, 0, 3, 0, 5, 0] and data.labels.tolist() == [0, -1, 1, 1, -1, 1]
 
 
 def test_words_true_and_false_are_numbers_where_numbers_are_asked_for(files):
     (files / "b.csv").write_text("id,vip,a,b\nx,TRUE,false,1\ny,,True,0\nz,False,True,\n")
     spec = "edges:f.csv,src=source,dst=target,nodes=b.csv,id=id"
     (files / "f.csv").write_text("source,target\nx,y\n")
-    found = load(f"{spec},features=vip,fill=0,labels=a+b,task=multilabel", allow_empty=EMPTY)
-    assert found.features.tolist() == [[1], [0], [0]] and found.labels.tolist() == [[0, 1], [1, 0], [1, 255]]
+    data = load(f"{spec},features=vip,fill=0,labels=a+b,task=multilabel", allow_empty=EMPTY)
+    assert data.features.tolist() == [[1], [0], [0]] and data.labels.tolist() == [[0, 1], [1, 0], [1, 255]]
     assert load(f"{spec},features=b,fill=0,labels=a", allow_empty=EMPTY).class_names == ["True", "false"]  # words
 
 
@@ -145,8 +145,8 @@ def test_ids_of_edges_alone_are_words_or_numbers(files):
     assert load("edges:w.txt,header=false", allow_empty=EMPTY).n_edges == 2
     assert load("edges:w.txt,header=true", allow_empty=EMPTY).n_edges == 1
     (files / "i.csv").write_text("a,b,w\n0,2,0.5\n1,2,1.5\n")
-    found = load("edges:i.csv,src=a,dst=b,weight=w", allow_empty=EMPTY)
-    assert found.n_nodes == 3 and not found.target_nodes.names and found.edge_weight.tolist() == [0.5, 1.5]
+    data = load("edges:i.csv,src=a,dst=b,weight=w", allow_empty=EMPTY)
+    assert data.n_nodes == 3 and not data.target_nodes.names and data.edge_weight.tolist() == [0.5, 1.5]
     assert load("edges:i.csv,src=a,dst=b,features=w", allow_empty=EMPTY).edge_features.tolist() == [[0.5], [1.5]]
 
 
@@ -185,14 +185,14 @@ def test_what_is_refused_is_named(files, spec, error, message):
 def test_relations_of_a_toml(files, tmp_path, capsys):
     (files / "b.csv").write_text("who,where\nann,kiosk\nfay,mall\nbob,kiosk\n")
     (files / "g.toml").write_text(RELATIONS)
-    found = load("tables:g.toml", relational=True)
-    assert [*found.edges] == [("user", "follows", "user"), ("user", "buys_at", "shop"), ("user", "rev_follows", "user")]
-    assert found.n_nodes_by_type == {"user": 6, "shop": 2} and found.class_names == ["gold", "iron"]
-    back, forward = (found.edges["user", name, "user"] for name in ("rev_follows", "follows"))
+    data = load("tables:g.toml", relational=True)
+    assert [*data.edges] == [("user", "follows", "user"), ("user", "buys_at", "shop"), ("user", "rev_follows", "user")]
+    assert data.n_nodes_by_type == {"user": 6, "shop": 2} and data.class_names == ["gold", "iron"]
+    back, forward = (data.edges["user", name, "user"] for name in ("rev_follows", "follows"))
     assert forward.edge_weight.tolist() == [3.5, 0.5, 1.5, 2.5] and back.edge_weight.tolist() == [0.5, 2.5, 1.5, 3.5]
     for memory in ([], ["--memory", "4GiB"]):
         assert main(["convert", "tables:g.toml", "d", "--overwrite", *memory]) == 0, capsys.readouterr().err
-        assert format.open("d", verify=True).check().equals(found)
+        assert format.open("d", verify=True).check().equals(data)
         shops = Names("d", "shop").of([0, 1])
         bought = format.open("d").edges["user", "buys_at", "shop"]
         assert dict(zip(shops, np.split(bought.indices, bought.indptr[1:-1]))).keys() == {"kiosk", "mall"}

@@ -78,9 +78,9 @@ def test_text(tmp_path, content, encoding):
     ],
 )
 def test_a_typing_error_is_no_header(tmp_path, content, message):
-    with pytest.raises(DataError, match=message) as found:
+    with pytest.raises(DataError, match=message) as caught:
         text(tmp_path, content)
-    assert "\n" not in str(found.value) and len(str(found.value)) < 1200
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1200
 
 
 def test_bytes_that_are_no_text(tmp_path):
@@ -153,12 +153,12 @@ def test_every_flipped_byte_of_a_npy_file(tmp_path):
 
 
 def test_names(tmp_path):
-    known = ("none", "train")
+    allowed = ("none", "train")
     (tmp_path / "s.txt").write_text("train\n\nnone\n", encoding="utf-8-sig")
     np.save(tmp_path / "s.npy", np.array(["train", "none"]))
     np.save(tmp_path / "b.npy", np.array([b"train", b"none"]))
     for name in ("s.txt", "s.npy", "b.npy"):
-        assert textfile.names(tmp_path / name, "split", known).tolist() == [1, 0]
+        assert textfile.names(tmp_path / name, "split", allowed).tolist() == [1, 0]
     np.save(tmp_path / "codes.npy", np.array([1, 0]))
     with pytest.raises(DataError, match="codes.npy: split: cannot be read: its dtype is int64, expected text"):
-        textfile.names(tmp_path / "codes.npy", "split", known)
+        textfile.names(tmp_path / "codes.npy", "split", allowed)

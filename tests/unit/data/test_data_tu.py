@@ -15,8 +15,8 @@ def write(folder, edges, graph_of, labels):
 
 def test_a_set_without_an_edge(tmp_path):
     spec = write(tmp_path, [], [1, 1, 2, 3], [0, 1, 0])
-    found = load(spec, relational=True, allow_empty=("train", "val", "test"))
-    assert found.n_nodes_by_type == {"node": 4, "graph": 3} and found.edges["node", "edge", "node"].n_edges == 0
+    data = load(spec, relational=True, allow_empty=("train", "val", "test"))
+    assert data.n_nodes_by_type == {"node": 4, "graph": 3} and data.edges["node", "edge", "node"].n_edges == 0
 
 
 def test_numbers_that_begin_anew_in_each_graph_are_refused(tmp_path):

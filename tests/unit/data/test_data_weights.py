@@ -25,10 +25,10 @@ def edges(dataset):
     return sorted(zip(dataset.indices.tolist(), destinations(dataset.indptr).tolist(), dataset.edge_weight.tolist()))
 
 
-@pytest.mark.parametrize("dtype, found", [(np.float32, np.float32), (np.float64, np.float64), (np.int64, np.float64)])
-def test_the_weights_of_an_archive(tmp_path, dtype, found):
+@pytest.mark.parametrize("dtype, expected_dtype", [(np.float32, np.float32), (np.float64, np.float64), (np.int64, np.float64)])
+def test_the_weights_of_an_archive(tmp_path, dtype, expected_dtype):
     toy = load(archive(tmp_path / "a.npz", adj_data=np.array([5, 2, 3, 0], dtype)), **EMPTY)
-    assert edges(toy) == [(0, 1, 2), (0, 1, 3), (0, 2, 5), (3, 0, 0)] and toy.edge_weight.dtype == found
+    assert edges(toy) == [(0, 1, 2), (0, 1, 3), (0, 2, 5), (3, 0, 0)] and toy.edge_weight.dtype == expected_dtype
     dropped = load(archive(tmp_path / "a.npz") + ",drop_edge_values,undirected", **EMPTY)
     assert dropped.edge_weight is None and dropped.n_edges == 6
 

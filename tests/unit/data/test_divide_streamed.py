@@ -24,9 +24,9 @@ def stored(tmp_path_factory):
     src, dst = rng.integers(0, 60, 700), rng.integers(20, 90, 700) // 2
     indptr, indices = csr_by_dst(src, dst, 90)
     place = np.arange(90) % 3
-    made = Dataset(indptr, indices, rng.random((90, 5)), rng.integers(0, 4, 90), place == 0, place == 1, place == 2, 4,
+    data = Dataset(indptr, indices, rng.random((90, 5)), rng.integers(0, 4, 90), place == 0, place == 1, place == 2, 4,
                    edge_weight=rng.random(700), edge_features=rng.random((700, 2), np.float32))
-    format.write(tmp_path_factory.mktemp("stored") / "d", made)
+    format.write(tmp_path_factory.mktemp("stored") / "d", data)
     return tmp_path_factory.getbasetemp() / "stored0" / "d"
 
 
@@ -69,7 +69,7 @@ def test_fennel_reads_files_as_it_reads_arrays(stored):
 def test_metis_is_refused_where_it_cannot_work(stored, monkeypatch):
     dataset = load("sbm:nodes=100,degree=4,features=2,classes=2")
     text = r"METIS takes about 0 MiB for 400 edges, but 0 MiB are there; method 'fennel' takes 4 bytes a node"
-    for run in (make_parts, lambda *given, n_bytes: make_order(dataset, "metis", n_bytes=n_bytes)):
+    for run in (make_parts, lambda *arguments, n_bytes: make_order(dataset, "metis", n_bytes=n_bytes)):
         with pytest.raises(ConfigError, match=text):
             run(dataset, 2, "metis", n_bytes=19_999)
     monkeypatch.setattr(metis, "free_memory", lambda: 19_999)

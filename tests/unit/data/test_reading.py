@@ -28,9 +28,9 @@ from sarlite.train import checkpoint
     ],
 )
 def test_anything_becomes_a_named_error(error, text):
-    with pytest.raises(DataError) as found, reading("f", "x"):
+    with pytest.raises(DataError) as caught, reading("f", "x"):
         raise error
-    assert str(found.value) == text
+    assert str(caught.value) == text
 
 
 def test_of_the_kind_asked_for():
@@ -43,9 +43,9 @@ def test_of_the_kind_asked_for():
 @pytest.mark.parametrize("error", [ValueError, DataError])
 def test_messages_are_short_and_of_one_line(error):
     for text in ("a" * 100_000, "a\nb\r\0\x1b[2J\u2028" * 1000, "\U000e0001" * 1200):
-        with pytest.raises(DataError) as found, reading("f"):
+        with pytest.raises(DataError) as caught, reading("f"):
             raise error(f"begin {text} end")
-        message = str(found.value)
+        message = str(caught.value)
         assert len(message) < 1200 and message.isprintable() and "begin" in message and message.endswith("end")
 
 
@@ -73,9 +73,9 @@ def test_pipes_and_folders_are_refused_at_once(tmp_path):
 def test_a_configuration_that_cannot_be_read(tmp_path, text):
     path = tmp_path / "c.toml"
     path.write_bytes(text.encode("latin1"))
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as caught:
         config.parse(["--config", str(path)])
-    assert len(str(found.value)) < 1200 and "\n" not in str(found.value)
+    assert len(str(caught.value)) < 1200 and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

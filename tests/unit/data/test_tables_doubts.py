@@ -73,10 +73,10 @@ def test_an_odd_word_far_down_is_found(here):
 
 
 def test_options_settle_what_is_doubtful(here):
-    found = nodes_of(here, "id,age\na,1\nb,n/a\nc,3\n", ",null=n/a+?,fill=mean")
-    assert found.features.ravel().tolist() == [1, 2, 3]
-    found = nodes_of(here, "id;age\na;1,5\nb;-2,25\nc;3\n", ",decimal=,,features=age")
-    assert found.features.ravel().tolist() == [1.5, -2.25, 3]
+    data = nodes_of(here, "id,age\na,1\nb,n/a\nc,3\n", ",null=n/a+?,fill=mean")
+    assert data.features.ravel().tolist() == [1, 2, 3]
+    data = nodes_of(here, "id;age\na;1,5\nb;-2,25\nc;3\n", ",decimal=,,features=age")
+    assert data.features.ravel().tolist() == [1.5, -2.25, 3]
     with pytest.raises(DataError, match="row 0, column 'age': '1.234,5' is no number"):
         nodes_of(here, "id;age\na;1.234,5\nb;2\nc;3\n", ",decimal=,")
     with pytest.raises(ConfigError, match="decimal: '!' is neither"):
@@ -84,9 +84,9 @@ def test_options_settle_what_is_doubtful(here):
 
 
 def test_columns_of_words_are_left_out_and_told(here):
-    found = nodes_of(here, ",id,city,age,seen\n0,a,x,1,2024-01-01\n1,b,y,2,2024-01-02\n2,c,z,3,2024-01-02\n")
-    columns = found.provenance["tables"]["nodes"]["node"]["sources"][0]["columns"]
-    assert found.features.ravel().tolist() == [1, 2, 3]
+    data = nodes_of(here, ",id,city,age,seen\n0,a,x,1,2024-01-01\n1,b,y,2,2024-01-02\n2,c,z,3,2024-01-02\n")
+    columns = data.provenance["tables"]["nodes"]["node"]["sources"][0]["columns"]
+    assert data.features.ravel().tolist() == [1, 2, 3]
     assert columns == {"Unnamed: 0": "left out: an index without a name", "id": "id", "city": "left out: words",
                        "age": "feature (number)", "seen": "left out: words"}
 
@@ -100,8 +100,8 @@ def test_columns_of_words_are_left_out_and_told(here):
     (["true", "false", "true"], ["false", "true"], [1, 0, 1]), (["0", "1", "3"], ["0", "1", "3"], [0, 1, 2]),
 ])  # fmt: skip
 def test_labels_are_values(here, labels, names, codes):
-    found = nodes_of(here, "id,y\n" + "".join(f"{node},{label}\n" for node, label in zip("abc", labels)), ",labels=y")
-    assert found.class_names == names and found.labels.tolist() == codes and found.n_classes == max(codes) + 1
+    data = nodes_of(here, "id,y\n" + "".join(f"{node},{label}\n" for node, label in zip("abc", labels)), ",labels=y")
+    assert data.class_names == names and data.labels.tolist() == codes and data.n_classes == max(codes) + 1
 
 
 @pytest.mark.parametrize("word", ["NA", "None", "N/A", "<NA>", "?"])
@@ -126,10 +126,10 @@ def test_minus_one_beside_numbers_from_zero_is_asked_about(here):
 
 def test_lines_with_a_sharp_are_rows(here):
     (here / "e.csv").write_text("src,dst\n#a,b\nb,#c\n")
-    found = nodes_of(here, "id,age\n#a,1\nb,2\n#c,3\n")
-    assert found.n_nodes == 3 and found.n_edges == 2
-    found = load("edges:e.csv,src=src,dst=dst,comment=#", allow_empty=ALL)
-    assert found.n_edges == 1
+    data = nodes_of(here, "id,age\n#a,1\nb,2\n#c,3\n")
+    assert data.n_nodes == 3 and data.n_edges == 2
+    data = load("edges:e.csv,src=src,dst=dst,comment=#", allow_empty=ALL)
+    assert data.n_edges == 1
 
 
 # 5: nulls at every door
@@ -149,25 +149,26 @@ def test_nulls_stay_nulls(kind):
     nodes = {"file": table, "id": "id", "labels": "y", "features": ["age"]}
     with pytest.raises(DataError, match="nodes.u: row 1, column 'age': no value; fill=0 or fill=mean"):
         from_tables({"nodes": {"u": nodes}, "edges": [edges]})
-    found = from_tables({"nodes": {"u": {**nodes, "fill": "mean"}}, "edges": [edges]})
-    assert found.features.ravel().tolist() == [1, 2, 3] and found.labels.tolist() == [0, -1, 1]
+    data = from_tables({"nodes": {"u": {**nodes, "fill": "mean"}}, "edges": [edges]})
+    assert data.features.ravel().tolist() == [1, 2, 3] and data.labels.tolist() == [0, -1, 1]
 
 
-@pytest.mark.parametrize("ids, told", [
+@pytest.mark.parametrize("ids, words", [
     (np.ma.array([1, 2, 3], mask=[0, 1, 0]), "row 1, column 'id': no id"), ([1.0, 2.0, 3.0], "no ids of nodes, which are whole numbers"),
     (np.array(["2024-01-01"] * 3, "M8[D]"), "column 'id': dates: these are no ids"), (["a", None, "c"], "row 1, column 'id': no id"),
     ([1, "b", 3], "column 'id': row 1: 'b' is of str, but values before are of int"),
 ])  # fmt: skip
-def test_ids_that_are_none(ids, told):
+def test_ids_that_are_none(ids, words):
     edges = {"file": {"src": ids[:1], "dst": ids[:1]}, "relation": ["u", "e", "u"]}
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=words):
         from_tables({"nodes": {"u": {"file": {"id": ids}, "id": "id"}}, "edges": [edges]})
 
 
-@pytest.mark.parametrize("odd, told", [("x", "'x' is no number"), ("", "None: no value|no value"), ("inf", "'inf' is not a finite number")])
-def test_an_odd_weight_is_named_where_joining_and_sorting_are_one_pass(here, odd, told):
+@pytest.mark.parametrize("odd, words", [
+    ("x", "'x' is no number"), ("", "None: no value|no value"), ("inf", "'inf' is not a finite number")])
+def test_an_odd_weight_is_named_where_joining_and_sorting_are_one_pass(here, odd, words):
     (here / "w.csv").write_text(f"s,d,w\nb,a,1\nc,a,{odd}\na,b,2\n")
-    with pytest.raises(DataError, match=f"w.csv: row 1, column 'w': ({told})"):
+    with pytest.raises(DataError, match=f"w.csv: row 1, column 'w': ({words})"):
         load("edges:w.csv,src=s,dst=d,weight=w", allow_empty=ALL)
 
 
@@ -179,13 +180,13 @@ def test_undirected_means_the_same_everywhere(here, capsys):
 
     src, dst, weight = [0, 1, 1, 2, 2], [1, 0, 2, 2, 0], [5.0, 5, 6, 7, 8]
     (here / "w.csv").write_text("s,d,w\n" + "".join(f"{a},{b},{w}\n" for a, b, w in zip(src, dst, weight)))
-    made = load("edges:w.csv,src=s,dst=d,weight=w", undirected=True, allow_empty=ALL)
+    data = load("edges:w.csv,src=s,dst=d,weight=w", undirected=True, allow_empty=ALL)
     graph = Graph.from_pandas({"s": src, "d": dst, "w": weight}, "s", "d", weight="w", undirected=True)
     plain = Graph.from_edges(src, dst, undirected=True)
-    assert made.indptr.tolist() == np.cumsum([0, *graph.in_degrees]).tolist() == np.cumsum([0, *plain.in_degrees]).tolist()
-    assert made.edge_weight.tolist() == [5, 8, 5, 6, 8, 6, 7] and made.indices.tolist() == [1, 2, 0, 2, 0, 1, 2]
+    assert data.indptr.tolist() == np.cumsum([0, *graph.in_degrees]).tolist() == np.cumsum([0, *plain.in_degrees]).tolist()
+    assert data.edge_weight.tolist() == [5, 8, 5, 6, 8, 6, 7] and data.indices.tolist() == [1, 2, 0, 2, 0, 1, 2]
     assert graph.to_scipy().toarray().tolist() == [[0, 5, 8], [5, 0, 6], [8, 6, 7]]
-    assert made.provenance["tables"]["edges"]["node.edge.node"]["changes"] == {"reverses added": 4, "joined with an equal edge": 2}
+    assert data.provenance["tables"]["edges"]["node.edge.node"]["changes"] == {"reverses added": 4, "joined with an equal edge": 2}
     assert main(["convert", "edges:w.csv,src=s,dst=d,weight=w", "d", "--undirected", "--allow-empty", "all"]) == 0
     assert "7 edges, 1 self edges, 0 repeat another edge, 4 reverses added, 2 joined with an equal edge" in capsys.readouterr().out
     (here / "w.csv").write_text("s,d,w\n0,1,5\n1,0,6\n")
@@ -205,25 +206,25 @@ def test_times_keep_their_precision(here, cells, expected):
     typed = {"t": np.array(cells, "M8[ns]") if "-" in cells[0] else np.array(cells, np.int64)}
     with connect() as connection:
         for source in ("t.csv", typed):
-            found = times(read(connection, source, Reading(header=True), ["t"], "t"), "t")
-            assert found.dtype == np.int64 and found.tolist() == expected
+            parsed = times(read(connection, source, Reading(header=True), ["t"], "t"), "t")
+            assert parsed.dtype == np.int64 and parsed.tolist() == expected
 
 
 # 8: words of this project
 
 
-@pytest.mark.parametrize("text, told", [
+@pytest.mark.parametrize("text, words", [
     ("id,age\na,1\nb,2,3\n", "n.csv: line 3: 3 words, expected 2: b,2,3"),
     ('id,age\na,1\nb,"2"3\n', "n.csv: line 3: a quote that is not closed, or letters behind a closing quote"),
     ("id,age\na,1\nb,Z\xeb\n", "n.csv: line 3: cannot be read: it is not UTF-8"),
     ("id,id\na,1\n", "n.csv: two columns are named 'id'"), ("id,age,Age\na,1,1\n", "columns 'age' and 'Age' differ in capitals alone"),
 ])  # fmt: skip
-def test_no_word_of_the_engine_reaches_the_user(here, text, told):
+def test_no_word_of_the_engine_reaches_the_user(here, text, words):
     (here / "n.csv").write_bytes(text.encode("latin-1"))
-    with pytest.raises(DataError) as found:
+    with pytest.raises(DataError) as caught:
         load("edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id", allow_empty=ALL)
-    message = str(found.value)
-    assert told in message and "\n" not in message
+    message = str(caught.value)
+    assert words in message and "\n" not in message
     assert not any(word in message.lower() for word in ("duckdb", "strict_mode", "null_padding", "ignore_errors", "sniff", "exception"))
 
 
@@ -235,8 +236,8 @@ def test_large_ids_name_their_remedy(here):
     assert named.n_nodes == 3
     ids = np.array([2**63 + 11, 2**63 + 12, 2**64 - 1], np.uint64)
     edges = {"file": {"src": ids[:2], "dst": ids[1:]}, "relation": ["u", "e", "u"]}
-    found = from_tables({"nodes": {"u": {"file": {"id": ids}, "id": "id"}}, "edges": [edges]})
-    assert found.indptr.tolist() == [0, 0, 1, 2] and found.indices.tolist() == [0, 1]
+    data = from_tables({"nodes": {"u": {"file": {"id": ids}, "id": "id"}}, "edges": [edges]})
+    assert data.indptr.tolist() == [0, 0, 1, 2] and data.indices.tolist() == [0, 1]
 
 
 def test_strings_are_compared_letter_by_letter(here):
@@ -275,12 +276,12 @@ def test_the_account_is_kept_and_shown(here, capsys):
     (here / "n.csv").write_text("id,age,y,part\na,1,hot,train\nb,2,cold,val\nc,3,,none\nd,4,hot,test\n")
     spec = "edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id,labels=y,split=part"
     assert main(["convert", spec, "d"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for line in ("node: 4 rows of n.csv", "  id: id", "  age: feature (number)", "  y: label", "  part: split",
                  "node: 4 nodes, known by words, 1 without edges", "node: 2 classes: cold 1, hot 2",
                  "node: 1 unlabelled; train 1, val 1, test 1 (column 'part' of n.csv)", "  note: left out: no option names it",
                  "node.edge.node: 3 edges, 1 self edges, 1 repeat another edge"):  # fmt: skip
-        assert line in told.splitlines(), line
+        assert line in printed.splitlines(), line
     assert main(["info", "d"]) == 0 and "node: 2 classes: cold 1, hot 2" in capsys.readouterr().out
     assert main(["partition", "d", "--parts", "2", "--method", "random"]) == 0
     capsys.readouterr()

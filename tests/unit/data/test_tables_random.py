@@ -48,14 +48,14 @@ def test_tables_are_numbered_and_sorted(tmp_path_factory, given_, kind):
             frame.to_csv(folder / f"{name}.csv", index=False)
         nodes, edges = str(folder / "n.csv"), str(folder / "e.csv")
     of_nodes = {"file": nodes, "id": "id", "features": ["x"], "fill": "0", "labels": "y"}
-    found = from_tables({"nodes": {"u": of_nodes}, "edges": [{"file": edges, "relation": ["u", "e", "u"], "src": "src", "dst": "dst",
+    data = from_tables({"nodes": {"u": of_nodes}, "edges": [{"file": edges, "relation": ["u", "e", "u"], "src": "src", "dst": "dst",
                                                               "weight": "w"}]})
     expected = reference(ids, pairs, weights)
-    assert found.indices.tolist() == expected.src.tolist() and found.edge_weight.tolist() == expected.w.tolist()
-    assert np.repeat(np.arange(len(ids)), np.diff(found.indptr)).tolist() == expected.dst.tolist()
-    assert found.features.ravel().tolist() == np.float32([0 if x is None else x for x in features]).tolist()
+    assert data.indices.tolist() == expected.src.tolist() and data.edge_weight.tolist() == expected.w.tolist()
+    assert np.repeat(np.arange(len(ids)), np.diff(data.indptr)).tolist() == expected.dst.tolist()
+    assert data.features.ravel().tolist() == np.float32([0 if x is None else x for x in features]).tolist()
     names = sorted({label for label in labels if label})
-    assert found.labels.tolist() == [-1 if label is None else names.index(label) for label in labels]
+    assert data.labels.tolist() == [-1 if label is None else names.index(label) for label in labels]
 
 
 def edges_of_data(data):
@@ -85,10 +85,10 @@ def test_one_table_gives_one_graph_through_all_doors(tmp_path_factory, given_, u
     edges = {"src": [a for a, _ in pairs], "dst": [b for _, b in pairs], "w": weights, "x": [2 * w for w in weights]}
     nodes = {"id": ids} if listed else None
     graph = Graph.from_pandas(edges, weight="w", features=["x"], nodes=nodes, undirected=undirected)
-    found = edges_of_graph(graph, graph.edge_weight, graph.edge_features)
+    from_frame = edges_of_graph(graph, graph.edge_weight, graph.edge_features)
     of_nodes = {"file": nodes, "id": "id"} if listed else {"names": "edges"}
     of_edges = {"file": edges, "relation": ["u", "e", "u"], "src": "src", "dst": "dst", "weight": "w", "features": ["x"]}
-    assert found == edges_of_data(from_tables({"nodes": {"u": of_nodes}, "edges": [of_edges]}, undirected=undirected))
+    assert from_frame == edges_of_data(from_tables({"nodes": {"u": of_nodes}, "edges": [of_edges]}, undirected=undirected))
     folder = tmp_path_factory.mktemp("doors")
     pandas.DataFrame(edges).to_csv(folder / "e.csv", index=False)
     pandas.DataFrame({"id": ids}).to_csv(folder / "n.csv", index=False)
@@ -96,7 +96,7 @@ def test_one_table_gives_one_graph_through_all_doors(tmp_path_factory, given_, u
     spec += f",nodes={folder}/n.csv,id=id" if listed else ",names=edges"
     # numbers in text are words, which only edges name in the order of words: 10 before 2
     if isinstance(ids[0], str) != listed and not any(str(word).lower() in ("nan", "null") for word in ids):
-        assert found == edges_of_data(load(spec, undirected=undirected, allow_empty=("train", "val", "test")))
+        assert from_frame == edges_of_data(load(spec, undirected=undirected, allow_empty=("train", "val", "test")))
     if not undirected:
         hetero = HeteroGraph.from_pandas({("u", "e", "u"): edges}, nodes={"u": nodes} if listed else None)
         edges_of = hetero._parts.in_edges["u", "e", "u"]
@@ -112,8 +112,8 @@ def test_nodes_that_only_edges_name_ascend(seed):
     data = from_tables({"nodes": {"u": {}}, "edges": [{"file": edges, "relation": ["u", "e", "u"]}]})
     graph = Graph.from_pandas(edges)
     ends, names = data.target_nodes.names["ends"], data.target_nodes.names["bytes"]
-    known = [bytes(names[ends[at] : ends[at + 1]]).decode() for at in range(data.n_nodes)]
-    assert known == sorted(set(words)) == graph.ids.tolist()
+    words_in_order = [bytes(names[ends[at] : ends[at + 1]]).decode() for at in range(data.n_nodes)]
+    assert words_in_order == sorted(set(words)) == graph.ids.tolist()
 
 
 @pytest.mark.parametrize("form", ["hash({})", "length({})"])

@@ -112,10 +112,10 @@ def test_sqlite(tmp_path, expected):
 @pytest.fixture
 def server():
     """A PostgreSQL server of the test's own, on a socket in its folder: its URL, and what runs SQL."""
-    found = [*sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")), *filter(None, [shutil.which("initdb")])]
-    if not found:
+    programs = [*sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")), *filter(None, [shutil.which("initdb")])]
+    if not programs:
         pytest.skip("no PostgreSQL server is installed: neither initdb on the PATH nor /usr/lib/postgresql")
-    where, as_root = Path(found[-1]).resolve().parent, os.getuid() == 0
+    where, as_root = Path(programs[-1]).resolve().parent, os.getuid() == 0
     with tempfile.TemporaryDirectory(prefix="pg-") as home:
         if as_root:  # which PostgreSQL refuses to run as
             shutil.chown(home, "postgres")
@@ -143,9 +143,9 @@ def test_postgresql(tmp_path, expected, server):
         run(f"CREATE TABLE {name} ({kinds}); INSERT INTO {name} VALUES {rows}")
     users = {"database": url, "table": "users"}
     assert arrays_of(tmp_path / "d", described(users, {"database": url, "query": "SELECT * FROM orders"})) == expected
-    with pytest.raises(DataError, match="database postgresql:///none") as found:
+    with pytest.raises(DataError, match="database postgresql:///none") as caught:
         from_tables(described({**users, "database": url.replace("/postgres?", "/none?")}, {"file": ORDERS}))
-    assert "duckdb" not in str(found.value).lower()
+    assert "duckdb" not in str(caught.value).lower()
 
 
 @pytest.mark.parametrize("sql", ["COPY (SELECT 1) TO 'x.csv'", "SELECT 1; SELECT 2", "CREATE TABLE a AS SELECT 1", "INSTALL httpfs"])

@@ -40,10 +40,10 @@ def table(connection, **columns):
 
 def rows(connection, fitted, relation="t"):
     """The features, by name."""
-    found = connection.execute(f"SELECT {fitted.select(connection, relation)} FROM {relation}").arrow().read_all()
-    assert {str(kind) for kind in found.schema.types} == {"float"} and not any(column.null_count for column in found.columns)
-    assert found.column_names == fitted.names
-    return {name: np.array(found[name]) for name in found.column_names}
+    arrow_table = connection.execute(f"SELECT {fitted.select(connection, relation)} FROM {relation}").arrow().read_all()
+    assert {str(kind) for kind in arrow_table.schema.types} == {"float"} and not any(column.null_count for column in arrow_table.columns)
+    assert arrow_table.column_names == fitted.names
+    return {name: np.array(arrow_table[name]) for name in arrow_table.column_names}
 
 
 def split(values):
@@ -52,8 +52,8 @@ def split(values):
     return x, x[1::2][~np.isnan(x[1::2])]
 
 
-def close(found, expected, message=""):
-    np.testing.assert_allclose(found, np.asarray(expected, np.float64), rtol=2e-6, atol=2e-6, err_msg=message)
+def close(actual, expected, message=""):
+    np.testing.assert_allclose(actual, np.asarray(expected, np.float64), rtol=2e-6, atol=2e-6, err_msg=message)
 
 
 # ---- numbers
@@ -73,8 +73,8 @@ def quantile(x, train):
     """Interpolation from the left and from the right, as scikit-learn does it, and their mean."""
     references, shares = np.percentile(train, np.arange(101)), np.linspace(0, 1, 101)
     up, down = np.interp(x, references, shares), 1 - np.interp(-x, -references[::-1], shares)
-    found = (up + down) / 2
-    return np.where(x < references[0], 0, np.where(x > references[-1], 1, found))
+    middle = (up + down) / 2
+    return np.where(x < references[0], 0, np.where(x > references[-1], 1, middle))
 
 
 REFERENCES = {"number": lambda x, train: x, "log": lambda x, train: np.sign(x) * np.log1p(abs(x)), "standard": standard,
@@ -97,12 +97,12 @@ def test_numbers_are_transformed_as_by_the_reference(name, values, missing):
     if expected is None:
         return
     expected = np.where(np.isnan(x), 0, expected) if fill is None else expected
-    found = rows(connection, fit(connection, "t", {"x": feature}, "nr % 2 = 1"))
+    columns = rows(connection, fit(connection, "t", {"x": feature}, "nr % 2 = 1"))
     scale = max(1, abs(expected).max())
-    close(found["x"] / scale, expected / scale)
-    assert ("x.missing" in found) == ("indicator" in missing)
+    close(columns["x"] / scale, expected / scale)
+    assert ("x.missing" in columns) == ("indicator" in missing)
     if "indicator" in missing:
-        close(found["x.missing"], np.isnan(x))
+        close(columns["x.missing"], np.isnan(x))
 
 
 def test_quantiles_of_many_rows_are_scikit_learns():
@@ -111,9 +111,9 @@ def test_quantiles_of_many_rows_are_scikit_learns():
     x = np.random.default_rng(0).gamma(2.0, 3.0, 3000)
     connection = duckdb.connect()
     table(connection, x=x.tolist())
-    found = rows(connection, fit(connection, "t", {"x": Feature("quantile")}, None))["x"]
+    column = rows(connection, fit(connection, "t", {"x": Feature("quantile")}, None))["x"]
     expected = QuantileTransformer(n_quantiles=101, subsample=None).fit_transform(x[:, None])[:, 0]
-    close(found, expected)
+    close(column, expected)
 
 
 def test_a_constant_column_becomes_zeros():
@@ -138,14 +138,14 @@ def test_statistics_come_from_training_rows_alone_and_are_kept():
 def test_equal_rows_give_equal_bits_on_any_number_of_threads():
     rng = np.random.default_rng(0)
     x = (rng.normal(size=300_000) * 10.0 ** rng.integers(-9, 9, 300_000)).tolist()
-    found = []
+    fits = []
     for threads in (1, 4):
         connection = duckdb.connect()
         connection.execute(f"SET threads = {threads}")
         table(connection, x=x)
-        found.append(json.dumps(fit(connection, "t", {"x": Feature("standard"), "nr": Feature("quantile")}, None).to_json()))
+        fits.append(json.dumps(fit(connection, "t", {"x": Feature("standard"), "nr": Feature("quantile")}, None).to_json()))
         assert connection.execute("SELECT current_setting('threads')").fetchone()[0] == threads
-    assert found[0] == found[1]
+    assert fits[0] == fits[1]
 
 
 # ---- words
@@ -158,16 +158,16 @@ def test_onehot(train, new, at_least):
     table(connection, c=[*train, None])
     fitted = fit(connection, "t", {"c": Feature("onehot", ("indicator",), at_least)}, None)
     counts = pd.Series(train, dtype=object).dropna().value_counts()
-    known = sorted(counts.index[counts >= (at_least or 1)])
-    expected = {f"c={word}": [word == own for own in new] for word in known}
+    categories = sorted(counts.index[counts >= (at_least or 1)])
+    expected = {f"c={word}": [word == value for value in new] for word in categories}
     if at_least is not None:
-        expected["c=(other)"] = [own is not None and own not in known for own in new]
-    expected["c.missing"] = [own is None for own in new]
+        expected["c=(other)"] = [value is not None and value not in categories for value in new]
+    expected["c.missing"] = [value is None for value in new]
     table(connection, other=["no"] * len(new), c=new)
-    found = rows(connection, fitted)
-    assert [*found] == [*expected]
+    columns = rows(connection, fitted)
+    assert [*columns] == [*expected]
     for name, column in expected.items():
-        close(found[name], column, name)
+        close(columns[name], column, name)
 
 
 @settings(max_examples=30, deadline=None)
@@ -175,12 +175,12 @@ def test_onehot(train, new, at_least):
 def test_hashes(words, n):
     connection = DATABASE.cursor()
     table(connection, c=[*words, "one"])
-    found = rows(connection, fit(connection, "t", {"c": Feature.parse({"transform": f"hash:{n}", "missing": 0}, "c")}, None))
+    columns = rows(connection, fit(connection, "t", {"c": Feature.parse({"transform": f"hash:{n}", "missing": 0}, "c")}, None))
     for row, word in enumerate([*words, "one"]):
         expected = [0] * n
         if word is not None:
             expected[_hash(word) % n] = 1
-        assert [found[f"c.hash{at}"][row] for at in range(n)] == expected
+        assert [columns[f"c.hash{at}"][row] for at in range(n)] == expected
 
 
 def _hash(word):
@@ -192,12 +192,12 @@ def _hash(word):
 def test_texts(texts, n):
     connection = DATABASE.cursor()
     table(connection, c=[*texts, "one Two"])
-    found = rows(connection, fit(connection, "t", {"c": Feature("text", ("0",), n)}, None))
+    columns = rows(connection, fit(connection, "t", {"c": Feature("text", ("0",), n)}, None))
     for row, text in enumerate([*texts, "one Two"]):
         words = re.findall(r"[^\W_]+", (text or "").lower())
         every = words + [f"{a} {b}" for a, b in zip(words, words[1:])]
         expected = np.bincount([_hash(word) % n for word in every], minlength=n) / math.sqrt(max(len(every), 1))
-        close([found[f"c.text{at}"][row] for at in range(n)], expected, repr(text))
+        close([columns[f"c.text{at}"][row] for at in range(n)], expected, repr(text))
 
 
 # ---- dates and lists
@@ -213,16 +213,16 @@ def test_dates(dates, words):
     column = pd.Series([date and date.isoformat() if words else date for date in every], dtype=object)
     connection.register("frame", pd.DataFrame({"d": column}))
     connection.execute(f"CREATE OR REPLACE TABLE t AS SELECT CAST(d AS {'VARCHAR' if words else 'TIMESTAMP'}) AS d FROM frame")
-    found = rows(connection, fit(connection, "t", {"d": Feature("date", ("indicator",))}, None))
-    assert [*found] == ["d.year", "d.month_sin", "d.month_cos", "d.weekday_sin", "d.weekday_cos", "d.hour_sin", "d.hour_cos", "d.missing"]
+    columns = rows(connection, fit(connection, "t", {"d": Feature("date", ("indicator",))}, None))
+    assert [*columns] == ["d.year", "d.month_sin", "d.month_cos", "d.weekday_sin", "d.weekday_cos", "d.hour_sin", "d.hour_cos", "d.missing"]
     years = np.array([date.year for date in every if date])
     for row, date in enumerate(every):
-        own = [found[name][row] for name in found]
+        row_values = [columns[name][row] for name in columns]
         if date is None:
-            assert own == [0] * 7 + [1]
+            assert row_values == [0] * 7 + [1]
             continue
         angles = [2 * math.pi * (date.month - 1) / 12, 2 * math.pi * date.weekday() / 7, 2 * math.pi * date.hour / 24]
-        close(own, [(date.year - years.mean()) / (years.std() or 1), *(f(a) for a in angles for f in (math.sin, math.cos)), 0])
+        close(row_values, [(date.year - years.mean()) / (years.std() or 1), *(f(a) for a in angles for f in (math.sin, math.cos)), 0])
 
 
 @pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"])
@@ -231,16 +231,16 @@ def test_kinds_of_dates(kind):
     connection.execute(f"CREATE TABLE t AS SELECT CAST('2026-03-02 00:00:00' AS {kind}) AS d")
     if kind.endswith("ZONE"):
         connection.execute("CREATE OR REPLACE TABLE t AS SELECT make_timestamptz(1772409600000000) AS d")
-    found = rows(connection, fit(connection, "t", {"d": Feature("date")}, None))
-    close([found["d.weekday_cos"][0], found["d.month_sin"][0], found["d.hour_cos"][0]], [1, math.sin(math.pi / 3), 1])
+    columns = rows(connection, fit(connection, "t", {"d": Feature("date")}, None))
+    close([columns["d.weekday_cos"][0], columns["d.month_sin"][0], columns["d.hour_cos"][0]], [1, math.sin(math.pi / 3), 1])
 
 
 def test_lists_as_they_are():
     connection = duckdb.connect()
     connection.execute("CREATE TABLE t AS SELECT * FROM (VALUES ([1, 2], '[3, 4.5]'), (NULL, '')) t(v, w)")
     fitted = fit(connection, "t", {"w": Feature("vector", ("0",)), "v": Feature("vector", ("indicator",))}, None)
-    found = rows(connection, fitted)
-    assert {name: column.tolist() for name, column in found.items()} == {
+    columns = rows(connection, fitted)
+    assert {name: column.tolist() for name, column in columns.items()} == {
         "w.0": [3, 0], "w.1": [4.5, 0], "v.0": [1, 0], "v.1": [2, 0], "v.missing": [0, 1]}
     connection.execute("CREATE OR REPLACE TABLE t AS SELECT * FROM (VALUES ([1, 2], [1, 2]), ([1], [1, 2])) t(v, w)")
     with pytest.raises(DataError, match=r"new: row 1, column 'v': '\[1\]' is no list of 2 numbers, as the training rows have"):
@@ -265,37 +265,37 @@ def test_transforms_stay_the_same_through_json_and_for_columns_in_another_order(
     assert again == fitted and again.names == fitted.names
     expected = rows(connection, fitted)
     connection.execute("CREATE VIEW o AS SELECT 'more' AS more, v, d, c, flag, x FROM t")
-    found = rows(connection, again, "o")
+    columns = rows(connection, again, "o")
     for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+        np.testing.assert_array_equal(columns[name], expected[name], err_msg=name)
     with pytest.raises(DataError, match="new.csv: no column 'd', of which features are made; there are 'v', 'x', 'flag', 'c'"):
         connection.execute("CREATE VIEW lacking AS SELECT v, x, flag, c FROM t")
         again.select(connection, "lacking", "new.csv")
 
 
 DAMAGES = {
-    "columns": lambda found: found.pop("columns"),
-    "a transform": lambda found: found["columns"]["x"].update(transform="exec"),
-    "statistics": lambda found: found["columns"]["x"].update(statistics={}),
-    "a number": lambda found: found["columns"]["x"]["statistics"]["quantiles"].__setitem__(5, "1) OR (1=1"),
-    "a fill": lambda found: found["columns"]["x"]["statistics"].update(fill="0); DROP TABLE t; --"),
-    "infinity": lambda found: found["columns"]["x"]["statistics"]["quantiles"].__setitem__(5, math.inf),
-    "too few": lambda found: found["columns"]["x"]["statistics"].update(quantiles=[1.0]),
-    "too large": lambda found: found["columns"]["x"]["statistics"].update(fill=10**400),
-    "a width": lambda found: found["columns"]["v"]["statistics"].update(width=10**9),
-    "a value": lambda found: found["columns"]["c"]["statistics"].update(values=[3]),
-    "missing": lambda found: found["columns"]["x"].update(missing="mean"),
-    "truth": lambda found: found.update(on_training_rows="yes"),
-    "all": lambda found: found.clear(),
+    "columns": lambda document: document.pop("columns"),
+    "a transform": lambda document: document["columns"]["x"].update(transform="exec"),
+    "statistics": lambda document: document["columns"]["x"].update(statistics={}),
+    "a number": lambda document: document["columns"]["x"]["statistics"]["quantiles"].__setitem__(5, "1) OR (1=1"),
+    "a fill": lambda document: document["columns"]["x"]["statistics"].update(fill="0); DROP TABLE t; --"),
+    "infinity": lambda document: document["columns"]["x"]["statistics"]["quantiles"].__setitem__(5, math.inf),
+    "too few": lambda document: document["columns"]["x"]["statistics"].update(quantiles=[1.0]),
+    "too large": lambda document: document["columns"]["x"]["statistics"].update(fill=10**400),
+    "a width": lambda document: document["columns"]["v"]["statistics"].update(width=10**9),
+    "a value": lambda document: document["columns"]["c"]["statistics"].update(values=[3]),
+    "missing": lambda document: document["columns"]["x"].update(missing="mean"),
+    "truth": lambda document: document.update(on_training_rows="yes"),
+    "all": lambda document: document.clear(),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_transforms_are_refused(damage):
-    found = json.loads(json.dumps(every_kind(duckdb.connect()).to_json()))
-    DAMAGES[damage](found)
+    document = json.loads(json.dumps(every_kind(duckdb.connect()).to_json()))
+    DAMAGES[damage](document)
     with pytest.raises((DataError, ConfigError), match="meta.json"):
-        Fitted.from_json(found, "meta.json")
+        Fitted.from_json(document, "meta.json")
 
 
 def test_words_in_files_are_data():
@@ -332,9 +332,9 @@ REFUSED = {
 def test_what_cannot_be_is_refused_naming_row_column_and_value(message):
     connection, (sql, feature) = duckdb.connect(), REFUSED[message]
     connection.execute(f"CREATE TABLE t AS {sql}")
-    with pytest.raises(DataError) as found:
+    with pytest.raises(DataError) as caught:
         fit(connection, "t", {"x": feature}, None, "users.csv")
-    assert str(found.value).startswith("users.csv: ") and message in str(found.value)
+    assert str(caught.value).startswith("users.csv: ") and message in str(caught.value)
     assert connection.execute("SELECT count(*) FROM t").fetchone()[0] > 0  # the connection works on
 
 
@@ -370,5 +370,5 @@ def test_descriptions():
 
 
 def test_examples_run():
-    found = doctest.testmod(transforms)
-    assert found.failed == 0 and found.attempted > 6
+    outcome = doctest.testmod(transforms)
+    assert outcome.failed == 0 and outcome.attempted > 6

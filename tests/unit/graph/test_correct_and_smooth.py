@@ -44,9 +44,9 @@ def joined(ranks):
 def test_dense(weighted):
     weights = WEIGHTS if weighted else None
     for name, options in CASES.items():
-        _, found = smoothed(Solo(), None, weights, options)
-        np.testing.assert_allclose(found, dense(Z, LABELS, TRAIN, weights, **options), rtol=1e-12, atol=1e-14, err_msg=name)
-        assert np.abs(found - Z).max() > 0.01, name
+        _, corrected = smoothed(Solo(), None, weights, options)
+        np.testing.assert_allclose(corrected, dense(Z, LABELS, TRAIN, weights, **options), rtol=1e-12, atol=1e-14, err_msg=name)
+        assert np.abs(corrected - Z).max() > 0.01, name
 
 
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
@@ -65,8 +65,8 @@ def test_rows_that_no_error_reaches_stay_as_they_are():
     edges = Edges(np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2]), 5)  # 2, 3 and 4 are apart from the training row 0
     z, train = Z[:5], np.arange(5) == 0
     labels = z.argmin(1)
-    found = CorrectAndSmooth(smooth_iterations=0)(Graph.from_edges(*edges), z, labels, train)
-    np.testing.assert_array_equal(found[2:], z[2:])
+    corrected = CorrectAndSmooth(smooth_iterations=0)(Graph.from_edges(*edges), z, labels, train)
+    np.testing.assert_array_equal(corrected[2:], z[2:])
     exact = CorrectAndSmooth(smooth_iterations=0)(Graph.from_edges(*edges), np.eye(3)[labels], labels, train)  # no errors at all
     np.testing.assert_array_equal(exact, np.eye(3)[labels])
 
@@ -77,8 +77,8 @@ def test_iterations_are_clipped():
     star = Edges(np.concatenate([leaves, 0 * leaves]), np.concatenate([0 * leaves, leaves]), 26)
     labels, train, z = np.zeros(26, int), np.arange(26) > 0, Z[:26]
     for options in ({"smooth_iterations": 0}, {"correct_iterations": 0}):
-        found = CorrectAndSmooth(**options)(Graph.from_edges(*star), z, labels, train)
-        np.testing.assert_allclose(found, dense(z, labels, train, edges=star, **options), rtol=1e-12, atol=1e-14)
+        corrected = CorrectAndSmooth(**options)(Graph.from_edges(*star), z, labels, train)
+        np.testing.assert_allclose(corrected, dense(z, labels, train, edges=star, **options), rtol=1e-12, atol=1e-14)
 
 
 def test_labels_outside_of_training_are_not_looked_at():
@@ -90,48 +90,48 @@ def test_float32_stays_float32_and_nothing_is_changed():
     graph, z = Graph.from_edges(*EDGES), Z.astype(np.float32)
     before = z.copy()
     CorrectAndSmooth(correct_iterations=0)(graph, z, LABELS, TRAIN)
-    found = CorrectAndSmooth()(graph, z, LABELS, TRAIN)
-    assert found.dtype == np.float32
+    corrected = CorrectAndSmooth()(graph, z, LABELS, TRAIN)
+    assert corrected.dtype == np.float32
     np.testing.assert_array_equal(z, before)
-    np.testing.assert_allclose(found, dense(Z, LABELS, TRAIN), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(corrected, dense(Z, LABELS, TRAIN), rtol=1e-3, atol=1e-4)
 
 
 def test_without_iterations_the_scores_are_a_copy():
     z = Z.copy()
-    found = CorrectAndSmooth(correct_iterations=0, smooth_iterations=0)(Graph.from_edges(*EDGES), z, LABELS, TRAIN)
-    np.testing.assert_array_equal(found, Z)
-    assert not np.shares_memory(found, z)
+    corrected = CorrectAndSmooth(correct_iterations=0, smooth_iterations=0)(Graph.from_edges(*EDGES), z, LABELS, TRAIN)
+    np.testing.assert_array_equal(corrected, Z)
+    assert not np.shares_memory(corrected, z)
 
 
 def refused(change, **options):
     graph = Graph.from_edges(*EDGES)
-    given = {"z": Z.copy(), "labels": LABELS.copy(), "train": TRAIN, "weights": None}
-    change(given)
-    with pytest.raises((ConfigError, DataError, ShapeError)) as found:
-        CorrectAndSmooth(**options)(graph, given["z"], given["labels"], given["train"], given["weights"])
-    assert "\n" not in str(found.value)
-    return str(found.value)
+    arguments = {"z": Z.copy(), "labels": LABELS.copy(), "train": TRAIN, "weights": None}
+    change(arguments)
+    with pytest.raises((ConfigError, DataError, ShapeError)) as caught:
+        CorrectAndSmooth(**options)(graph, arguments["z"], arguments["labels"], arguments["train"], arguments["weights"])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def test_bad_probabilities_are_refused_with_the_row_and_the_sum():
     def at(row, values):
-        return lambda given: given["z"].__setitem__(row, values)
+        return lambda arguments: arguments["z"].__setitem__(row, values)
 
     assert "row 5 sums to 0.9:" in refused(at(5, [0.3, 0.3, 0.3]))
     assert "row 7 sums to nan" in refused(at(7, [0.3, np.nan, 0.7]))
     assert "row 0 sums to 1, the least of it -0.5:" in refused(at(0, [-0.5, 1.0, 0.5]))
     assert "row 3 sums to inf" in refused(at(3, [np.inf, 0, 0]))
-    assert "(41, n_classes)" in refused(lambda given: given.update(z=Z[:-1]))
+    assert "(41, n_classes)" in refused(lambda arguments: arguments.update(z=Z[:-1]))
 
 
 def test_other_bad_input_is_refused_by_name():
-    assert "no rank has a training row" in refused(lambda given: given.update(train=np.zeros(EDGES.n_nodes, bool)))
+    assert "no rank has a training row" in refused(lambda arguments: arguments.update(train=np.zeros(EDGES.n_nodes, bool)))
     node = np.flatnonzero(TRAIN)[2]
-    assert f"node {node}, of the training split, has label 3" in refused(lambda given: given["labels"].__setitem__(node, 3))
+    assert f"node {node}, of the training split, has label 3" in refused(lambda arguments: arguments["labels"].__setitem__(node, 3))
     for bad, said in ((-0.5, "-0.5"), (np.nan, "nan")):
         weights = WEIGHTS.copy()
         weights[4] = bad
-        assert f"edge_weight[4] is {said}" in refused(lambda given: given.update(weights=weights))  # noqa: B023
+        assert f"edge_weight[4] is {said}" in refused(lambda arguments: arguments.update(weights=weights))  # noqa: B023
     for options in ({"correct_alpha": 1.5}, {"smooth_alpha": float("nan")}, {"scale": -1.0}, {"smooth_normalization": "both"},
                     {"correct_iterations": -1}):
         with pytest.raises(ConfigError, match=next(iter(options))):
@@ -159,9 +159,9 @@ def test_rows_of_nodes_are_written_by_all_ranks_and_read_back(tmp_path):
     path, order = tmp_path / "rows.npy", np.random.default_rng(0).permutation(EDGES.n_nodes)
 
     def run(comm):
-        own = [*np.array_split(order, min(comm.size, 3)), order[:0]][comm.rank]  # of 4 ranks the last has none
-        node_rows.write(comm, path, own, Z[own], EDGES.n_nodes)
-        return np.array_equal(node_rows.read(path, "predictions", own, EDGES.n_nodes, 3), Z[own])
+        rank_rows = [*np.array_split(order, min(comm.size, 3)), order[:0]][comm.rank]  # of 4 ranks the last has none
+        node_rows.write(comm, path, rank_rows, Z[rank_rows], EDGES.n_nodes)
+        return np.array_equal(node_rows.read(path, "predictions", rank_rows, EDGES.n_nodes, 3), Z[rank_rows])
 
     for n in (1, 3, 4):
         assert threads.run(n, run) == [True] * n
@@ -189,9 +189,9 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
 def test_rows_are_read_from_any_order_of_bytes_and_axes(tmp_path):
     for array in (np.asfortranarray(Z), Z.astype(">f8"), Z.astype(np.float32)):
         np.save(tmp_path / "rows.npy", array)
-        found = node_rows.read(tmp_path / "rows.npy", "predictions", np.array([7, 0, 40]), EDGES.n_nodes, 3)
-        np.testing.assert_array_equal(found, array[[7, 0, 40]])
-        assert found.dtype.isnative and found.flags.c_contiguous
+        rows = node_rows.read(tmp_path / "rows.npy", "predictions", np.array([7, 0, 40]), EDGES.n_nodes, 3)
+        np.testing.assert_array_equal(rows, array[[7, 0, 40]])
+        assert rows.dtype.isnative and rows.flags.c_contiguous
 
 
 def test_a_wrong_file_of_rows_is_refused_by_name(tmp_path):

@@ -83,13 +83,13 @@ def test_relations(reducer):
     relations = {("a", "to", "b"): (SRC, DST), ("b", "to", "a"): (DST, SRC), ("a", "of", "b"): (DST, SRC)}
     graph = HeteroGraph.from_edges(relations, {"a": 6, "b": 6})
     messages = {relation: fn.copy_src(rows(X)) for relation in relations}
-    own = {"b": (rows(X), Tensor(W))}
-    out = graph.aggregate(messages, reducer, self_terms=own)
+    self_terms = {"b": (rows(X), Tensor(W))}
+    out = graph.aggregate(messages, reducer, self_terms=self_terms)
     gates = {relation: rows(np.ones(14)) for relation in [*relations][:2]}
-    found = gated(graph.of("b"), gates).layers(1)[0].aggregate(messages, reducer, self_terms=own)
+    actual = gated(graph.of("b"), gates).layers(1)[0].aggregate(messages, reducer, self_terms=self_terms)
     for name, expected in out.items():
-        np.testing.assert_allclose(found[name].data, expected.data, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(actual[name].data, expected.data, rtol=1e-12, atol=1e-12)
     gates[("a", "to", "b")] = rows(np.zeros(14))
-    less = gated(graph.of("b"), gates).layers(1)[0].aggregate(messages, "mean", self_terms=own)["b"]
-    plain = graph.aggregate({relation: messages[relation] for relation in [*relations][2:]}, "mean", self_terms=own)["b"]
+    less = gated(graph.of("b"), gates).layers(1)[0].aggregate(messages, "mean", self_terms=self_terms)["b"]
+    plain = graph.aggregate({relation: messages[relation] for relation in [*relations][2:]}, "mean", self_terms=self_terms)["b"]
     np.testing.assert_allclose(less.data, plain.data, rtol=1e-12, atol=1e-12)

@@ -104,9 +104,9 @@ def test_edge_values_stay_in_the_order_of_the_given_edges(case, sharded):
     assert graph.n_edges == n + len(added)
     expected, weight = np.zeros((3, 3)), np.arange(1.0, graph.n_edges + 1)
     np.add.at(expected, ([*dst[:n], *(to for _, to in added)], [*src[:n], *(at for at, _ in added)]), weight)
-    for found in (graph.with_edge_values(weight).aggregate(fn.copy_src(np.eye(3)[graph.src_ids]), "sum"),
+    for sums in (graph.with_edge_values(weight).aggregate(fn.copy_src(np.eye(3)[graph.src_ids]), "sum"),
                   graph.aggregate(fn.mul_edge(np.eye(3)[graph.src_ids], weight[graph.edge_ids]), "sum")):
-        np.testing.assert_array_equal(found.data, expected[graph.dst_ids])
+        np.testing.assert_array_equal(sums.data, expected[graph.dst_ids])
     if len(src) != graph.n_edges:
         with pytest.raises(ShapeError, match=f"{graph.n_edges}"):
             graph.with_edge_values(np.ones(len(src)))
@@ -143,9 +143,9 @@ def test_one_rank_s_edge_values_are_in_the_order_of_the_given_edges():
         check(of_relation, hetero.node_ids["a"], hetero.edge_ids[relation])
 
     def check(total_of, node_ids, edge_ids):
-        for told in (weight[edge_ids], weight[: len(edge_ids)]):
-            found = total_of(fn.mul_edge(np.eye(4)[node_ids], told)).data
-            np.testing.assert_array_equal(found, expected[node_ids])
+        for weight_given in (weight[edge_ids], weight[: len(edge_ids)]):
+            sums = total_of(fn.mul_edge(np.eye(4)[node_ids], weight_given)).data
+            np.testing.assert_array_equal(sums, expected[node_ids])
 
     for n_ranks in (1, 2):
         threads.run(n_ranks, work)
@@ -191,9 +191,9 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     make, word = REFUSED[name]
-    with pytest.raises(SarliteError, match=word) as found:
+    with pytest.raises(SarliteError, match=word) as caught:
         make()
-    assert isinstance(found.value, DataError)
+    assert isinstance(caught.value, DataError)
 
 
 def test_a_part_cannot_be_sharded_again():
@@ -236,7 +236,7 @@ def test_the_pieces_of_a_block_are_its_edges(graph):
     assert all(len(p.indptr) == len(r) + 1 and p.n_dst == graph.n_nodes for p, r in zip(pieces, rows))
 
 
-@pytest.mark.parametrize("indptr, indices, given, word", [
+@pytest.mark.parametrize("indptr, indices, options, word", [
     ([0, 1, 2], [0, 1], {"node_ids": np.zeros(3, int)}, "node_ids: expected shape \\(2,\\), found \\(3,\\)"),
     ([0, 1, 2], [0, 1], {"node_ids": np.array([0])}, "node_ids: expected shape \\(2,\\), found \\(1,\\)"),
     ([0, 1, 2], [0, 1], {"node_ids": np.array([0.0, 1.0])}, "node_ids: expected an integer dtype, found float64"),
@@ -249,9 +249,9 @@ def test_the_pieces_of_a_block_are_its_edges(graph):
     ([0, 1, 2], [-1, 0], {}, r"edge 0: source -1 is not in 0\.\.1"),
     ([0, 1, 2], [0, 5], {"n_src": 5}, r"edge 1: source 5 is not in 0\.\.4"),
 ])  # fmt: skip
-def test_a_wrong_part_is_refused(indptr, indices, given, word):
+def test_a_wrong_part_is_refused(indptr, indices, options, word):
     with pytest.raises(DataError, match=word):
-        Graph.from_part(Solo(), np.array(indptr, np.int64), np.array(indices, np.int64), **given)
+        Graph.from_part(Solo(), np.array(indptr, np.int64), np.array(indices, np.int64), **options)
 
 
 # ---- ranks that disagree
@@ -277,8 +277,8 @@ DISAGREEING = {
 }
 
 
-def _a_part(comm, **given):
-    return Graph.from_part(comm, np.array([0, 1, 2]), np.array([0, 1]), **given)
+def _a_part(comm, **options):
+    return Graph.from_part(comm, np.array([0, 1, 2]), np.array([0, 1]), **options)
 
 
 @pytest.mark.timeout(20)

@@ -51,25 +51,25 @@ def test_pickled_relations_are_the_relations():
     assert isinstance(other, HeteroGraph) and other.n_nodes == N_NODES and repr(nodes) == repr(graph.of("paper"))
     np.testing.assert_array_equal(other.edge_values[WRITES].weight, np.arange(60.0))
     models = [RGCN({"paper": 5}, 3, of, rng=nn.Random(0), dtype=np.float64).eval() for of in (graph.of("paper"), nodes)]
-    found = [model(of, {"paper": Tensor(X["paper"])}).data for model, of in zip(models, (graph.of("paper"), nodes))]
-    np.testing.assert_array_equal(*found)
+    outputs = [model(of, {"paper": Tensor(X["paper"])}).data for model, of in zip(models, (graph.of("paper"), nodes))]
+    np.testing.assert_array_equal(*outputs)
     np.testing.assert_array_equal(*(of.aggregate({CITES: fn.copy_src(X["paper"])}, "mean")["paper"].data for of in (graph, other)))
 
 
 def test_a_pickled_set_is_the_set():
-    made = graphs(Solo())
-    other = pickle.loads(pickle.dumps(made))
-    assert repr(other) == repr(made)
-    x = values(3, made.n_src, 2)
-    np.testing.assert_array_equal(*(of.members.aggregate(fn.copy_src(x), "mean").data for of in (made, other)))
+    graph_set = graphs(Solo())
+    other = pickle.loads(pickle.dumps(graph_set))
+    assert repr(other) == repr(graph_set)
+    x = values(3, graph_set.n_src, 2)
+    np.testing.assert_array_equal(*(of.members.aggregate(fn.copy_src(x), "mean").data for of in (graph_set, other)))
 
 
 def test_a_deep_copy_is_the_graph_itself_and_a_copy_has_no_stored_results():
     def work(comm):
         graph = WHOLE.shard(comm, np.arange(9) % comm.size)
         hetero = make(comm, "random") if comm.size > 1 else make()
-        made = [graph, hetero, hetero.of("paper"), split_links(graph, 0.1, 0.1).graph, graphs(comm)]
-        assert all(copy.deepcopy(each) is each for each in made)
+        copied = [graph, hetero, hetero.of("paper"), split_links(graph, 0.1, 0.1).graph, graphs(comm)]
+        assert all(copy.deepcopy(each) is each for each in copied)
         x = Tensor(ROWS[graph.node_ids], constant=True)
         expected = graph.aggregate(fn.copy_src(x), "sum").data
         other = copy.copy(graph)
@@ -95,7 +95,7 @@ def test_what_is_not_pickled_says_what_to_do():
         with pytest.raises(TypeError, match="a Trainer is neither copied nor pickled.*checkpoint.write.*restore_state"):
             attempt(trainer)
     model = copy.deepcopy(trainer.model)
-    kept = model.state_dict()
+    state = model.state_dict()
     trainer.step()
-    assert all((model.state_dict()[name] == array).all() for name, array in kept.items())
+    assert all((model.state_dict()[name] == array).all() for name, array in state.items())
     assert isinstance(copy.deepcopy({"graph": WHOLE, "set": GraphSet.of(WHOLE, np.zeros(9, int))})["graph"], Graph)

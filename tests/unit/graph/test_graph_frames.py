@@ -67,15 +67,15 @@ def test_relations():
     graph = HeteroGraph.from_pandas(tables, nodes={"film": {"id": [9, 7, 8]}})
     assert {name: ids.tolist() for name, ids in graph.ids.items()} == {"film": [9, 7, 8], "user": ["u1", "u2", "u3"]}
     x = np.array([[1.0], [2.0], [3.0]])
-    found = graph.aggregate({relation: fn.copy_src(x) for relation in tables}, "sum")
-    assert found["film"].data[:, 0].tolist() == [1.0, 2.0, 0.0] and found["user"].data[:, 0].tolist() == [0.0, 0.0, 1.0]
+    sums_by_type = graph.aggregate({relation: fn.copy_src(x) for relation in tables}, "sum")
+    assert sums_by_type["film"].data[:, 0].tolist() == [1.0, 2.0, 0.0] and sums_by_type["user"].data[:, 0].tolist() == [0.0, 0.0, 1.0]
     with pytest.raises(ConfigError, match="'knows' is no triple"):
         HeteroGraph.from_pandas({"knows": {"src": [], "dst": []}})
     with pytest.raises(DataError, match=r"edges\[\('a', 'b', 'a'\)\]: no column 'dst': there are src"):
         HeteroGraph.from_pandas({("a", "b", "a"): {"src": [1]}})
 
 
-@pytest.mark.parametrize("edges, more, told", [
+@pytest.mark.parametrize("edges, more, words", [
     ({"src": [1]}, {}, "edges: no column 'dst': there are src"),
     ({"src": [1], "dst": [1]}, {"nodes": {"user": [1]}}, "nodes: no column 'id': there are user"),
     ({"src": [1.5], "dst": [2]}, {}, "edges: column 'src': numbers with some missing or with fractions.* are no ids of nodes"),
@@ -95,8 +95,8 @@ def test_relations():
     ({"src": np.ma.array([1, 2], mask=[1, 0]), "dst": [2, 1]}, {}, "edges: row 0, column 'src': no id"),
     ({"src": [1, 2], "dst": [2, 1], "w": np.array([1.0, None])}, {"weight": "w"}, "edges: row 1, column 'w': no value"),
 ])  # fmt: skip
-def test_what_is_refused(edges, more, told):
-    with pytest.raises(DataError, match=told):
+def test_what_is_refused(edges, more, words):
+    with pytest.raises(DataError, match=words):
         Graph.from_pandas(edges, **more)
 
 
@@ -141,8 +141,8 @@ def test_to_scipy():
 def test_to_pandas_gives_the_table_again():
     pandas = pytest.importorskip("pandas")
     graph = Graph.from_pandas(EDGES, "from", "to", weight="w", features=["kind"])
-    found = graph.to_pandas("from", "to", "w")
-    pandas.testing.assert_frame_equal(found, pandas.DataFrame(EDGES).astype({"kind": "float32"}).rename(columns={"kind": "edge_0"}))
+    table = graph.to_pandas("from", "to", "w")
+    pandas.testing.assert_frame_equal(table, pandas.DataFrame(EDGES).astype({"kind": "float32"}).rename(columns={"kind": "edge_0"}))
 
 
 def test_networkx_and_back():

@@ -23,8 +23,8 @@ def unsummed(kind):
     order = np.lexsort((np.arange(5), ROWS if kind == "csr" else COLUMNS))
     lines, others = (ROWS, COLUMNS) if kind == "csr" else (COLUMNS, ROWS)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(lines, minlength=3))])
-    made = {"csr": scipy.sparse.csr_array, "csc": scipy.sparse.csc_array}[kind]
-    return made((VALUES[order], others[order], indptr), shape=(3, 3))
+    array_class = {"csr": scipy.sparse.csr_array, "csc": scipy.sparse.csc_array}[kind]
+    return array_class((VALUES[order], others[order], indptr), shape=(3, 3))
 
 
 @pytest.mark.parametrize("kind", ["coo", "csr", "csc"])
@@ -41,14 +41,14 @@ def test_a_matrix_gives_a_graph_and_one_weight_an_entry(kind):
 @pytest.mark.parametrize("shape", [(3, 3), (2, 3)])
 def test_every_format_gives_its_weights(kind, shape):
     dense = np.array([[0, 2.0, 0], [3, 0, 0], [0, 0.5, 7]])[: shape[0]]
-    for made in (scipy.sparse.coo_array, scipy.sparse.coo_matrix):
-        matrix = made(dense).asformat(kind)
+    for array_class in (scipy.sparse.coo_array, scipy.sparse.coo_matrix):
+        matrix = array_class(dense).asformat(kind)
         graph, weights = Graph.from_scipy(matrix)
         assert graph.n_edges == np.count_nonzero(dense) and graph.bipartite == (shape[0] != 3)
         np.testing.assert_allclose(graph.aggregate(fn.mul_edge(X, weights), "sum").data, dense @ X)
         with pytest.raises(DataError, match=r"edges have another value than 1, the first is .*Graph\.from_scipy\(matrix\) returns"):
             Graph.from_csr(matrix)
-        ones = made((dense > 0).astype(np.float32)).asformat(kind)
+        ones = array_class((dense > 0).astype(np.float32)).asformat(kind)
         assert Graph.from_csr(ones).n_edges == graph.n_edges
 
 
@@ -72,8 +72,8 @@ def test_weights_keep_floats_and_are_finite():
     def matrix(values):
         return scipy.sparse.csr_array((values, [0, 1], [0, 1, 2]), shape=(2, 2))
 
-    for dtype, found in ((np.float32, np.float32), (np.float64, np.float64), (np.int16, np.float64), (bool, np.float64)):
-        assert Graph.from_scipy(matrix(np.ones(2, dtype)))[1].dtype == found
+    for dtype, expected in ((np.float32, np.float32), (np.float64, np.float64), (np.int16, np.float64), (bool, np.float64)):
+        assert Graph.from_scipy(matrix(np.ones(2, dtype)))[1].dtype == expected
     with pytest.raises(DataError, match="from_scipy: entry 1 is inf"):
         Graph.from_scipy(matrix(np.array([1, np.inf])))
     with pytest.raises(DataError, match="complex"):
@@ -136,10 +136,10 @@ def both_networks(nodes, edges, directed):
         import networkx
     except ImportError:
         return
-    made = networkx.MultiDiGraph() if directed else networkx.MultiGraph()
-    made.add_nodes_from(nodes)
-    made.add_edges_from(edges)
-    yield made
+    network = networkx.MultiDiGraph() if directed else networkx.MultiGraph()
+    network.add_nodes_from(nodes)
+    network.add_edges_from(edges)
+    yield network
 
 
 def test_a_networkx_graph():
@@ -147,10 +147,10 @@ def test_a_networkx_graph():
     for network in both_networks(["b", "a", "c"], edges, directed=True):
         graph, weights = Graph.from_networkx(network, weight="weight")
         assert graph.n_edges == 4 and graph.in_degrees.tolist() == [0, 2, 2]
-        found = graph.aggregate(fn.mul_edge(X, weights), "sum").data
-        assert found.tolist() == [[0.0], [2.5], [110.0]]  # b, a, c are nodes 0, 1, 2
-        found = Graph.from_networkx(network, weight="cost")
-        assert sorted(found[1].tolist()) == [1, 1, 3, 7]
+        sums = graph.aggregate(fn.mul_edge(X, weights), "sum").data
+        assert sums.tolist() == [[0.0], [2.5], [110.0]]  # b, a, c are nodes 0, 1, 2
+        sums = Graph.from_networkx(network, weight="cost")
+        assert sorted(sums[1].tolist()) == [1, 1, 3, 7]
         with pytest.raises(DataError, match=r"2 of 4 edges .*Graph.from_networkx\(graph, weight='weight'\) returns"):
             Graph.from_networkx(network)
     for network in both_networks(["b", "a", "c"], edges, directed=False):

@@ -41,7 +41,7 @@ POINTS = [(1, "metis", "sar", 0), (2, "metis", "sar", 1), (2, "random", "oneshot
 @pytest.mark.parametrize("case", LAYERS)
 def test_a_layer_is_the_dense_loop(case, n_ranks, parts, mode, prefetch):
     graph, *_ = threads.run(n_ranks, check_layer, case, parts, mode=in_parts(mode), prefetch=prefetch)
-    assert case == "rgat" or {found.name for found in graph.evaluations} == {case.split(", ")[1]}
+    assert case == "rgat" or {evaluation.name for evaluation in graph.evaluations} == {case.split(", ")[1]}
 
 
 @pytest.mark.parametrize("n_ranks, parts, mode, prefetch", POINTS[1:4])
@@ -93,9 +93,9 @@ def test_edges_that_stay_keep_their_weights():
     """A weight below 0 is refused no longer, once its edge has gone; other relations' values stay."""
     weights, (src, dst) = np.arange(1.0, 81), EDGES[CITES]
     weights[7] = -1
-    kept, sums, degrees = np.arange(80) != 7, np.zeros((23, N_IN)), np.zeros(23)
-    np.add.at(sums, dst[kept], weights[kept, None] * X["paper"][src[kept]])
-    np.add.at(degrees, dst[kept], weights[kept])
+    is_kept, sums, degrees = np.arange(80) != 7, np.zeros((23, N_IN)), np.zeros(23)
+    np.add.at(sums, dst[is_kept], weights[is_kept, None] * X["paper"][src[is_kept]])
+    np.add.at(degrees, dst[is_kept], weights[is_kept])
 
     def work(comm):
         graph = make(comm, "random")
@@ -130,9 +130,9 @@ def test_more_ranks_than_nodes():
         assert graph.n_nodes == {"a": 2, "b": 1}
         return out.data.ravel().tolist(), dict(zip(graph.node_ids["a"].tolist(), x.grad.ravel()))
 
-    found = threads.run(5, work)
-    assert sum((out for out, _ in found), []) == [11 / 3]
-    assert {k: v for _, part in found for k, v in part.items()} == {0: 1 / 3, 1: 2 / 3}
+    ranks = threads.run(5, work)
+    assert sum((out for out, _ in ranks), []) == [11 / 3]
+    assert {k: v for _, part in ranks for k, v in part.items()} == {0: 1 / 3, 1: 2 / 3}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -153,11 +153,11 @@ def test_one_fetch_serves_all_relations_out_of_a_type(mode, evaluation, again):
         received = graph.profile.received_bytes
         assert received["forward_fetch"] == 8 * N_IN * len(needs) > 0
         assert received["backward_fetch"] == 8 * N_IN * len(needs) * (again if mode == "sar" else 0)
-        assert [found.name for found in graph.evaluations] == [evaluation] * 3
+        assert [chosen.name for chosen in graph.evaluations] == [evaluation] * 3
         return len(needs), graph.profile.sent_bytes["backward_push"]
 
-    found = threads.run(3, work)
-    assert sum(n for _, n in found) == 8 * N_IN * sum(n for n, _ in found)
+    ranks = threads.run(3, work)
+    assert sum(n for _, n in ranks) == 8 * N_IN * sum(n for n, _ in ranks)
 
 
 def test_features_that_never_change_are_fetched_once():
@@ -172,9 +172,9 @@ def test_features_that_never_change_are_fetched_once():
     def collect(comm):
         return list(work(comm))
 
-    for found in threads.run(2, collect):
-        assert found[0][0] == found[2][0] > 0
-        np.testing.assert_array_equal(found[0][1], found[2][1])
+    for steps in threads.run(2, collect):
+        assert steps[0][0] == steps[2][0] > 0
+        np.testing.assert_array_equal(steps[0][1], steps[2][1])
 
 
 @pytest.mark.parametrize("reducer", ["max", "min", "sum"])
@@ -252,11 +252,11 @@ def test_sums_over_several_source_types_are_one_array():
     x = {name: Tensor(values(k, n, width), requires_grad=True) for k, name in enumerate(types)}
     weights = {key: Tensor(values(9, width, width), requires_grad=True) for key in (*edges, *types)}
 
-    own = {name: (x[name], weights[name]) for name in types}
+    self_terms = {name: (x[name], weights[name]) for name in types}
     messages = {r: fn.linear(x[r[0]], weights[r]) for r in edges}
     tracemalloc.start()
     try:
-        out = graph.aggregate(messages, "mean", evaluation="inside", self_terms=own)
+        out = graph.aggregate(messages, "mean", evaluation="inside", self_terms=self_terms)
         most = tracemalloc.get_traced_memory()[1] / (8 * n * width)
     finally:
         tracemalloc.stop()
@@ -303,14 +303,14 @@ def test_what_is_chosen_costs_fewer_bytes():
     """Few values are aggregated first, many inside; few sources are multiplied inside; of rows that never change what is first is kept."""
     sizes = Sizes(n_src=400, n_dst=300, n_edges=5000, n_halo=100, n_kept=300)
     wide, narrow = (costs(sizes, *widths, needs_x=True, needs_weight=True) for widths in ((8, 64), (64, 8)))
-    kept = costs(sizes, 64, 8, needs_x=False, needs_weight=True, constant=True)
+    constant_costs = costs(sizes, 64, 8, needs_x=False, needs_weight=True, constant=True)
     few = sizes._replace(n_src=3, n_dst=9000, n_edges=10, n_kept=9000)
     few = costs(few, 64, 64, needs_x=False, needs_weight=True, constant=True)
-    chosen = [min(EVALUATIONS, key=found.__getitem__) for found in (wide, narrow, kept, few)]
+    chosen = [min(EVALUATIONS, key=costs_of.__getitem__) for costs_of in (wide, narrow, constant_costs, few)]
     assert chosen == ["first", "inside", "first", "inside"]
     assert wide["first"] == 16 * (300 * 8 + (100 + 2 * 5000) * 8) + 3 * 300 * 8 * 64
     assert wide["inside"] == 16 * (2 * 100 * 8 + 2 * 5000 * 64) + 3 * 500 * 8 * 64
-    assert kept["first"] == 16 * 300 * 64 + 2 * 300 * 8 * 64
+    assert constant_costs["first"] == 16 * 300 * 64 + 2 * 300 * 8 * 64
 
 
 def test_what_is_chosen_is_noted_with_what_either_way_costs():
@@ -320,10 +320,10 @@ def test_what_is_chosen_is_noted_with_what_either_way_costs():
         graph.aggregate({CITES: fn.linear(x, weight)}, "sum", evaluation=forced)
     sizes = Sizes(23, 23, len(EDGES[CITES][0]), 0, 23)
     ways = costs(sizes, N_IN, 4, needs_x=True, needs_weight=True)
-    told = {way: ways[way] * 8 // 16 for way in EVALUATIONS}
-    assert [found.name for found in graph.evaluations] == ["inside", "first"]  # the second "inside" is the first again
-    for found in graph.evaluations:
-        assert found[:4] == (CITES, N_IN, 4, False) and found[5:] == (told["inside"], told["first"])
+    bytes_of = {way: ways[way] * 8 // 16 for way in EVALUATIONS}
+    assert [chosen.name for chosen in graph.evaluations] == ["inside", "first"]  # the second "inside" is the first again
+    for chosen in graph.evaluations:
+        assert chosen[:4] == (CITES, N_IN, 4, False) and chosen[5:] == (bytes_of["inside"], bytes_of["first"])
 
 
 @pytest.mark.parametrize("edges, n_nodes, error, text", [

@@ -72,8 +72,8 @@ def test_pyg_itself():
     graph = interop.from_pyg(hetero)
     assert graph.edge_values["author", "writes", "paper"].features.shape == (2, 3)
     assert isinstance(graph, HeteroGraph) and graph.n_nodes == {"paper": 4, "author": 3}
-    found = graph.aggregate({("author", "writes", "paper"): fn.copy_src(X[:3])}, "sum")["paper"].data
-    np.testing.assert_array_equal(found[[3, 1]], X[[0, 2]])
+    sums = graph.aggregate({("author", "writes", "paper"): fn.copy_src(X[:3])}, "sum")["paper"].data
+    np.testing.assert_array_equal(sums[[3, 1]], X[[0, 2]])
 
 
 class Dgl:
@@ -109,17 +109,17 @@ def test_a_dgl_graph():
 
 
 def test_edge_data_of_a_dgl_graph_become_weights_and_features_by_name():
-    own, weight, features = ("n", "e", "n"), np.arange(6.0), np.arange(12.0).reshape(6, 2)
-    given = Dgl({own: (SRC, DST)}, {"n": 5}, {own: {"w": weight, "feat": features, "_ID": np.arange(6)}})
-    graph = interop.from_dgl(given, weight="w", features="feat")
+    relation, weight, features = ("n", "e", "n"), np.arange(6.0), np.arange(12.0).reshape(6, 2)
+    dgl_graph = Dgl({relation: (SRC, DST)}, {"n": 5}, {relation: {"w": weight, "feat": features, "_ID": np.arange(6)}})
+    graph = interop.from_dgl(dgl_graph, weight="w", features="feat")
     expected = np.zeros((5, 3))
     np.add.at(expected, DST, X[SRC] * weight[:, None])
     np.testing.assert_allclose(graph.aggregate(fn.copy_src(X), "sum").data, expected)
     np.testing.assert_array_equal(graph.edge_features, features)
     with pytest.warns(RuntimeWarning, match="from_dgl: the edge data feat, w are not read: name them by weight= and features="):
-        assert interop.from_dgl(given).edge_weight is None
+        assert interop.from_dgl(dgl_graph).edge_weight is None
     with pytest.raises(ConfigError, match="from_dgl: weight 'weight' is none of the edge data: feat, w"):
-        interop.from_dgl(given, weight="weight")
+        interop.from_dgl(dgl_graph, weight="weight")
     to, back = ("a", "to", "b"), ("b", "to", "a")
     several = Dgl({to: ([0, 1], [2, 2]), back: ([1], [0])}, {"a": 2, "b": 3}, {to: {"w": np.array([2.0, 8])}})
     graph = interop.from_dgl(several, weight="w")
@@ -129,9 +129,9 @@ def test_edge_data_of_a_dgl_graph_become_weights_and_features_by_name():
 
 @pytest.fixture
 def torch():
-    found = pytest.importorskip("torch")
+    module = pytest.importorskip("torch")
     pytest.importorskip("sarlite.interop.torch")
-    return found
+    return module
 
 
 def test_a_sarlite_model_trains_in_torch_as_it_does_here(torch):
@@ -141,26 +141,26 @@ def test_a_sarlite_model_trains_in_torch_as_it_does_here(torch):
         rng = nn.Random(0)
         return GCN(3, 2, hidden=4, dropout=0.5, rng=rng, dtype=np.float64), rng
 
-    own, rng = model()
-    flat = nn.flatten(own)
+    sarlite_model, rng = model()
+    flat = nn.flatten(sarlite_model)
     optimizer = optim.SGD(flat, 0.1)
     (other, other_rng) = model()
     module = TorchModule(other, GRAPH, other_rng)
     theirs = torch.optim.SGD(module.parameters(), 0.1)
-    assert set(module.state_dict()) == {name for name, _ in own.named_parameters()}
+    assert set(module.state_dict()) == {name for name, _ in sarlite_model.named_parameters()}
     for step in range(3):
         rng.step = step + 1
-        own.train()
+        sarlite_model.train()
         flat.zero_grad()
-        (own(GRAPH, Tensor(X)) ** 2).sum().backward()
+        (sarlite_model(GRAPH, Tensor(X)) ** 2).sum().backward()
         optimizer.step()
         theirs.zero_grad()
         (module(torch.from_numpy(X)) ** 2).sum().backward()
         theirs.step()
-    for name, parameter in own.named_parameters():
+    for name, parameter in sarlite_model.named_parameters():
         np.testing.assert_allclose(module.state_dict()[name].numpy(), parameter.data, rtol=1e-12)
     module.eval()
-    expected = own.eval()(GRAPH, Tensor(X)).data
+    expected = sarlite_model.eval()(GRAPH, Tensor(X)).data
     np.testing.assert_allclose(module(torch.from_numpy(X)).detach().numpy(), expected, rtol=1e-12)
     np.testing.assert_allclose(other(GRAPH, Tensor(X)).data, expected, rtol=1e-12)  # the parameters are one memory
 

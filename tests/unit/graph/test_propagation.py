@@ -105,8 +105,8 @@ def inputs(comm, powers, folder=None, data=DATA, parts="random", x=X, before=lam
     graph = graph.shard(comm, parts, **options) if comm.size > 1 else graph
     before(comm)
     rows = argparse.Namespace(features=x[graph.node_ids])
-    found = propagated.inputs(comm, Powers(*powers), Shard(graph, rows, N_OUT, {}, None, {}), data, folder)
-    return graph.node_ids, found, graph.profile.sent_bytes.get("propagation", 0)
+    propagated_rows = propagated.inputs(comm, Powers(*powers), Shard(graph, rows, N_OUT, {}, None, {}), data, folder)
+    return graph.node_ids, propagated_rows, graph.profile.sent_bytes.get("propagation", 0)
 
 
 def expected(powers):
@@ -116,22 +116,22 @@ def expected(powers):
 @pytest.mark.parametrize("n, mode", [(1, "sar"), (2, "oneshot"), (3, "sa"), (4, "broadcast")])
 def test_powers_of_the_features_on_ranks(n, mode):
     for powers in ((3,), (0, 1, 2)):
-        for ids, found, sent in threads.run(n, inputs, powers, mode=mode):
-            np.testing.assert_allclose(found, expected(powers)[ids], rtol=1e-12, atol=1e-13)
+        for ids, rows, sent in threads.run(n, inputs, powers, mode=mode):
+            np.testing.assert_allclose(rows, expected(powers)[ids], rtol=1e-12, atol=1e-13)
             assert (sent > 0) is (n > 1)
 
 
 def test_the_folder_serves_any_number_of_ranks_and_fewer_powers(tmp_path):
     folder = tmp_path / "kept"
     first = np.full((EDGES.n_nodes, 4 * N_IN), np.nan)
-    for ids, found, _ in threads.run(3, inputs, (0, 1, 2, 3), folder):
-        first[ids] = found
+    for ids, rows, _ in threads.run(3, inputs, (0, 1, 2, 3), folder):
+        first[ids] = rows
     np.testing.assert_allclose(first, expected((0, 1, 2, 3)), rtol=1e-12, atol=1e-13)
     assert sorted(p.name for p in folder.iterdir()) == ["hop1.npy", "hop2.npy", "hop3.npy", "meta.json"]
     assert [p.name for p in tmp_path.iterdir()] == ["kept"]
     for n in (1, 2, 4):
-        for ids, found, sent in threads.run(n, inputs, (0, 2), folder):
-            np.testing.assert_array_equal(found, first[ids][:, [*range(N_IN), *range(2 * N_IN, 3 * N_IN)]])
+        for ids, rows, sent in threads.run(n, inputs, (0, 2), folder):
+            np.testing.assert_array_equal(rows, first[ids][:, [*range(N_IN), *range(2 * N_IN, 3 * N_IN)]])
             assert sent == 0  # nothing is propagated again
 
 

@@ -194,17 +194,17 @@ def test_no_buffers_live_on_in_a_thread_that_has_left_them():
 
 def test_two_threads_inside_at_once_leave_each_in_its_own_order():
     """Each gets back the handler that it had before."""
-    shared, own, steps, failed = Buffers(), Buffers(), [threading.Barrier(2, timeout=60) for _ in range(4)], []
+    shared, local, steps, failed = Buffers(), Buffers(), [threading.Barrier(2, timeout=60) for _ in range(4)], []
 
     def enters_inside_of_its_own():
-        with own:
+        with local:
             with shared:
                 steps[0].wait()
                 steps[1].wait()
             steps[2].wait()
-            before = own.n_fresh
+            before = local.n_fresh
             a = np.empty(40 * LARGE, np.uint8)
-            if own.n_fresh != before + 1:
+            if local.n_fresh != before + 1:
                 failed.append("not its own any more")
             del a
         steps[3].wait()
@@ -214,10 +214,10 @@ def test_two_threads_inside_at_once_leave_each_in_its_own_order():
         with shared:
             steps[1].wait()
             steps[2].wait()
-        steps[3].wait()  # the other thread counts in `own` up to here
-        before = own.n_fresh, shared.n_fresh
+        steps[3].wait()  # the other thread counts in `local` up to here
+        before = local.n_fresh, shared.n_fresh
         a = np.empty(40 * LARGE, np.uint8)
-        if (own.n_fresh, shared.n_fresh) != before:
+        if (local.n_fresh, shared.n_fresh) != before:
             failed.append("in buffers outside of them")
         del a
 
@@ -243,8 +243,8 @@ def test_leaving_where_nobody_entered_is_refused():
 def test_arrays_that_stay_are_made_outside_of_a_steps_memory():
     buffers = Buffers()
     with buffers:
-        kept = kernels.outside_buffers(np.empty, LARGE, np.float32)
-        assert len(kept) == LARGE and buffers.n_bytes == 0
+        outside = kernels.outside_buffers(np.empty, LARGE, np.float32)
+        assert len(outside) == LARGE and buffers.n_bytes == 0
         step = np.empty(LARGE, np.float32)
     assert buffers.n_bytes >= step.nbytes
 
@@ -347,14 +347,14 @@ def test_after_the_first_step_no_large_array_takes_fresh_memory(name):
 def test_nor_do_buffers_of_peers_rows(prefetch, monkeypatch):
     allocate, places = messages.allocate, []
 
-    def noted(*args, **options):
+    def recorded(*args, **options):
         buffer, views = allocate(*args, **options)
         if len(buffer) >= LARGE:
             places.append(buffer.ctypes.data % 64)
         return buffer, views
 
     for module in (messages, transport):
-        monkeypatch.setattr(module, "allocate", noted)
+        monkeypatch.setattr(module, "allocate", recorded)
     for fresh in threads.run(2, lambda comm: trained(comm, "gat", prefetch=prefetch, steps=8)):
         assert fresh[0] > 3 and min(fresh[2:]) == 0  # how far ahead the thread comes in a step may differ
         assert prefetch or fresh[-1] == 0

@@ -42,10 +42,10 @@ SPMM = ["", "weight", "weight eid", "heads", "heads eid", "src_scale", "dst_scal
         "segment overwrite weight dst_scale"]  # fmt: skip
 
 
-def out_rows(arrays, csr, given):
-    """(number of output rows, keyword arguments): without `given` those of the CSR, else more, in another order."""
-    n = csr.n_dst + 3 * bool(given)
-    return n, {"rows": arrays.index(np.random.default_rng(12).permutation(n)[: csr.n_dst])} if given else {}
+def out_rows(arrays, csr, numbered):
+    """(number of output rows, keyword arguments): without `numbered` those of the CSR, else more, in another order."""
+    n = csr.n_dst + 3 * bool(numbered)
+    return n, {"rows": arrays.index(np.random.default_rng(12).permutation(n)[: csr.n_dst])} if numbered else {}
 
 
 def spmm(arrays, kind, shape, words):
@@ -129,10 +129,10 @@ def test_extremum(dtype, sign, words):
 
 # ---- attention
 
-def attend(arrays, kind, shape, slope, dropped, given=False):
+def attend(arrays, kind, shape, slope, dropped, numbered=False):
     """Two blocks of edges, the end of the softmax, and the gradients."""
     csr, heads = graph(kind), shape[0]
-    n_out, more = out_rows(arrays, csr, given)
+    n_out, more = out_rows(arrays, csr, numbered)
     z, g = arrays.values(1, csr.n_src, *shape), arrays.values(2, n_out, *shape)
     src, dst = (arrays.place(3 * random(3, (n, heads)), arrays.dtype) for n in (csr.n_src, n_out))
     dropout = None
@@ -143,7 +143,7 @@ def attend(arrays, kind, shape, slope, dropped, given=False):
     indptr, indices = arrays.place(csr.indptr), arrays.index(csr.indices)
     for _ in range(2):
         kernels.attend(indptr, indices, z, src, dst, m, total, acc, slope=slope, dropout=dropout, **more)
-    found = {"m": m.copy(), "l": total.copy(), "acc": acc.copy()}
+    arrays_before = {"m": m.copy(), "l": total.copy(), "acc": acc.copy()}
     kernels.attend_finish(m, total, acc)
     dz, dsrc, ddst = (arrays.values(5, *a.shape) for a in (z, src, dst))
     ends = arrays.place(kernels.attend_ends(dst, m, total, g, acc))
@@ -153,7 +153,7 @@ def attend(arrays, kind, shape, slope, dropped, given=False):
         kernels.attend_backward(arrays.place(t_indptr), t_indices, z, src, ends, g, dz, dsrc, None, slope=slope,
                                 dropout=dropout, sums=sums)
     kernels.attend_backward_finish(sums, ddst)
-    return {**found, "m at the end": m, "scale": total, "out": acc, "ends": ends, "dz": dz, "dsrc": dsrc, "ddst": ddst}
+    return {**arrays_before, "m at the end": m, "scale": total, "out": acc, "ends": ends, "dz": dz, "dsrc": dsrc, "ddst": ddst}
 
 
 @every_float
@@ -239,12 +239,12 @@ def test_product(dtype):
     for width in (1, 3, 17, 64, 300):
         for sets in filter(None, ([portable], others)):
             check(product, dtype, width, sets=sets)
-        found = []
+        products = []
         for isa in (portable, *others[-1:]):
             Setting(isa).put()
-            found.append(product(Arrays(dtype, np.int64, None), width))
-        for name in found[0]:
-            rough, fine = found[0][name], found[-1][name]
+            products.append(product(Arrays(dtype, np.int64, None), width))
+        for name in products[0]:
+            rough, fine = products[0][name], products[-1][name]
             np.testing.assert_allclose(rough, fine, rtol=0, atol=100 * np.finfo(dtype).eps * np.abs(fine).max())
 
 
@@ -269,9 +269,9 @@ def exact(arrays, kind, shape):
     kernels.exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, d_src, parts, grid, one, slope=0.2)
     kernels.exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz_of_all, d_src_of_all, parts.copy(), grid, one, slope=0.2)
     for of_all, sums_of in ((dz_of_all, dz), (d_src_of_all, d_src)):
-        found = np.empty_like(of_all)
-        kernels.exact_whole(sums_of, found)
-        np.testing.assert_array_equal(of_all, found)
+        in_blocks = np.empty_like(of_all)
+        kernels.exact_whole(sums_of, in_blocks)
+        np.testing.assert_array_equal(of_all, in_blocks)
     of = np.full(flat.shape[1], 2.0**10), np.full(3, 1.5 * 2.0**10)
     product, out = kernels.exact_gemm_backward(flat, arrays.values(8, len(flat), 3), *of, 2.0**-30), arrays.values(9, len(flat), 3)
     kernels.gemm(flat, arrays.values(7, flat.shape[1], 3), out, fused=True)

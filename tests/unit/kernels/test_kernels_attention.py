@@ -124,8 +124,8 @@ def test_backward_is_exact_to_rounding_whatever_the_size_of_the_scores(size):
     dst = rng.integers(-16, 16, (n, 2)).astype(np.float32) / 8
     g = normal(rng, np.float32, n, 2, 16)
     exact = attend_gradients(graph, *(a.astype(np.float64) for a in (z, src, dst, g)), 0.2, None)
-    for found, expected in zip(attend_gradients(graph, z, src, dst, g, 0.2, None), exact, strict=True):
-        assert np.abs(found - expected).max() < 2e-6 * max(1, np.abs(expected).max())     # ddst is 0 but for rounding
+    for actual, expected in zip(attend_gradients(graph, z, src, dst, g, 0.2, None), exact, strict=True):
+        assert np.abs(actual - expected).max() < 2e-6 * max(1, np.abs(expected).max())     # ddst is 0 but for rounding
 
 
 @every_float
@@ -237,16 +237,16 @@ def test_what_is_overwritten_needs_no_start(shape, dropped):
     z, src, dst = attend_operands(graph, np.float32, *shape)
     dropout = make_dropout(graph) if dropped else None
     out, m, scale = attend([(graph, 0, graph.n_src)], z, src, dst, 0.2, dropout)
-    found = [np.full_like(a, np.nan) for a in (m, scale, out)]
-    kernels.attend(graph.indptr, graph.indices, z, src, dst, *found, slope=0.2, dropout=dropout, accumulate=False)
-    kernels.attend_finish(*found)
-    for a, b in zip(found, (m, scale, out), strict=True):
+    outputs = [np.full_like(a, np.nan) for a in (m, scale, out)]
+    kernels.attend(graph.indptr, graph.indices, z, src, dst, *outputs, slope=0.2, dropout=dropout, accumulate=False)
+    kernels.attend_finish(*outputs)
+    for a, b in zip(outputs, (m, scale, out), strict=True):
         np.testing.assert_array_equal(a, b)
     wanted = attend_gradients(graph, z, src, dst, out, 0.2, dropout)
-    found = [np.full_like(z, np.nan), np.full_like(src, np.nan), np.zeros_like(dst)]
+    outputs = [np.full_like(z, np.nan), np.full_like(src, np.nan), np.zeros_like(dst)]
     t, ends = kernels.transpose(graph.indptr, graph.indices, graph.n_src)[:2], kernels.attend_ends(dst, m, scale, out, out)
-    kernels.attend_backward(*t, z, src, ends, out, *found, slope=0.2, dropout=dropout, accumulate=False)
-    for a, b in zip(found, wanted, strict=True):
+    kernels.attend_backward(*t, z, src, ends, out, *outputs, slope=0.2, dropout=dropout, accumulate=False)
+    for a, b in zip(outputs, wanted, strict=True):
         np.testing.assert_array_equal(a, b)
 
 

@@ -27,9 +27,9 @@ def short_and_long(itype=np.int32):
 
 
 def forward(graph, z, src, dst, dropout):
-    found = [np.full(dst.shape, np.nan, z.dtype), np.full(dst.shape, np.nan, z.dtype), np.full((*dst.shape, z.shape[2]), np.nan, z.dtype)]
-    kernels.attend(graph.indptr, graph.indices, z, src, dst, *found, slope=SLOPE, dropout=dropout, accumulate=False)
-    return found
+    outputs = [np.full(dst.shape, np.nan, z.dtype), np.full(dst.shape, np.nan, z.dtype), np.full((*dst.shape, z.shape[2]), np.nan, z.dtype)]
+    kernels.attend(graph.indptr, graph.indices, z, src, dst, *outputs, slope=SLOPE, dropout=dropout, accumulate=False)
+    return outputs
 
 
 def backward(graph, z, src, dst, g, dropout):
@@ -41,9 +41,9 @@ def backward(graph, z, src, dst, g, dropout):
 
 def gradients(t_indptr, t_indices, z, src, ends, g, dropout, accumulate=False):
     start = 0 if accumulate else np.nan
-    found = [np.full_like(z, start), np.full_like(src, start), np.zeros_like(ends[:, :, 0])]
-    kernels.attend_backward(t_indptr, t_indices, z, src, ends, g, *found, slope=SLOPE, dropout=dropout, accumulate=accumulate)
-    return found
+    grads = [np.full_like(z, start), np.full_like(src, start), np.zeros_like(ends[:, :, 0])]
+    kernels.attend_backward(t_indptr, t_indices, z, src, ends, g, *grads, slope=SLOPE, dropout=dropout, accumulate=accumulate)
+    return grads
 
 
 @every_float
@@ -60,9 +60,9 @@ def test_a_row_has_the_bits_that_it_has_alone(dtype, shape, dropped):
             np.testing.assert_array_equal(a, b)
     for i in range(graph.n_dst):
         edges = slice(*graph.indptr[i : i + 2])
-        own = None if dropout is None else dropout._replace(dst_ids=dropout.dst_ids[i : i + 1])
-        alone = forward(Csr(np.zeros_like(graph.dst[edges]), graph.src[edges], 1, graph.n_src, np.int32), z, src, dst[i : i + 1], own)
-        for a, b in zip(alone, whole, strict=True):
+        row_dropout = None if dropout is None else dropout._replace(dst_ids=dropout.dst_ids[i : i + 1])
+        row = forward(Csr(np.zeros_like(graph.dst[edges]), graph.src[edges], 1, graph.n_src, np.int32), z, src, dst[i : i + 1], row_dropout)
+        for a, b in zip(row, whole, strict=True):
             np.testing.assert_array_equal(a[0], b[i])
     assert np.isfinite(whole[2]).all()
 
@@ -83,10 +83,10 @@ def test_a_source_has_the_gradients_that_it_has_alone(dtype, shape, dropped):
         np.testing.assert_array_equal(a, b)
     for j in range(rows.n_src):
         mine = np.ascontiguousarray(t_indices[t_indptr[j] : t_indptr[j + 1]])
-        own = None if dropout is None else dropout._replace(src_ids=dropout.src_ids[j : j + 1])
-        alone = gradients(np.array([0, len(mine)]), mine, z[j : j + 1], src[j : j + 1], ends, g, own)
-        np.testing.assert_array_equal(alone[0][0], whole[0][j])
-        np.testing.assert_array_equal(alone[1][0], whole[1][j])
+        source_dropout = None if dropout is None else dropout._replace(src_ids=dropout.src_ids[j : j + 1])
+        of_source = gradients(np.array([0, len(mine)]), mine, z[j : j + 1], src[j : j + 1], ends, g, source_dropout)
+        np.testing.assert_array_equal(of_source[0][0], whole[0][j])
+        np.testing.assert_array_equal(of_source[1][0], whole[1][j])
 
 
 @every_float
@@ -101,9 +101,9 @@ def test_heads_that_share_z(dtype, itype, shape, dropped):
     z, g = normal(rng, dtype, graph.n_src, 1, n_feat), normal(rng, dtype, graph.n_dst, *shape)
     dropout = make_dropout(graph) if dropped else None
     copies = np.repeat(z, n_heads, axis=1)
-    (m, *found), (expected_m, *expected) = (forward(graph, x, src, dst, dropout) for x in (z, copies))
+    (m, *actual), (expected_m, *expected) = (forward(graph, x, src, dst, dropout) for x in (z, copies))
     np.testing.assert_array_equal(m, expected_m)
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         close(a, b.astype(np.float64), scale=np.abs(b).max())
     dz, *scores = backward(graph, z, src, dst, g, dropout)
     all_dz, *expected = backward(graph, copies, src, dst, g, dropout)
@@ -118,13 +118,13 @@ def test_shared_z_has_the_same_bits_on_every_instruction_set_and_number_of_threa
     _, src, dst = attend_operands(graph, dtype, 4, 1)
     z, g = normal(rng, dtype, graph.n_src, 1, 100), normal(rng, dtype, graph.n_dst, 4, 100)
     dropout, before = make_dropout(graph) if dropped else None, kernels.instruction_set()
-    found = []
+    runs = []
     try:
         for name in kernels.instruction_sets():
             kernels.set_instruction_set(name)
-            found += over_threads(lambda: [*forward(graph, z, src, dst, dropout), *backward(graph, z, src, dst, g, dropout)[:2]])
+            runs += over_threads(lambda: [*forward(graph, z, src, dst, dropout), *backward(graph, z, src, dst, g, dropout)[:2]])
     finally:
         kernels.set_instruction_set(before)
-    for arrays in found[1:]:
-        for a, b in zip(arrays, found[0], strict=True):
+    for arrays in runs[1:]:
+        for a, b in zip(arrays, runs[0], strict=True):
             np.testing.assert_array_equal(a, b)

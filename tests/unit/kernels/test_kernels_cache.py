@@ -34,24 +34,24 @@ def test_many_rows(dtype, shape, n_lines):
     stores = [(rng.integers(0, n_halo, n).astype(np.int32), normal(rng, dtype, n, *shape)) for _ in range(3)]
     wanted = rng.integers(0, n_halo, 9000).astype(np.int32)
     expected = OrderedDict()
-    for made, (halo, rows) in enumerate(stores):
+    for step_stored, (halo, rows) in enumerate(stores):
         for number, row in zip(halo.tolist(), rows, strict=True):
             if expected.pop(number, None) is None and len(expected) == n_lines:
                 expected.popitem(last=False)
-            expected[number] = made, row
+            expected[number] = step_stored, row
     for threads in (1, 2, 4):
         kernels.set_threads(threads)
         lines, out = kernels.Lines(n_lines, n_halo), np.empty((n_lines, *shape), dtype)
-        for made, (halo, rows) in enumerate(stores):
-            lines.store(halo, np.full(n, made), rows, out)
-        halo, made, rows = rows_of(lines, out)
-        assert halo.tolist() == list(expected) and made.tolist() == [step for step, _ in expected.values()]
+        for step_stored, (halo, rows) in enumerate(stores):
+            lines.store(halo, np.full(n, step_stored), rows, out)
+        halo, step_stored, rows = rows_of(lines, out)
+        assert halo.tolist() == list(expected) and step_stored.tolist() == [step for step, _ in expected.values()]
         assert np.array_equal(rows, np.stack([row for _, row in expected.values()]))
         for now, life in ((2, None), (4, 2), (9, 6)):
-            found = lines.lookup(wanted, now, life)
+            slots = lines.lookup(wanted, now, life)
             hit = [number in expected and (life is None or now - expected[number][0] <= life) for number in wanted.tolist()]
-            assert ((found >= 0) == hit).all()
-            assert np.array_equal(lines.lines["halo"][found[hit]], wanted[hit])
+            assert ((slots >= 0) == hit).all()
+            assert np.array_equal(lines.lines["halo"][slots[hit]], wanted[hit])
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 1000])
@@ -60,18 +60,18 @@ def test_rows_of_any_age_in_any_order(steps):
     rng, n_lines, n_halo, expected, count = np.random.default_rng(steps), 60, 100, {}, 0
     lines, out = kernels.Lines(n_lines, n_halo), np.empty(n_lines)
     for _ in range(60):
-        halo, made = rng.integers(0, n_halo, 25).astype(np.int32), rng.integers(0, steps, 25)
-        lines.store(halo, made, np.arange(count, count + 25.0), out)
-        for number, step in zip(halo.tolist(), made.tolist(), strict=True):
+        halo, steps_stored = rng.integers(0, n_halo, 25).astype(np.int32), rng.integers(0, steps, 25)
+        lines.store(halo, steps_stored, np.arange(count, count + 25.0), out)
+        for number, step in zip(halo.tolist(), steps_stored.tolist(), strict=True):
             if number not in expected and len(expected) == n_lines:
                 del expected[min(expected, key=expected.get)]
             expected[number] = step, count
             count += 1
         order = sorted(expected, key=expected.get)
-        found = rows_of(lines, out)
-        assert [a.tolist() for a in found] == [order, *map(list, zip(*map(expected.get, order), strict=True))]
+        stored = rows_of(lines, out)
+        assert [a.tolist() for a in stored] == [order, *map(list, zip(*map(expected.get, order), strict=True))]
         places = np.full(n_halo, -1)
-        places[found[0]] = lines.order()
+        places[stored[0]] = lines.order()
         assert np.array_equal(places, lines.place)
 
 
@@ -84,7 +84,7 @@ def test_an_empty_cache():
 
 
 def wrong_arguments():
-    i32, halo, made, rows, out = np.int32, np.array([1, 4], np.int32), np.array([6, 7]), np.ones((2, 3)), np.zeros((4, 3))
+    i32, halo, row_steps, rows, out = np.int32, np.array([1, 4], np.int32), np.array([6, 7]), np.ones((2, 3)), np.zeros((4, 3))
     read_only, twice = np.zeros((4, 3)), np.ones((6, 3))
     read_only.flags.writeable = False
 
@@ -97,24 +97,24 @@ def wrong_arguments():
     yield "n_lines must", lambda: kernels.Lines(2**31, 5)
     yield "n_lines must", lambda: kernels.Lines(-1, 5)
     yield "n_halo must", lambda: kernels.Lines(5, 2**31)
-    yield "halo must", store([1, 4], made, rows, out)
-    yield "halo must", store(halo.astype(np.int64), made, rows, out)
-    yield "halo must", store(halo[None], made, rows, out)
-    yield r"halo must lie in 0 \.\. 5; got 1 \.\. 5", store(np.array([1, 5], i32), made, rows, out)
-    yield r"halo must lie in 0 \.\. 5; got -1 \.\. 4", store(np.array([4, -1], i32), made, rows, out)
-    yield "halo must be empty", store(halo, made, rows, out[:0], n_lines=0)
+    yield "halo must", store([1, 4], row_steps, rows, out)
+    yield "halo must", store(halo.astype(np.int64), row_steps, rows, out)
+    yield "halo must", store(halo[None], row_steps, rows, out)
+    yield r"halo must lie in 0 \.\. 5; got 1 \.\. 5", store(np.array([1, 5], i32), row_steps, rows, out)
+    yield r"halo must lie in 0 \.\. 5; got -1 \.\. 4", store(np.array([4, -1], i32), row_steps, rows, out)
+    yield "halo must be empty", store(halo, row_steps, rows, out[:0], n_lines=0)
     yield "made must", store(halo, 6, rows, out)
-    yield "made must", store(halo, made.astype(i32), rows, out)
-    yield "made must", store(halo, made[:1], rows, out)
-    yield "made must be at least 0, got -6", store(halo, -made[:1].repeat(2), rows, out)
-    yield "rows must", store(halo, made, rows[:1], out)
-    yield "rows must", store(halo, made, rows.astype(np.float16), out.astype(np.float16))
-    yield "rows must", store(halo, made, rows[:, ::2], out[:, ::2])
-    yield "rows must", store(halo, made, twice[:2], twice[1:5])
-    yield "out must", store(halo, made, rows, out.astype(np.float32))
-    yield "out must", store(halo, made, rows, out[:3])
-    yield "out must", store(halo, made, rows, np.zeros((4, 4)))
-    yield "out must", store(halo, made, rows, read_only)
+    yield "made must", store(halo, row_steps.astype(i32), rows, out)
+    yield "made must", store(halo, row_steps[:1], rows, out)
+    yield "made must be at least 0, got -6", store(halo, -row_steps[:1].repeat(2), rows, out)
+    yield "rows must", store(halo, row_steps, rows[:1], out)
+    yield "rows must", store(halo, row_steps, rows.astype(np.float16), out.astype(np.float16))
+    yield "rows must", store(halo, row_steps, rows[:, ::2], out[:, ::2])
+    yield "rows must", store(halo, row_steps, twice[:2], twice[1:5])
+    yield "out must", store(halo, row_steps, rows, out.astype(np.float32))
+    yield "out must", store(halo, row_steps, rows, out[:3])
+    yield "out must", store(halo, row_steps, rows, np.zeros((4, 4)))
+    yield "out must", store(halo, row_steps, rows, read_only)
     yield "halo must", lookup(halo.astype(np.int64), 3)
     yield "halo must", lookup(np.array([5], i32), 3)
     yield "halo must", lookup(np.array([-1], i32), 3)

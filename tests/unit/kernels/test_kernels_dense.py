@@ -63,14 +63,14 @@ def test_gemm_backward(k, m, n, dtype, n_threads):
 def test_products_of_rows_by_number_have_the_bits_of_those_of_a_copy(m, k, n, itype, dtype, n_threads):
     table, b = matrices(m + 3, k, n, dtype)
     rows = np.random.default_rng(0).integers(0, m + 3, m).astype(itype)
-    found, copied = np.full((m, n), np.nan, dtype), np.empty((m, n), dtype)
-    kernels.gemm(table, b, found, rows=rows)
+    actual, copied = np.full((m, n), np.nan, dtype), np.empty((m, n), dtype)
+    kernels.gemm(table, b, actual, rows=rows)
     kernels.gemm(table[rows], b, copied)
-    assert np.array_equal(found, copied)
-    g, found, copied = copied, np.full((k, n), np.nan, dtype), np.empty((k, n), dtype)
-    kernels.gemm_backward(table, g, found, rows=rows)
+    assert np.array_equal(actual, copied)
+    g, actual, copied = copied, np.full((k, n), np.nan, dtype), np.empty((k, n), dtype)
+    kernels.gemm_backward(table, g, actual, rows=rows)
     kernels.gemm_backward(table[rows], g, copied)
-    assert np.array_equal(found, copied)
+    assert np.array_equal(actual, copied)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -86,11 +86,11 @@ def test_products_of_rows_that_are_apart_have_the_bits_of_those_of_copies(m, k, 
     kernels.gemm(x[:, 2], np.ascontiguousarray(b.T), out[:, 1], trans_b=True, rows=rows)
     kernels.gemm(x[:, 2][rows], b, copied)
     assert np.array_equal(out[:, 1], copied) and (out[:, ::2] == 7).all()
-    for own in ({}, {"rows": rows}):
-        found, copied = np.empty((k, n), dtype), np.empty((k, n), dtype)
-        kernels.gemm_backward(x[:, 1], g[:, 1], found, **own)
-        kernels.gemm_backward(np.ascontiguousarray(x[:, 1]), np.ascontiguousarray(g[:, 1]), copied, **own)
-        assert np.array_equal(found, copied)
+    for options in ({}, {"rows": rows}):
+        actual, copied = np.empty((k, n), dtype), np.empty((k, n), dtype)
+        kernels.gemm_backward(x[:, 1], g[:, 1], actual, **options)
+        kernels.gemm_backward(np.ascontiguousarray(x[:, 1]), np.ascontiguousarray(g[:, 1]), copied, **options)
+        assert np.array_equal(actual, copied)
 
 
 def refused():

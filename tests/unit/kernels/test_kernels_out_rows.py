@@ -74,12 +74,12 @@ def test_extremum(dtype, itype, kind, order):
     graph, rng = make_graph(kind, itype), np.random.default_rng(34)
     indptr, indices, rows, _ = short(graph, order)
     x = rng.integers(-2, 3, (graph.n_src, 6)).astype(dtype)
-    found = []
+    results = []
     for csr, more in (((graph.indptr, graph.indices), {}), ((indptr, indices), {"rows": rows})):
         out, arg = np.zeros((graph.n_dst, 6), dtype), np.full((graph.n_dst, 6), -1, itype)
         kernels.extremum(*csr, x, out, arg, sign=1, **more)
-        found.append((out, arg))
-    for a, b in zip(*found, strict=True):
+        results.append((out, arg))
+    for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -92,7 +92,7 @@ def test_attend_and_its_gradients(dtype, itype, kind, order, dropped):
     graph, rng = make_graph(kind, itype), np.random.default_rng(35)
     indptr, indices, rows, _ = short(graph, order)
     z, src, dst = attend_operands(graph, dtype, 3, 10)
-    g, dropout, found = normal(rng, dtype, graph.n_dst, 3, 10), make_dropout(graph) if dropped else None, []
+    g, dropout, results = normal(rng, dtype, graph.n_dst, 3, 10), make_dropout(graph) if dropped else None, []
     for csr, more in (((graph.indptr, graph.indices), {}), ((indptr, indices), {"rows": rows})):
         m, total, acc = np.full(dst.shape, -np.inf, dtype), np.zeros(dst.shape, dtype), np.zeros(g.shape, dtype)
         kernels.attend(*csr, z, src, dst, m, total, acc, slope=0.2, dropout=dropout, **more)
@@ -100,9 +100,9 @@ def test_attend_and_its_gradients(dtype, itype, kind, order, dropped):
         ends, grads = kernels.attend_ends(dst, m, total, g, acc), [np.zeros_like(a) for a in (z, src, dst)]
         transposed = kernels.transpose(*csr, graph.n_src, position=False, **more)[:2]
         kernels.attend_backward(*transposed, z, src, ends, g, *grads, slope=0.2, dropout=dropout)
-        found.append((acc, m, *grads))
-    close(found[1][0], attend_reference(graph, z, src, dst, 0.2, dropout)[0], scale=np.abs(z).max())
-    for a, b in zip(*found, strict=True):
+        results.append((acc, m, *grads))
+    close(results[1][0], attend_reference(graph, z, src, dst, 0.2, dropout)[0], scale=np.abs(z).max())
+    for a, b in zip(*results, strict=True):
         if order == "ascending":
             np.testing.assert_array_equal(a, b)
         else:       # a source's destinations come in another order

@@ -20,10 +20,10 @@ row_lengths = st.lists(st.sampled_from([0, 1, 2, 15, 16, 17, 40, 255, 256, 257, 
 cases = given(st.integers(0, 2**32), st.sampled_from(FLOATS), row_lengths, st.integers(1, 5), st.integers(1, 140), st.booleans())
 
 
-def near(found, exact, magnitude, units):
+def near(actual, exact, magnitude, units):
     """|found - exact| <= units * epsilon * magnitude, where magnitude holds what was added, each term made positive."""
-    info = np.finfo(found.dtype)
-    error = np.abs(found - exact) / (info.eps * np.maximum(magnitude, info.tiny))
+    info = np.finfo(actual.dtype)
+    error = np.abs(actual - exact) / (info.eps * np.maximum(magnitude, info.tiny))
     assert error.max(initial=0) <= units, f"{float(error.max()):.1f} units in the last place of the sum of magnitudes"
 
 
@@ -61,20 +61,20 @@ def check_spmm(seed, dtype, lengths, heads, width, positive):
         coef = np.ones((graph.n_edges, heads), WIDE)
         if more:
             coef = weight.astype(WIDE) * src_scale[graph.src, None] * dst_scale[graph.dst, None]
-        found = out.copy()
-        kernels.spmm(graph.indptr, graph.indices, x, found, **more)
-        near(found, out + products(graph, coef, x), np.abs(out) + products(graph, np.abs(coef), np.abs(x)), 16)
+        actual = out.copy()
+        kernels.spmm(graph.indptr, graph.indices, x, actual, **more)
+        near(actual, out + products(graph, coef, x), np.abs(out) + products(graph, np.abs(coef), np.abs(x)), 16)
 
 
 def check_edge_dot(seed, dtype, lengths, heads, width, positive):
     rng, graph = make(seed, lengths)
     g, x = (draw(rng, positive, dtype, n, heads, width) for n in (graph.n_dst, graph.n_src))
-    found, terms = np.zeros((graph.n_edges, heads), dtype), g[graph.dst].astype(WIDE) * x[graph.src]
-    kernels.edge_dot(graph.indptr, graph.indices, g, x, found)
-    near(found, terms.sum(-1), np.abs(terms).sum(-1), 3)
-    found = np.zeros((graph.n_dst, heads), dtype)
-    kernels.row_dot(g, 2 * g, found)
-    near(found, 2 * (g.astype(WIDE) ** 2).sum(-1), 2 * (g.astype(WIDE) ** 2).sum(-1), 3)
+    actual, terms = np.zeros((graph.n_edges, heads), dtype), g[graph.dst].astype(WIDE) * x[graph.src]
+    kernels.edge_dot(graph.indptr, graph.indices, g, x, actual)
+    near(actual, terms.sum(-1), np.abs(terms).sum(-1), 3)
+    actual = np.zeros((graph.n_dst, heads), dtype)
+    kernels.row_dot(g, 2 * g, actual)
+    near(actual, 2 * (g.astype(WIDE) ** 2).sum(-1), 2 * (g.astype(WIDE) ** 2).sum(-1), 3)
 
 
 class Scores(NamedTuple):
@@ -88,17 +88,17 @@ class Scores(NamedTuple):
     scale: np.ndarray       # 1 over the sum of exp(s - top)
 
 
-def scores(graph, src, dst, slope, kept=None):
+def scores(graph, src, dst, slope, softmax_state=None):
     """kept: top and scale, rounded as backward takes them."""
     pre = src.astype(WIDE)[graph.src] + dst[graph.dst]
     slopes = np.where(pre > 0, WIDE(1), WIDE(slope))
     s, top = slopes * pre, np.full(dst.shape, -np.inf, WIDE)
     np.maximum.at(top, graph.dst, s)
     top[np.diff(graph.indptr) == 0] = 0
-    if kept is None:
+    if softmax_state is None:
         total = at(graph.dst, np.exp(s - top[graph.dst]), graph.n_dst)
-        kept = top, np.where(total > 0, 1 / np.where(total > 0, total, 1), 0)
-    top, scale = kept
+        softmax_state = top, np.where(total > 0, 1 / np.where(total > 0, total, 1), 0)
+    top, scale = softmax_state
     below = s - top[graph.dst]
     alpha = np.exp(below) * scale[graph.dst]
     return Scores(s, slopes, alpha, alpha * (1 + np.abs(s) + np.abs(below)), top, scale)
@@ -106,25 +106,25 @@ def scores(graph, src, dst, slope, kept=None):
 
 def check_attend(graph, z, src, dst, slope, dropout):
     """Check out, m and 1 / l; return what they should be."""
-    e, kept = scores(graph, src, dst, slope), edge_factors(graph, z.shape[1], dropout)
-    found, m, scale = attend([(graph, 0, graph.n_src)], z, src, dst, slope, dropout)
-    out, total = products(graph, e.alpha * kept, z), at(graph.dst, e.worth, graph.n_dst)
-    near(found, out, products(graph, e.worth * kept, np.abs(z)) + np.abs(out) * total[..., None], 3)
+    e, dropout_factors = scores(graph, src, dst, slope), edge_factors(graph, z.shape[1], dropout)
+    actual, m, scale = attend([(graph, 0, graph.n_src)], z, src, dst, slope, dropout)
+    out, total = products(graph, e.alpha * dropout_factors, z), at(graph.dst, e.worth, graph.n_dst)
+    near(actual, out, products(graph, e.worth * dropout_factors, np.abs(z)) + np.abs(out) * total[..., None], 3)
     near(m, e.top, np.abs(e.top), 3)
     near(scale, e.scale, e.scale * (1 + np.abs(e.top) + total), 3)
     return out, e.top, e.scale
 
 
 def check_attend_backward(graph, z, src, dst, m, scale, delta, g, slope, dropout):
-    e, kept = scores(graph, src, dst, slope, (m, scale)), edge_factors(graph, z.shape[1], dropout)
+    e, dropout_factors = scores(graph, src, dst, slope, (m, scale)), edge_factors(graph, z.shape[1], dropout)
     turned, order = Csr(graph.src, graph.dst, graph.n_src, graph.n_dst, np.int32), np.argsort(graph.src, kind="stable")
     dz, dsrc, ddst = (np.zeros_like(a) for a in (z, src, dst))
     ends = np.stack([dst, m, scale, delta], axis=-1)
     kernels.attend_backward(turned.indptr, turned.indices, z, src, ends, g, dz, dsrc, ddst, slope=slope, dropout=dropout)
-    near(dz, products(turned, (e.alpha * kept)[order], g), products(turned, (e.worth * kept)[order], np.abs(g)), 3)
+    near(dz, products(turned, (e.alpha * dropout_factors)[order], g), products(turned, (e.worth * dropout_factors)[order], np.abs(g)), 3)
     t = z.astype(WIDE)[graph.src] * g[graph.dst]
-    de = e.alpha * (kept * t.sum(-1) - delta[graph.dst]) * e.slopes
-    size = e.worth * (kept * np.abs(t).sum(-1) + np.abs(delta)[graph.dst]) * e.slopes
+    de = e.alpha * (dropout_factors * t.sum(-1) - delta[graph.dst]) * e.slopes
+    size = e.worth * (dropout_factors * np.abs(t).sum(-1) + np.abs(delta)[graph.dst]) * e.slopes
     near(dsrc, at(graph.src, de, graph.n_src), at(graph.src, size, graph.n_src), 3)
     near(ddst, at(graph.dst, de, graph.n_dst), at(graph.dst, size, graph.n_dst), 3)
 
@@ -135,9 +135,9 @@ def check_attention(seed, dtype, lengths, heads, width, positive, turned=False):
     src, dst = (2 * draw(rng, False, dtype, n, heads) for n in (graph.n_src, graph.n_dst))
     slope = float(dtype(0.2))
     for dropout in (None, make_dropout(graph))[: 2 if graph.n_edges < 500 else 1]:      # its reference is slow
-        out, *kept = check_attend(graph, z, src, dst, slope, dropout)
-        kept = [a.astype(dtype) for a in (*kept, (g * out).sum(-1))]
-        check_attend_backward(graph, z, src, dst, *kept, g, slope, dropout)
+        out, *saved = check_attend(graph, z, src, dst, slope, dropout)
+        saved = [a.astype(dtype) for a in (*saved, (g * out).sum(-1))]
+        check_attend_backward(graph, z, src, dst, *saved, g, slope, dropout)
 
 
 @SETTINGS

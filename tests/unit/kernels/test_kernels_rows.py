@@ -138,5 +138,5 @@ def test_numbers_of_rows_of_rows(of, by):
     rng = np.random.default_rng(5)
     numbers, index = rng.integers(0, 1000, 90_000).astype(of)[::2], rng.integers(0, 45_000, 70_001).astype(by)
     before = index.copy()
-    found = kernels.Rows(np.zeros((1000, 1), np.float32), numbers).numbers_at(index)
-    assert found.dtype == by and np.array_equal(found, numbers[index]) and np.array_equal(index, before)
+    row_numbers = kernels.Rows(np.zeros((1000, 1), np.float32), numbers).numbers_at(index)
+    assert row_numbers.dtype == by and np.array_equal(row_numbers, numbers[index]) and np.array_equal(index, before)

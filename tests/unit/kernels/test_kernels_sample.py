@@ -64,15 +64,15 @@ def offsets(kind, degree, k, node, key, source_ids):
 
 def reference(indptr, indices, rows, k, kind, key, loops=None, dst_ids=None, src_ids=None):
     """(picks a row, positions)."""
-    found = []
+    picks = []
     for row in rows.tolist():
         places = list(range(indptr[row], indptr[row + 1]))
         loop = [e for e in places if loops is not None and loops[row] and indices[e] == row]
         places = [e for e in places if e not in loop]
         node = row if dst_ids is None else int(dst_ids[row])
         sources = [int(indices[e]) if src_ids is None else int(src_ids[indices[e]]) for e in places]
-        found.append(sorted(loop + [places[o] for o in offsets(kind, len(places), k, node, key, sources)]))
-    return [len(row) for row in found], sum(found, [])
+        picks.append(sorted(loop + [places[o] for o in offsets(kind, len(places), k, node, key, sources)]))
+    return [len(row) for row in picks], sum(picks, [])
 
 
 def csr(itype, n=100, n_edges=1300, seed=0, ids=None):
@@ -102,9 +102,9 @@ def test_picks_are_those_of_the_reference(kind, itype):
         counts, positions = reference(indptr, indices, rows, k, kind, key, **options)
         for threads in (1, 2, 4):
             kernels.set_threads(threads)
-            out_indptr, sources, found = kernels.sample(indptr, indices, rows, k, kind=kind, key=key, **options)
-            assert np.array_equal(np.diff(out_indptr), counts) and found.tolist() == positions, (k, threads)
-            assert np.array_equal(sources, indices[found])
+            out_indptr, sources, picks = kernels.sample(indptr, indices, rows, k, kind=kind, key=key, **options)
+            assert np.array_equal(np.diff(out_indptr), counts) and picks.tolist() == positions, (k, threads)
+            assert np.array_equal(sources, indices[picks])
 
 
 def test_words_that_favour_some_are_drawn_again(tmp_path):
@@ -114,8 +114,8 @@ def test_words_that_favour_some_are_drawn_again(tmp_path):
         f.truncate(4 * degree)
     indices = np.asarray(np.memmap(file, np.int32, "r"))
     for kind, k, key in [(kind, k, key) for kind, k in (("uniform", 8), ("replace", 8), ("uniform", 40)) for key in range(6)]:
-        _, _, found = kernels.sample(np.array([0, degree]), indices, np.zeros(1, np.int32), k, kind=kind, key=key)
-        assert found.tolist() == offsets(kind, degree, k, 0, key, ())
+        _, _, picks = kernels.sample(np.array([0, degree]), indices, np.zeros(1, np.int32), k, kind=kind, key=key)
+        assert picks.tolist() == offsets(kind, degree, k, 0, key, ())
 
 
 # ---- statistics
@@ -192,8 +192,8 @@ def test_rows_share_the_sources_of_labor():
     indptr, indices = np.arange(51) * 20, np.tile(np.arange(20, dtype=np.int32), 50)
     rows = np.arange(50, dtype=np.int32)
     _, shared, _ = kernels.sample(indptr, indices, rows, 4, kind="labor", key=3)
-    _, own, _ = kernels.sample(indptr, indices, rows, 4, key=3)
-    assert len(set(shared.tolist())) == 4 and len(set(own.tolist())) == 20
+    _, independent, _ = kernels.sample(indptr, indices, rows, 4, key=3)
+    assert len(set(shared.tolist())) == 4 and len(set(independent.tolist())) == 20
 
 
 # ---- numbers

@@ -41,14 +41,14 @@ def test_spmm_plain(dtype, itype, kind, width):
 def test_spmm_weights_and_scales(dtype, itype, kind, shape, options):
     graph, rng = make_graph(kind, itype), np.random.default_rng(2)
     x = normal(rng, dtype, graph.n_src, *shape)
-    given = {"src_scale": normal(rng, dtype, graph.n_src), "dst_scale": normal(rng, dtype, graph.n_dst),
+    arguments = {"src_scale": normal(rng, dtype, graph.n_src), "dst_scale": normal(rng, dtype, graph.n_dst),
              "eid": rng.permutation(graph.n_edges + 3)[: graph.n_edges].astype(itype)}
-    given = {name: a for name, a in given.items() if name in options}
+    arguments = {name: a for name, a in arguments.items() if name in options}
     if "weight" in options or "heads" in options:
-        given["weight"] = normal(rng, dtype, graph.n_edges + 3, *([shape[0]] if "heads" in options else []))
+        arguments["weight"] = normal(rng, dtype, graph.n_edges + 3, *([shape[0]] if "heads" in options else []))
     out = np.zeros((graph.n_dst, *shape), dtype)
-    kernels.spmm(graph.indptr, graph.indices, x, out, **given)
-    close(out, spmm_reference(graph, x, **given))
+    kernels.spmm(graph.indptr, graph.indices, x, out, **arguments)
+    close(out, spmm_reference(graph, x, **arguments))
 
 
 @every_float
@@ -111,11 +111,11 @@ def test_ranges_are_added_one_after_another(dtype, itype, accumulate):
 
     expected = start.copy() if accumulate else np.zeros_like(start)
     for first, end in zip([0, *ends], ends):
-        own = (graph.src >= first) & (graph.src < end)
-        part = Csr(graph.dst[own], graph.src[own], graph.n_dst, graph.n_src, itype)
+        in_part = (graph.src >= first) & (graph.src < end)
+        part = Csr(graph.dst[in_part], graph.src[in_part], graph.n_dst, graph.n_src, itype)
         kernels.spmm(part.indptr, part.indices, x, expected, dst_scale=scale)
-    for found in over_threads(run):
-        np.testing.assert_array_equal(found, expected)
+    for actual in over_threads(run):
+        np.testing.assert_array_equal(actual, expected)
 
 
 @every_type
@@ -124,10 +124,10 @@ def test_sums_in_ranges(dtype, itype, ascending):
     graph, _ = ranged(dtype, 17_000, ascending)
     rng = np.random.default_rng(9)
     x, out = normal(rng, dtype, graph.n_src, 2, 128), np.zeros((graph.n_dst, 2, 128), dtype)
-    given = {"weight": normal(rng, dtype, graph.n_edges, 2), "eid": rng.permutation(graph.n_edges).astype(itype),
+    arguments = {"weight": normal(rng, dtype, graph.n_edges, 2), "eid": rng.permutation(graph.n_edges).astype(itype),
              "src_scale": normal(rng, dtype, graph.n_src), "dst_scale": normal(rng, dtype, graph.n_dst)}
-    kernels.spmm(graph.indptr, graph.src.astype(itype), x, out, **given)
-    close(out, spmm_reference(graph, x, **given))
+    kernels.spmm(graph.indptr, graph.src.astype(itype), x, out, **arguments)
+    close(out, spmm_reference(graph, x, **arguments))
 
 
 def test_spmm_is_independent_of_threads_and_row_slices():
@@ -218,7 +218,7 @@ def test_transpose_by_several_threads():
     n, n_edges = 5_003, 1 << 22
     indptr = np.linspace(0, n_edges, n + 1).astype(np.int64)
     indices = np.random.default_rng(0).integers(0, n, n_edges, dtype=np.int32)
-    alone, found = over_threads(lambda: kernels.transpose(indptr, indices, n), (1, 4))
-    assert all(np.array_equal(a, b) for a, b in zip(found, alone))
-    assert np.array_equal(found[0][1:], np.cumsum(np.bincount(indices, minlength=n)))
-    assert np.array_equal(indices[found[2]], np.repeat(np.arange(n), np.diff(found[0])))
+    one_thread, several = over_threads(lambda: kernels.transpose(indptr, indices, n), (1, 4))
+    assert all(np.array_equal(a, b) for a, b in zip(several, one_thread))
+    assert np.array_equal(several[0][1:], np.cumsum(np.bincount(indices, minlength=n)))
+    assert np.array_equal(indices[several[2]], np.repeat(np.arange(n), np.diff(several[0])))

@@ -57,9 +57,9 @@ def test_rows_are_narrowed_in_their_own_memory(n, scaled):
     rng = np.random.default_rng(1)
     x, scale = normal(rng, np.float32, n, 3, 2), normal(rng, np.float32, n) if scaled else None
     expected = kernels.narrow(x, scale)
-    found = kernels.narrow(x, scale, over=True)
-    np.testing.assert_array_equal(found, expected)
-    assert not n or np.shares_memory(found, x)
+    narrowed = kernels.narrow(x, scale, over=True)
+    np.testing.assert_array_equal(narrowed, expected)
+    assert not n or np.shares_memory(narrowed, x)
 
 
 def test_rows_that_cannot_be_written_are_not_narrowed_in_place():
@@ -78,10 +78,10 @@ def test_sums(isa, kind):
         for weighted in (False, True):
             x = kernels.narrow(normal(rng, np.float32, graph.n_src, width))
             options = {"weight": normal(rng, np.float32, graph.n_edges)} if weighted else {}
-            found, expected = (normal(np.random.default_rng(3), np.float32, graph.n_dst, width) for _ in range(2))
-            kernels.spmm(graph.indptr, graph.indices, x, found, **options)
+            actual, expected = (normal(np.random.default_rng(3), np.float32, graph.n_dst, width) for _ in range(2))
+            kernels.spmm(graph.indptr, graph.indices, x, actual, **options)
             kernels.spmm(graph.indptr, graph.indices, kernels.widen(x), expected, **options)
-            np.testing.assert_array_equal(found, expected, err_msg=str(width))
+            np.testing.assert_array_equal(actual, expected, err_msg=str(width))
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -90,10 +90,10 @@ def test_dot_products(isa):
     graph, rng = make_graph("random", np.int32), np.random.default_rng(4)
     for width in WIDTHS:
         g, x = (kernels.narrow(normal(rng, np.float32, n, width)) for n in (graph.n_dst, graph.n_src))
-        found, expected = np.zeros((2, graph.n_edges), np.float32)
-        kernels.edge_dot(graph.indptr, graph.indices, g, x, found)
+        actual, expected = np.zeros((2, graph.n_edges), np.float32)
+        kernels.edge_dot(graph.indptr, graph.indices, g, x, actual)
         kernels.edge_dot(graph.indptr, graph.indices, kernels.widen(g), kernels.widen(x), expected)
-        np.testing.assert_array_equal(found, expected, err_msg=str(width))
+        np.testing.assert_array_equal(actual, expected, err_msg=str(width))
 
 
 def attention(graph, z, src, dst, g, dropout):
@@ -102,10 +102,10 @@ def attention(graph, z, src, dst, g, dropout):
     kernels.attend(graph.indptr, graph.indices, z, src, dst, m, scale, acc, slope=0.2, dropout=dropout, accumulate=False)
     kernels.attend_finish(m, scale, acc)
     ends = kernels.attend_ends(dst, m, scale, kernels.widen(g) if g.dtype == np.uint16 else g, acc)
-    found = [np.zeros(z.shape, np.float32), np.zeros_like(src), np.zeros_like(dst)]
+    grads = [np.zeros(z.shape, np.float32), np.zeros_like(src), np.zeros_like(dst)]
     transpose = kernels.transpose(graph.indptr, graph.indices, graph.n_src)[:2]
-    kernels.attend_backward(*transpose, z, src, ends, g, *found, slope=0.2, dropout=dropout)
-    return acc, *found
+    kernels.attend_backward(*transpose, z, src, ends, g, *grads, slope=0.2, dropout=dropout)
+    return acc, *grads
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -118,17 +118,17 @@ def test_attention(isa, shape, dropped):
     z, g = kernels.narrow(z), kernels.narrow(normal(np.random.default_rng(5), np.float32, graph.n_dst, *shape))
     dropout = make_dropout(graph) if dropped else None
     narrow = attention(graph, z, src, dst, g, dropout)
-    for found, expected in zip(narrow, attention(graph, kernels.widen(z), src, dst, kernels.widen(g), dropout), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(narrow, attention(graph, kernels.widen(z), src, dst, kernels.widen(g), dropout), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_infinite_values_are_found_beside_padding():
     """0 times infinity in a vector that overlaps the one before makes no NaN of an infinite product."""
     graph = make_graph("random", np.int32)
     g, x = (kernels.narrow(np.full((n, 17), np.float32(v))) for n, v in ((graph.n_dst, np.inf), (graph.n_src, 2)))
-    found = np.zeros(graph.n_edges, np.float32)
-    kernels.edge_dot(graph.indptr, graph.indices, g, x, found)
-    assert (found == np.inf).all()
+    products = np.zeros(graph.n_edges, np.float32)
+    kernels.edge_dot(graph.indptr, graph.indices, g, x, products)
+    assert (products == np.inf).all()
 
 
 def test_wrong_arguments_are_named():

@@ -61,9 +61,9 @@ def run(kind, alpha, x, g, mean, inv_std, gamma, beta, mask, means):
     back = dict(kind=kind, alpha=alpha, normal=normal, beta=beta, mask=mask, x=x if reads_x else None, out=out if kind == "relu" else None)
     kernels.activate_backward(g, dx=dx, sums=sums, means=means, **back)
     for name, one in (("dx", dx), ("sums", sums)):
-        alone = np.full_like(one, np.nan)
-        kernels.activate_backward(g, means=means, **{name: alone}, **back)
-        np.testing.assert_array_equal(alone, one)
+        means_only = np.full_like(one, np.nan)
+        kernels.activate_backward(g, means=means, **{name: means_only}, **back)
+        np.testing.assert_array_equal(means_only, one)
     over = g.copy()
     kernels.activate_backward(over, dx=over, means=means, **back)
     np.testing.assert_array_equal(over, dx)
@@ -79,10 +79,10 @@ def test_kernels(kind, shift, p, dtype):
         x, g, *affine = arrays(n, width, dtype, shift)
         means = values(9, 2, width)
         expected = reference(kind, 0.7, x, g, *affine, factors(ids, width, p), means)
-        found = run(kind, 0.7, x, g, *affine, kernels.Mask(ids, KEY, p) if p else None, means)
-        for a, b in zip(found, expected):
+        actual = run(kind, 0.7, x, g, *affine, kernels.Mask(ids, KEY, p) if p else None, means)
+        for a, b in zip(actual, expected):
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(1, np.abs(b).max(initial=0)), err_msg=f"{n} x {width}")
-        assert found[0].dtype == found[1].dtype == dtype
+        assert actual[0].dtype == actual[1].dtype == dtype
 
 
 @every_way
@@ -95,8 +95,8 @@ def test_threads(kind, shift, p, dtype):
     try:
         for n in (1, 2, 2):
             kernels.set_threads(n)
-            found = run(kind, 1.0, x, g, *affine, mask, np.zeros((2, 33)))
-            results.setdefault(n, []).append(found)
+            results_of_isa = run(kind, 1.0, x, g, *affine, mask, np.zeros((2, 33)))
+            results.setdefault(n, []).append(results_of_isa)
     finally:
         kernels.set_threads(before)
     (one,), (two, again) = results[1], results[2]
@@ -145,9 +145,9 @@ def test_relu_has_no_negative_zero(dtype):
     x = np.array([[-0.0, 0.0, -1.0, 3.0, np.nan] * 11], dtype)
     expected = np.maximum(x, 0)
     fused = nn.Activation(55, "relu", bias=False, rng=nn.Random(0), dtype=dtype)(Tensor(x), GRAPH).data
-    for found in (fused, ops.relu(Tensor(x)).data, ops.relu(Tensor(x.T)).data.T, [[float(ops.relu(Tensor(v)).data) for v in x[0]]]):
-        np.testing.assert_array_equal(found, expected)
-        np.testing.assert_array_equal(np.signbit(found)[~np.isnan(x)], np.signbit(expected)[~np.isnan(x)])
+    for out in (fused, ops.relu(Tensor(x)).data, ops.relu(Tensor(x.T)).data.T, [[float(ops.relu(Tensor(v)).data) for v in x[0]]]):
+        np.testing.assert_array_equal(out, expected)
+        np.testing.assert_array_equal(np.signbit(out)[~np.isnan(x)], np.signbit(expected)[~np.isnan(x)])
 
 
 # ---- the module
@@ -177,15 +177,15 @@ def unfused(act, h, graph):
 @pytest.mark.parametrize("training", [True, False])
 def test_module_equals_the_steps_one_by_one(kind, shift, p, dtype, training):
     g = values(8, 40, 5).astype(dtype)
-    found = []
+    runs = []
     for apply in (lambda act, h: act(h, GRAPH), lambda act, h: unfused(act, h, GRAPH)):
         act = make(kind, shift, p, dtype).train(training)
         h = Tensor(values(1, 40, 5).astype(dtype), requires_grad=True)
         out = apply(act, h)
         out.backward(g)
-        found.append([out.data, h.grad, *(parameter.grad for parameter in act.parameters())])
+        runs.append([out.data, h.grad, *(parameter.grad for parameter in act.parameters())])
     tolerance = 1e-13 if dtype == np.float64 else 1e-5
-    for a, b in zip(*found):
+    for a, b in zip(*runs):
         assert a.dtype == dtype
         if kind == "elu" or b.ndim == 1:
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
@@ -235,12 +235,12 @@ def test_what_is_kept(kind, shift):
 def test_a_gradient_is_overwritten_where_nobody_else_has_it(shift, monkeypatch):
     seen, backward = [], kernels.activate_backward
 
-    def noted(g, dx=None, **options):
+    def recorded(g, dx=None, **options):
         if dx is not None:
             seen.append(dx is g)
         return backward(g, dx=dx, **options)
 
-    monkeypatch.setattr(kernels, "activate_backward", noted)
+    monkeypatch.setattr(kernels, "activate_backward", recorded)
     act, g, w = make("relu", shift, 0.4, np.float64), values(8, 40, 5), values(9, 5, 5)
 
     def gradients(use):
@@ -251,12 +251,12 @@ def test_a_gradient_is_overwritten_where_nobody_else_has_it(shift, monkeypatch):
         assert np.array_equal(seed, g)  # the caller's
         return x.grad
 
-    own = gradients(lambda h: h @ w)
+    unshared = gradients(lambda h: h @ w)
     assert seen == [True]
     other = Tensor(np.zeros((40, 5)), requires_grad=True)
     shared = gradients(lambda h: (h + other) @ w)  # the sum's gradient is h's and other's
     assert seen == [True, False]
-    np.testing.assert_array_equal(own, shared)
+    np.testing.assert_array_equal(unshared, shared)
     np.testing.assert_allclose(other.grad, g @ w.T, rtol=1e-12)
     np.testing.assert_array_equal(gradients(lambda h: h * 1.0), gradients(lambda h: h))
     assert seen[-1] is False
@@ -267,17 +267,17 @@ def test_ranks_agree_with_one(n_ranks):
     x, g = values(1, 40, 5), values(8, 40, 5)
 
     def work(comm):
-        own = np.arange(40) % comm.size == comm.rank
-        act, h = make("relu", "norm", 0.4, np.float64), Tensor(x[own], requires_grad=True)
-        out = act(h, SimpleNamespace(dst_ids=np.flatnonzero(own), comm=comm))
-        out.backward(g[own])
+        is_local = np.arange(40) % comm.size == comm.rank
+        act, h = make("relu", "norm", 0.4, np.float64), Tensor(x[is_local], requires_grad=True)
+        out = act(h, SimpleNamespace(dst_ids=np.flatnonzero(is_local), comm=comm))
+        out.backward(g[is_local])
         whole = np.zeros((2, 40, 5))
-        whole[:, own] = out.data, h.grad
+        whole[:, is_local] = out.data, h.grad
         return comm.allreduce(whole), comm.allreduce(np.stack([p.grad for p in act.parameters()])), act.norm.running_var
 
     expected = threads.run(1, work)[0]
-    for found in threads.run(n_ranks, work):
-        for a, b in zip(found, expected):
+    for actual in threads.run(n_ranks, work):
+        for a, b in zip(actual, expected):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 

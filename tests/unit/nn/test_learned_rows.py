@@ -31,9 +31,9 @@ def test_learned_rows_stand_beside_the_features(cls, more, types):
     plain.load_state_dict({name: state[name] for name in plain.state_dict()})
     inputs = {name: Tensor(x, requires_grad=True) for name, x in wide.items()}
     weights = RNG.normal(size=(7, 4))
-    found, expected = model(nodes, {name: Tensor(x, constant=True) for name, x in X.items()}), plain(nodes, inputs)
-    np.testing.assert_allclose(found.data, expected.data, rtol=1e-12, atol=1e-12)
-    (found * weights).sum().backward(), (expected * weights).sum().backward()
+    actual, expected = model(nodes, {name: Tensor(x, constant=True) for name, x in X.items()}), plain(nodes, inputs)
+    np.testing.assert_allclose(actual.data, expected.data, rtol=1e-12, atol=1e-12)
+    (actual * weights).sum().backward(), (expected * weights).sum().backward()
     for name, table in tables.items():
         np.testing.assert_allclose(table.grad, inputs[name].grad[:, X[name].shape[1]:], rtol=1e-10, atol=1e-12)
         assert abs(table.grad).max() > 1e-3

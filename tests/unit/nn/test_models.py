@@ -174,9 +174,9 @@ def test_dropout_is_for_training_and_changes_with_the_step(name):
 def test_float32_is_near_float64():
     for name, make in MAKE.items():
         wide, narrow = make(rng=nn.Random(0), dtype=np.float64), make(rng=nn.Random(0), dtype=np.float32)
-        found = narrow(GRAPH, Tensor(X.astype(np.float32)))
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found.data, wide(GRAPH, Tensor(X)).data, rtol=1e-3, atol=1e-4, err_msg=name)
+        logits = narrow(GRAPH, Tensor(X.astype(np.float32)))
+        assert logits.dtype == np.float32
+        np.testing.assert_allclose(logits.data, wide(GRAPH, Tensor(X)).data, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize("batch_norm", [True, False])

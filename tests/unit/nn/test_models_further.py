@@ -26,7 +26,7 @@ MODELS = {
 }
 
 
-def made(name, **options):
+def model_and_parameters(name, **options):
     """A model in evaluation whose parameters are random, also those that start at 0; and the parameters by name."""
     model = MODELS[name](rng=nn.Random(0), **F64, **options).eval()
     for k, p in enumerate(model.parameters()):
@@ -66,14 +66,14 @@ def pna(p):
     scale = np.log(degree + 1) / np.log(degree + 1).mean()
     for k in range(2):
         z = h @ p[f"convs.{k}.message.weight"] + p[f"convs.{k}.message.bias"]
-        found = np.zeros((len(h), 4, z.shape[1]))
+        statistics = np.zeros((len(h), 4, z.shape[1]))
         for i in range(len(h)):
             rows = z[EDGES.src[EDGES.dst == i]]
             if len(rows):
-                found[i] = rows.mean(0), rows.max(0), rows.min(0), np.sqrt(rows.var(0) + 1e-5)
-        found = found.reshape(len(h), -1)
+                statistics[i] = rows.mean(0), rows.max(0), rows.min(0), np.sqrt(rows.var(0) + 1e-5)
+        statistics = statistics.reshape(len(h), -1)
         inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-        h = np.hstack([h, found, found * scale[:, None], found * inverse[:, None]])
+        h = np.hstack([h, statistics, statistics * scale[:, None], statistics * inverse[:, None]])
         h = h @ p[f"convs.{k}.update.weight"] + p.get(f"convs.{k}.update.bias", 0)
         h = h if k else relu(norm(h, p, "activations.0.norm"))
     return h
@@ -99,7 +99,7 @@ def gatv2(p):
 
 @pytest.mark.parametrize("formula", [gin, gcnii, pna, gatv2])
 def test_a_model_is_the_papers_formula(formula):
-    model, p = made(formula.__name__)
+    model, p = model_and_parameters(formula.__name__)
     np.testing.assert_allclose(model(GRAPH, Tensor(FEATURES)).data, formula(p), rtol=1e-10, atol=1e-11)
 
 
@@ -112,7 +112,7 @@ def test_over_ranks(name, n, mode, monkeypatch):
 
 @pytest.mark.parametrize("name", ["gatv2", "gin", "gcnii"])
 def test_a_batch_of_all_in_edges_is_the_whole_graph(name):
-    model, seeds = made(name)[0], np.arange(20, 30)
+    model, seeds = model_and_parameters(name)[0], np.arange(20, 30)
     loader = NeighborLoader(GRAPH, FEATURES, LABELS, seeds, fanouts=[-1] * (3 if name == "gcnii" else 2), sampler="full", batch_size=10)
     batch = loader.batch(seeds)
     whole = model(GRAPH, Tensor(FEATURES)).data[batch.dst_ids[: len(seeds)]]
@@ -122,29 +122,29 @@ def test_a_batch_of_all_in_edges_is_the_whole_graph(name):
 def test_edge_weights():
     """Weights of 2 count an edge twice in GIN's sum, and not at all in a mean of them; PNA refuses them."""
     twice = Graph.from_edges(np.tile(EDGES.src, 2), np.tile(EDGES.dst, 2), EDGES.n_nodes)
-    model, weighted = made("gin")[0], GRAPH.with_edge_values(np.full(EDGES.n_edges, 2.0))
+    model, weighted = model_and_parameters("gin")[0], GRAPH.with_edge_values(np.full(EDGES.n_edges, 2.0))
     np.testing.assert_allclose(model(weighted, Tensor(FEATURES)).data, model(twice, Tensor(FEATURES)).data, rtol=1e-11)
     with pytest.raises(ConfigError, match="pna takes no edge weights"):
-        made("pna")[0](GRAPH.with_edge_values(WEIGHTS), Tensor(FEATURES))
+        model_and_parameters("pna")[0](GRAPH.with_edge_values(WEIGHTS), Tensor(FEATURES))
 
 
 def test_coefficients_are_dropped_by_edge_and_head():
     """A head's values of an edge go together, and the mean over many masks is the whole."""
     rng = nn.Random(1)
     model = GATv2(N_IN, N_OUT, layers=1, out_heads=2, dropout=0.0, attention_dropout=0.5, rng=rng, **F64)
-    found = []
+    samples = []
     for rng.step in range(400):
-        found.append(model(GRAPH, Tensor(FEATURES)).data)
+        samples.append(model(GRAPH, Tensor(FEATURES)).data)
     whole = model.eval()(GRAPH, Tensor(FEATURES)).data
-    error = np.std(found, 0) / np.sqrt(len(found))
-    assert (np.abs(np.mean(found, 0) - whole) <= 5 * error + 1e-12).all() and error.max() > 0
+    error = np.std(samples, 0) / np.sqrt(len(samples))
+    assert (np.abs(np.mean(samples, 0) - whole) <= 5 * error + 1e-12).all() and error.max() > 0
 
 
-@pytest.mark.parametrize("options, told", [
+@pytest.mark.parametrize("options, words", [
     ({"teleport": 1.0}, "teleport is 1.0, but must be in [0, 1)"), ({"identity_decay": 0.0}, "identity_decay is 0.0, but must be"),
     ({"activation": "tanh"}, "activation 'tanh' is not one of relu, elu"), ({"layers": 0}, "layers is 0, but must be 1 or more"),
 ])  # fmt: skip
-def test_what_gcnii_refuses(options, told):
-    with pytest.raises(ConfigError) as found:
+def test_what_gcnii_refuses(options, words):
+    with pytest.raises(ConfigError) as caught:
         GCNII(N_IN, N_OUT, rng=nn.Random(0), **options)
-    assert told in str(found.value)
+    assert words in str(caught.value)

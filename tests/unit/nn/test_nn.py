@@ -223,9 +223,9 @@ def test_only_replicated_gradients_are_summed_over_ranks():
     model = Model()
     model.table = Embedding(np.arange(3), 2, rng=Random(0))
     flatten(model).start_allreduce(Summed())
-    alone = flatten(Embedding(np.arange(3), 2, rng=Random(0)))
-    alone.start_allreduce(Summed()).wait()
-    assert Summed.arrays == [(Model().n_parameters,)] and alone.data.size == 0 and len(alone.owned) == 1
+    owned_only = flatten(Embedding(np.arange(3), 2, rng=Random(0)))
+    owned_only.start_allreduce(Summed()).wait()
+    assert Summed.arrays == [(Model().n_parameters,)] and owned_only.data.size == 0 and len(owned_only.owned) == 1
 
 
 def test_rows_of_an_embedding_follow_their_ids():

@@ -72,8 +72,8 @@ def test_gradient():
 @pytest.mark.parametrize("n", SPLITS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)])
 def test_ranks_agree_with_one(n, dtype, tolerance):
-    for found, expected in zip(on_ranks(n, dtype=dtype, steps=3), on_ranks(1, steps=3)):
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    for actual, expected in zip(on_ranks(n, dtype=dtype, steps=3), on_ranks(1, steps=3)):
+        np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_running_statistics():
@@ -152,9 +152,9 @@ def test_constant_x_needs_no_allreduce():
 def test_only_x_and_moments_are_kept():
     norm = make()
     h = Tensor(X, requires_grad=True)
-    kept = [r for r in norm(h, Solo()).node.residuals if isinstance(r, np.ndarray)]
-    assert any(r is h.data for r in kept) and any(r is norm.gamma.data for r in kept)
-    assert all(r is h.data or r.size == 5 for r in kept)
+    residual_arrays = [r for r in norm(h, Solo()).node.residuals if isinstance(r, np.ndarray)]
+    assert any(r is h.data for r in residual_arrays) and any(r is norm.gamma.data for r in residual_arrays)
+    assert all(r is h.data or r.size == 5 for r in residual_arrays)
     with no_grad():
         assert norm(h, Solo()).node is None
 
@@ -178,13 +178,13 @@ def test_exact_moments(n, shared):
     def one(comm):
         part, model, passes = Tensor(X[bounds[comm.rank] : bounds[comm.rank + 1]]), Layers(shared), []
         model(part, comm)  # the averages follow a step, and are forgotten
-        found = exact_moments(model.eval(), lambda: passes.append(model(part, comm)) or passes[-1])
+        logits = exact_moments(model.eval(), lambda: passes.append(model(part, comm)) or passes[-1])
         again = model(part, None)  # with the averages, and no communicator
-        assert (again.data == found.data).all() and len(passes) == 1 + shared
-        return found.data, [model.one.running_mean, model.one.running_var, model.two.running_mean, model.two.running_var]
+        assert (again.data == logits.data).all() and len(passes) == 1 + shared
+        return logits.data, [model.one.running_mean, model.one.running_var, model.two.running_mean, model.two.running_var]
 
-    found, moments = zip(*run(n, one))
-    assert all((a == b).all() for own in moments for a, b in zip(own, moments[0]))
+    logits, moments = zip(*run(n, one))
+    assert all((a == b).all() for rank_moments in moments for a, b in zip(rank_moments, moments[0]))
     h = X
     for k in range(2):
         mean, var = h.mean(0), h.var(0, ddof=1)
@@ -194,7 +194,7 @@ def test_exact_moments(n, shared):
         expected.append(h)
         h = np.tanh(h)
     if not shared:
-        np.testing.assert_allclose(np.concatenate(found), expected[1], rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(np.concatenate(logits), expected[1], rtol=1e-11, atol=1e-12)
     else:
         both = np.concatenate([X, np.tanh(expected[0])])
         np.testing.assert_allclose(moments[0][:2], [both.mean(0), both.var(0, ddof=1)], rtol=1e-12)

@@ -16,20 +16,20 @@ class Picks(nn.Module):
         self.scale = nn.Parameter(np.ones(WIDTH))
 
     def __call__(self, *rows):
-        return sum(((self.rows(own) * self.scale) * values(k, len(own), WIDTH)).sum() for k, own in enumerate(rows))
+        return sum(((self.rows(picked_ids) * self.scale) * values(k, len(picked_ids), WIDTH)).sum() for k, picked_ids in enumerate(rows))
 
 
 def gradient(model, *rows):
     """What a loop over the picks finds."""
-    found = np.zeros((N, WIDTH))
-    for k, own in enumerate(rows):
-        np.add.at(found, own, values(k, len(own), WIDTH))
-    return found
+    grad = np.zeros((N, WIDTH))
+    for k, picked_ids in enumerate(rows):
+        np.add.at(grad, picked_ids, values(k, len(picked_ids), WIDTH))
+    return grad
 
 
 @pytest.mark.parametrize("rows", [[[3, 1, 7]], [[5, 5, 2, 5]], [[4, 0], [0, 9, 4]], [[]]], ids=["some", "twice", "two picks", "none"])
 def test_gradients_of_picked_rows(rows):
-    model, rows = Picks(), [np.array(own, np.int64) for own in rows]
+    model, rows = Picks(), [np.array(ids, np.int64) for ids in rows]
     flat = nn.flatten(model)
     for _ in range(3):  # what the step before touched is 0 again
         flat.zero_grad()

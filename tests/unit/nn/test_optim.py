@@ -40,9 +40,9 @@ DECAYS = {0.0: np.zeros(5), 0.1: np.full(5, 0.1), first_only: np.array([0.1, 0.1
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_sgd(momentum, decay):
-    found = train(SGD(flatten(Two()), lr=0.2, momentum=momentum, weight_decay=decay))
+    steps = train(SGD(flatten(Two()), lr=0.2, momentum=momentum, weight_decay=decay))
     w, v = START.copy(), np.zeros(5)
-    for g, step in zip(GRADIENTS, found):
+    for g, step in zip(GRADIENTS, steps):
         v = momentum * v + g + DECAYS[decay] * w
         w = w - 0.2 * v
         np.testing.assert_allclose(step, w, rtol=1e-12, atol=1e-14)
@@ -51,9 +51,9 @@ def test_sgd(momentum, decay):
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_adam(decoupled, decay):
-    found = train(Adam(flatten(Two()), lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=decay, decoupled=decoupled))
+    steps = train(Adam(flatten(Two()), lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=decay, decoupled=decoupled))
     w, m, v = START.copy(), np.zeros(5), np.zeros(5)
-    for t, (g, step) in enumerate(zip(GRADIENTS, found), 1):
+    for t, (g, step) in enumerate(zip(GRADIENTS, steps), 1):
         if decoupled:
             w = w * (1 - 0.05 * DECAYS[decay])
         else:
@@ -133,8 +133,8 @@ def test_adam_in_parts_makes_the_same_bits(owned, decoupled, decay):
 
 def test_adams_first_step_by_hand():
     """Bias correction makes the first step lr * sign(g), whatever the size of g."""
-    found = train(Adam(flatten(Two()), lr=0.01, eps=0.0), [np.array([1e-3, -1e3, 1.0, -1.0, 5.0])])
-    np.testing.assert_allclose(found[0], START - 0.01 * np.array([1, -1, 1, -1, 1]), rtol=1e-12)
+    steps = train(Adam(flatten(Two()), lr=0.01, eps=0.0), [np.array([1e-3, -1e3, 1.0, -1.0, 5.0])])
+    np.testing.assert_allclose(steps[0], START - 0.01 * np.array([1, -1, 1, -1, 1]), rtol=1e-12)
 
 
 def test_factor_scales_the_learning_rate():

@@ -80,18 +80,18 @@ def relational(comm, options):
     edges = {relation: rng.integers(0, 30, (2, 200)) for relation in RELATIONS}
     x = {name: rng.standard_normal((30, 4), np.float32) * np.float32(10) ** rng.integers(-9, 10, (30, 1)) for name in "abc"}
     graph = HeteroGraph.from_edges(edges, dict.fromkeys("abc", 30), comm=comm, parts="contiguous", **options)
-    own = {name: Tensor(rows[graph.node_ids[name]], name < "c") for name, rows in x.items()}
+    inputs = {name: Tensor(rows[graph.node_ids[name]], name < "c") for name, rows in x.items()}
     with numerics.using(Exact(graph.comm)):
-        out = graph.aggregate({relation: fn.copy_src(own[relation[0]]) for relation in RELATIONS}, "sum")["c"]
-        out.backward(own["c"])
-    return out.data, own["a"].grad, own["b"].grad
+        out = graph.aggregate({relation: fn.copy_src(inputs[relation[0]]) for relation in RELATIONS}, "sum")["c"]
+        out.backward(inputs["c"])
+    return out.data, inputs["a"].grad, inputs["b"].grad
 
 
 @pytest.mark.parametrize("ways", [[(1, {}), (2, {}), (3, {"mode": "broadcast"})],
                                   [(1, {"backward": "fetch"}), (3, {"backward": "fetch", "mode": "sa"})]], ids=["together", "apart"])
 def test_relations_have_one_hash_for_each_way_of_exchanging_them(ways):
-    found = [[np.concatenate(parts).tobytes() for parts in zip(*threads.run(n_ranks, relational, options))] for n_ranks, options in ways]
-    assert all(bits == found[0] for bits in found)
+    hashed = [[np.concatenate(parts).tobytes() for parts in zip(*threads.run(n_ranks, relational, options))] for n_ranks, options in ways]
+    assert all(bits == hashed[0] for bits in hashed)
 
 
 @pytest.mark.parametrize("case", ["gat of edge values", "minibatch sage", "rgcn"])
@@ -117,12 +117,12 @@ def bipartite(comm, reducer):
 
 @pytest.mark.parametrize("reducer", ["mean", "sym"])
 def test_a_bipartite_graph(reducer):
-    found = []
+    bits = []
     for n_ranks in (1, 2, 3):
         of_ranks = zip(*threads.run(n_ranks, bipartite, reducer))
         arrays = [[np.concatenate(of) for of in zip(*pairs)] for pairs in of_ranks]
-        found.append([values[np.argsort(ids)].tobytes() for ids, values in arrays])
-    assert found[0] == found[1] == found[2]
+        bits.append([values[np.argsort(ids)].tobytes() for ids, values in arrays])
+    assert bits[0] == bits[1] == bits[2]
 
 
 @pytest.mark.parametrize("rows", [[1, 2, 3, 200, 25, 28, 199, 4], [1, 1, 1, 2, 300, 25, 25, 5, 3], [329, 9, 2, 2]])
@@ -132,8 +132,8 @@ def test_training_rows_in_any_order_and_several_times(rows):
         graph = graph_of(comm, CASES["gcn"], np.float32)
         _, x, labels, _ = data(np.float32)
         rng, ids = nn.Random(3), graph.node_ids
-        own = np.array([at for row in rows for at in np.flatnonzero(ids == row)], np.int64)
-        trainer = Trainer(graph, GCN(N_FEAT, N_CLASSES, rng=rng), x[ids], labels[ids], own, rng=rng, numerics="exact",
+        train_rows = np.array([at for row in rows for at in np.flatnonzero(ids == row)], np.int64)
+        trainer = Trainer(graph, GCN(N_FEAT, N_CLASSES, rng=rng), x[ids], labels[ids], train_rows, rng=rng, numerics="exact",
                           optimizer=lambda flat: optim.Adam(flat, 0.01))
         return [trainer.step() for _ in range(3)], trainer.flat.data.tobytes()
 
@@ -173,7 +173,7 @@ class FastEdges(AllEdges):
 
 def _elsewhere(name):
     """A function as another library has it, in its last bit, where there are several ranks."""
-    def found(self, *args, out=None, **options):
+    def moved_result(self, *args, out=None, **options):
         right = getattr(Exact, name)(self, *args, **options)
         moved = right if self.comm.size == 1 else np.nextafter(right, np.inf)
         if out is None:
@@ -181,7 +181,7 @@ def _elsewhere(name):
         out[...] = moved
         return out
 
-    return {name: found}
+    return {name: moved_result}
 
 
 def _fast(function):
@@ -241,17 +241,17 @@ def test_each_reduction_is_broken_once():
 
 
 def _total(self, x, axis, keepdims):
-    found = reductions.total.__wrapped__(x, axis, keepdims)
+    local_total = reductions.total.__wrapped__(x, axis, keepdims)
     over_rows = self.across and (axis is None or 0 in np.atleast_1d(axis) % x.ndim)
-    return self.comm.allreduce(np.ascontiguousarray(found)) if over_rows else found
+    return self.comm.allreduce(np.ascontiguousarray(local_total)) if over_rows else local_total
 
 
 def test_degrees_of_weights_do_not_know_the_order_of_edges():
     rng = np.random.default_rng(2)
     indptr, values = np.array([0, 0, 900, 1000, 1001]), 10.0 ** rng.uniform(-9, 9, 1001)
     order = np.concatenate([rng.permutation(900), 900 + rng.permutation(100), [1000]])
-    found = row_sums(indptr, lambda edges: values[edges])
-    assert (found == row_sums(indptr, lambda edges: values[order][edges])).all()
+    degrees = row_sums(indptr, lambda edges: values[edges])
+    assert (degrees == row_sums(indptr, lambda edges: values[order][edges])).all()
     for scale in (1.0, 2.0**-1000, 2.0**980):
         scaled = row_sums(indptr, lambda edges, scale=scale: values[edges] * scale)
         assert (scaled == [math.fsum(values[a:b] * scale) for a, b in zip(indptr, indptr[1:])]).all()
@@ -266,9 +266,9 @@ def test_a_fast_reduction_changes_the_hash_somewhere(name, instruction_set, monk
     if join := methods.pop("join", None):
         monkeypatch.setattr(GridSum, "join", join)
     broken = type("Broken", (Exact,), methods)
-    found = hashes(case, dtype, WAYS[::-1], numerics=broken)
-    first = next(found)
-    assert any(other != first for other in found)
+    hashes_of_ways = hashes(case, dtype, WAYS[::-1], numerics=broken)
+    first = next(hashes_of_ways)
+    assert any(other != first for other in hashes_of_ways)
 
 
 # ---- bounds
@@ -371,7 +371,7 @@ def test_the_command_goes_on_with_other_ranks_and_has_the_same_checkpoint(tmp_pa
     outputs = []
     for n_ranks in (1, 3):
         out = str(tmp_path / f"{n_ranks}.npy")
-        given = predict_command.parse(["--checkpoint", str(tmp_path / "one" / "checkpoint.safetensors"), "--out", out, "--threads", "1"])
-        threads.run(n_ranks, predict_command.predict, *given)
+        parsed = predict_command.parse(["--checkpoint", str(tmp_path / "one" / "checkpoint.safetensors"), "--out", out, "--threads", "1"])
+        threads.run(n_ranks, predict_command.predict, *parsed)
         outputs.append(np.load(out).tobytes())
     assert outputs[0] == outputs[1]

@@ -32,33 +32,33 @@ def trainer(comm, numerics="exact", model=None, **options):
 @pytest.mark.parametrize("failing", [{0}, {1}, {0, 1}], ids=["rank 0", "rank 1", "all"])
 def test_a_loss_that_raises_is_told_to_every_rank_and_the_next_step_is_right(name, failing):
     def work(comm):
-        made = trainer(comm, name)
+        local_trainer = trainer(comm, name)
 
         def loss(output, targets, rows, count):
             if comm.rank in failing:
                 raise ValueError("no loss today")
             return ops.cross_entropy(output, targets, rows, count)
 
-        made.loss, right = loss, made.loss
+        local_trainer.loss, right = loss, local_trainer.loss
         expected = ValueError if comm.rank in failing else PeerError
         with pytest.raises(expected, match="no loss today"):
-            made.step()
-        made.loss = right
-        return made.step(), made.flat.data.tobytes()
+            local_trainer.step()
+        local_trainer.loss = right
+        return local_trainer.step(), local_trainer.flat.data.tobytes()
 
-    alone = trainer(Solo(), name)
-    assert threads.run(2, work)[0][0] == pytest.approx(alone.step(), rel=1e-6)
+    one_rank = trainer(Solo(), name)
+    assert threads.run(2, work)[0][0] == pytest.approx(one_rank.step(), rel=1e-6)
 
 
 def test_numerics_of_other_ranks_are_refused():
     def work(comm):
         with pytest.raises(ConfigError, match="this Exact sums over 1 ranks, but 2 ranks hold the rows"):
             trainer(comm, Exact(Solo()))
-        made = trainer(comm, Exact(comm))
-        made.step()
+        local_trainer = trainer(comm, Exact(comm))
+        local_trainer.step()
         with numerics.using(Exact(Solo())), pytest.raises(ConfigError, match=r"give Exact\(graph.comm\)"):
-            made.graph.aggregate(fn.copy_src(X[made.graph.node_ids]), "sum")
-        return made.flat.data.tobytes()
+            local_trainer.graph.aggregate(fn.copy_src(X[local_trainer.graph.node_ids]), "sum")
+        return local_trainer.flat.data.tobytes()
 
     first, second = threads.run(2, work)
     assert first == second
@@ -81,9 +81,9 @@ def test_rows_that_one_rank_alone_picks_twice_are_refused_on_every_rank():
         once.step()
         if comm.rank == comm.size - 1:
             twice = np.maximum(twice, 1)
-        made = trainer(comm, model=lambda graph, rng: Table(graph, rng, twice))
+        local_trainer = trainer(comm, model=lambda graph, rng: Table(graph, rng, twice))
         with pytest.raises(ConfigError, match="rows picked more than once are not exact yet"):
-            made.step()
+            local_trainer.step()
 
     for n_ranks in (1, 2, 4):
         threads.run(n_ranks, work)
@@ -102,8 +102,8 @@ def relational(comm, messages, options, name="exact"):
     graph = HeteroGraph.from_edges(edges, dict.fromkeys("abc", 30), comm=comm, parts="contiguous", **options)
     learned = {kind: Tensor(rows[graph.node_ids[kind]], True, placement="rows") for kind, rows in x.items()}
     with numerics.using(Exact(comm) if name == "exact" else None):
-        made, own = messages({kind: (Tensor(t.data, placement="rows"), t) for kind, t in learned.items()})
-        out = graph.aggregate(made, "sum", self_terms=own)["c"]
+        by_relation, self_terms = messages({kind: (Tensor(t.data, placement="rows"), t) for kind, t in learned.items()})
+        out = graph.aggregate(by_relation, "sum", self_terms=self_terms)["c"]
         g = np.cos(np.add.outer(graph.node_ids["c"], np.arange(4))).astype(np.float32)
         out.backward(g.reshape(out.shape))
     return [out.data, *(t.grad for t in learned.values() if t.grad is not None)]
@@ -134,12 +134,12 @@ WITHOUT_GRADIENT = {  # of the first relation; of the third there is one
 @pytest.mark.parametrize("case", WITHOUT_GRADIENT)
 def test_a_message_without_gradient_beside_one_with(case, name, options):
     messages = lambda x: (WITHOUT_GRADIENT[case](x), None)  # noqa: E731
-    both = lambda x: (WITHOUT_GRADIENT[case]({kind: (own, own) for kind, (_, own) in x.items()}), None)  # noqa: E731
+    both = lambda x: (WITHOUT_GRADIENT[case]({kind: (term, term) for kind, (_, term) in x.items()}), None)  # noqa: E731
     expected = relational(Solo(), messages, options, name)
     assert len(expected) == 2  # the result, and the gradient of one type
     for n_ranks in (2, 3):
-        found = [np.concatenate(of_ranks) for of_ranks in zip(*threads.run(n_ranks, relational, messages, options, name))]
-        for a, b in zip(found, expected):
+        actual = [np.concatenate(of_ranks) for of_ranks in zip(*threads.run(n_ranks, relational, messages, options, name))]
+        for a, b in zip(actual, expected):
             np.testing.assert_allclose(a, b, atol=1e-5)
             assert name == "fast" or np.array_equal(a, b)
     np.testing.assert_allclose(relational(Solo(), both, options, name)[0], expected[0], atol=1e-6)
@@ -153,8 +153,8 @@ def test_products_of_own_rows_are_added_in_one_order_on_any_number_of_ranks(opti
 
     expected = relational(Solo(), messages, options)
     for n_ranks in (2, 3):
-        found = [np.concatenate(of_ranks) for of_ranks in zip(*threads.run(n_ranks, relational, messages, options))]
-        assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+        actual = [np.concatenate(of_ranks) for of_ranks in zip(*threads.run(n_ranks, relational, messages, options))]
+        assert all(np.array_equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 # ---- after fast numerics
@@ -198,8 +198,8 @@ def picks_with_loops(comm, fast_first):
 @pytest.mark.parametrize("n_ranks", [1, 2])
 @pytest.mark.parametrize("aggregate", [weighted_picks, picks_with_loops])
 def test_bits_do_not_depend_on_what_ran_before(aggregate, n_ranks):
-    alone, after_fast = (threads.run(n_ranks, aggregate, fast_first) for fast_first in (False, True))
-    assert [rows.tobytes() for rows in alone] == [rows.tobytes() for rows in after_fast]
+    by_itself, after_fast = (threads.run(n_ranks, aggregate, fast_first) for fast_first in (False, True))
+    assert [rows.tobytes() for rows in by_itself] == [rows.tobytes() for rows in after_fast]
 
 
 # ---- infinities, and other values at the edge
@@ -225,8 +225,8 @@ def test_infinities_come_through_forward_and_backward(dtype):
 
     expected = work(Solo(), "fast")
     for n_ranks in (1, 2):
-        found = [np.concatenate(of_ranks) for of_ranks in zip(*threads.run(n_ranks, work, "exact"))]
-        for a, b in zip(found, expected, strict=True):
+        actual = [np.concatenate(of_ranks) for of_ranks in zip(*threads.run(n_ranks, work, "exact"))]
+        for a, b in zip(actual, expected, strict=True):
             np.testing.assert_array_equal(a, b)
     exact = Exact(Solo())
     np.testing.assert_array_equal(exact.column_sums(x), [np.inf, -np.inf, np.nan])

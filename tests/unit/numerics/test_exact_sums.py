@@ -81,8 +81,8 @@ def test_the_bound_of_a_product_over_rows(dtype, scale):
 def test_products_over_rows_are_as_good_as_float64_sums_rounded_once():
     rng = np.random.default_rng(1)
     a, g = (rng.standard_normal(shape).astype(np.float32) for shape in ((900, 37), (900, 13)))
-    found = ExactArithmetic(Solo()).product_over_rows(a, g)
-    assert found.tobytes() == (a.T.astype(np.longdouble) @ g.astype(np.longdouble)).astype(np.float32).tobytes()
+    product = ExactArithmetic(Solo()).product_over_rows(a, g)
+    assert product.tobytes() == (a.T.astype(np.longdouble) @ g.astype(np.longdouble)).astype(np.float32).tobytes()
 
 
 @pytest.mark.parametrize("name", kernels.instruction_sets())
@@ -123,8 +123,8 @@ def test_the_oracle_finds_nothing(name, options):
 def test_a_fast_run_is_repeated_bit_for_bit():
     """Of the same ranks, threads and mode; of other ranks it has other bits, or the hash tells nothing."""
     way = {"mode": "sar", "parts": "by hand", "n_threads": 2, "numerics": "fast"}
-    found = {digest(3, "gcn", **way) for _ in range(2)}
-    assert len(found) == 1 and found != {digest(2, "gcn", **way)}
+    digests = {digest(3, "gcn", **way) for _ in range(2)}
+    assert len(digests) == 1 and digests != {digest(2, "gcn", **way)}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -16,8 +16,8 @@ REPEATED = np.zeros(N, np.int32)
 IN_ORDER = np.arange(N, dtype=np.int32)
 
 
-def near(found, exact):
-    np.testing.assert_allclose(np.asarray(found, np.float64), exact, rtol=1e-5)
+def near(actual, exact):
+    np.testing.assert_allclose(np.asarray(actual, np.float64), exact, rtol=1e-5)
 
 
 @pytest.mark.parametrize("weight", [None, np.ones(N, np.float32)], ids=["plain", "weighted"])

@@ -80,9 +80,9 @@ def test_a_learned_tensor_that_all_ranks_hold_is_no_rows_of_a_graph_on_several_r
 
 
 def refusal(operation, *arguments):
-    with numerics.using(Exact(Solo())), pytest.raises(ConfigError, match="numerics exact: ") as found:
+    with numerics.using(Exact(Solo())), pytest.raises(ConfigError, match="numerics exact: ") as caught:
         operation(*arguments)
-    return str(found.value)
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("operation", [

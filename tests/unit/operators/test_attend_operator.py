@@ -33,11 +33,11 @@ def attention(comm, mode, z, src, dst, g, *, dropout=0.0, passes=1):
 
 def whole(parts):
     """The ranks' rows put together."""
-    found = [np.empty((N, *a.shape[1:])) for a in parts[0][1]]
+    arrays_of_all = [np.empty((N, *a.shape[1:])) for a in parts[0][1]]
     for rows, arrays in parts:
-        for to, a in zip(found, arrays, strict=True):
+        for to, a in zip(arrays_of_all, arrays, strict=True):
             to[rows] = a
-    return found
+    return arrays_of_all
 
 
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
@@ -45,11 +45,11 @@ def test_threads_sums_are_zeroed_once_in_an_aggregation(mode, monkeypatch):
     """Not for each block: they are threads x n_dst x heads doubles."""
     seen, attend_backward = {}, kernels.attend_backward
 
-    def noted(*args, sums, **options):
+    def recorded(*args, sums, **options):
         seen.setdefault(id(sums), []).append(sums)
         return attend_backward(*args, sums=sums, **options)
 
-    monkeypatch.setattr(kernels, "attend_backward", noted)
+    monkeypatch.setattr(kernels, "attend_backward", recorded)
     threads.run(3, attention, mode, *inputs())
     blocks = [len(calls) for calls in seen.values()]
     assert len(blocks) == 3 and min(blocks) >= (1 if mode == "oneshot" else 3)
@@ -65,8 +65,8 @@ def test_a_node_whose_edges_are_all_masked_is_zero(mode, dropout):
     one = attention(None, mode, z, src, dst, g, dropout=dropout)[1]
     assert not one[0][3].any() and not one[3][3].any() and not one[1][N // 2 :, 0].any() and not one[2][N // 2 :, 0].any()
     assert all(np.isfinite(a).all() for a in one) and np.abs(one[1]).max() > 0
-    found = whole(threads.run(3, attention, mode, z, src, dst, g, dropout=dropout))
-    for a, b in zip(found, one, strict=True):
+    actual = whole(threads.run(3, attention, mode, z, src, dst, g, dropout=dropout))
+    for a, b in zip(actual, one, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
 
 

@@ -49,8 +49,8 @@ def test_a_shared_z_with_values_on_edges():
     graph = Graph.from_edges(*EDGES)
     z, src, dst = (Tensor(values(k, N, *shape)) for k, shape in enumerate(SHAPES))
     more = {"edge": values(5, graph.n_edges, 2), "attn_edge": Tensor(values(6, 2, HEADS))}
-    found, expected = (graph.aggregate(fn.attend(x, src, dst, **more), "sum").data for x in (z, z * np.ones((1, HEADS, 1))))
-    np.testing.assert_array_equal(found, expected)
+    actual, expected = (graph.aggregate(fn.attend(x, src, dst, **more), "sum").data for x in (z, z * np.ones((1, HEADS, 1))))
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_other_heads_are_refused():
@@ -61,7 +61,7 @@ def test_other_heads_are_refused():
 
 def epoch(graph, heads, **options):
     """Gradients and logits of each batch."""
-    loader, found = loader_of(graph, batch_size=16, fanouts=(3, 4, 5), **options), []
+    loader, batches = loader_of(graph, batch_size=16, fanouts=(3, 4, 5), **options), []
     options = dict(layers=3, hidden=6, attention_dropout=0.3, residual=True, batch_norm=True, dtype=np.float64)
     model = GAT(N_IN, N_OUT, heads=heads, rng=nn.Random(5), **options)
     flat = nn.flatten(model)
@@ -70,8 +70,8 @@ def epoch(graph, heads, **options):
         logits = model(batch, batch.x)
         loss = ops.cross_entropy(logits, batch.labels, batch.rows, batch.n_global)
         loss.backward()
-        found.append([flat.grad.copy(), logits.data.copy()])
-    return found
+        batches.append([flat.grad.copy(), logits.data.copy()])
+    return batches
 
 
 @pytest.mark.parametrize("remote", ["exact", "local", HEC(lines=500, life=2, limit=50, delay=1)], ids=["exact", "local", "hec"])
@@ -81,11 +81,11 @@ def test_minibatches_in_both_orders(heads, n_ranks, remote, monkeypatch):
     def work(comm):
         return epoch(whole().shard(comm, "contiguous"), heads, remote=remote)
 
-    found = []
+    by_order = []
     for first in (True, False):
         monkeypatch.setattr(evaluation, "attends_products", lambda *args, first=first: first)
-        found.append(threads.run(n_ranks, work))
-    for batches in zip(*(zip(*ranks, strict=True) for ranks in found), strict=True):  # by order, then by rank
+        by_order.append(threads.run(n_ranks, work))
+    for batches in zip(*(zip(*ranks, strict=True) for ranks in by_order), strict=True):  # by order, then by rank
         (grads, logits), others = ([sum(rank[0] for rank in ranks), [rank[1] for rank in ranks]] for ranks in batches)
         np.testing.assert_allclose(grads, others[0], rtol=1e-11, atol=1e-12)  # a rank's share is of its sources, or of its destinations
         for a, b in zip(logits, others[1], strict=True):

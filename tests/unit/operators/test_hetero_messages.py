@@ -79,10 +79,10 @@ def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
             message = case_of(name, x[source], x[to], edges[relation], weight)
             messages[relation] = fn.message(*message) if type(message) is tuple else message
         for _ in range(2):  # the second call has what the first one kept
-            found = graph.aggregate(messages, reducer, evaluation=evaluation)["paper"]
+            aggregated = graph.aggregate(messages, reducer, evaluation=evaluation)["paper"]
         ids = graph.node_ids
-        (found * values(51, *out.shape)[ids["paper"]]).sum().backward()
-        close(found.data, out[ids["paper"]])
+        (aggregated * values(51, *out.shape)[ids["paper"]]).sum().backward()
+        close(aggregated.data, out[ids["paper"]])
         for kind in ("paper", "author"):
             close(x[kind].grad, d_x[kind][ids[kind]])
         if d_weight is not None:
@@ -100,7 +100,7 @@ def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
 def test_the_first_call_has_the_bits_of_later_calls(exact, n_ranks, options):
     """Constant rows beside others of one type: a resumed run, whose first call is a later call of a straight run, has the same bits."""
     def work(comm):
-        graph, found = make(comm, "random", **options), []
+        graph, runs = make(comm, "random", **options), []
         with numerics.using(Exact(comm) if exact else None):
             constant, h = ({kind: Tensor(tied_values(7, n, 5)[graph.node_ids[kind]] / 3, **of) for kind, n in N_NODES.items()}
                            for of in ({"constant": True}, {"requires_grad": True}))
@@ -110,9 +110,9 @@ def test_the_first_call_has_the_bits_of_later_calls(exact, n_ranks, options):
             for _ in range(3):
                 out = graph.aggregate(messages, "mean", self_terms={"paper": (h["paper"], weight)})["paper"]
                 ops.cross_entropy(out, np.arange(len(out.data)) % 5, np.arange(len(out.data)), N_NODES["paper"]).backward()
-                found.append([array.copy() for array in (out.data, weight.grad, h["author"].grad, h["paper"].grad)])
+                runs.append([array.copy() for array in (out.data, weight.grad, h["author"].grad, h["paper"].grad)])
                 weight.grad = h["author"].grad = h["paper"].grad = None
-        first, *later = found
+        first, *later = runs
         for other in later:
             for array, expected in zip(first, other, strict=True):
                 np.testing.assert_array_equal(array, expected)
@@ -150,8 +150,8 @@ def test_edge_features_are_seen_by_the_scores_of_a_relation():
                 close(d, d_x_right[kind])
 
 
-def close(found, wanted):
-    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+def close(actual, wanted):
+    np.testing.assert_allclose(actual, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_what_is_no_message_is_refused():

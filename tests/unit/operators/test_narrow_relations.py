@@ -29,17 +29,17 @@ def step(graph, name):
     ops.cross_entropy(logits, LABELS[ids], np.flatnonzero(TRAIN[ids]), TRAIN.sum()).backward()
     rows = np.zeros((len(LABELS), N_CLASSES), np.float32)
     rows[ids] = logits.data
-    found = {"logits": comm.allreduce(rows), "gradient": comm.allreduce(flat.grad)}
+    results = {"logits": comm.allreduce(rows), "gradient": comm.allreduce(flat.grad)}
     for kind, p in model.named_parameters():
         if p.ids is not None:
             rows = np.zeros((100, *p.shape[1:]), np.float32)
             rows[p.ids] = p.grad
-            found[kind] = comm.allreduce(rows)
-    return {kind: array.copy() for kind, array in found.items()}
+            results[kind] = comm.allreduce(rows)
+    return {kind: array.copy() for kind, array in results.items()}
 
 
-def distance(found, expected):
-    return max(np.linalg.norm(found[kind] - array) / max(np.linalg.norm(array), 1e-9) for kind, array in expected.items())
+def distance(actual, expected):
+    return max(np.linalg.norm(actual[kind] - array) / max(np.linalg.norm(array), 1e-9) for kind, array in expected.items())
 
 
 @pytest.mark.parametrize("n_ranks, mode, prefetch, parts", [(2, "sar", 1, "metis"), (3, "sa", 0, "uneven"), (3, "oneshot", 0, "random"),
@@ -47,8 +47,8 @@ def distance(found, expected):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_is_one_ranks(name, n_ranks, mode, prefetch, parts):
     one, wide = step(make(**NARROW), name), step(make(), name)
-    found = threads.run(n_ranks, lambda comm: step(make(comm, parts, mode=mode, prefetch=prefetch, **NARROW), name))
-    assert max(distance(each, one) for each in found) < 1e-5
+    ranks = threads.run(n_ranks, lambda comm: step(make(comm, parts, mode=mode, prefetch=prefetch, **NARROW), name))
+    assert max(distance(each, one) for each in ranks) < 1e-5
     assert 1e-4 < distance(one, wide) < 0.05
 
 

@@ -49,14 +49,14 @@ def test_it_is_near_float32_and_not_float32(case):
 def test_sums_and_gradients_are_those_of_rounded_rows():
     graph, exact = WHOLE.shard(Solo(), **NARROW), WHOLE
     x, g = (values(seed, EDGES.n_nodes, 5).astype(np.float32) for seed in (1, 2))
-    found, expected = Tensor(x, requires_grad=True), Tensor(rounded(x), requires_grad=True)
-    out = graph.aggregate(fn.copy_src(found), "sum")
+    leaf, expected = Tensor(x, requires_grad=True), Tensor(rounded(x), requires_grad=True)
+    out = graph.aggregate(fn.copy_src(leaf), "sum")
     out.backward(g)
     whole = exact.aggregate(fn.copy_src(expected), "sum")
     whole.backward(rounded(g))
     np.testing.assert_array_equal(out.data, whole.data)
-    np.testing.assert_array_equal(found.grad, expected.grad)
-    assert out.data.dtype == found.grad.dtype == np.float32
+    np.testing.assert_array_equal(leaf.grad, expected.grad)
+    assert out.data.dtype == leaf.grad.dtype == np.float32
 
 
 def test_attention_is_that_of_rounded_rows():
@@ -70,8 +70,8 @@ def test_attention_is_that_of_rounded_rows():
         out.backward(g)
         return out.data, *(x.grad for x in inputs)
 
-    for found, expected in zip(gradients(WHOLE.shard(Solo(), **NARROW), z, g), gradients(WHOLE, rounded(z), rounded(g)), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(gradients(WHOLE.shard(Solo(), **NARROW), z, g), gradients(WHOLE, rounded(z), rounded(g)), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -98,13 +98,13 @@ def test_a_wide_graph_rounds_nothing():
 @pytest.mark.parametrize("reducer", ["max", "min"])
 def test_the_largest_of_narrow_rows_is_one_of_them(reducer):
     x, g = (values(seed, EDGES.n_nodes, 5).astype(np.float32) for seed in (1, 2))
-    found = []
+    runs = []
     for graph, rows in ((WHOLE.shard(Solo(), **NARROW), x), (WHOLE, rounded(x))):
         leaf = Tensor(rows, requires_grad=True)
         out = graph.aggregate(fn.copy_src(leaf), reducer)
         out.backward(g)
-        found.append((out.data, leaf.grad))
-    for narrow, wide in zip(*found, strict=True):
+        runs.append((out.data, leaf.grad))
+    for narrow, wide in zip(*runs, strict=True):
         np.testing.assert_array_equal(narrow, wide)
 
 
@@ -137,10 +137,10 @@ def test_a_gradient_that_nobody_else_reads_is_narrowed_in_its_own_memory():
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         out.backward(g)
-        found = tracemalloc.get_traced_memory()[1] - before
+        n_traced = tracemalloc.get_traced_memory()[1] - before
         tracemalloc.stop()
         assert (g == 1).all()
-        return found
+        return n_traced
 
     assert peak("bfloat16") < 1.15 * peak("float32")
 
@@ -172,8 +172,8 @@ def test_the_command_trains_with_narrow_rows_on_any_number_of_ranks(tmp_path, he
 def test_a_run_goes_on_with_its_rows(tmp_path, here):
     whole = here(tmp_path / "whole", *FLAGS, "--epochs", 4)
     here(tmp_path / "half", *FLAGS, "--epochs", 2)
-    found = here(tmp_path / "rest", "--resume", tmp_path / "half" / "checkpoint.safetensors", "--rows", "bfloat16", "--epochs", 4)
-    assert found[-1]["loss"] == whole[-1]["loss"]
+    metrics = here(tmp_path / "rest", "--resume", tmp_path / "half" / "checkpoint.safetensors", "--rows", "bfloat16", "--epochs", 4)
+    assert metrics[-1]["loss"] == whole[-1]["loss"]
     with pytest.raises(ConfigError, match="--rows float32: cannot change, the run of .* has bfloat16"):
         here(tmp_path / "other", "--resume", tmp_path / "half" / "checkpoint.safetensors", "--rows", "float32", "--epochs", 4)
 
@@ -186,7 +186,7 @@ class Heads(recording.Observer):
 
     def forward(self, name, params):
         if name == "sum":
-            self.n = sum(isinstance(found, Tensor) and found.shape == self.shape for found in gc.get_objects())
+            self.n = sum(isinstance(obj, Tensor) and obj.shape == self.shape for obj in gc.get_objects())
         return nullcontext()
 
 

@@ -30,9 +30,9 @@ def run(edges, aggregate, inputs, g, dtype):
     return [out.data, *(leaf.grad for leaf in leaves)]
 
 
-def assert_same(found, expected, dtype="float64"):
-    assert len(found) == len(expected)
-    for k, (one, other) in enumerate(zip(found, expected)):
+def assert_same(actual, expected, dtype="float64"):
+    assert len(actual) == len(expected)
+    for k, (one, other) in enumerate(zip(actual, expected)):
         np.testing.assert_allclose(one, other, **TOLERANCE[dtype], err_msg="output" if k == 0 else f"gradient {k - 1}")
 
 

@@ -80,9 +80,9 @@ def run(edges, aggregate, inputs, g):
     return [out.data, *(leaf.grad for leaf in leaves)]
 
 
-def assert_same(found, expected):
-    assert len(found) == len(expected)
-    for k, (one, other) in enumerate(zip(found, expected)):
+def assert_same(actual, expected):
+    assert len(actual) == len(expected)
+    for k, (one, other) in enumerate(zip(actual, expected)):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12, err_msg="output" if k == 0 else f"gradient {k - 1}")
 
 
@@ -170,8 +170,8 @@ def test_linear_and_sym(kind, reducer, n_out):
     """In both orders, A (X W) and (A X) W; "sym" divides by the sources' out-degrees."""
     edges = KINDS[kind]
     a, x, w, g = normalised(edges, reducer), values(1, edges.n_src, WIDTH), values(2, WIDTH, n_out), values(3, edges.n_dst, n_out)
-    found = run(edges, lambda graph, x, w: graph.aggregate(fn.linear(x, w), reducer), [x, w], g)
-    assert_same(found, [a @ x @ w, a.T @ g @ w.T, (a @ x).T @ g])
+    actual = run(edges, lambda graph, x, w: graph.aggregate(fn.linear(x, w), reducer), [x, w], g)
+    assert_same(actual, [a @ x @ w, a.T @ g @ w.T, (a @ x).T @ g])
     g = values(4, edges.n_dst, WIDTH)
     assert_same(run(edges, lambda graph, x: graph.aggregate(fn.copy_src(x), reducer), [x], g), [a @ x, a.T @ g])
 
@@ -254,9 +254,9 @@ def outputs(graph, x, q, w):
 def everything(graph, make=values):
     x, q, w = make(1, EDGES.n_src, 5), values(2, EDGES.n_dst, 5), values(3, EDGES.n_edges)
     leaves = [Tensor(a[ids], True) for a, ids in ((x, graph.src_ids), (q, graph.dst_ids), (w, graph.edge_ids))]
-    found = list(outputs(graph, *leaves))
-    sum((k + 1) * (out * out).sum() for k, out in enumerate(found)).backward()
-    return graph, [out.data for out in found], [leaf.grad for leaf in leaves]
+    outs = list(outputs(graph, *leaves))
+    sum((k + 1) * (out * out).sum() for k, out in enumerate(outs)).backward()
+    return graph, [out.data for out in outs], [leaf.grad for leaf in leaves]
 
 
 @cache
@@ -267,8 +267,8 @@ def one_rank(make):
 def check_sharded(n_ranks, make, **options):
     _, expected, grads = one_rank(make)
     ranks = threads.run(n_ranks, lambda comm: everything(EDGES.graph().shard(comm, **options), make))
-    for graph, found, local in ranks:
-        for k, (out, whole) in enumerate(zip(found, expected)):
+    for graph, outs, local in ranks:
+        for k, (out, whole) in enumerate(zip(outs, expected)):
             np.testing.assert_allclose(out, whole[graph.dst_ids], rtol=1e-12, atol=1e-12, err_msg=f"output {k}")
         for name, d, whole, ids in zip("xqw", local, grads, (graph.src_ids, graph.dst_ids, graph.edge_ids)):
             error = np.linalg.norm(d - whole[ids]) / np.linalg.norm(whole)

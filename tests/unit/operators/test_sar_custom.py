@@ -35,8 +35,8 @@ def run(layout, aggregate, *inputs, g=G):
             out.backward(g[ids].reshape(out.shape).copy())
         return [ids, out.data, *(np.zeros(leaf.shape) if leaf.grad is None else leaf.grad for leaf in leaves)]
 
-    ids, *found = (np.concatenate(arrays) for arrays in zip(*threads.run(n_ranks, work)))
-    return [array[np.argsort(ids)] for array in found]
+    ids, *arrays_of_ranks = (np.concatenate(arrays) for arrays in zip(*threads.run(n_ranks, work)))
+    return [array[np.argsort(ids)] for array in arrays_of_ranks]
 
 
 def test_a_message_that_picks_rows_of_an_owned_table_in_a_flat_array():
@@ -88,8 +88,8 @@ def test_masked_softmax(masked):
     expected = softmax(score, value)
     attend = lambda graph, s, v: graph.aggregate(lambda src, dst, edge: (src["s"], src["v"]), "softmax", src={"s": s, "v": v})  # noqa: E731
     for layout in LAYOUTS:
-        for found, want in zip(run(layout, attend, score, value), expected):
-            np.testing.assert_allclose(found, want, rtol=1e-12, atol=1e-13, err_msg=str(layout))
+        for actual, want in zip(run(layout, attend, score, value), expected):
+            np.testing.assert_allclose(actual, want, rtol=1e-12, atol=1e-13, err_msg=str(layout))
 
 
 def test_softmax_masked_by_an_edge():
@@ -106,9 +106,9 @@ def test_softmax_masked_by_an_edge():
     whole = run(LAYOUTS[0], attend, SCORE, value)
     assert (whole[0][[3, 5, 8]] == 0).all() and (whole[0][4, 0] == 0).all() and (whole[0][4, 1] != 0).all()
     for layout in LAYOUTS:
-        for found, want in zip(run(layout, attend, SCORE, value), whole):
-            assert np.isfinite(found).all()
-            np.testing.assert_allclose(found, want, rtol=1e-12, atol=1e-13, err_msg=str(layout))
+        for actual, want in zip(run(layout, attend, SCORE, value), whole):
+            assert np.isfinite(actual).all()
+            np.testing.assert_allclose(actual, want, rtol=1e-12, atol=1e-13, err_msg=str(layout))
 
 
 @pytest.mark.parametrize(("reducer", "end"), [("max", -np.inf), ("min", np.inf)])
@@ -145,11 +145,11 @@ def test_infinite_gradients_go_to_the_winner_alone():
 
 def elsewhere(f):
     """Call f in another thread, whose reads the probe does not see."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(f()))
+    results = []
+    thread = threading.Thread(target=lambda: results.append(f()))
     thread.start()
     thread.join()
-    return found[0]
+    return results[0]
 
 
 def positive(x):
@@ -183,8 +183,8 @@ def test_values_outside_of_the_tape_are_seen(name):
     np.add.at(d_q, DST, (plain(X[SRC], Q[DST] + 1) - per_edge) * G[DST, 0])
     aggregate = lambda graph, x, q: graph.aggregate(message, "sum", src={"x": x}, dst={"q": q})  # noqa: E731
     for layout in LAYOUTS:
-        found, dx, dq = run(layout, aggregate, X, Q, g=G[:, 0])
-        np.testing.assert_allclose(found, out, rtol=1e-12, atol=1e-13, err_msg=str(layout))
+        out_rows, dx, dq = run(layout, aggregate, X, Q, g=G[:, 0])
+        np.testing.assert_allclose(out_rows, out, rtol=1e-12, atol=1e-13, err_msg=str(layout))
         np.testing.assert_allclose(dq, d_q, rtol=1e-9, atol=1e-9, err_msg=str(layout))
         if name == "data":
             expected = np.zeros((N, 3))
@@ -231,8 +231,8 @@ def test_rows_of_zeros_do_not_warn(message):
     aggregate = lambda graph, x, q: graph.aggregate(message, "sum", src={"x": x}, dst={"q": q})  # noqa: E731
     whole = run(("sa", 1, 0), aggregate, X, Q, g=G[:, 0])
     for layout in LAYOUTS:
-        for found, want in zip(run(layout, aggregate, X, Q, g=G[:, 0]), whole):
-            np.testing.assert_allclose(found, want, rtol=1e-11, atol=1e-11)
+        for actual, want in zip(run(layout, aggregate, X, Q, g=G[:, 0]), whole):
+            np.testing.assert_allclose(actual, want, rtol=1e-11, atol=1e-11)
 
 
 def test_a_piece_of_edges_is_let_go_of_before_the_next_ones_rows_are_gathered():

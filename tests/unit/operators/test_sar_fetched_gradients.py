@@ -34,8 +34,8 @@ def _gradients(graph, learns=(True, True, True)):
     return [(graph.src_ids, z.grad), (graph.src_ids, src.grad), (graph.dst_ids, dst.grad)]
 
 
-def _same(found, expected):
-    for k, ((ids, grad), (_, whole)) in enumerate(zip(found, expected)):
+def _same(actual, expected):
+    for k, ((ids, grad), (_, whole)) in enumerate(zip(actual, expected)):
         assert (grad is None) == (whole is None)
         if grad is not None:
             np.testing.assert_allclose(grad, whole[ids], rtol=1e-11, atol=1e-12, err_msg=f"gradient {k}")
@@ -49,8 +49,8 @@ def test_gradients_of_any_graph(graph, mode, prefetch, data):
     whole = Graph.from_edges(*graph)
     expected = _gradients(whole, learns)
     options = {"mode": mode, "prefetch": prefetch, "backward": "fetch"}
-    for found in threads.run(n_ranks, lambda comm: _gradients(whole.shard(comm, owner, **options), learns)):
-        _same(found, expected)
+    for gradients in threads.run(n_ranks, lambda comm: _gradients(whole.shard(comm, owner, **options), learns)):
+        _same(gradients, expected)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -60,8 +60,8 @@ def test_gradients_of_bipartite_graphs(mode):
         whole = Graph.from_edges(*pairs[:2], n_src=12, n_dst=12)
         expected = _gradients(whole)
         options = {"src_parts": np.arange(12) // 4, "mode": mode, "backward": "fetch"}
-        for found in threads.run(3, lambda comm: _gradients(whole.shard(comm, np.arange(12) % 3, **options))):  # noqa: B023
-            _same(found, expected)
+        for gradients in threads.run(3, lambda comm: _gradients(whole.shard(comm, np.arange(12) % 3, **options))):  # noqa: B023
+            _same(gradients, expected)
 
 
 def _rows(graph_edges, owner, rank, backward):
@@ -126,8 +126,8 @@ def test_rows_held(mode):
         out.backward(np.ones_like(out.data))
         return live, graph.profile.peak_remote_buffers, graph.profile.live_remote_buffers
 
-    for found in threads.run(4, work):
-        assert found[::2] == (0, 0) and 1 <= found[1] <= (3 if mode == "oneshot" else 2)
+    for counts in threads.run(4, work):
+        assert counts[::2] == (0, 0) and 1 <= counts[1] <= (3 if mode == "oneshot" else 2)
 
 
 @pytest.mark.parametrize("mode", ["sar", "broadcast"])
@@ -151,7 +151,7 @@ def test_rows_come_in_parts(mode):
 
 def test_other_messages_are_pushed():
     def work(comm):
-        found = []
+        runs = []
         for backward in ("push", "fetch"):
             graph = shard(comm, mode="broadcast", backward=backward)
             assert (graph.schedule.reverse is None) == (backward == "push")
@@ -159,9 +159,9 @@ def test_other_messages_are_pushed():
             weight = Tensor(np.ones(graph.n_edges), requires_grad=True)
             out = graph.aggregate(fn.copy_src(x), "max") + graph.aggregate(fn.mul_edge(x, weight), "sum")
             (out + graph.aggregate(lambda s, d, e: s["x"].tanh(), "sum", src={"x": x})).sum().backward()
-            found.append((x.grad, dict(graph.profile.received_bytes)))
-        np.testing.assert_array_equal(found[0][0], found[1][0])
-        assert found[0][1] == found[1][1] and found[0][1]["backward_push"] > 0
+            runs.append((x.grad, dict(graph.profile.received_bytes)))
+        np.testing.assert_array_equal(runs[0][0], runs[1][0])
+        assert runs[0][1] == runs[1][1] and runs[0][1]["backward_push"] > 0
 
     threads.run(3, work)
 

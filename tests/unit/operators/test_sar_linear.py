@@ -47,9 +47,9 @@ def test_linear(kind, reducer, dtype):
             out = Graph.from_edges(*edges).aggregate(fn.linear(source, weight), reducer)
             out.backward(g)
             assert out.dtype == dtype and (source.grad is None) == ("requires_grad" not in options)
-            for found, right in zip((out.data, weight.grad, source.grad), expected):
-                if found is not None:
-                    np.testing.assert_allclose(found, right, rtol=tolerance, atol=tolerance * max(1, np.abs(right).max(initial=0)))
+            for actual, right in zip((out.data, weight.grad, source.grad), expected):
+                if actual is not None:
+                    np.testing.assert_allclose(actual, right, rtol=tolerance, atol=tolerance * max(1, np.abs(right).max(initial=0)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -128,21 +128,21 @@ def test_a_constant_tensor():
 def test_a_constant_is_fetched_and_aggregated_once(mode, reducer):
     def work(comm):
         graph = Graph.from_edges(*CROWD).shard(comm, "random", mode=mode)
-        x, own = Tensor(values(1, 50, 6)[graph.node_ids], constant=True), graph.profile.received_bytes
+        x, received = Tensor(values(1, 50, 6)[graph.node_ids], constant=True), graph.profile.received_bytes
         grads = []
         for n_out in (2, 4, 20):  # whatever the widths: it is the next steps that gain
             w = Tensor(values(8, 6, n_out), requires_grad=True)
             out = graph.aggregate(fn.linear(x, w), reducer)
             out.backward(values(9, 50, n_out)[graph.node_ids])
             grads.append(comm.allreduce(w.grad))
-            assert own["forward_fetch"] == 8 * 6 * graph.plan.n_halo > 0  # at x's width, in the first step alone
-        assert own["backward_push"] == own["backward_fetch"] == 0
+            assert received["forward_fetch"] == 8 * 6 * graph.plan.n_halo > 0  # at x's width, in the first step alone
+        assert received["backward_push"] == received["backward_fetch"] == 0
         summed = graph.aggregate(fn.copy_src(x), reducer)
-        assert summed.constant and own["forward_fetch"] == 8 * 6 * graph.plan.n_halo
+        assert summed.constant and received["forward_fetch"] == 8 * 6 * graph.plan.n_halo
         graph.aggregate(fn.copy_src(summed), reducer)
-        again = own["forward_fetch"]
+        again = received["forward_fetch"]
         graph.aggregate(fn.copy_src(graph.aggregate(fn.copy_src(x), reducer)), reducer)  # A (A X) is constant too
-        assert own["forward_fetch"] == again
+        assert received["forward_fetch"] == again
         return grads
 
     ax = dense(CROWD, reducer) @ values(1, 50, 6)
@@ -174,13 +174,13 @@ def test_a_copy_is_another_tensor():
 
 def test_what_is_kept_dies_with_the_tensor():
     graph, x = Graph.from_edges(*EDGES), Tensor(FEATURES, constant=True)
-    kept = weakref.ref(graph.aggregate(fn.copy_src(x), "sum"))
-    graph.aggregate(fn.copy_src(kept()), "sum")
+    reference = weakref.ref(graph.aggregate(fn.copy_src(x), "sum"))
+    graph.aggregate(fn.copy_src(reference()), "sum")
     gc.collect()
-    assert kept() is not None and len(graph.memo.get("sums", dict)) == 2
+    assert reference() is not None and len(graph.memo.get("sums", dict)) == 2
     del x
     gc.collect()
-    assert kept() is None and not len(graph.memo.get("sums", dict))
+    assert reference() is None and not len(graph.memo.get("sums", dict))
 
 
 def test_a_constant_of_integers():
@@ -218,8 +218,8 @@ def test_training_is_the_same_with_a_constant_input(name, mode):
         last = np.full(EDGES.n_nodes, n_ranks - 1)
         for parts in ("random", last) if n_ranks == 2 else ("random",):
             shard = lambda comm: Graph.from_edges(*EDGES).shard(comm, parts, mode=mode, prefetch=prefetch)  # noqa: B023, E731
-            for found in threads.run(n_ranks, lambda comm: steps(shard(comm), name, True)):  # noqa: B023
-                np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+            for losses in threads.run(n_ranks, lambda comm: steps(shard(comm), name, True)):  # noqa: B023
+                np.testing.assert_allclose(losses, expected, rtol=1e-10, atol=1e-12)
 
 
 # ---- refused

@@ -22,9 +22,9 @@ def test_edge_values_follow_edge_ids(options):
     src, dst = np.empty((2, whole.n_edges), int)
     numbers = np.arange(whole.n_edges) if numbers is None else numbers
     src[numbers], dst[numbers] = indices, np.repeat(np.arange(9), whole.in_degrees)
-    given = np.sort(np.unique(np.stack(edges[:2]), axis=1, return_index=True)[1])  # the first of equal edges
-    n = edges.n_edges if options.keys() <= {"self_loops"} else len(given)
-    assert (np.stack([src, dst])[:, :n] == np.stack(edges[:2])[:, np.arange(n) if n == edges.n_edges else given]).all()
+    first_ids = np.sort(np.unique(np.stack(edges[:2]), axis=1, return_index=True)[1])  # the first of equal edges
+    n = edges.n_edges if options.keys() <= {"self_loops"} else len(first_ids)
+    assert (np.stack([src, dst])[:, :n] == np.stack(edges[:2])[:, np.arange(n) if n == edges.n_edges else first_ids]).all()
     label = (src + 100 * dst).astype(np.float64)
     number = np.arange(9.0)[:, None]
 

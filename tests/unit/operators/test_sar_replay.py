@@ -131,15 +131,15 @@ def run(comm, mode, form, change, reducer="sum"):
 @pytest.mark.parametrize("n_ranks, mode", LAYOUTS)
 @pytest.mark.parametrize("name", FORMS)
 def test_what_changed_is_refused_or_does_not_matter(name, n_ranks, mode):
-    form, change, told = FORMS[name]
-    if told is None:
+    form, change, reason = FORMS[name]
+    if reason is None:
         right = threads.run(n_ranks, run, mode, form, lambda here: None)
         assert any(np.abs(d).max() > 0.01 for d in right[0][1:]) or "weight" not in name
-        for found, expected in zip(threads.run(n_ranks, run, mode, form, change), right):
-            for d, wanted in zip(found, expected, strict=True):
+        for grads, expected in zip(threads.run(n_ranks, run, mode, form, change), right):
+            for d, wanted in zip(grads, expected, strict=True):
                 np.testing.assert_array_equal(d, wanted)
     else:
-        with pytest.raises(RuntimeError, match=f"(?s){REFUSED}.*{told}"):
+        with pytest.raises(RuntimeError, match=f"(?s){REFUSED}.*{reason}"):
             threads.run(n_ranks, run, mode, form, change)
 
 
@@ -174,8 +174,8 @@ def test_a_loops_variable_is_bound_by_a_default(mode):
         (h * h).sum().backward()
         return gradients(comm, here, x)
 
-    for found, expected in zip(threads.run(2, layers, True), threads.run(2, by_hand)):
-        for d, wanted in zip(found, expected, strict=True):
+    for grads, expected in zip(threads.run(2, layers, True), threads.run(2, by_hand)):
+        for d, wanted in zip(grads, expected, strict=True):
             np.testing.assert_allclose(d, wanted, rtol=1e-12, atol=1e-14)
     with pytest.raises(RuntimeError, match=REFUSED + r".*lambda src, dst, edge, w=w"):
         threads.run(2, layers, False)

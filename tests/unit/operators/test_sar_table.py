@@ -33,8 +33,8 @@ def over_parts(n_ranks, mode, message_of, reducer, weights=None, **inputs):
     return threads.run(n_ranks, work)[0]
 
 
-def check(found, expected):
-    for a, b in zip(found, expected, strict=True):
+def check(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-11)
 
 
@@ -52,8 +52,8 @@ def test_the_ways_of_a_weight_are_equal(reducer, weighted, mode):
     a = {"sum": a, "mean": a / degrees[:, None], "sym": a / np.sqrt(np.outer(degrees, degrees))}[reducer]
     np.testing.assert_allclose(product[0][0, :, :4], a @ X @ WEIGHT, rtol=1e-12, atol=1e-11)
     np.testing.assert_allclose(product[1], (a @ X).T @ G, rtol=1e-12, atol=1e-11)
-    for found in others:
-        check(found, product)
+    for product_of_way in others:
+        check(product_of_way, product)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -77,9 +77,9 @@ def test_a_function_and_its_message_are_one():
 
     graph, x = Graph.from_edges(*EDGES), Tensor(X)
     for reducer in ("sum", "max"):
-        given = {"src": {"x": x}, "dst": {"x": x}}
-        np.testing.assert_array_equal(graph.aggregate(function, reducer, **given).data,
-                                      graph.aggregate(fn.message(function, **given), reducer).data)
+        endpoints = {"src": {"x": x}, "dst": {"x": x}}
+        np.testing.assert_array_equal(graph.aggregate(function, reducer, **endpoints).data,
+                                      graph.aggregate(fn.message(function, **endpoints), reducer).data)
 
 
 def test_a_function_without_inputs_over_a_relation():
@@ -103,10 +103,10 @@ def test_what_is_no_way_is_refused():
 def test_attend_linear_multiplies_destinations_by_their_weight():
     rng = np.random.default_rng(5)
     graph = Graph.from_edges([0, 1, 2, 2], [1, 2, 0, 1], 3)
-    x, own = Tensor(rng.normal(size=(3, 4))), Tensor(rng.normal(size=(3, 5)))
+    x, dst_features = Tensor(rng.normal(size=(3, 4))), Tensor(rng.normal(size=(3, 5)))
     weight, src_weight, dst_weight = (Tensor(rng.normal(size=shape)) for shape in ((4, 6), (4, 2), (5, 2)))
-    out = graph.aggregate(fn.attend_linear(x, weight, src_weight, own, dst_weight=dst_weight), "sum")
-    expected = graph.aggregate(fn.attend_linear(x, weight, src_weight, own @ dst_weight), "sum")
+    out = graph.aggregate(fn.attend_linear(x, weight, src_weight, dst_features, dst_weight=dst_weight), "sum")
+    expected = graph.aggregate(fn.attend_linear(x, weight, src_weight, dst_features @ dst_weight), "sum")
     np.testing.assert_allclose(out.data, expected.data, rtol=1e-12)
     with pytest.raises(ShapeError, match=r"dst_weight \(4, 2\)"):
-        graph.aggregate(fn.attend_linear(x, weight, src_weight, own, dst_weight=src_weight), "sum")
+        graph.aggregate(fn.attend_linear(x, weight, src_weight, dst_features, dst_weight=src_weight), "sum")

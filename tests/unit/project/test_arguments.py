@@ -98,16 +98,16 @@ MESSAGES = {
 
 @pytest.mark.parametrize("message", LAYERS)
 def test_layers_name_the_argument(message):
-    with pytest.raises(SarliteError) as found:
+    with pytest.raises(SarliteError) as caught:
         LAYERS[message]()
-    assert message in str(found.value) and "\n" not in str(found.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_messages_name_the_argument(message):
-    with pytest.raises(ShapeError) as found:
+    with pytest.raises(ShapeError) as caught:
         GRAPH.aggregate(MESSAGES[message](), "sum")
-    assert message in str(found.value)
+    assert message in str(caught.value)
 
 
 UNUSED = {
@@ -193,17 +193,17 @@ TRAINERS = {
 
 
 def trainer(graph=GRAPH, model=None, x=X, labels=LABELS, train=(0, 1), **options):
-    made = {"optimizer": adam, "rng": rng(), "val": [2], **options}
-    return Trainer(graph, model or GCN(3, 2, rng=rng()), x, labels, train, **made)
+    defaults = {"optimizer": adam, "rng": rng(), "val": [2], **options}
+    return Trainer(graph, model or GCN(3, 2, rng=rng()), x, labels, train, **defaults)
 
 
 @pytest.mark.parametrize("message", TRAINERS)
 def test_a_trainer_names_the_argument(message):
-    with pytest.raises(SarliteError) as found:
-        made = trainer(**TRAINERS[message])
-        made.step()
-        made.evaluate()
-    assert message in str(found.value) and "\n" not in str(found.value)
+    with pytest.raises(SarliteError) as caught:
+        new_trainer = trainer(**TRAINERS[message])
+        new_trainer.step()
+        new_trainer.evaluate()
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("message, options", [
@@ -211,17 +211,17 @@ def test_a_trainer_names_the_argument(message):
     ("start is -1, but must be 0 or more", {"start": -1}),
 ])  # fmt: skip
 def test_fit_names_the_argument(message, options):
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as caught:
         fit(trainer(), **{"epochs": 2, **options})
-    assert str(found.value) == message
+    assert str(caught.value) == message
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_learning_rate_that_is_far_too_large_is_told_once():
     with pytest.raises(DataError, match="the loss is nan at step 2: try a lower learning rate"):
-        made = trainer(optimizer=lambda flat: optim.Adam(flat, 1e38))
-        made.step()
-        made.step()
+        diverging = trainer(optimizer=lambda flat: optim.Adam(flat, 1e38))
+        diverging.step()
+        diverging.step()
 
 
 def test_predictions_of_a_model_that_is_too_narrow_are_refused():
@@ -266,7 +266,7 @@ def test_what_is_neither_is_refused_by_losses(rows, error):
 
 @pytest.mark.parametrize("wrong, message", [
     ({"rows": np.ones(7, bool)}, r"rows: bool \(7,\)"), ({"rows": [9]}, r"rows\[0\] is 9"), ({"labels": LABELS + 5}, "labels"),
-    ({"loss": lambda *given: 1 / 0}, "division by zero"), ({"x": X * np.nan}, r"x\[0, 0\] is nan"),
+    ({"loss": lambda *arguments: 1 / 0}, "division by zero"), ({"x": X * np.nan}, r"x\[0, 0\] is nan"),
 ])  # fmt: skip
 def test_a_step_that_is_wrong_on_one_rank_is_refused_on_all_and_changes_nothing(wrong, message):
     whole = Graph.from_edges(np.arange(8), np.roll(np.arange(8), 1), 8)
@@ -275,8 +275,8 @@ def test_a_step_that_is_wrong_on_one_rank_is_refused_on_all_and_changes_nothing(
         part, random = whole.shard(comm, np.arange(8) // 4), rng()
         model = GCN(3, 2, rng=random)
         step = TrainingStep(model, adam(nn.flatten(model)), random, comm)
-        before, given = model.state_dict(), {"x": X, "labels": LABELS, "rows": [0, 2], "loss": ops.cross_entropy}
-        here = {**given, **(wrong if comm.rank else {})}
+        before, arguments = model.state_dict(), {"x": X, "labels": LABELS, "rows": [0, 2], "loss": ops.cross_entropy}
+        here = {**arguments, **(wrong if comm.rank else {})}
         with pytest.raises((SarliteError, ZeroDivisionError), match=message):
             step(FullBatch(part, Tensor(here["x"]), here["labels"], here["rows"], 4), here["loss"])
         for name, array in model.state_dict().items():
@@ -305,14 +305,14 @@ def test_layers_say_their_sizes():
 
 def test_the_others_do_too():
     assert repr(GRAPH) == "Graph(n_src=4, n_dst=4, n_edges=4)"
-    made = trainer(test=[3])
-    assert repr(made.flat) == "Flat(98 replicated values of 4 parameters)"
-    assert repr(made.optimizer) == "Adam(lr=0.01, betas=(0.9, 0.999), step 0; Flat(98 replicated values of 4 parameters))"
-    assert repr(optim.SGD(made.flat, 0.1, 0.9, 5e-4)).startswith("SGD(lr=0.1, momentum=0.9, weight_decay=0.0005; Flat(")
-    assert "weight_decay=0 or 0.5" in repr(optim.SGD(made.flat, 0.1, weight_decay=lambda name: 0.5 * name.startswith("convs.0")))
-    made.step()
-    assert repr(made).startswith("Trainer(GCN of 98 values, Graph(n_src=4, n_dst=4, n_edges=4), x float32 (4, 3), "
-                                 "rows of all ranks: 2 train, 1 val, 1 test; Adam(") and repr(made).endswith("step 1)")
+    new_trainer = trainer(test=[3])
+    assert repr(new_trainer.flat) == "Flat(98 replicated values of 4 parameters)"
+    assert repr(new_trainer.optimizer) == "Adam(lr=0.01, betas=(0.9, 0.999), step 0; Flat(98 replicated values of 4 parameters))"
+    assert repr(optim.SGD(new_trainer.flat, 0.1, 0.9, 5e-4)).startswith("SGD(lr=0.1, momentum=0.9, weight_decay=0.0005; Flat(")
+    assert "weight_decay=0 or 0.5" in repr(optim.SGD(new_trainer.flat, 0.1, weight_decay=lambda name: 0.5 * name.startswith("convs.0")))
+    new_trainer.step()
+    assert repr(new_trainer).startswith("Trainer(GCN of 98 values, Graph(n_src=4, n_dst=4, n_edges=4), x float32 (4, 3), "
+                                 "rows of all ranks: 2 train, 1 val, 1 test; Adam(") and repr(new_trainer).endswith("step 1)")
     assert repr(nn.Random(3)) == "Random(seed=3, step=0, 0 layers)"
     table = nn.flatten(nn.Embedding(np.arange(4), 2, rng=rng()))
     assert repr(table) == "Flat(0 replicated values of 0 parameters, weight (4, 2))"

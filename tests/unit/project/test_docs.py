@@ -19,8 +19,8 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 def blocks(page):
     """Yield each block, behind as many empty lines as come before it, so that errors name the page's own lines."""
     text = page.read_text()
-    for found in BLOCK.finditer(text):
-        yield "\n" * text[: found.start(1)].count("\n") + found[1]
+    for match in BLOCK.finditer(text):
+        yield "\n" * text[: match.start(1)].count("\n") + match[1]
 
 
 def test_there_are_blocks():
@@ -64,8 +64,8 @@ def test_every_page_and_notebook_is_in_the_contents_of_the_site_once():
 def test_the_sources_of_the_site_are_laid_out(tmp_path):
     SITE["main"](tmp_path / "pages")
     listed = {name for names in CONTENTS.values() for name in names}
-    made = {str(path.relative_to(tmp_path / "pages").with_suffix("")) for path in (tmp_path / "pages").rglob("*.*")}
-    assert listed < made and "autofunction:: sarlite.data.from_tables" in (tmp_path / "pages" / "reference" / "data.md").read_text()
+    pages = {str(path.relative_to(tmp_path / "pages").with_suffix("")) for path in (tmp_path / "pages").rglob("*.*")}
+    assert listed < pages and "autofunction:: sarlite.data.from_tables" in (tmp_path / "pages" / "reference" / "data.md").read_text()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "notebooks").glob("*.py")), ids=lambda path: path.name)

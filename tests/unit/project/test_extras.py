@@ -42,10 +42,10 @@ def test_each_command_has_its_script_and_make_train_names_it(metadata):
     assert set(scripts) >= {f"sarlite-{name}" for name in commands}
     readme = re.search(r"sarlite(-train, .*)", (ROOT / "README.md").read_text())[1]
     assert readme.split(", ") == [script.removeprefix("sarlite") for script in scripts]
-    told = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "sarlite is installed in" in line)
+    message = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "sarlite is installed in" in line)
     for script, place in scripts.items():
         module, _, function = place.partition(":")
-        assert callable(getattr(importlib.import_module(module), function)) and script in told
+        assert callable(getattr(importlib.import_module(module), function)) and script in message
 
 
 def test_the_library_alone_needs_four_packages(metadata):

@@ -104,15 +104,15 @@ def test_a_device_stays_one():
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
-@pytest.mark.parametrize("there", ["f", "nowhere"])
-def test_nothing_is_written_through_a_link(tmp_path, there, monkeypatch):
+@pytest.mark.parametrize("target", ["f", "nowhere"])
+def test_nothing_is_written_through_a_link(tmp_path, target, monkeypatch):
     """Neither through one that stands there, nor through one that comes while the file is written."""
     (tmp_path / "f").write_bytes(b"mine")
-    (tmp_path / "link").symlink_to(there)
+    (tmp_path / "link").symlink_to(target)
     for write in (write_whole, try_whole):
         with pytest.raises(OSError, match="is a symbolic link: name the file itself"):
             write(tmp_path / "link", b"x")
-    monkeypatch.setattr(os, "fsync", lambda _: os.path.lexists(tmp_path / "g") or (tmp_path / "g").symlink_to(there))
+    monkeypatch.setattr(os, "fsync", lambda _: os.path.lexists(tmp_path / "g") or (tmp_path / "g").symlink_to(target))
     write_whole(tmp_path / "g", b"x")
     with pytest.raises(OSError, match="symbolic links|Too many levels"):
         open(tmp_path / "link", "a", opener=no_follow)

@@ -79,7 +79,7 @@ def import_graph(files):
 
 def circles(graph):
     """Return the sets of two or more modules that reach each other (the strongly connected components)."""
-    number, lowest, stack, found = {}, {}, [], []
+    number, lowest, stack, components = {}, {}, [], []
 
     def visit(name):
         number[name] = lowest[name] = len(number)
@@ -93,12 +93,12 @@ def circles(graph):
             members = set(stack[stack.index(name) :])
             del stack[stack.index(name) :]
             if len(members) > 1:
-                found.append(members)
+                components.append(members)
 
     for name in graph:
         if name not in number:
             visit(name)
-    return found
+    return components
 
 
 def part_of(module):
@@ -138,11 +138,11 @@ def test_imports_go_down():
 
 
 def test_no_modules_import_each_other():
-    found = circles(import_graph(modules()))
-    new = [sorted(circle) for circle in found if not any(circle <= set(known) for known in CIRCLES)]
+    components = circles(import_graph(modules()))
+    new = [sorted(circle) for circle in components if not any(circle <= set(listed) for listed in CIRCLES)]
     assert new == [], "these modules import each other"
-    members = set().union(*found)
-    mended = {known: sorted(set(known) - members) for known in CIRCLES if not set(known) <= members}
+    members = set().union(*components)
+    mended = {listed: sorted(set(listed) - members) for listed in CIRCLES if not set(listed) <= members}
     assert mended == {}, "these modules are in no circle any more: take them out of CIRCLES"
 
 
@@ -174,9 +174,9 @@ def test_upward_imports_are_found(module, target, upward):
 def test_modules_do_not_import_the_whole_package():
     """`from sarlite import Graph` in a module below would be a circle; `from sarlite import kernels` names a package."""
     allowed = {"sarlite.models", "sarlite.cli", "sarlite.interop"}
-    found = {name for name, targets in import_graph(modules()).items()
+    importing = {name for name, targets in import_graph(modules()).items()
              if "sarlite" in targets and ".".join(name.split(".")[:2]) not in allowed}
-    assert found == set()
+    assert importing == set()
 
 
 def repeats(files):
@@ -204,12 +204,12 @@ def test_a_folder_of_tests_has_at_most_30_files():
 
 def importers(prefix):
     """Return the files that import a module or anything in it."""
-    found = set()
+    files = set()
     for path in modules().values():
         for _, module, name in imports_of(path, ()):
             if f"{module}.".startswith(f"{prefix}.") or f"{module}.{name}" == prefix:
-                found.add(str(path.relative_to(ROOT)))
-    return found
+                files.add(str(path.relative_to(ROOT)))
+    return files
 
 
 def test_only_the_mpi_communicator_imports_mpi4py():
@@ -221,15 +221,15 @@ def test_only_one_module_imports_the_compiled_module():
 
 
 def test_models_import_public_names_alone():
-    found = []
+    private = []
     for path in MODELS.rglob("*.py"):
         for line, module, name in imports_of(path, ("sarlite", "models")):
             if module.split(".")[0] != "sarlite" or module.startswith("sarlite.models"):
                 continue
             whole = f"{module}.{name}"
             if module not in PUBLIC or (module == "sarlite" and name in FLOOR_OF and whole not in PUBLIC):
-                found.append(f"{path.relative_to(ROOT)}:{line} imports {whole}")
-    assert found == []
+                private.append(f"{path.relative_to(ROOT)}:{line} imports {whole}")
+    assert private == []
 
 
 def loaded(statement, names):

@@ -89,16 +89,16 @@ def bytes_kept(comm, edges):
     try:
         before = tracemalloc.get_traced_memory()[0]
         out, residuals = sar.attend_forward(part, z, a, a)
-        kept = tracemalloc.get_traced_memory()[0] - before
+        n_kept = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    return kept, out.nbytes
+    return n_kept, out.nbytes
 
 
 def test_nothing_per_edge_is_kept():
     edges = random_edges(50, 20000, seed=8)
-    ((kept, output),) = threads.run(1, lambda comm: bytes_kept(BufferMethods(comm), edges))
-    assert output <= kept < 3 * output < edges.n_edges * 8  # less than one number for each edge
+    ((n_kept, output),) = threads.run(1, lambda comm: bytes_kept(BufferMethods(comm), edges))
+    assert output <= n_kept < 3 * output < edges.n_edges * 8  # less than one number for each edge
 
 
 def test_the_file_is_short_and_imports_numpy_and_mpi4py_alone():

@@ -10,21 +10,21 @@ TESTS = Path(__file__).parents[2]
 
 def faults(text):
     """Return the lines of a test's source that call sys.path.insert or import a test module."""
-    found = []
+    lines = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
-            found += [node.lineno] * (ast.unparse(node.func) == "sys.path.insert")
+            lines += [node.lineno] * (ast.unparse(node.func) == "sys.path.insert")
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             modules = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
-            found += [node.lineno] * any(word.startswith("test_") for module in modules for word in module.split("."))
-    return sorted(found)
+            lines += [node.lineno] * any(word.startswith("test_") for module in modules for word in module.split("."))
+    return sorted(lines)
 
 
 def test_helpers_are_imported_from_the_package():
     files = sorted(TESTS.rglob("*.py"))
     assert len(files) > 150
-    found = [f"{file.relative_to(TESTS)}:{line}" for file in files for line in faults(file.read_text())]
-    assert not found, found
+    places = [f"{file.relative_to(TESTS)}:{line}" for file in files for line in faults(file.read_text())]
+    assert not places, places
 
 
 @pytest.mark.parametrize("text, is_fault", [

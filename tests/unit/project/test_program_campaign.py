@@ -25,8 +25,8 @@ def test_a_wrong_gradient_is_seen(kind, name, monkeypatch):
     right = PRIMITIVES[name]
 
     def wrong(g, wants_grad, residuals, **options):
-        found = [d.array() if isinstance(d, Summand) else d for d in right.vjp(g, wants_grad, residuals, **options)]
-        return [None if d is None else d * 1.001 for d in found]
+        grads = [d.array() if isinstance(d, Summand) else d for d in right.vjp(g, wants_grad, residuals, **options)]
+        return [None if d is None else d * 1.001 for d in grads]
 
     monkeypatch.setitem(PRIMITIVES, name, right._replace(vjp=wrong))
     with pytest.raises(AssertionError, match=f"program [0-9]+: .*--kind {kind} --seed 0 --first"):
@@ -36,8 +36,8 @@ def test_a_wrong_gradient_is_seen(kind, name, monkeypatch):
 @pytest.mark.timeout(120)
 def test_a_wrong_placement_is_seen(monkeypatch):
     """With arrays left out, as if they were the same on every rank, results have other bits on other numbers of ranks."""
-    known = lambda placements: joined([placement for placement in placements if placement != "unknown"])  # noqa: E731
-    monkeypatch.setattr(sys.modules["sarlite.tape.apply"], "joined", known)
+    joined_if_known = lambda placements: joined([placement for placement in placements if placement != "unknown"])  # noqa: E731
+    monkeypatch.setattr(sys.modules["sarlite.tape.apply"], "joined", joined_if_known)
     with pytest.raises(AssertionError, match="program [0-9]+: .*--kind exact --seed 0 --first"):
         campaign("exact", 60, seed=0)
 

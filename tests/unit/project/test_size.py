@@ -12,8 +12,8 @@ spec.loader.exec_module(size)
 
 
 def test_packages_are_below_their_ceilings():
-    found = size.above(size.sizes(), size.read(size.CEILINGS.read_text(encoding="utf-8")))
-    assert found == [], "make the package smaller, or raise its ceiling in a commit of its own that says why"
+    messages = size.above(size.sizes(), size.read(size.CEILINGS.read_text(encoding="utf-8")))
+    assert messages == [], "make the package smaller, or raise its ceiling in a commit of its own that says why"
 
 
 @pytest.mark.parametrize("text, lines, tokens", [
@@ -25,13 +25,13 @@ def test_lines_and_tokens_of_code_count(text, lines, tokens):
 
 
 def test_what_is_above_a_ceiling_is_told():
-    found = {"a": size.Size(10, 95), "b": size.Size(1, 1)}
-    assert size.above(found, {"a": (10, 9.5), "b": (1, 1.0)}) == []
-    assert size.above(found, {"a": (9, 9.4), "c": (1, 1.0)}) == [
+    sizes = {"a": size.Size(10, 95), "b": size.Size(1, 1)}
+    assert size.above(sizes, {"a": (10, 9.5), "b": (1, 1.0)}) == []
+    assert size.above(sizes, {"a": (9, 9.4), "c": (1, 1.0)}) == [
         "b has no ceiling", "c has a ceiling but no module", "a: 10 lines of code, the ceiling is 9",
         "a: 9.5 tokens a line, the ceiling is 9.4"]
 
 
 def test_ceilings_are_read_as_they_are_written():
-    found = size.sizes()
-    assert size.read(size.written(found)) == {name: (each.lines, each.tokens_a_line) for name, each in found.items()}
+    sizes = size.sizes()
+    assert size.read(size.written(sizes)) == {name: (each.lines, each.tokens_a_line) for name, each in sizes.items()}

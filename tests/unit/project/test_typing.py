@@ -107,11 +107,11 @@ def documented():
     """The functions and classes that the documentation and the examples import, or name with their module: {(module, name)}."""
     text = "\n".join(path.read_text() for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.[mp][dy]"))
     text += (ROOT / "README.md").read_text()
-    found = {(module, name) for module, names in re.findall(r"^ *from (sarlite[\w.]*) import ([\w, ]+)", text, re.M)
+    documented_names = {(module, name) for module, names in re.findall(r"^ *from (sarlite[\w.]*) import ([\w, ]+)", text, re.M)
              for name in re.findall(r"\w+", names.partition(" as ")[0])}
-    found |= {named.rpartition(".")[::2] for named in re.findall(r"`(sarlite(?:\.\w+)+)", text)}
-    there = {place for place in found if "interop.torch" not in ".".join(place) or importlib.util.find_spec("torch")}
-    things = {place: getattr(importlib.import_module(place[0]), place[1], None) for place in there}
+    documented_names |= {named.rpartition(".")[::2] for named in re.findall(r"`(sarlite(?:\.\w+)+)", text)}
+    importable = {place for place in documented_names if "interop.torch" not in ".".join(place) or importlib.util.find_spec("torch")}
+    things = {place: getattr(importlib.import_module(place[0]), place[1], None) for place in importable}
     return {place for place, thing in things.items() if inspect.isfunction(thing) or inspect.isclass(thing)}
 
 
@@ -125,8 +125,8 @@ def functions(thing, name):
             value = value.fget if isinstance(value, property) else value.func
         value = getattr(value, "__func__", value)
         dunder = key.startswith("__") and key.endswith("__")
-        made = inspect.isfunction(value) and value.__module__ not in ("typing", "collections")
-        written = made and not inspect.unwrap(value).__code__.co_filename.startswith("<")
+        is_function = inspect.isfunction(value) and value.__module__ not in ("typing", "collections")
+        written = is_function and not inspect.unwrap(value).__code__.co_filename.startswith("<")
         if written and (dunder or not key.startswith("_")):
             yield f"{name}.{key}", inspect.unwrap(value)
 
@@ -144,9 +144,9 @@ PUBLIC = {(module, name) for module, names in ANNOTATED.items() for name in name
 
 @pytest.mark.parametrize("module, name", sorted(PUBLIC))
 def test_public_names_are_annotated(module, name):
-    found = dict(functions(getattr(importlib.import_module(module), name), name))
-    assert {key: missing for key, function in found.items() if (missing := unannotated(function))} == {}
-    for function in found.values():
+    public = dict(functions(getattr(importlib.import_module(module), name), name))
+    assert {key: missing for key, function in public.items() if (missing := unannotated(function))} == {}
+    for function in public.values():
         names = {"Graph": sarlite.Graph, "HeteroGraph": sarlite.HeteroGraph}
         typing.get_type_hints(function, localns=names)  # every name in them is defined
 
@@ -156,8 +156,8 @@ def test_methods_take_what_the_operations_take():
     methods = [name for name in ops.__all__ if name in vars(Tensor)]
     assert {"astype", "max", "relu", "transpose", "var"} <= {*methods}
     for name in methods:
-        found, expected = (list(inspect.signature(f).parameters.values())[1:] for f in (vars(Tensor)[name], getattr(ops, name)))
-        assert [(p.name, p.kind, p.default) for p in found] == [(p.name, p.kind, p.default) for p in expected], name
+        parameters, expected = (list(inspect.signature(f).parameters.values())[1:] for f in (vars(Tensor)[name], getattr(ops, name)))
+        assert [(p.name, p.kind, p.default) for p in parameters] == [(p.name, p.kind, p.default) for p in expected], name
 
 
 def test_the_check_itself():
@@ -182,6 +182,6 @@ def test_the_check_itself():
         def __len__(self):
             return 0
 
-    found = {name: unannotated(function) for name, function in functions(Some, "Some")}
-    assert found == {"Some.bare": ["x", "return"], "Some.whole": [], "Some.size": ["return"], "Some.made": ["kwargs"],
+    missing = {name: unannotated(function) for name, function in functions(Some, "Some")}
+    assert missing == {"Some.bare": ["x", "return"], "Some.whole": [], "Some.size": ["return"], "Some.made": ["kwargs"],
                      "Some.__len__": ["return"]}

@@ -143,14 +143,14 @@ def test_parts_of_cross_entropy_are_bit_equal_to_the_whole(rows, reduction):
     def in_parts(values):
         return lambda logits: apply("cross_entropy", logits, labels, rows, weights, divisor=divisor, part_values=values)
 
-    def found(loss_of):
+    def bits_of(loss_of):
         logits = Tensor(x, requires_grad=True)
         loss = loss_of(logits)
         loss.backward(np.ones_like(loss.data))
         return loss.data.tobytes(), logits.grad.tobytes()
 
-    whole = found(lambda logits: ops.cross_entropy(logits, labels, rows, weight=weight, reduction=reduction))
-    assert found(in_parts(1)) == found(in_parts(30)) == found(in_parts(1 << 20)) == whole
+    whole = bits_of(lambda logits: ops.cross_entropy(logits, labels, rows, weight=weight, reduction=reduction))
+    assert bits_of(in_parts(1)) == bits_of(in_parts(30)) == bits_of(in_parts(1 << 20)) == whole
     logits = Tensor(np.where(np.arange(7) == labels[:, None], 0, -200).astype(np.float32), requires_grad=True)  # gradients of 0
     ops.cross_entropy(logits, labels, rows).backward(np.float32(-1))
     assert rows is None or not np.signbit(logits.grad).any()
@@ -166,7 +166,7 @@ def test_overwrite_is_bit_equal_and_only_where_nothing_keeps_the_input(kind, bat
     graph, x = Graph.from_edges([0], [1], 37), rng.standard_normal((37, 19), np.float32)
     mine = Activation(19, kind, batch_norm=batch_norm, dropout=0.4, rng=nn.Random(1))
 
-    def found(overwrite):
+    def bits_of(overwrite):
         leaf = Tensor(x, requires_grad=True)
         y = leaf * 1.0
         out = mine(y, graph, overwrite=overwrite)
@@ -174,7 +174,7 @@ def test_overwrite_is_bit_equal_and_only_where_nothing_keeps_the_input(kind, bat
         out.backward(x)
         return out.data.tobytes(), leaf.grad.tobytes()
 
-    assert found(True) == found(False)
+    assert bits_of(True) == bits_of(False)
     constant = Tensor(x, constant=True)
     assert not np.shares_memory(mine(constant, graph, overwrite=True).data, x)
     x.flags.writeable = False
@@ -249,8 +249,8 @@ def test_sums_start_from_nothing(message, mode, monkeypatch):
     def run():
         rng = np.random.default_rng(0)
         x, score, weight = (Tensor(rng.standard_normal(shape), requires_grad=True) for shape in ((7, 2, 3), (7, 2), (5,)))
-        made = {"copy": fn.copy_src(x), "weighted": fn.mul_edge(x, weight), "attend": fn.attend(x, score, score * 2)}[message]
-        out = graph.aggregate(made, "sum")
+        message_form = {"copy": fn.copy_src(x), "weighted": fn.mul_edge(x, weight), "attend": fn.attend(x, score, score * 2)}[message]
+        out = graph.aggregate(message_form, "sum")
         (out * rng.standard_normal(out.shape)).sum().backward()
         return [out.data, *(t.grad for t in (x, score, weight) if t.grad is not None)]
 
@@ -273,8 +273,8 @@ def test_a_product_is_added_to_what_is_there():
     out = ops.matmul(a, b, c)
     out.backward(g)
     assert out.data is c._data
-    for found, other in zip((out.data, a.grad, b.grad, c.grad), wanted, strict=True):
-        np.testing.assert_allclose(found, other, rtol=1e-12)
+    for actual, other in zip((out.data, a.grad, b.grad, c.grad), wanted, strict=True):
+        np.testing.assert_allclose(actual, other, rtol=1e-12)
     shared = Tensor(start[:], constant=True)  # read-only
     np.testing.assert_allclose(ops.matmul(a, b, shared).data, wanted[0], rtol=1e-12)
     assert shared.data is not start and np.array_equal(shared.data, start)

@@ -103,16 +103,16 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_plan_is_refused_on_every_rank(case):
-    change, told = WRONG[case]
-    found = []
+    change, words = WRONG[case]
+    messages = []
 
     def work(comm):
-        with pytest.raises(ConfigError, match=told) as caught:
+        with pytest.raises(ConfigError, match=words) as caught:
             shard(comm, mode=Wrong(change))
-        found.append(str(caught.value))
+        messages.append(str(caught.value))
 
     threads.run(3, work)
-    assert len(found) == 3 and all("mode wrong: the plan of rank" in text for text in found)
+    assert len(messages) == 3 and all("mode wrong: the plan of rank" in text for text in messages)
 
 
 def test_a_mode_that_keeps_rows_keeps_the_forward_blocks():
@@ -169,10 +169,10 @@ class Lacks:
 def test_a_mode_from_a_file_trains_as_the_librarys_modes_do(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(MINE)
     spec, words = f"{tmp_path}/mine.py:Backwards", ("--epochs", 3, "--ranks", 3, "--model", "gat", "--heads", 2, "--dtype", "float64")
-    found = train_here(tmp_path / "run", *words, "--mode", spec)
-    assert "mode backwards" in (told := capsys.readouterr().out) and '"mode": "backwards"' in told
+    metrics = train_here(tmp_path / "run", *words, "--mode", spec)
+    assert "mode backwards" in (printed := capsys.readouterr().out) and '"mode": "backwards"' in printed
     expected = train_here(tmp_path / "sar", *words)
-    np.testing.assert_allclose([each["loss"] for each in found], [each["loss"] for each in expected], rtol=1e-12)
+    np.testing.assert_allclose([each["loss"] for each in metrics], [each["loss"] for each in expected], rtol=1e-12)
     with pytest.raises(ConfigError, match="the run before has --mode .*, but a checkpoint names no code to run: give --mode FILE.py:Class"):
         train_here(tmp_path / "run", "--resume", tmp_path / "run", "--epochs", 4)
     assert len(train_here(tmp_path / "run", "--resume", tmp_path / "run", "--epochs", 4, "--mode", spec)) == 4
@@ -182,20 +182,20 @@ def test_predictions_in_a_mode_from_a_file(tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     train_here(tmp_path / "run", "--epochs", 1)
     expected, _ = predict_here(tmp_path / "run", tmp_path / "one.npy")
-    found, _ = predict_here(tmp_path / "run", tmp_path / "two.npy", "--ranks", 3, "--mode", f"{tmp_path}/mine.py:Backwards")
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    predicted, _ = predict_here(tmp_path / "run", tmp_path / "two.npy", "--ranks", 3, "--mode", f"{tmp_path}/mine.py:Backwards")
+    np.testing.assert_allclose(predicted, expected, rtol=1e-5)
     for name in ("Forgets", "Fails"):
         with pytest.raises(ConfigError, match="(?s)--mode .*(is wrong: forward|return needs.tils)"):
             predict_here(tmp_path / "run", tmp_path / "x.npy", "--ranks", 3, "--mode", f"{tmp_path}/mine.py:{name}")
 
 
-@pytest.mark.parametrize("name, told", [
+@pytest.mark.parametrize("name, words", [
     ("Forgets", r"--mode backwards: the plan of rank \d of 3 is wrong: forward: \d+ of \d+ edges are in no piece"),
     ("Fails", r"--mode .*:Fails:\n(.*\n)*.*return needs.tils\(\)"), ("Lacks", "the class has no in_step: docs/how-to/own-mode.md"),
     ("Nothing", "has no class Nothing; it has Plan, Fetch, Backwards, Forgets, Fails, Lacks"),
 ])  # fmt: skip
-def test_what_is_wrong_in_a_modes_file(name, told, tmp_path):
+def test_what_is_wrong_in_a_modes_file(name, words, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=words) as caught:
         train_here(tmp_path / "run", "--epochs", 1, "--ranks", 3, "--mode", f"{tmp_path}/mine.py:{name}")
     assert "site-packages" not in str(caught.value) and not (tmp_path / "run").exists()

@@ -85,11 +85,11 @@ def test_the_blocks_are_the_parts_edges(graph):
         assert part.src_ids.tolist() == graph.sources[rank].tolist() and part.dst_ids.tolist() == graph.destinations[rank].tolist()
         for block in part.plan.blocks:
             place = np.arange(part.n_edges) if block.positions is None else block.positions
-            found = part.edge_ids[block.labels]
-            assert found.tolist() == in_order[place].tolist()
+            edge_ids = part.edge_ids[block.labels]
+            assert edge_ids.tolist() == in_order[place].tolist()
             assert block.eid is None or block.eid.tolist() == block.labels.tolist()
-            assert block.src_ids[block.indices].tolist() == graph.src[found].tolist()
-            assert part.dst_ids[block.dst].tolist() == graph.dst[found].tolist()
+            assert block.src_ids[block.indices].tolist() == graph.src[edge_ids].tolist()
+            assert part.dst_ids[block.dst].tolist() == graph.dst[edge_ids].tolist()
             assert block.rows is None or ((np.diff(block.indptr) > 0).all() and (np.diff(block.rows) > 0).all())
             assert np.unique(block.indices).tolist() == list(range(block.n_src)) or block is part.plan.local
             places.append(place)
@@ -100,12 +100,12 @@ def test_the_blocks_are_the_parts_edges(graph):
 @any_graph
 def test_in_edges_are_the_graphs(graph):
     numbers = graph.row_numbers(graph.sources)
-    for rank, (part, found) in enumerate(graph.run(lambda part: (part, part.in_edges()))):
+    for rank, (part, in_edges) in enumerate(graph.run(lambda part: (part, part.in_edges()))):
         expected = graph.in_edges(rank)
         ids = np.array(sum(expected, []), np.int64)
-        assert np.diff(found.indptr).tolist() == [len(row) for row in expected] == part.in_degrees.tolist()
-        assert found.indices.tolist() == numbers[graph.src[ids]].tolist()
-        assert part.edge_ids[slice(None) if found.numbers is None else found.numbers].tolist() == ids.tolist()
+        assert np.diff(in_edges.indptr).tolist() == [len(row) for row in expected] == part.in_degrees.tolist()
+        assert in_edges.indices.tolist() == numbers[graph.src[ids]].tolist()
+        assert part.edge_ids[slice(None) if in_edges.numbers is None else in_edges.numbers].tolist() == ids.tolist()
 
 
 @SETTINGS
@@ -124,15 +124,16 @@ def test_a_part_in_any_order_of_its_rows_edges():
 
     def work(comm):
         first, last = ((0, 8), (8, 20))[comm.rank]
-        own = np.flatnonzero((first <= dst) & (dst < last))
-        indptr = np.searchsorted(dst[own], np.arange(first, last + 1))
-        graph = Graph.from_part(comm, indptr, src[own], node_ids=100 + np.arange(first, last), edge_ids=own, added_loops=loops[comm.rank])
+        owned = np.flatnonzero((first <= dst) & (dst < last))
+        indptr = np.searchsorted(dst[owned], np.arange(first, last + 1))
+        graph = Graph.from_part(comm, indptr, src[owned], node_ids=100 + np.arange(first, last), edge_ids=owned,
+                                added_loops=loops[comm.rank])
         assert graph.node_ids.tolist() == list(range(100 + first, 100 + last)) and graph.n_nodes == 20
         assert graph.added_loops.tolist() == graph.in_edges().added_loops.tolist() == loops[comm.rank].tolist()
-        found = graph.in_edges()
-        expected = own[np.lexsort((own, src[own], dst[own]))]
+        in_edges = graph.in_edges()
+        expected = owned[np.lexsort((owned, src[owned], dst[owned]))]
         assert graph.edge_ids.tolist() == expected.tolist()
-        assert found.indices.tolist() == src[expected].tolist() and found.indptr.tolist() == indptr.tolist()
+        assert in_edges.indices.tolist() == src[expected].tolist() and in_edges.indptr.tolist() == indptr.tolist()
 
     threads.run(2, work)
 
@@ -143,8 +144,8 @@ def test_blocks_of_a_ring_take_an_eighth_on_each_of_eight_ranks(mode):
     ring = np.arange(4000)
     edges = np.concatenate([ring, ring]), np.concatenate([np.roll(ring, 1), np.roll(ring, -1)])
     whole = n_bytes(Graph.from_edges(*edges))
-    for found in threads.run(8, lambda comm: n_bytes(Graph.from_edges(*edges).shard(comm, "contiguous", mode=mode))):
-        assert found == pytest.approx(whole / 8, rel=0.03)
+    for n_bytes_of_rank in threads.run(8, lambda comm: n_bytes(Graph.from_edges(*edges).shard(comm, "contiguous", mode=mode))):
+        assert n_bytes_of_rank == pytest.approx(whole / 8, rel=0.03)
 
 
 def n_bytes(graph):

@@ -67,10 +67,10 @@ def test_live_remote_buffers(name, prefetch):
         out.backward(np.ones_like(out.data))
         return forward, graph.profile.peak_remote_buffers, graph.profile.live_remote_buffers
 
-    found = threads.run(4, work)
-    assert all(1 <= forward <= bound and peak <= bound and live == 0 for forward, peak, live in found)
+    ranks = threads.run(4, work)
+    assert all(1 <= forward <= bound and peak <= bound and live == 0 for forward, peak, live in ranks)
     if name.startswith("case"):
-        assert max(forward for forward, *_ in found) == bound
+        assert max(forward for forward, *_ in ranks) == bound
 
 
 class Roots:
@@ -91,11 +91,11 @@ class Roots:
 def test_every_rank_takes_the_stages_in_the_order_of_ranks(prefetch, monkeypatch):
     logs, init = {}, broadcast_transport.Broadcasts.__init__
 
-    def noted(self, *args):
+    def recorded(self, *args):
         init(self, *args)
         self.comm = Roots(self.comm, logs.setdefault(self.comm.rank, []))
 
-    monkeypatch.setattr(broadcast_transport.Broadcasts, "__init__", noted)
+    monkeypatch.setattr(broadcast_transport.Broadcasts, "__init__", recorded)
 
     def work(comm):
         graph = shard(comm, mode="broadcast", prefetch=prefetch)
@@ -142,10 +142,10 @@ def test_sums_over_any_graph_and_division(graph, data):
         out.backward(out.data + 1)
         return out.data, leaf.grad
 
-    found, expected = threads.run(n_ranks, lambda comm: (own := whole.shard(comm, owner, mode="broadcast"), run(own))), run(whole)
-    for own, results in found:
+    ranks, expected = threads.run(n_ranks, lambda comm: (part := whole.shard(comm, owner, mode="broadcast"), run(part))), run(whole)
+    for part, results in ranks:
         for a, b in zip(results, expected):
-            np.testing.assert_allclose(a, b[own.node_ids], rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(a, b[part.node_ids], rtol=1e-12, atol=1e-12)
 
 
 @SETTINGS
@@ -157,8 +157,8 @@ def test_is_symmetric(graph, both, data):
     n_ranks, owner = data.draw(parts(graph.n_nodes))
 
     def work(comm):
-        own = Graph.from_edges(*graph).shard(comm, owner)
-        return is_symmetric(comm, own.in_edges(), own.n_src)
+        part = Graph.from_edges(*graph).shard(comm, owner)
+        return is_symmetric(comm, part.in_edges(), part.n_src)
 
     assert set(threads.run(n_ranks, work)) == {forward == backward}
 
@@ -176,8 +176,8 @@ def test_after_a_failure_on_all_ranks(prefetch):
             with pytest.raises(PeerError, match="recover"):
                 graph.aggregate(fn.copy_src(X[graph.node_ids]), "sum")
             graph.recover()
-            found = graph.aggregate(fn.copy_src(X[graph.node_ids]), "sum").data
-            np.testing.assert_allclose(found, expected[graph.node_ids], rtol=1e-12)
+            sums = graph.aggregate(fn.copy_src(X[graph.node_ids]), "sum").data
+            np.testing.assert_allclose(sums, expected[graph.node_ids], rtol=1e-12)
 
     threads.run(3, work)
 

@@ -29,18 +29,18 @@ class Sums:
     def __init__(self, n_dst, weighted):
         self.n_dst, self.weighted, self.sums = n_dst, weighted, [Sum(n, weighted) for n in n_dst]
 
-    def own(self, k, values):
-        """The items of one sum: the rows, and its weights."""
+    def of_sum(self, k, values):
+        """Return the items of sum `k` among one item for each input: the item of the rows and, with weights, that sum's."""
         return [values[0], values[1 + k]] if self.weighted else [values[0]]
 
     def context(self, k, context):
-        return context._replace(wants_grad=self.own(k, context.wants_grad), single_block=False)
+        return context._replace(wants_grad=self.of_sum(k, context.wants_grad), single_block=False)
 
     def needs_rows(self, context):
         return any(one.needs_rows(self.context(k, context)) for k, one in enumerate(self.sums))
 
     def forward(self, inputs, context):
-        return SumsForward([one.forward(self.own(k, inputs), self.context(k, context)) for k, one in enumerate(self.sums)])
+        return SumsForward([one.forward(self.of_sum(k, inputs), self.context(k, context)) for k, one in enumerate(self.sums)])
 
     def backward(self, residuals, g, context):
         parts = np.split(g, np.cumsum(self.n_dst)[:-1])
@@ -75,7 +75,7 @@ class SumsBackward:
         return sum((one.finish() for one in self.passes), [])
 
 
-def own(comm, n):
+def owned_slice(comm, n):
     """The rows that a rank owns: more and more."""
     cuts = n * np.arange(comm.size + 1) ** 2 // comm.size**2
     return slice(int(cuts[comm.rank]), int(cuts[comm.rank + 1]))
@@ -83,28 +83,29 @@ def own(comm, n):
 
 def edges_of(comm, k):
     """This rank's rows of one matrix; and where its edges stand among all of the matrix's."""
-    local, before = MATRICES[k][own(comm, ROWS[k])], int(MATRICES[k][: own(comm, ROWS[k]).start].sum())
+    local, before = MATRICES[k][owned_slice(comm, ROWS[k])], int(MATRICES[k][: owned_slice(comm, ROWS[k]).start].sum())
     indptr = np.concatenate([[0], np.cumsum(local.sum(1))])
     return InEdges(indptr, np.nonzero(local)[1]), slice(before, before + int(indptr[-1]))
 
 
 def run(comm, sets, mode, prefetch, weighted):
     """Aggregate over `sets` at once; return the outputs, the gradients of x and of the weights, and the bytes received."""
-    found = [edges_of(comm, k) for k in sets]
-    rows = own(comm, N_SRC)
-    exchange = needs.find(comm, [edges for edges, _ in found], None, rows.stop - rows.start)
+    sets_of_edges = [edges_of(comm, k) for k in sets]
+    rows = owned_slice(comm, N_SRC)
+    exchange = needs.find(comm, [edges for edges, _ in sets_of_edges], None, rows.stop - rows.start)
     profile = Profile()
-    made = schedule.make(comm, exchange, schedule.Options(in_parts(mode), prefetch), profile)
+    made_schedule = schedule.make(comm, exchange, schedule.Options(in_parts(mode), prefetch), profile)
     x = Tensor(values(1, N_SRC, WIDTH)[rows], requires_grad=True)
-    w = [Tensor(values(2 + k, MATRICES[k].sum())[place], requires_grad=True) for k, (_, place) in zip(sets, found)] if weighted else []
-    n_dst = [edges.n_dst for edges, _ in found]
+    w = [Tensor(values(2 + k, MATRICES[k].sum())[place], requires_grad=True) for k, (_, place) in zip(sets, sets_of_edges)
+         ] if weighted else []
+    n_dst = [edges.n_dst for edges, _ in sets_of_edges]
     if len(sets) > 1:
-        out = aggregate(made, Sums(n_dst, weighted), [x, *w])
+        out = aggregate(made_schedule, Sums(n_dst, weighted), [x, *w])
     else:
-        out = aggregate(made, Sum(n_dst[0], weighted), [x, *w])
-    g = [values(4 + k, ROWS[k], WIDTH)[own(comm, ROWS[k])] for k in sets]
+        out = aggregate(made_schedule, Sum(n_dst[0], weighted), [x, *w])
+    g = [values(4 + k, ROWS[k], WIDTH)[owned_slice(comm, ROWS[k])] for k in sets]
     out.backward(np.concatenate(g))
-    return np.split(out.data, np.cumsum(n_dst)[:-1]), x.grad, [t.grad for t in w], profile.received_bytes, made.plan
+    return np.split(out.data, np.cumsum(n_dst)[:-1]), x.grad, [t.grad for t in w], profile.received_bytes, made_schedule.plan
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -115,10 +116,10 @@ def test_two_sets_of_edges_are_two_aggregations_with_one_fetch(n_ranks, mode, pr
 
     def work(comm):
         both, one, other = (run(comm, sets, mode, prefetch, weighted) for sets in ((0, 1), (0,), (1,)))
-        for found, expected in zip((*both[0], both[1], *both[2]), (*one[0], *other[0], one[1] + other[1], *one[2], *other[2])):
-            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
-        rows = own(comm, N_SRC)
-        needs = [np.setdiff1d(np.flatnonzero(matrix[own(comm, n)].any(0)), np.arange(rows.start, rows.stop))
+        for actual, expected in zip((*both[0], both[1], *both[2]), (*one[0], *other[0], one[1] + other[1], *one[2], *other[2])):
+            np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+        rows = owned_slice(comm, N_SRC)
+        needs = [np.setdiff1d(np.flatnonzero(matrix[owned_slice(comm, n)].any(0)), np.arange(rows.start, rows.stop))
                  for matrix, n in zip(MATRICES, ROWS)]
         union, again = len(np.union1d(*needs)), weighted and mode == "sar"
         assert both[4].n_halo == union and [one[4].n_halo, other[4].n_halo] == [len(need) for need in needs]
@@ -128,8 +129,8 @@ def test_two_sets_of_edges_are_two_aggregations_with_one_fetch(n_ranks, mode, pr
         assert len(both[4].backward) > len(both[4].forward) or mode != "sar" or comm.size == 1  # parts of the columns of both sets
         return union, sum(map(len, needs))
 
-    found = threads.run(n_ranks, work)
-    assert n_ranks == 1 or sum(union for union, _ in found) < sum(both for _, both in found)
+    counts = threads.run(n_ranks, work)
+    assert n_ranks == 1 or sum(union for union, _ in counts) < sum(both for _, both in counts)
 
 
 def test_sets_of_edges_against_their_matrices():

@@ -158,8 +158,8 @@ def test_built_in_messages_fetch_what_the_plan_predicts(name, mode, n_ranks):
 def test_the_halo_is_the_distinct_remote_sources():
     def work(comm):
         graph = shard(comm)
-        own = np.isin(EDGES.dst, graph.node_ids)
-        needed = np.setdiff1d(EDGES.src[own], graph.node_ids)
+        is_local = np.isin(EDGES.dst, graph.node_ids)
+        needed = np.setdiff1d(EDGES.src[is_local], graph.node_ids)
         assert graph.plan.n_halo == len(needed)
         for block, _, place in graph.plan.halo():
             assert np.isin(block.src_ids[place], needed).all()
@@ -209,8 +209,8 @@ def test_rows_that_follow_each_other_are_not_packed(name, edges, method, mode, p
     monkeypatch.setattr(transport, "pack", lambda *args: packed.append(1) or messages.pack(*args))
 
     def work(comm):
-        graph, *found, profile = _gradient(shard(comm, edges, method, mode=mode, prefetch=prefetch), aggregate)
-        for array, expected in zip(found, whole):
+        graph, *arrays, profile = _gradient(shard(comm, edges, method, mode=mode, prefetch=prefetch), aggregate)
+        for array, expected in zip(arrays, whole):
             np.testing.assert_allclose(array, expected[graph.node_ids], rtol=1e-12, atol=1e-12)
         rows, back = graph.plan.n_halo, sum(arrival.n_send for arrival in graph.plan.exchanges)
         again = mode == "sar" and name != "copy_src"

@@ -102,12 +102,12 @@ def test_the_uneven_partitions_are_what_their_names_say():
         graph = Graph.from_edges(*EDGES).shard(comm, array)
         return graph.n_dst, graph.n_edges, int(TRAIN[graph.node_ids].sum())
 
-    found = {layout.__name__: threads.run(3, facts, layout(EDGES.n_nodes, 3)) for layout in PARTITIONS}
-    assert found["_all_on_last"][:2] == [(0, 0, 0)] * 2
-    assert found["_no_training_nodes_on_first"][0][2] == 0 < found["_no_training_nodes_on_first"][0][1]
-    assert found["_no_edges_on_first"][0][1] == 0 < found["_no_edges_on_first"][0][0]
-    assert found["_one_node_on_first"][0][0] == 1
-    assert found["_a_rank_between_is_empty"][1][0] == 0
+    facts_of = {layout.__name__: threads.run(3, facts, layout(EDGES.n_nodes, 3)) for layout in PARTITIONS}
+    assert facts_of["_all_on_last"][:2] == [(0, 0, 0)] * 2
+    assert facts_of["_no_training_nodes_on_first"][0][2] == 0 < facts_of["_no_training_nodes_on_first"][0][1]
+    assert facts_of["_no_edges_on_first"][0][1] == 0 < facts_of["_no_edges_on_first"][0][0]
+    assert facts_of["_one_node_on_first"][0][0] == 1
+    assert facts_of["_a_rank_between_is_empty"][1][0] == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -171,8 +171,8 @@ def test_splitting_edges_into_blocks_changes_nothing(graph, width, mode, prefetc
     q, weight = values(2, graph.n_nodes, 2), values(3, graph.n_edges, 2)
     _, _, outputs, grads = _run(Graph.from_edges(*graph), x, q, weight)
     options = {"order": order, "mode": mode, "prefetch": prefetch}
-    found = threads.run(n_ranks, lambda comm: _run(Graph.from_edges(*graph).shard(comm, owner, **options), x, q, weight))
-    for node_ids, edge_ids, local, (d_x, d_q, d_weight) in found:
+    ranks = threads.run(n_ranks, lambda comm: _run(Graph.from_edges(*graph).shard(comm, owner, **options), x, q, weight))
+    for node_ids, edge_ids, local, (d_x, d_q, d_weight) in ranks:
         for k, (out, expected) in enumerate(zip(local, outputs)):
             np.testing.assert_allclose(out, expected[node_ids], rtol=1e-11, atol=1e-12, err_msg=f"output {k}")
         np.testing.assert_allclose(d_x, grads[0][node_ids], rtol=1e-10, atol=1e-11)

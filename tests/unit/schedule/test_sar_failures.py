@@ -26,10 +26,10 @@ def _all_fail(work, n_ranks=4):
             seen[comm.rank] = error
             raise
 
-    with pytest.raises(KeyError) as found:
+    with pytest.raises(KeyError) as caught:
         threads.run(n_ranks, watched)
     assert len(seen) == n_ranks
-    return found.value
+    return caught.value
 
 
 @pytest.mark.timeout(20)
@@ -122,8 +122,8 @@ def test_after_a_failure_the_graph_refuses_until_it_recovers(when, mode, prefetc
                 with pytest.raises(PeerError, match="KeyError: 'the cause'.*recover"):
                     action()
             graph.recover()
-            for found, whole in zip(results(graph), expected):
-                np.testing.assert_allclose(found, whole[graph.node_ids], rtol=1e-12, atol=1e-12)
+            for rows, whole in zip(results(graph), expected):
+                np.testing.assert_allclose(rows, whole[graph.node_ids], rtol=1e-12, atol=1e-12)
 
     threads.run(3, work)
 
@@ -140,8 +140,8 @@ def test_on_one_rank_alone_nothing_is_refused(when, mode):
         else:  # the recording is kept: the gradient's shape is what fails
             with pytest.raises(Exception):  # noqa: B017
                 attend(graph, Tensor(X, requires_grad=True)).backward(np.ones(3))
-        for found, whole in zip(results(graph), expected):
-            np.testing.assert_allclose(found, whole, rtol=1e-12, atol=1e-12)
+        for rows, whole in zip(results(graph), expected):
+            np.testing.assert_allclose(rows, whole, rtol=1e-12, atol=1e-12)
 
     threads.run(1, work)
 

@@ -37,21 +37,21 @@ def test_live_remote_buffers(name, n_ranks, prefetch):
         out.backward(np.ones_like(out.data))
         return forward, live, graph.profile.peak_remote_buffers, graph.profile.live_remote_buffers
 
-    found = threads.run(n_ranks, work)
+    ranks = threads.run(n_ranks, work)
     case2 = name in ("attend", "case 2", "softmax")
-    for forward, live_between, backward, live_after in found:
+    for forward, live_between, backward, live_after in ranks:
         assert 1 <= forward <= bound
         assert (1 if case2 else 0) <= backward <= (bound if case2 else 0)
         assert live_between == live_after == 0
     if name.startswith("case"):  # the slow messages: the bound is reached, so prefetching does happen
-        assert max(forward for forward, *_ in found) == bound
+        assert max(forward for forward, *_ in ranks) == bound
 
 
 def test_backward_holds_parts_of_peers_rows(monkeypatch):
     """The part in use and one peer's parts beside it, fetched ahead; every rank's steps fit its partners'."""
     rows, allocate = [], messages.allocate
 
-    def noted(n_rows, *args, **options):
+    def recorded(n_rows, *args, **options):
         rows.append(n_rows)
         return allocate(n_rows, *args, **options)
 
@@ -66,16 +66,16 @@ def test_backward_holds_parts_of_peers_rows(monkeypatch):
         return graph.plan, graph.profile.peak_remote_buffers
 
     for module in (messages, transport):
-        monkeypatch.setattr(module, "allocate", noted)
-    found = threads.run(3, work)
-    for p, (the_plan, peak) in enumerate(found):
+        monkeypatch.setattr(module, "allocate", recorded)
+    ranks = threads.run(3, work)
+    for p, (the_plan, peak) in enumerate(ranks):
         assert 0 < peak <= Fraction(6, 5) and len(the_plan.forward) == 1 + 2 and len(the_plan.backward) == 10 + 1
         for k, piece in enumerate(the_plan.backward[:-1]):
             (arrival,) = piece.arrivals
-            other = found[arrival.source][0].exchanges[k]
+            other = ranks[arrival.source][0].exchanges[k]
             assert other.target == p and np.array_equal(piece.block.src_ids, np.sort(piece.block.src_ids))
             assert other.n_send == arrival.n_rows == piece.block.n_src
-    assert 0 < max(rows) <= max(-(-block.n_src // 5) for the_plan, _ in found for block in the_plan.blocks[1:])
+    assert 0 < max(rows) <= max(-(-block.n_src // 5) for the_plan, _ in ranks for block in the_plan.blocks[1:])
 
 
 @pytest.mark.parametrize("mode", ["sa", "oneshot"])
@@ -127,11 +127,11 @@ def test_a_long_message_does_not_run_ahead_of_the_pushes(mode, most):
 @pytest.mark.parametrize("prefetch, most", [(0, {"rows": 0, "in": 1, "out": 1}), (1, {"rows": 2, "in": 1, "out": 2})])
 def test_what_is_alive_beside_the_rows_in_use(prefetch, most, monkeypatch):
     """As gradients leave the rows that they are of are free, and none but one step's travel."""
-    allocate, start, starting, live, found = messages.allocate, transport.Push.start, threading.local(), {}, {}
+    allocate, start, starting, live, peaks = messages.allocate, transport.Push.start, threading.local(), {}, {}
 
     def change(rank, kind, n):
         live[rank, kind] = live.get((rank, kind), 0) + n
-        found[kind] = max(found.get(kind, 0), live[rank, kind])
+        peaks[kind] = max(peaks.get(kind, 0), live[rank, kind])
 
     def counted(n_rows, templates, zero=False):
         buffer, views = allocate(n_rows, templates, zero)
@@ -143,7 +143,7 @@ def test_what_is_alive_beside_the_rows_in_use(prefetch, most, monkeypatch):
         return buffer, views
 
     def watched(self, *args):
-        found["rows"] = max(found.get("rows", 0), self.profile.live_remote_buffers)
+        peaks["rows"] = max(peaks.get("rows", 0), self.profile.live_remote_buffers)
         starting.push = True
         start(self, *args)
         starting.push = False
@@ -156,31 +156,31 @@ def test_what_is_alive_beside_the_rows_in_use(prefetch, most, monkeypatch):
         threading.current_thread().name = f"rank {comm.rank}"
         graph = shard(comm, prefetch=prefetch)
         out = attend(graph, Tensor(X[graph.node_ids], requires_grad=True))
-        found.clear()
+        peaks.clear()
         comm.barrier()
         out.backward(np.ones_like(out.data))
 
     threads.run(4, work)
-    assert all(found[kind] <= n for kind, n in most.items()), found
+    assert all(peaks[kind] <= n for kind, n in most.items()), peaks
 
 
 # ---- memory kept for backward
 
 
-def arrays_behind(value, found, seen):
+def arrays_behind(value, arrays, seen):
     """Collect every array reachable from residuals, but not through the graph's own plan."""
     if id(value) in seen or isinstance(value, (Schedule, str, int, float)):
         return
     seen.add(id(value))
     if isinstance(value, np.ndarray):
-        found.append(value)
+        arrays.append(value)
     elif isinstance(value, (tuple, list)):
         for item in value:
-            arrays_behind(item, found, seen)
+            arrays_behind(item, arrays, seen)
     elif isinstance(value, dict):
-        arrays_behind(list(value.values()), found, seen)
+        arrays_behind(list(value.values()), arrays, seen)
     elif hasattr(value, "__dict__"):
-        arrays_behind(list(vars(value).values()), found, seen)
+        arrays_behind(list(vars(value).values()), arrays, seen)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
@@ -192,16 +192,16 @@ def test_attend_keeps_nothing_per_edge(n_ranks):
         graph = graph.shard(comm, "contiguous") if comm.size > 1 else graph
         z, src, dst = (Tensor(values(k, graph.n_src, *shape), True) for k, shape in enumerate([(2, 8), (2,), (2,)]))
         out = graph.aggregate(fn.attend(z, src, dst, 0.2, 0.5, 3), "sum")
-        found = []
+        arrays = []
         saved, params = out.node.residuals, out.node.params
-        arrays_behind((saved.residuals, saved.rows, params), found, set())
-        assert any(a is z.data for a in found) and any(a is out.data for a in found)
-        assert all(len(a) <= graph.n_src for a in found)
-        assert sum(a.nbytes for a in found) <= (2 * z.data.nbytes + 5 * src.data.nbytes) + 8 * graph.n_src
+        arrays_behind((saved.residuals, saved.rows, params), arrays, set())
+        assert any(a is z.data for a in arrays) and any(a is out.data for a in arrays)
+        assert all(len(a) <= graph.n_src for a in arrays)
+        assert sum(a.nbytes for a in arrays) <= (2 * z.data.nbytes + 5 * src.data.nbytes) + 8 * graph.n_src
         backward = params["operator"].backward(saved.residuals[0], np.ones_like(out.data), saved.context)
-        found = []
-        arrays_behind(backward, found, set())
-        assert sum(a.shape == out.shape for a in found) == 1  # the gradient: from here on nobody needs the output
+        arrays = []
+        arrays_behind(backward, arrays, set())
+        assert sum(a.shape == out.shape for a in arrays) == 1  # the gradient: from here on nobody needs the output
 
     threads.run(n_ranks, work)
 
@@ -218,9 +218,9 @@ def test_without_values_of_edges_a_graph_holds_two_integers_an_edge():
             out = HOLDERS[name](graph, Tensor(X[ids], requires_grad=True), None)
             out.backward(np.ones_like(out.data))
         for block in graph.plan.blocks:
-            found = []
-            arrays_behind(list(vars(block).values()), found, set())
-            assert block.n_edges > 100 and sum(a.size for a in found if len(a) == block.n_edges) == 2 * block.n_edges
+            arrays = []
+            arrays_behind(list(vars(block).values()), arrays, set())
+            assert block.n_edges > 100 and sum(a.size for a in arrays if len(a) == block.n_edges) == 2 * block.n_edges
         assert not any(isinstance(a, np.ndarray) and len(a) == graph.n_edges for a in vars(graph).values())
 
     threads.run(2, work)
@@ -234,10 +234,10 @@ def test_nothing_remote_is_kept(name, keeps):
         graph = shard(comm)
         x = Tensor(X[graph.node_ids], requires_grad=True)
         out = HOLDERS[name](graph, x, lambda graph, message: message)
-        found = []
-        arrays_behind((out.node.residuals, {k: v for k, v in out.node.params.items() if k != "operator"}), found, set())
-        rows = [a for a in found if a.ndim == 2 and a.shape[1] == 4]
-        assert all(len(a) <= graph.n_src for a in rows), [a.shape for a in found]
+        arrays = []
+        arrays_behind((out.node.residuals, {k: v for k, v in out.node.params.items() if k != "operator"}), arrays, set())
+        rows = [a for a in arrays if a.ndim == 2 and a.shape[1] == 4]
+        assert all(len(a) <= graph.n_src for a in rows), [a.shape for a in arrays]
         assert any(a is x.data for a in rows) == (name == "case 2")
         assert len(rows) >= keeps
 

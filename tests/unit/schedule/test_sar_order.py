@@ -103,31 +103,31 @@ def test_one_message_a_peer_and_direction(mode, edges):
 
 def test_the_first_rows_travel_while_the_local_block_is_computed():
     """With a prefetch thread, DESIGN section 3: post the fetch for the first peer, then compute the local block."""
-    found = {}
+    live_buffers = {}
 
     def work(comm):
         graph = shard(comm, prefetch=1)
 
         def message(src, dst, edge):
-            if len(edge.ids) > 1 and comm.rank not in found:  # the first call but for the probe: the local block
+            if len(edge.ids) > 1 and comm.rank not in live_buffers:  # the first call but for the probe: the local block
                 end = time.monotonic() + 60
                 while not graph.profile.live_remote_buffers and time.monotonic() < end:
                     time.sleep(0.001)
-                found[comm.rank] = graph.profile.live_remote_buffers
+                live_buffers[comm.rank] = graph.profile.live_remote_buffers
             return src["x"] * 2.0
 
         graph.aggregate(message, "sum", src={"x": X[graph.node_ids]})
 
     threads.run(3, work)
-    assert all(live >= 1 for live in found.values()), found
+    assert all(live >= 1 for live in live_buffers.values()), live_buffers
 
 
 def test_the_prefetch_thread_packs_alone(monkeypatch):
     """OpenMP's number of threads is each thread's own: two teams would fight for the cores of one."""
-    found = set()
+    packers = set()
 
     def pack(arrays, rows, pack=transport.pack):
-        found.add((threading.current_thread().name, kernels.threads()))
+        packers.add((threading.current_thread().name, kernels.threads()))
         return pack(arrays, rows)
 
     def work(comm):
@@ -138,7 +138,7 @@ def test_the_prefetch_thread_packs_alone(monkeypatch):
 
     monkeypatch.setattr(transport, "pack", pack)
     threads.run(2, work)
-    assert found == {("sarlite-prefetch", 1)}
+    assert packers == {("sarlite-prefetch", 1)}
 
 
 def test_no_thread_is_left():

@@ -25,8 +25,8 @@ def test_pieces_change_nothing(reducer, mode):
         assert len(parts[0][0].plan.local.pieces) > 3
         for part, (out, dx, de, _) in parts:
             nodes, edges = part.node_ids, part.edge_ids
-            for found, whole, ids in ((out, expected[0], nodes), (dx, expected[1], nodes), (de, expected[2], edges)):
-                np.testing.assert_allclose(found, whole[ids], rtol=1e-12, atol=1e-12)
+            for actual, whole, ids in ((out, expected[0], nodes), (dx, expected[1], nodes), (de, expected[2], edges)):
+                np.testing.assert_allclose(actual, whole[ids], rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(sum(grads[3] for _, grads in parts), expected[3], rtol=1e-12)
 
 
@@ -69,8 +69,8 @@ def test_backward_parts_change_nothing(name, mode):
         for part, (out, dx, de, _) in parts:
             assert len(part.plan.forward) == 1 + 2 and len(part.plan.backward) == (8 if mode == "sar" else 2) + 1
             nodes, edges = part.node_ids, part.edge_ids
-            for found, whole, ids in ((out, expected[0], nodes), (dx, expected[1], nodes), (de, expected[2], edges)):
-                np.testing.assert_allclose(found, whole[ids], rtol=1e-11, atol=1e-12)
+            for actual, whole, ids in ((out, expected[0], nodes), (dx, expected[1], nodes), (de, expected[2], edges)):
+                np.testing.assert_allclose(actual, whole[ids], rtol=1e-11, atol=1e-12)
         np.testing.assert_allclose(sum(grads[3] for _, grads in parts), expected[3], rtol=1e-11)
     if mode == "sar":
         back = {part.profile.sent_bytes["backward_fetch"] for parts in depths for part, _ in parts if part.comm.rank == 0}
@@ -87,6 +87,6 @@ def test_columns_of_a_block_are_a_block():
         assert part.n_edges == len(edges) == len(part.indices) and np.array_equal(part.src_ids, whole.src_ids[first:last])
         assert np.array_equal(part.dst, whole.dst[edges]) and np.array_equal(part.indices + first, whole.indices[edges])
         assert np.array_equal(part.labels, whole.labels[edges])
-        own = Block(part.indptr, part.indices, part.src_ids)
-        assert all(np.array_equal(a, b) for a, b in zip(part.transpose, own.transpose))
-        assert np.array_equal(part.transpose_eid, whole.labels[edges][own.transpose_position])
+        cut_block = Block(part.indptr, part.indices, part.src_ids)
+        assert all(np.array_equal(a, b) for a, b in zip(part.transpose, cut_block.transpose))
+        assert np.array_equal(part.transpose_eid, whole.labels[edges][cut_block.transpose_position])

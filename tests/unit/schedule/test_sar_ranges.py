@@ -51,7 +51,7 @@ def test_how_many_ranges():
 def test_ranges_change_nothing(name, n_ranks):
     function, what = (run, name.split()[1]) if name.startswith("message") else (run_built_in, name)
     graph, *arrays = problem()
-    alone = function(graph, *arrays, what)
+    one_rank = function(graph, *arrays, what)
 
     def on_rank(comm, prefetch):
         part = problem()[0].shard(comm, "random", mode=in_ranges(), prefetch=prefetch)
@@ -62,10 +62,10 @@ def test_ranges_change_nothing(name, n_ranks):
         ranks, again = (threads.run(n_ranks, on_rank, prefetch) for _ in range(2))
         for (part, (out, dx, de, dw)), (_, repeated) in zip(ranks, again):
             nodes, at = part.node_ids, part.edge_ids
-            for found, whole, ids in ((out, alone[0], nodes), (dx, alone[1], nodes), (de, alone[2], at)):
-                np.testing.assert_allclose(found, whole[ids], rtol=1e-11, atol=1e-12)
+            for actual, whole, ids in ((out, one_rank[0], nodes), (dx, one_rank[1], nodes), (de, one_rank[2], at)):
+                np.testing.assert_allclose(actual, whole[ids], rtol=1e-11, atol=1e-12)
             assert all(np.array_equal(a, b) for a, b in zip((out, dx, de, dw), repeated))
-        np.testing.assert_allclose(sum(grads[3] for _, grads in ranks), alone[3], rtol=1e-11)
+        np.testing.assert_allclose(sum(grads[3] for _, grads in ranks), one_rank[3], rtol=1e-11)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -81,10 +81,10 @@ def test_ranges_of_any_graph_and_division(graph, data):
         out.backward(out.data + 1)
         return out.data, leaf.grad
 
-    alone = results(whole)
-    for own, found in threads.run(n_ranks, lambda comm: (part := whole.shard(comm, owner, mode=in_ranges()), results(part))):
-        for a, b in zip(found, alone):
-            np.testing.assert_allclose(a, b[own.node_ids], rtol=1e-12, atol=1e-12)
+    one_rank = results(whole)
+    for local, actual in threads.run(n_ranks, lambda comm: (part := whole.shard(comm, owner, mode=in_ranges()), results(part))):
+        for a, b in zip(actual, one_rank):
+            np.testing.assert_allclose(a, b[local.node_ids], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("graph_edges", [EDGES, COMPLETE])
@@ -102,8 +102,8 @@ def test_ranges_are_ranges_cut_at_the_same_places_on_all_ranks(graph_edges):
     for rank, (graph, sources, received) in enumerate(ranks):
         others = 50 - graph.n_dst
         assert received["backward_fetch"] == others * 4 * 8 and received["backward_push"] == 0
-        own, *rest = sources
-        assert own[0] == rank and [source for source, _ in rest] == np.repeat([q for q in range(3) if q != rank], N_RANGES).tolist()
+        local_range, *rest = sources
+        assert local_range[0] == rank and [source for source, _ in rest] == np.repeat([q for q in range(3) if q != rank], N_RANGES).tolist()
         for source in {source for source, _ in rest}:
             peer = ranks[source][0]
             needed = [node for at, ids in rest if at == source for node in ids]
@@ -125,12 +125,12 @@ def test_what_is_pushed_backward_goes_in_parts_of_pieces():
         (out * out).sum().backward()
         return x.grad
 
-    alone = results(Graph.from_edges(*EDGES))
-    for own, found in threads.run(2, lambda comm: (part := shard(comm, mode=in_ranges(backward_rows=1)), results(part))):
-        *peers, _ = own.plan.backward
+    one_rank = results(Graph.from_edges(*EDGES))
+    for local, actual in threads.run(2, lambda comm: (part := shard(comm, mode=in_ranges(backward_rows=1)), results(part))):
+        *peers, _ = local.plan.backward
         assert [piece.share for piece in peers] == [Fraction(1, 9)] * 9
-        assert sum(piece.n_rows for piece in peers) == own.plan.n_halo
-        np.testing.assert_allclose(found, alone[own.node_ids], rtol=1e-11, atol=1e-12)
+        assert sum(piece.n_rows for piece in peers) == local.plan.n_halo
+        np.testing.assert_allclose(actual, one_rank[local.node_ids], rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("prefetch", [1, 2])
@@ -145,13 +145,13 @@ def test_live_remote_buffers(name, prefetch):
         out.backward(np.ones_like(out.data))
         return forward, graph.profile.peak_remote_buffers, graph.profile.live_remote_buffers
 
-    found = threads.run(4, work)
-    assert all(0 < forward <= bound and peak <= bound and live == 0 for forward, peak, live in found)
-    assert name == "copy_src" or max(forward for forward, *_ in found) == bound
+    ranks = threads.run(4, work)
+    assert all(0 < forward <= bound and peak <= bound and live == 0 for forward, peak, live in ranks)
+    assert name == "copy_src" or max(forward for forward, *_ in ranks) == bound
 
 
 def test_after_a_failure_at_any_range():
-    alone = Graph.from_edges(*EDGES).aggregate(fn.copy_src(X), "sum").data
+    one_rank = Graph.from_edges(*EDGES).aggregate(fn.copy_src(X), "sum").data
 
     def work(comm):
         graph = shard(comm, mode=in_ranges(), prefetch=1)
@@ -159,8 +159,8 @@ def test_after_a_failure_at_any_range():
             with pytest.raises(KeyError, match="the cause"):
                 graph.aggregate(fails_at(failing + comm.rank), "sum", src={"x": X[graph.node_ids]})
             graph.recover()
-            found = graph.aggregate(fn.copy_src(X[graph.node_ids]), "sum").data
-            np.testing.assert_allclose(found, alone[graph.node_ids], rtol=1e-12)
+            sums = graph.aggregate(fn.copy_src(X[graph.node_ids]), "sum").data
+            np.testing.assert_allclose(sums, one_rank[graph.node_ids], rtol=1e-12)
 
     threads.run(3, work)
 
@@ -187,10 +187,10 @@ def test_rows_of_a_batch_that_do_not_ascend():
         part = graph.shard(comm, "random", mode="broadcast")
         (batch,) = NeighborLoader(part, X[part.src_ids], None, np.arange(0, part.n_dst, 3), fanouts=(4, 4), batch_size=20)
         for layer in batch.layers(2):
-            found = []
-            note = lambda block, rows, found=found: found.append((rows[0].copy(), block.src_ids))  # noqa: E731
+            pieces = []
+            note = lambda block, rows, pieces=pieces: pieces.append((rows[0].copy(), block.src_ids))  # noqa: E731
             layer.schedule.run((layer.src_ids.astype(float),), note)
-            assert found and all(np.array_equal(rows, ids) for rows, ids in found)
+            assert pieces and all(np.array_equal(rows, ids) for rows, ids in pieces)
         arrivals = [arrival for layer in batch.layers(2) for piece in layer.plan.forward for arrival in piece.arrivals]
         return any((np.diff(arrival.needed) < 0).any() for arrival in arrivals if isinstance(arrival.needed, np.ndarray))
 
@@ -199,10 +199,10 @@ def test_rows_of_a_batch_that_do_not_ascend():
 
 def test_columns_of_minibatches():
     def work(comm):
-        found, told = (PartEdges(shard(comm, mode=mode)) for mode in (in_ranges(), "sar"))
+        in_pieces, whole = (PartEdges(shard(comm, mode=mode)) for mode in (in_ranges(), "sar"))
         for name in ("ids", "halo_starts"):
-            assert np.array_equal(getattr(found, name), getattr(told, name))
-        found, told = ((*part.asked, *part.edges.edges[:2], part.edges.degrees) for part in (found, told))
-        assert all(np.array_equal(a, b) for a, b in zip(found, told, strict=True))
+            assert np.array_equal(getattr(in_pieces, name), getattr(whole, name))
+        in_pieces, whole = ((*part.asked, *part.edges.edges[:2], part.edges.degrees) for part in (in_pieces, whole))
+        assert all(np.array_equal(a, b) for a, b in zip(in_pieces, whole, strict=True))
 
     threads.run(3, work)

@@ -162,9 +162,9 @@ def test_no_prefetch_thread_outlives_recover():
 
         with pytest.raises(KeyError, match="the cause"):
             graph.aggregate(message, "sum", src={"x": X[graph.node_ids]})
-        own = way.state.fetching[0]._thread
+        fetcher = way.state.fetching[0]._thread
         threading.Timer(0.2, go.set).start()
         graph.recover()
-        assert not own.is_alive() and not started
+        assert not fetcher.is_alive() and not started
 
     threads.run(2, work)

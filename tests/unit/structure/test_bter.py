@@ -34,20 +34,20 @@ def test_log_normal_degrees():
 
 
 def test_degrees_and_clustering_are_near_those_asked_for():
-    made = bter.bter(COUNTS, CLUSTERING, features=3, seed=1)
-    dst = destinations(made.indptr)
-    assert is_symmetric(made.indptr, made.indices) and not (dst == made.indices).any()
-    assert (np.diff(dst * 3000 + made.indices) > 0).all() and made.features.shape == (3000, 3) and made.train.sum() == 300
-    assert made.indices.size == COUNTS @ np.arange(len(COUNTS)) // 2 * 2
-    rows = {row["low"]: row for row in bter.compare(made.indptr, made.indices, COUNTS, CLUSTERING)}
+    graph = bter.bter(COUNTS, CLUSTERING, features=3, seed=1)
+    dst = destinations(graph.indptr)
+    assert is_symmetric(graph.indptr, graph.indices) and not (dst == graph.indices).any()
+    assert (np.diff(dst * 3000 + graph.indices) > 0).all() and graph.features.shape == (3000, 3) and graph.train.sum() == 300
+    assert graph.indices.size == COUNTS @ np.arange(len(COUNTS)) // 2 * 2
+    rows = {row["low"]: row for row in bter.compare(graph.indptr, graph.indices, COUNTS, CLUSTERING)}
     assert sum(row["nodes"][0] for row in rows.values()) == sum(row["nodes"][1] for row in rows.values()) == 3000
     for low in (3, 5, 9, 17, 33):
-        asked, found = rows[low]["nodes"]
-        assert abs(found - asked) < 5 * asked**0.5
-        asked, found = rows[low]["clustering"]
-        assert abs(found - asked) < 0.12
+        asked, actual = rows[low]["nodes"]
+        assert abs(actual - asked) < 5 * asked**0.5
+        asked, actual = rows[low]["clustering"]
+        assert abs(actual - asked) < 0.12
     assert rows[0]["nodes"][1] < 0.45 * COUNTS[1]  # Poisson: 37 % of the nodes of degree 1
-    degrees = np.diff(made.indptr)
+    degrees = np.diff(graph.indptr)
     assert abs(degrees[:1500].mean() - degrees.mean()) < 1  # ids say nothing about degrees
 
 
@@ -67,19 +67,19 @@ def test_blocks():
 
 @pytest.mark.parametrize("counts", [by_degree(_0=3, _4=50), by_degree(_2=30, _5=12, _9=10)])
 def test_clustering_1_makes_cliques(counts):
-    made = bter.bter(counts, np.ones(len(counts)), features=1, chunk=7)
-    assert np.bincount(np.diff(made.indptr)).tolist() == counts.tolist()
-    assert all(row["clustering"][1] in (None, 1.0) for row in bter.compare(made.indptr, made.indices, counts, np.ones(len(counts))))
+    graph = bter.bter(counts, np.ones(len(counts)), features=1, chunk=7)
+    assert np.bincount(np.diff(graph.indptr)).tolist() == counts.tolist()
+    assert all(row["clustering"][1] in (None, 1.0) for row in bter.compare(graph.indptr, graph.indices, counts, np.ones(len(counts))))
 
 
 def test_clustering_0_is_chung_lu():
     counts = by_degree(_1=300, _30=200)
-    made = bter.bter(counts, np.zeros(31), features=1, seed=5)
-    degrees = np.diff(made.indptr)
-    assert made.indices.size == 6300 and abs((degrees > 10).sum() - 200) <= 3
-    dst = destinations(made.indptr)
+    graph = bter.bter(counts, np.zeros(31), features=1, seed=5)
+    degrees = np.diff(graph.indptr)
+    assert graph.indices.size == 6300 and abs((degrees > 10).sum() - 200) <= 3
+    dst = destinations(graph.indptr)
     low = degrees < 10
-    assert low[made.indices][low[dst]].mean() == pytest.approx(300 / 6300, abs=0.03)  # ends in proportion to degrees
+    assert low[graph.indices][low[dst]].mean() == pytest.approx(300 / 6300, abs=0.03)  # ends in proportion to degrees
 
 
 def test_local_clustering():
@@ -89,8 +89,8 @@ def test_local_clustering():
     degrees = dense.sum(1).astype(np.int64)
     expected = np.diagonal(dense @ dense @ dense) / (degrees * (degrees - 1.0))
     nodes = rng.permutation(60)
-    found = bter.local_clustering(scipy.sparse.csr_matrix(dense), degrees, nodes)
-    assert np.allclose(found, expected[nodes])
+    clustering = bter.local_clustering(scipy.sparse.csr_matrix(dense), degrees, nodes)
+    assert np.allclose(clustering, expected[nodes])
 
 
 def test_a_spec_reads_files_and_tells_what_came_of_them(tmp_path, capsys):

@@ -27,8 +27,8 @@ def graphs():
 def test_it_cuts_little_more_than_metis(graphs, shuffled):
     graph, train = graphs[shuffled], np.arange(2000) < 200
     metis = report(*graph, partition(*graph, 4, "metis", balance="nodes"), 4)
-    found = report(*graph, partition(*graph, 4, "fennel", balance="nodes"), 4)
-    assert found["cut_share"] < 1.6 * metis["cut_share"] and found["imbalance"]["nodes"] < 1.04
+    fennel = report(*graph, partition(*graph, 4, "fennel", balance="nodes"), 4)
+    assert fennel["cut_share"] < 1.6 * metis["cut_share"] and fennel["imbalance"]["nodes"] < 1.04
     every = report(*graph, partition(*graph, 4, "fennel", balance="nodes,edges,train", train_mask=train), 4, train)
     assert every["cut_share"] < 2.5 * metis["cut_share"]
     assert every["imbalance"]["nodes"] < 1.06 and every["imbalance"]["edges"] < 1.12 and every["imbalance"]["train_nodes"] < 1.13
@@ -55,8 +55,8 @@ def test_a_node_that_fits_nowhere_goes_where_least_is():
     """A star: its middle has as many edges as all others together."""
     ends = np.arange(1, 40)
     indptr, indices = csr_by_dst(ends, np.zeros_like(ends), 40, undirected=True)
-    found = report(indptr, indices, partition(indptr, indices, 4, "fennel", balance="nodes,edges"), 4)
-    assert min(found["nodes"]) > 0 and sum(found["nodes"]) == 40 and sorted(found["edges"])[2] < 20
+    quality = report(indptr, indices, partition(indptr, indices, 4, "fennel", balance="nodes,edges"), 4)
+    assert min(quality["nodes"]) > 0 and sum(quality["nodes"]) == 40 and sorted(quality["edges"])[2] < 20
 
 
 def test_clusters_put_neighbours_together(graphs):

@@ -19,28 +19,28 @@ LARGER = "relational:nodes=4000,edges=60000,classes=8,features=4,train=0.3"
 def test_fennel_divides_each_type_evenly(tmp_path):
     """From rows as they stand, in files and in memory, on a graph of which METIS cuts about as much."""
     data = load_relational(LARGER)
-    found, train, graph = assignment.make_parts(data, 4, "fennel"), assignment.training(data), assignment.structure(data)
+    parts, train, graph = assignment.make_parts(data, 4, "fennel"), assignment.training(data), assignment.structure(data)
     metis, own_train = assignment.make_parts(data, 4, "metis"), {"paper": data.by_type(train)["paper"]}
-    cut, other = (report(graph.indptr, graph.indices, each, 4, train)["cut_share"] for each in (found, metis))
+    cut, other = (report(graph.indptr, graph.indices, each, 4, train)["cut_share"] for each in (parts, metis))
     assert cut < 0.6 and cut < 1.5 * other  # a random division cuts three quarters
-    by_type = data.by_type(found)
-    for own in by_type.values():
-        assert np.bincount(own, minlength=4).max() <= np.ceil(1.03 * own.size / 4)
+    by_type = data.by_type(parts)
+    for type_parts in by_type.values():
+        assert np.bincount(type_parts, minlength=4).max() <= np.ceil(1.03 * type_parts.size / 4)
     chosen = by_type["paper"][own_train["paper"]]
     assert np.bincount(chosen, minlength=4).max() <= np.ceil(fennel.SLACK["train"] * chosen.size / 4)
     held = typed.divide(graph, 4, "fennel", train=own_train, balance="auto")
-    assert all(np.array_equal(own, by_type[name]) for name, own in held.items())
+    assert all(np.array_equal(type_parts, by_type[name]) for name, type_parts in held.items())
     uneven = data.by_type(assignment.make_parts(data, 4, "fennel", balance="edges"))
-    assert any(np.bincount(own, minlength=4).max() > np.ceil(1.03 * own.size / 4) for own in uneven.values())
+    assert any(np.bincount(type_parts, minlength=4).max() > np.ceil(1.03 * type_parts.size / 4) for type_parts in uneven.values())
     for memory in ([], ["--memory", "4GiB"]):
         out = tmp_path / f"out{len(memory)}"
         format.write(out, data)
         assert main(["partition", str(out), "--parts", "4", "--method", "fennel", "--progress", "none", *memory]) == 0
-        kept = format.open(out)
-        of_rank = Part(kept, 1, 4).nodes
-        assert all(np.array_equal(own.ids(), np.flatnonzero(by_type[name] == 1)) for name, own in of_rank.items())
-        assert kept.division["partition"] == "fennel" and quality(kept)["cut_share"] == pytest.approx(cut)
-    again = assignment.make_parts(kept, 4, "fennel")  # rows by part now: ids are the original ones still
+        stored = format.open(out)
+        of_rank = Part(stored, 1, 4).nodes
+        assert all(np.array_equal(rows.ids(), np.flatnonzero(by_type[name] == 1)) for name, rows in of_rank.items())
+        assert stored.division["partition"] == "fennel" and quality(stored)["cut_share"] == pytest.approx(cut)
+    again = assignment.make_parts(stored, 4, "fennel")  # rows by part now: ids are the original ones still
     assert measured(data, again, 4)["cut_share"] <= 1.05 * cut
     with pytest.raises(ConfigError, match="--memory: a partition of 4,000 nodes takes"):
         assignment.make_parts(data, 4, "fennel", n_bytes=fennel.BLOCK_BYTES + assignment.SORT_BYTES)

@@ -58,16 +58,16 @@ def test_sbm_has_the_size_asked_for():
 def test_sbm_homophily():
     for wanted in (0.0, 0.5, 1.0):
         graph = sbm(nodes=3000, homophily=wanted, seed=1)
-        found = (graph.labels[graph.indices] == graph.labels[destinations(graph.indptr)]).mean()
-        assert abs(found - wanted) < 0.03
+        homophily = (graph.labels[graph.indices] == graph.labels[destinations(graph.indptr)]).mean()
+        assert abs(homophily - wanted) < 0.03
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_sbm_rewards_a_graph_network(seed):
     graph = sbm(seed=seed)
-    alone = ridge_accuracy(graph, graph.features)
+    features_accuracy = ridge_accuracy(graph, graph.features)
     together = ridge_accuracy(graph, np.concatenate((graph.features, neighbour_mean(graph)), axis=1))
-    assert 0.5 < alone < 0.7
+    assert 0.5 < features_accuracy < 0.7
     assert together > 0.85
 
 

@@ -23,8 +23,8 @@ CHILD = Path(metis.__file__).with_name("metis_child.py")
 
 @pytest.fixture(scope="module")
 def graph():
-    made = rmat(nodes=1500, edges=12_000, features=1, seed=0)
-    return made.indptr, made.indices
+    generated = rmat(nodes=1500, edges=12_000, features=1, seed=0)
+    return generated.indptr, generated.indices
 
 
 def in_child(graph):
@@ -35,10 +35,10 @@ def test_a_process_of_its_own_gives_the_same_parts(graph, monkeypatch):
     here = metis.Symmetric(*graph)
     weights = np.diff(graph[0]) + 1
     expected = [here.divide(4, 7), here.divide(4, 7, weights)]
-    there = in_child(graph)
-    assert here.small and not there.small
-    for parts, found in zip(expected, (there.divide(4, 7), there.divide(4, 7, weights))):
-        assert found.dtype == np.int32 and np.array_equal(parts, found)
+    child = in_child(graph)
+    assert here.small and not child.small
+    for parts, child_parts in zip(expected, (child.divide(4, 7), child.divide(4, 7, weights))):
+        assert child_parts.dtype == np.int32 and np.array_equal(parts, child_parts)
     assert not np.array_equal(*expected)
     monkeypatch.setattr(metis.os, "memfd_create", None, raising=False)
     monkeypatch.delattr(metis.os, "memfd_create")
@@ -82,10 +82,10 @@ def test_an_error_of_metis_is_told(graph, monkeypatch, tmp_path):
         def part_graph(*args, **kwargs):
             raise RuntimeError("no memory")
     """))
-    made = in_child(graph)
+    child = in_child(graph)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="METIS failed for 1500 nodes and 2 parts: no memory"):
-        made.divide(2, 0)
+        child.divide(2, 0)
 
 
 ENDS = {
@@ -162,25 +162,26 @@ def test_the_interpreter_is_free_meanwhile(graph, monkeypatch, tmp_path):
 def test_one_weight_a_node_is_all_that_pymetis_takes(graph):
     """Why weights are mixed: of two weights a node, which METIS could balance, pymetis uses the first n numbers."""
     pymetis = pytest.importorskip("pymetis")
-    made = metis.Symmetric(*graph)
-    two = np.ones((1500, 2), made.index)
-    two[:, 1] += np.diff(graph[0]).astype(made.index)
-    parts = [metis.metis_child.part_graph(pymetis, made.xadj, made.adjncy, w, 4, 0) for w in (two.ravel(), two.ravel()[:1500].copy())]
+    symmetric = metis.Symmetric(*graph)
+    two = np.ones((1500, 2), symmetric.index)
+    two[:, 1] += np.diff(graph[0]).astype(symmetric.index)
+    parts = [metis.metis_child.part_graph(pymetis, symmetric.xadj, symmetric.adjncy, w, 4, 0)
+             for w in (two.ravel(), two.ravel()[:1500].copy())]
     assert parts[0] == parts[1]
 
 
 def test_edges_are_balanced_where_the_degrees_are_skewed(graph):
     train = np.arange(1500) % 10 == 0
 
-    def found(balance):
+    def balanced(balance):
         parts = partition(*graph, 4, "metis", train_mask=train, balance=balance, seed=0)
         return report(*graph, parts, 4, train)["imbalance"]
 
-    before, after = found("nodes,train"), found(None)
+    before, after = balanced("nodes,train"), balanced(None)
     assert before["edges"] > 1.5 and before["nodes"] < 1.05
     assert after["edges"] < 1.15 and after["nodes"] < 1.051 and after["train_nodes"] < 1.12
-    assert found("nodes,edges,train") == after
-    assert found("edges")["edges"] < 1.1
+    assert balanced("nodes,edges,train") == after
+    assert balanced("edges")["edges"] < 1.1
 
 
 def test_even_degrees_are_balanced_as_nodes():

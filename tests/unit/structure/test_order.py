@@ -17,9 +17,9 @@ from tests.helpers.graph.strategies import KINDS, SETTINGS, edges, random_edges
 
 def assert_an_order(graph):
     indptr, indices = csr_by_dst(*graph)
-    found, again = (orders.order(indptr, indices, seed=1, cluster_nodes=2) for _ in range(2))
-    assert found.dtype == np.int32 and np.sort(found).tolist() == list(range(graph.n_nodes))
-    assert found.tolist() == again.tolist()
+    order, again = (orders.order(indptr, indices, seed=1, cluster_nodes=2) for _ in range(2))
+    assert order.dtype == np.int32 and np.sort(order).tolist() == list(range(graph.n_nodes))
+    assert order.tolist() == again.tolist()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -38,8 +38,8 @@ def test_a_shuffled_graph_gets_its_communities_back():
     indptr, indices = power_law(4000, 80_000, smallest=40, largest=60)
     shuffle = np.random.default_rng(0).permutation(4000)
     indptr, indices = csr_by_dst(shuffle[indices], shuffle[np.repeat(np.arange(4000), np.diff(indptr))], 4000)
-    found = orders.order(indptr, indices, cluster_nodes=50)
-    before, after = (orders.near_share(indptr, indices, order, near=50) for order in (None, found))
+    new_order = orders.order(indptr, indices, cluster_nodes=50)
+    before, after = (orders.near_share(indptr, indices, order, near=50) for order in (None, new_order))
     assert before < 0.05 and after > 0.5
 
 
@@ -49,9 +49,9 @@ def test_the_share_of_near_edges_is_what_a_loop_counts(graph, near, data):
     order = np.array(data.draw(st.permutations(range(graph.n_nodes))))
     place = {int(node): i for i, node in enumerate(order)}
     expected = [abs(place[int(u)] - place[int(v)]) < near for u, v in zip(graph.src, graph.dst)]
-    found = orders.near_share(*csr_by_dst(*graph), order, near=near)
+    share = orders.near_share(*csr_by_dst(*graph), order, near=near)
     by_id = orders.near_share(*csr_by_dst(*graph), near=near)
-    assert found == pytest.approx(np.mean(expected) if expected else 0)
+    assert share == pytest.approx(np.mean(expected) if expected else 0)
     assert by_id == pytest.approx((np.abs(graph.src - graph.dst) < near).mean() if expected else 0)
 
 

@@ -44,19 +44,19 @@ def test_every_graph_gets_valid_parts(graph, n_parts, method, with_train):
 def test_report_counts_what_a_loop_counts(graph, n_parts):
     indptr, indices, train = graph
     parts = partition(indptr, indices, n_parts, "random", seed=3)
-    found = report(indptr, indices, parts, n_parts, np.array(train, bool))
+    quality = report(indptr, indices, parts, n_parts, np.array(train, bool))
     edges, halos, cut = [0] * n_parts, [set() for _ in range(n_parts)], 0
     for u, v in zip(indices.tolist(), destinations(indptr).tolist()):
         edges[parts[v]] += 1
         if parts[u] != parts[v]:
             cut += 1
             halos[parts[v]].add(u)
-    assert found["edges"] == edges and found["halo_rows"] == [len(halo) for halo in halos] and found["cut_edges"] == cut
-    assert found["nodes"] == [int((parts == part).sum()) for part in range(n_parts)]
-    assert found["train_nodes"] == [int((parts == part)[np.array(train, bool)].sum()) for part in range(n_parts)]
-    assert found["cut_share"] == cut / max(len(indices), 1)
+    assert quality["edges"] == edges and quality["halo_rows"] == [len(halo) for halo in halos] and quality["cut_edges"] == cut
+    assert quality["nodes"] == [int((parts == part).sum()) for part in range(n_parts)]
+    assert quality["train_nodes"] == [int((parts == part)[np.array(train, bool)].sum()) for part in range(n_parts)]
+    assert quality["cut_share"] == cut / max(len(indices), 1)
     if any(edges):
-        assert found["imbalance"]["edges"] == pytest.approx(max(edges) * n_parts / sum(edges))
+        assert quality["imbalance"]["edges"] == pytest.approx(max(edges) * n_parts / sum(edges))
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,8 @@ def test_metis_gets_a_symmetric_graph(graph, chunk, both_ways):
             expected[u].add(v)
             expected[v].add(u)
     for sources in (indices, shuffled.astype(np.int64)):
-        made = metis.Symmetric(indptr, sources, chunk=chunk)
-        xadj, adjncy = made.xadj, made.adjncy
+        symmetric = metis.Symmetric(indptr, sources, chunk=chunk)
+        xadj, adjncy = symmetric.xadj, symmetric.adjncy
         assert [adjncy[low:high].tolist() for low, high in zip(xadj, xadj[1:])] == [sorted(near) for near in expected]
 
 
@@ -144,6 +144,6 @@ def test_impossible_options_are_named(graph, options, message):
 def test_metis_is_advised_where_it_can_help(method, balance, uneven, helps):
     imbalance = {"nodes": 1.0, "edges": 1.0, "train_nodes": 1.0}
     assert balancing.warning({"imbalance": imbalance}, method, balance) is None
-    told = balancing.warning({"imbalance": {**imbalance, uneven: 2.5}}, method, balance)
-    assert " 2.50; " in told and ("METIS with --balance nodes,edges,train" in told) == helps
-    assert helps or "METIS could not make them even" in told
+    message = balancing.warning({"imbalance": {**imbalance, uneven: 2.5}}, method, balance)
+    assert " 2.50; " in message and ("METIS with --balance nodes,edges,train" in message) == helps
+    assert helps or "METIS could not make them even" in message

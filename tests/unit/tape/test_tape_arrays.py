@@ -17,12 +17,12 @@ def leaf(*values, dtype=np.float64):
 
 def test_equality_is_elementwise():
     x = leaf(1, 0, 3)
-    for found, expected in (
+    for equality, expected in (
         (x == 0, [False, True, False]), (x != 0, [True, False, True]), (0 == x, [False, True, False]),
         (x == [1, 0, 0], [True, True, False]), (np.ones(3) == x, [True, False, False]), (np.ones(3) != x, [False, True, True]),
         (x == x, [True] * 3), (x == np.nan, [False] * 3),
     ):  # fmt: skip
-        assert isinstance(found, Tensor) and found.dtype == bool and not found.requires_grad and found.tolist() == expected
+        assert isinstance(equality, Tensor) and equality.dtype == bool and not equality.requires_grad and equality.tolist() == expected
     assert (x == Tensor(np.array(1.0))).tolist() == [True, False, False]
     assert (Tensor(np.array([1, 2])) == np.array([1, 5])).tolist() == [True, False]
     assert (x == None) is False and (x != None) is True and (x == "x") is False and x != object()  # noqa: E711
@@ -41,17 +41,17 @@ def test_keys_are_compared_by_identity():
 
 
 def test_tensor_map():
-    a, b, kept = leaf(1, 2), leaf(1, 2), TensorMap()
-    kept[a] = 1
-    assert kept.setdefault(b, 2) == 2 and kept.setdefault(a, 3) == kept[a] == 1 and len(kept) == 2 and a in kept
-    kept[a] = 4
-    assert kept[a] == 4
+    a, b, numbers = leaf(1, 2), leaf(1, 2), TensorMap()
+    numbers[a] = 1
+    assert numbers.setdefault(b, 2) == 2 and numbers.setdefault(a, 3) == numbers[a] == 1 and len(numbers) == 2 and a in numbers
+    numbers[a] = 4
+    assert numbers[a] == 4
     del a
     gc.collect()
-    assert len(kept) == 1 and b in kept and leaf(1) not in kept
+    assert len(numbers) == 1 and b in numbers and leaf(1) not in numbers
     for _ in range(100):  # ids are used again
-        kept[leaf(1)] = 0
-        assert len(kept) <= 2
+        numbers[leaf(1)] = 0
+        assert len(numbers) <= 2
 
 
 def test_truth_and_numbers():

@@ -13,13 +13,13 @@ def leaf(*shape):
     return Tensor(np.arange(1.0, 1 + np.prod(shape)).reshape(shape), requires_grad=True)
 
 
-def kept(t):
+def residuals(t):
     """The arrays among a tensor's residuals."""
     return [r for r in t.node.residuals if isinstance(r, (np.ndarray, np.generic))]
 
 
-def only(found, *expected):
-    return sorted(map(id, found)) == sorted(map(id, expected))
+def only(arrays, *expected):
+    return sorted(map(id, arrays)) == sorted(map(id, expected))
 
 
 # ---- residuals
@@ -48,39 +48,39 @@ def only(found, *expected):
 )
 def test_linear_operations_keep_no_array(f):
     out = f(leaf(2, 3))
-    assert not kept(out)
+    assert not residuals(out)
     assert not out.node.volatile
 
 
 @pytest.mark.parametrize("f", [ops.mul, ops.div, ops.matmul])
 def test_products_keep_what_the_other_side_needs(f):
     a, b = leaf(3, 3), leaf(3, 3)
-    assert only(kept(f(a, b)), a.data, b.data)
-    assert only(kept(f(a, b.detach())), b.data)
+    assert only(residuals(f(a, b)), a.data, b.data)
+    assert only(residuals(f(a, b.detach())), b.data)
     if f is not ops.div:  # a / b needs b for both
-        assert only(kept(f(a.detach(), b)), a.data)
+        assert only(residuals(f(a.detach(), b)), a.data)
 
 
 def test_activations_keep_one_array():
     a = leaf(2, 3)
     for f in (ops.relu, ops.leaky_relu, ops.elu, ops.sigmoid, ops.tanh, ops.exp, ops.sqrt, ops.log_softmax, ops.softmax):
         out = f(a)
-        assert only(kept(out), out.data)
+        assert only(residuals(out), out.data)
     for f in (ops.log, ops.abs, lambda a: a**2):
-        assert only(kept(f(a)), a.data)
+        assert only(residuals(f(a)), a.data)
 
 
 def test_other_operations_keep_their_inputs_themselves():
     a, ids, rows = leaf(3, 3), np.arange(3), np.array([0, 2])
     condition, labels = a.data > 1, np.array([0, 1, 2])
-    assert only(kept(ops.dropout(a, ids, 1, 0.5)), ids)
-    assert only(kept(ops.take(a, rows)), rows)
-    assert only(kept(ops.where(condition, a, 0)), condition)
-    assert only(kept(ops.cross_entropy(a, labels, rows)), a.data, labels, rows)
+    assert only(residuals(ops.dropout(a, ids, 1, 0.5)), ids)
+    assert only(residuals(ops.take(a, rows)), rows)
+    assert only(residuals(ops.where(condition, a, 0)), condition)
+    assert only(residuals(ops.cross_entropy(a, labels, rows)), a.data, labels, rows)
     gamma = leaf(3)
-    assert sum(r is a.data or r is gamma.data for r in kept(ops.layer_norm(a, gamma, gamma))) == 2
+    assert sum(r is a.data or r is gamma.data for r in residuals(ops.layer_norm(a, gamma, gamma))) == 2
     fixed = ops.layer_norm(a.detach(), gamma.detach(), leaf(3))
-    assert not kept(fixed)  # d_beta needs neither
+    assert not residuals(fixed)  # d_beta needs neither
 
 
 def volatile(x):

@@ -82,11 +82,11 @@ REFERENCES = {
 def test_ends_of_one_operand(name, dtype):
     """Value and derivative to a few units in the last place of 1 or of themselves, infinite and zero where the reference's are in dtype."""
     f, value, slope = REFERENCES[name]
-    found = run(f, ENDS, dtype)
+    results = run(f, ENDS, dtype)
     eps = np.finfo(dtype).eps
     with np.errstate(all="ignore"):
         x = np.array(ENDS).astype(dtype).astype(np.float64)
-        for got, reference in zip(found, (value, slope)):
+        for got, reference in zip(results, (value, slope)):
             if reference is not None:
                 expected = np.asarray(reference(x)).astype(dtype).astype(np.float64)
                 np.testing.assert_allclose(got, expected, rtol=16 * eps, atol=4 * eps,
@@ -150,9 +150,9 @@ def test_infinite_gradients_are_chosen(name, dtype):
 def test_relu_has_no_negative_zero(dtype):
     for n in (1, 3, 8, 33):
         x = np.full((n, n), -0.0, dtype)
-        for found in (ops.relu(Tensor(x)), ops.relu(Tensor(x[0])), ops.relu(Tensor(x[0, 0])), ops.leaky_relu(Tensor(x), 0),
+        for out in (ops.relu(Tensor(x)), ops.relu(Tensor(x[0])), ops.relu(Tensor(x[0, 0])), ops.leaky_relu(Tensor(x), 0),
             ops.elu(Tensor(x))):
-            assert not np.signbit(found.data).any() and not np.signbit(np.maximum(x, 0)).any()
+            assert not np.signbit(out.data).any() and not np.signbit(np.maximum(x, 0)).any()
 
 
 # ---- softmax and its kin
@@ -204,9 +204,9 @@ def test_infinite_values_that_are_dropped_are_0(dtype):
     with np.errstate(all="raise"):
         out = ops.dropout(x, ids, 5, 0.5)
         out.backward(np.full((60, 9), -INF, dtype))
-    kept = ops.dropout(Tensor(np.ones((60, 9), dtype)), ids, 5, 0.5).data > 0
-    np.testing.assert_array_equal(out.data, np.where(kept, dtype(INF), 0))
-    np.testing.assert_array_equal(x.grad, np.where(kept, dtype(-INF), 0))
+    is_kept = ops.dropout(Tensor(np.ones((60, 9), dtype)), ids, 5, 0.5).data > 0
+    np.testing.assert_array_equal(out.data, np.where(is_kept, dtype(INF), 0))
+    np.testing.assert_array_equal(x.grad, np.where(is_kept, dtype(-INF), 0))
 
 
 @BOTH

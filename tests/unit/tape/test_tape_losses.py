@@ -149,13 +149,13 @@ def test_targets_take_the_dtype_of_the_values():
 def test_focal_is_its_definition_and_has_its_slope_everywhere(gamma, dtype, rtol):
     losses = np.array([1e-30, 1e-8, 0.1, 1.0, 5.0, 80.0], dtype)
     x = Tensor(losses, requires_grad=True)
-    found = ops.focal(x, gamma)
-    found.sum().backward()
+    loss = ops.focal(x, gamma)
+    loss.sum().backward()
     wide = losses.astype(np.float64)
     missed = -np.expm1(-wide)
-    np.testing.assert_allclose(found.data, missed**gamma * wide, rtol=rtol, atol=1e-37)
+    np.testing.assert_allclose(loss.data, missed**gamma * wide, rtol=rtol, atol=1e-37)
     np.testing.assert_allclose(x.grad, missed**gamma + gamma * missed ** (gamma - 1) * np.exp(-wide) * wide, rtol=rtol, atol=1e-37)
-    assert found.dtype == dtype
+    assert loss.dtype == dtype
 
 
 def test_focal_of_a_row_that_is_surely_right():

@@ -66,13 +66,13 @@ class Names(recording.Observer):
 
 
 def test_every_primitive_has_a_case():
-    own = {name for name, entry in PRIMITIVES.items() if entry.vjp and entry.forward.__module__.startswith("sarlite.tape")}
+    tape_primitives = {name for name, entry in PRIMITIVES.items() if entry.vjp and entry.forward.__module__.startswith("sarlite.tape")}
     names = Names()
     with recording.observed(names):
         for f, _, inputs in CASES.values():
             f(*map(Tensor, inputs))
-    assert own - names.found == set()
-    assert "aggregate" not in own and "einsum" in own
+    assert tape_primitives - names.found == set()
+    assert "aggregate" not in tape_primitives and "einsum" in tape_primitives
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -119,7 +119,7 @@ SUMS = ("sum", "mean", "var", "std", "dot", "matmul", "einsum", "tensordot", "re
 
 def test_only_one_module_adds_up():
     """Functions of `numerics` compute every sum of the tape, so that another way of summing has one place each."""
-    found = []
+    calls = []
     for path in sorted(Path(tensor.__file__).parent.glob("*.py")):
         if path.name in ("gradcheck.py",):  # compares, and is no part of a model
             continue
@@ -127,8 +127,8 @@ def test_only_one_module_adds_up():
             name = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
             adds_up = name in SUMS and ast.unparse(node.func.value) != "reductions"
             if adds_up or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)):
-                found.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")
-    assert not found
+                calls.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")
+    assert not calls
 
 
 def test_operands_never_widen():
@@ -225,8 +225,8 @@ def test_relu_is_the_kernels(dtype):
     x = np.array([[-0.0, 0.0, -1.0, 3.0, np.nan, np.inf, -np.inf]] * 3, dtype)
     expected = np.empty_like(x)
     kernels.activate(x, expected, kind="relu")
-    for found in (ops.relu(Tensor(x)), ops.relu(Tensor(x[0])), ops.relu(Tensor(np.asfortranarray(x)))):
-        assert found.dtype == dtype and found.data.tobytes() == expected[: len(found) if found.ndim == 2 else 1].tobytes()
+    for out in (ops.relu(Tensor(x)), ops.relu(Tensor(x[0])), ops.relu(Tensor(np.asfortranarray(x)))):
+        assert out.dtype == dtype and out.data.tobytes() == expected[: len(out) if out.ndim == 2 else 1].tobytes()
     assert ops.relu(Tensor(np.array(-2, np.int32))).data == 0 and ops.relu(Tensor(np.array([-2, 2]))).tolist() == [0, 2]
     assert str(ops.relu(Tensor(np.array(-0.0, dtype))).data) == "0.0"
 

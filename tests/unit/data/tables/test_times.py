@@ -34,9 +34,9 @@ def graph(times, node_times=None, **more):
     (["9007199254740993", "-1"], "integers", [9007199254740993, -1]),
 ])  # fmt: skip
 def test_words_are_times_to_the_last_bit(words, kind, expected):
-    found = graph(words)
-    assert found.edge_time.dtype == np.int64 and found.edge_time.tolist() == expected
-    assert found.time_kind == kind
+    dataset = graph(words)
+    assert dataset.edge_time.dtype == np.int64 and dataset.edge_time.tolist() == expected
+    assert dataset.time_kind == kind
 
 
 @pytest.mark.parametrize("typed", [
@@ -69,25 +69,25 @@ def test_times_of_two_kinds_are_refused():
 def test_a_time_is_no_feature_and_stays_with_its_edge_in_both_directions():
     edges = {"relation": ["u", "buys", "i"], "file": {"s": [0, 1, 1], "d": [1, 1, 0], "t": [7, 5, 6]}, "src": "s", "dst": "d", "time": "t"}
     users = {"file": {"id": [0, 1], "x": [1.0, 2.0], "at": [3, 4]}, "time": "at"}
-    found = from_tables({"nodes": {"u": users, "i": {"count": 2}}, "edges": [edges]})
-    assert found.nodes["u"].feature_names == ["x"] and found.nodes["u"].time.tolist() == [3, 4]
-    assert found.edges["u", "buys", "i"].edge_time.tolist() == [6, 7, 5]
-    back = next(table for relation, table in found.edges.items() if relation[0] == "i")
+    dataset = from_tables({"nodes": {"u": users, "i": {"count": 2}}, "edges": [edges]})
+    assert dataset.nodes["u"].feature_names == ["x"] and dataset.nodes["u"].time.tolist() == [3, 4]
+    assert dataset.edges["u", "buys", "i"].edge_time.tolist() == [6, 7, 5]
+    back = next(table for relation, table in dataset.edges.items() if relation[0] == "i")
     assert back.indices.tolist() == [1, 0, 1] and back.edge_time.tolist() == [7, 6, 5]
 
 
 def test_edges_of_two_times_are_two_edges_where_equal_edges_are_joined(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "e.csv").write_text("s,d,t\n0,1,5\n0,1,6\n1,0,5\n0,1,5\n")
-    found = load("edges:e.csv,src=s,dst=d,time=t", undirected=True, allow_empty=ALL)
-    assert found.indices.tolist() == [1, 1, 0, 0] and sorted(found.edge_time.tolist()) == [5, 5, 6, 6]
+    dataset = load("edges:e.csv,src=s,dst=d,time=t", undirected=True, allow_empty=ALL)
+    assert dataset.indices.tolist() == [1, 1, 0, 0] and sorted(dataset.edge_time.tolist()) == [5, 5, 6, 6]
 
 
 def test_times_come_back_from_a_directory_and_travel_to_their_ranks(tmp_path):
-    found = graph([50, 40, 30, 20, 10], [5, 4, 3, 2, 1, 0])
-    format.write(tmp_path / "g", found)
+    dataset = graph([50, 40, 30, 20, 10], [5, 4, 3, 2, 1, 0])
+    format.write(tmp_path / "g", dataset)
     stored = format.open(tmp_path / "g", verify=True)
-    assert stored.equals(found) and stored.time_kind == "integers"
+    assert stored.equals(dataset) and stored.time_kind == "integers"
     parts = np.array([1, 0, 1, 0, 1, 0])
     divided = in_memory(stored, parts, 2)
     format.write(tmp_path / "two", divided)
