@@ -57,12 +57,12 @@ def parser(text, names, program):
     """Return an argument parser with what both papers' experiments take; `program` names the folder of the rows."""
     result = harness.parser(text)
     result.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
-                      help=f"of {','.join(names)} (default: all)")
+                        help=f"of {','.join(names)} (default: all)")
     result.add_argument("--rows", type=Path, default=harness.BUILD / "bench" / program, metavar="DIR",
-                      help=f"where each figure's rows are written (default: build/bench/{program})")
+                        help=f"where each figure's rows are written (default: build/bench/{program})")
     result.add_argument("--out", type=Path, metavar="DIR", help="where each figure's picture and README.md are written")
     result.add_argument("--draw", action="store_true",
-                      help="measure nothing; write into --out what --rows has of the figures")
+                        help="measure nothing; write into --out what --rows has of the figures")
     harness.graphs_option(result)
     result.add_argument("--part", type=int, default=1, metavar="N", help="an N-th of the nodes and of the edges")
     return result

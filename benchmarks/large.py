@@ -74,7 +74,7 @@ def draw_mag(folder, n_nodes, n_edges, n_features, seed=0):
     text(raw / "nodetype-has-label.csv.gz",
          [",".join(counts), "\n", ",".join(str(name == TARGET) for name in counts), "\n"])
     row_texts = np.array([",".join(map("{:.4f}".format, row)) + "\n" for row in rng.standard_normal((1000, n_features))],
-                     object)
+                         object)
     text(raw / "node-feat" / TARGET / "node-feat.csv.gz",
          ("".join(row_texts[rng.integers(0, 1000, size)]) for size in sizes(n, 1 << 14)))
     text(raw / "node-label" / TARGET / "node-label.csv.gz",

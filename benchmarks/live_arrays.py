@@ -147,9 +147,9 @@ def row_of(model, widths, n_ranks, place, args):
     taken, held, fetched, remote = run(n_ranks, args.mpi, model, widths, mode, int(prefetch), args.rows, args.degree)
     counts = model != "gat" and mode != "oneshot"
     row = {"case": model, "widths": widths, "ranks": n_ranks, "mode": mode, "prefetch": int(prefetch),
-             "layers": len(widths) - 1,
-             "taken": taken / unit, "held": held and held / unit, "remote": fetched,
-             "promised": promised(model, widths, remote) / args.hidden if counts else None}
+           "layers": len(widths) - 1,
+           "taken": taken / unit, "held": held and held / unit, "remote": fetched,
+           "promised": promised(model, widths, remote) / args.hidden if counts else None}
     harness.note(f"{model} {widths}, {n_ranks} ranks, {place}: {row['taken']:.2f}")
     return row
 

@@ -77,7 +77,7 @@ def memory(args):
     for n in (2, 4, 6, 8):
         rows = [live_arrays.row_of("gcn", [options.hidden] * (n + 1), n_ranks, "broadcast:1" if n_ranks > 1 else "sar:0",
                                 options)
-                 for n_ranks in args.ranks]
+                for n_ranks in args.ranks]
         yield [{"figure": "1", "layers": n, "ranks": r["ranks"], "way": _ranks(r["ranks"]), "arrays": r["taken"],
                 "promised": r["promised"],
                 "rows": options.rows, "width": options.hidden} for r in rows]

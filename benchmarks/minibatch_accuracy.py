@@ -124,11 +124,11 @@ def summary(rows):
     for way, several in by_way.items():
         epochs = [until(row["curve"], target[row["seed"]]) for row in several]
         summaries.append({"way": way, "seeds": len(several), "accuracy": _mean([row["accuracy"] for row in several]),
-                      "to full": _mean([row["accuracy"] - full[row["seed"]] for row in several]) if full else None,
-                      "to one": _mean([row["accuracy"] - target[row["seed"]] for row in several]),
-                      "epochs": [epoch if epoch is not None else "never" for epoch in epochs],
-                      "hits": np.mean([row["hit_rates"] for row in several], axis=0).tolist()
-                      if several[0]["hit_rates"] else None})
+                          "to full": _mean([row["accuracy"] - full[row["seed"]] for row in several]) if full else None,
+                          "to one": _mean([row["accuracy"] - target[row["seed"]] for row in several]),
+                          "epochs": [epoch if epoch is not None else "never" for epoch in epochs],
+                          "hits": np.mean([row["hit_rates"] for row in several], axis=0).tolist()
+                          if several[0]["hit_rates"] else None})
     return summaries
 
 
@@ -157,9 +157,9 @@ def choose(args):
     """Try learning rates on one rank's minibatches; the best mean validation accuracy is the one to take."""
     rows = [measure(args, ONE, seed, rate) for rate in args.rates for seed in range(args.seeds)]
     candidates = [{"rate": rate, "validation": _mean([row["validation"] for row in rows if row["rate"] == rate]),
-              "test": _mean([row["accuracy"] for row in rows if row["rate"] == rate]),
-              "best_epoch": float(np.mean([row["best_epoch"] for row in rows if row["rate"] == rate]))}
-             for rate in args.rates]
+                   "test": _mean([row["accuracy"] for row in rows if row["rate"] == rate]),
+                   "best_epoch": float(np.mean([row["best_epoch"] for row in rows if row["rate"] == rate]))}
+                  for rate in args.rates]
     columns = {"rate": lambda r: r["rate"], "validation, %": _shown("validation"), "test, %": _shown("test"),
                "best epoch": lambda r: r["best_epoch"]}
     harness.report("Learning rates on one rank", candidates, columns, args.json)

@@ -114,7 +114,7 @@ def measure(args, name, model, kind, threads, others, rates):
     """Return the row of one graph, model, kind and number of threads, whose `limits.Limits` are `rates`."""
     counts = ["--repeats", args.repeats]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", kind,
-           "--threads-list", threads, "--sample-ahead", args.sample_ahead, *counts]
+               "--threads-list", threads, "--sample-ahead", args.sample_ahead, *counts]
     peer = [CASES[model], seeded_graphs.path(args.graphs, name), "--threads", threads, *counts]
     half, quarter = (harness.last_json(harness.python(*command, "--repeats", 1, "--part", part))["peak_mib"]
                      for part in (2, 4))

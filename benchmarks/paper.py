@@ -90,8 +90,8 @@ def scaling(figure, args, scratch):
             for way, options in ways.items():
                 harness.note(f"figure {figure}: {n_ranks} ranks, {way}")
                 lines_of[way].append(harness.train(n_ranks, data=data, threads=1, prefetch=args.prefetch,
-                                                epochs=args.epochs + 1,
-                                                eval_every=args.epochs + 1, verify=False, **{**model, **options}))
+                                                   epochs=args.epochs + 1,
+                                                   eval_every=args.epochs + 1, verify=False, **{**model, **options}))
         yield _compared([_row(figure, name, model, n_ranks, way, lines) for way, lines in lines_of.items()])
 
 

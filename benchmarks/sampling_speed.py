@@ -49,7 +49,7 @@ def measure(args, name, kind, threads, others):
     """Return the row of one graph, kind and number of threads."""
     counts = ["--repeats", args.repeats]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list",
-           threads, *counts]
+               threads, *counts]
     peer = ["sample", seeded_graphs.path(args.graphs, name), "--threads", threads, *counts]
     return beside({"case": "sampling", "graph": name, "kind": kind, "threads": threads}, args.rounds, command, peer, others)
 

@@ -78,7 +78,7 @@ def check_install(wheel, python, folder):
     run(*install, f"{wheel}[train]")
     train = ("--data", "sbm:", "--epochs", "2", "--ranks", "2", "--json")
     reports = [json.loads(run(*command, *train, "--run-dir", command[-1]).splitlines()[-1])
-             for command in (("sarlite-train",), ("python", "-m", "sarlite.train"))]
+               for command in (("sarlite-train",), ("python", "-m", "sarlite.train"))]
     assert reports[0]["test_accuracy"] == reports[1]["test_accuracy"] and reports[0]["ranks"] == 2
     run("sarlite-data", "convert", "sbm:", "data")
     run("sarlite-data", "partition", "data", "--parts", "2")

@@ -185,8 +185,8 @@ def results(monkeypatch, tmp_path):
     panels = [figures.Panel(kind, "ranks", "way", "ms", "time, ms") for kind in figures.KINDS]
     of = {"a": [panel for panel in panels if panel.kind != "lanes"], "b": panels}
     all_figures = {name: figures.Figure(f"about {name}", f"said {name}", lambda args: [ROWS[:3], ROWS[3:]], columns,
-                                  tuple(of[name]),
-                                  lambda row: row["ranks"] == 2) for name in "ab"}
+                                        tuple(of[name]),
+                                        lambda row: row["ranks"] == 2) for name in "ab"}
     monkeypatch.setattr(sys, "argv", ["paper.py"])
 
     def run(*flags):

@@ -137,7 +137,7 @@ def test_trainers_refuse_together(wrong):
     def work(comm):
         graph, rng = RING.shard(comm, "contiguous"), nn.Random(0)
         arguments = {"x": np.ones((graph.n_src, 3)), "labels": np.zeros(graph.n_dst, int),
-                 "optimizer": lambda flat: optim.SGD(flat, 0.1), **(wrong if comm.rank == 1 else {})}
+                     "optimizer": lambda flat: optim.SGD(flat, 0.1), **(wrong if comm.rank == 1 else {})}
         x, labels, optimizer = arguments.values()
         Trainer(graph, Model(3, np.float64, rng), x, labels, slice(None), optimizer=optimizer, rng=rng)
 

@@ -49,7 +49,7 @@ def test_mggcn_bytes(tmp_path):
     ends = np.array([1, 3, 0, 2, 1, 3, 0, 2])
     indptr, indices = csr_by_dst(np.repeat(np.arange(4), 2), ends, 4)
     written = Dataset(indptr, indices, np.array([[0, 1], [1, 0], [0, 1], [1, 0]], np.float32), np.array([0, 1, 0, 1]),
-                   np.array([1, 1, 0, 0], bool), np.array([0, 0, 1, 0], bool), np.array([0, 0, 0, 1], bool), 2)
+                      np.array([1, 1, 0, 0], bool), np.array([0, 0, 1, 0], bool), np.array([0, 0, 0, 1], bool), 2)
     pigo.write_directory(tmp_path, written)
     words = [4, 8, 4, 4, *range(0, 9, 2), *ends]
     assert (tmp_path / "graph.bin").read_bytes() == b"PIGO-CSR-v2\4\4" + np.array(words, "<u4").tobytes() + np.ones(8, "<f4").tobytes()

@@ -49,7 +49,7 @@ def test_tables_are_numbered_and_sorted(tmp_path_factory, given_, kind):
         nodes, edges = str(folder / "n.csv"), str(folder / "e.csv")
     of_nodes = {"file": nodes, "id": "id", "features": ["x"], "fill": "0", "labels": "y"}
     data = from_tables({"nodes": {"u": of_nodes}, "edges": [{"file": edges, "relation": ["u", "e", "u"], "src": "src", "dst": "dst",
-                                                              "weight": "w"}]})
+                                                             "weight": "w"}]})
     expected = reference(ids, pairs, weights)
     assert data.indices.tolist() == expected.src.tolist() and data.edge_weight.tolist() == expected.w.tolist()
     assert np.repeat(np.arange(len(ids)), np.diff(data.indptr)).tolist() == expected.dst.tolist()

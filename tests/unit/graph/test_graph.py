@@ -105,7 +105,7 @@ def test_edge_values_stay_in_the_order_of_the_given_edges(case, sharded):
     expected, weight = np.zeros((3, 3)), np.arange(1.0, graph.n_edges + 1)
     np.add.at(expected, ([*dst[:n], *(to for _, to in added)], [*src[:n], *(at for at, _ in added)]), weight)
     for sums in (graph.with_edge_values(weight).aggregate(fn.copy_src(np.eye(3)[graph.src_ids]), "sum"),
-                  graph.aggregate(fn.mul_edge(np.eye(3)[graph.src_ids], weight[graph.edge_ids]), "sum")):
+                 graph.aggregate(fn.mul_edge(np.eye(3)[graph.src_ids], weight[graph.edge_ids]), "sum")):
         np.testing.assert_array_equal(sums.data, expected[graph.dst_ids])
     if len(src) != graph.n_edges:
         with pytest.raises(ShapeError, match=f"{graph.n_edges}"):

@@ -42,7 +42,7 @@ def test_spmm_weights_and_scales(dtype, itype, kind, shape, options):
     graph, rng = make_graph(kind, itype), np.random.default_rng(2)
     x = normal(rng, dtype, graph.n_src, *shape)
     arguments = {"src_scale": normal(rng, dtype, graph.n_src), "dst_scale": normal(rng, dtype, graph.n_dst),
-             "eid": rng.permutation(graph.n_edges + 3)[: graph.n_edges].astype(itype)}
+                 "eid": rng.permutation(graph.n_edges + 3)[: graph.n_edges].astype(itype)}
     arguments = {name: a for name, a in arguments.items() if name in options}
     if "weight" in options or "heads" in options:
         arguments["weight"] = normal(rng, dtype, graph.n_edges + 3, *([shape[0]] if "heads" in options else []))
@@ -125,7 +125,7 @@ def test_sums_in_ranges(dtype, itype, ascending):
     rng = np.random.default_rng(9)
     x, out = normal(rng, dtype, graph.n_src, 2, 128), np.zeros((graph.n_dst, 2, 128), dtype)
     arguments = {"weight": normal(rng, dtype, graph.n_edges, 2), "eid": rng.permutation(graph.n_edges).astype(itype),
-             "src_scale": normal(rng, dtype, graph.n_src), "dst_scale": normal(rng, dtype, graph.n_dst)}
+                 "src_scale": normal(rng, dtype, graph.n_src), "dst_scale": normal(rng, dtype, graph.n_dst)}
     kernels.spmm(graph.indptr, graph.src.astype(itype), x, out, **arguments)
     close(out, spmm_reference(graph, x, **arguments))
 

@@ -312,7 +312,7 @@ def test_the_others_do_too():
     assert "weight_decay=0 or 0.5" in repr(optim.SGD(new_trainer.flat, 0.1, weight_decay=lambda name: 0.5 * name.startswith("convs.0")))
     new_trainer.step()
     assert repr(new_trainer).startswith("Trainer(GCN of 98 values, Graph(n_src=4, n_dst=4, n_edges=4), x float32 (4, 3), "
-                                 "rows of all ranks: 2 train, 1 val, 1 test; Adam(") and repr(new_trainer).endswith("step 1)")
+                                        "rows of all ranks: 2 train, 1 val, 1 test; Adam(") and repr(new_trainer).endswith("step 1)")
     assert repr(nn.Random(3)) == "Random(seed=3, step=0, 0 layers)"
     table = nn.flatten(nn.Embedding(np.arange(4), 2, rng=rng()))
     assert repr(table) == "Flat(0 replicated values of 0 parameters, weight (4, 2))"

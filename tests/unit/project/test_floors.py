@@ -175,7 +175,7 @@ def test_modules_do_not_import_the_whole_package():
     """`from sarlite import Graph` in a module below would be a circle; `from sarlite import kernels` names a package."""
     allowed = {"sarlite.models", "sarlite.cli", "sarlite.interop"}
     importing = {name for name, targets in import_graph(modules()).items()
-             if "sarlite" in targets and ".".join(name.split(".")[:2]) not in allowed}
+                 if "sarlite" in targets and ".".join(name.split(".")[:2]) not in allowed}
     assert importing == set()
 
 

@@ -108,7 +108,7 @@ def documented():
     text = "\n".join(path.read_text() for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.[mp][dy]"))
     text += (ROOT / "README.md").read_text()
     documented_names = {(module, name) for module, names in re.findall(r"^ *from (sarlite[\w.]*) import ([\w, ]+)", text, re.M)
-             for name in re.findall(r"\w+", names.partition(" as ")[0])}
+                        for name in re.findall(r"\w+", names.partition(" as ")[0])}
     documented_names |= {named.rpartition(".")[::2] for named in re.findall(r"`(sarlite(?:\.\w+)+)", text)}
     importable = {place for place in documented_names if "interop.torch" not in ".".join(place) or importlib.util.find_spec("torch")}
     things = {place: getattr(importlib.import_module(place[0]), place[1], None) for place in importable}
@@ -184,4 +184,4 @@ def test_the_check_itself():
 
     missing = {name: unannotated(function) for name, function in functions(Some, "Some")}
     assert missing == {"Some.bare": ["x", "return"], "Some.whole": [], "Some.size": ["return"], "Some.made": ["kwargs"],
-                     "Some.__len__": ["return"]}
+                       "Some.__len__": ["return"]}
