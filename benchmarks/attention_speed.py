@@ -1,17 +1,18 @@
-"""How fast is attention, forward and backward, and how much memory does it take beside other libraries?
+"""Measure the time and the memory of attention, forward and backward, beside other libraries.
 
-SAR's Figure 2: `graph.aggregate(fn.attend(z, src, dst), "sum")` with the per-node scores src = (z * a_src).sum(-1) and
-dst = (z * a_dst).sum(-1), and its backward pass with gradients of z and of both a; heads of 100 features, float32.
-Peers run their GATConv with its linear part replaced by the identity. `ms` is forward and backward together.
+The layer is that of SAR's Figure 2: `graph.aggregate(fn.attend(z, src, dst), "sum")` with the scores of the nodes
+src = (z * a_src).sum(-1) and dst = (z * a_dst).sum(-1). The backward pass computes the gradients of z and of both
+vectors a. A head has 100 features; everything is float32. Peers run their GATConv with the linear part replaced by
+the identity. `ms` is the time of forward and backward together.
 
-`peak_mib` counts from the moment when graph and inputs exist. `net_peak_mib` is that without the three arrays of z's
-size which everybody has: the output, its gradient (ones, made before the backward pass) and z's gradient.
+`peak_mib` counts from the moment when graph and inputs exist. `net_peak_mib` leaves out the three arrays of z's size
+that every library needs: the output, its gradient (ones, allocated before the backward pass) and z's gradient.
 
     limit_fraction = (bytes / stream bandwidth  +  flops / sgemm flops a second) / time
 
-with the bytes of z, the output, both gradients, and twice the indices, and 6 flops for each edge and column: a product
-and a sum forward, two of each backward. As for spmm, this is a bound, and the estimate for random rows is none: forward
-reads a row of z for each edge, backward a row of the output's gradient.
+The bytes are those of z, of the output, of both gradients, and twice those of the indices. The flops are 6 for each
+edge and column: a product and a sum forward, two of each backward. `limit_fraction` is a bound. The next number is an
+estimate for rows at random: forward reads a row of z for each edge, backward a row of the output's gradient.
 
     gather_fraction = 2 * n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
 """
@@ -35,8 +36,10 @@ ABLE = ("dgl", "pyg")
 
 
 def attend(graph, z, scores):
-    """Attention of z (n_nodes, heads * dim) by the learned scores (2, heads, dim) of sources and destinations: both
-    from one product."""
+    """Return attention over z, shape (n_nodes, heads * dim); `scores` has shape (2, heads, dim).
+
+    One matrix product gives the scores of all nodes as sources and as destinations.
+    """
     _, heads, dim = scores.shape
     diagonal = np.eye(heads, dtype=np.float32)[:, None]
     src, dst = ((scores[k].reshape(heads, dim, 1) * diagonal).reshape(heads * dim, heads) for k in (0, 1))

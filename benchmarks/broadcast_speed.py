@@ -1,23 +1,25 @@
-"""Mode broadcast on a graph like Reddit's (R): how long is an epoch beside mode sar and beside one rank, are its bytes
-(n - n_p) f 4 a pass, how uneven are its stages, and what do random parts give it?
+"""Measure mode broadcast on a graph like Reddit's (`R`) beside mode sar and beside one rank.
 
-Three tables. An epoch is a training step of GCN (602 features, 512 hidden, 41 classes, 2 and 3 layers, dropout 0.5
-between, Adam, float32), which keeps the first layer's A X: on one rank of two threads, and on two ranks of one thread
-in every mode on `--partition` parts. The ways on two ranks take turns in one job, step by step; jobs of one rank and of
-two take turns, `--rounds` times; with `--before DIR`, another checkout with its compiled module, that one's jobs of one
-rank too.
+The questions: how long is an epoch; are its bytes (n - n_p) f 4 a pass; how uneven are its stages; what do random
+parts gain? There are three tables.
 
-    ms         of all measured steps: the median, with minimum and maximum
+An epoch is a training step of GCN, which keeps the first layer's A X: 602 features, 512 hidden, 41 classes, 2 and 3
+layers, dropout 0.5 between the layers, Adam, float32. It runs on one rank of two threads, and on two ranks of one
+thread in every mode on `--partition` parts. The ways on two ranks take turns in one job, step by step. Jobs of one
+rank and of two ranks take turns, `--rounds` times. With `--before DIR`, another checkout with its compiled module, the
+jobs of one rank of that checkout take turns too.
+
+    ms         of all measured steps: the median, with minimum and maximum.
     to sar     a step's time over that of mode sar with prefetch 1 right before it: the median, minimum and maximum of
-               these ratios
-    to one     likewise of a round's median over that of one rank x two threads in the same round
+               these ratios.
+    to one     likewise of a round's median over that of one rank x two threads in the same round.
     received   bytes of a step, of the rank that receives most, forward, backward and pushed; `equal` where forward and
                backward are the sum over layers that aggregate of (n - n_p) f 4 on every rank, f the smaller width of
-               the layer, and nothing is pushed
+               the layer, and nothing is pushed.
 
-Stages: the sum over stages of the largest tile, over edges / N: how many times as long as with even tiles all stages
-take together where ranks wait for each other; and of two ranks the time of one sum over neighbours of 512 columns in
-mode broadcast, parts in alternation.
+The stages' imbalance is the sum over stages of the largest tile, over edges / N. Where ranks wait for each other, all
+stages together take so many times as long as with even tiles. The third table has the time of one sum over neighbours
+of 512 columns in mode broadcast on two ranks, the parts in alternation.
 """
 
 import argparse
@@ -51,9 +53,9 @@ def make_trainer(graph, layers, n_in, n_out, hidden, share=TRAIN_SHARE):
 
 
 def turns(comm, ways, repeats):
-    """Return {way: [ms of each call]}: calls in turn, from one barrier to the next, after one of each that warms up.
+    """Return {way: [ms of each call]}; the ways take turns, and a barrier stands before and after each call.
 
-    Collective.
+    The first call of each way warms up and is not counted. Collective.
     """
     times = {way: [] for way in ways}
     for k in range(repeats + 1):
@@ -77,7 +79,7 @@ def ways_of(modes, prefetch, n_ranks):
 def train(comm, args):
     """Measure training steps of every way.
 
-    Return their times, and what this rank received in the last one beside what is predicted.
+    Return the times, and the bytes that this rank received in the last step beside the predicted bytes.
     """
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.file))
     trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES,
@@ -113,14 +115,14 @@ def spmm(comm, args):
 
 
 def work(comm, args):
-    """Measure, and return the times and every rank's bytes. Collective."""
+    """Measure what `args.worker` names; return {"times": {way: ms}, "ranks": {way: bytes of every rank}}. Collective."""
     times, counted = {"train": train, "spmm": spmm}[args.worker](comm, args)
     every = comm.allgather(counted)
     return {"times": times, "ranks": {name: [rank[name] for rank in every] for name in counted}}
 
 
 def job(args, what, n_ranks, threads, tree=None, **options):
-    """Run `work` on N ranks, of another checkout where `tree` is given, and return what it prints."""
+    """Run `work` on N ranks and return the value that it prints; `tree` is another checkout to run."""
     words = [__file__, "--worker", what, "--file", seeded_graphs.path(args.graphs, args.graph).resolve(), "--threads", threads,
              "--repeats", args.repeats, "--partition", args.partition, "--modes", ",".join(args.modes),
              "--prefetch", ",".join(map(str, args.prefetch)), "--hidden", args.hidden, "--methods",
@@ -132,7 +134,7 @@ def job(args, what, n_ranks, threads, tree=None, **options):
 
 
 def measure_epochs(args, layers):
-    """Return the rows of GCN of so many layers."""
+    """Return the rows of the table of epochs for GCN of `layers` layers."""
     places = {"one": (1, 2, None), **({"before": (1, 2, args.before)} if args.before else {}), "two": (2, 1, None)}
     rounds = []
     for number in range(args.rounds):
@@ -142,7 +144,7 @@ def measure_epochs(args, layers):
 
 
 def row(args, layers, place, name, rounds):
-    """Return the row of one way in one place."""
+    """Return the row of one way (mode and prefetch) in one place (number of ranks and threads)."""
     results = [result[place] for result in rounds]
     times = [ms for each in results for ms in each["times"][name]]
     ones = [statistics.median(result["one"]["times"][BASE]) for result in rounds]
@@ -174,7 +176,7 @@ def imbalances(args):
 
 
 def stage_imbalance(indptr, indices, parts, n_parts):
-    """The sum over stages of the largest tile, over edges / N; 1 where all tiles of a stage are even."""
+    """Return the sum over stages of the largest tile, over edges / N; 1 if all tiles of a stage are even."""
     tiles = np.bincount(parts[destinations(indptr, indices.dtype)].astype(np.int64) * n_parts + parts[indices],
                         minlength=n_parts**2)
     return float(tiles.reshape(n_parts, n_parts).max(axis=0).sum() * n_parts / max(indices.size, 1))

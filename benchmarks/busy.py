@@ -1,17 +1,18 @@
-"""How long is an epoch where other programs keep each core busy, and what does readiness for them cost on a quiet one?
+"""Measure an epoch while other programs keep each core busy, and what readiness for them costs on a quiet machine.
 
-Trains by the training command as `--places` say, in ranks x threads, once alone and once beside a busy loop on each
-core that this process may use. The busy loops end with the measurement. Cases: `small` is the tutorial's size, a
-GraphSAGE of 64 columns on 2,000 nodes and 30,000 edges, whose kernels take microseconds; `medium` has 20,000 nodes and
-400,000 edges.
+The training command trains as `--places` say, in ranks x threads: once with the cores to itself, and once beside a
+busy loop on each core that this process may use. The busy loops end with the measurement. Case `small` has the
+tutorial's size: a GraphSAGE of 64 columns on 2,000 nodes and 30,000 edges, whose kernels take microseconds. Case
+`medium` has 20,000 nodes and 400,000 edges.
 
-`--ways` says how threads and ranks wait: `default` as sarlite sets it; `spinning` as libgomp does by itself; `sleeping`
-at once; `napping` for MPICH's ranks, which else spin and yield. The ways take turns, `--rounds` times, quiet and busy.
-`ms` is over all epochs of all rounds but each run's first three. `to_quiet` is the busy mean to the quiet mean, as a
-busy machine's slow epochs are what a user waits for; `to_spinning` the median to that of `spinning`, which on a quiet
-machine is what readiness costs.
+`--ways` says how threads and ranks wait. `default` is what sarlite sets, and `spinning` is what libgomp does by itself.
+With `sleeping` threads sleep at once. `napping` is for MPICH's ranks, which else spin and yield. The ways take turns,
+`--rounds` times, quiet and busy.
 
-Other work on the machine makes `quiet` meaningless: see `load`, the mean number of processes that wanted a core.
+`ms` is over all epochs of all rounds, without each run's first three. `to_quiet` is the busy mean over the quiet mean,
+since a user waits for the slow epochs of a busy machine. `to_spinning` is the median over that of `spinning`; on a
+quiet machine this is the cost of readiness. Other work on the machine makes `quiet` meaningless: see `load`, the mean
+number of processes that wanted a core.
 """
 
 import os

@@ -1,10 +1,11 @@
-"""How many halo rows does the historical embedding cache have, by layer, and how many rows are pushed for it?
+"""Count the hits of the historical embedding cache by layer, and the rows that are pushed for these hits.
 
-Minibatches of a graph in METIS parts, ranks as threads, a tenth of the nodes as seeds, 1,000 a step of all ranks,
-fan-outs 5, 10, 15; the model is a mean a layer, since a hit does not depend on values. Beside it a simulation of
-dictionaries that knows nothing of sarlite's cache, borders or choice of rows: what it takes from a run are the nodes of
-each batch's layers. Input features are cached like other rows, but never expire (`features="cache"`). Rates are over
-the epochs behind `--warm-up`.
+Minibatches of a graph in METIS parts, ranks as threads. The seeds are a tenth of the nodes, 1,000 a step of all ranks;
+the fan-outs are 5, 10, 15. The model is a mean in each layer, since a hit does not depend on values.
+
+Beside sarlite runs a simulation with dictionaries, which knows nothing of sarlite's cache, borders or choice of rows.
+It takes from a run only the nodes of each batch's layers. Input features are cached like other rows, but never expire
+(`features="cache"`). Rates are over the epochs after `--warm-up`.
 """
 
 import sys
@@ -26,7 +27,7 @@ UNLIMITED = 10**6  # as many as a cache's lines, and more than any graph here ha
 
 
 class Settings(NamedTuple):
-    """What is varied: the paper's ls, nc and d, and the rule of pushing."""
+    """Settings of the cache: the paper's ls (life), nc (limit) and d (delay), and the rule of pushing."""
 
     life: int
     limit: int
@@ -35,8 +36,10 @@ class Settings(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Ids of the nodes of a layer of one rank's batch: whose rows the rank has itself, and remote ones that it looks
-    up."""
+    """Ids of the nodes in a layer of one rank's batch.
+
+    `local` are nodes whose rows the rank computes; `halo` are remote nodes that the rank looks up in its cache.
+    """
 
     local: list[int]
     halo: list[int]
@@ -46,9 +49,9 @@ class Nodes(NamedTuple):
 
 
 def run(comm, whole, parts, seeds, settings, args):
-    """Return by epoch this rank's batches, as steps of layers of Nodes, and the loader's counts at its end.
+    """Return this rank's batches by epoch, as steps of layers of Nodes, and the loader's counts at the end of each epoch.
 
-    Then comes one more epoch, as far as the last one had to know it.
+    One more epoch follows, cut to the first steps that the last counted epoch looks ahead to.
     """
     set_threads(1)
     graph, indices = whole.shard(comm, parts), whole.in_edges().indices
@@ -72,7 +75,7 @@ def run(comm, whole, parts, seeds, settings, args):
 
 
 def nodes(g, rank, parts, indices):
-    """The Nodes of a layer that was not entered yet, from the whole graph's edges that were picked."""
+    """Return the Nodes of a layer that has not been entered yet, from the picked edges of the whole graph."""
     sources = np.unique(indices[g.edge_ids])
     return Nodes(g.src_ids[parts[g.src_ids] == rank].tolist(), sources[parts[sources] != rank].tolist())
 
@@ -88,8 +91,10 @@ def means(layers, h):
 
 
 class Simulation:
-    """Caches of all ranks without a bound on lines: by rank and layer a dictionary, node -> step in which its row was
-    made."""
+    """Caches of all ranks, without a bound on their lines.
+
+    `caches` holds for each rank and layer a dictionary from a node to the step in which the node's row was computed.
+    """
 
     def __init__(self, indptr, indices, parts, n_ranks, settings, seed=0):
         self.settings, self.parts, self.ranks = settings, parts.tolist(), range(n_ranks)
@@ -104,9 +109,9 @@ class Simulation:
         self.lookups, self.hits, self.pushed = Counter(), Counter(), Counter()
 
     def epoch(self, first, batches, following):
-        """Run the steps of an epoch, batches[rank][step][layer]; what is under way at its end arrives.
+        """Run the steps of an epoch, `batches[rank][step][layer]`; rows under way at the end of the epoch arrive.
 
-        `following` are those after it.
+        `following` are the batches of the next epoch, in the same form.
         """
         n_steps, under_way = len(batches[0]), {}
         for k in range(n_steps):
@@ -119,13 +124,16 @@ class Simulation:
             self.arrive(layer, messages)
 
     def push(self, layer, step, batch, later):
-        """The messages of a layer: (receiver, node, step in which its row was made)."""
+        """Count and return a layer's messages: (receiver, node, step that computed the node's row)."""
         messages = self.chosen(batch, step) if self.settings.push == "paper" else self.asked(layer, step, batch, later)
         self.pushed[layer] += len(messages)
         return messages
 
     def chosen(self, batch, step):
-        """The paper's rule: of this step's rows that a peer reads at most `limit`, likelier with more in-edges."""
+        """Return the messages by the paper's rule.
+
+        For each peer: of this step's rows that the peer reads, at most `limit`, drawn with weights (in-degree + 1).
+        """
         messages = []
         for rank in self.ranks:
             read = defaultdict(list)
@@ -140,10 +148,10 @@ class Simulation:
         return messages
 
     def asked(self, layer, step, batch, later):
-        """On demand: the newest rows of what the batches `delay` steps on look up, as far as they are young enough and
-        not there.
+        """Return the messages by rule "on demand".
 
-        Features never get old, and count as made in step 0.
+        The rows are those that the batches `delay` steps later look up, in their newest version. A row is left out if it is too
+        old or if the peer has that version already. Features never expire and count as computed in step 0.
         """
         for rank in self.ranks:
             self.newest[layer].update((node, step) for node in batch[rank].local)
@@ -171,7 +179,7 @@ class Simulation:
 
 
 def simulate(whole, parts, settings, recorded, warm_up):
-    """Return the counts behind the first epochs, from the batches that `run` found on each rank."""
+    """Simulate the batches that `run` recorded on each rank; return the counts of the epochs after `warm_up`."""
     edges = whole.in_edges()
     simulation, step = Simulation(edges.indptr, edges.indices, parts, len(recorded), settings), 0
     for epoch in range(len(recorded[0][1])):
@@ -189,7 +197,7 @@ def simulate(whole, parts, settings, recorded, warm_up):
 
 
 def counted(recorded, name, layer, warm_up):
-    """The sum over ranks behind the first epochs."""
+    """Return the sum over ranks of one count in one layer, without the first `warm_up` epochs."""
     return sum(counts[-1][name][layer] - (counts[warm_up - 1][name][layer] if warm_up else 0) for _, counts in recorded)
 
 
@@ -212,7 +220,7 @@ def measure(args, whole, parts, seeds, n_ranks, settings):
 
 
 def metis_parts(folder, name, whole, n_ranks, train):
-    """METIS parts of a graph, (n_nodes,) int32; made once and kept beside the graph."""
+    """Return the METIS parts of a graph, shape (n_nodes,), int32; they are computed once and stored beside the graph."""
     file = seeded_graphs.path(folder, name).with_name(f"{name.replace('/', '_')}-metis-{n_ranks}.npy")
     if not file.exists():
         harness.note(f"{name}: METIS, {n_ranks} parts")
@@ -222,7 +230,7 @@ def metis_parts(folder, name, whole, n_ranks, train):
 
 
 def by_settings(rows):
-    """Return the rows of the table: the layers of one choice side by side."""
+    """Group the rows by settings: each group has the layers of one choice of settings."""
     groups = defaultdict(list)
     for row in rows:
         groups[row["graph"], row["ranks"], row["push"], row["life"], row["limit"]].append(row)

@@ -1,15 +1,15 @@
-"""CAGNET's 1D algorithm for training GCN (Tripathy, Yelick & Buluc, SC 2020, section IV-A, Algorithm 1) in PyTorch, for
-`mg_gcn.py`.
+"""CAGNET's 1D algorithm for training GCN in PyTorch, for `mg_gcn.py`.
 
-Written from the paper, not the authors' code, which computes on GPUs alone (cuSPARSE, NCCL). Run by a Python that has
-torch, as that of SARLITE_PEERS; N processes of one thread, blocks of rows in a random order of nodes, over gloo, which
-goes through sockets on one host too:
+The algorithm is Algorithm 1 of Tripathy, Yelick & Buluc, SC 2020, section IV-A. It is written from the paper: the
+authors' code runs on GPUs alone (cuSPARSE, NCCL). Run this file by a Python that has torch, as that of SARLITE_PEERS. It
+starts N processes of one thread, with blocks of rows in a random order of nodes. They communicate over gloo, which goes
+through sockets on one host too:
 
     A H    for each j: rank j's rows of H are broadcast, into a new buffer, and multiplied by the tile (i, j); then by W
     back   the same with the gradient, A being symmetric; dW = H' (A G), summed over ranks; dH = (A G) W'
 
-Nothing is computed while rows travel, and nothing is kept between epochs. Prints a line of JSON as the peers' script
-does; `loss` is that of the last step.
+Nothing is computed while rows travel, and nothing is kept between epochs. The program prints a line of JSON as the
+peers' script does; `loss` is the loss of the last step.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TRAIN_SHARE = 0.66
 
 
 class Layer(torch.autograd.Function):
-    """A H W of this rank's rows."""
+    """Autograd function of A H W for this rank's rows."""
 
     @staticmethod
     def forward(ctx, tiles, h, w):
@@ -48,7 +48,7 @@ class Layer(torch.autograd.Function):
 
 
 def summed(tiles, local_rows):
-    """Return this rank's rows of A times all ranks' rows."""
+    """Return this rank's rows of A H; `tiles` are this rank's rows of A by peer, `local_rows` this rank's rows of H."""
     out = torch.zeros(tiles[0].shape[0], local_rows.shape[1])
     for root, tile in enumerate(tiles):
         rows = local_rows.clone() if root == dist.get_rank() else torch.empty(tile.shape[1], local_rows.shape[1])
@@ -58,8 +58,10 @@ def summed(tiles, local_rows):
 
 
 def tiles_of(file, rank, size):
-    """Return this rank's tiles of D^-1/2 (A + I) D^-1/2 in a random order of nodes, one a rank, and the ranks'
-    offsets."""
+    """Return this rank's tiles of D^-1/2 (A + I) D^-1/2, one for each rank, and the ranks' row offsets.
+
+    The nodes are in a random order, the same on every rank.
+    """
     with np.load(file) as arrays:
         degree = np.diff(arrays["indptr"]) + 1
         n = len(degree)
@@ -83,7 +85,7 @@ def tiles_of(file, rank, size):
 
 
 def work(rank, args, folder):
-    """Train as one rank; the first prints what all took."""
+    """Train as one rank; rank 0 prints its times and the largest peak memory of a rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=args.ranks)
     tiles, offsets = tiles_of(args.file, rank, args.ranks)

@@ -1,10 +1,10 @@
-"""Question 4: do the bytes of each phase equal what the plan predicts, and does case 1 fetch nothing in backward?
+"""Compare the bytes of each phase with the bytes that the plan predicts (question 4 of the benchmarks).
 
-GraphSAGE is case 1 (a sum of remote rows: backward needs none of them), GAT is case 2 (backward needs them again). Two
-training steps of two layers under mpiexec. Predicted for a layer: the rows that each rank needs of its peers
-(`graph.plan.n_halo`, summed over ranks) x the bytes of a row, once for each phase in which the rows, or their
-gradients, travel. GraphSAGE's first layer fetches the constant input in the first step, and nothing after it; its
-second layer's rows travel at the narrower of its two widths.
+GraphSAGE is case 1: a sum of remote rows, which backward does not need again. GAT is case 2: backward fetches the rows
+again. Two training steps of two layers run under mpiexec. The prediction for a layer is the number of rows that each
+rank needs of its peers (`graph.plan.n_halo`, summed over ranks) times the bytes of a row. It counts once for each phase
+in which the rows, or their gradients, travel. GraphSAGE's first layer fetches the constant input in the first step, and
+nothing after it. Its second layer's rows travel at the narrower of its two widths.
 """
 
 import argparse
@@ -36,9 +36,9 @@ def make_model(name, n_in, rng):
 
 
 def predicted(model, mode, n_halo):
-    """Bytes of each phase: in each step values once, again in backward for case 2 of `sar`, gradients once.
+    """Return the predicted bytes of each phase: values once a step, again in backward for case 2 of `sar`, gradients once.
 
-    A constant input once.
+    A constant input is fetched once in the whole run.
     """
     once = n_halo * ROW_BYTES[model] * STEPS
     again = once if CASES[model] == 2 and mode == "sar" else 0
@@ -58,7 +58,7 @@ def worker(args):
 
 
 def measure(comm, graph, data, name, mode, partition):
-    """Take the steps and return what all ranks counted beside what their plans predict."""
+    """Take the steps; return the bytes that all ranks counted, beside the bytes that their plans predict."""
     graph = graph.shard(comm, partition, mode=mode)
     model = make_model(name, data.features.shape[1], nn.Random(0))
     ids = graph.node_ids

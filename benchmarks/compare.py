@@ -1,18 +1,20 @@
-"""Is one checkout slower than another, or does it take more memory? Both are measured in alternation.
+"""Compare the time and the memory of two checkouts, measured in alternation.
 
     python benchmarks/compare.py --before OLD/.venv/bin/python --after NEW/.venv/bin/python [CASE ...]
 
-A case is a small program of public names that both checkouts have. In each of `--rounds` rounds it runs once with each
-interpreter, in a process of its own: before and after, then after and before, and so on. A program prints the `seconds`
-of what it measures, the median of calls that take `--seconds` together, and `peak_mib`: resident memory at its highest,
-above what was resident once the inputs existed. The data are an R-MAT graph and a relational one, which the interpreter
-`--before` writes once. Cases of two ranks are processes of mpiexec of one thread each; other cases have `--threads`.
+A case is a small program of public names that both checkouts have. In each of `--rounds` rounds the program runs once
+with each interpreter, in a process of its own: before and after, then after and before, and so on. It prints `seconds`,
+the median of measured calls that take `--seconds` together. It also prints `peak_mib`: the peak of resident memory above
+the memory that was resident once the inputs existed. The data are an R-MAT graph and a relational one, which the
+interpreter `--before` writes once. Cases of two ranks are processes of mpiexec of one thread each; other cases have
+`--threads`.
 
     before, after  ms: the median of the rounds, with minimum and maximum
     time           after / before of each round's two processes: the median, with minimum and maximum
     memory         after / before of the medians
 
-Nothing else should run meanwhile. Whether a difference is one, the same interpreter as `--before` and `--after` says.
+Nothing else should run meanwhile. To see how large a difference is noise, pass one interpreter as both `--before` and
+`--after`.
 """
 
 import json
@@ -184,7 +186,7 @@ CASES = {
 
 
 def measure(args, name, size, folder):
-    """Return the row of a case: what each process found, in the rounds' order."""
+    """Return the row of a case: the seconds and the MiB of each process, in the order of the rounds."""
     runs = {"before": [], "after": []}
     for number in range(args.rounds):
         for side in ("before", "after") if number % 2 == 0 else ("after", "before"):
@@ -199,7 +201,7 @@ def measure(args, name, size, folder):
 
 
 def run(args, side, name, size, folder):
-    """Run a case's program with one side's interpreter and return what it prints."""
+    """Run a case's program with the interpreter of `side` ("before" or "after") and return the JSON that it prints."""
     program = folder / f"{name}.py"
     program.write_text(START + CASES[name])
     words = [program, json.dumps({**size, "threads": args.threads, "seconds": args.seconds})]
@@ -208,14 +210,16 @@ def run(args, side, name, size, folder):
 
 
 def environment(folder):
-    """Return the variables of both sides: modules come from the interpreter's own tree, and their bytecode is kept in
-    `folder`."""
+    """Return the environment variables for both sides.
+
+    Each interpreter imports the modules of its own tree; bytecode is stored in `folder`.
+    """
     inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
     return {**inherited, "PYTHONPYCACHEPREFIX": str(folder / "bytecode"), "OPENBLAS_NUM_THREADS": "1"}
 
 
 def write_data(args, folder):
-    """Write both data sets with the interpreter `--before` and return what the programs are told of them."""
+    """Write both data sets with the interpreter `--before`; return their paths, as arguments of the programs."""
     sizes = f"nodes={args.nodes},edges={args.edges},features={args.features},classes=16"
     for kind, spec in (("data", f"rmat:{sizes},train=0.25"), ("relational", f"relational:{sizes},train=0.25")):
         words = ["-m", "sarlite.data", "convert", spec, kind]

@@ -1,4 +1,4 @@
-"""Question 1: does sarlite reach the published test accuracy on Cora, on one rank and on three, in each mode?
+"""Check that sarlite reaches the published test accuracy on Cora, on one rank and on three, in each mode (question 1).
 
 Cora's public split, the settings of the two papers, ten seeds. The test accuracy of a run is the one at its best
 validation accuracy. The files PATH/ind.cora.* come from --data, or from planetoid/ in the folder that SARLITE_DATA
@@ -67,7 +67,7 @@ def arguments():
 
 
 def measure(name, n_ranks, mode, data, args):
-    """Train once a seed and return a row of the table."""
+    """Train once for each seed and return a row of the table."""
     settings = {**SETTINGS[name], **({"epochs": args.epochs} if args.epochs else {})}
 
     def run(seed):

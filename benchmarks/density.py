@@ -1,16 +1,16 @@
-"""How does the speedup of two ranks of one thread over one rank of one thread grow with the mean degree (MG-GCN 6.5,
-Figure 9)?
+"""Measure how the speedup of two ranks over one rank, of one thread each, grows with the mean degree (MG-GCN 6.5, Figure 9).
 
-BTER graphs of as many nodes as ogbn-arxiv, 169,343, with degrees as a discrete log-normal of mean 7 x 1, 2, 4, ... (the
-paper's Table 1 has mean degree 7), clustering by degree 0.35 exp(-0.04 (d - 1)), 512 random features and 40 classes;
-the paper's model, GCN with one hidden layer of 512, float32, Adam. Two ranks have random parts.
+The graphs are BTER graphs of as many nodes as ogbn-arxiv, 169,343. Their degrees are a discrete log-normal of mean 7 x 1,
+2, 4, ... (the paper's Table 1 has mean degree 7), and their clustering by degree is 0.35 exp(-0.04 (d - 1)). Features are
+512 random numbers; there are 40 classes. The model is the paper's: GCN with one hidden layer of 512, float32, Adam. Two
+ranks have random parts.
 
     epoch      a training step. sarlite keeps the first layer's A X, so it aggregates 40 columns twice; the paper's
                aggregates 512 too
     sum        one sum over neighbours of 512 columns, forward, which is what most of the paper's epoch is
     speedup    of the medians of a round; shown is the median of the rounds, with minimum and maximum
 
-Jobs of one rank and of two take turns, `--rounds` times, and in a job of two the modes, step by step.
+Jobs of one rank and of two ranks take turns, `--rounds` times. In a job of two ranks the modes take turns, step by step.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CASES = ("epoch", "sum")
 
 
 def path(args, scale):
-    """Return the file of a graph; draw it unless it is there."""
+    """Return the file of a graph; draw the graph if the file does not exist."""
     file = Path(args.graphs, f"bter-{args.nodes}-{args.degree:g}x{scale}.npz").resolve()
     if not file.exists():
         harness.note(f"drawing a BTER graph of {args.nodes:,} nodes and mean degree {args.degree * scale:g}")
@@ -49,7 +49,7 @@ def path(args, scale):
 
 
 def work(comm, args):
-    """Measure, and return {"epoch mode": times, "sum mode": times}. Collective."""
+    """Return {"epoch MODE": times, "sum MODE": times} in milliseconds. Collective."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
     parts = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1)
              for mode in (args.modes if comm.size > 1 else ["sar"])}
@@ -64,7 +64,7 @@ def work(comm, args):
 
 
 def measure(args, scale):
-    """Return the rows of one graph: one rank, then two by mode."""
+    """Return the rows of one graph: one row of one rank, then one of two ranks for each mode."""
     file, rounds = path(args, scale), []
     words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition",
              args.partition,

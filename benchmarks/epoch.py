@@ -1,5 +1,4 @@
-"""How long is an epoch of training, beside other libraries and beside what the machine allows? `--profile`: where does
-it go?
+"""Measure an epoch of training beside other libraries and beside the machine's limits; `--profile` shows where it goes.
 
 An epoch is one step of the trainer: forward, loss, backward, optimizer. float32, Adam; batch norm, ReLU and dropout 0.5
 between layers.
@@ -10,16 +9,20 @@ between layers.
 | `gat` | GAT: 4 heads x 32, 4 x 32, 1 x 47; no dropout of attention | 100, 47, a tenth |
 | `gcn` | GCN, without batch norm: 512, 41 | 602, 41, 66 % |
 
-    limit_fraction  = (GEMM flops / sgemm flops a second  +  bytes / stream bandwidth) / time gather_fraction = (GEMM
-    flops / sgemm flops a second  +  sum of bytes gathered / gather bandwidth of their row's width) / time
+    limit_fraction  = (GEMM flops / sgemm flops a second  +  bytes / stream bandwidth) / time;
+    gather_fraction = (GEMM flops / sgemm flops a second  +  sum of bytes gathered / gather bandwidth of their row's
+                      width) / time.
 
-Flops: 2 n_nodes n_in n_out for each product of features and weights (two a layer in GraphSAGE), the same again for the
-weights' gradient, and again for the input's gradient, which the first layer does not need. Bytes of the limit: each
-layer's input and output once forward, their gradients once backward (the features have none), and the indices of the
-edges in each direction that is walked. Bytes gathered, an estimate that locality passes: one row an edge forward and
-one backward; its width is the smaller one of the layer's two (the sum is linear), in GAT that of z. The first layer's
-sum is that of fixed features and is kept over epochs (GAT's depends on weights): no bytes. Everything else (norms,
-dropout, optimizer) counts as nothing.
+A product of features and weights has 2 n_nodes n_in n_out flops; GraphSAGE has two products a layer. The weights'
+gradient has the same flops again, and so has the input's gradient, which the first layer does not need.
+
+Bytes of the limit: each layer's input and output once forward, and their gradients once backward (the features have no
+gradient). The indices of the edges count once for each direction that is walked.
+
+Bytes gathered are an estimate, which a graph with locality beats: one row an edge forward and one backward. The width
+of a row is the smaller one of the layer's two widths (the sum is linear), in GAT the width of z. The first layer's sum
+is that of fixed features and is kept over epochs, so it counts no bytes; GAT's depends on weights and counts.
+Everything else (norms, dropout, optimizer) counts as nothing.
 """
 
 import json
@@ -83,7 +86,7 @@ def least_bytes(case, n_nodes, n_edges):
 
 
 def allowed(case, n_nodes, n_edges, limit):
-    """Return the `limits.Allowed` of an epoch."""
+    """Return the `limits.Allowed` of an epoch: the least and the estimated time on this machine."""
     flops = gemm_flops(case, n_nodes)
     gathers = sum(limit.gather_ms(2 * n_edges, row_bytes) for row_bytes in gathered_row_bytes(case))
     return limits.Allowed(limit.least_ms(least_bytes(case, n_nodes, n_edges), flops),

@@ -1,8 +1,8 @@
-"""Question 2: do logits and all gradients on N ranks equal those on one rank, in every mode?
+"""Check that logits and all gradients on N ranks equal those on one rank, in every mode (question 2).
 
-For {gcn, sage, gat, a custom message} x {sar, sa, oneshot} x N x {metis, random, contiguous} x prefetch x dtype: the
-norm of the difference over the norm, each array by itself, dropout on. Ranks are threads; --mpi takes a part of the
-grid under mpiexec.
+The grid is {gcn, sage, gat, a custom message} x {sar, sa, oneshot} x N x {metis, random, contiguous} x prefetch x dtype.
+The error of an array is the norm of the difference over the norm; dropout is on. Ranks are threads; --mpi runs a part
+of the grid under mpiexec.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 @functools.cache
 def problem(seed=0):
-    """A random graph with equal edges, and with nodes that have no in-edges."""
+    """Return a random graph with equal edges, and with nodes that have no in-edges."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, N_NODES, N_EDGES), rng.integers(0, N_NODES - 9, N_EDGES)
     return Problem(src, dst, rng.standard_normal((N_NODES, N_FEATURES)), rng.integers(0, N_CLASSES, N_NODES),
@@ -57,7 +57,10 @@ def problem(seed=0):
 
 
 class CustomConv(nn.Module):
-    """A max over messages that hold a learned matrix, an edge weight and dropout, plus an attention of its own."""
+    """A convolution with a max over messages and an attention written as a message.
+
+    The messages hold a learned matrix, an edge weight and dropout.
+    """
 
     def __init__(self, n_in, n_out, rng, dtype):
         self.z, self.q = (nn.Linear(n_in, 6, rng=rng, dtype=dtype) for _ in range(2))
@@ -132,7 +135,7 @@ def errors(case, ranks):
 
 
 def row(case, ranks):
-    """Return the row of one point: its options, and its worst array."""
+    """Return the row of one point of the grid: its options, and the array with the largest error."""
     by_array = errors(case, ranks)
     array = max(by_array, key=lambda name: np.inf if np.isnan(by_array[name]) else by_array[name])
     return {**case._asdict(), "array": array, "error": by_array[array], "logits_error": by_array["logits"]}
@@ -145,7 +148,7 @@ def grid(args):
 
 
 def under_mpi(args):
-    """Run the grid under mpiexec, one command a number of ranks."""
+    """Run the grid under mpiexec, with one command for each number of ranks."""
     rows = []
     for n_ranks in args.ranks:
         harness.note(f"mpiexec -n {n_ranks}")

@@ -1,8 +1,8 @@
-"""Question: how near is the memory that `sarlite-estimate` predicts to the memory that a run takes?
+"""Compare the memory that `sarlite-estimate` predicts with the memory that a run takes.
 
 A stored graph of communities, contiguous parts, ranks of mpiexec, mode sar without prefetch. `--dry-run` measures the
-largest rank's peak above its state before it reads its rows; `python -m sarlite.estimate` predicts it from the numbers
-of nodes and edges and the widths alone.
+largest rank's peak above its state before it reads its rows. `python -m sarlite.estimate` predicts the peak from the
+numbers of nodes and edges and the widths alone.
 """
 
 import sys
@@ -24,7 +24,7 @@ MODELS = {
 
 
 def measure(name, n_ranks, data, modes):
-    """Return the rows of a model on N ranks, predicted and measured, one a mode."""
+    """Return the rows of a model on N ranks, predicted and measured, one for each mode."""
     settings = {"data": data, "model": name, "prefetch": 0, "threads": 1, "json": True, **MODELS[name]}
     words = harness.flags({**settings, "ranks": n_ranks})
     predicted = {row["mode"]: row for row in harness.last_json(harness.python("-m", "sarlite.estimate", *words))}

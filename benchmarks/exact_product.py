@@ -1,10 +1,11 @@
-"""One hash of the weights, however a run is run: exact numerics over ranks, threads, modes, divisions and instruction sets.
+"""Check that exact numerics give one hash of the weights over ranks, threads, modes, divisions and instruction sets.
 
-Each of GCN, GraphSAGE (batch norm, dropout), GAT (attention dropout), R-GCN (two relations) and GraphSAGE in minibatches is trained
-for some epochs on one rank, and then again at `--points` points drawn from the product of all these; ranks are threads. The graphs are a
-power law graph, one with a node of 10^4 neighbours, isolated nodes and features of mixed scale, and what `--data` names. With
-`--processes` each is trained by processes, too, of one rank or of mpiexec, with other libraries beneath: `LIBRARIES`. Run it on other
-processors and compare the hashes. The status is 1 where one differs.
+The models are GCN, GraphSAGE (batch norm, dropout), GAT (attention dropout), R-GCN (two relations) and GraphSAGE in minibatches. Each is
+trained for some epochs on one rank, and then again at `--points` points drawn from the product of all the options. Ranks are threads.
+
+The graphs are a power-law graph and one with a node of 10^4 neighbours, isolated nodes and features of mixed scale. `--data` names
+further data sets. With `--processes` each model is also trained by processes, of one rank or of mpiexec, with other libraries
+beneath: `LIBRARIES`. Run the program on other processors and compare the hashes. The exit status is 1 if one differs.
 """
 
 import hashlib
@@ -43,9 +44,9 @@ LIBRARIES = {  # ranks of mpiexec, the environment
 
 
 def mixed():
-    """Edges, features, labels and training rows of a graph that is hard to sum.
+    """Return edges, features, labels and training rows of a graph that is hard to sum.
 
-    Whole numbers and products alone make them: they are the same on every processor.
+    They are computed by whole numbers and products alone, and so are the same on every processor.
     """
     rng, n = np.random.default_rng(7), 12_000
     src, dst = rng.integers(0, n - 100, 30_000) * rng.integers(0, n - 100, 30_000) // (n - 100), rng.integers(0, n - 100, 30_000)
@@ -57,14 +58,14 @@ def mixed():
 
 
 def loaded(spec):
-    """The same of a data set."""
+    """Return edges, features, labels and training rows of a data set."""
     data = load(spec)
     dst = np.repeat(np.arange(len(data.indptr) - 1), np.diff(data.indptr))
     return np.asarray(data.indices), dst, np.asarray(data.features), np.asarray(data.labels), np.asarray(data.train)
 
 
 def parts_of(division, n_nodes, n_ranks):
-    """A division's name, or the part of each node, of which one has none."""
+    """Return the division's name, or for "an empty part" the part of each node, where the last of several ranks has no node."""
     if division != "an empty part":
         return division
     return np.random.default_rng(1).integers(0, max(n_ranks - 1, 1), n_nodes)
@@ -101,18 +102,18 @@ def train(comm, name, arrays, dtype, epochs, n_threads=1, mode="sar", division="
 
 
 def points(rng, count):
-    """Draw ways to run."""
+    """Return up to `count` different random choices of the options of a run."""
     product = list(itertools.product(RANKS, THREADS, MODES, DIVISIONS, kernels.instruction_sets()))
     return [product[k] for k in rng.permutation(len(product))[:count]]
 
 
 def arrays_of(spec):
-    """The arrays of a graph by its name."""
+    """Return edges, features, labels and training rows of the graph `spec`."""
     return mixed() if spec == MIXED else loaded(spec)
 
 
 def worker(comm, args):
-    """Train one model on one graph as a rank of mpiexec, or as the only one; return the hash."""
+    """Train one model on one graph, as a rank of mpiexec or as the only rank; return the hash."""
     (spec,), (name,) = args.data, args.models
     return train(comm, name, arrays_of(spec), np.dtype(args.worker).type, args.epochs, args.threads)
 

@@ -1,8 +1,8 @@
-"""What do exact numerics cost? Epochs of GCN, GraphSAGE and GAT, exact and fast in alternation, and that one hash holds.
+"""Measure the cost of exact numerics: epochs of GCN, GraphSAGE and GAT, exact and fast in alternation.
 
 The graph is an RMAT graph, whose degrees follow a power law. `--ranks` are threads of this process. Times are CPU time of rank
-0's thread; `arrays` and `bytes` are ratios of the memory that rank 0's arrays take and of what it sends in a step. The hash is of the
-parameters after all epochs: print it on other processors and with other ranks, and compare.
+0's thread. `arrays` and `bytes` are ratios of the memory that rank 0's arrays take and of the bytes that it sends in a step. The hash is
+of the parameters after all epochs: print it on other processors and with other ranks, and compare.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ MODELS = {
 
 
 def measure(comm, data, args, name):
-    """Return each numerics' CPU seconds a step, bytes sent a step and bytes of arrays, and hash, of one rank."""
+    """Return for each numerics one rank's CPU seconds a step, bytes sent a step, bytes of arrays, and the hash."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     seconds, trainers, graphs = {}, {}, {}

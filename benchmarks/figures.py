@@ -1,9 +1,9 @@
-"""Results of a paper's experiments: a picture FIGURE.svg and a small table each in a folder, whose README.md has all
-tables.
+"""Results of a paper's experiments, as a folder: a picture FIGURE.svg for each figure, and a README.md with all tables.
 
-What `paper.py` and `mg_gcn.py` share. The rows that a run measures go to `--rows`, build/bench/PROGRAM, where `--draw`
-finds them again; the folder of results, `--out`, has no rows. A figure measured again replaces its own picture and its
-own section of README.md alone. The sections stand behind the line `MARK`; what stands before it is written by hand.
+`paper.py` and `mg_gcn.py` share this module. The rows that a run measures go to `--rows`, build/bench/PROGRAM, where
+`--draw` reads them again; the folder of results, `--out`, has no rows. A figure that is measured again replaces its own
+picture and its own section of README.md alone. The sections stand after the line `MARK`; the text before that line is
+written by hand.
 """
 
 import datetime
@@ -33,7 +33,10 @@ MARK = "<!-- From here on written by the command; see above. -->"
 
 
 class Panel(NamedTuple):
-    """One pair of axes of a picture; x, series and y are keys of the rows; rows without y or series are left out."""
+    """One pair of axes of a picture; x, series and y are keys of the rows.
+
+    A row without y or series is left out.
+    """
 
     kind: str  # bars, stacked, lines or lanes
     x: str
@@ -54,7 +57,7 @@ class Figure(NamedTuple):
 
 
 def parser(text, names, program):
-    """Return an argument parser with what both papers' experiments take; `program` names the folder of the rows."""
+    """Return an argument parser with the options of both papers' experiments; `program` names the folder of the rows."""
     result = harness.parser(text)
     result.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
                         help=f"of {','.join(names)} (default: all)")
@@ -69,7 +72,7 @@ def parser(text, names, program):
 
 
 def run(figures, parser, args, *more):
-    """Measure the figures that `args` names, print their tables and write what was found.
+    """Measure the figures that `args` names, print their tables and write the results.
 
     Parameters
     ----------
@@ -78,7 +81,7 @@ def run(figures, parser, args, *more):
     args : Namespace
         From `parser`.
     *more
-        What `Figure.measure` takes behind `args`.
+        Further arguments of `Figure.measure`, passed after `args`.
     """
     unknown = [name for name in args.figures if name not in figures]
     if unknown or (args.draw and not args.out):
@@ -96,7 +99,7 @@ def run(figures, parser, args, *more):
 
 
 def measure(name, figure, parser, args, more):
-    """Measure one figure, keep its rows, print its table and return the rows."""
+    """Measure one figure, store its rows, print its table and return the rows."""
     about, begin, rows = measured(parser, args, name), time.monotonic(), []
     for group in figure.measure(args, *more):
         rows += group
@@ -108,7 +111,7 @@ def measure(name, figure, parser, args, more):
 
 
 def measured(parser, args, name):
-    """Return where, when and of what a figure is measured, and the command that does it again."""
+    """Return a record of the measurement: date, commit, processor, load, and the command that repeats it."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     revision = subprocess.run(git, capture_output=True, text=True)
     return {"date": datetime.date.today().isoformat(), "commit": revision.stdout.strip() or "unknown",
@@ -124,7 +127,7 @@ def processor():
 
 
 def command(parser, args, name):
-    """Return the command that measures one figure: the options that are not as by default, but for places of files."""
+    """Return the command that measures one figure: the options that differ from their defaults, without places of files."""
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", "--figures", name]
     for key, value in vars(args).items():
         if key not in PLACES and value != parser.get_default(key):
@@ -143,7 +146,7 @@ def _file(args, name):
 
 
 def write(figures, args, names):
-    """Write the pictures of the named figures, and their sections of README.md; other sections stay."""
+    """Write the pictures of the named figures and their sections of README.md; other sections stay as they are."""
     args.out.mkdir(parents=True, exist_ok=True)
     page = args.out / "README.md"
     before, _, behind = (page.read_text() if page.exists() else f"# {args.out.name}").partition(MARK)
@@ -157,7 +160,7 @@ def write(figures, args, names):
 
 
 def section(name, figure, record):
-    """Return the text of a figure in README.md, behind "## Figure "."""
+    """Return the section of a figure in README.md, without its first words "## Figure "."""
     first, *others = table(figure, [row for row in record["rows"] if figure.shown(row)])
     lines = ["| " + " | ".join(line) + " |" for line in (first, ["---"] * len(first), *others)]
     minutes = "not finished" if record["minutes"] is None else f"{record['minutes']} minutes"
@@ -168,9 +171,9 @@ def section(name, figure, record):
 
 
 def table(figure, rows):
-    """Return lines of cells, headings first: the picture's numbers, a line for each x and a column for each series.
+    """Return the lines of a table, headings first: a line for each x and a column for each series, with the picture's numbers.
 
-    Of spans it is what `figure.columns` says.
+    For panels of spans, `figure.columns` gives the columns.
     """
     if any(panel.kind == "lanes" for panel in figure.panels):
         return harness.cells(rows, figure.columns)
@@ -210,7 +213,7 @@ def draw(figure, rows, picture):
 
 
 def compact(svg):
-    """Return a picture in few lines, one for each group of its axes, with places to a tenth of a point."""
+    """Return the SVG text of a picture in few lines, one for each group of its axes, with coordinates to a tenth of a point."""
     unseen = r"<metadata>.*?</metadata>|<!--.*?-->|<!DOCTYPE.*?>| transform=\"rotate\(-0 .*?\)\"| id=\"\w+_\d+\""
     svg = re.sub(unseen, "", svg, flags=re.DOTALL)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d\d+", lambda n: f"{float(n[0]):.1f}", tag[0]), svg)
@@ -259,8 +262,10 @@ def lines(axes, panel, rows):
 
 
 def lanes(axes, panel, rows):
-    """Spans from `begin_ms` on, as long as y says: a lane for each x, coloured by series, with the number of their
-    stage."""
+    """Draw spans from `begin_ms` on, as long as y says.
+
+    There is a lane for each x. The series gives the colour of a span; the number of its stage stands in it.
+    """
     places, names = (list(dict.fromkeys(row[key] for row in rows)) for key in (panel.x, panel.series))
     for name in names:
         mine = [row for row in rows if row[panel.series] == name]

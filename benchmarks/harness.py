@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, timing, tables, JSON, commands under mpiexec, and a data directory made once."""
+"""Shared parts of the benchmarks: options, timing, tables, JSON, commands under mpiexec, and data directories."""
 
 import argparse
 import json
@@ -47,7 +47,7 @@ def graphs_option(parser):
 
 
 def timed(function, repeats):
-    """Return the milliseconds of each of `repeats` calls, after one that warms up."""
+    """Return the milliseconds of each of `repeats` calls, after one call that warms up."""
     times = []
     for _ in range(repeats + 1):
         begin = time.perf_counter()
@@ -57,7 +57,7 @@ def timed(function, repeats):
 
 
 def summary(times):
-    """Return the keys of a row that say how long: `ms` is the median."""
+    """Return the median, minimum and maximum of times as the keys `ms`, `ms_min` and `ms_max` of a row."""
     return {"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times)}
 
 
@@ -83,7 +83,7 @@ def report(title, rows, columns, path=None):
     ----------
     rows : list of dict
     columns : dict of heading to function of a row
-        What a cell shows; a float is shown in four digits.
+        The function returns the value of a cell; a float is shown in four digits.
     path : path, optional
     """
     lines = cells(rows, columns)
@@ -122,7 +122,7 @@ def spread(values, scale=1.0, digits=2):
 
 
 def suite_columns(*names):
-    """Return the columns of a table of rows beside peers; `names` are further keys, shown behind the graph."""
+    """Return the columns of a table of sarlite beside peers; `names` are further keys of the rows, shown after the graph."""
     return {
         **named("case", "graph", *names),
         "ms": times(digits=1),
@@ -142,7 +142,7 @@ def named(*names):
 
 
 def times(prefix="", digits=0):
-    """Return what shows the milliseconds of a row: "median (min..max)", None where it has none."""
+    """Return a function of a row that shows its milliseconds, "median (min..max)", or None if the row has none."""
     def show(row):
         middle, low, high = (row.get(prefix + key) for key in ("ms", "ms_min", "ms_max"))
         return None if middle is None else f"{middle:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
@@ -151,12 +151,12 @@ def times(prefix="", digits=0):
 
 
 def note(text):
-    """Tell what is going on, on standard error."""
+    """Print a line about the progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def find_mpiexec():
-    """Return the path of mpiexec: the one beside this Python, else that of PATH."""
+    """Return the path of mpiexec: the one beside this Python, or else the one on PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
     path = str(beside) if beside.exists() else shutil.which("mpiexec")
     if path is None:
@@ -165,12 +165,12 @@ def find_mpiexec():
 
 
 def mpiexec(n_ranks, *arguments, timeout=1800, **more):
-    """Run `mpiexec -n N python ...` and return its standard output; `**more` as of `python`.
+    """Run `mpiexec -n N python ...` and return its standard output; `**more` are options of `python`.
 
     Raises
     ------
     SystemExit
-        With the command's last lines, where it fails.
+        With the command's last lines, if the command fails.
     """
     return python(*arguments, launcher=(find_mpiexec(), "-n", str(n_ranks)), timeout=timeout, **more)
 
@@ -181,16 +181,16 @@ def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **
     Parameters
     ----------
     *arguments
-        Words of the command, behind `interpreter`; `launcher` stands before it.
+        Words of the command after `interpreter`; `launcher` are words before it.
     timeout : float
         Seconds.
     **more
-        As `subprocess.run` takes them: `env`, `cwd`.
+        Options of `subprocess.run`: `env`, `cwd`.
 
     Raises
     ------
     SystemExit
-        With the command's last lines, where it fails.
+        With the command's last lines, if the command fails.
     """
     command = [*launcher, str(interpreter), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **more)
@@ -200,7 +200,7 @@ def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **
 
 
 def as_rank(work, args, threads=1):
-    """Do `work(comm, args)` as one rank of mpiexec; rank 0 prints what was found."""
+    """Run `work(comm, args)` as one rank of mpiexec; rank 0 prints the result as JSON."""
     from sarlite.comm.launch import connect
     from sarlite.train.loop import set_threads
 
@@ -221,18 +221,24 @@ def flags(options):
 
 
 def last_json(text):
-    """Return the value of the last line."""
+    """Return the value of the last line of `text`, which is JSON."""
     return json.loads(text.strip().splitlines()[-1])
 
 
 def train(n_ranks, launcher=None, env=None, **options):
-    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags; `launcher` are other words than
-    `mpiexec -n N`, `env` the environment.
+    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags.
+
+    Parameters
+    ----------
+    launcher : sequence of str, optional
+        Words in place of `mpiexec -n N`.
+    env : dict, optional
+        Environment variables.
 
     Returns
     -------
     dict
-        The command's JSON line, "epochs", the lines of metrics.jsonl, and "seconds" of each.
+        The command's JSON line, with "epochs", the lines of metrics.jsonl, and "seconds" of each epoch.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
@@ -254,15 +260,15 @@ class Scratch:
         self._folder.cleanup()
 
     def convert(self, spec, name, *flags):
-        """Write the data set `spec` in the native format, unless it is there, and return its directory."""
+        """Write the data set `spec` in the native format if it is not written yet, and return its directory."""
         if not (self.path / name).exists():
             python("-m", "sarlite.data", "convert", spec, self.path / name, *flags)
         return self.path / name
 
     def write(self, name, indptr, indices, features, labels, n_classes, masks=None):
-        """Write arrays in the native format.
+        """Write arrays as a data set in the native format and return its directory.
 
-        `masks` say which nodes train, validate and test, by default a tenth, a tenth, the rest.
+        `masks` are the training, validation and test nodes; by default a tenth, a tenth and the others.
         """
         place = np.arange(len(labels)) % 10
         dataset = Dataset(indptr, indices, features, labels, *(masks or (place == 0, place == 1, place > 1)),

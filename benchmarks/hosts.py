@@ -1,8 +1,10 @@
 """Several hosts on one machine: Linux network namespaces joined by a bridge, each on a link of limited rate.
 
-Needs Linux, root, and iproute2 (`ip` and `tc`). And what `overlap.py` and `push_overlap.py` say of a transfer between hosts
-that is hidden: T0 is the time where nothing overlaps, T1 that where it may, `comm` the transfer's alone, `compute` is
-T0 - comm, and hidden is (T0 - T1) / min(comm, compute).
+Needs Linux, root, and iproute2 (`ip` and `tc`).
+
+The module also computes what share of a transfer between hosts is hidden, for `overlap.py` and `push_overlap.py`. T0 is
+the time where nothing overlaps, T1 the time where it may overlap, and `comm` the time of the transfer by itself. `compute`
+is T0 - comm, and the hidden share is (T0 - T1) / min(comm, compute).
 """
 
 import os
@@ -35,7 +37,7 @@ exec ip netns exec {name}-${{host##*.}} sh -c "$*"
 
 
 def missing():
-    """Return why hosts cannot be made here, or None."""
+    """Return the reason why this machine cannot have hosts, or None if it can."""
     if not sys.platform.startswith("linux"):
         return "network namespaces need Linux"
     if os.geteuid() != 0:
@@ -52,7 +54,7 @@ def missing():
 
 
 def hidden(t0, t1, comm):
-    """Return what a row says of the milliseconds of T0, of T1 and of the transfer alone."""
+    """Return the keys of a row for the milliseconds of T0, T1 and the transfer by itself."""
     t0, t1, comm = map(harness.summary, (t0, t1, comm))
     compute = t0["ms"] - comm["ms"]
     return {"threads": 1, **t1, "peak_mib": None, "limit_fraction": None, **{f"t0_{key}": ms for key, ms in t0.items()},
@@ -60,7 +62,7 @@ def hidden(t0, t1, comm):
 
 
 def report_skipped(case, reason, path):
-    """Print and write the one row that says why nothing was measured."""
+    """Print and write the single row that says why nothing was measured."""
     keys = ("graph", "ranks", "threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
     row = {"case": case, **dict.fromkeys(keys), "skipped": reason}
     harness.report(case, [row], harness.named("case", "skipped"), path)
@@ -121,7 +123,7 @@ class Hosts:
             _do("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
 
     def launcher(self, mpiexec, each=1):
-        """Return the words before a command that run `each` ranks of it on each host."""
+        """Return the words before a command that run `each` ranks of the command on each host."""
         first, hosts = self.addresses[0], ",".join(f"{a}:{each}" for a in self.addresses)
         return ("ip", "netns", "exec", f"{self.name}-1", "env", *TCP, mpiexec, "-launcher", "ssh",
                 "-launcher-exec", str(self.script), "-localhost", first, "-hosts", hosts, "-n", str(each * self.n))

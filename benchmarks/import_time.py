@@ -1,4 +1,4 @@
-"""Question 6: how long does `import sarlite` take, and does it leave MPI alone? Target: under 0.5 s."""
+"""Measure how long `import sarlite` takes, and check that it does not load MPI (question 6). Target: under 0.5 s."""
 
 import sys
 import time
@@ -9,14 +9,14 @@ TARGET_SECONDS = 0.5
 
 
 def seconds(code):
-    """Time a fresh process that runs `code`."""
+    """Return the seconds that a fresh process takes to run `code`."""
     begin = time.perf_counter()
     harness.python("-c", code)
     return time.perf_counter() - begin
 
 
 def own_times(module):
-    """Return (microseconds, name) of what an import of `module` loads, by its own time, largest first."""
+    """Return (microseconds, name) of the modules that an import of `module` loads, by their own time, largest first."""
     code = f"""
 import subprocess, sys
 words = [sys.executable, "-X", "importtime", "-c", "import {module}"]

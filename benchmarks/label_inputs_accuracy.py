@@ -1,11 +1,14 @@
-"""Do labels as inputs, and Correct and Smooth (C&S), make a model better, and is it the same on several ranks?
+"""Measure what label inputs and Correct and Smooth (C&S) do to the accuracy, and that several ranks agree.
 
-`labels`: GraphSAGE on a stochastic block model whose features say little, with few training nodes (8 %, as of
-ogbn-products): the plain model, C&S on its output, label inputs (masked label prediction), and both. Seeds are paired:
-a seed draws the data and the weights of every way. `ranks`: GAT with C&S on one rank and on `--ranks` threads, on a
-real graph that is split 60/20/20 by seed. Accuracy is the test nodes' at the epoch of the best validation accuracy, of
-that epoch's parameters; C&S is kept where the validation accuracy is not lower than before, as the training command
-does, and the table says how often it was not.
+`labels`: GraphSAGE on a stochastic block model whose features say little, with few training nodes (8 %, as ogbn-products
+has). The ways are the plain model, C&S on its output, label inputs (masked label prediction), and both. Seeds are
+paired: a seed draws the data and the weights of every way.
+
+`ranks`: GAT with C&S on one rank and on `--ranks` threads, on a real graph that is split 60/20/20 by seed.
+
+Accuracy is that of the test nodes at the epoch of the best validation accuracy, with that epoch's parameters. C&S is
+kept where the validation accuracy is not lower than before, as the training command does. The table says how often C&S
+was not kept.
 """
 
 import sys
@@ -34,7 +37,7 @@ def gat(n_in, n_out, args, rng):
 
 
 def train(comm, data, args, make, share, seed, epochs, rate):
-    """Train one way; return its scores in percent, before and after C&S. The same on every rank."""
+    """Train one way; return its scores in percent, before and after C&S, which are the same on every rank."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     graph = graph.shard(comm, "metis") if comm.size > 1 else graph
@@ -60,7 +63,7 @@ def train(comm, data, args, make, share, seed, epochs, rate):
 
 
 def accuracies(graph, scores, labels, splits):
-    """Percent of right rows over all ranks, by split."""
+    """Return the percentage of correct rows over all ranks, for each split."""
     hits = np.array([[np.count_nonzero(scores[rows].argmax(1) == labels[rows]), np.count_nonzero(rows)]
                      for rows in splits])
     hits = graph.comm.allreduce(hits)
@@ -91,7 +94,7 @@ def ranks_rows(args):
 
 
 def table(rows, title, gain):
-    """One line a seed, and the means; `gain` says what of a seed's two rows is compared."""
+    """Print a line for each seed, and the means; `gain` names the comparison of a seed's two rows."""
     seeds = sorted({row["seed"] for row in rows})
     lines = [dict(zip(("seed", "one", "two"), (str(seed), *[row for row in rows if row["seed"] == seed])))
              for seed in seeds]

@@ -1,21 +1,23 @@
-"""A graph larger than memory: converted and divided with --memory, and what Fennel cuts beside METIS.
+"""Measure a graph larger than memory, converted and divided with --memory, and the cut of Fennel beside METIS.
 
-Part `large` draws a power-law graph with communities, ids at random, into an edge list, in chunks; then measures the
-commands
+Part `large` draws a power-law graph with communities, with ids at random, as an edge list, in chunks. It then measures
+these commands:
 
     python -m sarlite.data convert edges:EDGES.npy,features=X.npy,nodes=N DIR --undirected --memory SIZE
     python -m sarlite.data partition DIR --parts P --method fennel --memory SIZE
     python -m sarlite.data report DIR --memory SIZE
 
-each by its wall and processor time, the kernel's high-water mark of the process's resident memory (mapped pages
-included), read ten times a second, and the largest sum of the proportional sets (PSS) of the process and its children.
-Part `relational` does so with a folder as ogbn-mag's, of random edges between nodes of its four types:
+Each command's row has the wall time, the processor time, and two numbers of memory, read ten times a second: the
+kernel's high-water mark of the process's resident memory (mapped pages included), and the largest sum of the
+proportional sets (PSS) of the process and its children.
+
+Part `relational` does the same with a folder like ogbn-mag's, of random edges between nodes of its four types:
 
     python -m sarlite.data convert mag:FOLDER DIR --memory SIZE
     python -m sarlite.data partition DIR --parts P --method random --memory SIZE
 
-Part `cuts` divides graphs of `seeded_graphs.py` (M is products-like: 400,000 nodes of mean degree 50) by both methods in this
-process.
+Part `cuts` divides graphs of `seeded_graphs.py` by both methods in this process; M is products-like, with 400,000 nodes of
+mean degree 50.
 """
 
 import argparse
@@ -41,7 +43,7 @@ RATIO = 2.5
 
 
 def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
-    """Write `n_pairs` random pairs of nodes, edges.npy (n_pairs, 2), and features.npy.
+    """Write `n_pairs` random pairs of nodes, edges.npy of shape (n_pairs, 2), and features.npy.
 
     Memory: 40 bytes a node, and a chunk.
     """
@@ -66,7 +68,7 @@ def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
 
 
 def draw_mag(folder, n_nodes, n_edges, n_features, seed=0):
-    """Write ogbn-mag's raw folder, with random edges in no order; memory: a chunk, and 8 bytes a paper."""
+    """Write ogbn-mag's raw folder, with random edges in no order. Memory: a chunk, and 8 bytes a paper."""
     rng, counts = np.random.default_rng(seed), {name: max(8, round(share * n_nodes)) for name, share in TYPES.items()}
     raw, split, n = folder / "raw", folder / "split" / "time" / TARGET, counts[TARGET]
     text(raw / "num-node-dict.csv.gz", [",".join(counts), "\n", ",".join(map(str, counts.values())), "\n"])
@@ -96,7 +98,7 @@ def text(path, pieces):
 
 
 def csv_lines(rows):
-    """The lines of a csv of integers."""
+    """Return the lines of a csv of integers."""
     return (",".join(["%d"] * rows.shape[1]) + "\n") * len(rows) % tuple(rows.ravel().tolist())
 
 
@@ -109,7 +111,7 @@ def locate(sums, points):
 
 
 class npy:
-    """A .npy file, written in pieces."""
+    """A .npy file that is written in pieces."""
 
     def __init__(self, path, shape, dtype):
         self._file = open(path, "wb")  # noqa: SIM115, closed by `__exit__`
@@ -127,7 +129,10 @@ class npy:
 
 
 class Sampler(threading.Thread):
-    """The largest sum of the PSS of a process and its descendants, and the kernel's high-water mark of the process."""
+    """A thread that samples the memory of a process.
+
+    It records the largest sum of the PSS of the process and its descendants, and the kernel's high-water mark of the process.
+    """
 
     def __init__(self, pid):
         super().__init__(daemon=True)
@@ -156,7 +161,7 @@ def kib(pid, name, field):
 
 
 def measured(step, *words):
-    """Run `python -m sarlite.data` with these words; return a row."""
+    """Run `python -m sarlite.data` with these words; return a row of its times and memory."""
     command = [sys.executable, "-m", "sarlite.data", *map(str, words)]
     harness.note(" ".join(command[1:]))
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What can this machine do? Memory bandwidth, random rows, matrix products, and messages between two ranks.
+"""Measure the limits of this machine: memory bandwidth, random rows, matrix products, messages between two ranks.
 
 | case | one pass | bytes counted |
 |---|---|---|
@@ -9,8 +9,9 @@
 | sgemm | (100,000, 256) x (256, 256), NumPy's BLAS on its own threads | flops: two a multiplication and addition |
 | message | there and back between two ranks of mpiexec, halved | one way |
 
-All threads; sgemm with one thread too. read, copy, triad and gather work on one array of `--gib` GiB: take several
-times the cache. The rate is that of the fastest pass, since what other programs take away is not the machine's limit.
+All cases use all threads; sgemm runs with one thread too. read, copy, triad and gather work on one array of `--gib` GiB:
+choose several times the size of the cache. The rate is that of the fastest pass, since the time that other programs take
+is no limit of the machine.
 """
 
 import argparse
@@ -35,7 +36,7 @@ GEMM = (100_000, 256, 256)
 
 
 class Probe(NamedTuple):
-    """One thing to time: what its row is called, what a pass moves or computes, and the pass."""
+    """One thing to time: the name of its row, what a pass moves or computes, and the pass."""
 
     case: str
     keys: dict
@@ -44,23 +45,23 @@ class Probe(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """What the machine's rates say of an amount of work, in milliseconds.
+    """Milliseconds that an amount of work takes at the machine's rates.
 
     Attributes
     ----------
     least : float
-        A limit: bytes that must move at least once, each array read and written once, at the rate of streams, and flops
-        at sgemm's.
+        A lower limit: bytes that must move at least once, each array read and written once, at the rate of streams, and
+        flops at sgemm's rate.
     gather : float
-        An estimate, no limit: a row read at random for each edge, at the rate of such rows. Who finds rows in the cache
-        is faster.
+        An estimate, no limit: a row read at random for each edge, at the rate of such rows. A program that finds rows in
+        the cache is faster.
     """
 
     least: float
     gather: float
 
     def shares(self, ms):
-        """Return the row's entries for work that took `ms`."""
+        """Return the keys of a row for work that took `ms`: both times as shares of `ms`."""
         return {"limit_fraction": self.least / ms, "gather_fraction": self.gather / ms}
 
 
@@ -70,9 +71,9 @@ class Limits(NamedTuple):
     Attributes
     ----------
     stream : float
-        Bytes a second of arrays read or written from end to end: the fastest way found.
+        Bytes a second of arrays read or written from end to end, by the fastest of the probes.
     gather : dict of int to float
-        Bytes a second by bytes of a row.
+        Bytes a second of rows read at random, by the bytes of a row.
     sgemm : float
         Flops a second.
     """
@@ -82,7 +83,7 @@ class Limits(NamedTuple):
     sgemm: float
 
     def least_ms(self, n_bytes, flops):
-        """Return the milliseconds of moving `n_bytes` as a stream and, apart from that, of `flops`."""
+        """Return the milliseconds of moving `n_bytes` as a stream and then computing `flops`."""
         return 1e3 * (n_bytes / self.stream + flops / self.sgemm)
 
     def gather_ms(self, n_rows, row_bytes):
@@ -95,7 +96,7 @@ class Limits(NamedTuple):
 
 
 def measure(threads, gib=1.0, repeats=3):
-    """Return the Limits that other benchmarks compare with. A few seconds, and `gib` GiB of memory while it runs."""
+    """Return the Limits that other benchmarks compare with; takes a few seconds, and `gib` GiB of memory meanwhile."""
     data = array_of(gib)
     set_threads(1)  # read is a BLAS call in each of the threads
     streams = [timed_row(probe, threads, repeats) for probe in stream_probes(data, threads)]
@@ -107,7 +108,7 @@ def measure(threads, gib=1.0, repeats=3):
 
 
 def array_of(gib):
-    """Return ones; written, so that each page is really there."""
+    """Return an array of ones of `gib` GiB; every page has been written and so exists."""
     return np.ones(max(int(gib * 2**30) // 4, 1 << 16), np.float32)
 
 
@@ -124,7 +125,10 @@ def row_of(case, times, ranks, threads, **more):
 
 
 def stream_probes(data, threads):
-    """read, copy and triad; a Python thread for each part of the array, as NumPy releases the interpreter's lock."""
+    """Return the probes read, copy and triad.
+
+    A Python thread takes each part of the array, as NumPy releases the interpreter's lock.
+    """
     pool = ThreadPoolExecutor(threads)
 
     def in_parts(function, *arrays):
@@ -147,7 +151,7 @@ def triad(a, b, c, piece=1 << 15):
 
 
 def gather_probes(data):
-    """Yield the probe of each width of a row; a pass reads as many bytes as a quarter of the array has."""
+    """Yield the probe of each row width; a pass reads as many bytes as a quarter of the array has."""
     draw = np.random.default_rng(0)
     for row_bytes in ROW_BYTES:
         rows = data[: len(data) // (row_bytes // 4) * (row_bytes // 4)].reshape(-1, row_bytes // 4)
@@ -160,7 +164,7 @@ def gather_probes(data):
 
 
 def gemm_row(threads, repeats):
-    """Time the product on `threads` threads of the BLAS, of which `set_threads` leaves it one."""
+    """Time the product on `threads` threads of the BLAS."""
     with threadpoolctl.threadpool_limits(threads, user_api="blas"):
         return timed_row(gemm_probe(), threads, repeats)
 
@@ -172,7 +176,7 @@ def gemm_probe():
 
 
 def message_rows(repeats):
-    """Return the rows of messages between two ranks; none where there is no MPI."""
+    """Return the rows of messages between two ranks; an empty list without MPI."""
     try:
         return harness.last_json(harness.mpiexec(2, __file__, "--worker", "--repeats", repeats))
     except SystemExit as error:
@@ -181,7 +185,7 @@ def message_rows(repeats):
 
 
 def ping_pong(repeats):
-    """As one of two ranks, exchange messages; rank 0 prints the rows."""
+    """Exchange messages as one of two ranks; rank 0 prints the rows."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD

@@ -1,9 +1,10 @@
-"""How long does a step of link prediction take, beside DGL?
+"""Measure a step of link prediction beside DGL.
 
-GraphSAGE (3 layers of 256, batch norm, relu, dropout 0.5) on 100 features, dot product, binary cross entropy, Adam;
-1,000 links a batch, one uniform negative each, fan-outs 5, 10, 15. A run is `--batches` batches. No message passes along
-a link in its own step: sarlite leaves the edges of both directions out, DGL (`links_dgl.py`) those of one. One process a
-measurement, both in turn; each process makes its graph before it measures.
+GraphSAGE (3 layers of 256, batch norm, relu, dropout 0.5) on 100 features, dot product, binary cross entropy, Adam. A
+batch has 1,000 links with one uniform negative each; the fan-outs are 5, 10, 15. A run is `--batches` batches. No message
+passes along a link in its own step: sarlite leaves out the edges of both directions, DGL (`links_dgl.py`) the edges of
+one direction. Each measurement is a process, and the two libraries take turns; each process builds its graph before it
+measures.
 """
 
 import sys

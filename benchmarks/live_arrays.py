@@ -1,13 +1,12 @@
-"""Question 15: how many (local rows x width) arrays does a training step hold at once, and is that what the docs
-promise?
+"""Count the (local rows x width) arrays that a training step holds at once, and compare with the docs (question 15).
 
-Every part needs all rows, as on a dense graph, which is the hardest case: a peer's rows are then as many as a rank's
-own. Measured is the largest rank, in arrays of its rows times `--hidden` values. `taken`: how far its `kernels.Buffers`
-reached, so all of its arrays of 256 KiB and more, with receive buffers and with gaps between arrays. `held`: the most
-bytes in use at once, by tracemalloc, where a rank is a process of its own: on one rank, and with `--mpi`. `promised` is
-docs/architecture.md's formula, "What a training step holds".
+Every part needs all rows, as on a dense graph, which is the hardest case: a peer's rows are then as many as a rank's own.
+The numbers are those of the largest rank, in arrays of its rows times `--hidden` values.
 
-The ranks are threads; with `--mpi` N processes of mpiexec.
+`taken` are the bytes up to the highest address that its `kernels.Buffers` reached: all of its arrays of 256 KiB and more, with receive
+buffers and with gaps between arrays. `held` is the most bytes in use at once, by tracemalloc, where a rank is a process
+of its own: on one rank, and with `--mpi`. `promised` is the formula of docs/architecture.md, "What a training step
+holds". The ranks are threads; with `--mpi` they are N processes of mpiexec.
 """
 
 import json
@@ -31,7 +30,7 @@ UNEQUAL = ["256-128-64-16", "128-256-256-172", "602-512-512-41", "100-256-256-47
 class Stack(nn.Module):
     """Convolutions of any widths.
 
-    Between them bias or batch norm, activation and dropout, and the input added where `residual`.
+    Between them stand a bias or a batch norm, activation and dropout; with `residual` the input is added.
     """
 
     def __init__(self, conv, widths, *, residual=False, batch_norm=False, dropout=0.0, kind="relu", rng):
@@ -64,10 +63,10 @@ MODELS = {
 
 
 def promised(model, widths, remote):
-    """Return the values a row that a step of a GCN or GraphSAGE holds at most; see docs/architecture.md.
+    """Return the values for each row that a step of a GCN or GraphSAGE holds at most; see docs/architecture.md.
 
-    Dropout is on no input, so a first layer keeps A X. `remote`: how many peers' rows, or gradients of them, are there
-    at once.
+    Dropout is on no input, so a first layer keeps A X. `remote` is the number of peers whose rows, or gradients of rows, are
+    held at once.
     """
     most, n_stored, last = 0, widths[0], len(widths) - 1
     for k, (n_in, n_out) in enumerate(zip(widths, widths[1:]), 1):
@@ -83,15 +82,20 @@ def promised(model, widths, remote):
 
 
 def edges(n_ranks, rows, degree):
-    """Each node has `degree` sources on every rank, so that every rank needs every row."""
+    """Return (src, dst, n_nodes) of a graph whose ranks each need every row.
+
+    Each node has `degree` sources on every rank.
+    """
     part, row, k = (a.reshape(-1) for a in np.meshgrid(*map(np.arange, (n_ranks, rows, degree)), indexing="ij"))
     src = np.concatenate([peer * rows + (row + k) % rows for peer in range(n_ranks)])
     return src, np.tile(part * rows + row, n_ranks), n_ranks * rows
 
 
 def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_rank=False):
-    """Return this rank's (bytes taken, most bytes held or None, most peers' rows fetched, and what `promised` calls
-    remote). Collective."""
+    """Return this rank's bytes taken, most bytes held or None, most peers' rows fetched, and `remote` of `promised`.
+
+    Collective.
+    """
     conv, options = MODELS[model]
     graph = Graph.from_edges(*edges(comm.size, rows, degree)).shard(comm, "contiguous", mode=mode, prefetch=prefetch)
     rng, values = nn.Random(0), np.random.default_rng(1 + comm.rank)
@@ -116,8 +120,10 @@ def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_r
 
 
 def _held():
-    """The most bytes of arrays at once in the last step: what is traced beside arrays, as imported code, is taken
-    off."""
+    """Return the most bytes of arrays that the last step held at once.
+
+    Other traced memory, such as imported code, is subtracted.
+    """
     now, peak = tracemalloc.get_traced_memory()
     arrays = tracemalloc.take_snapshot().filter_traces([tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)])
     tracemalloc.stop()
@@ -125,7 +131,7 @@ def _held():
 
 
 def run(n_ranks, mpi, *case):
-    """Measure one case and return the largest rank's numbers."""
+    """Measure one case and return the numbers of the largest rank."""
     if mpi and n_ranks > 1:
         return harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", json.dumps(case)))
     by_rank = threads.run(n_ranks, lambda comm: measure(comm, *case, single_rank=n_ranks == 1))

@@ -1,13 +1,14 @@
-"""Question 3: does the memory of a rank fall as (2 + prefetch) / N, and are never more than 1 + prefetch buffers of
-peers' rows alive?
+"""Check that a rank's memory falls as (2 + prefetch) / N, and that at most 1 + prefetch buffers of peers' rows are alive.
 
-A dense random graph, of which every part needs nearly all rows, so that mode `oneshot` gains least from more ranks.
-Real processes of mpiexec, which map one native data directory. Measured is the largest rank's peak of resident memory
-above its state before it reads its rows; promised is (2 + prefetch) / N of one rank's peak (SAR 3.4).
+This is question 3 of the benchmarks. The graph is random and so dense that every part needs nearly all rows; mode
+`oneshot` then gains least from more ranks. Ranks are processes of mpiexec, which map one native data directory. The
+measured number is the largest rank's peak of resident memory above its state before it reads its rows. The promise is
+(2 + prefetch) / N of one rank's peak (SAR 3.4).
 
-A rank also holds what has nothing to do with rows: pages of libraries, of MPI's shared memory that it first touches in
-training, and its edges. The column `fixed` measures it: the peak of the same run with rows of one feature. `net` is the
-share of one rank's peak with that taken from both; replicated parameters and their copies are still in it.
+A rank also holds memory that has nothing to do with rows: pages of libraries, pages of MPI's shared memory that it first
+touches in training, and its edges. The column `fixed` measures it: the peak of the same run with rows of one feature.
+`net` is the share of one rank's peak with `fixed` subtracted from both. Replicated parameters and their copies are still
+in it.
 """
 
 import argparse
@@ -25,7 +26,7 @@ N_CLASSES = 16
 
 
 def random_graph(n_nodes, degree, seed=0):
-    """Draw `degree` sources for each node."""
+    """Draw `degree` random sources for each node; return the graph as a CSR."""
     rng = np.random.default_rng(seed)
     indices = rng.integers(0, n_nodes, n_nodes * degree, dtype=np.int32)
     return np.arange(n_nodes + 1, dtype=np.int64) * degree, indices
@@ -39,7 +40,7 @@ def write_data(scratch, args, n_features):
 
 
 def run(name, n_ranks, mode, prefetch, data, hidden, args):
-    """Train and return the JSON line of the command."""
+    """Train once; return the JSON line of the command."""
     width = hidden // MODELS[name].get("heads", 1)
     return harness.train(n_ranks, data=data, mode=mode, prefetch=prefetch, hidden=max(width, 1), epochs=args.epochs,
                          eval_every=args.epochs, partition="contiguous", verify=False, baseline=False, threads=threads(n_ranks),
@@ -51,7 +52,7 @@ def threads(n_ranks):
 
 
 def measure(name, n_ranks, place, wide, narrow, args, whole):
-    """Return a row; `whole` is the row of one rank, None for the run on one rank itself."""
+    """Return a row; `whole` is the row of one rank, or None for the run on one rank itself."""
     mode, prefetch = place
     peak = max((result := run(name, n_ranks, mode, prefetch, wide, args.hidden, args))["peak_bytes"])
     fixed = max(run(name, n_ranks, mode, prefetch, narrow, 1, args)["peak_bytes"]) if narrow else None

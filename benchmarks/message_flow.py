@@ -1,10 +1,11 @@
-"""What do message-flow graphs spare, where few nodes are labelled?
+"""Measure what message-flow graphs save where few nodes are labelled.
 
-A training step over the full graph and one over the message-flow graph of the training nodes (SAR appendix B), of one
-model on the same data, in alternation in one process. `share` is the time of the second over that of the first.
-GraphSAGE and GAT of 3 layers and `--hidden` features, dropout 0.5, no batch norm, whose statistics would be over other
-nodes; float32, Adam. `--labelled`: the share of nodes that train, drawn at random. `loss_difference` is that of the
-first steps' losses, relative.
+Two training steps of one model on the same data run in alternation in one process: one over the full graph and one over
+the message-flow graph of the training nodes (SAR appendix B). `share` is the time of the second over that of the first.
+
+The models are GraphSAGE and GAT of 3 layers and `--hidden` features, with dropout 0.5, float32, Adam. They have no batch
+norm, whose statistics would be over other nodes. `--labelled` is the share of training nodes, drawn at random.
+`loss_difference` is the relative difference of the first steps' losses.
 """
 
 import sys
@@ -37,7 +38,7 @@ def trainer(flow, name, graph, args):
 
 
 def measure(name, graph, args):
-    """Return the row of one model: both ways in alternation, and what each layer computes."""
+    """Return the row of one model: both ways in alternation, and the number of nodes that each layer computes."""
     full, flow = (trainer(kind, name, graph, args) for kind in (False, True))
     times = {"full": [], "flow": []}
     losses = [one.step() for one in (full, flow)]

@@ -1,5 +1,6 @@
-"""The experiments of the MG-GCN paper (Balin, Sancak, Catalyurek 2021, section 6), scaled to one machine, with the
-paper's ratios beside.
+"""Run the experiments of the MG-GCN paper, scaled to one machine, beside the paper's ratios.
+
+The paper is Balin, Sancak, Catalyurek 2021; its experiments are in section 6.
 
 | figure | what is measured |
 |---|---|
@@ -12,17 +13,17 @@ paper's ratios beside.
 | `10` | (and 11) an epoch on 1, 2, 4 ranks beside DGL's on one thread and CAGNET's 1D algorithm (`cagnet.py`) |
 | `12` | an epoch on a graph like Papers, beside neither DGL nor CAGNET: the paper's fourth model, 3 layers of 208 |
 
-A rank has one thread and stands for a GPU; there are no 8, and with more ranks than cores times do not fall. Figures 12
-and 13 are 10 and 11 on another machine, so there is nothing else to measure here but Papers, which is in them alone.
-The model is else the paper's first: GCN, 2 layers, 512 hidden, Adam, float32, here with dropout 0.5 between the layers.
-The graphs have the sizes of the paper's Table 1 (`seeded_graphs.py`): cora and arxiv whole, products a 25th, proteins a 150th,
-reddit a 10th, papers a 111th, of all but cora a `--part`-th.
+A rank has one thread and stands for a GPU. There are at most 4 ranks, not 8, and with more ranks than cores times do not
+fall. Figures 12 and 13 are figures 10 and 11 on another machine; only Papers is in them alone, so only Papers is measured
+here. The model is else the paper's first: GCN, 2 layers, 512 hidden, Adam, float32, here with dropout 0.5 between the
+layers. The graphs have the sizes of the paper's Table 1 (`seeded_graphs.py`): cora and arxiv whole, products a 25th,
+proteins a 150th, reddit a 10th, papers a 111th; of all but cora a `--part`-th.
 
-sarlite keeps A X, the first layer's sum over its constant input; `A X each step` makes it new in each step, forward
-and, where X W is summed, backward too, as the exact gradient needs it. The paper's order of operations has three sums,
-ours two or up to four.
+sarlite keeps A X, the first layer's sum over its constant input. The way `A X each step` computes it in each step,
+forward and, where X W is summed, backward too, as the exact gradient needs it. The paper's order of operations has three
+sums; sarlite's has two, or up to four.
 
-Ways take turns step by step in one job, jobs take turns `--rounds` times; `ms` is the median of all steps. `--out
+Ways take turns step by step in one job, and jobs take turns `--rounds` times; `ms` is the median of all steps. `--out
 docs/results/mg-gcn` writes the pictures and tables there, with `SARLITE_PEERS` set.
 """
 
@@ -50,7 +51,7 @@ KERNELS = ("SpMM", "GeMM", "activation", "loss", "Adam", "other")
 
 
 def job(args, what, name, n_ranks, widths=None, **options):
-    """Run `work` on N ranks and return what it gives."""
+    """Run `work` of `mg_gcn_ranks.py` on N ranks and return its result."""
     graph, *table = DATA[name]
     words = [HERE / "mg_gcn_ranks.py", what, "--file", file_of(args, graph), "--widths",
              ",".join(map(str, widths or table)),
@@ -85,7 +86,7 @@ def memory(args):
 
 
 def kernel_of(primitive):
-    """Return which of the paper's kernels a primitive of the tape is."""
+    """Return the name of the paper's kernel that a primitive of the tape belongs to."""
     for kernel, words in {"SpMM": ("aggregate",), "GeMM": ("linear", "matmul", "matrix"),
                           "activation": ("activat", "relu", "dropout"),
                           "loss": ("entropy", "softmax", "take"), "Adam": ("optimizer",)}.items():
@@ -153,7 +154,7 @@ def degrees(args):
 
 
 def comparison(args):
-    """Yield rows by graph: every library and number of ranks, all with the widths of the peers' script, 602-512-41."""
+    """Yield the rows of each graph: every library and number of ranks, all with the widths of the peers' script, 602-512-41."""
     others, torch = peers.find(None, ("dgl",)), peers.find(None, ("torch",))
     for name in args.datasets:
         times_of, dgl, cagnet, rows = {}, [], {}, []
@@ -187,7 +188,7 @@ def _ratio(pooled, ms):
 
 
 def papers(args):
-    """Yield the rows of the paper's fourth model: by number of ranks and way, with the speed over one rank."""
+    """Yield the rows of the paper's fourth model by number of ranks and way, with the speedup over one rank."""
     times_of = {}
     for _ in range(args.rounds):
         for n_ranks in args.ranks:

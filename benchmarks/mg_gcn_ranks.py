@@ -1,4 +1,4 @@
-"""What a rank measures for `mg_gcn.py`; a job of mpiexec each, `python mg_gcn_ranks.py WHAT --file GRAPH.npz ...`."""
+"""Work of a rank for `mg_gcn.py`, one job of mpiexec each: `python mg_gcn_ranks.py WHAT --file GRAPH.npz ...`."""
 
 import argparse
 import sys
@@ -34,14 +34,14 @@ def whole(args, order="original"):
 
 
 def parts(comm, args, order, prefetch=1):
-    """Return this rank's graph in mode broadcast; one rank has its ids in that order."""
+    """Return this rank's graph in mode broadcast; a single rank has its rows in order `order`."""
     if comm.size == 1:
         return whole(args, order)
     return whole(args).shard(comm, ORDERS[order], mode="broadcast", prefetch=prefetch)
 
 
 def breakdown(comm, args):
-    """Return {way: rows of `primitives.breakdown`}."""
+    """Return {way: rows of `primitive_times.breakdown`}."""
     breakdowns = {}
     for way in (KEPT, MADE):
         trainer = make(args, whole(args), way)
@@ -51,7 +51,7 @@ def breakdown(comm, args):
 
 
 def orders(comm, args):
-    """Return {order: ms of each step}, `A X each step`, so that an epoch has all the paper's sums."""
+    """Return {order: ms of each step} of way `A X each step`, so that an epoch has all of the paper's sums."""
     trainers = {order: make(args, parts(comm, args, order), MADE) for order in ORDERS}
     return broadcast_speed.turns(comm, {order: trainer.step for order, trainer in trainers.items()}, args.repeats)
 
@@ -63,7 +63,7 @@ def epochs(comm, args):
 
 
 def timelines(comm, args):
-    """Return {way: (ms of each sum, spans of every rank in the one of median time)}."""
+    """Return {way: (ms of each sum, spans of every rank in the sum of median time)}."""
     ways, draw = TIMELINES[args.timeline], np.random.default_rng(comm.rank)
     graphs_of = {way: whole(args).shard(comm, method, mode="broadcast", prefetch=ahead)
                  for way, (method, ahead) in ways.items()}
@@ -86,7 +86,10 @@ def timelines(comm, args):
 
 
 def _shown(spans):
-    """Return [computation or communication, stage, begin, length in ms] of the spans that a timeline shows."""
+    """Return [kind, stage, begin, length] of the spans that a timeline shows.
+
+    The kind is "computation" or "communication"; begin and length are milliseconds.
+    """
     return [[LANES[name], more.get("source", more.get("peer")), begin / 1e6, (end - begin) / 1e6]
             for name, track, begin, end, more in spans
             if (name, track) in (("block", "compute"), ("broadcast", "fetch"))]
@@ -96,12 +99,12 @@ JOBS = {"breakdown": breakdown, "orders": orders, "epochs": epochs, "timelines":
 
 
 def work(comm, args):
-    """Measure, as one rank. Collective."""
+    """Measure what `args` names, as one rank. Collective."""
     return JOBS[args.what](comm, args)
 
 
 def main():
-    """Measure as one rank; rank 0 prints what was found."""
+    """Measure as one rank; rank 0 prints the result."""
     harness.as_rank(work, arguments().parse_args())
 
 

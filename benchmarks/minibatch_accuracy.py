@@ -1,13 +1,14 @@
-"""How accurate are minibatches, on one rank and on several, by what happens at a remote neighbour?
+"""Measure the accuracy of minibatches on one rank and on several, by what happens at a remote neighbour.
 
-GraphSAGE on a stochastic block model in which a node's own features and the edges of one part say little: full batch,
-one rank's minibatches, and minibatches on `--ranks` threads with `exact`, `hec` and `local` on METIS and on random
-parts. Seeds are paired: a seed draws the data, the parts, the weights and the batches of every way. All take the same
-steps with the same batch of all ranks and the same learning rate, which `--choose` tries on one rank; full batch takes
-as many steps, and once as many epochs. Accuracy is the test nodes' at the epoch of the best validation accuracy;
-evaluation is exact. "epochs" is the paper's convergence: the first whose test accuracy is within 1 point of the seed's
-target, that of one rank's minibatches. `local` leaves out edges between parts and must be clearly worse, or the data
-cannot tell anything.
+GraphSAGE on a stochastic block model in which a node's own features and the edges of one part say little. The ways are
+full batch, one rank's minibatches, and minibatches on `--ranks` threads with `exact`, `hec` and `local` on METIS and on
+random parts. Seeds are paired: a seed draws the data, the parts, the weights and the batches of every way.
+
+All ways take the same steps with the same batch of all ranks and the same learning rate, which `--choose` tries on one
+rank. Full batch takes as many steps, and in another way as many epochs. Accuracy is that of the test nodes at the epoch
+of the best validation accuracy; evaluation is exact. "epochs" is the paper's convergence: the first epoch whose test
+accuracy is within 1 point of the seed's target, the accuracy of one rank's minibatches. `local` leaves out edges between
+parts and must be clearly worse, or the data cannot tell anything.
 """
 
 import sys
@@ -49,7 +50,7 @@ def ways(args):
 
 
 def train(comm, way, data, parts, args, seed, rate):
-    """Return by epoch the scores of one way; the same on every rank."""
+    """Train one way and return its scores by epoch, which are the same on every rank."""
     set_threads(max(args.threads // way.ranks, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     if comm is not None:
@@ -108,13 +109,15 @@ def measure(args, way, seed, rate):
 
 
 def until(curve, target):
-    """The first epoch within 1 point of the target; None where there is none."""
+    """Return the first epoch within 1 point of the target, or None."""
     return next((epoch + 1 for epoch, accuracy in enumerate(curve) if accuracy > target - 1), None)
 
 
 def summary(rows):
-    """Return a row a way: means over seeds, and differences to full batch and to one rank's minibatches, paired by
-    seed."""
+    """Return a row for each way: means over seeds, and differences to full batch and to one rank's minibatches.
+
+    The differences are paired by seed.
+    """
     by_way: dict[str, list] = {}
     for row in rows:
         by_way.setdefault(row["way"], []).append(row)
@@ -133,7 +136,7 @@ def summary(rows):
 
 
 def _mean(values):
-    """The mean and its standard error."""
+    """Return the mean and its standard error."""
     error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
     return float(np.mean(values)), float(error)
 
@@ -154,7 +157,7 @@ COLUMNS = {
 
 
 def choose(args):
-    """Try learning rates on one rank's minibatches; the best mean validation accuracy is the one to take."""
+    """Print the mean validation accuracy of learning rates on one rank's minibatches, to choose the best one."""
     rows = [measure(args, ONE, seed, rate) for rate in args.rates for seed in range(args.seeds)]
     candidates = [{"rate": rate, "validation": _mean([row["validation"] for row in rows if row["rate"] == rate]),
                    "test": _mean([row["accuracy"] for row in rows if row["rate"] == rate]),

@@ -1,17 +1,19 @@
-"""How long does an epoch of sampled minibatches take, beside DGL?
+"""Measure an epoch of sampled minibatches beside DGL.
 
 GraphSAGE (3 layers of 256, batch norm, relu, dropout 0.5) or GAT (4 x 32, 4 x 32, 1 x 47; gat-paper is DistGNN-MB's
-form) on 100 features and 47 classes, Adam; a tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15. A run is
-an epoch. `--kinds` are sarlite's samplers; DGL's is uniform. One process a measurement, both in turn.
+form) on 100 features and 47 classes, Adam. The seeds are a tenth of the nodes, 1,000 a batch; the fan-outs are 5, 10,
+15. A run is an epoch. `--kinds` are sarlite's samplers; DGL's is uniform. Each measurement is a process, and the two
+libraries take turns.
 
-    limit = flops of the products / sgemm flops a second  +  rows gathered / their rate      (`limits.py`)
-    of the limit = limit / time, to be compared with 0.75
+    limit = flops of the products / sgemm flops a second  +  rows gathered / their rate      (`limits.py`);
+    of the limit = limit / time, to be compared with 0.75.
 
-Flops are those of the products that the tape records on a batch, forward and backward. Rows gathered: the input rows,
-and one an edge and layer, forward and, where the sources want a gradient, backward, as wide as what is summed. Norms,
-dropout, optimizer and sampling, which another thread does, count as nothing. Peak memory is linear in the widths, as
-rows and edges of a batch are the same: the prediction is on the line through two short runs, of a half and of a quarter
-of all widths.
+Flops are those of the products that the tape records on a batch, forward and backward. Rows gathered are the input
+rows, and one row for each edge and layer, forward and, where the sources want a gradient, backward. They are as wide as
+the rows that are summed. Norms, dropout, optimizer and sampling, which another thread does, count as nothing.
+
+Peak memory is linear in the widths, as rows and edges of a batch are the same. The prediction is on the line through two
+short runs, of a half and of a quarter of all widths.
 """
 
 import argparse
@@ -53,7 +55,7 @@ def make_model(name, rng, part=1):
 
 
 def worker(args):
-    """Measure one graph, model and kind in this process; with `--part` a few batches, for their memory."""
+    """Measure one graph, model and kind in this process; with `--part` measure the memory of a few batches."""
     name, kind, threads, part = args.graphs_list[0], args.kinds[0], args.threads_list[0], args.part
     set_threads(threads)
     graph = seeded_graphs.whole(args.graphs, name)
@@ -79,8 +81,10 @@ def worker(args):
 
 
 def work(model, batch):
-    """Return the `flops` of a step's products, and the rows that it reads at random, `gathers` (how many, bytes of
-    one)."""
+    """Return the `flops` of a step's products, and `gathers`, the rows read at random.
+
+    `gathers` is a list of (number of rows, bytes of a row).
+    """
     seen = Applications()
     with observed(seen):
         model(batch, batch.x)
@@ -96,7 +100,7 @@ def work(model, batch):
 
 
 class Applications(Observer):
-    """Notes the applications of primitives."""
+    """An observer that records the applications of primitives."""
 
     def __init__(self):
         self.applications = []
@@ -111,7 +115,7 @@ def limit_ms(row, rates):
 
 
 def measure(args, name, model, kind, threads, others, rates):
-    """Return the row of one graph, model, kind and number of threads, whose `limits.Limits` are `rates`."""
+    """Return the row of one graph, model, kind and number of threads; `rates` are the machine's `limits.Limits`."""
     counts = ["--repeats", args.repeats]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", kind,
                "--threads-list", threads, "--sample-ahead", args.sample_ahead, *counts]

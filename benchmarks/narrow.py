@@ -1,10 +1,10 @@
-"""What do rows of bfloat16 give beside float32: sums, attention, epochs, bytes, memory, accuracy?
+"""Measure rows of bfloat16 beside float32: sums, attention, epochs, bytes, memory, accuracy.
 
-`aggregations` and `epochs` take the two kinds of rows in turn in one process, on one graph; what rounding rows takes is counted.
-An epoch is one step of `epoch.py`'s trainers; its memory is the peak of a process of its own above what stood before the first step.
+`aggregations` and `epochs` take the two kinds of rows in turn in one process, on one graph; the time of rounding rows is counted.
+An epoch is one step of `epoch.py`'s trainers. Its memory is the peak of a process of its own above the memory before the first step.
 `minibatches` are an epoch of `minibatch_speed.py`'s GraphSAGE and GAT, sampled by a thread ahead, which `--cpu` counts too.
-`bytes` are those that two ranks send each other in a step (threads of this process), `accuracy` is Cora's on the public split: the
-test accuracy at the best validation accuracy, the same seeds with both kinds of rows, with `cora.py`'s settings.
+`bytes` are those that two ranks send each other in a step; the ranks are threads of this process. `accuracy` is Cora's on the public
+split: the test accuracy at the best validation accuracy, with the same seeds for both kinds of rows and with `cora.py`'s settings.
 """
 
 import json
@@ -31,7 +31,7 @@ PARTS = "aggregations", "epochs", "minibatches", "bytes", "accuracy"
 
 
 def load(args, rows, comm=None, **options):
-    """Return the graph with such rows, its transpose made."""
+    """Return the graph with rows of this kind, with its transpose computed."""
     graph = seeded_graphs.whole(args.graphs, args.graph).shard(comm or Solo(), row_dtype=rows, **options)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)
@@ -39,7 +39,7 @@ def load(args, rows, comm=None, **options):
 
 
 def sums(graph, width):
-    """Return what sums rows up."""
+    """Return a function that sums rows of `width` columns over the neighbours."""
     x = Tensor(np.random.default_rng(0).standard_normal((graph.n_src, width), np.float32), requires_grad=True)
 
     def run():
@@ -50,7 +50,7 @@ def sums(graph, width):
 
 
 def attention(graph, heads, n_feat):
-    """Return what attends, forward and backward."""
+    """Return a function that runs attention, forward and backward."""
     draw = np.random.default_rng(0)
     z = Tensor(draw.standard_normal((graph.n_src, heads, n_feat), np.float32), requires_grad=True)
     src, dst = (Tensor(draw.standard_normal((graph.n_src, heads), np.float32), requires_grad=True) for _ in range(2))
@@ -70,7 +70,7 @@ CASES = {
 
 
 def in_turn(args, runs):
-    """Return the milliseconds of each call, by kind of rows; the first call of each warms up, and touches its memory."""
+    """Return the milliseconds of each call by kind of rows; the first call of each kind warms up and is left out."""
     clock = time.process_time if args.cpu else time.perf_counter
     times_of, buffers = {rows: [] for rows in runs}, {rows: kernels.Buffers() for rows in runs}
     for _ in range(args.repeats + 1):
@@ -109,7 +109,7 @@ def minibatches(args):
 
 
 def sampled_epoch(graph, name):
-    """Return what takes a step over each batch."""
+    """Return a function that takes a training step over each batch."""
     draw, rng = np.random.default_rng(0), nn.Random(0)
     x, labels = draw.standard_normal((graph.n_dst, minibatch_speed.N_IN), np.float32), draw.integers(0, minibatch_speed.N_OUT, graph.n_dst)
     model = minibatch_speed.make_model(name, rng)
@@ -125,7 +125,7 @@ def sampled_epoch(graph, name):
 
 
 def worker(args):
-    """Print the peak memory of three steps."""
+    """Print the peak memory of three steps, in a process of its own."""
     trainer = epoch.make_trainer(epoch.CASES[args.models[0]], load(args, args.rows))
     memory = Memory()
     for _ in range(3):
@@ -178,7 +178,7 @@ def accuracy(args):
 
 
 def compared(case, graph, times):
-    """Return a row of milliseconds."""
+    """Return a row of milliseconds of both kinds of rows."""
     medians = {rows: statistics.median(each) for rows, each in times.items()}
     return {"case": case, "graph": graph, **medians, "ratio": medians["bfloat16"] / medians["float32"], "times": times}
 

@@ -1,13 +1,13 @@
-"""Does the oracle name the wrong edge, and how long does it look?
+"""Measure whether the oracle names the wrong edge, and the time that it takes.
 
 `locate`: one edge of 5 million is lost, counted twice, or counted for another row, in the sums and in the means of
-sarlite's float32 kernel over a drawn graph whose in-degrees are 8, 16 and 32. The oracle knows the inputs and the
-result, and has to name the edge: `located` counts the trials in which edge, source and destination (and the row that a
-misrouted edge is counted for) are right. In every second mean the divisor counts the edges that are left, so the result
-is rounded. Target: 100 of 100 each. `ms` is the time of decoding one result.
+sarlite's float32 kernel. The graph is drawn, with in-degrees of 8, 16 and 32. The oracle knows the inputs and the result,
+and has to name the edge. `located` counts the trials in which edge, source and destination are right, and for a misrouted
+edge the row that it is counted for. In every second mean the divisor counts the edges that are left, so the result is
+rounded. Target: 100 of 100 each. `ms` is the time of decoding one result.
 
-`levels`: the time of `check` of a correct spmm, sums and gradients, at level `probe` on the whole corpus, at level
-`ci`, and at level `large`, on more than 2^31 edges times columns. Targets: under 60 s and under 20 s on two cores.
+`levels`: the time of `check` of a correct spmm, sums and gradients, at level `probe` on the whole corpus, at level `ci`,
+and at level `large`, on more than 2^31 edges times columns. Targets: under 60 s and under 20 s on two cores.
 """
 
 import json
@@ -32,16 +32,16 @@ KINDS = ("lost", "doubled", "misrouted")
 
 
 def drawn(n_nodes):
-    """A graph whose in-degrees are 8, 16 and 32, its edges in a drawn order."""
+    """Return a graph whose in-degrees are 8, 16 and 32, its edges in a random order."""
     draw = SplitMixStream("oracle benchmark")
     dst = np.repeat(np.arange(n_nodes), 8 << draw.below(3, n_nodes))
     return EdgeList(draw.below(n_nodes, len(dst)), dst[draw.permutation(len(dst))], n_nodes, n_nodes)
 
 
 class Planted:
-    """Results of sarlite's kernel over a CSR in which one edge is wrong.
+    """Results of sarlite's kernel over a CSR with one wrong edge.
 
-    Rows do not depend on each other: only the edge's are new.
+    Rows do not depend on each other, so only the rows of that edge are computed again.
     """
 
     def __init__(self, case, mean):
@@ -50,9 +50,9 @@ class Planted:
         self.right = self._sums(self.indptr, self.indices, np.diff(self.indptr))
 
     def result(self, kind, place, row, recount):
-        """The result where the edge at `place` of the CSR is `kind`, its row and its source.
+        """Return the result with a wrong edge at `place` of the CSR, the row of the edge, and its source.
 
-        A misrouted one goes to `row`.
+        `kind` is "lost", "doubled" or "misrouted"; a misrouted edge is counted for `row`.
         """
         dst = int(np.searchsorted(self.indptr, place, "right")) - 1
         source, k, out = self.indices[place], place - self.indptr[dst], self.right.copy()
@@ -80,7 +80,7 @@ class Planted:
 
 
 def locate_all(args):
-    """One row for each reduction and kind."""
+    """Return one row of the table for each reduction and kind of mistake."""
     edges, rows = drawn(args.nodes), []
     harness.note(f"{edges.n_edges:,} edges, {edges.n_dst:,} nodes")
     for reduce in args.reduce:
@@ -113,14 +113,14 @@ def names_edge(edges, kind, cause, named, dst, source, row):
 
 
 def spmm(case):
-    """Sums over the CSR by sarlite's kernel."""
+    """Return the sums over the CSR by sarlite's kernel."""
     out = np.zeros((case.n_dst, case.x.shape[1]), np.float32)
     kernels.spmm(case.indptr.astype(np.int64), case.indices, case.x, out)
     return out
 
 
 def spmm_vjp(case, g):
-    """The same on the transpose."""
+    """Return the gradient: sums over the transpose by sarlite's kernel."""
     t_indptr, t_indices, _ = kernels.transpose(case.indptr.astype(np.int64), case.indices, case.n_src, position=False)
     out = np.zeros((case.n_src, g.shape[1]), np.float32)
     kernels.spmm(t_indptr, t_indices, g, out)
@@ -128,7 +128,7 @@ def spmm_vjp(case, g):
 
 
 def levels():
-    """One row a level."""
+    """Return one row of the table for each level."""
     rows = []
     for level, target in (("probe", 60), ("ci", 20), ("large", None)):
         begin, processor = time.perf_counter(), time.process_time()

@@ -1,9 +1,8 @@
-"""Question: which planted and real bugs does the oracle catch, at which level, and does it ever call a right result
-wrong?
+"""Count the planted and the real bugs that the oracle catches at each level, and its false alarms.
 
-Every mutant of tests/helpers/oracle/planted_mutants.py at level probe, at level certified and at its own. Every drawn
-bug of tests/helpers/oracle/oracle_histories.py, and every reported one of reported_sums.py and reported_rows.py, at
-level ci. Then right float32 results in random orders of their sums.
+Every mutant of tests/helpers/oracle/planted_mutants.py runs at level probe, at level certified and at its own. Every drawn
+bug of tests/helpers/oracle/oracle_histories.py, and every reported one of reported_sums.py and reported_rows.py, runs at
+level ci. Then right float32 results are checked in random orders of their sums.
 
 `tests` must be on Python's path: `PYTHONPATH=. python benchmarks/oracle_mutants.py` at the repository's root.
 """
@@ -30,7 +29,7 @@ REPORTED = [*reported_sums.REPORTED, *reported_rows.REPORTED]
 
 
 def caught(mutant, level, graphs):
-    """Whether a level finds something; None where it does not apply."""
+    """Return True if `level` catches the mutant, False if not, and None if the level does not apply."""
     if mutant.level in ("ranks", "sampling"):
         if level != mutant.level:
             return None
@@ -47,7 +46,7 @@ def caught(mutant, level, graphs):
 
 
 def large_mean(run, level):
-    """Batch norm of rows whose mean is large, which the corpus does not have."""
+    """Check batch norm of rows whose mean is large, which the corpus does not have."""
     reference = oracle.Reference("batch_norm")
     case = reference.case(entry("powers-16-2-32").edges, name="large-mean")
     case.arrays["x"][:] += np.float32(3000)
@@ -68,7 +67,7 @@ def table(graphs):
 
 
 def drawn(bugs, graphs):
-    """Yield the names of the bugs that level ci does not see."""
+    """Yield the names of the bugs that level ci does not catch."""
     for bug in bugs:
         with np.errstate(all="ignore"):
             report = oracle.check(bug.run, bug.op, vjp=bug.vjp, shrink=False, graphs=graphs, **bug.attributes)
@@ -77,8 +76,10 @@ def drawn(bugs, graphs):
 
 
 def false_alarms(wanted, seed):
-    """Right results, outputs and gradients each one, in random orders: (how many, how many above their bound, the
-    largest ratio)."""
+    """Check right results, outputs and gradients, in random orders of their sums.
+
+    Return the number of results, the number above their bound, and the largest ratio to the bound.
+    """
     rng, count, alarms, most = np.random.default_rng(seed), 0, 0, 0.0
     entries = [e for e in corpus("ci") if 0 < e.published["n_edges"] <= 300]
     while count < wanted:

@@ -1,22 +1,23 @@
-"""How much of the smaller of communication and computation does prefetch 1 hide, against prefetch 0, on a link of 1
-Gbit/s?
+"""Measure what share of the smaller of communication and computation prefetch 1 hides, on a link of 1 Gbit/s.
 
-One rank of one thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux,
-root and iproute2; elsewhere there is one row that says why it was skipped). Measured is one distributed aggregation in
-mode sar, or another by `--mode`, forward and backward: `copy_src` with reducer mean and 256 features (case 1: backward
-pushes gradients and fetches nothing; in mode broadcast it broadcasts those of the destinations), and `attend` with 4
-heads x 32 (case 2: backward fetches the rows again). Memory is reused, as in a training step.
+One rank of one thread runs on each of several hosts, which are network namespaces of this machine (`hosts.py`). They need
+Linux, root and iproute2; elsewhere the only row says why nothing was measured. The measured call is one distributed
+aggregation in mode sar, or in another one by `--mode`, forward and backward. Memory is reused, as in a training step.
 
-The graph is one of `seeded_graphs.py`, or drawn by `power_law`; its parts are contiguous, or `--partition random`. The drawn
-one has so many edges that computing takes about as long as the transfer; `--inside` of them lie in communities, and
-about 11 % join two parts. With one peer their share of computing waits for the last row, or the first gradient waits
-for it: where the transfer takes longer than the local edges, it is not hidden.
+`copy_src` with reducer mean and 256 features is case 1. Its backward pass pushes gradients and fetches nothing; in mode
+broadcast it broadcasts the gradients of the destinations. `attend` with 4 heads x 32 is case 2: its backward pass fetches
+the rows again.
 
-T0 is the time with prefetch 0, which overlaps nothing, and T1 that with prefetch 1. `comm` is the time with prefetch 0
-of an operator that fetches and pushes the same rows and computes nothing, and `compute` is T0 - comm; `one host`, to
-check it, is T0 where rows travel through shared memory. Hidden is (T0 - T1) / min(comm, compute), and the share of the
-limit is (T0 - min(comm, compute)) / T1, both of medians. T0, T1 and `comm` alternate. Where cores are busy or fewer
-than ranks, nothing can be hidden.
+The graph is one of `seeded_graphs.py`, or drawn by `power_law`; its parts are contiguous, or `--partition random`. The
+drawn graph has so many edges that computing takes about as long as the transfer. A share `--inside` of them lies in
+communities, and about 11 % join two parts. With one peer, the share of computing of these edges waits for the last row,
+or the first gradient waits for it. Where the transfer takes longer than the local edges, that share is not hidden.
+
+T0 is the time with prefetch 0, which overlaps nothing, and T1 the time with prefetch 1. `comm` is the time with prefetch 0
+of an operator that fetches and pushes the same rows and computes nothing; `compute` is T0 - comm. To check it, `one host`
+is T0 where rows travel through shared memory. The hidden share is (T0 - T1) / min(comm, compute), and the share of the
+limit is (T0 - min(comm, compute)) / T1, both of medians. T0, T1 and `comm` alternate. Where cores are busy or fewer than
+ranks, nothing can be hidden.
 """
 
 import argparse
@@ -55,7 +56,7 @@ CASES = {
 
 
 class Nothing:
-    """An operator that needs the rows that `case` needs, and computes nothing."""
+    """An operator that needs the same rows as `case`, and computes nothing."""
 
     captured = ()
 
@@ -73,7 +74,7 @@ class Nothing:
 
 
 class NothingPass:
-    """A pass that looks at no block."""
+    """The pass of `Nothing`, which ignores every block."""
 
     def __init__(self, n_dst, shapes, backward=False):
         self.n_dst, self.is_backward = n_dst, backward
@@ -90,7 +91,7 @@ class NothingPass:
 
 
 def once(comm, call, inputs):
-    """Return the milliseconds of forward and backward, from one barrier to the next."""
+    """Return the milliseconds of the forward and of the backward pass, with a barrier before and after each."""
     comm.barrier()
     begin = time.perf_counter()
     out = call(*inputs)
@@ -120,7 +121,7 @@ def measure(comm, graphs, case, repeats):
 
 
 def work(comm, args):
-    """Return {case: times}, as one rank."""
+    """Measure the cases as one rank; return {case: times}."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
     graphs = {prefetch: whole.shard(comm, args.partition, mode=args.mode, prefetch=prefetch) for prefetch in (0, 1)}
     del whole
@@ -130,8 +131,10 @@ def work(comm, args):
 
 
 def rows_of(name, args, several, one):
-    """Return the rows of a case, forward and backward together and apart, from the times on several hosts and on
-    one."""
+    """Return the rows of a case: forward and backward together, and each by itself.
+
+    `several` are the times on several hosts, `one` the times on one host.
+    """
     table = []
     for way, share in WAYS.items():
         t0, t1, comm, memory = ([sum(times[share]) for times in samples]

@@ -1,5 +1,6 @@
-"""The experiments of the SAR paper (Mostafa, MLSys 2022, section 4 and appendices), scaled to one machine, with the
-paper's ratios beside.
+"""Run the experiments of the SAR paper, scaled to one machine, beside the paper's ratios.
+
+The paper is Mostafa, MLSys 2022; its experiments are in section 4 and in the appendices.
 
 | figure | what is measured |
 |---|---|
@@ -11,13 +12,15 @@ paper's ratios beside.
 
 `M` has 400,000 nodes of mean degree 50, 8 % training nodes, 100 features, 47 classes, as ogbn-products; `P` 1 million
 nodes of mean degree 29, 1.1 % labelled, 128 features, 172 classes, as ogbn-papers100M. Ranks are processes of mpiexec,
-of one thread each; parts are METIS's, divided once into the most ranks and joined for fewer. `way`: `sar`; `sar
-two-step` without the fused attention, as the paper's plain SAR; `oneshot`, the paper's domain-parallel training;
-`oneshot two-step`, what the paper compares with. R-GCN's weights are inside the message, as in the paper (case 2); `by
-bytes` is the default, where most are applied after the sum. `peak_mib` is the largest rank's resident memory above its
-state before it read data, `middle_mib` the median rank's, `rank_peaks_mib` each one's. `memory` and `time` are
-multiples of `oneshot`'s on the same ranks. More ranks than cores wait for each other: their times say little, their
-memory is what N machines would take.
+of one thread each. Parts are METIS's, divided once into the most ranks and joined for fewer.
+
+The ways are `sar`; `sar two-step` without the fused attention, as the paper's plain SAR; `oneshot`, the paper's
+domain-parallel training; and `oneshot two-step`, the paper's baseline. R-GCN's weights are inside the message, as in the
+paper (case 2); `by bytes` is the default, which applies most weights after the sum.
+
+`peak_mib` is the largest rank's resident memory above its state before it read data, `middle_mib` the median rank's, and
+`rank_peaks_mib` each rank's. `memory` and `time` are multiples of `oneshot`'s on the same ranks. More ranks than cores
+wait for each other: their times say little, and their memory is what N machines would take.
 
 `--out docs/results/sar` writes the pictures and tables there, with `--part 4 --epochs 1` in about 45 minutes on two
 busy cores: 4 for each of figures 3, 5 and 7, 12 for each of 4 and 6, 8 for 8, 2 for 2. At `--part 1` and 16 ranks
@@ -58,7 +61,7 @@ DATA = {"M": (100, 47, 0.08), "P": (128, 172, 0.011)}  # features, classes, shar
 
 
 def write_data(scratch, args, name):
-    """Write the data set of a graph in the native format, divided into the most ranks; once."""
+    """Write the data set of a graph in the native format, divided into the most ranks, if it is not written yet."""
     base = name.split("/")[0]
     if (scratch.path / base).exists():
         return scratch.path / base
@@ -79,7 +82,7 @@ def write_data(scratch, args, name):
 
 
 def scaling(figure, args, scratch):
-    """Yield the rows of one of the figures 3 to 7 by ranks: the ways take turns, `--rounds` times."""
+    """Yield the rows of one of the figures 3 to 7 by ranks; the ways take turns, `--rounds` times."""
     graph, model, ways = SCALINGS[figure]
     name = graph + (f"/{args.part}" if args.part > 1 else "")
     data = write_data(scratch, args, name)
@@ -115,7 +118,7 @@ def _compared(rows):
 
 
 def attention(args, _):
-    """Yield the rows of figure 2 by heads: each way and number of heads a process of its own, in turn."""
+    """Yield the rows of figure 2 by heads; each way and number of heads is a process of its own, in turn."""
     name = "M" + (f"/{args.part}" if args.part > 1 else "")
     file = seeded_graphs.path(args.graphs, name)
     for heads in args.heads:
@@ -165,7 +168,7 @@ def attention_worker(args):
 
 
 def curve(args, scratch):
-    """Yield the rows of figure 8, an epoch each: four ways on one data set whose labels can be learned."""
+    """Yield the rows of figure 8, one for each epoch: four ways on one data set whose labels can be learned."""
     n_nodes = 300_000 // args.part
     spec = f"sbm:nodes={n_nodes},degree=29,classes=40,features=128,homophily=0.6,noise=3,train=0.011,val=0.01"
     data = scratch.convert(spec, "curve")

@@ -1,13 +1,13 @@
-"""sarlite and other libraries measured in alternation, one process a measurement.
+"""Measure sarlite and other libraries in alternation, with one process for each measurement.
 
-The environment variable SARLITE_PEERS names a folder with an environment a library: `DIR/dgl/bin/python` (which has
-torch and scipy too), `DIR/pyg/bin/python`. A script `peer.py`, in that folder or at `../shared/peers/` beside the
+The environment variable SARLITE_PEERS names a folder with an environment for each library: `DIR/dgl/bin/python` (which
+has torch and scipy too), `DIR/pyg/bin/python`. A script `peer.py`, in that folder or at `../shared/peers/` beside the
 checkout, runs one of them:
 
     python peer.py LIBRARY CASE GRAPH.npz --threads T --repeats N ...
 
-and prints a line of JSON with ms, ms_min, ms_max (of N runs after one that warms up) and peak_mib (resident, above the
-moment when graph, inputs and model exist). Without the variable only sarlite is measured.
+The script prints a line of JSON with ms, ms_min, ms_max (of N runs after one that warms up) and peak_mib (resident,
+above the moment when graph, inputs and model exist). Without the variable only sarlite is measured.
 """
 
 import os
@@ -28,14 +28,14 @@ def find(wanted, able):
     Parameters
     ----------
     wanted : list of str or None
-        What `--peers` says; None: those present.
+        Names from `--peers`; None: all libraries that are installed.
     able : tuple of str
-        The libraries that have such a case; the others are left out.
+        The libraries that have this case; other libraries are left out.
 
     Raises
     ------
     SystemExit
-        A library was asked for and is not present, or none of its name is known.
+        A library was asked for and is not installed, or its name is unknown.
     """
     if wanted == ["none"]:
         return {}
@@ -58,7 +58,7 @@ def _script(folder):
 
 
 def run(command, arguments):
-    """Return what a library measured, or {"error": its last line} where it fails; that does not end the benchmark."""
+    """Return what a library measured, or {"error": its last line} if it fails; a failure does not end the benchmark."""
     line = [*command, *map(str, arguments)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT, preexec_fn=_stay_in_memory)
@@ -76,15 +76,20 @@ def _failed(line, text):
 
 
 def _stay_in_memory():
-    """Let a library that wants more than the free memory fail by itself, before the system ends some process."""
+    """Limit the address space to the free memory, so that a library that wants more fails by itself.
+
+    Without the limit the system could end another process.
+    """
     fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     limit = int(0.9 * 1024 * int(fields["MemAvailable"].split()[0]))
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def pool(results):
-    """Return the measurement that several of one thing make: median of medians, lowest minimum, highest maximum,
-    largest peak."""
+    """Return one measurement from several of one thing.
+
+    Its values are the median of medians, the lowest minimum, the highest maximum and the largest peak.
+    """
     failed = [result for result in results if "error" in result]
     if failed:
         return {"ms": None, "ms_min": None, "ms_max": None, "peak_mib": None, "error": failed[0]["error"]}
@@ -95,18 +100,17 @@ def pool(results):
 
 
 def compare(args, row, command, peer, others, allowed):
-    """Measure sarlite and the others in turn, `args.rounds` times, and return a row for each of the others, or one
-    alone.
+    """Measure sarlite and the peers in turn, `args.rounds` times, and return a row for each peer, or one row without peers.
 
     Parameters
     ----------
     args : Namespace
         From `harness.suite_parser`.
     row : dict
-        `case`, `graph` and what else says what is measured.
-    own, peer : list
-        Arguments of this Python, and of peer.py behind the library's name; `--threads` and `--repeats` are added to
-        both.
+        `case`, `graph` and further keys that describe the measurement.
+    command, peer : list
+        Arguments of this Python, and arguments of peer.py after the library's name; `--threads` and `--repeats` are
+        added to both.
     others : dict
         From `find`.
     allowed : limits.Allowed

@@ -1,9 +1,9 @@
-"""How many rounds does a sum take, and how many peers' rows are held, by the number of peers that a piece takes at once?
+"""Count the rounds of a sum, and the peers whose rows are held, by the number of peers that a piece takes at once.
 
 Ranks are threads of this process. The graph is random with `--nodes` nodes and `--edges` edges, float64, divided at
-random, prefetch 1. `rounds`: pieces with arrivals of a forward pass; `peers held`: the most peers' rows that were live
-on a rank; `difference`: the largest relative difference of output and gradient from one rank's; `ms`: a forward and a
-backward pass of one sum of `--width` columns, the slowest rank's time, the fastest of `--repeats`.
+random, prefetch 1. `rounds` are the pieces with arrivals of a forward pass. `peers held` is the most peers whose rows
+were live on a rank. `difference` is the largest relative difference of output and gradient from one rank's. `ms` is the
+time of a forward and a backward pass of one sum of `--width` columns: the slowest rank's, in the fastest of `--repeats`.
 """
 
 import sys
@@ -26,7 +26,7 @@ def aggregate(graph, x, g):
 
 
 def rank(comm, args, whole, x, g, peers_at_once):
-    """Return what one rank measures, its rows, and its results."""
+    """Return one rank's measurements, the ids of its rows, and its results."""
     set_threads(1)
     graph = whole.shard(comm, "random", prefetch=1, peers_at_once=peers_at_once)
     graph.profile.reset()

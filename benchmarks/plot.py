@@ -1,4 +1,4 @@
-"""Draw what the benchmarks found, or the timeline of a run, as a picture. Needs `pip install '.[plot]'`.
+"""Draw the results of the benchmarks, or the timeline of a run, as a picture. Needs `pip install '.[plot]'`.
 
     plot.py spmm.json                                    bars of ms, sarlite beside peers; min and max as whiskers
     plot.py scaling.json --x ranks                       lines; --x takes any key of the rows (width, heads, ...)
@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 def points(rows, y, x=None):
-    """Return the values of key `y` of sarlite and of its peers; a row without one gives none."""
+    """Return a Point for the value of key `y` of sarlite and of each peer; a row without the key gives none."""
     rows = [row for row in rows if x is None or row.get(x) is not None]
     varying = [key for key in LABELS if key != x and len({str(row.get(key)) for row in rows}) > 1]
     by_key = {}
@@ -48,7 +48,7 @@ def points(rows, y, x=None):
 
 
 def draw_rows(axes, rows, y, x):
-    """Draw bars, or with `x` lines."""
+    """Draw bars, or lines over the key `x` if it is given."""
     drawn = points(rows, y, x)
     if not drawn:
         raise SystemExit(f"no row has {y!r}" + (f" and {x!r}" if x else ""))
@@ -91,7 +91,7 @@ def _whiskers(drawn):
 
 
 def draw_trace(axes, trace, start, end):
-    """Draw Trace Event JSON: a lane for each process and thread, colours by name, time in ms from the first event."""
+    """Draw Trace Event JSON: a lane for each process and thread, a colour for each name, time in ms from the first event."""
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     if not events:
         raise SystemExit("the trace has no complete events (ph X)")
@@ -126,7 +126,7 @@ def _lane_labels(events, lanes):
 
 
 def draw(file, content, picture, args):
-    """Draw one file; its content says whether it is rows or a trace."""
+    """Draw one file, whose content is either rows or a trace."""
     figure = needs("matplotlib.figure", "a picture").Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
     if isinstance(content, dict):

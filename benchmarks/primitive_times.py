@@ -1,4 +1,4 @@
-"""Where an epoch goes: the time in each primitive of the tape, forward and backward."""
+"""Time of an epoch by primitive of the tape, forward and backward."""
 
 import time
 from collections import defaultdict
@@ -12,7 +12,7 @@ from sarlite.tape import recording
 class Clock(recording.Observer):
     """Milliseconds in each primitive of the tape, forward and backward.
 
-    Primitives do not call each other but in aggregations.
+    Only aggregations call other primitives.
     """
 
     def __init__(self):
@@ -26,7 +26,7 @@ class Clock(recording.Observer):
 
     @contextmanager
     def timed(self, place):
-        """Add the time inside to `place`, unless something timed is around it."""
+        """Add the time of the block to `place`, unless an outer block is being timed."""
         self.depth += 1
         begin = time.perf_counter()
         try:
@@ -43,7 +43,7 @@ def _label(name, params):
 
 
 def breakdown(trainer, epochs):
-    """Return rows of milliseconds an epoch by primitive, and what is outside of them.
+    """Return rows of milliseconds for each epoch by primitive, and the time outside of all primitives.
 
     The trainer has taken step 0 before.
     """

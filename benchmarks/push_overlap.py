@@ -1,15 +1,14 @@
-"""How much of the smaller of transfer and computing does a delay of 1 hide, against a delay of 0, on a link of 1
-Gbit/s?
+"""Measure what share of the smaller of transfer and computing a delay of 1 hides, on a link of 1 Gbit/s.
 
-Training of GraphSAGE (2 layers of 256, 128 features) on minibatches with historical embedding caches, a rank of one
-thread on each of several hosts, which are network namespaces of this machine (`hosts.py`: needs Linux, root and
-iproute2; elsewhere there is one row that says why it was skipped). Every row that a peer has as halo is pushed,
-features too. Measured is a step, from one barrier to the next.
+GraphSAGE (2 layers of 256, 128 features) trains on minibatches with historical embedding caches. A rank of one thread
+runs on each of several hosts, which are network namespaces of this machine (`hosts.py`). They need Linux, root and
+iproute2; elsewhere the only row says why nothing was measured. Every row that a peer has as halo is pushed, features
+too. The measured time is that of a step, from one barrier to the next.
 
-T0 is the time of a step with delay 0, which exchanges rows within the step and overlaps nothing, and T1 that with delay
-1. `comm` is the time of an alltoall of as many bytes, and `compute` is T0 - comm. Hidden is (T0 - T1) / min(comm,
-compute), of medians. T0, T1 and `comm` alternate. The sum of the gradients over ranks is in both and is not hidden: it
-counts as computing.
+T0 is the time of a step with delay 0, which exchanges rows within the step and overlaps nothing; T1 is the time with
+delay 1. `comm` is the time of an alltoall of as many bytes, and `compute` is T0 - comm. The hidden share is (T0 - T1) /
+min(comm, compute), of medians. T0, T1 and `comm` alternate. The sum of the gradients over ranks is in both T0 and T1; it
+is not hidden and counts as computing.
 """
 
 import argparse
@@ -30,7 +29,7 @@ N_IN, N_OUT, HIDDEN = 128, 32, 256
 
 
 class Run:
-    """A training run of one delay; each call is an epoch of one step, and returns its milliseconds."""
+    """A training run with one delay; a call runs an epoch of one step and returns its milliseconds."""
 
     def __init__(self, comm, graph, args, delay):
         n, rng, draw = graph.n_src, nn.Random(0), np.random.default_rng(comm.rank)
@@ -54,7 +53,7 @@ class Run:
         return 1e3 * (time.perf_counter() - begin)
 
     def push_alone(self, bytes_of_step):
-        """The milliseconds of an alltoall of as many bytes."""
+        """Return the milliseconds of an alltoall of `bytes_of_step` bytes."""
         each = bytes_of_step // (self.comm.size - 1)
         message = [np.zeros(0 if peer == self.comm.rank else each, np.uint8) for peer in range(self.comm.size)]
         self.comm.barrier()
@@ -65,7 +64,7 @@ class Run:
 
 
 def work(comm, args):
-    """Return {way: times} and the most bytes that a rank sent a step, as one rank."""
+    """Measure as one rank; return {way: times}, and under "bytes" the most bytes that a rank sent in a step."""
     src = power_law(args.nodes, args.edges, inside=args.inside)
     graph = Graph.from_csr(*src).shard(comm, "contiguous")
     runs = {f"T{delay}": Run(comm, graph, args, delay) for delay in (0, 1)}

@@ -20,7 +20,7 @@ N_IN, HIDDEN, CLASSES, FANOUTS, BATCH = 128, 256, 64, [10, 10], 1000
 
 
 class Layer(nn.Module):
-    """The sum of the relations' means times their weights, and of the destinations' own rows times their type's."""
+    """A layer of R-GCN: the relations' means times their weights, summed, plus the destinations' rows times their type's weight."""
 
     def __init__(self, relations, types, n_in, n_out):
         super().__init__()

@@ -1,20 +1,21 @@
-"""How long is an epoch of R-GCN on a graph of several node types, and how much memory does it take, beside DGL?
+"""Measure the time and the memory of an epoch of R-GCN on a graph of several node types beside DGL.
 
 Two layers, 128 features of every type, hidden 256, 64 classes of the first type, half of whose nodes train; float32,
 Adam; ReLU and dropout 0.5 between. A layer is h_t' = W_t h_t + sum over relations r into t of the mean of W_r h. Graphs
-have 4 relations and their reverses, as `graph.relational.mag` draws them: `mag` has 300,000 nodes and 8 million edges,
+have 4 relations and their reverses, as `graph.relational.mag` draws them. `mag` has 300,000 nodes and 8 million edges,
 `mag/100` a hundredth of both.
 
-sarlite computes of each layer the node types that the labels depend on: of the last one type, of the first all but
-institutions. DGL's `HeteroGraphConv` computes all. Features never change, so sarlite keeps the first layer's sums.
+sarlite computes in each layer the node types that the labels depend on: one type in the last layer, all types but
+institutions in the first. DGL's `HeteroGraphConv` computes all types. Features never change, so sarlite keeps the first
+layer's sums.
 
-With `--batches N` a run is N minibatches of 1,000 seeds and fan-outs 10, 10 a relation, features gathered from one table
-a type; DGL's side is `relations_dgl.py`.
+With `--batches N` a run is N minibatches of 1,000 seeds and fan-outs 10, 10 for each relation, with features gathered
+from one table for each type; DGL's side is `relations_dgl.py`.
 
-Allowed, as in `epoch.py`. Flops: the products of roots and of relations, two passes in the first layer (features have
-no gradient), three in the second; a relation's rows are the fewer of its two types'. Bytes: features, the first layer's
-sums and the hidden rows once each time that they are written or read. Gathered: a row of 64 values for each edge of the
-second layer, forward and backward.
+The allowed time is computed as in `epoch.py`. Flops are those of the products of roots and of relations: two passes in
+the first layer, whose features have no gradient, and three in the second. A relation's rows are the fewer of its two
+types'. Bytes are those of the features, of the first layer's sums and of the hidden rows, each time that they are written
+or read. Gathered is a row of 64 values for each edge of the second layer, forward and backward.
 """
 
 import os
@@ -44,7 +45,7 @@ NODES, EDGES = 300_000, 8_000_000
 
 
 def path(folder, name):
-    """Return the file of a graph, as peer.py reads it; draw it unless it is there."""
+    """Return the file of a graph, as peer.py reads it; draw the graph if the file does not exist."""
     base, _, part = name.partition("/")
     if base != "mag" or not (part.isdigit() or not part):
         raise SystemExit(f"graph {name!r} is not mag, with /NUMBER or without")
@@ -64,8 +65,10 @@ def path(folder, name):
 
 
 def load(file):
-    """Return the graph, its plans and transposes made: peers make every format of theirs before they are measured,
-    too."""
+    """Return the graph with its plans and transposes computed.
+
+    Peers also convert the graph to each of their formats before they are measured.
+    """
     with np.load(file) as arrays:
         names = [tuple(map(str, name)) for name in arrays["names"]]
         graph = HeteroGraph.from_edges({name: (arrays[f"src_{r}"], arrays[f"dst_{r}"]) for r, name in enumerate(names)},
@@ -137,7 +140,7 @@ def main(argv=None):
 
 
 def batches(args, others):
-    """Report minibatches."""
+    """Measure minibatches and print their table."""
     rows, counts = [], ["--repeats", args.repeats, "--batches", args.batches, "--threads", args.threads]
     for name in args.cases:
         file, row = path(args.graphs, name), {"case": "rgcn", "graph": name, "kind": "uniform", "threads": args.threads}

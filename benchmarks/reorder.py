@@ -1,12 +1,12 @@
-"""Does reordering the nodes give a shuffled graph the epoch of the same graph in community order?
+"""Measure whether reordering the nodes of a shuffled graph gives it the epoch of the same graph in community order.
 
-GraphSAGE as in `epoch.py`, on a graph with its ids in community order; on the same, relabelled at random; and on that
-with its rows in each of `--orders`. Each measurement is a process of its own, and they take turns. `order_seconds` is
-what making the order took, once; `near` the share of edges whose ends are less than 1,000 rows apart; `times_community`
-the epoch over that in community order.
+GraphSAGE as in `epoch.py` runs on a graph with its ids in community order; on the same graph, relabelled at random; and
+on the relabelled graph with its rows in each of `--orders`. Each measurement is a process of its own, and they take
+turns. `order_seconds` is the time to compute the order, once. `near` is the share of edges whose ends are less than
+1,000 rows apart. `times_community` is the epoch over the epoch in community order.
 
-`metis` is sarlite's; `rcm`, SciPy's reverse Cuthill-McKee, and `degree`, nodes with most edges first, cost little, to
-compare with.
+`metis` is sarlite's order. Two cheap orders are there to compare with: `rcm`, SciPy's reverse Cuthill-McKee, and
+`degree`, nodes with most edges first.
 """
 
 import sys
@@ -50,7 +50,7 @@ def read(args, name):
 
 
 def described(args, folder):
-    """Make the orders, in files; return what the rows say beside the times."""
+    """Write the orders to files; return the keys of the rows other than the times."""
     shuffled = args.graph + "-shuffled"
     rows = [{"case": "sage", "graph": name, "order": None, "order_seconds": None,
              "near": orders.near_share(*read(args, name))}
@@ -78,7 +78,7 @@ def worker(args):
 
 
 def measure(args, rows, folder):
-    """Return the rows with their times: each in a process of its own, all of them once a round."""
+    """Return the rows with their times; each run is a process, and all rows are measured once in each round."""
     results_of = [[] for _ in rows]
     for _ in range(args.rounds):
         for row, results in zip(rows, results_of):

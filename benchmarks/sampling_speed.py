@@ -1,9 +1,9 @@
-"""How fast are batches sampled, beside DGL?
+"""Measure how fast batches are sampled, beside DGL.
 
-A tenth of the nodes as seeds, 1,000 a batch, fan-outs 5, 10, 15; no features, no model. sarlite makes the blocks of a
-batch and their transposes, which its backward pass walks, in the computing thread (`sample_ahead=0`); DGL makes its
-blocks by `NeighborSampler` and `DataLoader`, and their further formats only in a backward pass. A run is a pass over
-the seeds; both in turn, one process a measurement.
+The seeds are a tenth of the nodes, 1,000 a batch; the fan-outs are 5, 10, 15; there are no features and no model. sarlite
+builds the blocks of a batch and their transposes, which its backward pass walks, in the computing thread
+(`sample_ahead=0`). DGL builds its blocks by `NeighborSampler` and `DataLoader`, and their further formats only in a
+backward pass. A run is a pass over the seeds. Each measurement is a process, and the two libraries take turns.
 """
 
 import sys
@@ -55,7 +55,7 @@ def measure(args, name, kind, threads, others):
 
 
 def beside(row, rounds, worker_command, peer, others):
-    """Measure sarlite and the other in turn, `rounds` times, and return the row of times a batch."""
+    """Measure sarlite and the peers in turn, `rounds` times, and return the row of times a batch."""
     mine, theirs = [], []
     for _ in range(rounds):
         mine.append(harness.last_json(harness.python(*worker_command)))
@@ -71,7 +71,7 @@ def beside(row, rounds, worker_command, peer, others):
 
 
 def per_batch(results, batches):
-    """Several processes' passes as the times of a batch."""
+    """Return the times of a batch, from the passes that several processes measured."""
     pooled = peers.pool([{key: result[key] for key in (*TIMES, "error") if key in result} for result in results])
     return {key: value / batches if key.startswith("ms") and value else value for key, value in pooled.items()}
 

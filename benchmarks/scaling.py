@@ -1,25 +1,25 @@
-"""How long is an epoch, and how much memory does a rank take, on N ranks of t threads, in modes sar and oneshot?
+"""Measure the epoch and the memory of a rank on N ranks of t threads, in modes sar and oneshot.
 
-An epoch is one training step of the training command under mpiexec: GraphSAGE (100 -> 256 -> 256 -> 47, mean, batch
-norm, ReLU, dropout 0.5) and GAT (4 heads x 32, 4 x 32, 1 x 47, batch norm, ReLU, dropout 0.5 between layers), Adam,
-float32, on METIS parts; features and labels are random, and a tenth of the nodes trains. Mode sar prefetches one peer's
-rows, or none. The configurations take turns, `--rounds` times; the first epoch of each run, which also keeps A X, is
-left out.
+An epoch is one training step of the training command under mpiexec. The models are GraphSAGE (100 -> 256 -> 256 -> 47,
+mean, batch norm, ReLU, dropout 0.5) and GAT (4 heads x 32, 4 x 32, 1 x 47, batch norm, ReLU, dropout 0.5 between layers).
+They train with Adam, float32, on METIS parts. Features and labels are random, and a tenth of the nodes trains. Mode sar prefetches
+one peer's rows, or none. The configurations take turns, `--rounds` times. The first epoch of each run, which also
+computes the kept A X, is left out.
 
-`ms` is over all epochs of all rounds; `peak_mib` the largest rank's resident memory above its state before it read
-data, the median of the rounds; `sent_mib` what all ranks send in an epoch; `to_one` the time as a multiple of one
-rank's; `to_oneshot` and `memory_to_oneshot` mode sar's time and memory as multiples of mode oneshot's on the same
+`ms` is over all epochs of all rounds. `peak_mib` is the largest rank's resident memory above its state before it read
+data, the median of the rounds. `sent_mib` is what all ranks send in an epoch. `to_one` is the time as a multiple of one
+rank's. `to_oneshot` and `memory_to_oneshot` are mode sar's time and memory as multiples of mode oneshot's on the same
 ranks.
 
-The cases `sage-exact` and `sage-hec` are GraphSAGE in minibatches of 1,000 seeds, fan-outs 5, 10, 15: `--modes sar
---prefetch 1`, as both say nothing there.
+The cases `sage-exact` and `sage-hec` are GraphSAGE in minibatches of 1,000 seeds, fan-outs 5, 10, 15. For them give
+`--modes sar --prefetch 1`, as neither option changes a minibatch.
 
-`--account` says where each rank's time goes, from the command's `--trace`: of the configuration's fastest epoch, each
-span's time without the spans inside it. `own` and `peers` are the kernels over the edges from a rank's own rows and
-from its peers', `aggregate` what an aggregation does beside them (packing rows, adding gradients, buffers), `wait`
-waiting for rows or gradients, `collective` what all ranks do together (gradients, batch norm), `rest` the other
-primitives, and `between` what no span has, as waiting for a batch. With `--cpu` it is the processor time of the rank's
-main thread, without time asleep: take one thread a rank, on one rank too.
+`--account` says where each rank's time goes, from the command's `--trace`: for the configuration's fastest epoch, each
+span's time without the spans inside it. `own` and `peers` are the kernels over the edges from a rank's own rows and from
+its peers'. `aggregate` is the rest of an aggregation: packing rows, adding gradients, buffers. `wait` is waiting for rows
+or gradients. `collective` is what all ranks do together: gradients, batch norm. `rest` are the other primitives, and
+`between` is the time in no span, such as waiting for a batch. With `--cpu` the times are processor time of the rank's
+main thread, without sleep: use one thread a rank, on one rank too.
 """
 
 import json
@@ -48,7 +48,7 @@ ACCOUNT = "own", "peers", "aggregate", "wait", "collective", "product", "optimiz
 def places(args):
     """Return (ranks, threads, mode, prefetch) of each configuration, one rank first.
 
-    It has no peers, so mode does not matter there.
+    One rank has no peers, so it runs in one mode only.
     """
     ways = [(mode, prefetch) for mode in args.modes for prefetch in (args.prefetch if mode == "sar" else [0])]
     return [(n, threads, *way) for n, threads in sorted(zip(args.ranks, args.threads))
@@ -68,7 +68,7 @@ def write_data(scratch, args, method="metis"):
 
 
 def measure(args, data):
-    """Return {(case, place): [JSON line of the command, ...]}: each configuration once a round."""
+    """Return {(case, place): [JSON line of the command, ...]}; each configuration runs once in each round."""
     lines_of = {(name, place): [] for name in args.cases for place in places(args)}
     for number in range(args.rounds):
         for (name, (n_ranks, threads, mode, prefetch)), lines in lines_of.items():
@@ -81,8 +81,10 @@ def measure(args, data):
 
 
 def train(args, n_ranks, **options):
-    """Run the command; with `--account` its line has "account", the milliseconds of each epoch and rank by what they
-    are for."""
+    """Run the training command and return its JSON line.
+
+    With `--account` the line has "account": the milliseconds of each epoch and rank, by purpose.
+    """
     if not args.account:
         return harness.train(n_ranks, **options)
     with tempfile.TemporaryDirectory() as folder:
@@ -93,7 +95,7 @@ def train(args, n_ranks, **options):
 
 
 def account(rank, spans, cpu=False):
-    """Return of each of a rank's epochs the milliseconds by what they are for; evaluations are left out."""
+    """Return the milliseconds by purpose of each epoch of a rank, without evaluations."""
     computing = [span for span in spans if span["pid"] == 1 + rank and span["tid"] == 1000]
     epochs, around = [], []
     for span in sorted(computing, key=lambda span: (span["ts"], -span["dur"])):
@@ -112,7 +114,7 @@ def account(rank, spans, cpu=False):
 
 
 def purpose_of(span):
-    """Return what a span's own time is for; of a block it is the rank whose rows it reads."""
+    """Return the purpose of a span's own time; for a block it is the rank whose rows the block reads."""
     name = span["name"].split(" ")[0]
     if name == "block":
         return span["args"]["source"]
@@ -124,7 +126,10 @@ def purpose_of(span):
 
 
 def by_owner(epoch, rank):
-    """Return an epoch's account, in which the only blocks that there are count as the rank's own."""
+    """Return an epoch's account with its blocks summed as `own` and `peers`.
+
+    If all blocks read the rows of one rank, as in a cache's batch, they count as `own`.
+    """
     sources = [source for source in epoch if source == "all" or isinstance(source, int)]
     own_source = rank if rank in sources and len(sources) > 1 else (sources or [rank])[0]
     shares = {purpose: epoch[purpose] for purpose in ACCOUNT}
@@ -132,7 +137,7 @@ def by_owner(epoch, rank):
 
 
 def fastest(lines):
-    """Return the account of each rank in the epoch that took its slowest rank least, the first epochs left out."""
+    """Return each rank's account of the epoch with the shortest time of its slowest rank; first epochs are left out."""
     epochs = [epoch for line in lines for epoch in line.get("account", ())[1:]]
     return min(epochs, key=lambda ranks: max(sum(rank.values()) for rank in ranks), default=())
 
@@ -150,7 +155,7 @@ def row(args, name, place, lines):
 
 
 def compare(rows):
-    """Fill in the ratios; None where what to compare with was not measured."""
+    """Fill in the ratios; a ratio is None if its denominator was not measured."""
     by_place = {(r["case"], r["ranks"], r["threads"], r["mode"]): r for r in rows}
     one = {r["case"]: r for r in rows if r["ranks"] == 1}
     for r in rows:

@@ -1,11 +1,10 @@
-"""How many numbers a halo row do the exact schedules send for a layer's forward and backward pass, and what do they
-hold?
+"""Count the numbers that the exact schedules send for each halo row in a layer's passes, and the memory that they hold.
 
-Ranks are threads of this process, so bytes and memory are of all ranks together. `linear` is the sum of rows of
-`--width` numbers, `attend` attention with `--heads` of `--features`, all float32. `words`: numbers received, over the
-halo rows of mode `sar`; `rows`: of a linear message, rows received over the halo rows, both directions. `held MiB`:
-what the plan and its transposes take; `pass MiB`: the most that a pass takes above that and its inputs. `plan s`:
-processor time of the ranks' threads for the plan, the division excepted.
+Ranks are threads of this process, so bytes and memory are of all ranks together. `linear` is the sum of rows of `--width`
+numbers, `attend` attention with `--heads` of `--features`, all float32. `words` are the numbers received, over the halo
+rows of mode `sar`. `rows` are, for a linear message, the rows received over the halo rows, both directions. `held MiB` is
+the memory of the plan and its transposes. `pass MiB` is the most that a pass takes beside that memory and its inputs.
+`plan s` is the processor time of the ranks' threads for the plan, without the division.
 """
 
 import sys
@@ -29,7 +28,7 @@ PHASES = ("forward_fetch", "forward_push", "backward_fetch", "backward_push")
 
 
 def layer(args, graph, message):
-    """Return a function of one forward and backward pass."""
+    """Return a function that runs one forward and backward pass of a layer."""
     n, rng = graph.n_src, np.random.default_rng(graph.comm.rank)
     shapes = [(n, args.width)] if message == "linear" else [(n, args.heads, args.features), (n, args.heads),
                                                             (n, args.heads)]
@@ -46,7 +45,7 @@ def layer(args, graph, message):
 
 
 def rank(comm, args, whole, parts, message, mode, backward):
-    """Measure as one rank; what is of the whole process is the same on all."""
+    """Measure as one rank; numbers of the whole process are the same on every rank."""
     set_threads(1)
     before = _held(comm)
     begin = time.thread_time()
@@ -68,7 +67,7 @@ def rank(comm, args, whole, parts, message, mode, backward):
 
 
 def _held(comm):
-    """Bytes of all ranks now; the peak starts from here."""
+    """Return the bytes that all ranks hold now, and restart the measurement of the peak."""
     comm.barrier()
     now = tracemalloc.get_traced_memory()[0]
     comm.barrier()

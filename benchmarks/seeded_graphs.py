@@ -1,4 +1,4 @@
-"""The seeded graphs that the benchmarks share, each drawn once and kept as a file that peers read too.
+"""Seeded graphs that the benchmarks share, each drawn once and stored as a file that peers read too.
 
 | name | nodes | directed edges | |
 |---|---|---|---|
@@ -11,8 +11,8 @@
 | `C` | 3,300 | 9,200 | of Cora's size |
 
 All are symmetric, without loops or duplicates. `S-shuffled` is S relabelled at random. `S/100` is S with a hundredth of
-the nodes and of the edges, for trial runs; both together: `S/100-shuffled`. Run as a program this draws the graphs
-named and prints their sizes.
+the nodes and of the edges, for trial runs; both together: `S/100-shuffled`. Run as a program, this file draws the named
+graphs and prints their sizes.
 """
 
 import os
@@ -44,7 +44,7 @@ SHAPES = {"S": Shape(100_000, 5_000_000, 60), "M": Shape(400_000, 20_000_000, 60
 
 
 def draw(name):
-    """Return (indptr, indices) of a graph by its name; raise SystemExit where the name is not one."""
+    """Return (indptr, indices) of a graph by its name; raise SystemExit if the name is unknown."""
     match = NAME.fullmatch(name)
     if not match:
         raise SystemExit(f"graph {name!r} is not A, B, C, M, P, R or S, with /NUMBER or -shuffled behind it")
@@ -54,16 +54,16 @@ def draw(name):
 
 
 def shuffle(indptr, indices, seed=1):
-    """Relabel the nodes at random; the columns of a row ascend again."""
+    """Relabel the nodes at random; return a CSR whose columns ascend in each row."""
     n_nodes = len(indptr) - 1
     label = np.random.default_rng(seed).permutation(n_nodes).astype(indices.dtype)
     return csr_by_dst(label[indices], label[destinations(indptr, indices.dtype)], n_nodes)
 
 
 def path(folder, name):
-    """Return the file of a graph, `indptr` (n_nodes + 1,) int64 and `indices` (n_edges,) int32.
+    """Return the file of a graph, with `indptr` (n_nodes + 1,) int64 and `indices` (n_edges,) int32.
 
-    Draw it unless it is there.
+    The graph is drawn if the file does not exist.
     """
     file = Path(folder, name.replace("/", "_") + ".npz")
     if not file.exists():
@@ -83,18 +83,21 @@ def size(folder, name):
 
 
 def arrays_of(file):
-    """Return `indptr` and `indices` of a graph's file."""
+    """Return `indptr` and `indices` from a graph's file."""
     with np.load(file) as arrays:
         return arrays["indptr"], arrays["indices"]
 
 
 def whole(folder, name):
-    """Return a graph."""
+    """Return a graph of one rank."""
     return Graph.from_csr(*arrays_of(path(folder, name)))
 
 
 def load(folder, name):
-    """Return a graph with its transpose made: peers make every format of theirs before they are measured, too."""
+    """Return a graph with its transpose computed.
+
+    Peers also convert the graph to each of their formats before they are measured.
+    """
     graph = whole(folder, name)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)

@@ -1,5 +1,7 @@
-"""What `setup_speed.py` runs in processes of their own, on the sarlite of PYTHONPATH: setup_inside.py FUNCTION
-JSON-ARGUMENTS."""
+"""Functions that `setup_speed.py` runs in processes of their own: setup_inside.py FUNCTION JSON-ARGUMENTS.
+
+They use the sarlite of PYTHONPATH.
+"""
 
 import json
 import resource
@@ -13,7 +15,7 @@ HALO = ("src_ids", "send_rows")  # of a peer's block and step
 
 
 def hold(options):
-    """On every rank: load, and print what is held as a line of JSON on rank 0."""
+    """Load on every rank; rank 0 prints the bytes held as a line of JSON."""
     from sarlite.cli import config
     from sarlite.cli.settings import graph_of, source_of
     from sarlite.comm import launch
@@ -34,7 +36,7 @@ def hold(options):
 
 
 def array_bytes(*roots):
-    """Return the bytes of the NumPy arrays that objects hold, each memory once: (own, the halo's)."""
+    """Return the bytes of the NumPy arrays that objects hold, each memory once: (bytes of the rank's own, bytes of the halo)."""
     seen, total, queue = set(), [0, 0], [(root, "", False) for root in roots]
     while queue:
         item, name, remote = queue.pop(0)

@@ -1,15 +1,16 @@
-"""What a rank holds after setup and at its peak, and how long setup takes: does both fall as 1 / N?
+"""Measure what a rank holds after setup and at its peak, and the time of setup, over numbers of ranks N.
 
-A ring in contiguous parts and an R-MAT graph in random ones (METIS's are uneven on it, which is another question),
-stored by parts for each number of ranks. Real processes of mpiexec. Measured is the growth of resident memory over
-`load_part`: what stays, and the highest between; and the bytes of the arrays that graph and rows hold, those of the
-halo (which rows come from and go to peers) apart. `fixed` is what stays of a ring of 1,000 nodes: pages of libraries
-and of MPI; `held` is without it. `x N` is the largest rank's own bytes times N, against that of the fewest ranks: 1 is
-proportional to 1 / N.
+The question is whether both fall as 1 / N. The cases are a ring in contiguous parts, and an R-MAT graph in random parts
+(METIS's parts are uneven on it, which is another question), stored by parts for each number of ranks. Ranks are processes
+of mpiexec. The growth of resident memory over `load_part` is measured at its end and at its highest. So are the bytes of
+the arrays that graph and rows hold, with the halo's bytes (which rows come from and go to peers) by themselves.
 
-`partition` runs with METIS replaced by parts drawn from the ids, so it is all but METIS's own share. `first epoch` is
-from the start of mpiexec to the start of the first epoch. With `--before DIR`, a checkout of another version with its
-compiled module, both take turns, each on data that it wrote itself.
+`fixed` is what remains for a ring of 1,000 nodes: pages of libraries and of MPI. `held` is without `fixed`. `x N` is the
+largest rank's own bytes times N, over that of the fewest ranks: 1 is proportional to 1 / N.
+
+`partition` runs with METIS replaced by parts drawn from the ids, so it is the time of all but METIS. `first epoch` is the
+time from the start of mpiexec to the start of the first epoch. With `--before DIR`, a checkout of another version with
+its compiled module, both take turns, each on data that it wrote itself.
 """
 
 import argparse
@@ -26,7 +27,7 @@ HERE = Path(__file__).parents[1]
 
 
 class Tree:
-    """One checkout of sarlite, and the data that it wrote."""
+    """One checkout of sarlite, and the data that this checkout wrote."""
 
     def __init__(self, name, path, scratch):
         self.name, self.path, self.scratch = name, Path(path).resolve(), Path(scratch, name)
@@ -53,7 +54,7 @@ class Tree:
                             self.scratch / case)
 
     def divide(self, case, n_parts):
-        """Return the directory of a case in `n_parts` parts."""
+        """Divide a case into `n_parts` parts; return the directory."""
         method, plain = METHODS[case], self.scratch / case
         where = self.scratch / f"{case}-{n_parts}" if self.by_parts else plain
         words = ["--output", where, "--overwrite"] if self.by_parts else []

@@ -1,14 +1,14 @@
-"""How fast is a sum over neighbours, beside other libraries and beside what the memory allows?
+"""Measure a sum over neighbours beside other libraries and beside the limits of the memory.
 
-`graph.aggregate(fn.copy_src(x), "sum")` without gradients, float32; peers do the same sum with their fastest public
-call (scipy has one thread). `of the limit` is a bound that nothing passes, each array moved once and an addition for
-each edge and column:
+The call is `graph.aggregate(fn.copy_src(x), "sum")` without gradients, float32. Peers do the same sum with their fastest
+public call; scipy has one thread. `of the limit` is a bound that nothing passes: each array is moved once, and an addition
+counts for each edge and column:
 
     limit_fraction = (bytes of x, out, indptr and indices / stream bandwidth  +  n_edges * width / sgemm flops a second)
     / time
 
-`of random rows` is an estimate and no limit, one row of x read at random for each edge. A graph with locality finds
-rows in the cache, which the probe's random rows are too many for: then it exceeds 1.
+`of random rows` is an estimate and no limit: one row of x is read at random for each edge. A graph with locality finds
+rows in the cache, while the probe's random rows are too many for the cache; the number is then above 1.
 
     gather_fraction = n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
 """

@@ -1,6 +1,7 @@
-"""Converting tables whose nodes have words as ids: processor time, and peak memory beside the limit.
+"""Measure the conversion of tables whose nodes have words as ids: processor time, and peak memory beside the limit.
 
-A row a source: text and Parquet, with a table of the nodes and without. Each conversion is a process of its own.
+The table has a row for each source: text and Parquet, with a table of the nodes and without. Each conversion is a process
+of its own.
 """
 
 import subprocess
@@ -45,7 +46,7 @@ def convert(folder, spec, memory):
 
 
 def main(arguments=None):
-    """Measure, and print a row a source."""
+    """Measure each source and print its row."""
     options = harness.parser(__doc__)
     options.add_argument("--nodes", type=int, default=1_000_000)
     options.add_argument("--edges", type=int, default=10_000_000)

@@ -1,4 +1,7 @@
-"""How long and how much memory takes converting edges whose ids are words: CPU seconds and peak of the command, in CSV."""
+"""Measure the conversion of a CSV of edges whose ids are words: CPU seconds and peak memory.
+
+The command runs once with a limit of memory and once without.
+"""
 
 import json
 import os
@@ -11,7 +14,7 @@ import numpy as np
 
 
 def write(path, n_edges, n_nodes, seed=0, at_once=1 << 18):
-    """Write edges between nodes named n0000007, with weights, whose ends are drawn evenly."""
+    """Write weighted edges between nodes named n0000007, whose ends are drawn evenly."""
     rng = np.random.default_rng(seed)
     with path.open("w") as file:
         file.write("source,target,amount\n")
@@ -21,7 +24,7 @@ def write(path, n_edges, n_nodes, seed=0, at_once=1 << 18):
 
 
 def measure(spec, folder, *flags):
-    """Convert in a process of its own; return its CPU seconds and its peak in MiB."""
+    """Convert in a process of its own; return the CPU seconds and the peak in MiB."""
     words = [sys.executable, "-m", "sarlite.data", "convert", spec, str(folder), *flags, "--overwrite", "--progress", "none"]
     words += [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)

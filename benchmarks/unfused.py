@@ -1,8 +1,7 @@
-"""Attention in two steps, as libraries without a fused kernel compute it: coefficients written to memory, then a
-weighted sum (SAR 3.3).
+"""Attention in two steps, as in libraries without a fused kernel: coefficients in memory, then a weighted sum (SAR 3.3).
 
-What `paper.py` compares the fused operator with. `GAT` is `sarlite.models.GAT` with this operator; the training command
-takes it as `--model benchmarks/unfused.py:GAT`. No dropout of coefficients.
+`paper.py` compares the fused operator with this one. `GAT` is `sarlite.models.GAT` with this operator; the training
+command takes it as `--model benchmarks/unfused.py:GAT`. Coefficients have no dropout.
 """
 
 import numpy as np
@@ -16,7 +15,7 @@ from sarlite.operators.attend import Attention
 
 
 class TwoSteps(Attention):
-    """Attention by (n_edges, n_heads) coefficients, which backward computes again."""
+    """Attention with coefficients in memory, shape (n_edges, n_heads), which backward computes again."""
 
     def forward(self, inputs, context):
         return TwoStepsForward(self.slope, inputs)
@@ -26,7 +25,7 @@ class TwoSteps(Attention):
 
 
 class TwoStepsForward:
-    """The softmax with a running maximum: the scores of a block, then the weighted sum."""
+    """Forward pass: the softmax with a running maximum from the scores of each block, then the weighted sum."""
 
     def __init__(self, slope, inputs):
         z, _, self.dst = inputs
@@ -59,7 +58,7 @@ class TwoStepsForward:
 
 
 class TwoStepsBackward:
-    """The gradients, by the coefficients of a block in memory."""
+    """Backward pass: gradients from the coefficients of a block in memory."""
 
     def __init__(self, slope, residuals, g):
         z_row, self.dst, self.m, self.l, out = residuals
@@ -99,7 +98,7 @@ def scores(block, src, dst, slope):
 
 
 def attend(graph, z, src, dst, slope=0.2):
-    """As `graph.aggregate(fn.attend(z, src, dst, slope), "sum")`."""
+    """Return the same values as `graph.aggregate(fn.attend(z, src, dst, slope), "sum")`."""
     return aggregate(graph.schedule, TwoSteps(slope, 0.0, 0, graph.dst_ids, graph.n_nodes, graph.src_ids), [z, src, dst])
 
 
@@ -113,7 +112,7 @@ class Conv(GATConv):
 
 
 class GAT(models.GAT):
-    """Of `sarlite.models.GAT`'s options those that the benchmark uses; others are refused."""
+    """`sarlite.models.GAT` with attention in two steps; options that the benchmark does not use are refused."""
 
     def __init__(self, *args, **options):
         if options.get("form", "standard") != "standard" or options.get("residual") or options.get("attention_dropout"):
