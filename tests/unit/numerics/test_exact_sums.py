@@ -8,7 +8,7 @@ import pytest
 from sarlite import Graph, Tensor, fn, kernels
 from sarlite.comm import Solo
 from sarlite.numerics import using
-from sarlite.numerics.exact_sum import ExactArithmetic, named
+from sarlite.numerics.exact_sum import Exact, named
 from sarlite.oracle import check
 from tests.helpers.oracle.oracle_candidates import graph_run, graph_vjp
 from tests.helpers.train.exact_runs import digest
@@ -42,7 +42,7 @@ def exactly(values):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_bound_of_a_sum_over_edges(dtype):
     """Values that stand half a step of the grid apart from it reach the bound nearly; the column's largest is another row's."""
-    rng, exact, ratios = np.random.default_rng(0), ExactArithmetic(Solo()), []
+    rng, exact, ratios = np.random.default_rng(0), Exact(Solo()), []
     for _ in range(200):
         n, largest = int(rng.integers(1, 70)), float(rng.choice([1.0, np.nextafter(2, 0)]))
         n_most = n * int(rng.integers(1, 4))
@@ -59,7 +59,7 @@ def test_the_bound_of_a_sum_over_edges(dtype):
 @pytest.mark.parametrize("scale", [2.0**-90, 1.0, 2.0**90])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_bound_of_a_product_over_rows(dtype, scale):
-    rng, exact, ratios = np.random.default_rng(0), ExactArithmetic(Solo()), []
+    rng, exact, ratios = np.random.default_rng(0), Exact(Solo()), []
     for number in range(60):
         k = int(rng.integers(2, 90))
         a, g = (rng.standard_normal((k, 1)) * 10.0 ** rng.integers(-6, 1, (k, 1)) for _ in range(2))
@@ -81,7 +81,7 @@ def test_the_bound_of_a_product_over_rows(dtype, scale):
 def test_products_over_rows_are_as_good_as_float64_sums_rounded_once():
     rng = np.random.default_rng(1)
     a, g = (rng.standard_normal(shape).astype(np.float32) for shape in ((900, 37), (900, 13)))
-    product = ExactArithmetic(Solo()).product_over_rows(a, g)
+    product = Exact(Solo()).product_over_rows(a, g)
     assert product.tobytes() == (a.T.astype(np.longdouble) @ g.astype(np.longdouble)).astype(np.float32).tobytes()
 
 
@@ -99,7 +99,7 @@ def test_products_add_one_factor_after_another_in_one_rounding(name):
     before = kernels.instruction_set()
     kernels.set_instruction_set(name)
     try:
-        assert ExactArithmetic(Solo()).product(a, b).tobytes() == expected.tobytes()
+        assert Exact(Solo()).product(a, b).tobytes() == expected.tobytes()
     finally:
         kernels.set_instruction_set(before)
 
@@ -108,11 +108,11 @@ def test_products_add_one_factor_after_another_in_one_rounding(name):
                                            ("attention", {"kind": "gat"})])
 def test_the_oracle_finds_nothing(name, options):
     def run(case):
-        with using(ExactArithmetic(Solo())):
+        with using(Exact(Solo())):
             return graph_run(case)
 
     def vjp(case, g):
-        with using(ExactArithmetic(Solo())):
+        with using(Exact(Solo())):
             return graph_vjp(case, g)
 
     few = ("ring-2", "in-star-64", "isolated-12-odd-ties", "powers-60-*")
