@@ -28,38 +28,72 @@ def _field_of(table: str, name: str) -> Any:
 class Dataset:
     """Nodes of one type or several, relations between them, and one type, the target, that has labels and splits.
 
+    The constructor takes a graph of one node type and one relation; `of_tables` takes several of each.
+
     Parameters
     ----------
-    indptr, indices, edge_weight, edge_features, edge_ids
-        Those of an `EdgeTable`, of the only relation. `of_tables` takes several relations and node types.
-    features, labels, train, val, test, n_classes, ids, offsets, task
-        Those of a `NodeTable`, of the only node type.
+    indptr : (n_nodes + 1,) int64
+        The sources of node i's in-edges are `indices[indptr[i] : indptr[i + 1]]`.
+    indices : (n_edges,) int32 or int64
+        Source of each edge.
+    features : (n_nodes, n_features) float32 or float64, or None
+    labels : (n_nodes,) int64, or the form that the task has
+        Classes from 0; -1 for a node without a label. For other tasks see `NodeTable`.
+    train, val, test : (n_nodes,) bool
+        Disjoint masks of the splits.
+    n_classes : int
+        Number of classes, or of the labels' columns.
     name : str
+        Name of the data set, for reports.
     source : str
-        What error messages name: a spec or, for the native format, the directory.
+        Name of the data in error messages: a spec or, for the native format, the directory.
     provenance : dict, optional
-        What JSON can hold: where the data came from, and with which options.
+        JSON-able record of the data's origin and of the options of reading.
+    edge_weight : (n_edges,) float32 or float64, optional
+    edge_features : (n_edges, n_edge_features) float32 or float64, optional
     directory : str, optional
-        Of the native format.
+        Directory of the native format that holds the arrays.
+    ids : (n_nodes,) int32 or int64, optional
+        Original id of each row; by default the row's number.
+    edge_ids : (n_edges,) int32 or int64, optional
+        Original position of each edge; by default its position in `indices`.
+    offsets : (n_parts + 1,) int64, optional
+        Part p has the rows offsets[p] .. offsets[p + 1]; by default all rows are one part.
     division : dict, optional
-        {"parts", "partition", "order", "seed"}, and "balance" where it was given: how the rows were divided and put in
-        order, if they were.
+        {"parts", "partition", "order", "seed"}, and "balance" if it was chosen: the way in which the rows were divided
+        and ordered.
+    task : {"classify", "multilabel", "regress"}
+        Form of the labels.
 
     Attributes
     ----------
     nodes : dict of str to NodeTable
     edges : dict of (source type, name, destination type) to EdgeTable
     target : str
-        The type that has labels.
+        Node type that has the labels.
     features, labels, train, val, test, ids, node_ids, offsets, n_features, n_classes, task, class_names
-        Of the target.
+        Values of the target's `NodeTable`.
     indptr, indices, edge_ids, edge_weight, edge_features, edge_time
-        Of the only relation; a DataError where there are several.
+        Values of the only relation's `EdgeTable`; reading one of them raises a DataError if there are several relations.
     name, source, provenance, directory, division
+        Values of the arguments of these names.
 
     Notes
     -----
-    Part p holds rows of every type: the `offsets` of all types have the same length.
+    Part p has rows of every node type: the `offsets` of all types have the same length.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.data import Dataset
+    >>> masks = np.eye(3, dtype=bool)
+    >>> dataset = Dataset(np.array([0, 1, 2, 2]), np.array([1, 0]), np.ones((3, 4), np.float32), np.array([0, 1, 0]),
+    ...                   *masks, n_classes=2)
+    >>> dataset.features.shape, dataset.n_nodes, list(dataset.edges)
+    ((3, 4), 3, [('node', 'edge', 'node')])
+    >>> Graph.from_csr(dataset.indptr, dataset.indices)
+    Graph(n_src=3, n_dst=3, n_edges=2)
     """
 
     nodes: dict[str, NodeTable]

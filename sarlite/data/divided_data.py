@@ -83,6 +83,18 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     -----
     Rank 0 alone holds a whole edge list, while it reads or generates what is no native directory, and O(n_nodes)
     integers, while it divides; on one rank that is done in memory.
+
+    Examples
+    --------
+    Two ranks get the two halves of a generated graph:
+
+    >>> from sarlite import data
+    >>> from sarlite.comm import threads
+    >>> def first_ids(comm):
+    ...     with data.divided(comm, "sbm:nodes=100,features=8,seed=1", partition="contiguous") as dataset:
+    ...         return dataset.n_parts, data.Part(dataset, comm.rank, comm.size).node_ids()[:3].tolist()
+    >>> threads.run(2, first_ids)
+    [(2, [0, 1, 2]), (2, [50, 51, 52])]
     """
     with contextlib.ExitStack() as held:
         native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))

@@ -44,28 +44,41 @@ from sarlite.types import Path as AnyPath
 
 def write(directory: AnyPath, dataset: Dataset, *, overwrite: bool = False, progress: Progress = SILENT,
           bfloat16: bool = False) -> None:
-    """Write a data set in the native format, as `Writer` does: whole or not at all.
+    """Write a data set as a directory in the native format; after an error no directory is left behind.
 
     Parameters
     ----------
     directory : path
+        New or empty directory.
     dataset : Dataset
-        Its shapes, dtypes and edges are checked; call `check` for the other values. Where the sources of a row do not
-        ascend they are sorted, and `edge_ids` remembers how they stood.
+        Data set whose shapes, dtypes and edges are checked; call `Dataset.check` to check the other values. If the
+        sources of a row do not ascend, the row's edges are sorted, and `edge_ids` has their original positions.
     overwrite : bool
-        Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
+        True to replace an existing native directory. Any other existing path is refused, except an empty directory.
     progress : Progress
+        Object that shows the progress.
     bfloat16 : bool
-        Round the nodes' features to bfloat16, to nearest, ties to even: half the bytes of float32. float64 is rounded
-        to float32 first.
+        True to round the nodes' features to bfloat16, to nearest, ties to even: half the bytes of float32. float64 is
+        rounded to float32 first.
 
     Raises
     ------
     DataError
-        The data set does not fit together, an edge has an end that is no node, the name of a type or a relation makes
-        no file's name, a finite feature would become infinite, or a file cannot be written (the message names it).
+        The arrays do not fit together; an end of an edge is no node; a finite feature would become infinite in bfloat16;
+        or the name of a type or a relation cannot be the name of a folder.
+        A file cannot be written; the message names the file.
     ConfigError
         `directory` exists and may not be replaced.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from sarlite import data
+    >>> from sarlite.data import format
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     format.write(folder + "/graph", data.load("sbm:nodes=100,features=8,seed=1"))
+    ...     sorted(path.name for path in pathlib.Path(folder, "graph", "nodes", "node").iterdir())
+    ['features.npy', 'labels.npy', 'test.npy', 'train.npy', 'val.npy']
     """
     dataset.check_edges()
     with progress.step(f"write {directory}", dataset.n_bytes) as step, \
@@ -133,6 +146,17 @@ def open(directory: AnyPath, *, verify: bool = False) -> Dataset:
     Notes
     -----
     Sizes are compared before anything is mapped. Takes a few kilobytes of memory.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sarlite import data
+    >>> from sarlite.data import format
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     format.write(folder + "/graph", data.load("sbm:nodes=100,features=8,seed=1"))
+    ...     dataset = format.open(folder + "/graph", verify=True)
+    ...     print(type(dataset.features).__name__, dataset.features.shape, dataset.n_parts)
+    memmap (100, 8) 1
     """
     with reading(directory):
         return _opened(Path(directory), verify)

@@ -36,28 +36,42 @@ _LINES = 1 << 16  # read at a time
 
 
 class Names:
-    """The names of a data set's nodes, read from its directory as they are asked for.
+    """Mapping between the names of a data set's nodes and their original ids, read from mapped files at each call.
 
     Parameters
     ----------
     directory : path
-        Of a data set in the native format that was converted with names.
+        Data set in the native format that was converted with names.
     node_type : str, optional
-        Of a relational data set: the type whose nodes are meant.
+        Node type of the names, for a relational data set.
 
     Attributes
     ----------
-    arrays : dict
-        The mapping's, by file.
+    arrays : dict of str to array
+        Arrays of the mapping, by file name.
 
     Raises
     ------
     DataError
-        It has no names, or its files are not what meta.json says.
+        The data set has no names for the node type, or a file differs from its record in meta.json.
 
     Notes
     -----
-    The files are mapped; nothing else is kept.
+    The files are mapped; nothing else is held in memory.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sarlite import data
+    >>> from sarlite.data.format import write
+    >>> from sarlite.data.names import Names
+    >>> follows = {"source": ["ann", "bob"], "target": ["bob", "cas"]}
+    >>> edges = {"file": follows, "relation": ["user", "follows", "user"], "src": "source", "dst": "target"}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(folder + "/users", data.from_tables({"nodes": {"user": {}}, "edges": [edges]}))
+    ...     names = Names(folder + "/users")
+    ...     print(names.n_nodes, names.of([0, 2]), names.ids(["cas", "ann"]), names.find(["eve"]))
+    3 ['ann', 'cas'] [2 0] [-1]
     """
 
     def __init__(self, directory: AnyPath, node_type: str | None = None) -> None:

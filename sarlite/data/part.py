@@ -27,30 +27,47 @@ class Rows(NamedTuple):
 
 
 class Part:
-    """One of the parts of a data set: a slice of each of its arrays, read when asked for and not kept.
+    """One part of a data set: this rank's rows and their in-edges, read from the data set's arrays at each call.
 
     Parameters
     ----------
     dataset : Dataset
-    rank, size : int
-        The part and the number of parts: the data set's number or a divisor; neighbouring parts are then one part.
+    rank : int
+        Number of the part, 0 .. size - 1.
+    size : int
+        Number of parts: the number of the data set's parts, or a divisor of that number. With a divisor, neighbouring
+        parts of the data set become one part.
 
     Attributes
     ----------
     nodes : dict of str to NodePart
     relations : dict of (source type, name, destination type) to EdgePart
     offsets, first_row, n_rows
-        Of the target's `NodePart`.
+        Values of the target's `NodePart`.
 
     Raises
     ------
     ConfigError
-        The data set's parts cannot be put together to `size`.
+        The data set's number of parts is no multiple of `size`.
 
     Notes
     -----
-    Methods without a type or a relation read the target and the only relation. Memory: the result, and one
-    piece of 32 MiB; nothing is O(n_nodes). Of a data set in memory views are returned where they will do.
+    Methods without a type or a relation read the target and the only relation. Memory: the result, and one piece of
+    32 MiB; no array of n_nodes values. For a data set in memory, results may be views of the data set's arrays.
+
+    Examples
+    --------
+    Each of two ranks makes its part of a graph, and reads its rows:
+
+    >>> from sarlite import Graph, data
+    >>> from sarlite.comm import threads
+    >>> def rows_of_rank(comm):
+    ...     with data.divided(comm, "sbm:nodes=100,features=8,seed=1", partition="contiguous") as dataset:
+    ...         part = data.Part(dataset, comm.rank, comm.size)
+    ...         graph = Graph.from_part(comm, *part.edges(), node_ids=part.node_ids())
+    ...         return graph.n_nodes, graph.n_dst, part.rows().features.shape
+    >>> threads.run(2, rows_of_rank)
+    [(100, 50, (50, 8)), (100, 50, (50, 8))]
     """
 
     def __init__(self, dataset: Dataset, rank: int, size: int) -> None:
@@ -64,8 +81,9 @@ class Part:
         self.offsets, self.first_row, self.n_rows = self._target.offsets, self._target.first_row, self._target.n_rows
 
     def rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
-        """Return the target's `Rows`: C-contiguous arrays, the features of `dtype`, by default the data set's own, or
-        float32 where that is bfloat16.
+        """Return the target's `Rows` as C-contiguous arrays.
+
+        The features have the dtype `dtype`: by default the data set's dtype, or float32 if the data set has bfloat16.
         """
         own = self._target
         return Rows(own.features(dtype, features), *(own.read(name) for name in ("labels", *SPLITS)))

@@ -162,6 +162,13 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
         known. A form that is read whole, with `n_bytes`.
     DataError
         As the reader and `Dataset.check` say.
+
+    Examples
+    --------
+    >>> from sarlite import data
+    >>> dataset = data.load("sbm:nodes=100,classes=4,features=8,seed=1", undirected=True)
+    >>> dataset.features.shape, dataset.labels.shape, dataset.n_classes
+    ((100, 8), (100,), 4)
     """
     with reading(f"data set {spec}"):
         dataset = _read(str(spec), verify, changes, task, relational, Workspace(folder, n_bytes), transforms, tell)
@@ -172,7 +179,33 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
 
 
 def load_relational(spec: AnyPath, **options: Any) -> Dataset:
-    """Return what `load` does of a relational graph."""
+    """Read, map or generate a relational data set: one of several node types and relations.
+
+    Parameters
+    ----------
+    spec : str
+        Data set, as for `load`.
+    **options
+        Further arguments of `load`.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    ConfigError, DataError
+        See `load`; also if `spec` names a graph of one kind.
+
+    Examples
+    --------
+    >>> from sarlite.data.spec import load_relational
+    >>> dataset = load_relational("relational:nodes=300,edges=2000,classes=3,features=4,seed=1")
+    >>> dataset.target, dataset.n_classes, len(dataset.edges)
+    ('paper', 3, 8)
+    >>> dataset.n_nodes_by_type
+    {'paper': 114, 'author': 176, 'institution': 3, 'field_of_study': 9}
+    """
     return load(spec, relational=True, **options)
 
 
