@@ -3,7 +3,7 @@
     python examples/bipartite.py                  three ranks as threads
     mpiexec -n 3 python examples/bipartite.py     three ranks of MPI
 
-Users are classified by the items that they have rated: items gather from their users, then users from their items, once as a mean
+The model classifies users by the items that they have rated. Items gather from their users, then users from their items, once as a mean
 and once with attention. Each side has rows, ids and a division of its own.
 """
 
@@ -30,7 +30,10 @@ class Model(nn.Module):
 
 
 def problem():
-    """Users mostly rate items of their taste; features are almost noise."""
+    """Return edges, features and tastes of users, most of whose ratings go to items of their taste.
+
+    The features are almost noise.
+    """
     rng = np.random.default_rng(0)
     tastes, genres = rng.integers(0, N_TASTES, N_USERS), rng.integers(0, N_TASTES, N_ITEMS)
     user, item = rng.integers(0, N_USERS, 12000), rng.integers(0, N_ITEMS, 12000)
@@ -43,7 +46,7 @@ def problem():
 
 
 def divided(comm, to_items, to_users, users, items, tastes):
-    """This rank's part: METIS divides both sides together, and both graphs are divided alike."""
+    """Return this rank's part; METIS divides both sides together, and both graphs have the same division."""
     to_users = to_users.shard(comm, "metis", mode="sar")
     parts = np.empty(N_USERS, np.int64), np.empty(N_ITEMS, np.int64)
     for rank, ids in enumerate(comm.allgather((to_users.dst_ids, to_users.src_ids))):
@@ -54,7 +57,7 @@ def divided(comm, to_items, to_users, users, items, tastes):
 
 
 def step(model, flat, to_items, to_users, users, items, tastes):
-    """Return the loss over all ranks; the gradient, of all ranks too, is in `flat`."""
+    """Return the loss over all ranks, and write the gradient over all ranks into `flat`."""
     flat.zero_grad()
     loss = ops.cross_entropy(model(to_items, to_users, Tensor(users), Tensor(items)), tastes, count=N_USERS)
     loss.backward()

@@ -1,6 +1,6 @@
 """Train a model of your own on arrays of your own: no files, no command line, no MPI.
 
-    python examples/embed.py
+Run it with `python examples/embed.py`.
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ class Model(nn.Module):
 
 
 def data(n=1000, n_classes=4):
-    """Nodes of four classes whose edges mostly stay within a class; features are almost noise."""
+    """Return nodes of four classes, most of whose edges stay within a class; the features are almost noise."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, n_classes, n)
     src, dst = rng.integers(0, n, 40 * n), rng.integers(0, n, 40 * n)

@@ -1,6 +1,6 @@
 """A message of your own: edge features, a learnable matrix found by the tape, and an attention of your own.
 
-    python examples/message.py
+Run it with `python examples/message.py`.
 """
 
 import numpy as np

@@ -1,10 +1,10 @@
-"""A model of your own for the training command; the file and its contract.
+"""A model of your own for the training command: the file and its contract.
 
     python -m sarlite.train --model examples/own_model.py:Mixed --hidden 32 --ranks 2
-    python examples/own_model.py                      does just that, briefly
+    python examples/own_model.py                      the same, for a few epochs
 
-The class is made as Class(n_in, n_out, rng=..., dtype=..., and the flags of group "model" that were given), and called as
-model(graph, h): from h, (n_src, n_in), to logits, (n_dst, n_out). All ranks make the same model, so what is random comes from `rng`.
+The command calls Class(n_in, n_out, rng=..., dtype=..., and the flags of group "model" that are set). It then calls model(graph, h) with
+h of shape (n_src, n_in) and expects logits of shape (n_dst, n_out). All ranks construct the same model, so random values come from `rng`.
 """
 
 import sys
@@ -16,7 +16,10 @@ from sarlite import fn, nn
 
 
 class MixedConv(nn.Module):
-    """h'_i = W_root h_i + W_mean mean_j h_j + W_max max_j h_j + b; b is left out before a batch norm, which cancels it."""
+    """h'_i = W_root h_i + W_mean mean_j h_j + W_max max_j h_j + b.
+
+    The bias b is left out before a batch norm, which cancels it.
+    """
 
     def __init__(self, n_in, n_out, *, bias, rng, dtype):
         self.root = nn.Linear(n_in, n_out, bias=bias, rng=rng, dtype=dtype)

@@ -1,6 +1,6 @@
 """Train by sampled minibatches, with a loop of your own over the loader.
 
-    python examples/sampled_minibatch.py
+Run it with `python examples/sampled_minibatch.py`.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from sarlite.train.step import TrainingStep
 
 
 def data(n=2000, n_classes=4):
-    """Nodes of four classes whose edges mostly stay within a class; features are almost noise."""
+    """Return nodes of four classes, most of whose edges stay within a class; the features are almost noise."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, n_classes, n)
     src, dst = rng.integers(0, n, 40 * n), rng.integers(0, n, 40 * n)

@@ -1,7 +1,7 @@
 """One step of a GAT on three ranks equals the step on one: a distributed run checked in a few lines.
 
-    python examples/several_ranks.py                      three ranks as threads
-    mpiexec -n 3 python examples/several_ranks.py         three ranks of MPI
+Run it with `python examples/several_ranks.py` on three ranks as threads, or with `mpiexec -n 3 python
+examples/several_ranks.py` on three ranks of MPI.
 """
 
 import numpy as np

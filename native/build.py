@@ -27,7 +27,10 @@ if not os.environ.get("SARLITE_SANITIZE"):
 
 
 def instruction_sets():
-    """Return the names of the instruction sets to compile for: the portable one, and on x86-64 those that the compiler knows."""
+    """Return the names of the instruction sets to compile for.
+
+    They are the portable set, and on x86-64 the sets that the compiler knows.
+    """
     if not sysconfig.get_platform().endswith(("x86_64", "amd64")):      # what is compiled for, which may be another machine
         return ["portable"]
     names = [name for name, target in TARGETS.items()
@@ -36,13 +39,13 @@ def instruction_sets():
 
 
 def _runs_avx512():
-    """Whether this processor does: under the sanitizers nothing is compiled that no test runs."""
+    """Return True if this processor has AVX-512; under the sanitizers only tested sets are compiled."""
     with open("/proc/cpuinfo", encoding="ascii") as file:
         return " avx512bw" in file.read()
 
 
 def _targeted(target, text):
-    """C text whose functions are compiled for `target`."""
+    """Return C text whose functions are compiled for `target`."""
     return (f'#ifdef __clang__\n#pragma clang attribute push(__attribute__((target("{target}"))), apply_to = function)\n'
             f'#else\n#pragma GCC target("{target}")\n#endif\n{text}#ifdef __clang__\n#pragma clang attribute pop\n#endif\n')
 
@@ -65,7 +68,7 @@ def write_sources(names):
 
 
 def _write(path, text):
-    """Write `text` unless the file has it, so that an unchanged source is not compiled again."""
+    """Write `text` unless the file has this text already, so that an unchanged source is not compiled again."""
     if os.path.exists(path):
         with open(path, encoding="ascii") as file:
             if file.read() == text:
@@ -75,7 +78,7 @@ def _write(path, text):
 
 
 def declarations(names):
-    """Return the plain prototypes, and those of every instance of the templates, as cffi reads them."""
+    """Return the prototypes of the functions and of every template instance, as text that cffi reads."""
     floats = [("float", "_f32"), ("double", "_f64")]
     indexes = [("int32_t", "_i32"), ("int64_t", "_i64")]
     text = _instance("prototypes_plain.h", "", {})
@@ -102,7 +105,7 @@ def _instance(name, suffix, types):
 
 
 def _accepts(*flags, source="int main(void) { return 0; }\n"):
-    """Tell whether the compiler builds and links a program with these flags, without a warning."""
+    """Return True if the compiler builds and links a program with these flags, without a warning."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "try.c")

@@ -31,7 +31,7 @@ class Size(NamedTuple):
 
     @property
     def tokens_a_line(self):
-        """Tokens a line of code, rounded up to one decimal place."""
+        """Return the tokens a line of code, rounded up to one decimal place."""
         return math.ceil(10 * self.tokens / max(self.lines, 1)) / 10
 
 
@@ -77,7 +77,7 @@ def read(text):
 
 
 def above(by_package, ceilings):
-    """Return a line for each package that has no ceiling, is above it, or has a ceiling without being there."""
+    """Return a line for each package that has no ceiling, is above its ceiling, or has a ceiling but no module."""
     missing = [f"{name} has no ceiling" for name in by_package if name not in ceilings]
     gone = [f"{name} has a ceiling but no module" for name in ceilings if name not in by_package]
     over = []

@@ -1,9 +1,9 @@
-"""Check the layout of the C sources: width, tabs, blanks at the end of a line, and where braces stand.
+"""Check the layout of the C sources: width, tabs, blanks at the end of a line, and the places of braces.
 
     python tests/c_lint.py native/*.c native/*.h
 
-A function's brace stands alone at the start of a line; any other opens at the end of its statement, and `else` follows a closing brace
-on its line. Exits with 1 and names file and line where it is not so.
+A function's brace stands alone at the start of a line. Any other brace opens at the end of its statement, and `else` follows a closing
+brace on its line. The status is 1 if a rule is broken; a line names file, line number and fault.
 """
 
 import re
@@ -16,13 +16,13 @@ CONTROL = re.compile(r"(if|for|while|switch|else|do)\b")
 
 
 def without_comments(text):
-    """The same lines with comments, strings and character constants blanked."""
+    """Return the same lines with comments, strings and character constants replaced by blanks."""
     blank = lambda match: re.sub(r"[^\n]", " ", match.group())  # noqa: E731
     return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', blank, text, flags=re.S)
 
 
 def faults(text):
-    """Yield (line number, what is wrong)."""
+    """Yield (line number, fault) of each broken rule."""
     code = without_comments(text).split("\n")
     depth, before = 0, ""
     for number, (line, bare) in enumerate(zip(text.split("\n"), code), 1):

@@ -1,4 +1,4 @@
-"""Try the wheel of the oracle where there is no compiler: `check_oracle_wheel.py FILE.whl`, in a new environment.
+"""Try the wheel of the oracle without a compiler: `check_oracle_wheel.py FILE.whl`, in a new environment.
 
 PATH is an empty folder.
 """

@@ -1,7 +1,7 @@
-"""Try a wheel where there is no compiler: `check_wheel.py FILE.whl [--python PYTHON ...]`, a new environment for each Python.
+"""Try a wheel without a compiler: `check_wheel.py FILE.whl [--python PYTHON ...]`, a new environment for each Python.
 
-Looks at what the wheel holds; installs it without extras and aggregates; installs [train] and runs the commands. PATH is an empty folder.
-Where no Python stands behind --python nothing is installed.
+The program checks the contents of the wheel. It installs the wheel without extras and aggregates, then installs [train] and runs the
+commands. PATH is an empty folder. Without a Python after --python nothing is installed.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main():
 
 
 def check_contents(wheel):
-    """The tag and the files."""
+    """Check the tag and the files of the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     platform = r"manylinux_2_\d+" if sys.platform == "linux" else ""
@@ -58,7 +58,7 @@ def check_contents(wheel):
 
 
 def check_install(wheel, python, folder):
-    """Install into a new environment and run what was installed."""
+    """Install the wheel into a new environment and run the library and the commands."""
     (folder / "path").mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PMI_", "CC", "CFLAGS", "VIRTUAL_ENV"))}
     env |= {"PATH": str(folder / "path"), "HOME": str(folder)}

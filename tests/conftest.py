@@ -1,4 +1,4 @@
-"""Before anything loads OpenMP."""
+"""Settings of all tests, made before a module loads OpenMP."""
 
 import gc
 import hashlib
@@ -16,7 +16,7 @@ def pytest_addoption(parser):
 
 
 def pytest_sessionstart():
-    """Where a build other than the checkout's is to be tested, as `make sanitize` says, no other is."""
+    """Refuse to run if the kernels come from another folder than SARLITE_TESTED names; `make sanitize` sets it."""
     if "SARLITE_TESTED" in os.environ:
         from sarlite import _native
 
@@ -25,7 +25,7 @@ def pytest_sessionstart():
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Of a test marked `sampled(n)` run n cases, chosen by a hash of their names: the same each time."""
+    """Keep n cases of a test marked `sampled(n)`, chosen by a hash of their names: the same cases each time."""
     by_test = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not config.getoption("--every-case"):
@@ -40,13 +40,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """What was collected stays: no garbage collection needs to walk over ten thousand tests, as many tests ask for one."""
+    """Freeze the collected tests, so that garbage collections do not walk over ten thousand of them."""
     _freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _others_stay():
-    """What earlier modules left stays, too: else each of a hundred runs walks over it as it reads its data."""
+    """Freeze objects that earlier modules left, so that garbage collections of later runs do not walk over them."""
     _freeze()
 
 

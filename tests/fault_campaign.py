@@ -1,8 +1,8 @@
-"""Faults on one rank at any message or collective: `python -m tests.fault_campaign --faults 2000 --seed 0`.
+"""Inject faults on one rank at any message or collective: `python -m tests.fault_campaign --faults 2000 --seed 0`.
 
-Ranks are threads. Fault number i depends on the seed and i alone. Every rank must end with an error that names what
-happened, within seconds. Where a graph is there already, all ranks then recover, and the next results must be those of
-a graph that saw no fault, bit for bit.
+Ranks are threads. Fault number i depends on the seed and i alone. Every rank must end within seconds, with an error that
+names the cause. If the graph exists already, all ranks then recover, and the next results must be those of a graph
+without a fault, bit for bit.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SECONDS = 60  # for one fault
 
 
 def full_batch(graph):
-    """Kept sums and scales, case 1, case 2 and attention, forward and backward."""
+    """Run kept sums and scales, case 1, case 2 and attention, forward and backward."""
     constant, x = Tensor(X[graph.node_ids], constant=True), Tensor(X[graph.node_ids], requires_grad=True)
     out = graph.aggregate(fn.copy_src(constant), "mean") + graph.aggregate(fn.copy_src(x), "sym")
     out = out + graph.aggregate(lambda s, d, e: s["x"].tanh(), "max", src={"x": x}) + attend(graph, x).reshape(-1, 4)
@@ -53,7 +53,7 @@ def relations(graph):
 
 
 def layers(batch):
-    """Over the layers of a batch that stays: of chosen rows."""
+    """Run over the layers of one batch of chosen rows."""
     weight = Tensor(values(7, 4, 4), requires_grad=True)
     h = batch.x
     for graph in batch.layers(2):
@@ -64,7 +64,7 @@ def layers(batch):
 
 
 def epoch(loader):
-    """Two epochs of minibatches, whose threads sample and push ahead."""
+    """Run two epochs of minibatches, whose threads sample and push ahead."""
     weight = Tensor(values(7, 4, 4), requires_grad=True)
     for _ in range(2):
         for batch in loader:
@@ -103,7 +103,7 @@ KINDS = {  # name -> (make, use, numbers of ranks, options, whether it recovers)
 
 
 def attempt(seed, i):
-    """Return (kind, what became of the fault); raises where a rank goes on wrongly."""
+    """Inject fault number i; return (kind, how it ended), and raise if a rank goes on wrongly."""
     dice = np.random.default_rng([seed, i])
     kind = str(dice.choice(list(KINDS)))
     make, use, sizes, options, recoverable = KINDS[kind]
@@ -134,7 +134,7 @@ def attempt(seed, i):
                 np.testing.assert_array_equal(value, right)
 
     def ends(action, all_ranks=True):
-        """A rank ends with an error that is a fault, or tells of one; or it had all that it needed."""
+        """Run `action`, which may succeed on a rank that has all it needs, or raise a fault or an error that tells of one."""
         try:
             action()
         except (Fault, PeerError) as error:
@@ -153,7 +153,7 @@ def attempt(seed, i):
 
 
 def campaign(n, seed, first=0):
-    """Return how many faults of each kind had which end."""
+    """Return the number of faults by kind and end."""
     counts = Counter()
     for i in range(first, first + n):
         try:

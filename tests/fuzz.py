@@ -1,9 +1,9 @@
-"""Damaged inputs of every format, read as a user would: `python -m tests.fuzz --inputs 24000 --seed 0`.
+"""Read damaged inputs of every format as a user would: `python -m tests.fuzz --inputs 24000 --seed 0`.
 
-Each input is a valid one with a few changes: bytes flipped, cut, doubled or inserted, numbers and header fields replaced, whole files
-swapped or gone; inside archives and behind checksums too, which are made right again. It is read in a child process with a limit on
-addresses and on processor time. The reader may succeed with a data set that passes its check, or raise a SarliteError whose text is one
-line of less than 2,000 characters. Anything else is a finding: another exception, a crash, a hang.
+An input is a valid one with a few changes: bytes flipped, cut, doubled or inserted, numbers and header fields replaced, whole files
+swapped or removed. The changes also go inside archives and behind checksums, which are then corrected. A child process reads the input,
+with a limit on addresses and on processor time. The reader may succeed with a data set that passes its check, or raise a SarliteError
+whose text is one line of less than 2,000 characters. Anything else is a finding: another exception, a crash, a hang.
 
 Input number i depends on the seed and i alone: `--only i` runs it again, in this process, with its traceback.
 """
@@ -48,7 +48,7 @@ def put(folder, files):
 
 
 def attempt(read, folder, dice):
-    """Return "read" or "refused", and what is wrong with it: None where nothing is."""
+    """Read the input; return "read" or "refused", and a description of the fault, or None if there is none."""
     try:
         read(folder, dice)
     except SarliteError as error:
@@ -62,7 +62,7 @@ def attempt(read, folder, dice):
 
 
 def make(readable, folder, seed, number):
-    """Write input `number`; returns its format's name, its reader and the random choices that are left."""
+    """Write input `number`; return its format's name, its reader and the rest of its random choices."""
     name = sorted(readable)[number % len(readable)]
     dice = random.Random(f"{seed} {number}")
     put(folder, changed(readable[name].files, dice))
@@ -87,7 +87,10 @@ def _work(readable, folder, seed, numbers, pipe):
 
 
 def campaign(readable, numbers, seed, deadline=float("inf")):
-    """Run inputs until they or the time end; returns (Counter of (format, outcome), [(number, format, what is wrong)])."""
+    """Read inputs until `numbers` or the time ends.
+
+    Return (Counter of (format, outcome), [(number, format, fault)]).
+    """
     counts, findings, numbers = Counter(), [], list(numbers)
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory(prefix="sarlite-fuzz-") as folder:

@@ -1,11 +1,13 @@
-"""Random programs against plain NumPy and differences: `python -m tests.program_campaign --programs 20000 --seed 0`.
+"""Run random programs against plain NumPy and differences: `python -m tests.program_campaign --programs 20000 --seed 0`.
 
 Kinds: "tape", operations of tensors alone; "graph", aggregations over a graph in parts; "relations", over a graph of
 several types; "batches", sampled, whole and message-flow batches; "exact", models of rows, replicated tensors, arrays and
-owned tables in exact numerics. Program number i depends on the seed, the kind and i alone. A program is right where its
-values are those of formulas in long doubles, and its gradients their differences; a model in exact numerics, where its bits
-are those of one rank and its values those of fast numerics, or where it is refused as it must be. Ranks are threads. After
-each run they must have made the same collective calls.
+owned tables in exact numerics.
+
+Program number i depends on the seed, the kind and i alone. A program is right if its values are those of formulas in long
+doubles and its gradients are differences of these formulas. A model in exact numerics is right if its bits are those of
+one rank and its values those of fast numerics, or if it is refused as it must be. Ranks are threads. After each run they
+must have made the same collective calls.
 """
 
 import argparse
@@ -27,7 +29,7 @@ SECONDS = 60  # for one program
 
 
 def attempt(program, dice):
-    """Draw programs until one says something; return what happened, in a word."""
+    """Draw programs until one can be judged; return its outcome, in a word."""
     while True:
         try:
             return program(dice).check()
@@ -36,7 +38,7 @@ def attempt(program, dice):
 
 
 def campaign(kind, n, seed, first=0):
-    """Return how many programs of a kind had which end."""
+    """Return the number of programs of a kind by outcome."""
     counts = Counter()
     for i in range(first, first + n):
         try:

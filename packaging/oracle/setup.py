@@ -12,7 +12,7 @@ MODULES = ("__init__", "command", "errors", "keys", "lazy", "types")  # of the p
 
 
 class OracleAlone(build_py):
-    """Builds the package sarlite without the modules that the oracle does not import."""
+    """Build the package sarlite without the modules that the oracle does not import."""
 
     def find_package_modules(self, package, package_dir):
         """Return (package, module, path) of the modules to build."""

@@ -31,7 +31,7 @@ def setup(app):
 
 
 def as_plain(app, what, name, obj, options, lines):
-    """Docstrings are plain text: what reStructuredText would take for markup, but for `code`, stands for itself."""
+    """Escape the reStructuredText markup of a docstring except `code`, as docstrings are plain text."""
     if what == "data" and obj.__doc__ == type(obj).__doc__:
         lines.clear()
     for i, line in enumerate(lines):

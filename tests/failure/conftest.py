@@ -1,4 +1,4 @@
-"""What several files of failures share."""
+"""Fixtures that several files of failures use."""
 
 import sys
 import textwrap
@@ -11,7 +11,7 @@ from tests.helpers.train.jobs import MPIEXEC, PRELUDE, SECONDS, Job
 
 @pytest.fixture
 def job(tmp_path):
-    """Start a script on n ranks, wait for its end, and check that no process is left."""
+    """Return a function that runs a script on n ranks to its end and checks that no process is left."""
     pids, script = tmp_path / "pids", tmp_path / "script.py"
     pids.mkdir()
 

@@ -1,11 +1,11 @@
-"""Random faults in real training jobs, at a random time from the start of the process to its end.
+"""Inject random faults into real training jobs, at a random time from the start of the process to its end.
 
     python -m tests.failure.faults --faults 200 --seed 0
 
-Of each job it is asked that it ends in time, tells the cause, and leaves a checkpoint that can be read, no stray file and no process.
-Where the machine is busy, time limits are longer by its load a core. What can tell nothing (one process that is killed, a launcher, a
-rank that leaves by os._exit, where the status tells) need not; ranks that leave before the command's first line, or by os._exit before
-they have connected, are found as stalls. A file that a killed process leaves must be gone after the next run in the same folder.
+Each job must end in time and tell the cause. It must leave a checkpoint that can be read, no stray file and no process. Where the machine
+is busy, time limits are longer by its load a core. Three kinds cannot tell a cause and need not: one process that is killed, a launcher,
+and a rank that leaves by os._exit, which its status tells. Ranks that leave before the command's first line, or by os._exit before they
+have connected, are detected as stalls. A file that a killed process leaves must be gone after the next run in the same folder.
 """
 
 import argparse
@@ -43,7 +43,7 @@ FILES = {"config.toml", "metrics.jsonl", "checkpoint.safetensors", "summary.json
 
 
 class Case(NamedTuple):
-    """One fault: what, where, and when, as a share of a run's time."""
+    """One fault: its kind, its rank, and its time as a share of a run's time."""
 
     kind: str
     how: str
@@ -60,12 +60,12 @@ def case(seed, number):
 
 
 def load():
-    """How many processes want each core, at least 1."""
+    """Return the number of processes that want each core, at least 1."""
     return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 def marked(mark):
-    """The processes, zombies aside, whose environment has `mark`."""
+    """Return the processes, without zombies, whose environment has `mark`."""
     pids = []
     for folder in Path("/proc").iterdir():
         try:
@@ -77,13 +77,13 @@ def marked(mark):
 
 
 def as_usual():
-    """Take signals that a background job and `nohup` ignore."""
+    """Restore the default handling of signals that a background job and `nohup` ignore."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 class Run:
-    """One job with a fault, from its start until no process is left of it."""
+    """One job with a fault, from its start until none of its processes is left."""
 
     def __init__(self, folder, one, seconds):
         self.case, self.folder, self.run_dir, self.temporary = one, folder, folder / "run", folder / "tmp"
@@ -125,7 +125,7 @@ class Run:
                       "FAULT": f"{self.case.kind}:{self.case.rank}:{self.at}", "FAULT_DIR": str(self.folder)}
 
     def _wait(self, process, start, mark):
-        """The launcher's status, once it and all its processes have ended; None where they have not in time."""
+        """Return the launcher's status once it and all its processes have ended, or None if they have not ended in time."""
         while time.monotonic() - start < self.limit:
             status = process.poll()
             if status is not None and not marked(mark):
@@ -134,7 +134,7 @@ class Run:
         return None
 
     def is_stall(self):
-        """Whether nobody can tell of this fault, so that only a time-out can find it."""
+        """Return True if nobody can tell of this fault, so that only a time-out can detect it."""
         one = self.case
         before = one.how == "mpi" and self.phase == "start"
         return one.kind == "stop" or (before and one.kind in ("_exit", "_exit0", "exit", "exception", "int"))
@@ -167,7 +167,7 @@ class Run:
             yield f"stray {' '.join(strays)}"
 
     def again(self):
-        """The next run in the same folder, which removes what a process that was killed could not."""
+        """Run again in the same folder, which must remove files that a killed process left."""
         resume = ["--resume", str(self.run_dir / "checkpoint.safetensors")] if (self.run_dir / "checkpoint.safetensors").exists() else []
         environ = self._environ() | {"FAULT": "none:0:0"}
         subprocess.run([*self._command(), *resume], env=environ, capture_output=True, timeout=300, cwd=self.folder)

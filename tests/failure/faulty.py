@@ -1,7 +1,7 @@
-"""`python faulty.py ARGS`: sarlite.train with a fault that FAULT names, in one rank, so many seconds after Python's start.
+"""Run sarlite.train with the fault that FAULT names, in one rank: `python faulty.py ARGS`.
 
-FAULT is KIND:RANK:SECONDS, FAULT_DIR the folder in which each process leaves its id. The process that is to fail leaves the file
-`armed` once the fault must come, and the file `moment` when the fault comes.
+FAULT is KIND:RANK:SECONDS, with the seconds after Python's start. FAULT_DIR is the folder in which each process leaves its id. The
+process that is to fail leaves the file `armed` once the fault must come, and the file `moment` when the fault comes.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "hup": signal.SIGHUP,
 
 
 class Fault(Exception):
-    """The cause."""
+    """The cause that the job must tell."""
 
 
 def parent(pid):
@@ -28,7 +28,10 @@ def parent(pid):
 
 
 def phase():
-    """How far the command is: "start" before it has connected, "guarded" while the watchdog watches, "connected" in between and after."""
+    """Return the phase of the command: "start", "connected" or "guarded".
+
+    The phase is "start" before the rank has connected, "guarded" while the watchdog runs, and else "connected".
+    """
     if any(thread.name == "watchdog" for thread in threading.enumerate()):
         return "guarded"
     launch = sys.modules.get("sarlite.comm.launch")
@@ -36,7 +39,7 @@ def phase():
 
 
 def shared_memory():
-    """The files of shared memory that this process has mapped and that still have their name."""
+    """Return the files of shared memory that this process has mapped and that still have their name."""
     return [line.split()[5] for line in open("/proc/self/maps") if " /dev/shm/" in line and not line.endswith("(deleted)\n")]
 
 
@@ -53,12 +56,12 @@ def raise_in(thread, kind):
 
 
 def computing_thread(rank):
-    """The main one, or that of a thread as a rank."""
+    """Return the thread that computes: the main thread, or the thread that is rank `rank`."""
     return next((thread for thread in threading.enumerate() if thread.name == f"rank {rank}"), threading.main_thread())
 
 
 def break_wait(name, how, seconds):
-    """Let a wait of a thread of this name fail, or last: the first after so many seconds, or the `LATEST_WAIT`-th."""
+    """Let a wait of a thread of this name fail or last: the first after `seconds`, or the `LATEST_WAIT`-th."""
     from sarlite.schedule import transport  # only here: a fault at the start meets imports
 
     wait, waits, start = transport.wait_all, [], time.monotonic()

@@ -1,6 +1,6 @@
-"""Bad data and bad options of a run on two ranks, threads of this process: refused by both, before training.
+"""Bad data and bad options of a run on two ranks, threads of this process: both ranks refuse them before training.
 
-That two ranks of MPI tell a refusal once stands in test_train_failures.py.
+test_train_failures.py checks that two ranks of MPI tell a refusal once.
 """
 
 import numpy as np
@@ -47,7 +47,7 @@ def _empty_val(d):
 
 @pytest.fixture
 def refuse(tmp_path):
-    """Train on two ranks, threads of this process: both refuse, before training."""
+    """Return a function that trains on two ranks, threads of this process, and checks that both refuse before training."""
 
     def refused(comm, flags):
         with pytest.raises(SarliteError) as error:

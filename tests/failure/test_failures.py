@@ -1,4 +1,4 @@
-"""What ends a real MPI job when something goes wrong: every process is gone in seconds, and the cause is on stderr."""
+"""Failures of a real MPI job: every process is gone in seconds, and the cause is on stderr."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ def test_sys_exit_on_one_rank(job, code):
 
 @pytest.mark.parametrize("where", ["", "threading.Thread(target=lambda: "])
 def test_os_exit_with_status_0_is_not_taken_for_an_end(job, where):
-    """Without the guard's word MPICH's launcher ends the job with status 0."""
+    """Without the guard's message, MPICH's launcher would end the job with status 0."""
     failed = job(2, f"""
         with guard(comm):
             comm.barrier()
@@ -348,7 +348,7 @@ def test_no_mpi4py(job, tmp_path):
 
 @pytest.mark.parametrize("how", ["mpi4py", "guard"])
 def test_a_message_that_is_wrong_on_one_rank_ends_a_program_of_ones_own(job, how):
-    """The rank that is wrong raises between two exchanges, while its peer waits for rows."""
+    """The wrong rank raises between two exchanges, while its peer waits for rows."""
     lines = f"""
         from contextlib import nullcontext
         from sarlite import Graph, Tensor

@@ -67,7 +67,7 @@ def test_a_push_thread_that_fails_on_one_rank(job, others):
 
 
 def test_a_rank_that_ends_with_jobs_under_way(job):
-    """Its exception ends all, the threads that wait in MPI too."""
+    """The exception ends all threads, including those that wait in MPI."""
     failed = job(3, BODY + """
     with guard(comm):
         pusher = Pusher(channel, Profile())
@@ -80,7 +80,7 @@ def test_a_rank_that_ends_with_jobs_under_way(job):
 
 
 def test_a_program_that_ends_with_a_job_under_way(job):
-    """Its thread looks for it now and then, and waits in no call of MPI."""
+    """The thread polls for its job now and then, and waits in no call of MPI."""
     done = job(2, BODY + """
     pusher = Pusher(channel, Profile())
     if rank == 0:

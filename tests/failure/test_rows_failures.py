@@ -1,4 +1,4 @@
-"""What ends a run whose ranks write or read learned rows together: every process is gone, and the checkpoint before is whole."""
+"""Failures while ranks write or read learned rows together: every process is gone, and the last checkpoint is whole."""
 
 import json
 import os
@@ -48,7 +48,7 @@ WAYS = {"killed": ("os.kill(os.getpid(), signal.SIGKILL)", []), "raises": ("rais
 
 
 class Runs:
-    """Runs in one folder, of a model whose ranks have learned rows."""
+    """Runs in one folder, of a model with learned rows on all ranks."""
 
     def __init__(self, folder):
         self.pids, self.moment, self.path, self.run = folder / "pids", folder / "moment", folder / "model.py", folder / "run"
@@ -66,7 +66,7 @@ class Runs:
         return self.start("--resume", self.run / "checkpoint.safetensors", "--model", f"{self.path}:Model", **failure)
 
     def goes_on(self):
-        """The checkpoint is the first epoch's; the next run goes on from there, and nothing is left of the one that failed."""
+        """Check that the checkpoint is the first epoch's, that the next run resumes from it, and that no file of the failure is left."""
         tensors, about = checkpoint.load(self.run / "checkpoint.safetensors")
         assert about["epoch"] == 1 and any(name.startswith("ids.") for name in tensors)
         again = self.resume()

@@ -1,4 +1,7 @@
-"""Before the guard and after it: ranks that never come, leave, or hang in Python's end; killed launchers; no memory, no threads."""
+"""Failures before the guard and after it.
+
+Ranks never come, leave, or hang in Python's end; launchers are killed; memory or threads are missing.
+"""
 
 import os
 import sys
@@ -16,7 +19,7 @@ TRAIN = [sys.executable, "-m", "sarlite.train", "--data", "sbm:nodes=60,classes=
 
 @pytest.fixture
 def ranks(tmp_path):
-    """Start another command on each of two ranks."""
+    """Return a function that starts another command on each of two ranks."""
     (tmp_path / "pids").mkdir()
 
     def start(first, second, seconds=40):
@@ -101,7 +104,7 @@ def test_a_crash_tells_its_place(job):
     ("threading.Thread(target=receive).start()", "can't start new thread"), ("receive()", "thread fails failed"),
 ])  # fmt: skip
 def test_short_of_memory_and_threads(job, cause, words):
-    """No thread starts: there is no address space for its stack."""
+    """No thread starts, as no address space is left for its stack."""
     failed = job(2, f"""
         import resource
         def fail():
@@ -180,13 +183,13 @@ def test_the_name_of_shared_memory_is_gone_once_connected(job):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", [0, 7])
 def test_the_faults_in_short(first):
-    """Some kinds; `python -m tests.failure.faults` for all of them and many."""
+    """Some kinds of faults; `python -m tests.failure.faults` runs all kinds, many times."""
     done = faults.campaign(first + 2, seed=1, first=first)
     assert not [(run.case, findings, run.told) for run, findings in done if findings]
 
 
 def test_a_command_that_a_rank_starts(job, tmp_path):
-    """It is told which variables of the launcher it has to do without, and without these it runs."""
+    """The child is told which variables of the launcher it must not have, and runs without them."""
     done = job(2, f"""
         import subprocess
         words = [*{TRAIN!r}, "--run-dir", r"{tmp_path}/run" + str(rank)]
@@ -203,7 +206,7 @@ def test_a_command_that_a_rank_starts(job, tmp_path):
 
 @pytest.mark.timeout(300)
 def test_a_fault_that_never_strikes_is_a_finding(monkeypatch, tmp_path):
-    """Without prefetch there is no thread whose wait could fail."""
+    """Without prefetch, no thread exists whose wait could fail."""
     monkeypatch.setattr(faults, "OPTIONS", [*faults.OPTIONS, "--prefetch", "0"])
     run = faults.Run(tmp_path, faults.Case("prefetch", "threads", 2, 0, 0.5), 5.0)
     assert list(run.findings()) == ["the fault never struck"]

@@ -1,4 +1,4 @@
-"""What ends the real training command when something goes wrong: every process is gone in seconds, with the cause on stderr."""
+"""Failures of the real training command: every process is gone in seconds, and the cause is on stderr."""
 
 import json
 import os
@@ -63,7 +63,7 @@ MODEL = """
 
 @pytest.fixture
 def fail(tmp_path):
-    """Train a model of the reader's own that fails as told, on n ranks of MPI (0: threads as ranks)."""
+    """Return a function that trains a user's model with a fault, on n ranks of MPI (0: threads as ranks)."""
     pids, moment, path = tmp_path / "pids", tmp_path / "moment", tmp_path / "model.py"
     pids.mkdir()
 
@@ -95,7 +95,7 @@ def test_a_model_that_raises(fail):
 
 @pytest.mark.parametrize("call, prefetch", [(3, 1), (5, 0)])
 def test_a_message_that_raises(fail, call, prefetch):
-    """Calls of the message on 2 ranks: the probe, two blocks forward, two blocks backward."""
+    """The message is called on 2 ranks for the probe, for two blocks forward and for two blocks backward."""
     in_message = f"len(calls) == {call} and " + in_epoch_2("raises(KeyError('the cause'))")
     assert_ended(fail(in_message=in_message, flags=["--prefetch", prefetch]), "[rank 1] KeyError: 'the cause'", "model.py")
 
@@ -117,7 +117,7 @@ def test_a_killed_rank(fail, number):
                                          ("os.kill(os.getpid(), signal.SIGKILL)", [])])  # fmt: skip
 @pytest.mark.parametrize("remote", ["exact", "hec", "local"])
 def test_on_minibatches(fail, remote, when, words):
-    """In the second step, while threads sample the next batch and push rows."""
+    """The failure is in the second step, while threads sample the next batch and push rows."""
     flags = ["--batch-size", 4, "--fanouts", 5, "--remote", remote, *(["--halo-features", "cache"] if remote == "hec" else [])]
     entered = "graph, h = graph.layers(1)[0].enter(h); " + in_epoch_2(when)
     assert_ended(fail(entered, flags=flags), *words)
@@ -167,7 +167,7 @@ def test_a_stall_of_threads_as_ranks(fail):
 
 
 def interrupted(job, name, tmp_path):
-    """The job told in one line how to go on, and its checkpoint is good. Returns its epoch, and the command that goes on."""
+    """Check that the job told in one line how to resume, and that its checkpoint is good; return its epoch and the command."""
     assert job.status == 128 + signal.Signals[name], job.err
     path = tmp_path / "run" / "checkpoint.safetensors"
     assert job.err.startswith(f"interrupted by {name} after epoch ") and job.err.count("\n") == 1, job.err
@@ -182,7 +182,7 @@ def interrupted(job, name, tmp_path):
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("n_ranks, flags", [(1, []), (2, []), (3, ["--prefetch", 1]), (0, []), (0, ["--ranks", 3])])
 def test_a_signal_ends_the_run_with_a_checkpoint(fail, tmp_path, name, n_ranks, flags):
-    """To the launcher, which passes it on to its ranks; they meet it at different moments."""
+    """The signal goes to the launcher, which passes it on to its ranks; they receive it at different moments."""
     job = fail(f"training and epoch == 1 and graph.comm.rank == 0 and os.kill(launcher(), signal.{name})", n_ranks=n_ranks,
                flags=[*flags, "--epochs", 50])  # fmt: skip
     epoch, command = interrupted(job, name, tmp_path)
@@ -208,7 +208,7 @@ def test_a_signal_to_one_rank_is_every_ranks(fail, tmp_path, n_ranks):
 
 @pytest.mark.parametrize("n_ranks, moment", [(2, "training and epoch == 1"), (0, "not training and epoch == 1")])
 def test_a_signal_in_the_last_epoch_is_told_once_the_run_is_complete(fail, tmp_path, n_ranks, moment):
-    """Also one that comes as the last epoch is evaluated, after its votes."""
+    """One signal comes while the last epoch is evaluated, after the ranks' votes."""
     condition = f"{moment} and graph.comm.rank == graph.comm.size - 1 and "
     job = fail(condition + "os.kill(os.getpid(), signal.SIGTERM)", n_ranks=n_ranks, flags=["--epochs", 2])
     assert job.status == 128 + signal.SIGTERM and "accuracy" in job.out
@@ -225,7 +225,7 @@ def test_a_signal_in_the_last_epoch_leaves_what_comes_after_it(fail, tmp_path):
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 @pytest.mark.parametrize("block", ["time.sleep(999)", "graph.comm.start_recv(__import__('numpy').empty(1), 0, 9).wait()"])
 def test_a_second_signal_ends_it_at_once(fail, tmp_path, n_ranks, flags, block):
-    """An epoch that never ends; MPI's wait is in C, where Python's handlers do not come to run."""
+    """The epoch never ends, and MPI's wait is in C, where Python's handlers do not run."""
     twice = "[threading.Timer(s, os.kill, (launcher(), signal.SIGTERM)).start() for s in (0.1, 2)]"
     job = fail(in_epoch_2(f"({twice}, {block})"), n_ranks=n_ranks, flags=[*flags, "--epochs", 50, "--checkpoint-every", 1])
     assert job.status != 0 and job.failed
@@ -265,7 +265,7 @@ def test_a_long_load_is_no_stall(fail, n_ranks, flags):
 
 
 def test_a_long_child_is_no_stall(fail):
-    """Where the parts are made, say."""
+    """Parts, for example, are computed by a child process."""
     code = f"import time\\nend = time.monotonic() + {2 * STALL_SECONDS}\\nwhile time.monotonic() < end: pass"
     work = f"(subprocess.run([sys.executable, '-c', '{code}']), spec.load(*a, **k))[1]"
     job = fail(flags=["--stall-timeout", STALL_SECONDS], at_import="import subprocess; " + LOADING.format(work), seconds=100)

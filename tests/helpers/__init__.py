@@ -1,1 +1,1 @@
-"""What several test modules share."""
+"""Helpers that several test modules import."""

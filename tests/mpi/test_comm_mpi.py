@@ -38,7 +38,7 @@ def test_mpi(name, comm):
 
 
 def in_pieces(n_bytes):
-    """A duplicate of the world whose arrays travel in pieces."""
+    """Return a duplicate of the world whose arrays travel in pieces."""
     from mpi4py import MPI
 
     from sarlite.comm import mpi

@@ -1,4 +1,4 @@
-"""Edge weights and features on ranks of MPI: each rank's rows are one rank's."""
+"""Edge weights and features on ranks of MPI: the rows equal the rows of one rank."""
 
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""N ranks of MPI give the answer of one: the check of test_sar_equality with fewer partitions."""
+"""N ranks of MPI give the result of one rank: the check of test_sar_equality with fewer partitions."""
 
 
 import numpy as np

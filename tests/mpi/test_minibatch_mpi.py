@@ -1,4 +1,4 @@
-"""Minibatches over MPI: one rank's where that is promised, else those of thread ranks."""
+"""Minibatches over MPI: equal to one rank where that is promised, else equal to ranks as threads."""
 
 
 import numpy as np

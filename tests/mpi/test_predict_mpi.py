@@ -1,4 +1,4 @@
-"""The predict command on ranks of MPI: what one rank says, written by all into one file."""
+"""The predict command on ranks of MPI: all ranks write the predictions of one rank into one file."""
 
 
 import numpy as np
@@ -32,7 +32,7 @@ def test_ranks_write_one_file(tmp_path):
 
 
 def test_learned_rows_by_name(tmp_path):
-    """Of devices that are numbered in another order, as one has another name."""
+    """The new data number the devices in another order, as one of them has another name."""
     from sarlite.comm import mpi
 
     comm = mpi.world()

@@ -1,4 +1,4 @@
-"""Losses, metrics, thresholds and baselines of rare classes on ranks of MPI: the numbers of one rank."""
+"""Losses, metrics, thresholds and baselines of rare classes on ranks of MPI equal the numbers of one rank."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Over MPI too what a rank kept before a failure is not used after `recover`: another rank has not kept it."""
+"""Over MPI, `recover` discards what a rank kept before a failure, as another rank has not kept it."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def comm():
 
 
 class LastReceive:
-    """A communicator whose n-th receive arrives, but whose receiver is told that it failed."""
+    """A communicator whose n-th receive completes and then raises."""
 
     def __init__(self, comm, n):
         self._comm, self._left = comm, n
@@ -50,7 +50,7 @@ def scaled(graph, x):
 
 @pytest.mark.parametrize("use", [kept_sum, scaled])
 def test_what_one_rank_kept_is_void(comm, use):
-    """Rank 0 fails in its last receive, when the others have all that they need of it, and finish."""
+    """Rank 0 fails in its last receive, when the other ranks have all that they need from it and finish."""
     expected = use(whole := shard(comm, prefetch=0), Tensor(X[whole.node_ids], constant=True))
     graph = shard(comm, prefetch=0)
     x, way = Tensor(X[graph.node_ids], constant=True), graph.schedule.transport

@@ -1,4 +1,4 @@
-"""Correct and Smooth over MPI: the command's work on saved predictions, whose rows all ranks write into one file."""
+"""Correct and Smooth over MPI: the command on saved predictions, whose rows all ranks write into one file."""
 
 from pathlib import Path
 

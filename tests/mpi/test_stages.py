@@ -1,4 +1,7 @@
-"""Mode broadcast whose stages come in pieces, over MPI: two broadcasts under way, whatever their size, and nothing left after a failure."""
+"""Mode broadcast over MPI with stages in pieces.
+
+Two broadcasts of any size are under way, and nothing is left after a failure.
+"""
 
 
 import numpy as np
@@ -45,7 +48,7 @@ def test_rows_of_other_widths_are_refused_on_every_rank(comm):
 
 
 def test_repeated_sums_are_the_same_bits(comm):
-    """Rows of some MiB, which MPI sends otherwise than short ones."""
+    """The rows have some MiB, which MPI sends by another protocol than short rows."""
     rows = np.random.default_rng(0).standard_normal((50, 1 << 14), dtype=np.float32)
     graph = shard(comm, mode=in_ranges(), prefetch=1)
 

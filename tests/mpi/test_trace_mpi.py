@@ -1,4 +1,4 @@
-"""The timeline of ranks of MPI: the check of the unit tests, and its file from every rank."""
+"""The timeline of ranks of MPI: the check of the unit tests, and the file that every rank writes into."""
 
 
 import pytest

@@ -1,4 +1,4 @@
-"""The training command's parts on ranks of MPI: learned rows through a checkpoint, and minibatches."""
+"""Parts of the training command on ranks of MPI: learned rows through a checkpoint, and minibatches."""
 
 
 import pytest
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timeout(60, method="thread")]  # a ra
 
 
 def test_a_checkpoint_holds_all(tmp_path):
-    """In many pieces."""
+    """The checkpoint is written in many pieces."""
     from sarlite.comm import mpi
 
     comm = mpi.world()

@@ -1,11 +1,11 @@
-"""What several files of unit tests share."""
+"""Fixtures that several files of unit tests use."""
 
 import pytest
 
 
 @pytest.fixture
 def here():
-    """Train in this process; the number of threads stays as it is."""
+    """Return `train_here`, which trains in this process."""
     from tests.helpers.train import training_runs
 
     return training_runs.train_here

@@ -1,4 +1,4 @@
-"""Checks that every communicator must pass. Each is one rank's part, for any number of ranks."""
+"""Checks that every communicator must pass; a check is one rank's part, for any number of ranks."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def check_together(comm):
 
 
 class _Own(DataError):
-    """An error that cannot be made from its text alone."""
+    """An error that cannot be constructed from its message alone."""
 
     def __init__(self, text, number):
         super().__init__(text + str(number))

@@ -1,4 +1,4 @@
-"""Checks of the calls of all ranks together, that every communicator must pass."""
+"""Checks of collective calls that every communicator must pass."""
 
 import time
 
@@ -117,7 +117,7 @@ def check_errors_are_raised_together(comm):
 
 
 def _rows(dtype, rest, sender, receiver):
-    """What one rank sends another: 0 to 6 rows."""
+    """Return the rows that one rank sends to another one: 0 to 6 rows."""
     return filled(dtype, ((3 * sender + 2 * receiver) % 7, *rest), 100 * sender + receiver)
 
 
@@ -142,7 +142,7 @@ def check_alltoall_of_much_and_nothing(comm):
 
 
 def _refuses_together(comm, call, good, bad):
-    """Every rank gets ShapeError when the last one calls with `bad`, and the next call is right."""
+    """Check that every rank gets ShapeError if the last rank calls with `bad`, and that the next call is right."""
     with pytest.raises(ShapeError):
         call(bad if comm.rank == comm.size - 1 else good)
     call(good)
@@ -169,7 +169,7 @@ def check_broadcast(comm):
 
 
 def check_started_broadcasts(comm):
-    """Several are under way, each from its root, of as many bytes as it has."""
+    """Check several started broadcasts at once, each with a root and a size of its own."""
     roots = [k % comm.size for k in range(4)]
     sent = [filled("f4", (1000 * k, 3), k) for k in range(4)]
     arrays = [array.copy() if comm.rank == root else np.zeros_like(array) for array, root in zip(sent, roots)]

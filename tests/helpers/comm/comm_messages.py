@@ -1,4 +1,4 @@
-"""Checks of messages between two ranks, that every communicator must pass: order, tags, channels, cancelling, draining."""
+"""Checks of messages between two ranks that every communicator must pass: order, tags, channels, cancelling, draining."""
 
 import gc
 import threading
@@ -20,7 +20,7 @@ def filled(dtype, shape, seed):
 
 
 def exchange(comm, outgoing, tag=0):
-    """Send `outgoing[peer]` to every rank, this one included, and return what came from each."""
+    """Send `outgoing[peer]` to every rank, this one included; return the array that each rank sent here."""
     incoming = [np.empty_like(outgoing[comm.rank]) for _ in range(comm.size)]
     receives = [comm.start_recv(incoming[peer], peer, tag) for peer in range(comm.size)]
     sends = [comm.start_send(outgoing[peer], peer, tag) for peer in range(comm.size)]
@@ -141,7 +141,7 @@ def check_dups_are_apart(comm):
 
 
 def in_thread(work):
-    """Start `work` in a thread; what is returned waits for it, raises what it raised and returns what it returned."""
+    """Start `work` in a thread; return a function that waits for the thread and returns its result or raises its error."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(work)
     pool.shutdown(wait=False)
@@ -153,7 +153,7 @@ def _ring(comm):
 
 
 def _pass_on(channel, here, next_rank, tag, n=300):
-    """Send an array to the next rank; what came from the one before must be its own."""
+    """Send an array to the next rank; check the array that comes from the previous rank."""
     receive = channel.start_recv(array := np.zeros(n), here, tag)
     send = channel.start_send(np.full(n, 1.0 + channel.rank), next_rank, tag)
     receive.wait()
@@ -222,7 +222,10 @@ def check_cancel_wakes_a_thread(comm):
 
 
 def check_cancel_while_it_arrives(comm):
-    """Whatever of the two comes first, nothing is written afterwards and the next tag is right."""
+    """Check that a cancelled receive writes nothing afterwards, whether the message or the cancel comes first.
+
+    The next message of the tag must be right.
+    """
     if not comm.threaded:
         pytest.skip("no MPI_THREAD_MULTIPLE")
     channel, here, next_rank = _ring(comm)

@@ -1,7 +1,7 @@
-"""Ranks as threads whose collective calls are counted by kind, and which must have made the same after each step.
+"""Ranks as threads whose collective calls are counted by kind, and must be the same on all ranks after each step.
 
-Collectives of two ranks that do not belong together may meet without an error, as where one rank alone skips an
-allreduce and all ranks make another of the same shape later.
+Collectives of two ranks that do not belong together may meet without an error. For example, one rank skips an allreduce,
+and later all ranks make another one of the same shape.
 """
 
 import functools
@@ -18,7 +18,7 @@ COLLECTIVES = ("alltoall", "start_broadcast", "start_allreduce", "allgather", "b
 class Tally:
     """Collective calls of one rank by channel and kind.
 
-    Calls of the rank's further threads are not counted: how many were made at any time is a matter of luck.
+    Calls of the rank's further threads are not counted, as their number at a given time is a matter of luck.
     """
 
     def __init__(self, world, rank):
@@ -30,7 +30,7 @@ class Tally:
             self.counts[channel, kind] += 1
 
     def compare(self, moment):
-        """Raise an AssertionError if ranks have made other calls by the same moment; the last rank to come compares."""
+        """Raise an AssertionError if the ranks' calls differ at the same moment; the last rank to arrive compares."""
         with self.world.lock:
             of_ranks = self.world.moments.setdefault(moment, {})
             of_ranks[self.rank] = Counter(self.counts)
@@ -43,7 +43,7 @@ class Tally:
 
 
 class CountingWorld(threads._World):
-    """The state that ranks share, with the tallies."""
+    """The state that ranks share, with the ranks' tallies."""
 
     finished = Counter()
     """Calls of all runs whose ranks agreed to the end, by kind, on rank 0."""

@@ -1,4 +1,4 @@
-"""What tests of the exchange share: a small dense graph in parts, ways to aggregate over it, communicators that note what travels."""
+"""A small dense graph in parts, ways to aggregate over it, and communicators that record messages."""
 
 import time
 from dataclasses import replace
@@ -28,13 +28,13 @@ def attend(graph, x):
 
 
 def in_parts(mode, **sizes):
-    """Return a mode that takes a peer's rows in parts backward, however few they are."""
+    """Return a mode that takes a peer's rows in parts backward, even if the rows are few."""
     exchange = modes.MODES[mode]
     return replace(exchange, **{"backward_rows": 1, **sizes}) if hasattr(exchange, "backward_rows") else exchange
 
 
 def in_ranges(**sizes):
-    """Return mode broadcast with stages of `N_RANGES` ranges, however small a graph is."""
+    """Return mode broadcast with stages of `N_RANGES` ranges, even on a small graph."""
     return replace(modes.MODES["broadcast"], **{"most_ranges": N_RANGES, "range_edges": 1e-6, "range_rows": 1e-6, **sizes})
 
 
@@ -49,7 +49,7 @@ HOLDERS = {
 
 
 class Noting:
-    """An operator that computes nothing, and notes the edges of each block forward and backward.
+    """An operator that computes nothing and logs the number of edges of each block, forward and backward.
 
     `under_way` is called after each backward block.
     """
@@ -87,7 +87,7 @@ class NotingPass:
 
 
 class Waiting:
-    """A communicator that counts the requests not yet waited for, and notes pushes."""
+    """A communicator that holds the requests not yet waited for in `started`, and logs each push."""
 
     def __init__(self, comm, log, started):
         self._comm, self._log, self._started = comm, log, started
@@ -115,7 +115,7 @@ class Waiting:
 
 
 class Recorder:
-    """A communicator that notes the messages that leave, and may break."""
+    """A communicator that logs the messages it sends, and fails at message number `fail_at` if that is set."""
 
     def __init__(self, comm, log, fail_at=None):
         self._comm, self._log, self._fail_at = comm, log, fail_at
@@ -131,7 +131,10 @@ class Recorder:
 
 
 class Breaks:
-    """A message that raises at its n-th block on every rank once it is armed; the probe's calls, of one row, do not count."""
+    """A message that raises at its n-th block on every rank once `left` is set to n.
+
+    The probe's calls, of one row, do not count.
+    """
 
     def __init__(self):
         self.left = None
@@ -146,7 +149,7 @@ class Breaks:
 
 
 def results(graph):
-    """The output and the gradient of two aggregations that fetch in both directions."""
+    """Return the output and the gradient of two aggregations that fetch in both directions."""
     x = Tensor(X[graph.node_ids], requires_grad=True)
     out = attend(graph, x).reshape(-1, 4) + graph.aggregate(Breaks(), "mean", src={"x": x})
     (out * out).sum().backward()
@@ -166,7 +169,7 @@ def fail(graph, when, call):
 
 
 def slowly(bound):
-    """A message's brake: give the prefetch thread time to run as far ahead as it may, and then some."""
+    """Return a function that delays a message, so that the prefetch thread can run as far ahead as it may."""
 
     def wait(graph, message):
         end = time.monotonic() + 0.02
@@ -179,7 +182,7 @@ def slowly(bound):
 
 
 def fails_at(number):
-    """A message that fails when it is computed for the `number`-th block."""
+    """Return a message that fails when it is computed for the `number`-th block."""
     calls = []
 
     def message(src, dst, edge):

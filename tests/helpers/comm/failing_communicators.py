@@ -13,15 +13,15 @@ CHANNELS = ("fetch", "push", "broadcast")
 
 
 class Fault(Exception):
-    """What a fault raises."""
+    """The error that an injected fault raises."""
 
 
 class Faulty:
-    """A communicator of threads as ranks whose operations fail on one rank, at one of its points, once it is armed.
+    """A communicator of ranks as threads whose operations fail on one rank, at one point, once it is armed.
 
-    Points are where messages are started and where they are waited for; a wait fails after the message has come, so
-    that its sender may go on. Collectives are made of messages here. From a fault on all ranks fail where they would
-    wait, as if the network had told them, until all of them call `settle`.
+    A point is the start of a message or a wait for one. A wait fails after the message has come, so that its sender may go
+    on. Collectives consist of messages here. After a fault every rank fails where it would wait, as if the network had told
+    it, until all ranks call `settle`.
     """
 
     def __init__(self, comm, alarm, parent=None):
@@ -43,11 +43,11 @@ class Faulty:
     # ---- faults
 
     def arm(self, fail_at=None):
-        """Count from here on, and fail at that point; by default at none."""
+        """Restart the count of points, and fail at point `fail_at`; None never fails."""
         self.points, self.fail_at = 0, fail_at
 
     def settle(self):
-        """Let all ranks go on after a fault, which must have struck where one was armed. Collective."""
+        """Let all ranks go on after a fault; if a point was armed, the fault must have happened. Collective."""
         assert self.fail_at is None or self.points >= self.fail_at, f"{self.points} points: the fault never struck"
         self.arm()
         self._comm.barrier()
@@ -122,7 +122,7 @@ class Faulty:
 
 
 class Request:
-    """Transfers whose wait may fail, and which end when another rank fails."""
+    """Transfers whose wait may fail, and which end if another rank fails."""
 
     def __init__(self, comm, requests):
         self._comm, self._requests = comm, requests

@@ -1,4 +1,4 @@
-"""Checks of `Pusher` that every communicator must pass, each one rank's part, for any number of ranks; and what goes with them."""
+"""Checks of `Pusher` that every communicator must pass, each one rank's part, for any number of ranks."""
 
 import hashlib
 import threading
@@ -19,7 +19,10 @@ def push_threads():
 
 
 def message(rank, peer, step, layer, width=3, dtype=np.float32):
-    """What a rank pushes to a peer: of each step and pair another number of rows, often none; steps of their own in odd layers."""
+    """Return the (slots, steps of the rows or None, rows) that a rank pushes to a peer.
+
+    The number of rows depends on the step and on both ranks, and is often 0. In odd layers each row has a step of its own.
+    """
     n = (3 * rank + 5 * peer + 2 * step + layer) % 5 * (rank != peer)
     slots = np.arange(n, dtype=np.int32) * 2 + rank
     row_steps = step - slots.astype(np.int64) if layer % 2 else None
@@ -32,7 +35,7 @@ def messages(comm, step, layer, **options):
 
 
 def check_result(comm, received, step, layer, **options):
-    """What each rank sent here, in rank order, bit by bit."""
+    """Check that `received` has what each rank sent here, in rank order, bit by bit."""
     assert len(received) == comm.size
     for peer, (slots, row_steps, rows) in enumerate(received):
         right = message(peer, comm.rank, step, layer, **options)
@@ -47,7 +50,7 @@ def pusher_of(comm):
 
 
 def check_results_late(comm):
-    """Each job is taken two steps later."""
+    """Check results that are taken two steps after their jobs were submitted."""
     pusher, layers = pusher_of(comm), range(3)
     for step in range(8):
         for layer in layers:
@@ -93,7 +96,7 @@ def check_rows_of_any_kind(comm):
 
 
 def check_messages_of_many_pieces(comm):
-    """The last of which is short, or there is one alone; of each rank another number."""
+    """Check messages of several pieces, whose number differs by rank; the last piece of a message may be short."""
     pusher = pusher_of(comm)
     counts = [(1 + (rank + peer) % 3) * PIECE_BYTES // 256 + peer - 5 for rank in range(comm.size) for peer in range(comm.size)]
     counts = np.array(counts).reshape(comm.size, comm.size)
@@ -128,7 +131,7 @@ def check_close_works_off_what_was_submitted(comm):
 
 
 def check_jobs_that_are_not_there(comm):
-    """They would be waited for without end."""
+    """Check that a job that is not submitted cannot be taken, and that a job cannot be submitted twice."""
     pusher = pusher_of(comm)
     pusher.submit(0, 0, messages(comm, 0, 0))
     pusher.take(0, 0)
@@ -145,7 +148,7 @@ def check_jobs_that_are_not_there(comm):
 
 
 def check_slots_name_the_peer_s_halo(comm):
-    """SendLists and choose at the owner, and the needs at the peer, mean the same rows."""
+    """Check that SendLists and `choose` at the owner, and the needs at the peer, mean the same rows."""
     rng, n_local = np.random.default_rng(50 + comm.rank), 40
     needs = [np.flatnonzero(rng.random(n_local) < 0.5 * (q != comm.rank)) for q in range(comm.size)]
     lists, pusher = SendLists(comm.alltoall(needs)), pusher_of(comm)
@@ -165,7 +168,7 @@ CHECKS = {name: check for name, check in sorted(globals().items()) if name.start
 
 
 class Delayed:
-    """A communicator whose transfers, its channels' too, begin late at random."""
+    """A communicator whose transfers start after a random delay; so do the transfers of its channels."""
 
     def __init__(self, comm, seed):
         self._comm, self._random, self._seed = comm, np.random.default_rng([seed, comm.rank]), seed
@@ -189,7 +192,7 @@ class Delayed:
 
 
 def training(comm, delay, n_steps=12):
-    """A loop as training's: what is pushed depends on all that arrived before. Returns a hash of this rank's end."""
+    """Run a loop like training's, whose pushes depend on all rows that arrived before; return a hash of the final rows."""
     pusher, h = pusher_of(comm), np.arange(12.0).reshape(4, 3) + comm.rank
     for step in range(n_steps):
         for layer in range(2):

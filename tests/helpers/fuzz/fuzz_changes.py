@@ -1,4 +1,4 @@
-"""How `fuzz.py` damages files: bytes, numbers, header fields, whole files; inside archives and behind checksums too."""
+"""Damage done to files by `fuzz.py`: bytes, numbers, header fields, whole files; inside archives and behind checksums too."""
 
 import gzip
 import hashlib
@@ -24,7 +24,7 @@ DTYPES = ["<f4", "<f8", ">f8", "<f2", "<f16", "<c8", "<i4", "<i8", "<u8", "|i1",
 
 
 def changed(files, dice):
-    """Return the files with one to three changes; None stands for a folder, "fifo" for a pipe."""
+    """Return the files with one to three changes; the content None stands for a folder, "fifo" for a pipe."""
     files = dict(files)
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         name = dice.choice(sorted(files))
@@ -40,7 +40,7 @@ def changed(files, dice):
 
 
 def _within(name, content, dice):
-    """Change a file, mostly inside of what packs it, so that the changes get past its checksums."""
+    """Change a file, mostly inside its container, so that the changes get past the container's checksums."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if dice.random() < 0.3:
@@ -98,7 +98,7 @@ def _archive(content, dice):
 
 
 def _npy(content, dice):
-    """Change values, or the header's fields; the size is made right again where it can be."""
+    """Change values or header fields of a .npy file; adjust the size to the header where that is possible."""
     array = np.load(io.BytesIO(content), allow_pickle=False)
     if dice.random() < 0.4 and array.size:
         if array.dtype == bool and dice.random() < 0.5:
@@ -132,7 +132,7 @@ def _packed(data, dtype, shape, fortran):
 
 
 def _json(value, dice):
-    """Replace, add or remove something at a random place."""
+    """Replace, add or remove an entry at a random place of a JSON value."""
     if isinstance(value, (dict, list)) and value and dice.random() < 0.85:
         key = dice.choice(sorted(value)) if isinstance(value, dict) else dice.randrange(len(value))
         if dice.random() < 0.1:
@@ -144,7 +144,7 @@ def _json(value, dice):
 
 
 def _honest(files, dice):
-    """Return meta.json with the records of the files as they are, or most of them, and its own hash."""
+    """Rewrite meta.json with the records of most of the files as they are, and with its own hash."""
     try:
         meta = json.loads(files["d/meta.json"])
         for kind in ("nodes", "edges"):

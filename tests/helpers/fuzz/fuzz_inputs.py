@@ -1,4 +1,4 @@
-"""A small valid input of every format, and how a user reads it; `fuzz.py` damages them."""
+"""A small valid input of every format, and the reader that a user calls on it; `fuzz.py` damages the inputs."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ class Format(NamedTuple):
 
 
 def formats(wanted=None):
-    """Return the formats by name, each with a small valid input; by default all."""
+    """Return {name: Format} with a small valid input of each format; by default of all formats."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)

@@ -1,4 +1,4 @@
-"""What runs, conversions and the oracle leave, as `fuzz.py` damages it: each a small valid input and how a user reads it."""
+"""Files that runs, conversions and the oracle leave, for `fuzz.py` to damage: small valid inputs with their readers."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ def run_folder(folder, rng):
 
 
 def run_checkpoint(folder, rng):
-    """The metadata of a run's checkpoint, of which a checkpoint with the right sum is made."""
+    """Write the metadata of a run's checkpoint; the reader builds a checkpoint with the right checksum from them."""
     _trained(folder / "made", "--hidden", "4", "--layers", "2")
     tensors, about = checkpoint.load(folder / "made/checkpoint.safetensors")
     for path in (folder / "made").iterdir():
@@ -91,7 +91,7 @@ def names(folder, rng):
 
 
 def case(folder, rng):
-    """What was found of a kernel and of a layer that return zeros."""
+    """Write a saved case for a kernel, and one for a layer, that return zeros."""
     for operation in ("spmm", "gcn"):
         finding = check(zeros, operation, level="probe", graphs="single-*").findings[0]
         sarcase.save(finding, folder / f"{operation}.sarcase")

@@ -1,6 +1,6 @@
-"""Aggregation in plain NumPy, one edge after the other: what random programs of graphs are compared with.
+"""Aggregation in plain NumPy, one edge after the other, as reference for random programs of graphs.
 
-A `Dense` has the methods of `graph_programs.Ranked`, of whole arrays; its choices are `slopes.Frozen`.
+A `Dense` has the methods of `graph_programs.Ranked`, for whole arrays; its choices are `slopes.Frozen`.
 """
 
 import math
@@ -26,7 +26,7 @@ class Edges(NamedTuple):
 
 
 class Dense:
-    """The formulas over one set of edges."""
+    """The formulas of aggregation over one set of edges."""
 
     def __init__(self, edges, frozen):
         self.edges, self.frozen = edges, frozen
@@ -41,7 +41,7 @@ class Dense:
         return self.weighed((x @ w)[self.edges.src], reducer)
 
     def weighed(self, m, reducer):
-        """A sum in which edges count by the graph's weights."""
+        """Return the sum, mean or symmetric sum of messages, with edges counted by the graph's weights."""
         counts = np.ones(self.edges.n_edges) if self.edges.weight is None else self.edges.weight
         if reducer != "sum":
             d_dst = self._degrees(self.edges.dst, counts, self.edges.n_dst)
@@ -115,7 +115,7 @@ class Dense:
         return out
 
     def into(self, i):
-        """The edges into a node: lowest source first, of one source the first given."""
+        """Return the edges into node i: by ascending source, equal sources in the given order."""
         edge_ids = np.flatnonzero(self.edges.dst == i)
         return edge_ids[np.argsort(self.edges.src[edge_ids], kind="stable")]
 
@@ -128,7 +128,7 @@ class Dense:
     # ---- what expressions ask for
 
     def constant(self, make):
-        """What `make` returns, as a constant."""
+        """Return the value of `make()` as a constant of the formula."""
         return self.frozen(make())
 
     def relu(self, x):
@@ -153,5 +153,5 @@ def _column(a, m):
 
 
 def in_rows(x, shape):
-    """x with rows of another shape, also where there are none; -1 is a row's whole width."""
+    """Return x with rows of another shape, also if x has no rows; -1 is the whole width of a row."""
     return x.reshape(len(x), *(math.prod(x.shape[1:]) if n == -1 else n for n in shape))

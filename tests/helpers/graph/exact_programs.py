@@ -1,8 +1,8 @@
-"""A random model in exact numerics, made of rows, replicated tensors, arrays and owned tables, against one rank.
+"""Random models in exact numerics of rows, replicated tensors, arrays and owned tables, against one rank.
 
-A step of a model is either right, or it would make the result depend on how rows are divided. A model of right steps has
-the same bits on any number of ranks and the values of fast numerics. Any other model is refused, at the first such step, on
-every rank.
+A step of a model is either right, or it would let the result depend on the division of rows. A model of right steps has
+the same bits on any number of ranks and the values of fast numerics. Any other model is refused, at the first wrong step,
+on every rank.
 """
 
 import itertools
@@ -21,7 +21,7 @@ RTOL = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-10}
 
 
 class Rank:
-    """The part of the graph of one rank, and parameters and arrays for the steps, drawn alike on all ranks."""
+    """One rank's part of the graph, with parameters and arrays for the steps, which are drawn alike on all ranks."""
 
     def __init__(self, graph, n_nodes, n_edges, seed, dtype):
         self.graph, self.n_nodes, self.n_edges, self.seed, self.dtype = graph, n_nodes, n_edges, seed, dtype
@@ -42,7 +42,7 @@ class Rank:
         return self.parameters[-1]
 
     def table(self):
-        """Return a learned table of which each rank owns its nodes' rows, some of them taken."""
+        """Return the rows of this rank's nodes from a learned table whose rows their ranks own."""
         self.owned.append(nn.Parameter(self.rows(WIDTH), ids=self.graph.node_ids))
         return ops.take(self.owned[-1], np.arange(self.graph.n_dst))
 
@@ -69,7 +69,7 @@ def _attention(r, h):
 
 
 def _made_weight(r, h):
-    """A weight that a layer makes of learned values, which all ranks hold."""
+    """Multiply h by a weight that a layer computes from learned values, which all ranks hold."""
     activation = nn.Activation(WIDTH, "elu", rng=nn.Random(0), dtype=r.dtype)
     r.parameters.append(activation.bias)
     return h @ activation(r.learned(WIDTH, 3) @ r.learned(3, WIDTH), r.graph)
@@ -134,7 +134,7 @@ WRONG = {
 
 
 class Program:
-    """A graph, a way of dividing it, and steps of which at most one is wrong."""
+    """A graph, a division of the graph, and steps of which at most one is wrong."""
 
     def __init__(self, dice):
         self.dtype = np.dtype(np.float32 if dice.random() < 0.5 else np.float64)

@@ -35,7 +35,7 @@ class BufferMethods:
 
 
 def example():
-    """Return the names of a fresh run of the file; tests may replace them in `names`, where its functions look."""
+    """Return the names of a fresh run of the example; its functions look in this dict, so tests may replace names."""
     names = runpy.run_path(str(PATH))
     return SimpleNamespace(**names, names=names["fetch"].__globals__)
 
@@ -86,7 +86,7 @@ def check_attention(comm, edges, method, scale=1.0):
 
 
 def check_gat(comm, method):
-    """Compare the loss and the gradients of the two-layer GAT with those of `models/gat.py` on one rank."""
+    """Compare the loss and the gradients of the two-layer GAT with `models/gat.py` on one rank."""
     sar = example()
     model = GAT(N_IN, N_OUT, hidden=N_FEAT, heads=N_HEADS, dropout=0.0, attention_dropout=0.0, rng=nn.Random(seed=4),
                 dtype=np.float64)

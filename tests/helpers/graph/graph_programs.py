@@ -22,7 +22,7 @@ RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (3e-4, 4e-3)}
 
 
 class Ranked:
-    """A rank's part, with the methods of `Dense`."""
+    """A rank's part of the graph, with the methods of `Dense`."""
 
     def __init__(self, graph, dtype):
         self.graph, self.dtype = graph, dtype
@@ -73,7 +73,7 @@ class Whole(Dense):
 
 
 class Program:
-    """A graph, how it is divided, leaves, steps, and the outputs' cotangents."""
+    """A graph, its division, leaves, steps, and the cotangents of the outputs."""
 
     def __init__(self, dice):
         self.dice = dice
@@ -205,7 +205,7 @@ class Program:
         return graph
 
     def on_rank(self, comm, alarm):
-        """This rank's outputs and gradients of each time, with the ids of its rows."""
+        """Return the ids of this rank's rows, and its outputs and gradients of each run."""
         comm = comm if self.fault is None else Faulty(comm, alarm)
         graph = self.make(comm)
         if self.fault is not None:
@@ -217,7 +217,7 @@ class Program:
         return Ranked(graph, self.dtype).ids, [self._once(graph, constants=constants) for _ in range(self.times)]
 
     def _fail(self, comm, graph):
-        """One rank fails somewhere in the program on a new graph; then all recover. Return the new graph."""
+        """Let one rank fail somewhere in the program on a new graph; then recover on all ranks. Return the new graph."""
         who, share = self.fault
         comm.arm()
         self._once(graph)

@@ -1,6 +1,6 @@
-"""The steps of random programs of graphs. With a `Dense` world a step says what is right, with `Ranked` what is tried.
+"""Steps of random programs of graphs. In a `Dense` world a step gives the expected value, in a `Ranked` world the tested one.
 
-A world is asked for aggregations, choices and constants; all else are operators and NumPy's functions.
+Steps ask a world for aggregations, choices and constants. All else are operators and NumPy's functions.
 """
 
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Leaf(NamedTuple):
-    """`place` is "src", "dst", "edge" or "param"."""
+    """A leaf of a program; `place` is "src", "dst", "edge" or "param"."""
 
     place: str
     array: np.ndarray
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 
 class Drawn:
-    """What draws steps: the program's leaves, and widths."""
+    """Draws steps from the dice, the program's leaves and widths."""
 
     def __init__(self, dice, dtype, sizes, heads, feat, square):
         self.dice, self.dtype, self.sizes, self.heads, self.feat, self.square = dice, dtype, sizes, heads, feat, square
@@ -51,7 +51,10 @@ class Drawn:
     # ---- steps
 
     def step(self, n_src, n_dst, n_leaves, weighted, features):
-        """A step over values 0 .. n_src of the sources, n_dst of the destinations; the first `n_leaves` are leaves."""
+        """Return a step over values 0 .. n_src of the sources and 0 .. n_dst of the destinations.
+
+        The first `n_leaves` values of both sides are leaves.
+        """
         return getattr(self, self.one(KINDS))(
             int(self.dice.integers(n_src)), int(self.dice.integers(n_dst)), n_leaves, weighted, features
         )
@@ -130,7 +133,7 @@ class Drawn:
         )
 
     def function(self, x, q, n_leaves, weighted, features):
-        """A message of a random expression of source, destination, edge and learnable values."""
+        """Return a message that is a random expression of source, destination, edge and learnable values."""
         reducer = self.one(("sum", "mean", "max", "min", "softmax"))
         places = self.one([("src",), ("src", "dst"), ("src", "edge"), ("src", "dst", "edge"), ("edge",), ("dst",)])
         e, table, w = (
@@ -201,7 +204,7 @@ class Drawn:
         )
 
     def no_grad(self, x, q, n_leaves, weighted, features):
-        """A sum without a tape, beside one with it."""
+        """Return a step with a sum that is a constant of the tape, times a destination value, plus the same sum on the tape."""
         reducer = self._sums(weighted)
         return Step(
             f"no_grad {x} {reducer}",

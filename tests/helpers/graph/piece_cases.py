@@ -14,14 +14,14 @@ def problem():
 
 
 def in_small_pieces(graph, n_edges=1):
-    """Return the graph, whose blocks are cut into pieces of at least `n_edges` edges and as many edges as columns."""
+    """Return the graph with its blocks cut into pieces of at least `n_edges` edges and as many edges as columns."""
     for block in graph.plan.blocks:
         block.pieces = block.in_pieces(n_edges)
     return graph
 
 
 def run(graph, x, e, w, reducer):
-    """Return the output and the gradients of x, the edge values and the captured weight."""
+    """Return the output, and the gradients of x, of the edge values and of the captured weight."""
     x, e, w = (Tensor(a, requires_grad=True) for a in (x[graph.node_ids], e[graph.edge_ids], w))
     dropout = nn.Dropout(0.3, nn.Random(0))
 

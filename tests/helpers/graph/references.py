@@ -1,4 +1,4 @@
-"""What the tests compare with: aggregations in plain NumPy loops, and models on the whole graph on one rank."""
+"""References for the tests: aggregations in plain NumPy loops, and models on the whole graph on one rank."""
 
 from functools import cache
 
@@ -14,12 +14,15 @@ from tests.helpers.graph.strategies import random_edges
 
 
 def in_edges(edges, i):
-    """The edges that end in node i: lowest source first, equal ones in the order given."""
+    """Return the edges that end in node i, by ascending source, equal ones in the given order."""
     return sorted(np.flatnonzero(edges.dst == i), key=lambda e: edges.src[e])
 
 
 def reduce_messages(edges, messages, reducer):
-    """out_i = reduce over in-edges of messages[e]; 0 without edges. Also the edge that gave each max or min, -1 without."""
+    """Return out_i = reduce over in-edges of messages[e], 0 without edges.
+
+    Also return the edge that gave each max or min, -1 without edges.
+    """
     out = np.zeros((edges.n_nodes, *messages.shape[1:]))
     winner = np.full(out.shape, -1)
     for i in range(edges.n_nodes):
@@ -36,7 +39,7 @@ def reduce_messages(edges, messages, reducer):
 
 
 def reduce_gradient(edges, messages, reducer, g):
-    """The gradient of every message, given that of the output."""
+    """Return the gradient of every message from the gradient of the output, g."""
     degree = np.maximum(np.bincount(edges.dst, minlength=edges.n_nodes), 1)
     if reducer == "sum":
         return g[edges.dst]
@@ -48,14 +51,14 @@ def reduce_gradient(edges, messages, reducer, g):
 
 
 def at_nodes(index, rows, n_nodes):
-    """Add each row to the node that `index` names."""
+    """Return an array of `n_nodes` rows with each row of `rows` added at the node that `index` names."""
     out = np.zeros((n_nodes, *rows.shape[1:]))
     np.add.at(out, index, rows)
     return out
 
 
 def attention(edges, src, dst, slope):
-    """The coefficients a_ij, (n_edges, n_heads): a softmax over each node's in-edges."""
+    """Return the coefficients a_ij, shape (n_edges, n_heads): a softmax over each node's in-edges."""
     score = src[edges.src] + dst[edges.dst]
     score = np.where(score > 0, score, slope * score)
     a = np.zeros_like(score)
@@ -68,13 +71,13 @@ def attention(edges, src, dst, slope):
 
 
 def attend(edges, z, src, dst, slope, mask=1.0):
-    """out_i = sum_j mask_ij a_ij z_j."""
+    """Return out_i = sum_j mask_ij a_ij z_j."""
     a = attention(edges, src, dst, slope) * mask
     return at_nodes(edges.dst, a[:, :, None] * z[edges.src], edges.n_nodes)
 
 
 def attend_gradient(edges, z, src, dst, slope, g, mask=1.0):
-    """Gradients of z, src and dst, through the Jacobian of the softmax."""
+    """Return the gradients of z, src and dst, through the Jacobian of the softmax."""
     a = attention(edges, src, dst, slope)
     d_z = at_nodes(edges.src, (a * mask)[:, :, None] * g[edges.dst], edges.n_nodes)
     d_a = mask * (g[edges.dst] * z[edges.src]).sum(2)
@@ -96,7 +99,7 @@ WEIGHTS = _rng.random(EDGES.n_edges) + 0.5
 
 
 class EdgeModel(nn.Module):
-    """A message of the reader's own: captured weights, edge inputs, dropout by edge; and max of it."""
+    """Max over a user-defined message with captured weights, edge inputs and dropout by edge."""
 
     def __init__(self, rng, dtype, reducer="max"):
         self.z, self.q = nn.Linear(N_IN, 5, rng=rng, dtype=dtype), nn.Linear(N_IN, 5, rng=rng, dtype=dtype)
@@ -113,7 +116,7 @@ class EdgeModel(nn.Module):
 
 
 class SoftmaxModel(nn.Module):
-    """Attention written as a message: (score, value) with a learnable temperature, dropout on the values by source."""
+    """Attention written as a message, with a learnable temperature and dropout on the values by source."""
 
     def __init__(self, rng, dtype):
         self.z, self.score = nn.Linear(N_IN, 2 * N_OUT, rng=rng, dtype=dtype), nn.Linear(N_IN, 2, rng=rng, dtype=dtype)
@@ -130,7 +133,7 @@ class SoftmaxModel(nn.Module):
 
 
 class WeightedModel(nn.Module):
-    """Edge weights that are computed, so their gradients flow back into the model: one weight a head, then one an edge."""
+    """Edge weights that the model computes, so that their gradients flow back: one weight a head, then one an edge."""
 
     def __init__(self, rng, dtype):
         self.z, self.edge = nn.Linear(N_IN, 6, rng=rng, dtype=dtype), nn.Linear(1, 2, rng=rng, dtype=dtype)
@@ -159,9 +162,9 @@ TOLERANCE = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-5}
 
 
 class Step:
-    """One forward and backward pass with dropout on, then a forward pass in evaluation: what N ranks must agree on.
+    """One forward and backward pass with dropout on, then a forward pass in evaluation; N ranks must agree on all of it.
 
-    `rows` holds local rows by name; `whole` arrays that are the same on every rank.
+    `rows` holds local rows by name; `whole` holds arrays that are the same on every rank.
     """
 
     def __init__(self, graph, case, dtype):
@@ -184,12 +187,12 @@ class Step:
 
 @cache
 def one_rank(case, dtype, row_dtype="float32"):
-    """The whole graph on one rank."""
+    """Return the `Step` of the whole graph on one rank."""
     return Step(Graph.from_edges(*EDGES).shard(Solo(), row_dtype=row_dtype), case, dtype)
 
 
 def check_equality(comm, case, dtype, parts, change=lambda graph: graph, **options):
-    """One rank's part of: every array is, in norm, as near to one rank's as promised. Collective."""
+    """Check one rank's arrays: each is, in norm, as near to one rank's array as promised. Collective."""
     part = change(Graph.from_edges(*EDGES).shard(comm, parts, **options))
     expected, actual = one_rank(case, dtype, options.get("row_dtype", "float32")), Step(part, case, dtype)
     squares = {}

@@ -23,9 +23,9 @@ WIDTH = HEADS * FEAT
 
 
 class Program:
-    """Types, relations, their division, and calls of `aggregate`.
+    """Node types, relations, their division, and calls of `aggregate`.
 
-    A call is (reducer, whether rows are by head, {relation: message}, own, evaluation).
+    A call is (reducer, True if rows are by head, {relation: message}, {type: weight of its own rows}, evaluation).
     """
 
     def __init__(self, dice):
@@ -113,7 +113,7 @@ class Program:
     # ---- the program
 
     def values(self, world, leaves):
-        """The nodes' values after all calls, type after type; a call's sums are added to them through a tanh."""
+        """Return the values of the nodes after all calls, one array a type; each call adds the tanh of its sums."""
         h = dict(zip(self.sizes, leaves))
         for call in self.calls:
             for to, out in world.aggregate(call, h, leaves).items():
@@ -209,7 +209,7 @@ def function(reducer, shape, s, d, e, w, a):
 
 
 class Parts:
-    """A rank's part of a `HeteroGraph`."""
+    """A rank's part of the relations, computed by a `HeteroGraph`."""
 
     def __init__(self, graph):
         self.graph = graph
@@ -244,7 +244,7 @@ class Parts:
 
 
 class Whole:
-    """All nodes and edges, in NumPy."""
+    """All nodes and edges, computed in NumPy."""
 
     def __init__(self, program, frozen):
         self.program, self.frozen = program, frozen

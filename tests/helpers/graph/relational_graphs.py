@@ -1,4 +1,4 @@
-"""A small graph of several node types, and relational layers as dense NumPy loops: for threads as ranks and for ranks of MPI."""
+"""A small graph of several node types, and relational layers as dense NumPy loops, for threads as ranks and ranks of MPI."""
 
 from functools import cache
 
@@ -44,7 +44,7 @@ def make(comm=None, parts="metis", **options):
 
 
 def matrix(relation):
-    """(n_dst, n_src): how many edges, over the destination's in-degree."""
+    """Return the matrix of a mean, shape (n_dst, n_src): the number of edges over the destination's in-degree."""
     source, _, to = relation
     a = np.zeros((N_NODES[to], N_NODES[source]))
     for j, i in zip(*EDGES[relation]):
@@ -53,7 +53,7 @@ def matrix(relation):
 
 
 def rgcn_reference(conv, g):
-    """Outputs and gradients of `conv` by name, one relation after the other; g are the outputs' gradients by type."""
+    """Return outputs and gradients of `conv` by name, one relation after the other; g are the outputs' gradients by type."""
     out, d_x = {name: X[name] @ root.data + conv.biases[name].data for name, root in conv.roots.items()}, {}
     grads = {}
     for name, root in conv.roots.items():
@@ -79,7 +79,7 @@ def rgcn_reference(conv, g):
 
 
 def rgat_reference(conv, g):
-    """As `rgcn_reference`, of `RGATConv` with its heads side by side; one edge after the other in `references`."""
+    """Return outputs and gradients of `RGATConv` as `rgcn_reference` does, its heads side by side, edge by edge."""
     out, d_x, grads = {}, {}, {}
     for name, root in conv.roots.items():
         out[name], d_x[name] = X[name] @ root.weight.data + root.bias.data, g[name] @ root.weight.data.T
@@ -124,14 +124,14 @@ def close(actual, expected, what):
 
 @cache
 def expected_layer(case):
-    """What one whole graph's weights and the dense loop make of a case; weights depend on the seed alone."""
+    """Return outputs and gradients of a case by the dense loop on the whole graph; weights depend on the seed alone."""
     conv, reference = LAYERS[case](make())
     g = {name: values(20 + k, N_NODES[name], N_OUT if case != "rgat" else 4) for k, name in enumerate(conv.roots)}
     return g, *reference(conv, g)
 
 
 def check_layer(comm, case, parts, **options):
-    """One layer's outputs and all gradients, of inputs and weights, are the dense loop's. Collective."""
+    """Check that a layer's outputs and the gradients of inputs and weights are the dense loop's. Collective."""
     graph = make(comm, parts, **options)
     conv, _ = LAYERS[case](graph)
     h = {name: Tensor(X[name][ids], requires_grad=True) for name, ids in graph.node_ids.items()}
@@ -162,7 +162,10 @@ MODELS = {
 
 
 def step(graph, case, constant=True):
-    """Two passes of a model: (ids, logits, gradients of replicated parameters, and of each type's learned rows with their ids)."""
+    """Run two passes of a model.
+
+    Return the ids, the logits, the gradients of replicated parameters, and those of each type's learned rows with their ids.
+    """
     rng, nodes = nn.Random(5), graph.of("paper")
     model = MODELS[case](nodes, rng)
     flat, ids = nn.flatten(model), nodes.node_ids
@@ -181,7 +184,7 @@ def one_rank(case):
 
 
 def check_model(comm, case, parts, **options):
-    """Logits and all gradients, dropout on, are one rank's. Collective."""
+    """Check that logits and all gradients, with dropout on, are one rank's. Collective."""
     _, logits, grad, rows = one_rank(case)
     graph = make(comm, parts, **options)
     for constant in (True, False):  # where features may change their sums are not kept
@@ -197,7 +200,7 @@ def check_model(comm, case, parts, **options):
 
 
 def gradients(model, graph, x, labels, rows, count):
-    """The loss, and gradients by name: of replicated parameters arrays, of learned rows dicts by id."""
+    """Return the loss, and gradients by name: arrays for replicated parameters, dicts by id for learned rows."""
     flat = nn.flatten(model)
     flat.zero_grad()
     logits = model(graph, x)
@@ -208,7 +211,7 @@ def gradients(model, graph, x, labels, rows, count):
 
 
 def check_batches(comm, case, parts, **options):
-    """All in-edges of a batch of all training rows are the whole graph. Collective."""
+    """Check that a batch of all training rows with all in-edges gives the whole graph's results. Collective."""
     graph, results = make(comm, parts, **options), []
     nodes = graph.of("paper")
     ids, x = nodes.dst_ids, {"paper": X["paper"][graph.node_ids["paper"]]}

@@ -22,7 +22,7 @@ class Edges(NamedTuple):
         return len(self.src)
 
     def relabelled(self, order):
-        """The same graph where node i is called order[i]."""
+        """Return the same graph with node i renamed to order[i]."""
         return Edges(order[self.src], order[self.dst], self.n_nodes)
 
 
@@ -32,7 +32,7 @@ def _edges(pairs, n_nodes):
 
 
 def random_edges(n_nodes, n_edges, seed=0, n_dst=None):
-    """Directed edges into the first `n_dst` nodes: duplicates and self loops as they come."""
+    """Return random directed edges into the first `n_dst` nodes; duplicates and self loops occur."""
     rng = np.random.default_rng(seed)
     return Edges(rng.integers(0, n_nodes, n_edges), rng.integers(0, n_dst or n_nodes, n_edges), n_nodes)
 
@@ -56,7 +56,7 @@ KINDS = {
 
 @st.composite
 def edges(draw, max_nodes=9, max_edges=24):
-    """Any small directed graph; few nodes, so self loops, duplicates, empty rows and isolated nodes are common."""
+    """Draw any small directed graph; with few nodes, self loops, duplicates, empty rows and isolated nodes are common."""
     n_nodes = draw(st.integers(1, max_nodes))
     node = st.integers(0, n_nodes - 1)
     return _edges(draw(st.lists(st.tuples(node, node), max_size=max_edges)), n_nodes)
@@ -64,7 +64,7 @@ def edges(draw, max_nodes=9, max_edges=24):
 
 @st.composite
 def parts(draw, n_nodes, max_ranks=4):
-    """(n_ranks, an owner for each node); ranks may stay without nodes."""
+    """Draw (n_ranks, the owner of each node); a rank may own no node."""
     n_ranks = draw(st.integers(1, max_ranks))
     owners = draw(st.lists(st.integers(0, n_ranks - 1), min_size=n_nodes, max_size=n_nodes))
     return n_ranks, np.array(owners, np.int64)
@@ -75,10 +75,10 @@ widths = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33])
 
 
 def values(seed, *shape):
-    """Float64 values without ties."""
+    """Return float64 values without ties."""
     return np.random.default_rng(seed).standard_normal(shape)
 
 
 def tied_values(seed, *shape):
-    """Float64 values of which most occur several times."""
+    """Return float64 values of which most occur several times."""
     return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Cases of kernels on every instruction set, with any index type, alignment and number of threads: the same bits."""
+"""Cases of kernels that must give the same bits on every instruction set, with any index type, alignment and threads."""
 
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -11,7 +11,10 @@ from tests.helpers.kernels.kernel_references import Csr
 
 
 class Setting(NamedTuple):
-    """How a kernel is run. Its result depends on none of this but, where the docstring says so, on the number of threads."""
+    """Settings under which a kernel runs: its result must not depend on them.
+
+    Where a kernel's docstring says so, the result depends on the number of threads.
+    """
 
     isa: str
     threads: int = 1
@@ -28,14 +31,14 @@ PER_TEAM = {"ddst", "mean", "m2", "sums", "db"}     # summed in thread order: th
 
 
 class Arrays(NamedTuple):
-    """Makes a case's arrays in one value type, one index type and at one distance from a cache line."""
+    """Creates a case's arrays in one value type, one index type and at one distance from a cache line."""
 
     dtype: type
     itype: type
     offset: int | None
 
     def place(self, a, dtype=None):
-        """A copy of a; with an offset, so many bytes after a cache line, or the fewest more that the type allows."""
+        """Return a copy of a that begins `offset` bytes after a cache line, or the fewest more bytes that the type allows."""
         a = np.array(a, dtype or a.dtype)
         if self.offset is None:
             return a
@@ -59,8 +62,10 @@ def random(seed, shape):
 
 @cache
 def graph(kind):
-    """A CSR and its transpose. "hard": rows a little longer than prefetching, steps and chunks are, and empty ones.
-    "ranges": with 256 columns x is summed in ranges, of which a row's edges are in both, in one, or in none.
+    """Return a CSR and its transpose.
+
+    In graph "hard" rows are a little longer than prefetching, steps and chunks, and some are empty. In graph "ranges" x of 256
+    columns is summed in ranges; a row's edges are in both ranges, in one, or in none.
     """
     rows = {"hard": [0, 1, 17, 33, 0, 257, 0], "long": [3, 0, 100_000, 40], "one node": [1], "no edges": [0, 0, 0],
             "ranges": [300, 0, 1, 17_000, 600]}[kind]
@@ -77,7 +82,7 @@ def same_bits(actual, expected, note):
 
 
 def check(case, dtype, *args, sets=None):
-    """Run a case on every instruction set, or on `sets`, in one pair of ways or the other, and compare with the first one's kernels."""
+    """Run a case on every instruction set, or on `sets`, in two settings, and compare with the results of the first set."""
     sets = sets or kernels.instruction_sets()
 
     def run(setting):

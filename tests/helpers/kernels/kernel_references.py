@@ -1,4 +1,4 @@
-"""What the kernels' tests share: small graphs, naive formulas in float64, and the kernels of attention called one after another."""
+"""Helpers of the kernels' tests: small graphs, naive formulas in float64, and the kernels of attention in their order."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def normal(rng, dtype, *shape):
 
 
 def over_threads(run, counts=(1, 2, 3)):
-    """The results of run() for each number of threads."""
+    """Return the results of run() for each number of threads."""
     before, results = kernels.threads(), []
     try:
         for n in counts:
@@ -84,14 +84,14 @@ def spmm_reference(graph, x, *, eid=None, weight=None, src_scale=None, dst_scale
 
 
 def philox4x32(counter, key):
-    """What the kernels draw: 4 words of a counter of 4 words and a key of 2."""
+    """Return the 4 words that the kernels draw from a counter of 4 words and a key of 2 words."""
     out = np.empty(4, np.uint32)
     native.call("sar_philox4x32", out, np.array(counter, np.uint32), np.array(key, np.uint32))
     return out.tolist()
 
 
 def philox_reference(counter, key):
-    """Philox4x32-10 on Python integers, from the paper."""
+    """Return Philox4x32-10 on Python integers, from the paper."""
     c, k = list(counter), list(key)
     for _ in range(10):
         a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
@@ -101,7 +101,7 @@ def philox_reference(counter, key):
 
 
 def keep_reference(identity, column, key, p):
-    """1 / (1-p) or 0 for one element."""
+    """Return the dropout factor of one element: 1 / (1-p) or 0."""
     identity, key = int(identity) & (2**64 - 1), key & (2**64 - 1)
     words = philox_reference([identity & 0xFFFFFFFF, identity >> 32, column // 4, 0], [key & 0xFFFFFFFF, key >> 32])
     return 0.0 if words[column % 4] < int(p * 2**32) else 1 / (1 - p)
@@ -115,7 +115,7 @@ def edge_factors(graph, n_heads, dropout):
 
 
 def attend_reference(graph, z, src, dst, slope, dropout=None):
-    """Return out, log-sum-exp in float64, by an explicit softmax over each row's edges."""
+    """Return out and log-sum-exp in float64, by an explicit softmax over each row's edges."""
     z, src, dst = (a.astype(np.float64) for a in (z, src, dst))
     n_heads = z.shape[1]
     pre = src[graph.src] + dst[graph.dst]
@@ -146,7 +146,7 @@ def attend(blocks, z, src, dst, slope, dropout=None):
 
 
 def log_sum_exp(m, scale):
-    """Of m and 1 / l; 0 where l is 0."""
+    """Return the log-sum-exp from m and 1 / l; 0 where l is 0."""
     return m - np.log(np.where(scale == 0, 1, scale).astype(np.float64))
 
 

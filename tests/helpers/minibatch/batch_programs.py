@@ -25,7 +25,10 @@ KINDS = (
 
 
 class Program:
-    """A graph, its division, layers, and batches: of sampled neighbours, of all of them, or that stay."""
+    """A graph, its division, layers, and batches.
+
+    The batches are of kind "sampled" (neighbours), "all" (in-edges) or "flow" (a message-flow graph, the same each time).
+    """
 
     def __init__(self, dice):
         self.dice = dice
@@ -79,7 +82,7 @@ class Program:
     # ---- the program
 
     def on_rank(self, comm):
-        """Of each batch (ids of its seeds, its rows, the gradients of the parameters on this rank)."""
+        """Return for each batch the ids of its seeds, their rows, and the gradients of the parameters on this rank."""
         graph = Graph.from_edges(self.edges.src, self.edges.dst, self.edges.n_dst)
         graph = graph if self.edges.weight is None else graph.with_edge_values(self.edges.weight)
         if comm.size > 1:
@@ -150,7 +153,7 @@ def layer(world, kind, h, dst_rows, w):
 
 
 class Sampled:
-    """A layer of a batch."""
+    """A layer of a batch, with the methods of `Dense`."""
 
     def __init__(self, graph):
         self.graph = graph

@@ -1,4 +1,4 @@
-"""Minibatches of a small graph on any communicator: what the tests of thread ranks and of MPI ranks share."""
+"""Minibatches of a small graph on any communicator, for the tests of thread ranks and of MPI ranks."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ SEEDS = np.arange(1, N, 2)
 
 
 def whole(loops=False):
-    """The graph; with added self loops, whose edge values are further ones."""
+    """Return the graph; with `loops`, self loops are added, which have further edge values."""
     graph = Graph.from_edges(*EDGES, self_loops=loops)
     if not loops:
         return graph
@@ -28,21 +28,21 @@ def whole(loops=False):
 
 
 def parts(size, kind="random"):
-    """The part of each node; of "few" ranks but rank 1 have none."""
+    """Return the part of each node; in parts "few" only rank 1 has nodes."""
     if kind == "few":
         return np.full(N, min(1, size - 1))
     return np.random.default_rng(size).integers(0, size, N) if kind == "random" else np.arange(N) * size // N
 
 
 def loader_of(graph, **options):
-    """A loader over the seeds that this rank owns."""
+    """Return a loader over the seeds that this rank owns."""
     options = {"fanouts": (3, 4), "batch_size": 10, "seed": 3, **options}
     train = options.pop("train", np.isin(graph.dst_ids, SEEDS))
     return NeighborLoader(graph, X[graph.src_ids], LABELS[graph.dst_ids], train, **options)
 
 
 class Weighted(nn.Module):
-    """A message of edge values and of learnable values."""
+    """A message with edge values and learnable values."""
 
     def __init__(self, rng, layers=3):
         widths = [N_IN, *[6] * (layers - 1), N_OUT]
@@ -71,9 +71,9 @@ def trained(graph, name="sage", epochs=3, **options):
 
 
 def check_evaluation(graph, **options):
-    """Train, evaluate, and check that batch norm's averages are now the moments of all nodes' rows, and `predict` what was evaluated.
+    """Train and evaluate; check batch norm's averages and `predict`. Return the scores and the averages. Collective.
 
-    Return the scores and the averages. Collective.
+    The averages must be the moments of all nodes' rows, and `predict` must give the evaluated rows.
     """
     rng = nn.Random(0)
     model = SAGE(N_IN, N_OUT, layers=3, hidden=8, dropout=0.3, rng=rng, dtype=np.float64)
@@ -104,7 +104,7 @@ def check_evaluation(graph, **options):
 
 
 def picks(graph, **options):
-    """A hash of what all ranks pick in two epochs: seeds, and by layer and destination the edges. Collective."""
+    """Return a hash of the picks of all ranks in two epochs: seeds, and edges by layer and destination. Collective."""
     picked, loader = [], loader_of(graph, **options)
     for batch in (batch for _ in range(2) for batch in loader):
         picked += [(batch.step, -1, node) for node in batch.dst_ids[batch.rows].tolist()]

@@ -1,4 +1,4 @@
-"""A small graph on ranks whose halo rows come from caches, and models: what tests of historical embedding caches share."""
+"""A small graph on ranks whose halo rows come from caches, and models, for the tests of historical embedding caches."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ FULL = (-1, -1, -1)
 
 
 class Plain(nn.Module):
-    """A message of the user's, with edge values."""
+    """A user-defined message with edge values."""
 
     def __init__(self, rng):
         self.linears = [nn.Linear(a, b, rng=rng, dtype=np.float64) for a, b in ((N_IN, 6), (6, 6), (6, N_OUT))]

@@ -1,4 +1,4 @@
-"""Small graphs of one rank and loaders over them: what the tests of minibatches share."""
+"""Small graphs of one rank and loaders over them, for the tests of minibatches."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ X, LABELS = values(1, N, N_IN), np.random.default_rng(2).integers(0, N_OUT, N)
 
 
 def with_loops():
-    """A graph of ids that are not row numbers, with added loops."""
+    """Return a graph whose ids are not row numbers, with added loops."""
     graph = Graph.from_edges(*EDGES, self_loops=True)
     edges = graph.in_edges()
     had = np.zeros(N, bool)
@@ -25,7 +25,7 @@ def plain():
 
 
 def in_another_order():
-    """A part of one rank, with its rows in another order and global ids of its edges."""
+    """Return a part of one rank with its rows in another order and with global ids of its edges."""
     return plain().shard(Solo(), np.zeros(N, int), order=np.random.default_rng(4).permutation(N))
 
 
@@ -33,6 +33,6 @@ GRAPHS = {"plain": plain, "with loops": with_loops, "in another order": in_anoth
 
 
 def batches(graph, seeds, **options):
-    """A loader over all seeds, with all in-edges unless `options` say otherwise."""
+    """Return a loader over all seeds, with all in-edges unless `options` say otherwise."""
     options = {"fanouts": (-1, -1, -1), "batch_size": 16, **options}
     return NeighborLoader(graph, X, LABELS, seeds, **options)

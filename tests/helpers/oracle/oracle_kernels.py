@@ -1,5 +1,6 @@
-"""Right operations in NumPy, in the dtype of the case, with edges summed in a chosen order; the mutants are defects of
-these.
+"""Right operations in NumPy, in the dtype of the case, with edges summed in a chosen order.
+
+The mutants are defects of these operations.
 """
 
 import numpy as np

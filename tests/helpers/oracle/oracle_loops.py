@@ -1,5 +1,4 @@
-"""Layers as plain loops over nodes and edges, with each library's conventions written out, to test the oracle's
-formulas.
+"""Layers as plain loops over nodes and edges, with each library's conventions, to test the oracle's formulas.
 
 The loops take complex numbers, too: the imaginary part of the result at x + 1e-30 i v is the derivative along v,
 without cancellation.

@@ -39,8 +39,9 @@ def planting(mutants):
     """Return a decorator factory that registers functions in a list."""
 
     def planted(of, level="probe", /, name=None, backward=False, link="", upstream="", **attributes):
-        """Register a function as the defective `run`, or with `backward` as the defective `vjp`; the other one is
-        right.
+        """Register a function as the defective `run`, or with `backward` as the defective `vjp`.
+
+        The other function is right.
         """
 
         def register(function):

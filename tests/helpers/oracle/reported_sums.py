@@ -19,8 +19,9 @@ RACES = np.random.default_rng(0)
 
 
 def memory(array):
-    """Return the elements of the array that owns the memory of `array`, in memory order, and the offset of `array` in
-    it.
+    """Return the elements of the array that owns the memory of `array`, in memory order.
+
+    Also return the offset of `array` in them.
     """
     root = array
     while isinstance(root.base, np.ndarray):

@@ -1,4 +1,4 @@
-"""Gradients against differences of a formula in long doubles, whose choices stay as they were made."""
+"""Gradients checked against differences of a formula in long doubles whose choices stay as in its first call."""
 
 import numpy as np
 
@@ -8,17 +8,23 @@ WEIGHTS = ((1, LONG(2) / 3), (2, LONG(-1) / 12))  # central differences of fourt
 
 
 class Unclear(Exception):
-    """A program that says nothing: it is too large, or a choice hangs on rounding, so that no gradient is the right one."""
+    """A program that cannot be judged.
+
+    It is too large, or a choice depends on rounding, so that no gradient is the right one.
+    """
 
 
 class Frozen:
-    """What a formula chooses, drops and takes as constant: made in its first call, and the same in later ones."""
+    """Choices, dropped elements and constants of a formula: recorded in its first call, and repeated in later calls."""
 
     def __init__(self, near):
         self.near, self._values, self._next = near, [], None
 
     def __call__(self, value, gap=None):
-        """Return `value`, or that of the first call. `gap`: how far another choice is; exactly 0 is a choice."""
+        """Return `value` in the first call, and the recorded value in later ones.
+
+        `gap` is the distance to another choice; a small gap raises `Unclear`, and exactly 0 is a choice.
+        """
         if self._next is None:
             if gap is not None and ((0 < np.abs(gap)) & (np.abs(gap) < self.near)).any():
                 raise Unclear
@@ -33,7 +39,7 @@ class Frozen:
 
 
 def slope(formula, frozen, leaves, directions, weights):
-    """d/dt of sum(weights * formula(leaves + t directions)) at t = 0."""
+    """Return d/dt of sum(weights * formula(leaves + t directions)) at t = 0."""
 
     def loss(t):
         moved = [x + t * v for x, v in zip(leaves, directions)]
@@ -43,7 +49,7 @@ def slope(formula, frozen, leaves, directions, weights):
 
 
 def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
-    """Each leaf's gradient (None: zeros) is the formula's, along a random direction. `leaves` are long doubles."""
+    """Check each leaf's gradient (None: zeros) against the formula's along a random direction; leaves are long doubles."""
     for k, (x, grad) in enumerate(zip(leaves, grads)):
         v = dice.standard_normal(x.shape)
         directions = [v if j == k else np.zeros(y.shape) for j, y in enumerate(leaves)]
@@ -58,7 +64,7 @@ def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
 
 
 def close(actual, expected, rtol, what):
-    """All values are the expected ones, to `rtol` of the largest or of 1."""
+    """Check that all values are the expected ones, to `rtol` of the largest value or of 1."""
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     size = max(np.abs(expected).max(initial=0), 1)
     difference = np.abs(actual.astype(LONG) - expected).max(initial=0)

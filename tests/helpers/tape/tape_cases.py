@@ -1,4 +1,4 @@
-"""A case for each dense operation of the tape: what the tests of values, gradients, dtypes and ownership run over."""
+"""A case for each dense operation of the tape, for the tests of values, gradients, dtypes and ownership."""
 
 import math
 
@@ -10,7 +10,7 @@ RNG = np.random.default_rng(7)
 
 
 def draw(*shape, away_from=0.0, low=-2.0, high=2.0):
-    """Values that keep clear of the kink at 0."""
+    """Draw values at least `away_from` from the kink at 0."""
     x = RNG.uniform(low, high, shape)
     return np.where(np.abs(x) < away_from, x + 2 * away_from, x)
 

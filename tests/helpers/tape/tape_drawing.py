@@ -1,4 +1,4 @@
-"""What the families of steps of random tape programs share: a step, and small things that are drawn."""
+"""A step of random tape programs, and the small draws that the families of steps share."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ def one(dice, values):
 
 
 def number(dice, shapes):
-    """A value's number; later ones more often."""
+    """Draw the number of a value; later values are likelier."""
     return (
         max(int(dice.integers(len(shapes))), int(dice.integers(len(shapes))))
         if dice.random() < 0.6

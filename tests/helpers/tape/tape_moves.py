@@ -1,4 +1,4 @@
-"""Steps of random tape programs that move values, or make losses of them; see `tape_steps`."""
+"""Steps of random tape programs that move values, or compute losses of values; see `tape_steps`."""
 
 import math
 
@@ -203,7 +203,7 @@ def of_values(dice, shapes):
 
 
 def _picked_rows(dice, n):
-    """(what picks rows, their numbers)"""
+    """Draw an index of rows; return it with the row numbers that it picks."""
     kind = int(dice.integers(4))
     if kind == 0:
         return None, np.arange(n)

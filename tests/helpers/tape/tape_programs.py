@@ -1,4 +1,4 @@
-"""A random program of the tape alone: its values and gradients are those of NumPy's formulas in long doubles."""
+"""Random programs of the tape, whose values and gradients must equal NumPy's formulas in long doubles."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ STEPS = 9
 
 
 class Program:
-    """Leaves, steps, some of them that give a leaf new data, and outputs with their cotangents."""
+    """Leaves, steps, and outputs with their cotangents; some steps give a leaf new data."""
 
     def __init__(self, dice):
         self.dice = dice
@@ -46,7 +46,7 @@ class Program:
         self.weights = [self._values(self.all_shapes[k]) for k in self.outputs]
 
     def _values(self, shape):
-        """Values without ties, or quarters of which many are equal."""
+        """Draw values without ties, or quarters of which many are equal."""
         drawn = self.dice.standard_normal(shape) if self.dice.random() < 0.75 else self.dice.integers(-4, 5, shape) / 4
         return np.asarray(drawn, self.dtype)
 
@@ -80,7 +80,7 @@ class Program:
     # ---- the two ways
 
     def formula(self, frozen, moved):
-        """All outputs; `moved` are the leaves, and new data moves with its leaf."""
+        """Return all outputs in long doubles; `moved` are the leaves, and new data of a leaf move with it."""
         values = list(moved)
         for k, step in enumerate(self.steps):
             if k in self.new_data:
@@ -90,7 +90,7 @@ class Program:
         return [values[k] for k in self.outputs]
 
     def run(self):
-        """(leaves, all values, with the arrays that they had)"""
+        """Return the leaves, all values, and each step's value with a copy of its array."""
         leaves = [
             Tensor(_laid_out(a.copy(), layout), requires_grad=bool(need), constant=bool(constant))
             for a, layout, need, constant in zip(self.arrays, self.layouts, self.needs, self.constant)
@@ -139,7 +139,7 @@ class Program:
         return way.__name__.replace("_", " ")
 
     def _check_arrays(self, leaves, snapshots):
-        """Gradients are arrays of their own, and backward has written over no value and no cotangent."""
+        """Check that gradients share no memory, and that backward has written over no value and no cotangent."""
         grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
         for k, grad in enumerate(grads):
             assert grad.flags.writeable and grad.dtype == self.dtype
@@ -181,7 +181,7 @@ def each_output(program, leaves, outputs):
 
 
 def onto_arrays(program, leaves, outputs):
-    """Gradients are added to arrays that are there, in place."""
+    """Go backward with gradients that are arrays already, and check that gradients are added to them in place."""
     grads = {}
     for leaf in leaves:
         if leaf.requires_grad:
@@ -195,7 +195,7 @@ def onto_arrays(program, leaves, outputs):
 
 
 def after_a_change(program, leaves, outputs):
-    """A leaf changes in place before backward: the gradient of the old values, or none and an error."""
+    """Change a leaf in place before backward, which must give the gradient of the old values, or none and an error."""
     total = sum((out * w).sum() for out, w in zip(outputs, program.weights))
     for leaf in leaves:
         if not leaf.constant and leaf.data.flags.writeable and program.dice.random() < 0.3:
@@ -227,7 +227,7 @@ WAYS = (one_sum, one_sum_again, each_output, onto_arrays, after_a_change)
 
 
 def _laid_out(array, layout):
-    """The array's values in memory of another layout."""
+    """Return the array's values in memory of another layout."""
     if layout == 1 and array.ndim:
         return np.asfortranarray(array)
     if layout == 2 and array.ndim:

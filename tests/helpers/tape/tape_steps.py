@@ -1,6 +1,6 @@
-"""The steps of random tape programs: an operation of tensors each, its formula in NumPy, and options that are drawn.
+"""Steps of random tape programs: an operation of tensors, its formula in NumPy, and options that are drawn.
 
-A family takes (dice, shapes of the values that are there) and returns a `Step`, or None where no step fits them.
+A family takes (dice, shapes of the values so far) and returns a `Step`, or None if no step fits these shapes.
 Formulas take (frozen, *arrays); see `slopes.Frozen`.
 """
 
@@ -33,7 +33,7 @@ def _either(frozen, a, b, first):
 
 
 def _other(frozen, a, b):
-    """A jump where a and b are equal, so equal ones are too near."""
+    """Return a where a > b, else b * b; equal values are too near to another choice, as the formula jumps there."""
     a, b = np.broadcast_arrays(a, b)
     return np.where(frozen(a > b, np.where(a == b, frozen.near / 2, a - b)), a, b * b)
 
@@ -65,7 +65,7 @@ def _gelu(x):
 
 
 def _normal_cdf(x):
-    """1/2 + the density times x + x^3/3 + x^5/(3 5) + ..., which has long doubles."""
+    """Return the normal distribution function in long doubles: 1/2 + the density times x + x^3/3 + x^5/(3 5) + ..."""
     total = term = x
     for k in range(1, 120):
         term = term * x * x / (2 * k + 1)
@@ -136,7 +136,7 @@ def binary(dice, shapes):
 
 
 def with_array(dice, shapes):
-    """One operand is an array, whose shape may broadcast either way, of numbers or of integers."""
+    """Draw an operation with one array operand, of numbers or integers, whose shape may broadcast either way."""
     i = number(dice, shapes)
     shape = tuple(int(dice.choice([n, 1, n if n != 1 else 3])) for n in shapes[i])[int(dice.integers(3)) // 2 :]
     array = np.round(dice.standard_normal(shape) * 4) / 4 if dice.random() < 0.7 else dice.integers(-2, 3, shape)
@@ -149,7 +149,7 @@ def with_array(dice, shapes):
 
 
 def product(dice, shapes):
-    """A matrix product with another value or with an array; 1-D and batched operands too."""
+    """Draw a matrix product with another value or with an array; operands may be 1-D or batched."""
     i = number(dice, shapes)
     if not shapes[i]:
         return None
@@ -163,7 +163,7 @@ def product(dice, shapes):
 
 
 def added_product(dice, shapes):
-    """c + a @ b written over c."""
+    """Draw c + a @ b, written over c."""
     i, j = number(dice, shapes), number(dice, shapes)
     fits = [
         k
@@ -316,7 +316,7 @@ NAMES, ODDS = list(FAMILIES), np.array(list(FAMILIES.values())) / sum(FAMILIES.v
 
 
 def draw(dice, shapes):
-    """A step for values of these shapes."""
+    """Draw a step for values of these shapes."""
     while True:
         step = NAMES[int(dice.choice(len(NAMES), p=ODDS))](dice, shapes)
         if step is not None:

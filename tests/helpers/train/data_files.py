@@ -1,4 +1,4 @@
-"""Small files of other people's formats, and the options they are read with."""
+"""Small files of other programs' formats, and the options they are read with."""
 
 import gzip
 import pickle
@@ -73,7 +73,7 @@ def write_split(folder, split):
 
 
 def write_proteins(folder, **changes):
-    """ogbn-proteins' layout: 5 nodes of 2 species, 4 edges with 2 features, 3 labels."""
+    """Write ogbn-proteins' layout: 5 nodes of 2 species, 4 edges with 2 features, 3 labels."""
     files = {"raw/num-node-list": "5\n", "raw/num-edge-list": "4\n", "raw/edge": "0,1\n1,2\n0,3\n0,1\n",
              "raw/edge-feat": "0.5,1\n1,0\n0,0\n0.25,1\n", "raw/node_species": "9606\n3702\n9606\n9606\n3702\n",
              "raw/node-label": "0,1,1\n1,1,0\n0,0,0\n1,0,1\n1,1,1\n", "split/species/train": "0\n1\n", "split/species/valid": "2\n",
@@ -86,7 +86,7 @@ def write_proteins(folder, **changes):
 
 
 def write_saved(path, value, zipped):
-    """Write what `torch.save` writes of a dict of arrays, as zip file or as before; the pickle is of protocol 2, as torch's."""
+    """Write a dict of arrays as `torch.save` does, in its zip format or in the older one; pickles are of protocol 2."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if zipped:
         with zipfile.ZipFile(path, "w") as archive:

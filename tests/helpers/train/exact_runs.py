@@ -1,6 +1,6 @@
-"""Short trainings with exact numerics, and the hash of all that comes out, which nothing about how it was run may change.
+"""Short trainings with exact numerics, and a hash of their results, which must not depend on how they were run.
 
-    python -m tests.helpers.train.exact_runs sage float32        prints the hash of one rank, as of SARLITE_ISA
+`python -m tests.helpers.train.exact_runs sage float32` prints the hash of one rank, on the instruction set of SARLITE_ISA.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ N_NODES, N_OTHERS, N_FEAT, N_CLASSES, HUB = 330, 60, 10, 4, 300
 
 
 class Functions(nn.Module):
-    """Messages that are functions, of sources, destinations and edges, that learn; and edge weights that do."""
+    """A model of messages that are functions of sources, destinations and edges, with learned values and edge weights."""
 
     def __init__(self, n_in, n_out, *, rng, dtype):
         self.linear, self.out = nn.Linear(n_in, 6, rng=rng, dtype=dtype), nn.Linear(70, n_out, rng=rng, dtype=dtype)
@@ -50,7 +50,7 @@ class Functions(nn.Module):
 
 
 class Relations(nn.Module):
-    """Relations whose messages differ in kind: functions that learn, products with edge values, and the largest."""
+    """A model whose relations have messages of different kinds: functions that learn, products with edge values, maxima."""
 
     def __init__(self, n_in, n_out, nodes, *, rng, dtype):
         self.linear = nn.Linear(n_in["a"], 6, rng=rng, dtype=dtype)
@@ -66,7 +66,7 @@ class Relations(nn.Module):
 
 
 class Case(NamedTuple):
-    """A training: its model, and what it has beside features, classes and edges.
+    """A training: its model, and options beside features, classes and edges.
 
     Attributes
     ----------
@@ -75,10 +75,10 @@ class Case(NamedTuple):
         Self loops; weights and three features on the edges; four relations, also from and to nodes without features.
     shown : bool
         Label inputs.
-    batches : callable (graph, x, labels, train, splits) -> dict of a Trainer's batches and scoring
+    batches : callable (graph, x, labels, train) -> dict of a Trainer's batches and scoring
     smooth : CorrectAndSmooth, optional
     links : callable (this rank's part) -> (Links, decoder (width, rng=, dtype=)), optional
-        What is predicted in place of nodes, of which the model makes 8 numbers.
+        Links to predict in place of nodes; the model then makes 8 numbers for each node.
     task : Task
     clip_norm, decay : float
     """
@@ -101,7 +101,7 @@ def _of(cls, **options):
 
 
 def _sampled(*fanouts, scored=False, **options):
-    """Minibatches of neighbours, also to score on; without fanouts of rows alone."""
+    """Return a factory of minibatches of neighbours, with `scored` also to score on; without fanouts, of rows alone."""
     def sampled_batches(graph, x, labels, train):
         loader_options = {"batch_size": 33, "seed": 2, **options}
         if not fanouts:
@@ -118,7 +118,7 @@ def _flow(graph, x, labels, train):
 
 
 def _links(decoder, relation=None, **options):
-    """Links of the graph, or of a relation, with few negatives."""
+    """Return a factory of the links of the graph, or of a relation, with few negatives."""
     def link_options(graph):
         whole = graph.graph if relation else graph
         return split_links(whole, 0.2, 0.2, relation=relation, seed=3, negatives=2, eval_negatives=3, **options), DECODERS[decoder]
@@ -127,7 +127,7 @@ def _links(decoder, relation=None, **options):
 
 
 def _labels_of_edges(graph):
-    """Classes of pairs, some of which are edges, each rank telling some."""
+    """Return classes of pairs of nodes, some of which are edges; each rank gives some of the pairs."""
     pairs, comm = np.stack(np.divmod(np.arange(700) * 155 % N_NODES**2, N_NODES), 1), graph.comm
     local_pairs = pairs[comm.rank :: comm.size]
     return labelled_links(graph, local_pairs, local_pairs.sum(1) % N_CLASSES, 0.2, 0.2, seed=3), partial(DECODERS["mlp"], n_out=N_CLASSES)
@@ -184,7 +184,7 @@ CASES = {
 
 @cache
 def data(dtype):
-    """Edges with a hub, equal edges and isolated nodes; features of mixed scales; labels; training rows."""
+    """Return edges with a hub, equal edges and isolated nodes; features of mixed scales; labels; training rows."""
     rng = np.random.default_rng(4)
     src, dst = (rng.zipf(1.5, 3000) % (N_NODES - 20) for _ in range(2))
     hub = rng.integers(0, N_NODES - 20, 2 * HUB)
@@ -198,7 +198,7 @@ def data(dtype):
 
 
 def relational_edges(dtype):
-    """Edges by relation: two among the nodes with features, and one each way to nodes without."""
+    """Return edges by relation: two among the nodes with features, and one each way to nodes without features."""
     (src, dst), rng = data(dtype)[0], np.random.default_rng(6)
     n = len(src) // 2
     a, b = rng.zipf(1.7, 900) % (N_NODES - 20), rng.integers(0, N_OTHERS, 900)
@@ -207,7 +207,7 @@ def relational_edges(dtype):
 
 
 def division(name, n_ranks):
-    """Parts of the nodes: by a method, or by hand with a part of 1, one of 7 and one of no node."""
+    """Return a division of the nodes: a method's name, or parts by hand, of which some have 7 nodes, 1 node and none."""
     if name != "by hand":
         return name
     parts = np.full(N_NODES, n_ranks - 1)
@@ -218,7 +218,7 @@ def division(name, n_ranks):
 
 
 def graph_of(comm, case, dtype, parts="random", order=None, **options):
-    """This rank's part of the graph, or its nodes that have labels."""
+    """Return this rank's part of the graph, or the part of the nodes with labels for relations."""
     if case.relational:
         wanted = {name: options[name] for name in ("mode", "prefetch") if name in options}
         method = parts if isinstance(parts, str) and parts == "metis" else {"a": division(parts, comm.size), "b": "random"}
@@ -235,14 +235,14 @@ def graph_of(comm, case, dtype, parts="random", order=None, **options):
 
 
 def labels_of(case, labels):
-    """Classes, or what the task has in their place."""
+    """Return the labels of the case's task: classes, bits of classes, or numbers."""
     name = "classify" if case.task is None else case.task.form.name
     values = {"classify": labels, "multilabel": (labels[:, None] >> np.arange(3)) & 1, "regress": np.sin(labels[:, None] + np.arange(2))}
     return values[name]
 
 
 def make_trainer(comm, case, graph, dtype, numerics):
-    """A trainer on this rank."""
+    """Return a trainer on this rank."""
     if case.links:
         return _link_trainer(case, graph, dtype, numerics)
     _, x, labels, train = data(dtype)
@@ -272,7 +272,10 @@ def _link_trainer(case, graph, dtype, numerics):
 
 
 def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
-    """Train on one rank; return [(ids, what each rank has of its rows), ...], and what all ranks have alike."""
+    """Train on one rank.
+
+    Return [(ids, this rank's rows), ...], and arrays that are the same on all ranks.
+    """
     kernels.set_threads(n_threads)
     case = CASES[name]
     graph = graph_of(comm, case, dtype, **options)
@@ -290,7 +293,7 @@ def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
 
 
 def digest(n_ranks, case, dtype=np.float32, **options):
-    """Return the hash of a training on n ranks, after a look at whether all ranks have the same."""
+    """Return the hash of a training on n ranks, and check that all ranks have the same hash."""
     ranks = [work(Solo(), case, dtype, **options)] if n_ranks == 1 else threads.run(n_ranks, work, case, dtype, **options)
     rows = []
     for of_ranks in zip(*(by_ids for by_ids, _ in ranks)):

@@ -1,4 +1,4 @@
-"""Real jobs, on MPI or in one process: started, timed to their end, and no process left."""
+"""Real jobs, on MPI or in one process, timed to their end, that must leave no process."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ def _runs(pid):
 
 
 class Failed(Job):
-    """A training job, which must end within `seconds`; `failed` tells whether the failure happened."""
+    """A training job that must end within `seconds`; `failed` is True if the failure happened."""
 
     def __init__(self, folder, n_ranks, flags, environ=None, moment=None, seconds=30 + SECONDS):
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []

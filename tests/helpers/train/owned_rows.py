@@ -1,4 +1,4 @@
-"""Training with learned rows of nodes, on any communicator: what threads as ranks and ranks of MPI are checked with."""
+"""Training with learned rows of nodes, on any communicator, for threads as ranks and ranks of MPI."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def whole():
 
 
 class Learned(nn.Module):
-    """Learned rows of both dtypes beside the features."""
+    """A model with learned rows of both dtypes beside the features."""
 
     def __init__(self, ids, rng):
         self.table, self.low = nn.Embedding(ids, 4, rng=rng, dtype=np.float64), nn.Embedding(ids, 2, rng=rng, node_type="low")
@@ -63,7 +63,7 @@ def assert_same_state(actual, expected):
 
 
 def check_checkpoint(comm, path):
-    """Train, write, restore into a trainer of another seed, train on: as one rank that never stops. Collective."""
+    """Check a run that is written, restored into a trainer of another seed, and continued, against one without a stop. Collective."""
     trainer, one = make(comm), make(Solo())
     for _ in range(2):
         trainer.step(), one.step()

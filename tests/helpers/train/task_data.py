@@ -9,7 +9,7 @@ SPEC = "sbm:nodes=300,classes=4,features=16,degree=8"
 
 
 def dataset(task, columns=3):
-    """A data set whose labels can be learned; some nodes outside the splits have none."""
+    """Return a data set whose labels can be learned; some nodes outside the splits have no label."""
     data = load(SPEC)
     draw = np.random.default_rng(3)
     numbers = np.array(data.features) @ draw.standard_normal((16, columns)).astype(np.float32)
@@ -24,7 +24,7 @@ def dataset(task, columns=3):
 
 
 def rare(n_classes=2, share=0.05, words=None, flip=False):
-    """A data set with one rare class, of which the features know something; `flip` makes it the first class."""
+    """Return a data set with one rare class, which the features partly predict; `flip` makes it the first class."""
     data, draw = load("sbm:nodes=600,classes=2,features=8,degree=8"), np.random.default_rng(5)
     labels = (draw.random(600) < share).astype(np.int64)
     if n_classes > 2:
@@ -39,7 +39,7 @@ def rare(n_classes=2, share=0.05, words=None, flip=False):
 
 
 def stored(folder, task, columns=3):
-    """Write one, and return its folder."""
+    """Write a data set of the task, and return its folder."""
     path = folder / f"{task}{columns}"
     format.write(path, dataset(task, columns))
     return path

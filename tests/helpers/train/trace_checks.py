@@ -27,9 +27,9 @@ def train(comm, case, epochs=2, **options):
 
 
 def read(path):
-    """Return (events, names): a rank's track to its events in order of their beginning, and the names of ranks and tracks.
+    """Return (events, names): each rank's tracks with their events in order of beginning, and names of ranks and tracks.
 
-    Times are in nanoseconds again, so that comparing them is exact.
+    Times are in nanoseconds again, so that comparisons are exact.
     """
     document = json.loads(path.read_text())
     events, names = defaultdict(list), {}
@@ -48,7 +48,7 @@ def read(path):
 
 
 def assert_nested(track):
-    """Each span begins after what ended before, and ends before what encloses it does."""
+    """Check that each span begins after the previous one has ended, and ends before the enclosing one does."""
     enclosing = []
     for event in track:
         while enclosing and enclosing[-1]["end"] <= event["begin"]:
@@ -63,13 +63,13 @@ def assert_apart(track):
 
 
 def of_track(events, rank, track):
-    """All events of a rank's track, those of its further lanes too, in order of their beginning."""
+    """Return all events of a rank's track and of its further lanes, in order of beginning."""
     events_of_track = [event for (whose, name), lane in events.items() if whose == rank and name.split()[0] == track for event in lane]
     return sorted(events_of_track, key=lambda event: event["begin"])
 
 
 def check(comm, case, path, **options):
-    """Check every rank's timeline, on every rank so that all fail together, against the plan and the counters. Collective."""
+    """Check every rank's timeline against the plan and the counters, on every rank, so that all fail together. Collective."""
     epochs = 2
     graph, recorded = train(comm, case, epochs, **options)
     trace.write(comm, path, recorded)
@@ -109,7 +109,7 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
 
 
 def check_blocks(compute, ways, sources, n_edges):
-    """Inside each aggregation every source has its block, once or in halves, and the blocks' edges are the rank's."""
+    """Check that each aggregation has a block for each source, once or in halves, with the edges of the rank."""
     n_blocks = 0
     for phase, aggregations in ways.items():
         for outer in aggregations:

@@ -37,7 +37,7 @@ def command(*flags, environ=None, module="sarlite.train", **options):
 
 
 def train(run_dir, *flags, **options):
-    """Train, and return what --json says and the metrics of every epoch."""
+    """Train; return the JSON line of --json, and the metrics of every epoch."""
     done = command(*SMALL, "--run-dir", run_dir, *flags, **options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), metrics(run_dir)
