@@ -1,10 +1,11 @@
 """Errors of DuckDB in the words of this project: line, value and remedy."""
 
 import contextlib
+import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from sarlite.data.tables.text_form import LINE_BYTES
+from sarlite.data.tables.text_form import LINE_BYTES, line_end_change
 from sarlite.errors import DataError, needs, reading
 
 
@@ -24,8 +25,23 @@ def explained(where: str) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def line_ends_explained(files: Sequence[str]) -> Iterator[None]:
+    """Turn an error of DuckDB about a text file whose lines end in more than one way into a DataError that says so."""
+    try:
+        yield
+    except DataError as error:
+        if isinstance(error.__cause__, csv.Error | needs("duckdb", "tables").InvalidInputException):
+            for file in files:
+                change = line_end_change(file)
+                if change is not None:
+                    raise DataError(f"{file}: {change}") from error
+        raise
+
+
 _COUNT = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n.*?Expected Number of Columns: (\d+) Found: (\d+)",
                     re.DOTALL)
+_QUOTE = "a quote that is not closed, or letters behind a closing quote; inside of quotes a quote is written twice"
 _LINE = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n(.*?)\n", re.DOTALL)
 
 
@@ -46,13 +62,14 @@ def told_by_duckdb(text):
             return f"line {line}: {word[1]!r} is no number"
         if "utf-8" in why:
             return f"line {line}: cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16"
-        if "quote" in why:
-            return (f"line {line}: a quote that is not closed, or letters behind a closing quote; inside of quotes a "
-                    f"quote is written twice: {shown[:200]}")
+        if "quote" in why or "unterminated quote" in text:
+            return f"line {line}: {_QUOTE}: {shown[:200]}"
         return f"line {line}: {why.strip().rstrip('.')}: {shown[:200]}"
     if "utf-8" in text.lower() or "unicode" in text.lower():
         return "cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16"
     if "Parallel CSV Reader" in text or "line size" in text.lower():
         return f"a line of {LINE_BYTES:,} characters or more"
+    if "state machine" in text:
+        return "its lines end in more than one way: in \\n, \\r\\n or \\r"
     first = text.partition("\n")[0]
     return re.sub(r"^[A-Z][\w ]* Error: ", "", first).strip()

@@ -37,7 +37,8 @@ class TableEdges(NamedTuple):
 def read_edges(edges: Any, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: Any, id: str,
                undirected: bool, fill: Any, on_unknown: str) -> TableEdges:
     """Return the edges of a table; see `Graph.from_pandas`."""
-    features = list(features)
+    src, dst, id, features = str(src), str(dst), str(id), [str(name) for name in features]  # pandas has numbers as names
+    weight = None if weight is None else str(weight)
     table = _some(edges, [src, dst, weight, *features])
     source = EdgeSource(RELATION, table, "edges", src, dst, weight, dict.fromkeys(features, "number"), fill,
                         on_unknown=on_unknown)
@@ -55,6 +56,7 @@ def read_edges(edges: Any, src: str, dst: str, weight: str | None, features: Ite
 def read_relations(edges: Any, src: str, dst: str, nodes: Any, id: str,
                    on_unknown: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
     """Return edge lists by relation and ids by node type, from tables of edges; see `HeteroGraph.from_pandas`."""
+    src, dst, id = str(src), str(dst), str(id)
     if not all(isinstance(tables, Mapping) for tables in (edges, nodes)):
         raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
                           "and by type")
@@ -81,9 +83,9 @@ def read_relations(edges: Any, src: str, dst: str, nodes: Any, id: str,
 def _some(table: Any, names: Iterable[str | None]) -> Any:
     """Return the columns of a dict or of pandas that are asked for, if all are there: others may hold anything."""
     names = [name for name in names if name is not None]
-    columns = getattr(table, "columns", table)
     in_memory = isinstance(table, Mapping) or hasattr(table, "iloc")
-    return {name: table[name] for name in names} if in_memory and all(name in columns for name in names) else table
+    columns = list(getattr(table, "columns", table)) if in_memory else []
+    return {name: table[name] for name in names} if in_memory and all(columns.count(name) == 1 for name in names) else table
 
 
 def _number(connection: Any, node_type: str, ends: Any, nodes: Any, id: str, where: str) -> Numbering:

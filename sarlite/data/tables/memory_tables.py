@@ -35,22 +35,26 @@ class Named(dict[str, Any]):
 
 def arrow_reader(source: Any, where: str) -> Any:
     """Return a record batch reader of pyarrow over a table in memory; nulls, masks and missing values are nulls."""
+    return _full_width(needs("pyarrow", where), _reader(source, where))
+
+
+def _reader(source, where):
     arrow = needs("pyarrow", where)
     if isinstance(source, Pieces):
         pieces = iter(source.pieces)
-        first = _arrow_columns(next(pieces), where)
-        rest = (_arrow_columns(piece, where).cast(first.schema).to_batches() for piece in pieces)
+        first = _arrow_columns(next(pieces).items(), where)
+        rest = (_arrow_columns(piece.items(), where).cast(first.schema).to_batches() for piece in pieces)
         return arrow.RecordBatchReader.from_batches(
             first.schema, (batch for found in (first.to_batches(), *rest) for batch in found))
     if isinstance(source, Mapping):
-        return _arrow_columns(source, where).to_reader()
+        return _arrow_columns(source.items(), where).to_reader()
     if hasattr(source, "to_batches") and hasattr(source, "schema"):
         return source.to_reader() if hasattr(source, "to_reader") else source
     if hasattr(source, "iloc") and hasattr(source, "columns"):  # of pandas, whose objects are looked at one by one
-        return _arrow_columns({name: source[name] for name in source.columns}, where).to_reader()
+        return _arrow_columns([(name, source.iloc[:, at]) for at, name in enumerate(source.columns)], where).to_reader()
     with reading(where):
         if hasattr(source, "__arrow_c_stream__"):
-            return arrow.RecordBatchReader.from_stream(source)
+            return _stream(arrow, source, where)
         if hasattr(source, "__dataframe__"):
             return needs("pyarrow.interchange", where).from_dataframe(source).to_reader()
     raise ConfigError(f"{where}: {type(source).__name__} is no table: a dict of arrays, a table of pandas, polars or "
@@ -59,11 +63,28 @@ def arrow_reader(source: Any, where: str) -> Any:
 
 def _arrow_columns(columns, where):
     arrow = needs("pyarrow", where)
-    made = {str(name): _arrow_array(arrow, column, f"{where}: column {name!r}") for name, column in columns.items()}
-    lengths = {name: len(column) for name, column in made.items()}
+    columns = [(str(name), column) for name, column in columns]
+    arrays = [_arrow_array(arrow, column, f"{where}: column {name!r}") for name, column in columns]
+    lengths = {name: len(array) for (name, _), array in zip(columns, arrays)}
     if len({*lengths.values()}) > 1:
         raise DataError(f"{where}: columns of different lengths: {lengths}")
-    return arrow.Table.from_arrays([*made.values()], [name or f"Unnamed: {at}" for at, name in enumerate(made)])
+    return arrow.Table.from_arrays(arrays, [name or f"Unnamed: {at}" for at, (name, _) in enumerate(columns)])
+
+
+def _stream(arrow, source, where):
+    try:
+        return arrow.RecordBatchReader.from_stream(source)
+    except arrow.ArrowInvalid as error:
+        raise ConfigError(f"{where}: {type(source).__name__} is no table with columns that pyarrow reads: {error}") from error
+
+
+def _full_width(arrow, reader):
+    """Return a record batch reader whose numbers of 16 bits, which DuckDB does not read, are float32."""
+    schema = reader.schema
+    for at, field in enumerate(schema):
+        if arrow.types.is_float16(field.type):
+            schema = schema.set(at, field.with_type(arrow.float32()))
+    return reader if schema is reader.schema else reader.cast(schema)
 
 
 def _arrow_array(arrow, column, where):
@@ -73,6 +94,13 @@ def _arrow_array(arrow, column, where):
         values, mask = column.data, np.ma.getmaskarray(column)
     elif hasattr(column, "__arrow_array__"):
         return column.__arrow_array__()
+    if getattr(values, "ndim", 1) == 0 or not hasattr(values, "__iter__"):
+        raise DataError(f"{where}: {values!r} is no array")
+    name = str(getattr(values, "dtype", ""))
+    if name.startswith("period"):
+        values = values.astype(str).where(values.notna(), None)  # else the numbers that stand for the periods
+    elif name.startswith("Sparse"):
+        values = np.asarray(values)
     if hasattr(values, "ndim") and values.ndim == 2:
         flat = np.asarray(values)
         if mask is not None and mask.any():
@@ -84,7 +112,7 @@ def _arrow_array(arrow, column, where):
     try:
         found = arrow.array(values, from_pandas=True, mask=mask)
         return found.combine_chunks() if isinstance(found, arrow.ChunkedArray) else found
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError):
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
         cells = list(values)
         kinds = [_kind(cell) for cell in cells]
         first = next((one for one in kinds if one), None)
@@ -92,6 +120,14 @@ def _arrow_array(arrow, column, where):
         if at is None and first == "int":  # beyond int64
             with contextlib.suppress(OverflowError, arrow.ArrowInvalid):
                 return arrow.array(cells, arrow.uint64(), from_pandas=True)
+            low = min(cell for cell, one in zip(cells, kinds) if one)
+            limit = 1 << (64 if low >= 0 else 63)
+            at = next(at for at, one in enumerate(cells) if kinds[at] and not -(1 << 63) <= one < limit)
+            raise DataError(f"{where}: row {at}: {cells[at]} does not fit into 64 bits"
+                            f"{', as other rows are below 0' if low < 0 else ''}") from None
+        if at is None and first == "str":
+            at = next(at for at, one in enumerate(cells) if kinds[at] and any("\ud800" <= letter <= "\udfff" for letter in one))
+            raise DataError(f"{where}: row {at}: {cells[at]!r} has half of a surrogate pair, which UTF-8 has not") from None
         if at is None:
             raise DataError(f"{where}: values of {type(cells[0]).__name__} are neither numbers nor words; convert the "
                             "column first") from None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sarlite.command import suggestion
-from sarlite.data.tables.duckdb_errors import explained, told_by_duckdb
+from sarlite.data.tables.duckdb_errors import explained, line_ends_explained, told_by_duckdb
 from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, npy_columns
 from sarlite.data.tables.text_form import Reading, listing, literal, quote, text_form
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
@@ -166,13 +166,16 @@ def read(connection: Any, source: Any, reading_: Reading, asked: Sequence[str | 
         _check_names(where, names)
         for name in needed:
             if name not in names:
-                raise DataError(f"{where}: no column {name!r}: there are {', '.join(names)}{suggestion(name, names)}")
+                raise DataError(f"{where}: no column {name!r}: there are {', '.join(names) or 'none'}{suggestion(name, names)}")
         wanted = needed if hold is None else hold(names)
         (number,) = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 't%'").fetchone()
         table = f"temp.main.t{number}"
         shown = ", ".join(map(quote, wanted)) or "1 AS nothing"
         connection.execute(f"CREATE TEMP TABLE {table} AS SELECT {shown} FROM {relation}")
-        kinds = {name: kind_of(type_) for name, type_, *_ in connection.execute(f"DESCRIBE {table}").fetchall()}
+        types = {name: str(type_) for name, type_, *_ in connection.execute(f"DESCRIBE {table}").fetchall()}
+        for name in (name for name, type_ in types.items() if type_ == "UUID"):
+            connection.execute(f"ALTER TABLE {table} ALTER {quote(name)} TYPE VARCHAR")
+        kinds = {name: kind_of(type_) for name, type_ in types.items()}
         (n_rows,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
     return Table(connection, table, where, kinds, typed, names, reading_, n_rows)
 
@@ -231,6 +234,7 @@ def _relation(connection, source, reading_, asked, where, held):
     if suffix in JSON:
         return _described(connection, f"read_json({listed}, format='newline_delimited', sample_size=-1)")
     sizes = [text_bytes(name) for name in files]
+    held.enter_context(line_ends_explained(files))
     form = text_form(connection, files, reading_, asked, sizes[0])
     return form.relation(files), form.names, False
 
@@ -284,7 +288,7 @@ def _described(connection, relation):
 def _registered(connection, reader, held):
     names = list(reader.schema.names)
     name = f"given_{id(reader)}"
-    if len({word.lower() for word in names}) == len(names):  # else DuckDB would rename some; they are refused
+    if len({word.lower() for word in names}) == len(names) > 0:  # else DuckDB would rename some; they are refused
         connection.register(name, reader)
         held.callback(connection.unregister, name)
     return name, names, True

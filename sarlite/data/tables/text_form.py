@@ -1,6 +1,7 @@
 """The form of a text file: what parts its columns, and what its first line is."""
 
 import csv
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from sarlite.errors import ConfigError, DataError
 ENDS = frozenset(("src", "dst", "source", "target", "destination", "from", "to", "start_id", "end_id"))
 """Names of the columns of an edge's ends, without signs before the name, which make a first line a header."""
 LINE_BYTES = 1 << 24
-_LINES = "delim='\\0', quote='', escape='', header=false, columns={'line': 'VARCHAR'}"
+_LINES = "delim='\\0', quote='', escape='', header=false, strict_mode=false, columns={'line': 'VARCHAR'}"
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,28 @@ def is_number(word: str) -> bool:
         return False
 
 
+def line_end_change(path: str) -> str | None:
+    """Return in words where a text file's line ends change outside of quotes; None if they stay, or in a file of zstd."""
+    if path.endswith(".zst"):
+        return None
+    opened = gzip.open if path.endswith(".gz") else open
+    before, quoted = "", False
+    with opened(path, "rt", encoding=_encoding(path), errors="replace", newline="") as file:
+        for number, line in enumerate(file, 1):
+            end = line[len(line.rstrip("\r\n")):]
+            quoted ^= line.count('"') % 2 == 1
+            if quoted or not end:
+                continue
+            if before and end != before:
+                return f"line {number} ends in {_shown(end)}, but the lines above end in {_shown(before)}"
+            before = end
+    return None
+
+
+def _shown(end):
+    return end.replace("\r", "\\r").replace("\n", "\\n")
+
+
 def _encoding(path):
     if Path(path).suffix in (".gz", ".zst"):
         return "utf-8"
@@ -168,7 +191,11 @@ def _rows(lines, delimiter):
     if delimiter is None:
         return [line.split() for line in lines[:2]]
     rows = csv.reader((line + "\n" for line in lines), delimiter=delimiter)
-    return [row for row, _ in zip(rows, range(2))]
+    limit = csv.field_size_limit(LINE_BYTES)  # of the whole process
+    try:
+        return [row for row, _ in zip(rows, range(2))]
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _is_header(path, first, second, asked):

@@ -217,6 +217,10 @@ def test_times_keep_their_precision(here, cells, expected):
     ("id,age\na,1\nb,2,3\n", "n.csv: line 3: 3 words, expected 2: b,2,3"),
     ('id,age\na,1\nb,"2"3\n', "n.csv: line 3: a quote that is not closed, or letters behind a closing quote"),
     ("id,age\na,1\nb,Z\xeb\n", "n.csv: line 3: cannot be read: it is not UTF-8"),
+    ('id,age\n"a,1\nb,2\n', "n.csv: line 2: a quote that is not closed"),
+    ('id,age\na,1\r\n"b",2\n', r"n.csv: line 2 ends in \r\n, but the lines above end in \n"),
+    ('id,age\r\n"a\nb",1\r\nb,2\r\nc,3\n', r"n.csv: line 5 ends in \n, but the lines above end in \r\n"),
+    ("id,age\r\r\na,1\r\r\n", r"n.csv: line 2 ends in \r\n, but the lines above end in \r"),
     ("id,id\na,1\n", "n.csv: two columns are named 'id'"), ("id,age,Age\na,1,1\n", "columns 'age' and 'Age' differ in capitals alone"),
 ])  # fmt: skip
 def test_no_word_of_the_engine_reaches_the_user(here, text, words):
@@ -226,6 +230,14 @@ def test_no_word_of_the_engine_reaches_the_user(here, text, words):
     message = str(caught.value)
     assert words in message and "\n" not in message
     assert not any(word in message.lower() for word in ("duckdb", "strict_mode", "null_padding", "ignore_errors", "sniff", "exception"))
+
+
+@pytest.mark.parametrize("end, inner", [("\r\n", "\n"), ("\n", "\r\n"), ("\n", "\r")])
+def test_a_word_in_quotes_may_hold_a_line_end_and_be_long(here, end, inner):
+    (here / "n.csv").write_bytes(f'id,age{end}"b{inner}c",1{end}a,2{end}{"l" * 200_000},3{end}'.encode())
+    (here / "odd.csv").write_bytes(f'src,dst{end}a,"b{inner}c"{end}'.encode())
+    found = load("edges:odd.csv,src=src,dst=dst,nodes=n.csv,id=id", allow_empty=ALL)
+    assert found.features.ravel().tolist() == [1, 2, 3] and found.n_edges == 1
 
 
 def test_large_ids_name_their_remedy(here):

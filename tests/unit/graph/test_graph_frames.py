@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import uuid
 
 import numpy as np
 import pytest
@@ -94,10 +95,37 @@ def test_relations():
     ({"src": [1, 2], "dst": [2, 1], "w": np.ma.array([1.0, 2], mask=[0, 1])}, {"weight": "w"}, "edges: row 1, column 'w': no value"),
     ({"src": np.ma.array([1, 2], mask=[1, 0]), "dst": [2, 1]}, {}, "edges: row 0, column 'src': no id"),
     ({"src": [1, 2], "dst": [2, 1], "w": np.array([1.0, None])}, {"weight": "w"}, "edges: row 1, column 'w': no value"),
+    ({}, {}, "edges: no column 'src': there are none"), ({"src": 1, "dst": 2}, {}, "edges: column 'src': 1 is no array"),
+    ({"src": np.array(1), "dst": [2]}, {}, r"edges: column 'src': array\(1\) is no array"),
+    ({"src": [1, 2**70], "dst": [1, 2]}, {}, "column 'src': row 1: 1180591620717411303424 does not fit into 64 bits"),
+    ({"src": [-1, 2**63], "dst": [1, 2]}, {}, "column 'src': row 1: 9223372036854775808 does not fit into 64 bits, as other rows"),
+    ({"src": ["a", "b\ud800"], "dst": ["a", "b"]}, {}, "column 'src': row 1: .* has half of a surrogate pair"),
 ])  # fmt: skip
 def test_what_is_refused(edges, more, words):
     with pytest.raises(DataError, match=words):
         Graph.from_pandas(edges, **more)
+
+
+def test_columns_of_pandas_are_never_mistaken_for_each_other():
+    pandas = pytest.importorskip("pandas")
+    graph = Graph.from_pandas(pandas.DataFrame([[5, 6, 0.5], [6, 7, 1.5]]), 0, 1, weight=2)
+    assert graph.ids.tolist() == [5, 6, 7] and graph.edge_weight.tolist() == [0.5, 1.5]
+    for names in (["src", "dst", "dst"], ["src", "dst", 3, "3"]):
+        with pytest.raises(DataError, match=f"edges: two columns are named '{names[-1]}'"):
+            Graph.from_pandas(pandas.DataFrame([range(len(names))], columns=names), features=[names[-1]] if "3" not in names else ["none"])
+    with pytest.raises(ConfigError, match="edges: Series is no table"):
+        Graph.from_pandas(pandas.Series([1, 2]))
+
+
+def test_numbers_of_16_bits_sparse_numbers_periods_and_uuids_are_what_they_show():
+    pandas = pytest.importorskip("pandas")
+    names = [uuid.UUID(int=2), uuid.UUID(int=1)]
+    frame = pandas.DataFrame({"src": names, "dst": names[::-1], "month": pandas.period_range("2020-01", periods=2, freq="M"),
+                              "w": np.array([0.5, 2], np.float16), "s": pandas.arrays.SparseArray([1.0, 0.0])})  # fmt: skip
+    graph = Graph.from_pandas(frame, weight="w", features=["s"])
+    assert graph.ids.tolist() == [str(name) for name in names[::-1]]
+    assert dict(zip(graph.edge_weight.tolist(), graph.edge_features.ravel().tolist())) == {0.5: 1, 2: 0}
+    assert Graph.from_pandas(frame, "month", "month").ids.tolist() == ["2020-01", "2020-02"]
 
 
 def test_without_duckdb_the_extra_is_named(monkeypatch):
