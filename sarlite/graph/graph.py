@@ -436,6 +436,10 @@ class Graph(LayerGraph):
         edges : InEdges, optional
             Result of `in_edges`, if the caller has it already.
 
+        Returns
+        -------
+        Graph
+
         Examples
         --------
         >>> import numpy as np

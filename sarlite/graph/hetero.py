@@ -124,12 +124,18 @@ class HeteroGraph(SharedState, RelationalLayer):
             all types together; "random" and "contiguous" divide the nodes of each type.
         mode : {"sar", "sa", "oneshot", "broadcast"}, or Mode
             Order in which remote rows are fetched and used.
-        prefetch, backward, row_dtype, peers_at_once
+        prefetch, backward
             See `schedule.schedule.Options`. With backward "fetch" each relation has its own fetch, so a row that
-            several relations need travels once for each of them. By default gradients are pushed. With rounded rows
-            the weights of `fn.linear` are by default applied after the sum, not inside the message.
+            several relations need travels once for each of them. By default gradients are pushed.
         seed : int
             Seed of the partitioner.
+        row_dtype, peers_at_once
+            See `schedule.schedule.Options`. With rounded rows the weights of `fn.linear` are by default applied after
+            the sum, not inside the message.
+
+        Returns
+        -------
+        HeteroGraph
 
         Raises
         ------
@@ -260,6 +266,18 @@ class HeteroGraph(SharedState, RelationalLayer):
         ----------
         masks : dict of relation to (n_edges,) bool
             True for each edge that remains, in the order of `in_edges`. A relation without a mask keeps all edges.
+
+        Returns
+        -------
+        HeteroGraph
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import HeteroGraph
+        >>> graph = HeteroGraph.from_edges({("author", "writes", "paper"): ([0, 1], [0, 2])}, {"author": 2, "paper": 3})
+        >>> graph.subgraph({("author", "writes", "paper"): np.array([True, False])})
+        HeteroGraph(2 author, 3 paper; 1 relations, 1 edges)
         """
         parts, index = self._parts, dict[Relation, Array]()
         in_edges, edge_ids = dict(parts.in_edges), self.edge_ids
@@ -340,6 +358,15 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     def of(self, *node_types: str) -> "NodeType":
         """Return the nodes of one type or of several types, which a `Trainer` and a model of one node type use.
+
+        Parameters
+        ----------
+        *node_types : str
+            Names of the types; the rows of the first type come first.
+
+        Returns
+        -------
+        NodeType
 
         Raises
         ------

@@ -35,7 +35,7 @@ class TorchKernel:
     >>> from sarlite import oracle
     >>> def spmm(case):
     ...     return torch.zeros(case.n_dst, case.x.shape[1], dtype=case.x.dtype).index_add_(0, case.dst, case.x[case.src])
-    >>> oracle.check(oracle.torch_kernel(spmm), "spmm", level="probe").verdict.name  # doctest: +SKIP
+    >>> oracle.check(oracle.torch_kernel(spmm), "spmm", level="probe", shrink=False).verdict.name  # doctest: +SKIP
     'PASS'
     """
 
@@ -108,8 +108,7 @@ def torch_layer(module: Any, call: Callable[[Any, Case], Tensor] | None = None) 
     >>> from torch_geometric.nn import SAGEConv  # doctest: +SKIP
     >>> layer = SAGEConv(16, 8)  # doctest: +SKIP
     >>> reference = oracle.Reference("sage", dialect="pyg", state=layer.state_dict())  # doctest: +SKIP
-    >>> oracle.check(oracle.torch_layer(layer), reference).verdict.name  # doctest: +SKIP
-    'PASS'
+    >>> report = oracle.check(oracle.torch_layer(layer), reference)  # doctest: +SKIP
     """
     def edges(module, case):
         import torch
