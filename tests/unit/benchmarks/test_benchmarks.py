@@ -1,4 +1,4 @@
-"""The benchmarks run on small graphs and leave the rows that they promise."""
+"""The benchmarks run on small graphs and write the rows that they promise."""
 
 import json
 import math
@@ -30,7 +30,7 @@ print(json.dumps({"ms": 1000.0 * runs, "ms_min": 900.0 - runs, "ms_max": 5000.0 
 
 @pytest.fixture(autouse=True)
 def on_path(monkeypatch):
-    """The benchmarks import each other as programs of one folder do; no library is measured unless a test says so."""
+    """Put the benchmarks on the path, as programs of one folder; no peer library is measured unless a test asks for it."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     monkeypatch.delenv("SARLITE_PEERS", raising=False)
 
@@ -48,7 +48,7 @@ def load(folder, name):
 
 
 def rows_of(module, folder, tmp_path, *flags):
-    """Run a benchmark in small and return its rows."""
+    """Run a benchmark on a small graph and return its rows."""
     out = tmp_path / "rows.json"
     module.main([*flags, *SMALL, "--rounds", "1", "--json", str(out), "--graphs", str(folder)])
     rows = json.loads(out.read_text())
@@ -246,7 +246,7 @@ def test_epoch_refuses_unknown_cases(text):
 
 @pytest.fixture
 def fake_peers(tmp_path, monkeypatch):
-    """An environment of libraries, of which torch always fails."""
+    """Create environments of stand-ins for the peer libraries, of which torch always fails."""
     home = tmp_path / "peers"
     (home / "dgl" / "bin").mkdir(parents=True)
     (home / "dgl" / "bin" / "python").symlink_to(sys.executable)

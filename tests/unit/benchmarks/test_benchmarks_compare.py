@@ -1,4 +1,4 @@
-"""The comparison of two checkouts, in small: this one beside itself."""
+"""The comparison of two checkouts, on a small graph: this checkout beside itself."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def compare(monkeypatch):
 
 
 def slower(tmp_path, seconds):
-    """Return an interpreter that runs no program and prints the given seconds for each, and the log of the programs."""
+    """Return an interpreter that prints the given seconds in place of each program, and the log of the programs."""
     script, log = tmp_path / "python", tmp_path / "log"
     script.write_text(f'#!/bin/sh\necho "$1" >> {log}\n'
                       f'case "$1" in *.py) echo \'{{"seconds": {seconds}, "peak_mib": 30}}\';; esac\n')

@@ -1,5 +1,4 @@
-"""The experiments of the papers on small graphs, with threads as ranks: their rows, and what a folder of results
-holds."""
+"""The experiments of the papers on small graphs, with threads as ranks: their rows, and the folder of results."""
 
 import json
 import os
@@ -33,7 +32,7 @@ def in_threads(n_ranks, file, *words):
 
 @pytest.fixture
 def mg_gcn(monkeypatch, tmp_path):
-    """Return what measures figures in small and returns their rows."""
+    """Return a function that measures figures on small graphs and returns their rows."""
     import harness
     import mg_gcn
 
@@ -178,7 +177,7 @@ ROWS = [{"figure": "a", "way": way, "ranks": n, "ms": 2.0 * n, "ms_min": 1.0, "m
 
 @pytest.fixture
 def results(monkeypatch, tmp_path):
-    """Return what runs figures a and b, which have all kinds of panels, into a folder."""
+    """Return a function that writes figures a and b, with all kinds of panels, into a folder of results."""
     import figures
 
     columns = {"way": lambda r: r["way"], "ms": lambda r: r["ms"]}
@@ -288,7 +287,7 @@ def test_pictures_leave_out_what_was_not_measured(results, tmp_path):
 @pytest.mark.parametrize("mode", ["sar", "oneshot", "broadcast"])
 @pytest.mark.parametrize("n_ranks", [1, 2])
 def test_attention_in_two_steps_is_attention(n_ranks, mode):
-    """In memory that is not zeros: the operator shares begin with one that overwrites."""
+    """Memory is not zero at first: the operator shares code with one that overwrites its memory."""
     from unfused import attend
 
     draw = np.random.default_rng(0)

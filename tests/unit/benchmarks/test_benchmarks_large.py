@@ -1,4 +1,4 @@
-"""The benchmark of graphs larger than memory runs small and leaves the rows that it promises."""
+"""The benchmark of graphs larger than memory runs on small graphs and writes the rows that it promises."""
 
 import json
 import os

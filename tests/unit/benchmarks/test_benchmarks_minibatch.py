@@ -1,5 +1,4 @@
-"""The benchmarks of minibatches over several ranks: the simulated cache by hand, and small runs that leave the rows
-that they promise."""
+"""The benchmarks of minibatches over several ranks: the simulated cache by hand, and small runs with their rows."""
 
 import json
 from pathlib import Path
@@ -18,8 +17,8 @@ def on_path(monkeypatch):
 def by_hand(settings, epochs):
     """Return by step the hits of layers 0 and 1, and the rows pushed by layer.
 
-    Nodes 0, 1 are rank 0's and 2, 3 rank 1's; 0 reads 2 and 3, 3 reads 1. A step of `epochs` is rank 1's own rows and
-    what rank 0 looks up.
+    Nodes 0, 1 are rank 0's and 2, 3 rank 1's; 0 reads 2 and 3, 3 reads 1. A step of `epochs` has rank 1's own rows and the
+    rows that rank 0 looks up.
     """
     import cache_hits
 
@@ -43,7 +42,7 @@ def by_hand(settings, epochs):
 
 
 def test_ages_in_the_simulation():
-    """Made in step 0: with d 1 and ls 1 a hit in steps 1 and 2, as features (layer 0) for ever."""
+    """A row of step 0 is, with d 1 and ls 1, a hit in steps 1 and 2, and forever in layer 0, the features."""
     one = [([2], [2])] + [([], [2])] * 3
     assert by_hand((1, 9, 1, "paper"), [one]) == ([(0, 0), (1, 1), (1, 1), (1, 0)], {0: 1, 1: 1})
     assert by_hand((1, 9, 0, "paper"), [one])[0] == [(1, 1), (1, 1), (1, 0), (1, 0)]
@@ -55,14 +54,14 @@ def test_what_is_under_way_arrives_at_the_end_of_an_epoch():
 
 
 def test_the_limit_and_who_reads_what():
-    """Node 1 is read by rank 1 alone and 3 by rank 0, and of two rows one goes."""
+    """Node 1 is read by rank 1 alone and node 3 by rank 0; of two rows one is pushed."""
     assert by_hand((9, 1, 1, "paper"), [[([2, 3], [2, 3]), ([], [2, 3])]]) == ([(0, 0), (1, 1)], {0: 1, 1: 1})
 
 
 def test_on_demand():
-    """Asked for a step before: node 3, whose row was never made, comes as a feature alone.
+    """Rows are asked for a step before.
 
-    That of 2 while it is young.
+    Node 3, whose row was never computed, comes as a feature alone; the row of node 2 comes while it is young.
     """
     steps = [([2], []), ([], [2, 3]), ([], [2]), ([], [2]), ([], [2])]
     hits, pushed = by_hand((1, 9, 1, "demand"), [steps])
@@ -71,8 +70,7 @@ def test_on_demand():
 
 
 def test_cache(tmp_path):
-    """Where nothing is drawn, at limits above all rows, the cache hits what the simulation hits, and pushes as many
-    rows."""
+    """If the limits are above all rows, nothing is drawn, and the cache has the hits and the pushed rows of the simulation."""
     import cache_hits
 
     out = tmp_path / "rows.json"
@@ -121,9 +119,9 @@ def test_epochs_until_the_target_and_paired_differences():
 
 
 def test_the_work_of_a_batch_by_hand():
-    """Of GraphSAGE: two products a layer, forward and for the weights, and behind the first layer for their input.
+    """GraphSAGE has two products a layer, forward and for the weights, and after the first layer for their input.
 
-    Sums likewise.
+    Sums count alike.
     """
     import minibatch_speed
 

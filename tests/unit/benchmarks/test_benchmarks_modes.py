@@ -1,5 +1,4 @@
-"""The benchmarks of mode broadcast on small graphs, with threads as ranks: the rows that they promise, bytes as
-predicted."""
+"""The benchmarks of mode broadcast on small graphs, with threads as ranks: their rows, with the predicted bytes."""
 
 import json
 import statistics
@@ -29,7 +28,7 @@ def rows_of(module, folder, *flags):
 
 
 def in_threads(module):
-    """What runs a job's ranks as threads, in place of mpiexec."""
+    """Return a function that runs a job's ranks as threads, in place of mpiexec."""
     def run(n_ranks, _, *words):
         args = module.arguments().parse_args([*map(str, words)])
         return json.dumps(threads.run(n_ranks, lambda comm: module.work(comm, args))[0])

@@ -1,4 +1,4 @@
-"""The benchmarks over several ranks run on small graphs and leave the rows that they promise."""
+"""The benchmarks over several ranks run on small graphs and write the rows that they promise."""
 
 import json
 import os
@@ -133,7 +133,7 @@ def test_memory(tmp_path):
 
 
 def test_memory_net_of_what_is_fixed(monkeypatch):
-    """Peaks of 100 with wide rows and 40 with narrow ones on one rank, 60 and 30 on two: half of what rows take."""
+    """The peaks are 100 with wide rows and 40 with narrow rows on one rank, 60 and 30 on two: rows take half of the memory."""
     from types import SimpleNamespace
 
     import memory
@@ -196,7 +196,7 @@ def test_overlap_on_hosts(tmp_path):
 
 @pytest.mark.parametrize("is_root", [False, True])
 def test_push(is_root, tmp_path, monkeypatch):
-    """On hosts, or it says why not."""
+    """Hosts are tested if they can be made, else the row that says why not."""
     import hosts
     import push_overlap
 

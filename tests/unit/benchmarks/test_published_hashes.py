@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def published(dtype):
-    """Return the hashes of the graph of mixed scale, by model: the two rows of the table that begin with its name."""
+    """Return the hashes of the graph of mixed scale by model, from the two rows of the table that begin with its name."""
     text = (ROOT / "docs" / "numerics.md").read_text(encoding="utf-8")
     rows = text[text.index("| mixed scale") :].splitlines()[:2]
     (row,) = [row for row in rows if dtype in row]

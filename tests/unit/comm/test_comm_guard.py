@@ -1,4 +1,4 @@
-"""The guard around one rank alone; tests/failure has real jobs."""
+"""The guard around one rank; tests/failure has real jobs."""
 
 import faulthandler
 import signal

@@ -1,4 +1,4 @@
-"""What sarlite runs on, told from the launcher's variables."""
+"""Detection of the launcher and the ranks from environment variables."""
 
 import os
 import socket
@@ -101,7 +101,10 @@ def test_why_mpi_cannot_be_loaded(monkeypatch, reason, words):
 
 
 def _threads_with(monkeypatch, cores, hosts=None, quotas=None):
-    """default_threads where rank r runs on host `hosts[r]`, may use `cores[r]`, and the time of quotas[r]: a control group and cores."""
+    """Return default_threads of each rank.
+
+    Rank r runs on host `hosts[r]` and may use `cores[r]`; `quotas[r]` is its quota of time: a control group and cores.
+    """
     hosts, quotas = hosts or ["here"] * len(cores), quotas or [None] * len(cores)
 
     class Machine(Solo):
@@ -173,7 +176,7 @@ def test_threads_of_a_rank(monkeypatch, chosen, variable, expected):
 
 
 def test_ranks_may_choose_their_threads_differently():
-    """The cores are shared out together, also where one rank alone needs its share."""
+    """The cores are divided among all ranks, even if only one rank needs its share."""
 
     def work(comm):
         return launch.rank_threads(comm, 3 * comm.rank, {})
@@ -214,7 +217,7 @@ def test_prefetch_where_it_can_hide_something(hosts, cores, n_threads, expected,
 
 @pytest.mark.parametrize("environ", [{"PMI_FD": "closed"}, {"PMI_FD": "a file"}, {launch._RANK: "1"}])
 def test_a_process_that_a_rank_started_is_no_rank(environ, tmp_path, monkeypatch):
-    """MPICH's connection to the launcher is closed there; a rank of sarlite notes which process it is."""
+    """MPICH's connection to the launcher is closed in the child; a rank of sarlite remembers its process."""
     handle = os.open(tmp_path, os.O_RDONLY)
     if environ.get("PMI_FD") == "closed":
         os.close(handle)

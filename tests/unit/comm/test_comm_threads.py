@@ -1,4 +1,4 @@
-"""The communicator of threads, and of one rank alone."""
+"""The communicator of threads, and the communicator of one rank."""
 
 import os
 import signal

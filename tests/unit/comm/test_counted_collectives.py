@@ -1,4 +1,4 @@
-"""The counter of collective calls: ranks whose calls only meet by luck are found after the step."""
+"""The counter of collective calls: ranks whose calls meet only by luck are detected after the step."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from sarlite.comm import threads
 
 
 def steps(comm, calls):
-    """Two steps with calls[rank][step] allreduces each."""
+    """Run two steps with calls[rank][step] allreduces each."""
     for number, n in enumerate(calls[comm.rank]):
         for _ in range(n):
             comm.channel("exact").allreduce(np.ones(1))
@@ -19,7 +19,7 @@ def test_equal_calls_agree():
 
 
 def test_a_call_that_one_rank_makes_a_step_late_is_found():
-    """Both ranks make one allreduce, which meets: without the counter nothing is wrong."""
+    """Both ranks make one allreduce, and the two calls meet: without the counter nothing is wrong."""
     with pytest.raises(AssertionError, match=r"ranks made other collective calls by step [01]: .*start_allreduce.*\[1, 0\]"):
         threads.run(2, steps, [(1, 0), (0, 1)])
 

@@ -1,4 +1,4 @@
-"""What ranks may not differ in is compared before it is used."""
+"""Values that must be equal on all ranks are compared before they are used."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def test_moments_of_another_width_are_refused():
 
 @pytest.mark.parametrize("reducer", ["sum", "sym"])
 def test_weights_out_of_the_rows_range(reducer):
-    """A weight above float32's range, which is rank 2's alone; "sym" has it divided by a source's small degree."""
+    """Only rank 2 has a weight above float32's range; reducer "sym" divides it by a source's small degree."""
 
     def work(comm):
         graph = RING.shard(comm, "contiguous")
@@ -169,7 +169,7 @@ ERRORS = MemoryError("no room"), KeyError("k"), Untold(), UnicodeDecodeError("as
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_the_class_of_another_rank_s_error(error):
-    """It is the cause of what the other ranks raise; an error without words is told too."""
+    """The error is the cause of the other ranks' errors; an error without a message is reported, too."""
 
     def work(comm):
         with pytest.raises(BaseException) as caught:  # noqa: B017, PT011

@@ -1,4 +1,4 @@
-"""What counts as progress where there are no steps to count."""
+"""Signs of progress where there are no steps to count."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ PIPE = os.pipe()
 
 @pytest.mark.parametrize("block", [lambda: time.sleep(0.5), lambda: threading.Event().wait(0.5), lambda: os.read(PIPE[0], 1)])
 def test_being_blocked_is_none(block):
-    """What goes on before may tick; what is blocked may not."""
+    """Work before the block may tick; a blocked process may not."""
     ticks, counts = [], []
 
     def count():
@@ -57,7 +57,7 @@ def test_a_child_that_computes_is_progress():
 
 @pytest.mark.parametrize("spin", ["while not over: pass", "while not event.is_set(): pass"])
 def test_waiting_for_a_rank_is_none(spin):
-    """Also where the wait takes processor time, as MPI's does."""
+    """Waiting is no progress even if it takes processor time, as MPI's wait does."""
     ticks, over, event = [], [], threading.Event()
     timer = threading.Timer(0.5, lambda: (over.append(0), event.set()))
     timer.start()

@@ -1,4 +1,4 @@
-"""`Dataset.check` refuses what would make training wrong, and names it."""
+"""`Dataset.check` refuses data that would make training wrong, and names the fault."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_unlabelled_nodes_outside_the_splits(dataset):
 
 
 def test_the_position_is_right_beyond_the_first_chunk():
-    """A ring, each of whose arrays is read in two chunks."""
+    """The graph is a ring, each of whose arrays is read in two chunks."""
     n = CHUNK_BYTES // 8 + 1000
     at, splits = n - 10, np.arange(n) % 3
     ring = Dataset(np.arange(n + 1), np.roll(np.arange(n), 1), np.zeros((n, 2), np.float32), np.zeros(n, np.int64),

@@ -1,4 +1,4 @@
-"""Divided data are the same data: edges and rows by original id, whatever was stored, for any number of ranks."""
+"""Divided data are the same data: edges and rows by original id, however they are stored, for any number of ranks."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ SBM = "sbm:nodes=60,degree=4,features=5,classes=3,seed=1"
 
 @st.composite
 def datasets(draw):
-    """A small data set with duplicate edges, edge values, and nodes without edges."""
+    """Draw a small data set with duplicate edges, edge values, and nodes without edges."""
     n = draw(st.integers(1, 9))
     ids = st.integers(0, n - 1)
     pairs = np.array(draw(st.lists(st.tuples(ids, ids), max_size=25)), np.int64).reshape(-1, 2)
@@ -38,7 +38,7 @@ def datasets(draw):
 
 
 def edges_of(dataset):
-    """Every edge: original ids of its ends, its original position and its values."""
+    """Return every edge: original ids of its ends, its original position and its values."""
     ids, at = dataset.node_ids, np.arange(dataset.n_edges) if dataset.edge_ids is None else dataset.edge_ids
     values = [dataset.edge_weight, *dataset.edge_features.T] if dataset.edge_weight is not None else []
     columns = [at, ids[dataset.indices], ids[destinations(np.asarray(dataset.indptr))], *values]
@@ -46,7 +46,7 @@ def edges_of(dataset):
 
 
 def assert_same(actual, whole):
-    """The same rows by original id, the same edges by original ids and positions."""
+    """Check that both have the same rows by original id, and the same edges by original ids and positions."""
     assert sorted(actual.node_ids.tolist()) == list(range(whole.n_nodes))
     for name in ("features", "labels", "train", "val", "test"):
         assert np.array_equal(getattr(actual, name), getattr(whole, name)[actual.node_ids])
@@ -121,7 +121,7 @@ def partition(stored, *words):
 
 
 def gathered(n_ranks, spec, **options):
-    """The data set that the ranks hold together: their slices put together again."""
+    """Return the data set that the ranks hold together: their slices joined again."""
 
     def work(comm):
         with divided_data.divided(comm, spec, **options) as dataset:
@@ -160,7 +160,6 @@ def test_every_number_of_ranks_from_six_parts(stored, dataset, capsys, n_ranks, 
 
 
 def test_more_parts_than_nodes(tmp_path, capsys):
-    """Work, and are told of."""
     (tmp_path / "e.csv").write_text("0,1\n1,2\n2,0\n")
     empty = [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
     assert main(["convert", f"edges:{tmp_path}/e.csv", str(tmp_path / "d"), *empty]) == 0
@@ -342,7 +341,10 @@ def test_an_interrupted_partition_leaves_the_old_data_set(stored, tmp_path, monk
 
 
 def count_calls(stored, tmp_path):
-    """Every fsync and rename of a partition in place but the last fsync, which comes after the new data set has its name."""
+    """Count every fsync and rename of a partition in place, except the last fsync.
+
+    The last fsync comes after the new data set has its name.
+    """
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         for name in ("fsync", "rename"):

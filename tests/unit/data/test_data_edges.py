@@ -22,7 +22,7 @@ def edge_lists(draw):
 
 
 def naive(src, dst, n_nodes, undirected, self_loops, deduplicate):
-    """Return [(dst, src, position)] in CSR order."""
+    """Return [(dst, src, position)] in CSR order, by plain Python."""
     rows = {node: [] for node in range(n_nodes)}
     for at, (u, v) in enumerate(zip(src.tolist(), dst.tolist())):
         rows[v].append((u, at))
@@ -110,7 +110,7 @@ def test_pieces_of_rows(lengths, most, cuts):
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 6), max_size=6), max_size=8), st.sampled_from([7, 3_000_000_000]))
 def test_the_order_in_which_rows_ascend_is_stable(rows, n_nodes):
-    """Also where row, column and place do not fit 64 bits together."""
+    """The order is also stable if row, column and position do not fit into 64 bits together."""
     columns, lengths = np.array([u for row in rows for u in row], np.int32), np.array([len(row) for row in rows], np.int64)
     expected = np.lexsort((columns, np.repeat(np.arange(len(rows)), lengths)))
     assert ascending(lengths, columns, n_nodes).tolist() == expected.tolist()

@@ -1,4 +1,4 @@
-"""Other programs' formats: PIGO, MG-GCN, ROC, DGL's Reddit; what is written is read again, and bad fields are refused by name."""
+"""Other programs' formats: PIGO, MG-GCN, ROC, DGL's Reddit; written data are read again, and bad fields are refused."""
 
 import re
 
@@ -18,7 +18,7 @@ EMPTY = {"allow_empty": ("train", "val", "test")}
 
 
 def dataset(weighted=False, dtype=np.float32):
-    """Six nodes: one without a label, one in no split."""
+    """Return six nodes, one of them without a label and one in no split."""
     indptr, indices, origin = csr_by_dst(SRC, DST, 6, edge_index=True)
     x = np.random.default_rng(0).standard_normal((6, 3), np.float32)
     weight = (np.arange(7) / 4).astype(dtype)[origin] if weighted else None
@@ -45,7 +45,7 @@ def test_mggcn_is_read_as_it_was_written(tmp_path, weighted):
 
 
 def test_mggcn_bytes(tmp_path):
-    """The bytes of MG-GCN's own toy example: rows are sources, weights are ones behind the node ids."""
+    """The bytes are from MG-GCN's toy example: rows are sources, and weights of one follow the node ids."""
     ends = np.array([1, 3, 0, 2, 1, 3, 0, 2])
     indptr, indices = csr_by_dst(np.repeat(np.arange(4), 2), ends, 4)
     written = Dataset(indptr, indices, np.array([[0, 1], [1, 0], [0, 1], [1, 0]], np.float32), np.array([0, 1, 0, 1]),
@@ -174,7 +174,10 @@ def test_mggcn_fields_that_cannot_be(tmp_path, name, at, value, message):
 
 
 def write_roc(folder, packed=False):
-    """Three nodes, each with a loop, and 0 -> 1; ROC keeps the *ends* of each node's in-edges."""
+    """Write three nodes, each with a loop, and the edge 0 -> 1.
+
+    ROC stores the ends of each node's in-edges.
+    """
     ends, sources = np.array([1, 3, 4], "<u8"), np.array([0, 1, 0, 2], "<u4")
     counts = np.array(3, "<u4").tobytes() + np.array(4, "<u8").tobytes()
     (folder / "g.add_self_edge.lux").write_bytes(counts + ends.tobytes() + sources.tobytes())

@@ -154,7 +154,7 @@ def test_a_header_that_lies_takes_no_memory(stored):
 
 
 def test_headers_are_parsed_by_one_thread_at_a_time(monkeypatch):
-    """Python counts the depth of what it parses for all threads together, and two at once may get a SystemError."""
+    """Python counts the depth of the parsed code for all threads together, so two parsers at once may raise a SystemError."""
     file, inside, most, parse = io.BytesIO(), [], [], np.lib.format.read_array_header_1_0
     np.save(file, np.zeros((3, 2)))
 
@@ -216,7 +216,7 @@ def test_a_write_that_fails_leaves_the_old_or_nothing(dataset, stored, tmp_path,
 
 
 def run_limited(code, *arguments, blocks):
-    """Run Python code in a process that may write files of at most `blocks` KiB; every signal of it is ignored."""
+    """Run Python code in a process that may write files of at most `blocks` KiB and ignores every signal."""
     script = f'ulimit -f {blocks}; trap \'\' XFSZ; exec {sys.executable} -c "$0" "$@"'
     call = ["bash", "-c", script, textwrap.dedent(code), *map(str, arguments)]
     return subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
@@ -258,7 +258,7 @@ def test_a_killed_write_leaves_nothing_that_opens(tmp_path):
 
 
 def test_sources_that_do_not_ascend_are_sorted_and_remembered(dataset, tmp_path):
-    """Equal edges keep their order; edge values go with their edges."""
+    """Equal edges keep their order, and edge values stay with their edges."""
     shuffle = np.concatenate([np.random.default_rng(row).permutation(np.arange(*ends)) for row, ends in enumerate(
         zip(dataset.indptr, dataset.indptr[1:]))])
     plain = np.array(dataset.indices)

@@ -1,4 +1,4 @@
-"""ogbn-mag's raw folder, written here and read; what is wrong with it is refused by file and line. And the generated graph of its shape."""
+"""ogbn-mag's raw folder, written here and read; faults are refused by file and line. Also the generated graph of its shape."""
 
 import gzip
 import re

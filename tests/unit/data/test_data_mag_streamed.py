@@ -1,4 +1,7 @@
-"""ogbn-mag's folder converted in bounded memory gives the directory of one in memory, hash by hash; what fails or dies leaves nothing."""
+"""ogbn-mag's folder converted in bounded memory gives the directory of a conversion in memory, hash by hash.
+
+A conversion that fails or dies leaves nothing.
+"""
 
 import gzip
 import os
@@ -26,7 +29,7 @@ def lines(rows):
 
 
 def write(folder, **changed):
-    """Equal edges, loops, nodes and relations without edges, a type without nodes, edges in order and in none."""
+    """Write a folder with equal edges, loops, isolated nodes, an empty relation, an empty type, and edges in no order."""
     rng = np.random.default_rng(0)
     where = rng.integers(0, 4, 60)
     files = {
@@ -57,7 +60,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("options", ["", ",reverses=false,classes=7"])
 def test_it_is_the_one_made_in_memory(folder, tmp_path, options):
-    """In runs of hundreds of edges, pieces of some lines."""
+    """The conversion sorts in runs of hundreds of edges, and reads pieces of some lines."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     one, two = (load_relational(f"mag:{folder}{options}", **bounded) for bounded in ({}, {"folder": scratch, "n_bytes": 6000}))
@@ -93,7 +96,7 @@ def test_the_command(folder, tmp_path, capsys):
 
 
 def names_of(folder, **changed):
-    """Names of three of the four types, some alike in two types, as numbers and with commas and quotes."""
+    """Write the names of three of the four types, some alike in two types, some as numbers, with commas and quotes."""
     words_of = {"paper": [str(7 * node % 60) for node in range(60)], "author": [f'{node}, "ü" & sons' for node in range(80)], "none": []}
     for name, words in {**words_of, **changed}.items():
         rows = [words] if isinstance(words, str) else ["ent idx,ent name\n", *(
@@ -121,7 +124,7 @@ def test_names_by_type(folder, tmp_path, memory):
 
 
 def test_names_in_little_memory(folder, tmp_path):
-    """Some lines at a time."""
+    """The names are read some lines at a time."""
     names_of(folder)
     one, two = (load_relational(f"mag:{folder},names", **bounded) for bounded in ({}, {"folder": tmp_path, "n_bytes": 6000}))
     assert one.nodes["paper"].names
@@ -185,7 +188,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_folder_is_refused(folder, tmp_path, name):
-    """In memory, and in pieces of 46 lines."""
+    """The folder is read in memory, and in pieces of 46 lines."""
     file, text, message = BAD[name]
     write(folder, **{file: text})
     (tmp_path / "scratch").mkdir()
@@ -225,7 +228,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
 
 @pytest.mark.parametrize("limit, file", [(3000, "indices"), (3650, "d/edges/paper.cites.paper/indices.npy")])
 def test_a_full_disk_leaves_nothing(folder, tmp_path, limit, file):
-    """Files may have so many bytes. The old data set stays."""
+    """A limit on the bytes of a file makes the write fail; the old data set stays."""
     out = tmp_path / "out"
     assert main(["convert", f"mag:{folder}", str(out / "d"), "--memory", "4GiB"]) == 0
     before = (out / "d" / "meta.json").read_bytes()

@@ -1,4 +1,4 @@
-"""Nodes known by names: numbered as a dictionary numbers them, in runs of a few records; kept with the data, through a division too."""
+"""Nodes known by names: numbered as a dictionary would number them, in runs of a few records, and kept through a division."""
 
 import numpy as np
 import pytest

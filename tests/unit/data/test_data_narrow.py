@@ -1,4 +1,4 @@
-"""Features that are stored as bfloat16: half the bytes, opened by every reader, never taken for other numbers."""
+"""Features stored as bfloat16: half the bytes, opened by every reader, and never read as another type."""
 
 import json
 
@@ -20,7 +20,7 @@ FILE = "nodes/node/features.npy"
 
 @pytest.fixture
 def rounded():
-    """The features as float32, rounded."""
+    """Return the features as float32, rounded to bfloat16."""
     return kernels.widen(kernels.narrow(load(SPEC).features))
 
 
@@ -108,7 +108,6 @@ def test_a_damaged_header_is_refused(stored, old, new, words):
 
 
 def test_a_type_without_features(tmp_path):
-    """A node type may have none."""
     assert main(["convert", relational_runs.SPEC, str(tmp_path / "d"), "--features-dtype", "bfloat16"]) == 0
     wide, stored = load(relational_runs.SPEC, relational=True), format.open(tmp_path / "d", verify=True)
     for name, rows in Part(stored, 0, 1).typed_rows().features.items():
@@ -117,7 +116,7 @@ def test_a_type_without_features(tmp_path):
 
 @pytest.mark.parametrize("rows", ["float32", "bfloat16"])
 def test_training(stored, rounded, tmp_path, rows):
-    """float32 widens once, exactly; where the rows that edges gather are narrow too, they are as they are stored."""
+    """float32 widens the features once, exactly; if edges gather narrow rows too, they are read as they are stored."""
     dataset = load(SPEC)
     dataset.features = rounded
     format.write(tmp_path / "wide", dataset)

@@ -1,4 +1,4 @@
-"""A rank's own rows and edges, from memory and from memory maps; what is read of a part, and what is left on disk."""
+"""A rank's own rows and edges, from memory and from memory maps; other rows of a part's files stay on disk."""
 
 import subprocess
 import sys
@@ -75,7 +75,7 @@ def test_numbers_of_ranks_that_do_not_go(dataset, size):
 
 
 def test_reading_a_part_leaves_the_rest_on_disk(tmp_path):
-    """A quarter of 256 MiB of features takes about 64 MiB."""
+    """Reading a quarter of 256 MiB of features takes about 64 MiB."""
     code = """
         import sys
         import numpy as np

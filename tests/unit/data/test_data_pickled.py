@@ -1,4 +1,4 @@
-"""Pickles are read without running them: what they may hold, and that a small file takes little memory whatever it asks for."""
+"""Pickles are read without running them, hold only allowed types, and take little memory in a small file."""
 
 import pickle
 import struct
@@ -16,7 +16,7 @@ ARRAY = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b
 
 
 def state(dtype=b"f4", shape=b"K\x02\x85", data=b"U\x08" + bytes(8), order=b"<"):
-    """Instructions that fill an array."""
+    """Return the pickle's instructions that fill an array."""
     kind = b"cnumpy\ndtype\nU" + bytes([len(dtype)]) + dtype + b"K\x00K\x01\x87R"
     kind += b"(K\x03U\x01" + order + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
     return b"(K\x01" + shape + kind + b"\x89" + data + b"tb"

@@ -1,4 +1,4 @@
-"""The Planetoid reader, on Cora's own files where they are there and on small ones made here."""
+"""The Planetoid reader, on Cora's own files where they exist and on small files written here."""
 
 import os
 import pickle
@@ -40,7 +40,7 @@ def test_planetoid_cora():
 
 
 def test_planetoid_cora_is_the_cora_of_the_npz_file():
-    """The same graph in another node order: degrees and labels agree as multisets."""
+    """Both have the same graph in another node order: degrees and labels agree as multisets."""
     real("npz/cora.npz", "planetoid/ind.cora.x")
     one, two = load(f"planetoid:{REAL}/planetoid/cora"), load(f"npz:{REAL}/npz/cora.npz,undirected")
     assert one.n_edges == two.n_edges
@@ -57,7 +57,7 @@ def test_normalize_makes_rows_sum_to_one():
 
 
 def write_planetoid(folder, protocol=2, test_ids=(6, 4, 8)):
-    """Write a graph of 4 + 505 known nodes; the test ids leave gaps, as in Citeseer."""
+    """Write a graph of 4 + 505 nodes with features; the test ids leave gaps, as in Citeseer."""
     n_known = 510
     features = np.arange(n_known * 3, dtype=np.float32).reshape(n_known, 3)
     test_ids = np.array(test_ids) + n_known - 4

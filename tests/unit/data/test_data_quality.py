@@ -1,4 +1,4 @@
-"""The report on a divided data set counts what a loop over its edges counts, and says what mode broadcast would suffer."""
+"""The report on a divided data set counts what a loop over its edges counts, and shows the imbalance of mode broadcast."""
 
 import json
 
@@ -14,7 +14,7 @@ from sarlite.structure.edges import csr_by_dst
 
 @pytest.fixture(scope="module")
 def divided(tmp_path_factory):
-    """A directed graph, most of whose edges leave and enter nodes of low numbers."""
+    """Return a directed graph, most of whose edges leave and enter nodes of low numbers, divided into parts."""
     path, rng = tmp_path_factory.mktemp("quality") / "d", np.random.default_rng(0)
     src, dst = (199 * rng.random((2, 1000)) ** [[2], [4]]).astype(int)
     place = np.arange(200) % 5

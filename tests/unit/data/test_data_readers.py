@@ -1,4 +1,4 @@
-"""The npz, OGB and edge list readers, on real files where they are there and on small ones made here."""
+"""The npz, OGB and edge list readers, on real files where they exist and on small files written here."""
 
 import os
 import pickle
@@ -159,7 +159,7 @@ def test_ogb_papers(tmp_path, save):
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_ogbl(tmp_path, zipped):
-    """Layout of ogbl-collab, and of ogbl-citation2, whose links have a direction."""
+    """The layouts are ogbl-collab's and ogbl-citation2's; the links of the second have a direction."""
     graph = write_ogb(tmp_path / "ogbl_collab")
     (tmp_path / "ogbl_collab/raw/node-label.csv.gz").unlink()
     for file in (tmp_path / "ogbl_collab/split/time").iterdir():

@@ -1,4 +1,4 @@
-"""Values that would give a wrong data set, or none, are refused by name: numbers of nodes and classes, ids, labels, splits, sizes."""
+"""Values that would give a wrong data set are refused by name: numbers of nodes and classes, ids, labels, splits, sizes."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ from tests.helpers.train.data_files import EMPTY, NO_LABELS, TOY, toy_npz, write
 
 @pytest.fixture
 def folder(tmp_path):
-    """Five nodes in files that agree."""
+    """Write five nodes in files that agree with each other."""
     (tmp_path / "e.csv").write_text("0,1\n1,2\n3,4\n")
     np.save(tmp_path / "x.npy", np.ones((5, 2)))
     (tmp_path / "y.txt").write_text("0\n1\n1\n0\n-1\n")
@@ -68,7 +68,7 @@ def test_ids_of_every_integer_dtype(folder, dtype):
 
 
 def test_two_edges_of_npy_are_refused(folder):
-    """Else [[0, 5], [1, 6]] is 0 -> 5 and 1 -> 6, or 0 -> 1 and 5 -> 6."""
+    """[[0, 5], [1, 6]] could mean 0 -> 5 and 1 -> 6, or 0 -> 1 and 5 -> 6."""
     np.save(folder / "e.npy", np.array([[0, 5], [1, 6]]))
     with pytest.raises(DataError, match=r"e.npy: edges: shape \(2, 2\) is two edges by rows or by columns"):
         edges(folder, file="e.npy")
@@ -202,7 +202,7 @@ def test_splits_given_twice_or_without_labels(folder):
 
 
 def test_a_mask_whose_bytes_are_no_truth_values(tmp_path):
-    """2 & 1 is 0, so such a mask overlaps nothing, and its inverse is true too."""
+    """2 & 1 is 0, so such a mask overlaps no other mask, and its inverse is true as well."""
     data = load("sbm:nodes=20,degree=3,classes=3")
     data.train = np.where(data.train, 2, 0).astype(np.uint8).view(bool)
     with pytest.raises(DataError, match=r"train: entry \d+ is no truth value"):
@@ -226,7 +226,7 @@ def test_npz_with_unsigned_indices(tmp_path):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2, zipfile.ZIP_DEFLATED])
 def test_archives_with_damaged_members(tmp_path, method):
-    """The decompressors raise errors of their own: LZMAError, zlib.error, OSError."""
+    """The decompressors raise their own errors: LZMAError, zlib.error, OSError."""
     np.savez(tmp_path / "toy.npz", **toy_npz())
     with zipfile.ZipFile(tmp_path / "toy.npz") as source, zipfile.ZipFile(tmp_path / "a.npz", "w", method) as target:
         for name in source.namelist():

@@ -1,4 +1,4 @@
-"""Relational data sets on disk: round trips, divisions for any number of ranks, the command, and what is refused."""
+"""Relational data sets on disk: round trips, divisions for any number of ranks, the command, and refused inputs."""
 
 import json
 import os
@@ -25,7 +25,7 @@ LIKES, EMPTY = (ODD, "likes, of..", PLACE), (PLACE, "..", ODD)
 
 
 def odd_dataset(**changes):
-    """Two types with names that are no file names, edge values, edges out of order, and a relation without edges."""
+    """Return two types whose names are no file names, with edge values, unsorted edges, and a relation without edges."""
     split = np.array([0, 1, 2, 0, 3])
     rows = {"labels": np.array([0, 1, 0, 2, -1]), "train": split == 0, "val": split == 1, "test": split == 2}
     edges = {"indptr": np.array([0, 2, 2, 4, 5, 7]), "indices": np.array([2, 0, 1, 1, 0, 2, 2]),
@@ -57,7 +57,7 @@ def stored(tmp_path):
 
 
 def edges_of(src_ids, dst_ids, positions, edges, weight=()):
-    """Every edge of a relation: its original position, the original ids of its ends, and its weight where there is one."""
+    """Return every edge of a relation: its original position, the original ids of its ends, and its weight if it has one."""
     indptr, indices = edges
     columns = [positions, src_ids[indices], np.repeat(dst_ids, np.diff(indptr)), *weight]
     return sorted(zip(*(np.asarray(column).tolist() for column in columns)))
@@ -94,7 +94,7 @@ def test_odd_names_and_edge_values(stored):
 
 
 def gathered(n_ranks, spec, whole, **options):
-    """What the ranks hold together, by original id: node rows, and the edges of each relation."""
+    """Return what the ranks hold together, by original id: node rows, and the edges of each relation."""
 
     def work(comm):
         with divided_data.divided(comm, spec, relational=True, **options) as dataset:
@@ -126,7 +126,7 @@ def gathered(n_ranks, spec, whole, **options):
 
 @pytest.mark.parametrize("method, order", [("metis", "metis"), ("random", "none"), ("contiguous", "none")])
 def test_stored_parts_serve_any_number_of_ranks(whole, written, tmp_path, capsys, method, order):
-    """4 stored parts for 4, 2 and 1 ranks as they are; for 3 divided anew."""
+    """4 stored parts serve 4, 2 and 1 ranks as they are; for 3 ranks the data are divided again."""
     words = ["--parts", "4", "--method", method, "--order", order, "--output", str(tmp_path / "d")]
     assert main(["partition", str(written), *words]) == 0
     assert "paper: " in capsys.readouterr().out and not list(tmp_path.glob(".*"))
@@ -141,7 +141,7 @@ def test_stored_parts_serve_any_number_of_ranks(whole, written, tmp_path, capsys
 
 
 def test_parts_are_even_by_type(whole):
-    """Of two types without an edge between them METIS makes a part each; nodes of both, and training nodes, are moved."""
+    """METIS puts two types without an edge between them into a part each; then nodes of both types are moved."""
     ring = [np.concatenate([np.arange(400)] * 3), np.concatenate([(np.arange(400) + step) % 400 for step in (1, 2, 3)])]
     graph, train = typed.join({("a", "to", "a"): ring, ("b", "to", "b"): ring}, {"a": 400, "b": 400}), np.arange(400) < 100
     parts = typed.divide(graph, 2, train={"a": train}, balance="nodes,train")
@@ -158,7 +158,7 @@ def test_parts_are_even_by_type(whole):
 
 
 def test_rows_of_the_sources_alone_change_places():
-    """Edges of a row then stand in another order, which is remembered; and back."""
+    """The edges of a row then have another order, which is stored; the reverse order restores them."""
     data, sink, back = odd_dataset(indices=np.array([0, 1, 1, 1, 0, 2, 2])), InMemory(), InMemory()
     divide(data, np.array([1, 0, 1, *np.zeros(5, int)]), 2, sink)
     assert sink.dataset.nodes[ODD].node_ids.tolist() == [1, 0, 2] and sink.dataset.nodes[PLACE].ids is None
@@ -200,7 +200,7 @@ def test_the_command(written, tmp_path, capsys):
 
 @pytest.mark.parametrize("method, order", [("random", None), ("contiguous", None), ("random", "shuffled")])
 def test_dividing_in_bounded_memory_writes_the_same(written, stored, tmp_path, method, order):
-    """Twice, so that rows are read that stand in no order of ids; with values on edges; in runs of a few records."""
+    """The data are divided twice, so rows in no order of ids are read; edges have values; runs have a few records."""
     (tmp_path / "runs").mkdir()
     for first, before in enumerate((written, stored)):
         for turn, n_parts in enumerate((4, 3)):
@@ -239,7 +239,7 @@ def test_the_command_in_bounded_memory(written, tmp_path, capsys, monkeypatch):
 
 
 def test_a_report_counts_what_a_loop_counts(written, tmp_path, capsys):
-    """Edges by pair of parts over all relations; a row that several relations need is one halo row."""
+    """Edges count by pair of parts over all relations; a row that several relations need is one halo row."""
     out = str(tmp_path / "d")
     assert main(["partition", str(written), "--parts", "3", "--method", "random", "--output", out, "--progress", "none"]) == 0
     dataset = format.open(out)
@@ -352,7 +352,7 @@ def test_bad_data_are_refused(name, tmp_path):
 
 
 def test_a_write_that_fails_leaves_nothing(whole, tmp_path, monkeypatch):
-    """At the first array, and at later ones."""
+    """The write fails at the first array, and at later arrays."""
     left, real = [0], npyfile.Stream.close
 
     def close(stream):

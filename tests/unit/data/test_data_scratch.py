@@ -1,4 +1,4 @@
-"""Scratch that outlives its process goes with the next run, and data sets that are read or replaced are locked."""
+"""The next run removes the scratch of a dead process, and data sets that are read or replaced are locked."""
 
 import os
 import shutil
@@ -157,7 +157,7 @@ def test_a_place_for_scratch_that_cannot_be_written(tmp_path):
 
 
 def test_ranks_that_see_other_data_are_refused(stored, tmp_path, monkeypatch):
-    """As on two hosts, whose directories of one name differ."""
+    """Two hosts may have different directories of one name."""
     assert not main(["partition", str(stored), "--parts", "2"])
     dataset = load(stored)
     dataset.features = np.array(dataset.features) + 1
@@ -176,7 +176,7 @@ def test_ranks_that_see_other_data_are_refused(stored, tmp_path, monkeypatch):
 
 
 def verified(n_ranks, monkeypatch, *places):
-    """The files that each rank compares; rank r sees places[r]."""
+    """Return the files that each rank compares; rank r sees places[r]."""
     seen = {}
 
     def verify(path, record, field):

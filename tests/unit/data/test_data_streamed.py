@@ -1,4 +1,7 @@
-"""A conversion in bounded memory gives the directory of one in memory, hash by hash; and one that fails or dies leaves nothing."""
+"""A conversion in bounded memory gives the directory of a conversion in memory, hash by hash.
+
+A conversion that fails or dies leaves nothing.
+"""
 
 import gzip
 import os
@@ -22,7 +25,7 @@ EMPTY = ("train", "val", "test")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Files of a graph with equal edges, loops and nodes without edges."""
+    """Write files of a graph with equal edges, loops and nodes without edges."""
     path, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
     edges = rng.integers(0, N_NODES - 20, (2500, 2)) // 2 * 2
     np.savetxt(path / "e.txt", edges, "%d", header="src dst", comments="")
@@ -53,7 +56,7 @@ def folder(tmp_path_factory):
     ("npz:weighted.npz,drop_edge_values", {"undirected": True}),
 ])
 def test_a_streamed_data_set_is_the_one_made_in_memory(folder, tmp_path, monkeypatch, spec, changes):
-    """In pieces of a few nodes."""
+    """The conversion takes pieces of a few nodes."""
     monkeypatch.chdir(folder)
     expected = load(spec, allow_empty=EMPTY, **changes)
     streamed = load(spec, folder=tmp_path, n_bytes=64 * 310, allow_empty=EMPTY, **changes)
@@ -135,7 +138,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path, memo
 
 
 def test_a_full_disk_leaves_nothing(folder, tmp_path):
-    """Files may have 3,000 bytes: the spool of the edges does not fit. The old data set stays."""
+    """Files may have 3,000 bytes, less than the temporary file of the edges; the old data set stays."""
     words = ["convert", f"edges:{folder}/e.txt,labels={folder}/y.npy", str(tmp_path / "d"), "--memory", "4GiB", "--overwrite"]
     assert main(words) == 0
     before = (tmp_path / "d" / "meta.json").read_bytes()

@@ -231,7 +231,7 @@ def test_what_is_no_count(word):
 
 
 def test_names_of_columns_stay_with_the_data(tmp_path):
-    """Through conversion, division and a copy; a column of lists has a name for each of its numbers."""
+    """Names survive a conversion, a division and a copy; a column of lists has a name for each of its numbers."""
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     nodes = {"who": ["a", "b", "c"], "age": [1.0, 2.0, 3.0], "v": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}
     parquet.write_table(pyarrow.table(nodes), tmp_path / "n.parquet")

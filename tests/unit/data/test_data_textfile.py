@@ -138,7 +138,7 @@ def test_npy_headers_that_cannot_be(tmp_path, change, message):
 
 
 def test_every_flipped_byte_of_a_npy_file(tmp_path):
-    """The header's parser raises a TokenError and others for some."""
+    """For some bytes the header's parser raises a TokenError or another error."""
     np.save(tmp_path / "a.npy", np.array([0, 1, 1]))
     content = (tmp_path / "a.npy").read_bytes()
     for at in range(len(content)):

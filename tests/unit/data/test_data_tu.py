@@ -1,4 +1,4 @@
-"""Sets of graphs in TU Dortmund's layout that are unusual, or wrong."""
+"""Sets of graphs in TU Dortmund's layout that are unusual or wrong."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_a_set_without_an_edge(tmp_path):
 
 
 def test_numbers_that_begin_anew_in_each_graph_are_refused(tmp_path):
-    """All edges would lie in the first graph."""
+    """All edges would be in the first graph."""
     edges = [(1, 2), (2, 1), (2, 3)]
     spec = write(tmp_path, edges * 3, [1, 1, 1, 2, 2, 2, 3, 3, 3], [0, 1, 0])
     with pytest.raises(DataError, match="S_A.txt: the largest node is 3, but there are 9 nodes .*do not begin anew in each"):
@@ -37,7 +37,7 @@ def test_an_odd_word_is_named_by_its_line(tmp_path):
 
 
 def test_the_largest_number_of_a_graph_is_refused(tmp_path, monkeypatch):
-    """NumPy's bincount writes out of bounds for this number, which corrupts memory and often shows much later."""
+    """For this number, NumPy's bincount writes out of bounds, which corrupts memory and often shows much later."""
     def refuse(*_, **__):
         raise AssertionError("bincount of numbers that are not checked yet")
 

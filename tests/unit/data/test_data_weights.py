@@ -1,4 +1,4 @@
-"""Edge weights of an archive come with the data set, and training refuses them by name unless it is told."""
+"""Edge weights of an archive belong to the data set; training without the right option refuses them by name."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ TOY = "train=1,val=0"
 
 
 def archive(path, **changes):
-    """Edges 0 -> 2, 0 -> 1 twice, 3 -> 0, of weights 5, 2, 3 and 0."""
+    """Write the edges 0 -> 2, 0 -> 1 twice and 3 -> 0, with weights 5, 2, 3 and 0."""
     content = {"adj_indptr": np.array([0, 3, 3, 3, 4]), "adj_indices": np.array([2, 1, 1, 0]), "adj_shape": np.array([4, 4]),
                "adj_data": np.array([5, 2, 3, 0.0]), "attr_matrix": np.ones((4, 2), np.float32), "labels": np.array([0, 1, 0, 1])}
     np.savez(path, **{name: value for name, value in {**content, **changes}.items() if value is not None})
@@ -50,7 +50,7 @@ def test_weights_that_are_none(tmp_path, values, word):
 
 @pytest.mark.parametrize("change", ["undirected", "self_loops", "deduplicate"])
 def test_edges_with_weights_are_neither_added_nor_merged(tmp_path, change):
-    match = "weight: edges that carry values cannot be added or merged|rows 1 and 2 are one edge with different values.*; drop_edge_values"
+    match = "weight: edges that carry values cannot be added or merged|rows 1 and 2 are one edge with different values.*drop_edge_values"
     with pytest.raises(ConfigError, match=match):
         load(archive(tmp_path / "a.npz") + "," + change, **EMPTY)
 

@@ -1,4 +1,7 @@
-"""Dividing in bounded memory writes the directory that dividing in memory writes, hash by hash; METIS is refused where it cannot work."""
+"""Dividing in bounded memory writes the directory that dividing in memory writes, hash by hash.
+
+METIS is refused where it cannot work.
+"""
 
 import os
 
@@ -19,7 +22,7 @@ from sarlite.structure.partition import partition
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """Equal edges, loops, edges with values, rows without edges."""
+    """Write a data set with equal edges, loops, edges with values, and rows without edges."""
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 60, 700), rng.integers(20, 90, 700) // 2
     indptr, indices = csr_by_dst(src, dst, 90)

@@ -1,4 +1,4 @@
-"""What leaves a reader: a SarliteError of one short line, whatever a library raised; and that readers wait for nothing."""
+"""A reader raises only a SarliteError of one short line, whatever a library raised, and never waits for input."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What data are matched by: columns in any order, transforms that must be the same, and what is no schema."""
+"""Matching data to a model's schema: columns in any order, transforms that must be equal, and values that are no schema."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Nothing in a table is guessed in silence: situations from public bug reports, each with the right answer."""
+"""Nothing in a table is guessed in silence: situations from public bug reports, each with the right result."""
 
 import json
 

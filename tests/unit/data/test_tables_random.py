@@ -1,4 +1,4 @@
-"""Random tables against a plain reference of pandas."""
+"""Random tables against a plain pandas reference."""
 
 import numpy as np
 import pandas
@@ -26,7 +26,7 @@ def graphs(draw):
 
 
 def reference(ids, pairs, weights):
-    """Edges by destination, then source, then row."""
+    """Return the edges sorted by destination, then source, then row."""
     number = {word: at for at, word in enumerate(ids)}
     edges = pandas.DataFrame({"src": [number[a] for a, _ in pairs], "dst": [number[b] for _, b in pairs], "w": weights})
     return edges.astype({"src": int, "dst": int, "w": float}).sort_values(["dst", "src"], kind="stable")
@@ -59,7 +59,7 @@ def test_tables_are_numbered_and_sorted(tmp_path_factory, given_, kind):
 
 
 def edges_of_data(data):
-    """Ids of the nodes, and CSR, positions, weights and features of the edges."""
+    """Return the ids of the nodes, and CSR, positions, weights and features of the edges."""
     names = data.target_nodes.names
     text, ends = bytes(names["bytes"]), names["ends"].tolist()
     ids = [text[begin:end].decode() for begin, end in zip(ends, ends[1:])]

@@ -1,4 +1,4 @@
-"""One data set from every kind of source gives one directory, bit for bit; and the public oddities of CSV."""
+"""The same data from every kind of source give one directory, bit for bit; also the public oddities of CSV."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ EDGES = {"relation": ["user", "orders", "user"], "src": "who", "dst": "whom", "w
 
 
 def described(users, orders):
-    """A description of the graph, of two sources: {key: value}."""
+    """Return the description of a graph with two sources: {key: value}."""
     return {"nodes": {"user": {**NODES, **users}}, "edges": [{**EDGES, **orders}]}
 
 
@@ -40,7 +40,7 @@ def write_csv(folder, **how):
 
 
 def arrays_of(folder, description):
-    """What meta.json says of all arrays, hashes too."""
+    """Return the entries of all arrays in meta.json, with their hashes."""
     format.write(folder, from_tables(description).check())
     meta = format.read_meta(folder)
     return {name: meta[name] for name in ("nodes", "edges", "names")}
@@ -111,7 +111,7 @@ def test_sqlite(tmp_path, expected):
 
 @pytest.fixture
 def server():
-    """A PostgreSQL server of the test's own, on a socket in its folder: its URL, and what runs SQL."""
+    """Start a PostgreSQL server on a socket in its own folder; return its URL, and a function that runs SQL."""
     programs = [*sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")), *filter(None, [shutil.which("initdb")])]
     if not programs:
         pytest.skip("no PostgreSQL server is installed: neither initdb on the PATH nor /usr/lib/postgresql")

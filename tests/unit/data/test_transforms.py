@@ -30,7 +30,7 @@ DATABASE = duckdb.connect()
 
 
 def table(connection, **columns):
-    """A table `t` of columns, and of its rows' numbers, `nr`; an odd row is for training."""
+    """Create a table `t` of columns with the rows' numbers, `nr`; odd rows are training rows."""
     frame = pd.DataFrame({name: pd.Series(values, dtype="float64" if any(isinstance(v, float) for v in values) else object)
                           for name, values in columns.items()})
     frame["nr"] = range(len(frame))
@@ -39,7 +39,7 @@ def table(connection, **columns):
 
 
 def rows(connection, fitted, relation="t"):
-    """The features, by name."""
+    """Return the features by name."""
     arrow_table = connection.execute(f"SELECT {fitted.select(connection, relation)} FROM {relation}").arrow().read_all()
     assert {str(kind) for kind in arrow_table.schema.types} == {"float"} and not any(column.null_count for column in arrow_table.columns)
     assert arrow_table.column_names == fitted.names
@@ -47,7 +47,7 @@ def rows(connection, fitted, relation="t"):
 
 
 def split(values):
-    """The values that are there, all and of odd rows, as arrays."""
+    """Return the values that are not missing, of all rows and of odd rows, as arrays."""
     x = np.array([math.nan if value is None else value for value in values])
     return x, x[1::2][~np.isnan(x[1::2])]
 
@@ -70,7 +70,7 @@ def minmax(x, train):
 
 
 def quantile(x, train):
-    """Interpolation from the left and from the right, as scikit-learn does it, and their mean."""
+    """Return quantiles as scikit-learn does: the mean of the interpolations from the left and from the right."""
     references, shares = np.percentile(train, np.arange(101)), np.linspace(0, 1, 101)
     up, down = np.interp(x, references, shares), 1 - np.interp(-x, -references[::-1], shares)
     middle = (up + down) / 2

@@ -1,4 +1,4 @@
-"""Correct and Smooth against dense NumPy, over ranks and modes; what it refuses; and its command on saved predictions."""
+"""Correct and Smooth against dense NumPy, over ranks and modes; refused inputs; the command on saved predictions."""
 
 
 import numpy as np
@@ -72,7 +72,7 @@ def test_rows_that_no_error_reaches_stay_as_they_are():
 
 
 def test_iterations_are_clipped():
-    """A star, whose middle the symmetric normalisation gives sqrt(leaves) times a leaf's rows."""
+    """The graph is a star: the symmetric normalisation gives its middle sqrt(leaves) times a leaf's rows."""
     leaves = np.arange(1, 26)
     star = Edges(np.concatenate([leaves, 0 * leaves]), np.concatenate([0 * leaves, leaves]), 26)
     labels, train, z = np.zeros(26, int), np.arange(26) > 0, Z[:26]

@@ -1,4 +1,4 @@
-"""Gates on edges, for each message: a gate of 1 changes nothing, and gradients agree with finite differences."""
+"""Gates on edges for each message: a gate of 1 changes nothing, and gradients agree with finite differences."""
 
 import numpy as np
 import pytest

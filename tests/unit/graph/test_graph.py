@@ -1,4 +1,4 @@
-"""Graphs from what people have: edge lists, CSR, SciPy, DLPack; and what is refused."""
+"""Graphs from users' data: edge lists, CSR, SciPy, DLPack; and refused inputs."""
 
 
 import numpy as np
@@ -31,7 +31,7 @@ def dense(edges=EDGES):
 
 
 class Exported:
-    """An array that speaks DLPack alone."""
+    """An array that offers DLPack alone."""
 
     def __init__(self, array):
         self._array = array
@@ -65,7 +65,7 @@ def test_options_change_the_edges():
 
 @pytest.mark.parametrize("options", [{}, {"undirected": True}, {"deduplicate": True}], ids=lambda options: " ".join(options) or "plain")
 def test_added_self_loops_are_marked(options):
-    """Also in a part, and in a graph without some of the edges, a loop among them."""
+    """The test has a part, and a graph without some of the edges, one of them a loop."""
     missing = np.diag(dense()) == 0
     whole = Graph.from_edges(*EDGES, self_loops=True, **options)
 
@@ -96,7 +96,7 @@ CHANGES = {
 @pytest.mark.parametrize("case", CHANGES)
 @pytest.mark.parametrize("sharded", [False, True])
 def test_edge_values_stay_in_the_order_of_the_given_edges(case, sharded):
-    """Edges that are added follow them; where values of the given edges fit, they are theirs."""
+    """Values of added edges come after the values of the given edges; values that fit the given edges belong to them."""
     src, dst, options, added, n_dropped = CHANGES[case]
     graph = Graph.from_edges(src, dst, 3, **options)
     n = len(src) - n_dropped
@@ -113,7 +113,7 @@ def test_edge_values_stay_in_the_order_of_the_given_edges(case, sharded):
 
 
 def test_values_that_fit_other_edges_are_refused():
-    """As many edges are dropped as are added, so that nothing tells the given edges' values from the graph's."""
+    """The numbers of dropped and added edges are equal, so the number of values cannot tell the given edges from the graph's."""
     graph = Graph.from_edges([0, 0, 1], [1, 1, 1], 2, deduplicate=True, self_loops=True)
     assert graph.n_edges == 3
     x, weight = np.ones((2, 1)), np.ones(3)
@@ -128,7 +128,7 @@ def test_values_that_fit_other_edges_are_refused():
 
 
 def test_one_rank_s_edge_values_are_in_the_order_of_the_given_edges():
-    """So are those of a rank that has every edge, and of a relation, whether they are indexed by `edge_ids` or not."""
+    """The order also holds for a rank that has every edge, and for a relation, with and without an index by `edge_ids`."""
     relation, src, dst = ("a", "r", "a"), np.array([2, 0, 1, 1]), np.array([1, 0, 2, 0])
     weight = np.array([1.0, 10, 100, 1000])
 

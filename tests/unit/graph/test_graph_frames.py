@@ -1,4 +1,7 @@
-"""Graphs of tables of edges, with ids of any kind, and back: a dict of arrays, and the libraries' own tables where they are installed."""
+"""Graphs from tables of edges with ids of any kind, and tables from graphs.
+
+Tables are dicts of arrays, and the libraries' own where these are installed.
+"""
 
 import importlib
 import sys
@@ -135,7 +138,7 @@ def test_without_duckdb_the_extra_is_named(monkeypatch):
 
 
 def test_options_of_tables_hold_for_graphs():
-    """A missing weight is filled, an edge to no node is dropped, and columns that nothing names may hold anything."""
+    """A missing weight is filled, an edge to no node is dropped, and columns without a role may hold anything."""
     edges = {"src": ["a", "b", "c"], "dst": ["b", "a", "z"], "w": [1.0, None, 4.0], "odd": [1, "x", object()]}
     graph = Graph.from_pandas(edges, weight="w", nodes={"id": ["c", "b", "a"]}, fill="0", on_unknown="drop")
     assert graph.ids.tolist() == ["c", "b", "a"] and graph.to_scipy().toarray().tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]

@@ -1,4 +1,4 @@
-"""What callers hand over is checked at the door, and edge weights are never left out."""
+"""Inputs of callers are checked where they enter, and edge weights are never left out."""
 
 import re
 
@@ -16,7 +16,7 @@ ROWS, COLUMNS, VALUES = np.array([0, 2, 0, 0, 1]), np.array([1, 0, 1, 2, 1]), np
 
 
 def unsummed(kind):
-    """A matrix of these entries, duplicates and the zero kept."""
+    """Return a matrix of these entries, with duplicates and an explicit zero."""
     coo = scipy.sparse.coo_array((VALUES, (ROWS, COLUMNS)), shape=(3, 3))
     if kind == "coo":
         return coo
@@ -81,7 +81,7 @@ def test_weights_keep_floats_and_are_finite():
 
 
 class TorchTensor:
-    """The methods of a torch.Tensor that sarlite calls."""
+    """A stand-in with the methods of a torch.Tensor that sarlite calls."""
 
     def __init__(self, array):
         self.data = np.asarray(array)
@@ -94,7 +94,7 @@ class TorchTensor:
 
 
 class TorchCSR:
-    """As a torch tensor of layout sparse_csr, which has `indices` and `__array__` too, and fails in both."""
+    """A stand-in for a torch tensor of layout sparse_csr, which has `indices` and `__array__`, and fails in both."""
 
     shape = (2, 2)
 
@@ -117,7 +117,7 @@ def test_a_torch_csr_tensor():
 
 
 class Network:
-    """The methods of a networkx graph that sarlite calls."""
+    """A stand-in with the methods of a networkx graph that sarlite calls."""
 
     def __init__(self, nodes, edges, directed):
         self.nodes, self._edges, self._directed = nodes, edges, directed
@@ -130,7 +130,7 @@ class Network:
 
 
 def both_networks(nodes, edges, directed):
-    """The stand-in, and networkx's own where that is installed."""
+    """Yield the stand-in, and networkx's own graph if networkx is installed."""
     yield Network(nodes, edges, directed)
     try:
         import networkx

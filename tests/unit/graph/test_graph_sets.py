@@ -1,4 +1,4 @@
-"""Sets of graphs: readouts are sums over each graph's nodes, and training is the same on any number of ranks and modes."""
+"""Sets of graphs: readouts are sums over each graph's nodes; training is the same on any number of ranks and modes."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ RUNS = [
 
 
 def states(comm, **options):
-    """Losses, metrics, outputs by graph, and parameters after three epochs."""
+    """Return losses, metrics, outputs by graph, and parameters after three epochs."""
     trainer_of_set = trainer(comm, **options)
     losses = [trainer_of_set.epoch(epoch) for epoch in range(3)]
     output = np.zeros((len(SIZES), trainer_of_set.predict().shape[1]))
@@ -131,7 +131,7 @@ def test_a_set_whose_graphs_are_cut_trains_alike_and_makes_no_batches():
 
 
 def cycles(parts):
-    """The set of graphs that each are cycles of some sizes, and its trainer of labels 0, 1, 0, 1 ..."""
+    """Return a trainer of a set of graphs, with labels 0, 1, 0, 1 ...; each graph is cycles of the sizes in `parts`."""
     sizes = [size for graph in parts for size in graph]
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)
     src = np.arange(sum(sizes))
@@ -145,8 +145,11 @@ def cycles(parts):
 
 
 def test_gin_tells_what_weisfeiler_and_leman_tell_and_no_more():
-    """One cycle of 2k nodes and two of k look alike to 1-WL, as do graphs without a triangle and with one, whose parity it
-    so cannot tell; with one cycle of 2k + 1 the number of nodes tells."""
+    """GIN tells apart exactly the graphs that the 1-WL test tells apart.
+
+    One cycle of 2k nodes and two cycles of k nodes look alike to 1-WL, so the model cannot tell whether a graph has a triangle. One cycle
+    of 2k + 1 nodes differs by the number of nodes.
+    """
     halves = [graph for k in range(3, 11) for graph in ([2 * k], [k, k])]
     triangles = [graph for k in range(4, 12) for graph in ([3 + k], [3, k])]
     for alike in map(cycles, (halves, triangles)):

@@ -1,4 +1,7 @@
-"""Relations: N ranks give the dense loop's answer, one fetch a source type, and bad graphs are refused (threads as ranks)."""
+"""Relations: N ranks give the dense loop's result, with one fetch for each source type; bad graphs are refused.
+
+Ranks are threads.
+"""
 
 import tracemalloc
 
@@ -57,7 +60,7 @@ APART = [(2, "metis", {"backward": "fetch"}), (3, "uneven", {"backward": "fetch"
 @pytest.mark.parametrize("n_ranks, parts, options", APART)
 @pytest.mark.parametrize("case", LAYERS)
 def test_a_layer_whose_relations_are_apart_is_the_dense_loop(case, n_ranks, parts, options):
-    """Where gradients are fetched, each relation has schedules of its own."""
+    """If gradients are fetched, each relation has schedules of its own."""
     graph, *_ = threads.run(n_ranks, check_layer, case, parts, **options)
     assert len(graph.exchanges) == len(graph.relations)
 
@@ -90,7 +93,7 @@ def test_batches_of_relations_that_are_apart_are_refused():
 
 
 def test_edges_that_stay_keep_their_weights():
-    """A weight below 0 is refused no longer, once its edge has gone; other relations' values stay."""
+    """A negative weight is no longer refused once its edge is dropped; other relations' values stay."""
     weights, (src, dst) = np.arange(1.0, 81), EDGES[CITES]
     weights[7] = -1
     is_kept, sums, degrees = np.arange(80) != 7, np.zeros((23, N_IN)), np.zeros(23)
@@ -216,7 +219,7 @@ def _spread(n, ids, rows):
 
 
 def test_attention_inside_the_message_is_attention_over_transformed_rows():
-    """And each rank's edges are those that `edge_ids` name."""
+    """Each rank's edges are the ones that `edge_ids` names."""
     chosen = (CITES, WRITES, REVIEWS)
 
     def work(comm, inside):
@@ -244,7 +247,7 @@ def test_attention_inside_the_message_is_attention_over_transformed_rows():
 
 
 def test_sums_over_several_source_types_are_one_array():
-    """A layer holds its output and one product, not each source type's sums beside them."""
+    """A layer holds its output and one product, and no further sums for each source type."""
     n, width, types = 4000, 64, ("a", "b", "c")
     rng = np.random.default_rng(0)
     edges = {(source, "to", to): (rng.integers(0, n, 9000), rng.integers(0, n, 9000)) for source in types for to in types}
@@ -264,7 +267,7 @@ def test_sums_over_several_source_types_are_one_array():
 
 
 def test_sums_that_cannot_be_one_array():
-    """Of two dtypes, of no float dtype and of two widths they are refused, one fetch or two, and what is added of the own rows too."""
+    """Sums of two dtypes, of no float dtype and of two widths are refused, with one fetch or two; so are such self terms."""
     graph = make()
     x = {WRITES: Tensor(X["author"]), TOPIC: Tensor(X["paper"].astype(np.float32))}
     messages = {r: fn.linear(rows, Tensor(values(k, N_IN, 2).astype(rows.dtype))) for k, (r, rows) in enumerate(x.items())}
@@ -300,7 +303,10 @@ def test_different_widths_of_two_destination_types():
 
 
 def test_what_is_chosen_costs_fewer_bytes():
-    """Few values are aggregated first, many inside; few sources are multiplied inside; of rows that never change what is first is kept."""
+    """The cheaper evaluation depends on the widths and the numbers of rows.
+
+    Narrow inputs are aggregated first, wide inputs inside; few sources are multiplied inside; sums of constant rows are kept.
+    """
     sizes = Sizes(n_src=400, n_dst=300, n_edges=5000, n_halo=100, n_kept=300)
     wide, narrow = (costs(sizes, *widths, needs_x=True, needs_weight=True) for widths in ((8, 64), (64, 8)))
     constant_costs = costs(sizes, 64, 8, needs_x=False, needs_weight=True, constant=True)

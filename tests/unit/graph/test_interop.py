@@ -1,4 +1,4 @@
-"""Graphs of PyG and DGL, and modules of torch and sarlite inside each other. Stand-ins where the libraries are not installed."""
+"""Graphs of PyG and DGL, and modules of torch and sarlite inside each other; stand-ins replace missing libraries."""
 
 from types import SimpleNamespace
 
@@ -77,7 +77,7 @@ def test_pyg_itself():
 
 
 class Dgl:
-    """What sarlite calls of a DGL graph; `edata` are edge data by relation."""
+    """A stand-in with the methods of a DGL graph that sarlite calls; `edata` are edge data by relation."""
 
     def __init__(self, relations, nodes, edata=None):
         self.canonical_etypes, self.ntypes, self._nodes = [*relations], [*nodes], nodes

@@ -1,4 +1,4 @@
-"""APPNP, SGC and SIGN against dense NumPy and over ranks; features propagated once, and the folder that keeps them."""
+"""APPNP, SGC and SIGN against dense NumPy and over ranks; features propagated once, and the folder that stores them."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ X = FEATURES
 
 
 def dense():
-    """D^-1/2 A D^-1/2 of the references' graph, a degree of 0 taken as 1."""
+    """Return D^-1/2 A D^-1/2 of the references' graph, with degrees of 0 taken as 1."""
     a = np.zeros((EDGES.n_nodes, EDGES.n_nodes))
     np.add.at(a, (EDGES.dst, EDGES.src), 1)
     half = np.maximum(a.sum(1), 1) ** -0.5

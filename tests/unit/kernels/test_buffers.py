@@ -1,4 +1,4 @@
-"""Memory that arrays give back and get again, and a training step that takes no fresh one."""
+"""Memory that arrays give back and get again; a training step takes no fresh memory."""
 
 import contextvars
 import ctypes
@@ -65,7 +65,7 @@ def test_the_first_fit_is_taken():
 
 
 def test_the_same_requests_again_take_nothing_fresh():
-    """As steps of training make them: many sizes, freed in another order."""
+    """Like training steps, the test requests many sizes and frees them in another order."""
     buffers, rng = Buffers(), np.random.default_rng(0)
     sizes, order = rng.integers(LARGE, 20 * LARGE, 60), rng.permutation(60)
     fresh, most = [], 0
@@ -83,7 +83,7 @@ def test_the_same_requests_again_take_nothing_fresh():
 
 
 def test_without_a_range_of_addresses():
-    """Where the system refuses to reserve one, memory is malloc's."""
+    """If the system refuses to reserve a range of addresses, memory comes from malloc."""
     code = f"""if True:
         import resource
         import numpy as np
@@ -144,7 +144,7 @@ def test_arrays_outlive_the_buffers():
 
 
 def test_a_copied_context_may_outlive_the_buffers():
-    """It allocates from them still: at first fresh memory, later what the system gives."""
+    """The copied context still allocates from the buffers: at first fresh memory, later memory of the system."""
     buffers = Buffers()
     with buffers:
         context = contextvars.copy_context()
@@ -193,7 +193,7 @@ def test_no_buffers_live_on_in_a_thread_that_has_left_them():
 
 
 def test_two_threads_inside_at_once_leave_each_in_its_own_order():
-    """Each gets back the handler that it had before."""
+    """Each thread gets back the handler that was set before."""
     shared, local, steps, failed = Buffers(), Buffers(), [threading.Barrier(2, timeout=60) for _ in range(4)], []
 
     def enters_inside_of_its_own():
@@ -292,7 +292,7 @@ def test_trim_gives_back_what_lies_between():
 
 
 def resident(address, n_bytes):
-    """Bytes in memory of the whole pages between `address` and `address + n_bytes`, which are mapped."""
+    """Return the bytes in memory of the whole pages between `address` and `address + n_bytes`, which are mapped."""
     page = resource.getpagesize()
     first, end = -(-address // page), (address + n_bytes) // page
     states = (ctypes.c_ubyte * (end - first))()
@@ -302,13 +302,13 @@ def resident(address, n_bytes):
 
 
 def mapped(address):
-    """Whether a page is mapped."""
+    """Return True if the page at `address` is mapped."""
     page, state = resource.getpagesize(), ctypes.c_ubyte()
     return ctypes.CDLL(None).mincore(ctypes.c_void_p(address // page * page), ctypes.c_size_t(page), ctypes.byref(state)) == 0
 
 
 def test_transposes_stay_outside():
-    """They live as long as the graph; between the arrays of a step they would leave gaps."""
+    """Transposes live as long as the graph; between the arrays of a step they would leave gaps."""
     rng, buffers = np.random.default_rng(0), Buffers()
     graph = Graph.from_edges(*rng.integers(0, 1000, (2, LARGE)), 1000)
     with buffers:
@@ -319,7 +319,7 @@ def test_transposes_stay_outside():
 
 
 def trained(comm, name, mode="sar", prefetch=1, steps=4):
-    """Return how often each step took fresh memory."""
+    """Return the number of fresh allocations in each training step."""
     n, n_edges = 4000, 40_000
     rng = np.random.default_rng(0)
     graph = Graph.from_edges(*rng.integers(0, n, (2, n_edges)), n)

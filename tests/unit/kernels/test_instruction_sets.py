@@ -1,4 +1,4 @@
-"""Every kernel but `test_product`'s gives the same bits on every instruction set, with any index type, alignment and number of threads."""
+"""Kernels give the same bits on every instruction set, with any index type, alignment and threads, except `test_product`'s."""
 
 import os
 import re
@@ -43,7 +43,10 @@ SPMM = ["", "weight", "weight eid", "heads", "heads eid", "src_scale", "dst_scal
 
 
 def out_rows(arrays, csr, numbered):
-    """(number of output rows, keyword arguments): without `numbered` those of the CSR, else more, in another order."""
+    """Return the number of output rows, and keyword arguments that name the output rows.
+
+    Without `numbered` the output rows are those of the CSR; with it they are more rows, in another order.
+    """
     n = csr.n_dst + 3 * bool(numbered)
     return n, {"rows": arrays.index(np.random.default_rng(12).permutation(n)[: csr.n_dst])} if numbered else {}
 
@@ -130,7 +133,7 @@ def test_extremum(dtype, sign, words):
 # ---- attention
 
 def attend(arrays, kind, shape, slope, dropped, numbered=False):
-    """Two blocks of edges, the end of the softmax, and the gradients."""
+    """Run two blocks of edges, the end of the softmax, and the gradients."""
     csr, heads = graph(kind), shape[0]
     n_out, more = out_rows(arrays, csr, numbered)
     z, g = arrays.values(1, csr.n_src, *shape), arrays.values(2, n_out, *shape)
@@ -175,7 +178,7 @@ def test_attend_with_rows(dtype):
 
 @every_float
 def test_attend_without_slope(dtype):
-    """Zeros of both signs among the scores."""
+    """The scores include zeros of both signs."""
     for shape in [(1, 5), (4, 32)]:
         check(attend, dtype, "hard", shape, 0.0, False)
 
@@ -234,7 +237,7 @@ def product(arrays, width):
 
 @every_float
 def test_product(dtype):
-    """The portable kernels may have no instruction that multiplies and adds in one rounding, so they have other bits than the others."""
+    """The portable kernels may lack an instruction that multiplies and adds in one rounding, so they have other bits."""
     portable, *others = kernels.instruction_sets()
     for width in (1, 3, 17, 64, 300):
         for sets in filter(None, ([portable], others)):
@@ -249,7 +252,7 @@ def test_product(dtype):
 
 
 def exact(arrays, kind, shape):
-    """Sums over edges, over rows and over attention's edges on grids, and functions."""
+    """Run sums on grids over edges, over rows and over attention's edges, and elementwise functions."""
     csr, levels = graph(kind), kernels.levels(arrays.dtype)
     z, g, src = (arrays.values(seed, n, *s) for seed, n, s in ((1, csr.n_src, shape), (2, csr.n_dst, shape), (3, csr.n_src, shape[:1])))
     dst, flat = arrays.values(4, csr.n_dst, shape[0]), z.reshape(len(z), -1)
@@ -295,7 +298,7 @@ def test_exact(dtype):
 # ---- that nothing is left out
 
 def test_every_compiled_kernel_has_a_case():
-    """After a setting is put, the table of functions holds what was called since: just the kernels of that instruction set."""
+    """Once a setting is applied, the table of functions records calls, which are the kernels of that instruction set."""
     compiled = {name for name in dir(native.lib) if re.search(r"_(f32|f64)", name)}
     called = set()
     for isa in kernels.instruction_sets():

@@ -9,7 +9,7 @@ from sarlite.kernels import EdgeDropout, native
 
 
 def wrong_arguments():
-    """Each case: the name in the message, and a call."""
+    """Yield cases: the name that the message must have, and a call."""
     f32, f64, i32 = np.float32, np.float64, np.int32
     indptr, indices = np.array([0, 1, 3]), np.array([0, 1, 2], i32)
     x, out, read_only = np.ones((3, 4), f32), np.zeros((2, 4), f32), np.zeros((2, 4), f32)
@@ -143,7 +143,7 @@ def test_messages_hold_shape_and_dtype():
 
 
 def test_a_struct_is_filled_by_the_names_of_its_fields():
-    """In any order; what is left out is NULL or 0. A name that it has not, or an array of another type, is refused."""
+    """The order of fields is free, and a missing field is NULL or 0. An unknown name or an array of another type is refused."""
     x, out, indices = np.arange(12, dtype=np.float32).reshape(3, 4), np.empty((2, 4), np.float32), np.array([0, 2, 1], np.int32)
     csr = {"n_rows": 2, "indices": indices, "indptr": np.array([0, 2, 3])}
 

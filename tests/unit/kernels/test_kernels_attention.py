@@ -79,7 +79,7 @@ def test_attend_long_row_and_extreme_scores(dtype):
 
 @every_float
 def test_attend_without_weight(dtype):
-    """Scores of -inf weigh nothing; a row of only such scores is 0, not NaN. A NaN score is visible."""
+    """A score of -inf has weight 0; a row of such scores is 0, not NaN. A NaN score is visible in the result."""
     graph = Csr([0, 0, 1, 2], [0, 1, 1, 2], 3, 3, np.int32)
     z, dst = np.ones((3, 1, 2), dtype), np.zeros((3, 1), dtype)
     src = np.array([[1], [-np.inf], [np.nan]], dtype)
@@ -94,7 +94,7 @@ def test_attend_without_weight(dtype):
 @pytest.mark.parametrize("masked", ["sources", "destination"])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_node_whose_edges_are_all_masked(dtype, masked, dropped):
-    """It gets 0 and gives 0 back, in whatever blocks its edges come; the others do not see it."""
+    """The node gets 0 and gives gradients of 0, whatever blocks its edges come in; other nodes are not affected."""
     rng = np.random.default_rng(3)
     graph = Csr([0] * 300 + [1] * 40 + [2] * 5, rng.integers(0, 20, 345) + [*[0] * 300, *[20] * 40, *[0] * 5], 3, 40, np.int32)
     z, src, dst = attend_operands(graph, dtype, 3, 33)
@@ -116,7 +116,7 @@ def test_a_node_whose_edges_are_all_masked(dtype, masked, dropped):
 
 @pytest.mark.parametrize("size", [1.0, 1e4, 1e6])
 def test_backward_is_exact_to_rounding_whatever_the_size_of_the_scores(size):
-    """Weights sum up to 1 to float32's rounding: what is kept of the softmax must not lose the digits of l beside a large m."""
+    """Weights sum up to 1 within float32's rounding: the saved softmax must not lose digits of l beside a large m."""
     rng, n = np.random.default_rng(4), 64
     graph = Csr(np.repeat(np.arange(n), 30), rng.integers(0, n, 30 * n), n, n, np.int32)
     z = normal(rng, np.float32, n, 2, 16)
@@ -131,7 +131,7 @@ def test_backward_is_exact_to_rounding_whatever_the_size_of_the_scores(size):
 @every_float
 @pytest.mark.parametrize("low", [-800.0, -110.0, -80.0, -1.0])
 def test_exponential(dtype, low):
-    """The kernels' exp, seen through the backward pass: one edge a source, m = 0 and l = g = 1 make dz = exp(score)."""
+    """The backward pass shows the kernels' exp: with one edge a source, m = 0 and l = g = 1, dz is exp(score)."""
     s = np.concatenate([np.linspace(low, 0, 20_001), [0, -np.inf]]).astype(dtype)[:, None]
     n, one, zero = len(s), np.ones((1, 1, 1), dtype), np.zeros((1, 1), dtype)
     dz, dsrc, ddst = np.zeros((n, 1, 1), dtype), np.zeros_like(s), zero.copy()

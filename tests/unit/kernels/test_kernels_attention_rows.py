@@ -1,4 +1,4 @@
-"""Fused attention: a row's bits are its own, whatever rows stand beside it; heads that share one z, on every instruction set."""
+"""Fused attention: a row's bits do not depend on other rows, and heads may share one z, on every instruction set."""
 
 
 import numpy as np
@@ -19,7 +19,7 @@ SLOPE = 0.2
 
 
 def short_and_long(itype=np.int32):
-    """Rows of 0 to 9 edges, and, among them and at the end, of up to 600."""
+    """Return a graph with rows of 0 to 9 edges; some rows among them and at the end have up to 600 edges."""
     rng = np.random.default_rng(0)
     degrees = rng.integers(0, 10, 90)
     degrees[[20, 21, 60, 89]] = 17, 40, 600, 16
@@ -94,7 +94,10 @@ def test_a_source_has_the_gradients_that_it_has_alone(dtype, shape, dropped):
 @pytest.mark.parametrize("shape", [(2, 7), (4, 100), (9, 16), (3, 600)])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_heads_that_share_z(dtype, itype, shape, dropped):
-    """As if each had a copy of it, whose gradients are added; the same bits on every instruction set."""
+    """A copy of z for each head gives the same result, if the copies' gradients are added.
+
+    All instruction sets give the same bits.
+    """
     n_heads, n_feat = shape
     graph, rng = short_and_long(itype), np.random.default_rng(2)
     _, src, dst = attend_operands(graph, dtype, n_heads, 1)

@@ -1,4 +1,4 @@
-"""The lines of a cache: many rows on every number of threads against plain Python, and what is refused."""
+"""Lines of a cache: many rows on every number of threads against plain Python, and refused arguments."""
 
 from collections import OrderedDict
 
@@ -20,7 +20,7 @@ def put_back():
 
 
 def rows_of(lines, out):
-    """(numbers, steps, rows), oldest first."""
+    """Return (numbers, steps, rows) of the lines, oldest first."""
     order = lines.order()
     return lines.lines["halo"][order], lines.lines["made"][order], out[order]
 
@@ -29,7 +29,10 @@ def rows_of(lines, out):
 @pytest.mark.parametrize("shape", [(), (3,), (2, 8), (129,)])
 @pytest.mark.parametrize("n_lines", [3000, 5])
 def test_many_rows(dtype, shape, n_lines):
-    """More rows than lines, numbers twice; each store is newer than the one before, so the oldest is the first in a dict."""
+    """There are more rows than lines, and some numbers come twice.
+
+    Each store is newer than the previous one, so the oldest row is the first in a dict.
+    """
     rng, n_halo, n = np.random.default_rng(0), 5000, 6000
     stores = [(rng.integers(0, n_halo, n).astype(np.int32), normal(rng, dtype, n, *shape)) for _ in range(3)]
     wanted = rng.integers(0, n_halo, 9000).astype(np.int32)
@@ -56,7 +59,7 @@ def test_many_rows(dtype, shape, n_lines):
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 1000])
 def test_rows_of_any_age_in_any_order(steps):
-    """The ring is in order after each store, and what was forgotten is the oldest."""
+    """The ring is in order after each store, and the oldest rows are the ones that were dropped."""
     rng, n_lines, n_halo, expected, count = np.random.default_rng(steps), 60, 100, {}, 0
     lines, out = kernels.Lines(n_lines, n_halo), np.empty(n_lines)
     for _ in range(60):

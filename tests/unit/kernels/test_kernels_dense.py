@@ -27,7 +27,7 @@ def matrices(m, k, n, dtype):
 
 
 def assert_near(got, a, b):
-    """Within rounding of the sum of magnitudes."""
+    """Check that `got` is a @ b within rounding of the sum of magnitudes."""
     want, scale = a.astype(np.float64) @ b.astype(np.float64), np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
     assert (np.abs(got - want) <= RTOL[str(got.dtype)] * scale).all()
 
@@ -76,7 +76,7 @@ def test_products_of_rows_by_number_have_the_bits_of_those_of_a_copy(m, k, n, it
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("m, k, n", SHAPES)
 def test_products_of_rows_that_are_apart_have_the_bits_of_those_of_copies(m, k, n, dtype, n_threads):
-    """Of slices of larger arrays, which keep what is beside them."""
+    """The operands are slices of larger arrays, whose other elements stay as they are."""
     rng = np.random.default_rng(0)
     x, g, (_, b) = rng.standard_normal((m, 3, k)).astype(dtype), rng.standard_normal((m, 2, n)).astype(dtype), matrices(m, k, n, dtype)
     out, copied, rows = np.full((m, 3, n), 7, dtype), np.empty((m, n), dtype), rng.integers(0, max(m, 1), m)
@@ -125,7 +125,7 @@ def test_bad_arguments_are_named(case):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("trans_b", [False, True])
 def test_a_row_of_a_product_does_not_depend_on_the_others(dtype, trans_b, n_threads):
-    """Nor on threads: bit for bit."""
+    """A row does not depend on the number of threads either, bit for bit."""
     a, b = matrices(300, 600, 47, dtype)
     b = np.ascontiguousarray(b.T) if trans_b else b
     whole = np.empty((300, 47), dtype)
@@ -137,7 +137,7 @@ def test_a_row_of_a_product_does_not_depend_on_the_others(dtype, trans_b, n_thre
 
 
 def test_products_do_not_touch_memory_beside_the_output():
-    """Widths around those of registers, panels and tiles."""
+    """The widths are around the widths of registers, panels and tiles."""
     for n in (1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47):
         for m in (1, 5, 6, 7, 13, 14, 15, 29):
             a, b = matrices(m, 9, n, "float32")
@@ -166,7 +166,7 @@ def test_ranks_that_are_threads_have_the_callers_number_of_threads(n_threads):
 
 
 def test_gradients_that_share_an_array_stay_apart():
-    """add hands one gradient to both operands; what arrives there later must not be added to the other's."""
+    """The vjp of add hands one gradient to both operands; a later sum into one must not change the other."""
     x, y = Tensor(np.ones((300, 200)), True), Tensor(np.ones((300, 200)), True)
     (x * 2.0 + ops.add(x, y)).backward(np.ones((300, 200)))
     assert (x.grad == 3).all() and (y.grad == 1).all()
@@ -182,7 +182,7 @@ def test_gradients_that_are_new_are_added_in_place_and_right():
 
 
 def test_heads_of_one_value_whose_stride_is_another():
-    """An axis of one value has any stride, in arrays that NumPy calls contiguous too."""
+    """NumPy calls an array contiguous whatever the stride of an axis with one value is."""
     x, w = np.asfortranarray(np.arange(8.0).reshape(2, 1, 4)).transpose(2, 0, 1), np.arange(6.0).reshape(2, 1, 3)
     assert x.flags.c_contiguous and x[:, 0].strides[1] != x.itemsize
     out = ops.matmul_by_head(Tensor(x, requires_grad=True), w)

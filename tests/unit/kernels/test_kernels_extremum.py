@@ -1,4 +1,4 @@
-"""Running maxima and minima and their gradient: every value and index type, against one edge at a time."""
+"""Running maxima and minima and their gradient: every value and index type, against a loop over edges."""
 
 
 import numpy as np
@@ -51,7 +51,7 @@ def test_extremum(dtype, itype, kind, sign, labelled, ordered):
 @every_type
 @pytest.mark.parametrize("sign", [1, -1])
 def test_extremum_does_not_depend_on_blocks(dtype, itype, sign):
-    """One call, or one for each range of sources in any sequence, with ties broken by `order`."""
+    """There is one call, or a call for each range of sources in any sequence, with ties broken by `order`."""
     rng = np.random.default_rng(9)
     graph = Csr(rng.integers(0, 20, 500), rng.integers(0, 60, 500), 20, 60, itype)
     x, rank = rng.integers(-1, 2, (60, 21)).astype(dtype), rng.permutation(60)

@@ -1,4 +1,4 @@
-"""Kernels on a CSR of the rows that have edges, `rows` naming their output rows: the same bits as on the CSR of all rows."""
+"""Kernels on a CSR of only the rows with edges, whose output rows `rows` names: the bits of the CSR of all rows."""
 
 
 import numpy as np
@@ -22,7 +22,10 @@ from tests.helpers.kernels.kernel_references import (
 
 
 def short(graph, order):
-    """(indptr, indices, rows, edges) of the rows that have edges, ascending or not; `edges` are their positions in the whole."""
+    """Return (indptr, indices, rows, edges) of the rows that have edges, ascending or not.
+
+    `edges` are the positions of the edges in the whole CSR.
+    """
     rows = np.flatnonzero(np.diff(graph.indptr))
     rows = rows if order == "ascending" else np.random.default_rng(31).permutation(rows)
     edges = [np.arange(graph.indptr[i], graph.indptr[i + 1]) for i in rows]
@@ -111,7 +114,7 @@ def test_attend_and_its_gradients(dtype, itype, kind, order, dropped):
 
 @every_float
 def test_sums_of_ddst_are_shared_by_blocks(dtype):
-    """Two blocks into one `sums`, as one call on all edges; a float64 sum is rounded once."""
+    """Two blocks into one `sums` equal one call on all edges; a float64 sum is rounded once."""
     graph, rng = make_graph("random", np.int32), np.random.default_rng(36)
     z, src, dst = attend_operands(graph, dtype, 2, 50)
     g = normal(rng, dtype, graph.n_dst, 2, 50)

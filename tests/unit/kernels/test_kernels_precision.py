@@ -1,7 +1,8 @@
-"""Values within a few units in the last place of the sum of magnitudes, on rows of any length, against NumPy in extended precision.
+"""Results are within a few units in the last place of the sum of magnitudes, on rows of any length.
 
-Where coefficients pass through exp, a rounding error of the score s is an error of exp(s - lse) relative to |s| + |s - lse|: terms count
-so much more. Sums over edges run in chunks, so a row of 10^5 neighbours is as exact as a short one.
+The reference is NumPy in extended precision. Where coefficients pass through exp, a rounding error of the score s is an error of
+exp(s - lse) relative to |s| + |s - lse|, so terms count so much more. Sums over edges run in chunks, so a row of 10^5 neighbours is as
+exact as a short row.
 """
 
 from typing import NamedTuple
@@ -21,34 +22,34 @@ cases = given(st.integers(0, 2**32), st.sampled_from(FLOATS), row_lengths, st.in
 
 
 def near(actual, exact, magnitude, units):
-    """|found - exact| <= units * epsilon * magnitude, where magnitude holds what was added, each term made positive."""
+    """Check |actual - exact| <= units * epsilon * magnitude; magnitude is the sum of the absolute values of the terms."""
     info = np.finfo(actual.dtype)
     error = np.abs(actual - exact) / (info.eps * np.maximum(magnitude, info.tiny))
     assert error.max(initial=0) <= units, f"{float(error.max()):.1f} units in the last place of the sum of magnitudes"
 
 
 def make(seed, lengths, turned=False):
-    """Rows of these lengths with random sources; turned: sources of these lengths."""
+    """Return a graph with rows of these lengths and random sources; `turned` gives sources of these lengths."""
     rng, ends = np.random.default_rng(seed), [len(lengths), max(50, *lengths)]
     edges = [np.repeat(np.arange(len(lengths)), lengths), rng.integers(0, ends[1], sum(lengths))]
     return rng, Csr(*edges[:: -1 if turned else 1], *ends[:: -1 if turned else 1], np.int32)
 
 
 def draw(rng, positive, dtype, *shape):
-    """Normal numbers; or those of one sign, whose partial sums are the largest."""
+    """Draw normal numbers, or numbers of one sign, whose partial sums are the largest."""
     a = rng.standard_normal(shape)
     return (1 + np.abs(a) if positive else a).astype(dtype)
 
 
 def at(index, terms, n):
-    """Sum of the terms of each row, in WIDE."""
+    """Return the sum of the terms of each row, in WIDE."""
     out = np.zeros((n, *terms.shape[1:]), WIDE)
     np.add.at(out, index, terms)
     return out
 
 
 def products(graph, coef, x):
-    """sum_e coef[e,h] * x[src e,h,:] for each destination, in WIDE."""
+    """Return sum_e coef[e,h] * x[src e,h,:] for each destination, in WIDE."""
     return at(graph.dst, coef.astype(WIDE)[:, :, None] * x[graph.src], graph.n_dst)
 
 
@@ -78,7 +79,7 @@ def check_edge_dot(seed, dtype, lengths, heads, width, positive):
 
 
 class Scores(NamedTuple):
-    """Of each edge and head, in WIDE; and of each row."""
+    """Values of each edge and head, and of each row, in WIDE."""
 
     s: np.ndarray
     slopes: np.ndarray
@@ -89,7 +90,7 @@ class Scores(NamedTuple):
 
 
 def scores(graph, src, dst, slope, softmax_state=None):
-    """kept: top and scale, rounded as backward takes them."""
+    """Return the `Scores`; `softmax_state` is (top, scale), rounded as backward reads them."""
     pre = src.astype(WIDE)[graph.src] + dst[graph.dst]
     slopes = np.where(pre > 0, WIDE(1), WIDE(slope))
     s, top = slopes * pre, np.full(dst.shape, -np.inf, WIDE)
@@ -105,7 +106,7 @@ def scores(graph, src, dst, slope, softmax_state=None):
 
 
 def check_attend(graph, z, src, dst, slope, dropout):
-    """Check out, m and 1 / l; return what they should be."""
+    """Check out, m and 1 / l; return the exact values."""
     e, dropout_factors = scores(graph, src, dst, slope), edge_factors(graph, z.shape[1], dropout)
     actual, m, scale = attend([(graph, 0, graph.n_src)], z, src, dst, slope, dropout)
     out, total = products(graph, e.alpha * dropout_factors, z), at(graph.dst, e.worth, graph.n_dst)
@@ -160,7 +161,7 @@ def test_attention(seed, dtype, lengths, heads, width, positive):
 
 @every_float
 def test_long_rows(dtype):
-    """10^5 neighbours."""
+    """The rows have 10^5 neighbours."""
     for width, positive in ((1, False), (3, True), (16, False), (19, True)):
         check_spmm(1, dtype, LONG, 1, width, positive)
     check_edge_dot(1, dtype, LONG, 1, 19, True)
@@ -171,7 +172,7 @@ def test_long_rows(dtype):
 
 @every_float
 def test_column_sums(dtype):
-    """Sums over rows are float64, added one row after another: their error grows with the rows that a thread takes."""
+    """Sums over rows are float64, added one row after another: their error grows with the rows of a thread."""
     rng, n = np.random.default_rng(2), 20_000
     x = draw(rng, True, dtype, n, 5)
     mean, m2, sums = np.empty(5), np.empty(5), np.empty((2, 5))
@@ -189,7 +190,7 @@ def test_column_sums(dtype):
 @given(st.integers(0, 2**32), st.sampled_from(FLOATS), st.integers(0, 20), st.integers(1, 300), st.sampled_from(list(kernels.ACTIVATIONS)),
        st.booleans())
 def test_activate(seed, dtype, n, width, kind, normal):
-    """Every element, forward and backward; batch norm's affine map is float64 until it is rounded."""
+    """Every element is checked, forward and backward; batch norm's affine map is float64 until it is rounded."""
     rng = np.random.default_rng(seed)
     x, g = draw(rng, False, dtype, n, width), draw(rng, False, dtype, n, width)
     mean, inv_std = rng.standard_normal(width), 0.5 + np.abs(rng.standard_normal(width))

@@ -54,7 +54,7 @@ def test_rows_check_their_index(dtype, itype, bad):
     ([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xA4093822, 0x299F31D0], [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]),
 ])
 def test_philox_known_answers(counter, key, expected):
-    """Random123's kat_vectors."""
+    """The answers are Random123's kat_vectors."""
     assert philox_reference(counter, key) == expected
     assert philox4x32(counter, key) == expected
 

@@ -1,4 +1,4 @@
-"""Sampling of in-edges against a plain Python reference, its statistics, and the numbers of a batch's rows."""
+"""Sampling of in-edges against a plain Python reference, its statistics, and the row numbers of a batch."""
 
 import math
 from itertools import combinations
@@ -32,7 +32,7 @@ def words(node, third, fourth, key):
 
 
 def below(n, node, key, t):
-    """Draw t: Lemire's integer below n."""
+    """Return draw t of a node: an integer below n by Lemire's method."""
     attempt = 0
     while True:
         product = int(words(node, t // 4, attempt, key)[t % 4]) * n
@@ -42,7 +42,7 @@ def below(n, node, key, t):
 
 
 def offsets(kind, degree, k, node, key, source_ids):
-    """The picks of a row of `degree` edges."""
+    """Return the picks of a row of `degree` edges, as offsets in the row."""
     if kind == "replace":
         return sorted(below(degree, node, key, t) for t in range(k)) if degree else []
     if degree <= k:
@@ -63,7 +63,7 @@ def offsets(kind, degree, k, node, key, source_ids):
 
 
 def reference(indptr, indices, rows, k, kind, key, loops=None, dst_ids=None, src_ids=None):
-    """(picks a row, positions)."""
+    """Return the number of picks of each row, and the positions of all picks."""
     picks = []
     for row in rows.tolist():
         places = list(range(indptr[row], indptr[row + 1]))
@@ -76,7 +76,10 @@ def reference(indptr, indices, rows, k, kind, key, loops=None, dst_ids=None, src
 
 
 def csr(itype, n=100, n_edges=1300, seed=0, ids=None):
-    """Rows of 0 to about 150 edges by ascending ids, with parallel ones; half of the nodes have an added loop, some that alone."""
+    """Return a CSR with rows of 0 to about 150 edges by ascending ids, with parallel edges.
+
+    Half of the nodes have an added loop, some of them nothing else.
+    """
     rng = np.random.default_rng(seed)
     dst, src = (0.9 * n * rng.random(n_edges) ** 2).astype(np.int64), rng.integers(0, n, n_edges)
     keep = dst != src
@@ -89,7 +92,7 @@ def csr(itype, n=100, n_edges=1300, seed=0, ids=None):
 @pytest.mark.parametrize("itype", [np.int32, np.int64])
 @pytest.mark.parametrize("kind", list(kernels.SAMPLERS))
 def test_picks_are_those_of_the_reference(kind, itype):
-    """With and without loops and ids of their own, few picks and many, on every number of threads."""
+    """There are cases with and without loops and ids, with few picks and many, on every number of threads."""
     rng = np.random.default_rng(1)
     ids = rng.integers(0, 2**62, 100)
     rows, (indptr, _, _) = rng.permutation(100).astype(itype), csr(itype)
@@ -108,7 +111,7 @@ def test_picks_are_those_of_the_reference(kind, itype):
 
 
 def test_words_that_favour_some_are_drawn_again(tmp_path):
-    """A row of 1.5 * 10^9 edges, of which nearly none are read: without rejection one draw in three would be another."""
+    """A row has 1.5 * 10^9 edges, nearly none of which are read: without rejection a third of the draws would be wrong."""
     degree, file = 1_500_000_000, tmp_path / "indices"
     with open(file, "wb") as f:
         f.truncate(4 * degree)
@@ -122,7 +125,7 @@ def test_words_that_favour_some_are_drawn_again(tmp_path):
 
 
 def picks_of(kind, degree, k):
-    """(KEYS, picks): offsets, of rows with sources of their own."""
+    """Return the picks of rows with sources of their own, as offsets, for all of KEYS."""
     indptr, indices = np.arange(KEYS + 1) * degree, np.arange(KEYS * degree, dtype=np.int32)
     out_indptr, _, positions = kernels.sample(indptr, indices, np.arange(KEYS, dtype=np.int32), k, kind=kind, key=1234567 + k)
     assert (np.diff(out_indptr) == out_indptr[1]).all()
@@ -154,7 +157,10 @@ def test_each_position_and_each_pair_is_as_likely(kind, degree):
 
 
 def pair_p_value(picks, degree, replace, n_bins=64):
-    """Of two of each row's picks, chosen at random: each pair of positions, above 64 positions each pair of bins of them."""
+    """Return the p-value that pairs of picks are uniform.
+
+    Two of each row's picks are chosen at random. The bins are pairs of positions, above 64 positions pairs of bins of them.
+    """
     rng = np.random.default_rng(0)
     two = np.argsort(rng.random(picks.shape), axis=1)[:, :2]
     bins = np.minimum(np.arange(degree) * min(n_bins, degree) // degree, n_bins - 1)
@@ -171,7 +177,10 @@ def pair_p_value(picks, degree, replace, n_bins=64):
 @pytest.mark.parametrize("ids", [False, True])
 @pytest.mark.parametrize("k", [1, 3, 15, 40])
 def test_labor_is_the_same_with_a_variate_by_column(dtype, ids, k):
-    """Which a numbering has, once the rows have as many edges as there are columns: also with parallel edges and added loops."""
+    """A batch has variates by column once its rows have as many edges as there are columns.
+
+    Parallel edges and added loops are included.
+    """
     rng, n = np.random.default_rng(k), 40
     degrees = rng.integers(0, 120, n)
     parts = [np.sort(rng.integers(0, n, d)) for d in degrees]
@@ -188,7 +197,7 @@ def test_labor_is_the_same_with_a_variate_by_column(dtype, ids, k):
 
 
 def test_rows_share_the_sources_of_labor():
-    """Rows with the same sources make the same picks; uniform ones do not."""
+    """Rows with the same sources have the same picks; uniform rows do not."""
     indptr, indices = np.arange(51) * 20, np.tile(np.arange(20, dtype=np.int32), 50)
     rows = np.arange(50, dtype=np.int32)
     _, shared, _ = kernels.sample(indptr, indices, rows, 4, kind="labor", key=3)
@@ -202,7 +211,7 @@ def test_rows_share_the_sources_of_labor():
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("itype", [np.int32, np.int64])
 def test_rows_of_a_batch(itype, threads):
-    """Seeds first, once each; new rows ascend; columns are the sources' numbers; and nothing is left behind."""
+    """Seeds come first, once each; new rows ascend; columns are the numbers of the sources; no state is left."""
     kernels.set_threads(threads)
     rng, n = np.random.default_rng(0), 20_000
     degree = rng.integers(0, 30, n)

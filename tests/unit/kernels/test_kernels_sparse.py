@@ -82,9 +82,9 @@ def test_long_row(dtype, itype):
 
 
 def ranged(dtype, longest, ascending=True):
-    """A graph so dense that its sums over 256 columns take ranges (native/spmm.c), and the end of each range.
+    """Return a graph so dense that its sums over 256 columns take ranges (native/spmm.c), and the end of each range.
 
-    It has two tiles of rows, a row without edges, and one of several groups.
+    It has two tiles of rows, a row without edges, and a row of several groups.
     """
     rng, n = np.random.default_rng(7), 1100
     dst, src = rng.integers(0, n, 12_000), rng.integers(0, n, 12_000 + longest)
@@ -181,7 +181,7 @@ def test_edge_dot(dtype, itype, kind, width, heads):
 
 @every_float
 def test_edge_dot_of_values_that_are_not_finite(dtype):
-    """Infinity anywhere in a row, on either side, gives infinity; NaN comes of NaN, or of infinities that cancel."""
+    """Infinity anywhere in a row, on either side, gives infinity; NaN comes from NaN, or from infinities that cancel."""
     one, both_ends = np.arange(2), np.array([0, 2])
     indices = np.arange(2, dtype=np.int32)
     for width in [*range(1, 40), 47, 63, 65, 100, 127, 128, 129, 150, 257]:
@@ -214,7 +214,7 @@ def test_transpose(dtype, itype):
 
 
 def test_transpose_by_several_threads():
-    """Of so many edges each thread makes a range of columns."""
+    """The graph has enough edges that each thread computes a range of columns."""
     n, n_edges = 5_003, 1 << 22
     indptr = np.linspace(0, n_edges, n + 1).astype(np.int64)
     indices = np.random.default_rng(0).integers(0, n, n_edges, dtype=np.int32)

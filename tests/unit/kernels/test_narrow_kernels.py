@@ -1,4 +1,4 @@
-"""Rows of bfloat16: how a value is rounded, and that kernels give the bits that they give over float32 rows of these values."""
+"""Rows of bfloat16: how a value is rounded; kernels give the bits of the same values in float32 rows."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def put_back():
 
 
 def nearest_even(x):
-    """bfloat16 by its definition: of the two neighbours of x the nearer one, of two as near the one whose last bit is 0."""
+    """Round to bfloat16 by its definition: to the nearer neighbour, in a tie to the one whose last bit is 0."""
     low = x.view(np.uint32) & np.uint32(0xFFFF0000)  # towards 0
     high = (low + np.uint32(0x10000)).view(np.float32).astype(np.float64)
     high = np.where(np.isinf(high), np.copysign(2.0**128, x.astype(np.float64)), high)  # what would follow the largest
@@ -97,7 +97,7 @@ def test_dot_products(isa):
 
 
 def attention(graph, z, src, dst, g, dropout):
-    """The state of the softmax, and the gradients."""
+    """Return the state of the softmax, and the gradients."""
     acc, m, scale = (np.empty(shape, np.float32) for shape in ((*dst.shape, z.shape[2]), dst.shape, dst.shape))
     kernels.attend(graph.indptr, graph.indices, z, src, dst, m, scale, acc, slope=0.2, dropout=dropout, accumulate=False)
     kernels.attend_finish(m, scale, acc)
@@ -123,7 +123,7 @@ def test_attention(isa, shape, dropped):
 
 
 def test_infinite_values_are_found_beside_padding():
-    """0 times infinity in a vector that overlaps the one before makes no NaN of an infinite product."""
+    """A product of 0 and infinity in an overlapping vector must not turn an infinite product into NaN."""
     graph = make_graph("random", np.int32)
     g, x = (kernels.narrow(np.full((n, 17), np.float32(v))) for n, v in ((graph.n_dst, np.inf), (graph.n_src, 2)))
     products = np.zeros(graph.n_edges, np.float32)

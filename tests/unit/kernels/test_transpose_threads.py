@@ -1,4 +1,4 @@
-"""The transpose of a CSR of so many edges that threads share it, and indices that are no columns."""
+"""The transpose of a CSR with enough edges that threads share it; indices that are no columns are refused."""
 
 
 import numpy as np

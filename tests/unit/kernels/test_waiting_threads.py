@@ -1,4 +1,4 @@
-"""How OpenMP's threads wait, which libgomp reads from the environment as it is loaded, and tells where OMP_DISPLAY_ENV asks."""
+"""How OpenMP's threads wait: libgomp reads it from the environment at its load, and prints it for OMP_DISPLAY_ENV."""
 
 import os
 import subprocess

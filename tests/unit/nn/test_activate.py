@@ -1,4 +1,4 @@
-"""Norm or bias, activation and dropout in one pass: NumPy's formulas, finite differences, and the same steps one by one."""
+"""Norm or bias, activation and dropout in one pass, against NumPy's formulas, finite differences, and single steps."""
 
 import itertools
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ F = {
 
 
 def arrays(n, width, dtype, shift, seed=1):
-    """x, g; mean, inv_std, gamma, beta or None; in `dtype`, moments in float64."""
+    """Return x, g, mean, inv_std, gamma and beta (or None); moments are float64, the other arrays `dtype`."""
     x, g = (values(seed + k, n, width).astype(dtype) for k in range(2))
     mean, inv_std = (values(seed + 2, width), np.abs(values(seed + 3, width)) + 0.5) if shift == "norm" else (None, None)
     gamma = values(seed + 4, width).astype(dtype) if shift == "norm" else None
@@ -35,14 +35,14 @@ def arrays(n, width, dtype, shift, seed=1):
 
 
 def factors(ids, width, p):
-    """Dropout's factors, by the kernel that has its own tests."""
+    """Return dropout's factors, from the kernel that has tests of its own."""
     out = np.ones((len(ids), width))
     kernels.dropout(out.copy(), ids, KEY, p, out)
     return out
 
 
 def reference(kind, alpha, x, g, mean, inv_std, gamma, beta, factor, means):
-    """out, dx and the sums, in float64."""
+    """Return out, dx and the sums, in float64."""
     x, g = x.astype(np.float64), g.astype(np.float64)
     normal = x if mean is None else (x - mean) * inv_std
     y = normal * (1 if gamma is None else gamma) + (0 if beta is None else beta)
@@ -53,7 +53,7 @@ def reference(kind, alpha, x, g, mean, inv_std, gamma, beta, factor, means):
 
 
 def run(kind, alpha, x, g, mean, inv_std, gamma, beta, mask, means):
-    """out, dx and the sums from the kernels; batch norm's in two calls as in use, and in one."""
+    """Return out, dx and the sums from the kernels; batch norm runs in two calls, as in use, and in one."""
     normal = None if mean is None else kernels.Normal(mean, inv_std, gamma)
     out, dx, sums = np.full_like(x, np.nan), np.full_like(x, np.nan), np.full((2, x.shape[1]), np.nan)
     kernels.activate(x, out, kind=kind, alpha=alpha, normal=normal, beta=beta, mask=mask)
@@ -88,7 +88,7 @@ def test_kernels(kind, shift, p, dtype):
 @every_way
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_threads(kind, shift, p, dtype):
-    """out and dx have the same bits for any number of threads, the sums for the same number."""
+    """The bits of out and dx are the same for any number of threads; the sums have the same bits for the same number."""
     x, g, *affine = arrays(2000, 33, dtype, shift)
     mask = kernels.Mask(np.arange(2000), KEY, p) if p else None
     before, results = kernels.threads(), {}
@@ -141,7 +141,7 @@ def test_infinite_gradients_stop_where_relu_does(dtype, p):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_relu_has_no_negative_zero(dtype):
-    """The tape's relu, of any number of axes, and the fused one agree in the sign of zero, with NumPy's maximum."""
+    """The tape's relu, of any number of axes, and the fused relu agree with NumPy's maximum in the sign of zero."""
     x = np.array([[-0.0, 0.0, -1.0, 3.0, np.nan] * 11], dtype)
     expected = np.maximum(x, 0)
     fused = nn.Activation(55, "relu", bias=False, rng=nn.Random(0), dtype=dtype)(Tensor(x), GRAPH).data
@@ -163,7 +163,7 @@ def make(kind, shift, p, dtype, width=5):
 
 
 def unfused(act, h, graph):
-    """The same steps, each a node of the tape."""
+    """Run the same steps, each as a node of the tape."""
     if act.norm is not None:
         h = act.norm(h, graph.comm)
     elif act.bias is not None:
@@ -203,7 +203,7 @@ def test_gradient(kind, shift, p):
 
 @every_way
 def test_only_what_someone_needs_is_computed(kind, shift, p):
-    """Each parameter alone, and x alone, have the gradient that they have together."""
+    """Each parameter by itself, and x by itself, have the gradient that they have together."""
     act = make(kind, shift, p, np.float64)
     x, g = Tensor(values(1, 40, 5), requires_grad=True), values(8, 40, 5)
     leaves = [x, *act.parameters()]

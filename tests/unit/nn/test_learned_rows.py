@@ -1,4 +1,4 @@
-"""Learned rows beside features: the values and gradients of a model whose features are both side by side, on any number of ranks."""
+"""Learned rows beside features equal a model whose features are both side by side, on any number of ranks."""
 
 import numpy as np
 import pytest

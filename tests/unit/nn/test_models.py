@@ -37,7 +37,7 @@ F64 = dict(dtype=np.float64)
 
 
 def parameters(module):
-    """Parameters by name, made random: biases start at 0, which would hide them."""
+    """Return the parameters by name, with random values: biases start at 0, which would hide them."""
     for k, p in enumerate(module.parameters()):
         p.data[...] = values(20 + k, *p.shape)
     return {name: p.data for name, p in module.named_parameters()}
@@ -51,7 +51,7 @@ def test_gcn_is_the_symmetric_normalisation():
 
 
 def test_gcn_with_self_loops_is_the_paper():
-    """D^-1/2 (A + I) D^-1/2 X W for a symmetric graph without self loops."""
+    """The paper has D^-1/2 (A + I) D^-1/2 X W for a symmetric graph without self loops."""
     graph = Graph.from_edges(*EDGES, undirected=True, self_loops=True)
     dense = ((A + A.T) > 0).astype(float)
     np.fill_diagonal(dense, 1)
@@ -92,7 +92,7 @@ def test_gat(residual, concat):
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
 def test_gat_in_the_papers_form(residual, concat):
-    """DistGNN-MB Eq. 2: weights of their own for destinations, one bias, relu before the scores."""
+    """The form is DistGNN-MB Eq. 2: separate weights for destinations, one bias, relu before the scores."""
     conv = PaperGATConv(5, 3, 2, concat=concat, residual=residual, rng=nn.Random(0), **F64)
     p = parameters(conv)
     names = {"linear.weight", "linear_dst.weight", "update.bias", "attn_src", "attn_dst"}
@@ -105,7 +105,7 @@ def test_gat_in_the_papers_form(residual, concat):
 
 
 def test_layers_of_the_papers_form_follow_each_other_without_more():
-    """Without batch norm and residual what stands between them changes nothing in evaluation."""
+    """Without batch norm and residual, the module between two layers changes nothing in evaluation."""
     model = GAT(5, 3, form="paper", layers=3, hidden=2, heads=2, rng=nn.Random(0), **F64).eval()
     parameters(model)
     h = Tensor(X)
@@ -145,7 +145,7 @@ MAKE = {
 
 @pytest.mark.parametrize("name", MAKE)
 def test_gradcheck_of_models(name):
-    """In training, dropout on: the masks are the same in every call."""
+    """The model is in training, with dropout: the masks are the same in every call."""
     model = MAKE[name](rng=nn.Random(0), **F64)
     parameters(model)  # with biases of 0, isolated nodes would lie on the kink of the ReLU
     for _, module in model.named_modules():
@@ -182,7 +182,7 @@ def test_float32_is_near_float64():
 @pytest.mark.parametrize("batch_norm", [True, False])
 @pytest.mark.parametrize("cls", [GCN, SAGE, GAT])
 def test_each_layer_has_one_bias(cls, batch_norm):
-    """Between layers it is the activation's, or batch norm's beta."""
+    """Between layers the bias is the activation's, or batch norm's beta."""
     model = cls(5, 3, layers=3, batch_norm=batch_norm, rng=nn.Random(0))
     shifts = [name for name, _ in model.named_parameters() if name.endswith(("bias", "beta"))]
     last = "convs.2.root.bias" if cls is SAGE else "convs.2.bias"

@@ -1,4 +1,4 @@
-"""GIN, GCNII, PNA and GATv2 against their papers' equations in dense NumPy, on ranks, in batches, and with edge weights."""
+"""GIN, GCNII, PNA and GATv2 against their papers' equations in dense NumPy, on ranks, in batches, with edge weights."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ MODELS = {
 
 
 def model_and_parameters(name, **options):
-    """A model in evaluation whose parameters are random, also those that start at 0; and the parameters by name."""
+    """Return a model in evaluation with random parameters, also those that start at 0, and the parameters by name."""
     model = MODELS[name](rng=nn.Random(0), **F64, **options).eval()
     for k, p in enumerate(model.parameters()):
         p.data[...] = values(30 + k, *p.shape)
@@ -39,7 +39,7 @@ def relu(x):
 
 
 def norm(x, p, name):
-    """Batch norm in evaluation before any training: running mean 0 and variance 1."""
+    """Return batch norm in evaluation before any training: running mean 0 and variance 1."""
     return x / np.sqrt(1 + 1e-5) * p[f"{name}.gamma"] + p[f"{name}.beta"]
 
 
@@ -120,7 +120,7 @@ def test_a_batch_of_all_in_edges_is_the_whole_graph(name):
 
 
 def test_edge_weights():
-    """Weights of 2 count an edge twice in GIN's sum, and not at all in a mean of them; PNA refuses them."""
+    """Weights of 2 count an edge twice in GIN's sum, and change nothing in a weighted mean; PNA refuses weights."""
     twice = Graph.from_edges(np.tile(EDGES.src, 2), np.tile(EDGES.dst, 2), EDGES.n_nodes)
     model, weighted = model_and_parameters("gin")[0], GRAPH.with_edge_values(np.full(EDGES.n_edges, 2.0))
     np.testing.assert_allclose(model(weighted, Tensor(FEATURES)).data, model(twice, Tensor(FEATURES)).data, rtol=1e-11)
@@ -129,7 +129,7 @@ def test_edge_weights():
 
 
 def test_coefficients_are_dropped_by_edge_and_head():
-    """A head's values of an edge go together, and the mean over many masks is the whole."""
+    """All values of an edge and a head are dropped together, and the mean over many masks is the result without dropout."""
     rng = nn.Random(1)
     model = GATv2(N_IN, N_OUT, layers=1, out_heads=2, dropout=0.0, attention_dropout=0.5, rng=rng, **F64)
     samples = []

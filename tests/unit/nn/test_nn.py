@@ -1,4 +1,4 @@
-"""Modules, flat parameters, randomness and the layers."""
+"""Modules, flat parameters, random numbers and the layers."""
 
 import copy
 import gc
@@ -196,7 +196,7 @@ def test_a_copy_of_a_flat_model_is_a_model_of_its_own(duplicate):
 
 
 def test_groups():
-    """Replicated parameters lie in one array, each parameter owned by rows in one of its own, of any dtype and number of rows."""
+    """Replicated parameters share one array; each parameter owned by rows has its own, of any dtype and number of rows."""
     model = Model()
     model.tables = [Embedding(np.array([4, 2, 9]), 2, rng=Random(0), dtype=np.float64), Embedding(np.zeros(0, int), 3, rng=Random(0))]
     flat, replicated = flatten(model), Model().n_parameters
@@ -265,14 +265,14 @@ def test_ids_that_do_not_fit_are_refused(ids):
 
 
 def test_splitmix64_known_answers():
-    """The first outputs of the reference generator from seed 0, and from 1234567."""
+    """The answers are the first outputs of the reference generator from seed 0, and from 1234567."""
     gamma, mask = 0x9E3779B97F4A7C15, 2**64 - 1
     assert [splitmix64(k * gamma & mask) for k in range(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     assert [splitmix64(1234567 + k * gamma & mask) for k in range(2)] == [6457827717110365317, 3203168211198807973]
 
 
 def test_words_are_the_same_everywhere():
-    """BLAKE2b-64 of nothing is e4a6a0577479b2b4."""
+    """BLAKE2b-64 of the empty string is e4a6a0577479b2b4."""
     assert word("") == 0xB4B2797457A0A6E4 and word("dropout") != word("Dropout")
 
 
@@ -370,7 +370,7 @@ class Buffered(Module):
 
 
 def test_two_parameters_of_one_name_are_refused():
-    """Keys of dicts with dots, or of other types, may name two alike; a state dict would have one of them."""
+    """Keys of dicts with dots, or of other types, may give two parameters one name; a state dict would have only one of them."""
     one, other = Parameter(np.zeros(2)), Parameter(np.ones(2))
     for held in ({"a.b": one, "a": {"b": other}}, {1: one, "1": other}):
         for use in (Module.state_dict, flatten, lambda model: model.load_state_dict({})):

@@ -1,4 +1,4 @@
-"""Batch norm: the plain formula, finite differences, and the same answer for any number of ranks."""
+"""Batch norm: the plain formula, finite differences, and the same result for any number of ranks."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def plain(x, eps=1e-5):
 
 
 def on_ranks(n, x=X, g=G, dtype=np.float64, steps=1):
-    """Run batch norm with the rows of x spread over n ranks; gather what every rank got."""
+    """Run batch norm with the rows of x spread over n ranks; return the gathered results of all ranks."""
     bounds = [0, *SPLITS[n], len(x)]
 
     def one(comm):
@@ -57,7 +57,7 @@ def test_formula():
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 def test_nothing_is_left_of_constant_columns(n):
-    """Else what a relu makes of their rounding differs with the number of ranks."""
+    """Else a relu of their rounding errors would differ with the number of ranks."""
     out = on_ranks(n, x=np.tile(X[0], (12, 1)))[0]
     np.testing.assert_array_equal(out, np.tile(BETA, (12, 1)))
 
@@ -91,7 +91,10 @@ def test_running_statistics():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_column_without_variance_keeps_its_running_variance(dtype):
-    """In `eval` it stays near beta while its mean moves, where 1 / sqrt(eps) would enlarge the move; so with exact moments."""
+    """In `eval` the column stays near beta while its mean moves; 1 / sqrt(eps) would enlarge the move.
+
+    The same holds with exact moments.
+    """
     norm, rows = make(dtype), X.astype(dtype)
     for k in range(60):
         rows[:, 1], rows[:, 3] = 1 + 0.01 * k, 0
@@ -106,7 +109,7 @@ def test_a_column_without_variance_keeps_its_running_variance(dtype):
 
 
 def test_gin_evaluates_as_it_trains_where_all_nodes_are_alike():
-    """A ring of equal nodes, whose columns have no variance: outputs in training and in evaluation are near each other."""
+    """The graph is a ring of equal nodes, whose columns have no variance: training and evaluation give similar outputs."""
     n, rng = 60, nn.Random(0)
     labels = np.random.default_rng(2).standard_normal((n, 1)).astype(np.float32) * 15 + 20
     trainer = Trainer(Graph.from_edges(np.arange(n), (np.arange(n) + 1) % n, undirected=True), GIN(3, 1, dropout=0.0, rng=rng),
@@ -139,7 +142,7 @@ def test_one_row_or_none(rows):
 
 
 def test_constant_x_needs_no_allreduce():
-    """x without a gradient communicates only in the forward pass, on every rank."""
+    """If x has no gradient, batch norm communicates only in the forward pass, on every rank."""
 
     def one(comm):
         norm = make()
@@ -160,7 +163,7 @@ def test_only_x_and_moments_are_kept():
 
 
 class Layers(Module):
-    """Two norms one behind the other, or one that is called twice."""
+    """Two norms in a row, or one norm that is called twice."""
 
     def __init__(self, shared=False):
         self.one = make()

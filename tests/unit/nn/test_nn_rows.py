@@ -1,4 +1,4 @@
-"""Learned rows of which a step picks some: the gradient and the step are those of an array of all rows."""
+"""Learned rows of which a step picks some: gradient and step equal the ones for an array of all rows."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ class Picks(nn.Module):
 
 
 def gradient(model, *rows):
-    """What a loop over the picks finds."""
+    """Return the gradient by a loop over the picks."""
     grad = np.zeros((N, WIDTH))
     for k, picked_ids in enumerate(rows):
         np.add.at(grad, picked_ids, values(k, len(picked_ids), WIDTH))
@@ -44,7 +44,7 @@ def test_gradients_of_picked_rows(rows):
 
 
 def test_a_step_is_that_of_all_rows():
-    """Adam with decay: as of a parameter whose gradient was read, and so is an array of all rows."""
+    """Adam has weight decay; one parameter has its gradient read, and becomes an array of all rows."""
     def train(read):
         model = Picks()
         flat = nn.flatten(model)
@@ -83,7 +83,7 @@ def test_a_gradient_that_a_program_changes_counts():
 
 
 def test_whole_rows_beside_picked_ones():
-    """The same rows picked, and used whole: their gradients add up, in either order."""
+    """The same rows are picked and used whole: their gradients add up, in either order."""
     for first in (True, False):
         model = Picks()
         flat, weight = nn.flatten(model), model.rows.weight
@@ -94,7 +94,7 @@ def test_whole_rows_beside_picked_ones():
 
 
 def test_an_array_that_another_gradient_is_added_to():
-    """A sum gives its gradient to both summands as one array, to which the other summand's later gradients are added."""
+    """A sum gives one array as the gradient of both summands; later gradients of one summand are added to that array."""
     model = Picks()
     flat, rows = nn.flatten(model), np.array([1, 4, 2])
     flat.zero_grad()

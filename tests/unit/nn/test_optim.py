@@ -23,7 +23,7 @@ def first_only(name):
 
 
 def train(optimizer, gradients=GRADIENTS, factors=None):
-    """Take one step for each gradient; return the parameters after each."""
+    """Take one step for each gradient; return the parameters after each step."""
     trace = []
     for k, g in enumerate(gradients):
         optimizer.flat.zero_grad()
@@ -72,7 +72,7 @@ MAKE = {
 
 
 class Mixed(Module):
-    """The values of `Two`, the second parameter owned by rows."""
+    """A module with the values of `Two`, whose second parameter is owned by rows."""
 
     def __init__(self):
         two = Two()
@@ -114,7 +114,7 @@ def test_a_step_tells_the_tape(monkeypatch):
 @pytest.mark.parametrize("decoupled", [False, True])
 @pytest.mark.parametrize("owned", [False, True])
 def test_adam_in_parts_makes_the_same_bits(owned, decoupled, decay):
-    """Also of a parameter owned by rows, whose parts are rows."""
+    """The test includes a parameter owned by rows, whose parts are rows."""
     models = [Two() for _ in range(2)]
     for model in models:
         model.second.ids = np.arange(3) if owned else None

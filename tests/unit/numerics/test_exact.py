@@ -1,4 +1,4 @@
-"""Exact numerics: one hash of a training, however it is run; each of the reductions is needed for it; what is refused."""
+"""Exact numerics: one hash of a training for all ways to run it; each reduction is needed for it; refused inputs."""
 
 import math
 
@@ -43,7 +43,7 @@ WAYS = [  # ranks, mode, parts, backward, prefetch, threads a rank, order
 
 @pytest.fixture
 def instruction_set():
-    """Give the instruction set back that was in use, and the threads."""
+    """Restore the instruction set and the number of threads."""
     before, n_threads = kernels.instruction_set(), kernels.threads()
     yield
     kernels.set_instruction_set(before)
@@ -61,7 +61,7 @@ def hashes(case, dtype, ways=WAYS, sets=None, **options):
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_hash_near_the_fast_numbers(case, instruction_set):
-    """Three of the ways for each case; others for the next one."""
+    """Each case runs three of the ways; the next case runs other ways."""
     number, last = list(CASES).index(case), kernels.instruction_sets()[-1:]
     first, second, third = (WAYS[(number + more) % len(WAYS)] for more in (0, 5, 3))
     assert len(set(hashes(case, np.float32, [first, second], last if number % 3 else None))) == 1
@@ -75,7 +75,7 @@ RELATIONS = [("a", "first", "c"), ("b", "second", "c"), ("a", "third", "c")]
 
 
 def relational(comm, options):
-    """Sums over three relations into one type, and the gradients of the sources' rows."""
+    """Return sums over three relations into one type, and the gradients of the sources' rows."""
     rng = np.random.default_rng(0)
     edges = {relation: rng.integers(0, 30, (2, 200)) for relation in RELATIONS}
     x = {name: rng.standard_normal((30, 4), np.float32) * np.float32(10) ** rng.integers(-9, 10, (30, 1)) for name in "abc"}
@@ -101,7 +101,7 @@ def test_fast_numerics_repeat_a_run_bit_for_bit(case):
 
 
 def bipartite(comm, reducer):
-    """Sums over weighted edges between other nodes, and their gradients, by id."""
+    """Return sums over weighted edges of a bipartite graph, and their gradients, by id."""
     rng = np.random.default_rng(0)
     n_src, n_dst, weight = 90, 50, 10.0 ** rng.uniform(-6, 6, 700)
     edges, x = (rng.zipf(1.6, 700) % n_src, rng.zipf(1.6, 700) % n_dst), rng.standard_normal((n_src, 4))
@@ -127,7 +127,7 @@ def test_a_bipartite_graph(reducer):
 
 @pytest.mark.parametrize("rows", [[1, 2, 3, 200, 25, 28, 199, 4], [1, 1, 1, 2, 300, 25, 25, 5, 3], [329, 9, 2, 2]])
 def test_training_rows_in_any_order_and_several_times(rows):
-    """On one rank they may ascend, and on another not, or be there twice."""
+    """The rows may ascend on one rank and not on another one, or come twice."""
     def trained(comm):
         graph = graph_of(comm, CASES["gcn"], np.float32)
         _, x, labels, _ = data(np.float32)
@@ -146,7 +146,7 @@ def test_training_rows_in_any_order_and_several_times(rows):
 
 
 def _over_ranks(function):
-    """A fast reduction of this rank's rows, and the sum over ranks of what it returns."""
+    """Return a reduction that is fast on this rank's rows, summed over ranks."""
     def whole(self, *args):
         return self.comm.allreduce(np.ascontiguousarray(function.__wrapped__(*args))) if self.across else function.__wrapped__(*args)
 
@@ -163,7 +163,7 @@ def _share(self, x):
 
 
 class FastEdges(AllEdges):
-    """Sums over a function's edges in the order in which these stand."""
+    """Sums over a function's edges in the order of the edges."""
 
     def sum_to_dst(self, values, out=None, **scale):
         out = np.zeros((self.n_dst, *values.shape[1:]), values.dtype) if out is None else out
@@ -172,7 +172,7 @@ class FastEdges(AllEdges):
 
 
 def _elsewhere(name):
-    """A function as another library has it, in its last bit, where there are several ranks."""
+    """Return a method whose result differs in the last bit, as with another library, on several ranks."""
     def moved_result(self, *args, out=None, **options):
         right = getattr(Exact, name)(self, *args, **options)
         moved = right if self.comm.size == 1 else np.nextafter(right, np.inf)
@@ -192,7 +192,7 @@ ACCUMULATORS = {name for name in vars(ExactEdgeSums) if not name.startswith("_")
 
 
 def _fast_sums(*names):
-    """These accumulators as numerics "fast" has them."""
+    """Return the named accumulators of numerics "fast"."""
     return {"sums": {name: getattr(EdgeSums, name) for name in names}}
 
 

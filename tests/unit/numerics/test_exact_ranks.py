@@ -1,4 +1,4 @@
-"""Exact numerics where ranks differ: in errors, in repeated rows, in relations; and where it meets fast numerics."""
+"""Exact numerics where ranks differ, in errors, repeated rows and relations; and beside fast numerics."""
 
 import warnings
 
@@ -65,7 +65,7 @@ def test_numerics_of_other_ranks_are_refused():
 
 
 class Table(nn.Module):
-    """A learned row for each node, of which some are picked."""
+    """A model with a learned row for each node, of which some are picked."""
 
     def __init__(self, graph, rng, picks):
         self.rows, self.linear, self.picks = nn.Embedding(graph.node_ids, 5, rng=rng), nn.Linear(5, 3, rng=rng), picks
@@ -95,7 +95,7 @@ RELATIONS = [("a", "first", "c"), ("b", "second", "c"), ("a", "third", "c")]
 
 
 def relational(comm, messages, options, name="exact"):
-    """Sums over relations into one type, and the gradients that are there."""
+    """Return sums over relations into one type, and the gradients that exist."""
     rng = np.random.default_rng(0)
     edges = {relation: rng.integers(0, 30, (2, 200)) for relation in RELATIONS}
     x = {kind: rng.standard_normal((30, 4)).astype(np.float32) for kind in "abc"}
@@ -161,7 +161,7 @@ def test_products_of_own_rows_are_added_in_one_order_on_any_number_of_ranks(opti
 
 
 def after(numerics_first, aggregate):
-    """Return the last result of `aggregate`, called in each of these numerics."""
+    """Return the last result of `aggregate`, called under each of these numerics."""
     for exact in numerics_first:
         with numerics.using(exact):
             result = aggregate()
@@ -169,7 +169,7 @@ def after(numerics_first, aggregate):
 
 
 def weighted_picks(comm, fast_first):
-    """Return the symmetric norm of a weighted relation of a sampled batch, whose degrees are kept with the graph."""
+    """Return the symmetric norm of a weighted relation of a sampled batch, whose degrees the graph keeps."""
     rng = np.random.default_rng(0)
     relation, weight = ("a", "to", "a"), 10.0 ** rng.uniform(-6, 6, 200)
     graph = HeteroGraph.from_edges({relation: EDGES}, {"a": N_NODES}, comm=comm, parts="contiguous")

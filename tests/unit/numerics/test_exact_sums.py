@@ -1,4 +1,4 @@
-"""Sums on grids: ties of a grid, accuracy beside float64 sums rounded once, the oracle's bounds, and fast runs repeated."""
+"""Sums on grids: ties, accuracy beside float64 sums rounded once, the oracle's bounds, and repeated fast runs."""
 
 from fractions import Fraction
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.mark.parametrize("name", kernels.instruction_sets())
 def test_ties_of_a_grid_have_the_same_sums_in_any_order(name):
-    """Half of a step is rounded to even, so by where a sum stands, unless something makes it no tie."""
+    """Half of a step is rounded to even, so the result would depend on the partial sum, unless the tie is broken."""
     before, rng = kernels.instruction_set(), np.random.default_rng(0)
     kernels.set_instruction_set(name)
     try:
@@ -41,7 +41,7 @@ def exactly(values):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_bound_of_a_sum_over_edges(dtype):
-    """Values that stand half a step of the grid apart from it reach the bound nearly; the column's largest is another row's."""
+    """Values half a step of the grid apart nearly reach the bound; the largest value of the column is in another row."""
     rng, exact, ratios = np.random.default_rng(0), Exact(Solo()), []
     for _ in range(200):
         n, largest = int(rng.integers(1, 70)), float(rng.choice([1.0, np.nextafter(2, 0)]))
@@ -87,7 +87,7 @@ def test_products_over_rows_are_as_good_as_float64_sums_rounded_once():
 
 @pytest.mark.parametrize("name", kernels.instruction_sets())
 def test_products_add_one_factor_after_another_in_one_rounding(name):
-    """Sums of at most 256 products, each added in one rounding, then the sums in ascending order."""
+    """At most 256 products are added, each in one rounding; then these sums are added in ascending order."""
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((9, 600), (600, 37)))
     wide, expected = a.astype(np.longdouble), np.zeros((9, 37), np.float32)
@@ -121,7 +121,7 @@ def test_the_oracle_finds_nothing(name, options):
 
 
 def test_a_fast_run_is_repeated_bit_for_bit():
-    """Of the same ranks, threads and mode; of other ranks it has other bits, or the hash tells nothing."""
+    """The run has the same ranks, threads and mode; with other ranks it has other bits, or the hash would show nothing."""
     way = {"mode": "sar", "parts": "by hand", "n_threads": 2, "numerics": "fast"}
     digests = {digest(3, "gcn", **way) for _ in range(2)}
     assert len(digests) == 1 and digests != {digest(2, "gcn", **way)}

@@ -1,4 +1,4 @@
-"""float32 sums of 10^6 like terms stay within the 1e-5 that docs/promises.md says: of edges, rows, and what chose or picked one row.
+"""float32 sums of 10^6 like terms stay within the 1e-5 of docs/promises.md: sums of edges, of rows, and of picks of one row.
 
 Equal terms are the hardest: their rounding errors have one sign.
 """
@@ -42,7 +42,7 @@ def test_a_weights_gradient(threads):
 
 @pytest.mark.parametrize("heads", [1, 8])
 def test_attention_of_many_neighbours(heads):
-    """Two blocks: the second meets the state that the first has left, and moves the maximum."""
+    """There are two blocks: the second starts from the state that the first has left, and raises the maximum."""
     src, dst = np.zeros((1, heads), np.float32), np.zeros((1, heads), np.float32)
     top, total, acc = np.empty_like(dst), np.empty_like(dst), np.empty((1, heads, 2), np.float32)
     for score in (0, 1):
@@ -56,7 +56,7 @@ def test_attention_of_many_neighbours(heads):
 @pytest.mark.parametrize("heads, shared", [(1, False), (8, False), (8, True)])
 @pytest.mark.parametrize("begins", [True, False], ids=["overwritten", "accumulated"])
 def test_the_gradient_of_a_source_of_many_edges(heads, shared, begins):
-    """Rows before and after the long one are of one edge: no step is of two rows."""
+    """Rows before and after the long row have one edge: no step covers two rows."""
     t_indptr, t_indices = np.array([0, 1, N + 1, N + 2]), np.concatenate([[3], IN_ORDER, [5]]).astype(np.int32)
     z = np.full((3, 1 if shared else heads, 2), TERM)
     ends = np.zeros((N, heads, 4), np.float32)  # of a destination: dst, m, 1 / l, delta
@@ -72,7 +72,7 @@ def test_the_gradient_of_a_source_of_many_edges(heads, shared, begins):
 
 @pytest.mark.parametrize("reduce", ["max", "min"])
 def test_the_gradient_of_what_many_have_chosen(reduce):
-    """Node 0 is every node's neighbour, and the choice of all; it chooses among the others."""
+    """Node 0 is every node's neighbour and every node's winner; node 0 itself picks one of the others."""
     n = 1 << 17
     src = np.concatenate([np.zeros(n - 1, np.int64), [1]])
     dst = np.concatenate([np.arange(1, n), [0]])

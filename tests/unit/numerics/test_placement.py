@@ -1,4 +1,4 @@
-"""Placement of values: the rule for results, and what exact numerics refuses because of it."""
+"""Placement of values: the rule for results, and the refusals of exact numerics that follow from it."""
 
 import numpy as np
 import pytest
@@ -130,7 +130,7 @@ def test_gradients_that_are_not_summed_over_ranks_are_refused():
 
 
 def test_each_kind_of_step_of_random_models():
-    """Each right step alone has the same bits on 1 and 3 ranks; each wrong one is refused."""
+    """Each right step by itself has the same bits on 1 and 3 ranks; each wrong step is refused."""
     for number, name in enumerate([*RIGHT, *WRONG]):
         program = Program(np.random.default_rng(number))
         program.names, program.wrong = [name], name if name in WRONG else None

@@ -1,4 +1,4 @@
-"""Fused attention as an operator: what it keeps, what it zeroes, and nodes whose edges are all masked, on any number of ranks."""
+"""Fused attention as an operator, on any number of ranks: its residuals, its zeroed sums, and fully masked nodes."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def inputs(seed=0):
 
 
 def attention(comm, mode, z, src, dst, g, *, dropout=0.0, passes=1):
-    """(rows, output and gradients) of this rank, the gradients of the last of so many backward passes."""
+    """Return this rank's rows, the output, and the gradients of the last of `passes` backward passes."""
     rng = np.random.default_rng(1)
     graph = Graph.from_edges(*rng.integers(0, N, (2, 400)), N)
     if comm is not None:
@@ -32,7 +32,7 @@ def attention(comm, mode, z, src, dst, g, *, dropout=0.0, passes=1):
 
 
 def whole(parts):
-    """The ranks' rows put together."""
+    """Return the rows of all ranks in one array each."""
     arrays_of_all = [np.empty((N, *a.shape[1:])) for a in parts[0][1]]
     for rows, arrays in parts:
         for to, a in zip(arrays_of_all, arrays, strict=True):
@@ -42,7 +42,7 @@ def whole(parts):
 
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 def test_threads_sums_are_zeroed_once_in_an_aggregation(mode, monkeypatch):
-    """Not for each block: they are threads x n_dst x heads doubles."""
+    """The sums are threads x n_dst x heads doubles, so zeroing them for each block would be slow."""
     seen, attend_backward = {}, kernels.attend_backward
 
     def recorded(*args, sums, **options):
@@ -58,7 +58,7 @@ def test_threads_sums_are_zeroed_once_in_an_aggregation(mode, monkeypatch):
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_node_whose_edges_are_all_masked_is_zero(mode, dropout):
-    """Whether all of its sources are masked or it is itself, and in whatever block they come."""
+    """All of the node's sources are masked, or the node is; its edges may be in any block."""
     z, src, dst, g = inputs()
     src[N // 2 :, 0] = -np.inf      # on 3 ranks all sources of the last block
     dst[3] = -np.inf

@@ -1,4 +1,4 @@
-"""Attention over x, which all heads share, and then the products: equal to attention over the products, on any number of ranks."""
+"""Attention over x, shared by all heads, before the products equals attention over the products, on any number of ranks."""
 
 
 import numpy as np
@@ -24,7 +24,7 @@ OPTIONS = [{"mode": mode} for mode in MODES] + [{"mode": "sar", "backward": "fet
 
 
 def attended(graph, shared):
-    """Output and gradients of attention with dropout over a z that heads share, or over copies of it."""
+    """Return output and gradients of attention with dropout over a z that heads share, or over copies of z."""
     z, src, dst = (Tensor(values(k, N, *shape)[graph.src_ids], requires_grad=True) for k, shape in enumerate(SHAPES))
     out = graph.aggregate(fn.attend(z if shared else z * np.ones((1, HEADS, 1)), src, dst, 0.2, 0.4, 11), "sum")
     out.backward(np.cos(out.data))
@@ -60,7 +60,7 @@ def test_other_heads_are_refused():
 
 
 def epoch(graph, heads, **options):
-    """Gradients and logits of each batch."""
+    """Return the gradients and logits of each batch."""
     loader, batches = loader_of(graph, batch_size=16, fanouts=(3, 4, 5), **options), []
     options = dict(layers=3, hidden=6, attention_dropout=0.3, residual=True, batch_norm=True, dtype=np.float64)
     model = GAT(N_IN, N_OUT, heads=heads, rng=nn.Random(5), **options)

@@ -1,4 +1,4 @@
-"""Messages over relations: each is what a bipartite `Graph` of the relation makes of it, values and gradients, on any number of ranks."""
+"""Messages over relations equal a bipartite `Graph` of each relation, values and gradients, on any number of ranks."""
 
 
 import numpy as np
@@ -18,7 +18,7 @@ WEIGHTS = {relation: values(30 + k, len(EDGES[relation][0])) for k, relation in 
 
 
 def case_of(name, x, dst, edge, weight):
-    """One relation's message and reducer; `weight` is learnable and the same for all relations."""
+    """Return the message and the reducer of a relation; `weight` is learnable and shared by all relations."""
     def function(s, d, e):
         return (s["x"] @ weight) * d["y"] * e["w"]
 
@@ -40,7 +40,7 @@ CASES = [("attend", "sum", None), ("mul", "mean", None), ("mul", "max", None), (
 
 
 def expected(name, reducer):
-    """Sums over bipartite graphs, one a relation, of one part; and the gradients of all inputs."""
+    """Return sums over bipartite graphs of one part, one for each relation, and the gradients of all inputs."""
     x = {kind: Tensor(tied_values(7, n, 5), requires_grad=True) for kind, n in N_NODES.items()}
     weight, edges, total = Tensor(values(50, 5, 5), requires_grad=True), {}, 0
     for relation in CHOSEN:
@@ -98,7 +98,10 @@ def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
 @pytest.mark.parametrize("n_ranks, options", [(1, {}), (2, {}), (3, {"backward": "fetch"})])
 @pytest.mark.parametrize("exact", [False, True], ids=["fast", "exact"])
 def test_the_first_call_has_the_bits_of_later_calls(exact, n_ranks, options):
-    """Constant rows beside others of one type: a resumed run, whose first call is a later call of a straight run, has the same bits."""
+    """Constant rows stand beside other rows of one type.
+
+    A resumed run, whose first call is a later call of a straight run, must have the same bits.
+    """
     def work(comm):
         graph, runs = make(comm, "random", **options), []
         with numerics.using(Exact(comm) if exact else None):
@@ -121,7 +124,10 @@ def test_the_first_call_has_the_bits_of_later_calls(exact, n_ranks, options):
 
 
 def test_edge_features_are_seen_by_the_scores_of_a_relation():
-    """`fn.attend` with edge features is a softmax of scores that have them; so are the gradients, that of `attn_edge` too."""
+    """`fn.attend` with edge features is a softmax of scores that include them.
+
+    All gradients include them, too, among them the gradient of `attn_edge`.
+    """
     def work(comm, fused):
         graph = make(comm, "random") if comm.size > 1 else make()
         x = {kind: Tensor(values(7, n, 4)[graph.node_ids[kind]], requires_grad=True) for kind, n in N_NODES.items()}
@@ -171,7 +177,7 @@ def test_what_is_no_message_is_refused():
 @pytest.mark.parametrize("mode", ["sar", "broadcast", "sa"])
 @pytest.mark.parametrize("reducer", ["max", "min"])
 def test_the_largest_row_beside_a_message_that_fetches_again(reducer, mode):
-    """Backward then takes the own edges in two halves, and each had the gradients of all of the rows."""
+    """Backward takes the own edges in two halves; each half once had the gradients of all of the rows."""
     x = values(41, N_NODES["author"], 5)
 
     def on_rank(comm):

@@ -1,4 +1,4 @@
-"""Relations with row_dtype="bfloat16": N ranks give the answer of one, in half the bytes (threads as ranks)."""
+"""Relations with row_dtype="bfloat16": N ranks give the result of one, in half the bytes (threads as ranks)."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ NARROW = {"row_dtype": "bfloat16"}
 
 
 def step(graph, name):
-    """Logits of all ranks by node, and the gradients of what they share and of each type's learned rows."""
+    """Return logits of all ranks by node, gradients of replicated parameters, and gradients of each type's learned rows."""
     rng, nodes = nn.Random(5), graph.of("paper")
     rng.step = 1
     cls, options = MODELS[name]

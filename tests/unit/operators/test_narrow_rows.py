@@ -1,4 +1,7 @@
-"""row_dtype="bfloat16": rows that edges gather are rounded once, so N ranks give one rank's answer in half the bytes (threads as ranks)."""
+"""row_dtype="bfloat16": edges gather rows that are rounded once, so N ranks give one rank's result in half the bytes.
+
+Ranks are threads.
+"""
 
 import gc
 import itertools
@@ -31,7 +34,7 @@ def rounded(x):
 @pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3), MODES)])
 @pytest.mark.parametrize("case", ["gcn", "sage", "gat", "weighted", "sage pool"])
 def test_equality(case, n_ranks, mode):
-    """Whole models, dropout and batch norm too; pushed gradients on 2 ranks, fetched rows on 3."""
+    """Whole models run, with dropout and batch norm; gradients are pushed on 2 ranks, rows are fetched on 3."""
     ways = {1: [(0, "metis", None)], 2: [(1, "random", "push")], 3: [(0, "metis", None), (1, "random", None)]}
     for prefetch, method, backward in ways[n_ranks]:
         threads.run(n_ranks, check_equality, case, np.float32, OWNERS[n_ranks, method], mode=mode, prefetch=prefetch,
@@ -60,7 +63,7 @@ def test_sums_and_gradients_are_those_of_rounded_rows():
 
 
 def test_attention_is_that_of_rounded_rows():
-    """Scores are not rounded; their gradients cancel, as delta is of the rounded gradient."""
+    """Scores are not rounded; their gradients cancel, as delta is computed from the rounded gradient."""
     z, g = (values(seed, EDGES.n_nodes, 2, 3).astype(np.float32) for seed in (1, 2))
     scores = [values(seed, EDGES.n_nodes, 2).astype(np.float32) for seed in (3, 4)]
 
@@ -128,7 +131,7 @@ def test_backward_twice():
 
 
 def test_a_gradient_that_nobody_else_reads_is_narrowed_in_its_own_memory():
-    """Of two sums of one tensor's product each has its own; the one given to `backward` is the caller's."""
+    """Two sums of one tensor's product have a gradient each; the gradient passed to `backward` is the caller's."""
     def peak(rows):
         whole, x = Graph.from_edges(np.arange(8), np.arange(8)[::-1], 20_000), np.ones((20_000, 64), np.float32)
         graph = whole.shard(Solo(), row_dtype=rows)
@@ -179,7 +182,7 @@ def test_a_run_goes_on_with_its_rows(tmp_path, here):
 
 
 class Heads(recording.Observer):
-    """How many tensors of a row and head there are while the heads are averaged."""
+    """Counts the tensors with a value for each row and head while the heads are averaged."""
 
     def __init__(self, shape):
         self.shape = shape

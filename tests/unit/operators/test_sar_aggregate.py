@@ -1,4 +1,4 @@
-"""Aggregation on one rank: built-in messages against plain NumPy and against the same thing written as a message."""
+"""Aggregation on one rank: built-in messages against plain NumPy, and against the same formulas as user-defined messages."""
 
 
 import numpy as np
@@ -22,7 +22,7 @@ kinds, dtypes = pytest.mark.parametrize("kind", KINDS), pytest.mark.parametrize(
 
 
 def run(edges, aggregate, inputs, g, dtype):
-    """Return the output and the gradients of sum(out * g), one an input."""
+    """Return the output, and the gradient of sum(out * g) for each input."""
     leaves = [Tensor(x.astype(dtype), requires_grad=True) for x in inputs]
     out = aggregate(Graph.from_edges(*edges), *leaves)
     out.backward(g.astype(dtype))
@@ -85,7 +85,7 @@ def test_mul_edge(kind, reducer, one, dtype):
 
 
 def attend_by_hand(p):
-    """Attention as a message: scores and values, dropout on the values with the kernel's coins."""
+    """Attention as a message: scores and values, with the kernel's dropout mask on the values."""
 
     def aggregate(graph, z, src, dst):
         def message(s, d, e):
@@ -99,7 +99,7 @@ def attend_by_hand(p):
 
 
 def coins(edges, p):
-    """The dropout mask of every coefficient, from the operation that keys it by the edge's number."""
+    """Return the dropout mask of every coefficient, from the operation that keys it by the edge's number."""
     if not p:
         return 1.0
     return ops.dropout(Tensor(np.ones((edges.n_edges, HEADS))), edges.src * edges.n_nodes + edges.dst, KEY, p).data
@@ -216,7 +216,7 @@ def test_learnable_values_in_a_module_get_their_gradient():
 
 
 def outputs(graph, x, weight, order=slice(None)):
-    """One output and gradient of x for each way to aggregate."""
+    """Return one output and gradient of x for each way to aggregate."""
     score = lambda x: x.sum(-1).reshape(-1, 1)  # noqa: E731
     ways = {
         **{f"copy_src {r}": lambda x, r=r: graph.aggregate(fn.copy_src(x), r) for r in REDUCERS},

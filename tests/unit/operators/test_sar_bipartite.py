@@ -1,4 +1,4 @@
-"""Bipartite graphs: sources and destinations are other nodes. Against plain NumPy on one rank, and N ranks against one."""
+"""Bipartite graphs, whose sources and destinations are different nodes: plain NumPy on one rank, N ranks against one."""
 
 from functools import cache
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Bipartite(NamedTuple):
 
     @property
     def joined(self):
-        """The same edges over one set of nodes, the destinations after the sources, for the references."""
+        """Return the same edges over one set of nodes, the destinations after the sources, for the references."""
         return Edges(self.src, self.n_src + self.dst, self.n_src + self.n_dst)
 
     @property
@@ -50,7 +50,7 @@ class Bipartite(NamedTuple):
 
 
 def random(n_src, n_dst, n_edges, seed=0, used_src=None, used_dst=None):
-    """Edges from the first `used_src` sources to the first `used_dst` destinations; the others are isolated."""
+    """Return edges from the first `used_src` sources to the first `used_dst` destinations; other nodes are isolated."""
     rng = np.random.default_rng(seed)
     return Bipartite(rng.integers(0, used_src or n_src, n_edges), rng.integers(0, used_dst or n_dst, n_edges), n_src, n_dst)
 
@@ -73,7 +73,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def run(edges, aggregate, inputs, g):
-    """Return the output and the gradients of sum(out * g), one an input."""
+    """Return the output, and the gradient of sum(out * g) for each input."""
     leaves = [Tensor(x, requires_grad=True) for x in inputs]
     out = aggregate(edges.graph(), *leaves)
     out.backward(g)
@@ -156,7 +156,7 @@ def test_attend(kind):
 
 
 def normalised(edges, reducer):
-    """The matrix of "sum", "mean" or "sym"."""
+    """Return the matrix of reducer "sum", "mean" or "sym"."""
     a = edges.dense
     rows, columns = (np.maximum(a.sum(axis), 1) for axis in (1, 0))
     return {"sum": a, "mean": a / rows[:, None], "sym": a / np.sqrt(rows[:, None] * columns)}[reducer]
@@ -167,7 +167,7 @@ def normalised(edges, reducer):
 @pytest.mark.parametrize("reducer", ["sum", "mean", "sym"])
 @kinds
 def test_linear_and_sym(kind, reducer, n_out):
-    """In both orders, A (X W) and (A X) W; "sym" divides by the sources' out-degrees."""
+    """Both orders are tested, A (X W) and (A X) W; "sym" divides by the sources' out-degrees."""
     edges = KINDS[kind]
     a, x, w, g = normalised(edges, reducer), values(1, edges.n_src, WIDTH), values(2, WIDTH, n_out), values(3, edges.n_dst, n_out)
     actual = run(edges, lambda graph, x, w: graph.aggregate(fn.linear(x, w), reducer), [x, w], g)
@@ -194,7 +194,7 @@ def test_ids_inside_a_message():
 
 
 def parameters(module):
-    """Parameters by name, made random: biases start at 0, which would hide them."""
+    """Return the parameters by name, with random values: biases start at 0, which would hide them."""
     for k, p in enumerate(module.parameters()):
         p.data[...] = values(20 + k, *p.shape)
     return {name: p.data for name, p in module.named_parameters()}
@@ -210,7 +210,7 @@ def convs():
 
 
 def expected_layer(name, edges, p, x, q):
-    """The papers' equations, dense."""
+    """Return a layer's output by the papers' equations, on dense matrices."""
     if name == "gcn":
         return normalised(edges, "sym") @ x @ p["linear.weight"] + p["bias"]
     if name == "gat":
@@ -238,7 +238,7 @@ def test_layers_of_a_pair(name):
 
 
 def outputs(graph, x, q, w):
-    """One output for each way to aggregate; float64 leaves x (n_src, 5), q (n_dst, 5), w (n_edges,)."""
+    """Yield one output for each way to aggregate; float64 leaves x (n_src, 5), q (n_dst, 5), w (n_edges,)."""
     yield from (graph.aggregate(fn.copy_src(x), reducer) for reducer in ("sum", "mean", "sym", "max", "min"))
     yield from (graph.aggregate(fn.linear(x, values(5, 5, n)), reducer) for reducer in ("sum", "sym") for n in (2, 9))
     yield from (graph.aggregate(fn.mul_edge(x, w), reducer) for reducer in REDUCERS)
@@ -294,7 +294,7 @@ def test_divisions_by_name(parts, src_parts):
 
 
 def test_a_rank_without_sources_and_one_without_destinations():
-    """All messages go one way."""
+    """All messages go in one direction."""
     check_sharded(2, values, parts=np.ones(EDGES.n_dst, int), src_parts=np.zeros(EDGES.n_src, int))
     check_sharded(3, values, parts=np.zeros(EDGES.n_dst, int), src_parts=1 + np.arange(EDGES.n_src) % 2)
 
@@ -311,7 +311,7 @@ def test_from_a_rectangular_scipy_array(kind):
 
 
 def test_from_csr_with_n_src():
-    """Square too; indices up to n_src, and not beyond."""
+    """The graph may be square; indices go up to n_src, and not beyond."""
     indptr, indices = EDGES.graph().in_edges()[:2]
     graph, x = Graph.from_csr(indptr, indices, n_src=EDGES.n_src), values(1, EDGES.n_src, 3)
     np.testing.assert_allclose(graph.aggregate(fn.copy_src(x), "sum").data, EDGES.dense @ x, rtol=1e-12)

@@ -1,4 +1,4 @@
-"""Python messages: masked softmax, the case that the probe finds, and what the probe's rows may do."""
+"""Python messages: masked softmax, the case that the probe detects, and what a message may do with the probe's rows."""
 
 import threading
 
@@ -23,7 +23,7 @@ G = RNG.standard_normal((N, 2, 3))
 
 
 def run(layout, aggregate, *inputs, g=G):
-    """The output and the gradients of the inputs, of the whole graph; each rank has N / n_ranks nodes that follow each other."""
+    """Return the output and the gradients of the inputs for the whole graph; each rank has N / n_ranks consecutive nodes."""
     mode, n_ranks, prefetch = layout
 
     def work(comm):
@@ -40,7 +40,7 @@ def run(layout, aggregate, *inputs, g=G):
 
 
 def test_a_message_that_picks_rows_of_an_owned_table_in_a_flat_array():
-    """Piece by piece, beside another use of the table: its gradient is that of a plain loop over the edges."""
+    """The message runs in pieces, and another step uses the table, too; the gradient equals a loop over the edges."""
     picks, table = np.array([2, 0, 2]), nn.Embedding(np.arange(4), 3, rng=nn.Random(0), dtype=np.float64)
     flat = nn.flatten(table)
     flat.zero_grad()
@@ -61,7 +61,10 @@ def test_a_message_that_picks_rows_of_an_owned_table_in_a_flat_array():
 
 
 def softmax(score, value):
-    """Each node's softmax over its edges, and its gradients, edge by edge. Where all scores are -inf it is 0."""
+    """Return each node's softmax over its edges, and its gradients, edge by edge.
+
+    A node whose scores are all -inf has 0.
+    """
     out, d_score, d_value = np.zeros((N, 2, 3)), np.zeros_like(score), np.zeros_like(value)
     for i in range(N):
         edges = np.flatnonzero(DST == i)
@@ -93,7 +96,7 @@ def test_masked_softmax(masked):
 
 
 def test_softmax_masked_by_an_edge():
-    """The mask is an edge's, the score is finite: nothing flows to what is masked, and a head without edges is 0."""
+    """The mask belongs to an edge and the score is finite: nothing flows to a masked edge, and a head without edges is 0."""
     mask = np.zeros((len(SRC), 2))
     mask[DST == 5] = mask[DST == 4, 0] = -np.inf
     mask[[0, 8]] = -np.inf
@@ -113,7 +116,7 @@ def test_softmax_masked_by_an_edge():
 
 @pytest.mark.parametrize(("reducer", "end"), [("max", -np.inf), ("min", np.inf)])
 def test_extrema_of_masked_messages(reducer, end):
-    """A masked message is an infinity like any: the node whose messages are all masked has it, a node without edges has 0."""
+    """A masked message is infinite: a node with only masked messages has infinity, a node without edges has 0."""
     x = X.copy()
     x[[0, 1, 2]] = end
     reduce = lambda graph, x: graph.aggregate(lambda s, d, e: s["x"] * 1.0, reducer, src={"x": x})  # noqa: E731
@@ -227,7 +230,10 @@ def test_a_message_that_fails_on_other_rows_is_case_2():
     lambda s, d, e: s["x"] + 1 / (d["q"] * d["q"]), lambda s, d, e: s["x"] / (s["x"] * s["x"]).sum(1, keepdims=True).sqrt() + d["q"],
 ])  # fmt: skip
 def test_rows_of_zeros_do_not_warn(message):
-    """Neither the probe nor case 1's replay, whose rows are nobody's input; `run` raises on each floating point error."""
+    """The probe and the replay of case 1 run on rows that no input has, and must not warn.
+
+    `run` raises on each floating point error.
+    """
     aggregate = lambda graph, x, q: graph.aggregate(message, "sum", src={"x": x}, dst={"q": q})  # noqa: E731
     whole = run(("sa", 1, 0), aggregate, X, Q, g=G[:, 0])
     for layout in LAYOUTS:

@@ -1,4 +1,4 @@
-"""backward="fetch": the owner of source rows fetches their destinations' gradients, over the reversed edges (threads as ranks)."""
+"""backward="fetch": owners of source rows fetch their destinations' gradients over the reversed edges (threads as ranks)."""
 
 from fractions import Fraction
 
@@ -24,7 +24,7 @@ SPARSE = random_edges(50, 60, seed=1)
 
 
 def _gradients(graph, learns=(True, True, True)):
-    """The gradients of attention with dropout and of a linear message, by this rank's ids."""
+    """Return the gradients of attention with dropout and of a linear message, by this rank's ids."""
     n_src, n_dst = int(graph.src_ids.max(initial=-1)) + 1, int(graph.dst_ids.max(initial=-1)) + 1
     arrays = values(1, n_src, HEADS, WIDTH)[graph.src_ids], values(2, n_src, HEADS)[graph.src_ids], values(3, n_dst, HEADS)[graph.dst_ids]
     z, src, dst = (Tensor(array, requires_grad=needed) for array, needed in zip(arrays, learns))
@@ -55,7 +55,7 @@ def test_gradients_of_any_graph(graph, mode, prefetch, data):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_of_bipartite_graphs(mode):
-    """Here the sources' ids are not the destinations', though as many rows stand on each rank and the structure may be symmetric."""
+    """The sources' ids are not the destinations', though each rank has as many of both and the structure may be symmetric."""
     for pairs in (random_edges(12, 60), Edges(*np.divmod(np.arange(144), 12), 12)):
         whole = Graph.from_edges(*pairs[:2], n_src=12, n_dst=12)
         expected = _gradients(whole)
@@ -65,14 +65,17 @@ def test_gradients_of_bipartite_graphs(mode):
 
 
 def _rows(graph_edges, owner, rank, backward):
-    """By peer, the rows that come: sources of this rank's destinations, or destinations of its sources."""
+    """Return by peer the rows that come: sources of this rank's destinations, or destinations of its sources."""
     ends = (graph_edges.dst, graph_edges.src) if backward else (graph_edges.src, graph_edges.dst)
     needed = np.unique(ends[0][owner[ends[1]] == rank])
     return [needed[owner[needed] == q] for q in range(owner.max() + 1) if q != rank]
 
 
 def _bytes(messages, owner, widths):
-    """Of each peer's rows: as they stand where they follow each other at their owner, else sections at multiples of 16 bytes."""
+    """Return the bytes of each peer's rows.
+
+    Consecutive rows of the owner are sent as they are, other rows in sections at multiples of 16 bytes.
+    """
     total = 0
     for rows in messages:
         place = np.searchsorted(np.flatnonzero(owner == owner[rows[0]]), rows) if len(rows) else rows
@@ -87,7 +90,11 @@ def _bytes(messages, owner, widths):
 @pytest.mark.parametrize("graph_edges", [SYMMETRIC, SPARSE, COMPLETE])
 @pytest.mark.parametrize("mode", MODES)
 def test_bytes(mode, graph_edges, prefetch):
-    """Of attention (H D) + (H) forward, (H D) + (4 H) fetched and (H) pushed backward; of a linear message its width each way."""
+    """The test counts the bytes of attention and of a linear message.
+
+    Attention sends (H D) + (H) forward, fetches (H D) + (4 H) and pushes (H) backward. A linear message sends its width each
+    way.
+    """
     owner = np.random.default_rng(4).integers(0, 4, 50)
 
     def work(comm):
@@ -116,7 +123,7 @@ def test_bytes(mode, graph_edges, prefetch):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_held(mode):
-    """Forward keeps no peer's rows in any mode; backward holds at most 1 + prefetch peers', of `oneshot` all at once."""
+    """Forward keeps no peer's rows in any mode; backward holds the rows of at most 1 + prefetch peers, or of all in `oneshot`."""
 
     def work(comm):
         graph = shard(comm, mode=mode, prefetch=1, backward="fetch")
@@ -132,7 +139,7 @@ def test_rows_held(mode):
 
 @pytest.mark.parametrize("mode", ["sar", "broadcast"])
 def test_rows_come_in_parts(mode):
-    """Backward a rank holds a part of a peer's rows, and keeps nothing an edge of the CSR that the part is for."""
+    """In backward a rank holds a part of a peer's rows, and keeps no array by edge of the CSR of that part."""
     whole = Graph.from_edges(*SPARSE)
     expected = _gradients(whole)
 

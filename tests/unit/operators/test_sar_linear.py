@@ -1,4 +1,4 @@
-"""Messages x_j W: the cheaper order of the two products, the symmetric scale, and what is kept of a constant input."""
+"""Messages x_j W: the cheaper order of the two products, the symmetric scale, and the kept sums of a constant input."""
 
 import gc
 import itertools
@@ -23,7 +23,7 @@ WIDTHS = [(5, 3), (3, 5), (4, 4), (3, 17)]
 
 
 def dense(edges, reducer):
-    """The matrix that a reducer applies."""
+    """Return the matrix that a reducer applies."""
     a = np.zeros((edges.n_nodes, edges.n_nodes))
     np.add.at(a, (edges.dst, edges.src), 1)
     degree = np.maximum(a.sum(1), 1)
@@ -35,7 +35,7 @@ def dense(edges, reducer):
 @pytest.mark.parametrize("reducer", SUMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_linear(kind, reducer, dtype):
-    """Values and gradients in both orders, and with x a constant."""
+    """Values and gradients are tested in both orders, and with a constant x."""
     edges = KINDS[kind]
     a, tolerance = dense(edges, reducer), 1e-12 if dtype == np.float64 else 2e-5
     for n_in, n_out in WIDTHS:
@@ -199,7 +199,7 @@ MODELS = {
 
 
 def steps(graph, name, constant):
-    """Losses and scores of three steps, and the parameters after them."""
+    """Return losses and scores of three steps, and the parameters after them."""
     rng, ids = nn.Random(3), graph.node_ids
     trainer = Trainer(graph, MODELS[name](rng), FEATURES[ids], LABELS[ids], np.flatnonzero(TRAIN[ids]), np.flatnonzero(~TRAIN[ids]),
                       optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What messages are given on one rank: edge values in the order of edge_ids, ids, and what is refused."""
+"""Inputs of messages on one rank: edge values in the order of edge_ids, ids, and refused inputs."""
 
 
 

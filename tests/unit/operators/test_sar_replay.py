@@ -1,4 +1,4 @@
-"""Messages that backward calls again: what they close over is what forward saw, or is refused by name."""
+"""Messages that backward calls again: the values they close over are the same as in forward, or are refused by name."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def parts(comm, mode, **options):
 
 
 class Weights:
-    """What messages close over."""
+    """Weights that messages close over."""
 
     def __init__(self):
         self.w = [Tensor(values(k, 4, 4), requires_grad=True) for k in range(3)]
@@ -113,13 +113,13 @@ FORMS = {
 
 
 def gradients(comm, here, x):
-    """Of x on this rank, of weights the sums over ranks."""
+    """Return the gradient of x on this rank, and the gradients of the weights, summed over ranks."""
     weights = [w for w in (*here.w, here.lazy) if w is not None]
     return [x.grad, *(comm.allreduce(np.zeros(w.shape) if w.grad is None else w.grad) for w in weights)]
 
 
 def run(comm, mode, form, change, reducer="sum"):
-    """The gradients of x and of all weights; `change` is called between forward and backward."""
+    """Return the gradients of x and of all weights; `change` is called between forward and backward."""
     here, graph = Weights(), in_small_pieces(parts(comm, mode))
     message, x = form(here), Tensor(values(8, N, 4)[graph.node_ids], requires_grad=True)
     out = graph.aggregate(message, reducer, src={"x": x}, dst={"x": x})
@@ -154,7 +154,7 @@ def test_a_captured_tensor_without_gradient_must_not_change(n_ranks, mode, chang
 
 @pytest.mark.parametrize("mode", ["sar", "sa"])
 def test_a_loops_variable_is_bound_by_a_default(mode):
-    """As in the docs; bound late it is refused."""
+    """The docs bind a loop's variable by a default argument; a variable that is bound late is refused."""
     def layers(comm, bound):
         here, graph = Weights(), parts(comm, mode)
         x = h = Tensor(values(8, N, 4)[graph.node_ids], requires_grad=True)
@@ -217,7 +217,7 @@ def test_layers_of_a_batch(reducer):
 
 
 def test_a_learnable_value_of_some_rows_alone_is_refused():
-    """Its gradient would be lost: the probe's rows do not use it."""
+    """The gradient of the value would be lost, as the probe's rows do not use it."""
     def form(here):
         def message(s, d, e):
             return s["x"] @ here.w[0] if len(s["x"]) == 1 else s["x"] @ here.w[1]
@@ -236,7 +236,7 @@ def run_whole(comm, mode, form):
 
 
 def test_a_learnable_value_of_other_rows_has_its_gradient():
-    """Zeros do not use it, the probe's other rows do."""
+    """Rows of zeros do not use the value, the probe's other rows do."""
     here, graph = Weights(), Graph.from_edges(*GRAPH)
     x = Tensor(np.abs(values(8, N, 4)) + 1, requires_grad=True)
     message = lambda s, d, e: s["x"] @ here.w[1] if s["x"].data.any() else s["x"] @ here.w[0]  # noqa: E731
@@ -256,7 +256,7 @@ def test_a_second_backward_checks_again():
 
 
 def test_rows_of_a_table_are_told_by_the_row():
-    """A table captured by a message, its rows by number: nothing of it is copied where it has a tensor."""
+    """A message captures a table and takes rows of it by number: no row is copied if the table is a tensor."""
     here, graph = Weights(), Graph.from_edges(*GRAPH)
     table, kinds = Tensor(values(3, 5, 4), requires_grad=True), np.arange(N) % 5
     out = graph.aggregate(lambda s, d, e: ops.take(table, s["kind"]) * here.scale, "sum", src={"kind": kinds})
@@ -265,7 +265,7 @@ def test_rows_of_a_table_are_told_by_the_row():
 
 
 def test_edges_have_features():
-    """Item 2's sibling on one graph: what `fn.attend` makes of edge features is a message, and is checked alike."""
+    """Edge features of `fn.attend` are a message on one graph, too, and are checked alike."""
     graph, w = make(), Tensor(values(52, 1, 2), requires_grad=True)
     n = len(EDGES[CITES][0])
     x = Tensor(values(7, N_NODES["paper"], 4), requires_grad=True)

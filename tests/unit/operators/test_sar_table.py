@@ -1,4 +1,4 @@
-"""The table of messages and reducers: what one entry says in another way is the same, over a graph, a part and a relation."""
+"""The table of messages and reducers: two entries that mean the same agree, over a graph, a part and a relation."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ X, WEIGHT, SCORES, G = values(1, N, 6), values(2, 6, 4), values(3, 6, 2), values
 
 
 def over_parts(n_ranks, mode, message_of, reducer, weights=None, **inputs):
-    """Return the whole output, and the sums of the gradients of what `message_of(graph, x, weight, scores)` takes."""
+    """Return the whole output, and the gradients of the arguments of `message_of(graph, x, weight, scores)`, summed over ranks."""
     def work(comm):
         graph = Graph.from_edges(*EDGES)
         graph = graph if weights is None else graph.with_edge_values(weights[graph.edge_ids])
@@ -83,7 +83,7 @@ def test_a_function_and_its_message_are_one():
 
 
 def test_a_function_without_inputs_over_a_relation():
-    """What it knows of an edge are the ids of its ends."""
+    """The function knows only the ids of an edge's ends."""
     relation, scale = ("a", "to", "b"), Tensor(np.array([2.0]), requires_grad=True)
     graph = HeteroGraph.from_edges({relation: (EDGES.src, EDGES.dst)}, {"a": N, "b": N})
     out = graph.aggregate({relation: lambda s, d, e: scale * s.ids.astype(float)[:, None]}, "sum")["b"]

@@ -1,4 +1,4 @@
-"""What is wrong with an argument is said by its name and value; and what objects say of themselves."""
+"""A wrong argument is reported by its name and value; objects have a helpful repr."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The C sources keep their layout, and the check of it finds what it looks for."""
+"""The C sources keep their layout, and the check of the layout detects its faults."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The table of docs/choosing.md says what the training command does."""
+"""The table of docs/choosing.md agrees with the training command."""
 
 import importlib.util
 from pathlib import Path

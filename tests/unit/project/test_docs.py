@@ -1,4 +1,4 @@
-"""The pages: their Python blocks run as pasted, their links lead somewhere, and the flags that they tell of are the command's."""
+"""The pages: their Python blocks run as pasted, their links lead somewhere, and their flags are flags of the command."""
 
 import re
 import runpy
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 
 def blocks(page):
-    """Yield each block, behind as many empty lines as come before it, so that errors name the page's own lines."""
+    """Yield each block after as many empty lines as come before it, so that errors name the page's own lines."""
     text = page.read_text()
     for match in BLOCK.finditer(text):
         yield "\n" * text[: match.start(1)].count("\n") + match[1]

@@ -1,4 +1,4 @@
-"""What each extra brings: without it everything else works, and what needs it says which to install."""
+"""Extras: without an extra everything else works, and a feature that needs it names the extra to install."""
 
 import configparser
 import importlib
@@ -17,7 +17,7 @@ OPTIONAL = sorted({package for packages in EXTRAS.values() for package in packag
 
 
 def names(requirements):
-    """The packages of a setup.cfg list that this Python would install."""
+    """Return the packages of a setup.cfg list that this Python would install."""
     lines = [line.partition(";") for line in requirements.split("\n") if line]
     wanted = [name for name, _, marker in lines if "3.11" not in marker or sys.version_info < (3, 11)]
     return [re.match(r"[\w-]+", name)[0].replace("-", "_") for name in wanted]
@@ -97,7 +97,7 @@ def test_the_commands_say_what_is_missing(tmp_path, package, extra, words, envir
 
 
 def test_without_any_extra(tmp_path):
-    """The library, its models and threads as ranks."""
+    """The library, its models and threads as ranks need no extra."""
     done = command(tmp_path, OPTIONAL, "-c", "import sarlite, sarlite.models, sarlite.cli.run, sarlite.data\n"
                    "from sarlite.comm import launch, threads\n"
                    "assert threads.run(2, lambda comm: comm.size) == [2, 2] and launch.connect({}).size == 1")

@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Files are written whole or not at all."""
 
 import errno
 import os
@@ -106,7 +106,7 @@ def test_a_device_stays_one():
 
 @pytest.mark.parametrize("target", ["f", "nowhere"])
 def test_nothing_is_written_through_a_link(tmp_path, target, monkeypatch):
-    """Neither through one that stands there, nor through one that comes while the file is written."""
+    """The link exists before the write, or appears while the file is written."""
     (tmp_path / "f").write_bytes(b"mine")
     (tmp_path / "link").symlink_to(target)
     for write in (write_whole, try_whole):
@@ -154,7 +154,7 @@ DIES = """
 
 
 def started(path):
-    """A process that writes `path`, and waits before it renames what it has written."""
+    """Return a process that writes `path`, and waits before it renames the written file."""
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(DIES), path], cwd=ROOT, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)  # fmt: skip
     assert process.stdout.readline() == "ready\n"
@@ -170,7 +170,10 @@ USERS = [".f.mine.tmp", ".sarlite-0123abcd-1-2-notes.tmp", ".sarlite-new"]
 
 
 def test_what_killed_writers_left_goes_with_the_next_write(tmp_path):
-    """Also what another file was to be, and a folder. What belongs to a process that lives stays, and what is the user's."""
+    """The next write also removes a dead process's file of another name, and its folder.
+
+    Files of a living process and files of the user stay.
+    """
     for name in USERS:
         (tmp_path / name).touch()
     dies, lives = started(tmp_path / "another"), started(tmp_path / "f")
@@ -189,7 +192,7 @@ def test_what_killed_writers_left_goes_with_the_next_write(tmp_path):
 
 @pytest.mark.parametrize("locks", ["none", "there"])
 def test_without_locks_the_name_tells_whose_a_file_is(tmp_path, monkeypatch, locks):
-    """Processes of other machines and containers cannot be seen from here: their files stay."""
+    """Processes of other machines and containers are not visible here: their files stay."""
     def none(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 

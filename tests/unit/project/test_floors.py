@@ -40,7 +40,7 @@ CIRCLES: tuple[tuple[str, ...], ...] = ()
 
 
 def imports_of(path, package):
-    """Yield (line, module, name or None) of every import in a file: inside functions and for types alone, too."""
+    """Yield (line, module, name or None) of every import in a file, also inside functions and for types alone."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, None) for alias in node.names)
@@ -233,7 +233,7 @@ def test_models_import_public_names_alone():
 
 
 def loaded(statement, names):
-    """Return those of `names` that a fresh interpreter has loaded after a statement."""
+    """Return the members of `names` that a fresh interpreter has loaded after a statement."""
     code = f"import sys; {statement}; print(*[name for name in {names!r} if name in sys.modules])"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True)
@@ -248,7 +248,7 @@ def test_importing_sarlite_is_light():
 
 
 def test_the_oracle_needs_few_packages():
-    """The oracle needs neither ranks nor tape nor layers. pytest loads its plugin in everybody's tests, so that it loads nothing."""
+    """The oracle needs no ranks, no tape and no layers. pytest loads its plugin in all tests, so the plugin imports little."""
     others = ["mpi4py", "torch", "scipy", *(f"sarlite.{part}" for part in ("comm", "tape", "graph", "nn", "train", "data", "cli"))]
     stems = sorted(path.stem for path in (PACKAGE / "oracle").glob("*.py") if path.stem not in ("__main__", "__init__"))
     assert loaded(f"import {', '.join(f'sarlite.oracle.{stem}' for stem in stems)}", others) == []

@@ -1,4 +1,4 @@
-"""The tests are a package: what several share lies in tests/helpers, and no file changes Python's path to find it."""
+"""The tests are a package: shared code is in tests/helpers, and no file changes Python's path."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A few of the programs of `python -m tests.program_campaign`, which tries any number; and a wrong gradient is seen."""
+"""A few of the programs of `python -m tests.program_campaign`, which tries any number; a wrong gradient is detected."""
 
 import sys
 
@@ -35,7 +35,7 @@ def test_a_wrong_gradient_is_seen(kind, name, monkeypatch):
 
 @pytest.mark.timeout(120)
 def test_a_wrong_placement_is_seen(monkeypatch):
-    """With arrays left out, as if they were the same on every rank, results have other bits on other numbers of ranks."""
+    """Arrays are left out, as if they were the same on every rank; results then depend on the number of ranks."""
     joined_if_known = lambda placements: joined([placement for placement in placements if placement != "unknown"])  # noqa: E731
     monkeypatch.setattr(sys.modules["sarlite.tape.apply"], "joined", joined_if_known)
     with pytest.raises(AssertionError, match="program [0-9]+: .*--kind exact --seed 0 --first"):

@@ -1,4 +1,4 @@
-"""Public names say which types they take and return; mypy (`make lint`) checks that what they say is so."""
+"""Public names are annotated with the types they take and return; mypy (`make lint`) checks the annotations."""
 
 import functools
 import importlib
@@ -104,7 +104,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def documented():
-    """The functions and classes that the documentation and the examples import, or name with their module: {(module, name)}."""
+    """Return {(module, name)} of the functions and classes that documentation and examples import or name with their module."""
     text = "\n".join(path.read_text() for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.[mp][dy]"))
     text += (ROOT / "README.md").read_text()
     documented_names = {(module, name) for module, names in re.findall(r"^ *from (sarlite[\w.]*) import ([\w, ]+)", text, re.M)
@@ -116,7 +116,7 @@ def documented():
 
 
 def functions(thing, name):
-    """Yield (name, function) of a function, or of what a class writes itself: public methods, operators, properties."""
+    """Yield (name, function) of a function, or of a class's own public methods, operators and properties."""
     if not inspect.isclass(thing):
         yield name, inspect.unwrap(thing)
         return

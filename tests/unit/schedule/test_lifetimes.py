@@ -1,4 +1,4 @@
-"""How long arrays live: what a training step holds at most, who may write over what, and what is freed before backward goes on."""
+"""Lifetimes of arrays: the most that a training step holds, who may write over an array, and when it is freed."""
 
 import weakref
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """A product takes some hundred KiB a thread, which is much beside these arrays."""
+    """Set one thread, as a product takes some hundred KiB for each thread, which is much beside these arrays."""
     before = kernels.threads()
     kernels.set_threads(1)
     yield
@@ -28,7 +28,7 @@ def one_thread():
 
 @pytest.fixture
 def buffers(monkeypatch):
-    """The benchmark of that name."""
+    """Import the benchmark `live_arrays`."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
     import live_arrays
 
@@ -49,7 +49,7 @@ def buffers(monkeypatch):
     ("sage", 3, 3, "broadcast:0", "L + 4"),
 ])  # fmt: skip
 def test_a_step_takes_what_the_docs_say(buffers, model, layers, n_ranks, place, most):
-    """In arrays of rows x width, of one width; A X is one of them."""
+    """The unit is an array of rows x width, all of one width; A X is one of the arrays."""
     mode, prefetch = place.split(":")
     taken, _, fetched, remote = buffers.run(n_ranks, False, model, [64] * (layers + 1), mode, int(prefetch), 1024, 1)
     promised = buffers.promised(model, [64] * (layers + 1), remote) / 64
@@ -64,7 +64,7 @@ def test_a_step_of_unequal_widths_holds_what_the_docs_say(buffers, widths):
 
 
 class Alive(recording.Observer):
-    """Counts, as each vjp begins, the matrices that forward made and that are still there."""
+    """Counts, as each vjp begins, the matrices of the forward pass that are still alive."""
 
     def __init__(self):
         self.made, self.counts = {}, []
@@ -80,7 +80,7 @@ class Alive(recording.Observer):
 
 
 def test_nothing_lives_longer_than_backward_needs_it(buffers):
-    """A X, each layer's output until the vjp of its activation has read it, and the logits until cross entropy has."""
+    """A X lives on; an output lives until the vjp of its activation has read it, and the logits until cross entropy has."""
     rng, values = nn.Random(0), np.random.default_rng(0)
     graph = Graph.from_edges(*buffers.edges(1, 50, 3))
     trainer = Trainer(graph, GCN(6, 4, layers=3, hidden=5, dropout=0.5, input_dropout=0.0, rng=rng),
@@ -97,7 +97,7 @@ def test_nothing_lives_longer_than_backward_needs_it(buffers):
 
 
 def test_the_last_that_takes_a_shared_gradient_owns_it(monkeypatch):
-    """Of a sum's two operands the first to go back sees g read-only, the last may write to it; so through a view of it."""
+    """The first operand of a sum to go back sees g as read-only, the last may write to it; so do operands through a view."""
     seen = []
 
     def vjp(g, needs, residuals):
@@ -184,7 +184,7 @@ def test_overwrite_is_bit_equal_and_only_where_nothing_keeps_the_input(kind, bat
 @pytest.mark.parametrize("kind", kernels.ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_kernels_write_over_their_input(kind, dtype):
-    """Of every instruction set, with every part of the work, any width."""
+    """The test runs every instruction set, with every part of the work, at any width."""
     rng, before = np.random.default_rng(0), kernels.instruction_set()
     try:
         for isa in kernels.instruction_sets():
@@ -243,7 +243,7 @@ def test_an_operator_says_whether_it_keeps_its_result():
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("message", ["copy", "weighted", "attend"])
 def test_sums_start_from_nothing(message, mode, monkeypatch):
-    """On one rank no array is set before sums are written to it: whatever new arrays hold is overwritten, isolated rows' too."""
+    """On one rank no array is zeroed before sums are written to it: any old content is overwritten, also in isolated rows."""
     graph = Graph.from_edges(np.array([0, 0, 4, 5, 5]), np.array([1, 1, 1, 5, 2]), n_nodes=7).shard(Solo(), mode=mode)
 
     def run():
@@ -293,7 +293,7 @@ def test_what_a_product_was_added_to_is_not_read_again():
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 4, 3)])
 def test_a_product_is_added_to_values_of_any_layout(shape):
-    """Of 3-D values that are not contiguous the sum was written to a copy, and lost."""
+    """For 3-D values that are not contiguous the sum once went to a copy, and was lost."""
     a, w = np.ones((*shape[:-1], 5)), Tensor(np.ones((5, 3)), requires_grad=True)
     for c in (np.zeros(shape), np.zeros(shape[::-1]).T, np.asfortranarray(np.zeros(shape)), np.zeros((*shape[:-1], 6))[..., ::2]):
         out = ops.matmul(a, w, add_to=Tensor(c) + 1.0)

@@ -1,4 +1,4 @@
-"""Modes of the user's: their plans are checked, each edge once each way, and whatever a plan leaves out or swaps is told."""
+"""User-defined modes: their plans must have each edge once each way, and a left-out or swapped entry is reported."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_plans_of_the_librarys_modes_are_right(mode, n_ranks, every_mode):
 
 
 class Wrong:
-    """Mode `sar`, whose plan is changed on rank 1."""
+    """Mode `sar` with a changed plan on rank 1."""
 
     fetch, keeps_rows, reverses, in_step = Fetch, False, False, False
 
@@ -67,7 +67,7 @@ class Orders(Wrong):
 
 
 def other_rows(plan, direction):
-    """The rows that a peer asked for, the first and the last exchanged."""
+    """Return the plan with the first and the last row of a peer's request exchanged."""
     pieces = list(getattr(plan, direction))
     at = next(k for k, piece in enumerate(pieces) if piece.arrivals and piece.arrivals[0].n_send > 1)
     (arrival,) = pieces[at].arrivals
@@ -77,7 +77,7 @@ def other_rows(plan, direction):
 
 
 def with_last(plan, *pieces):
-    """The plan, in whose place of the last forward piece others stand."""
+    """Return the plan with `pieces` in place of the last forward piece."""
     return plan._replace(forward=(*plan.forward[:-1], *pieces))
 
 

@@ -1,4 +1,4 @@
-"""Blocks hold every edge of a part once and only rows that have edges; in-edges and out-edges come back from them."""
+"""Blocks hold every edge of a part once and only rows with edges; the in-edges and out-edges come back from the blocks."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class Divided(NamedTuple):
-    """A graph and how it is divided: of edge e the ids of its ends; of each rank, which nodes it owns, in the order of their rows."""
+    """A graph and its division: the ids of each edge's ends, and each rank's nodes in the order of their rows."""
 
     src: np.ndarray
     dst: np.ndarray
@@ -26,19 +26,19 @@ class Divided(NamedTuple):
     options: dict
 
     def row_numbers(self, owned):
-        """By id, the row number in the whole graph."""
+        """Return an array from id to row number in the whole graph."""
         rows = np.concatenate(owned)
         numbers = np.empty(len(rows), np.int64)
         numbers[rows] = np.arange(len(rows))
         return numbers
 
     def in_edges(self, rank):
-        """A loop's answer: of each of the rank's rows the edges, by the row number of their sources, then by id."""
+        """Return the edges of each of the rank's rows by a loop, by the row number of their sources, then by id."""
         numbers = self.row_numbers(self.sources)
         return [sorted(np.flatnonzero(self.dst == i).tolist(), key=lambda e: (numbers[self.src[e]], e)) for i in self.destinations[rank]]
 
     def out_edges(self, rank):
-        """Of each of the rank's sources the row numbers of its destinations."""
+        """Return the row numbers of the destinations of each of the rank's sources."""
         numbers = self.row_numbers(self.destinations)
         return [sorted(numbers[self.dst[self.src == j]].tolist()) for j in self.sources[rank]]
 
@@ -48,7 +48,7 @@ class Divided(NamedTuple):
 
 @st.composite
 def divided(draw):
-    """A graph over one set of nodes, from an edge list or from a CSR whose entries have ids of their own."""
+    """Draw a graph over one set of nodes, from an edge list or from a CSR whose entries have ids."""
     graph = draw(edges())
     n_ranks, owner = draw(parts(graph.n_nodes))
     order = draw(st.none() | st.permutations(range(graph.n_nodes)).map(np.array))
@@ -117,7 +117,7 @@ def test_out_edges_are_the_graphs(graph):
 
 
 def test_a_part_in_any_order_of_its_rows_edges():
-    """Each row's edges are put in the order of their sources, with their ids and the loops' marks."""
+    """The edges of each row are sorted by source, with their ids and the marks of loops."""
     rng = np.random.default_rng(0)
     src, dst = rng.integers(0, 20, 150), np.sort(rng.integers(0, 20, 150))
     loops = [np.arange(8) % 3 == 0, np.arange(12) % 2 == 0]

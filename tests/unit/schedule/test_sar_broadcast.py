@@ -23,7 +23,7 @@ SYMMETRIC = Edges(np.concatenate([EDGES.src, EDGES.dst]), np.concatenate([EDGES.
 @pytest.mark.parametrize("graph_edges, symmetric", [(EDGES, False), (SYMMETRIC, True), (COMPLETE, True)])
 @pytest.mark.parametrize("reducer", ["sum", "mean", "sym"])
 def test_bytes_of_linear_messages(reducer, graph_edges, symmetric, prefetch):
-    """(n - n_p) f each way, and nothing is pushed; the plan serves both directions where the structure is symmetric."""
+    """Each way takes (n - n_p) f, and nothing is pushed; the plan serves both directions if the structure is symmetric."""
 
     def work(comm):
         graph = shard(comm, graph_edges, mode="broadcast", prefetch=prefetch)
@@ -41,7 +41,7 @@ def test_bytes_of_linear_messages(reducer, graph_edges, symmetric, prefetch):
 
 
 def test_bytes_of_other_messages():
-    """Attention: broadcast forward; backward what is needed by peer, and pushed."""
+    """Attention broadcasts forward; backward it fetches the needed rows by peer, and pushes."""
 
     def work(comm):
         graph = shard(comm, random_edges(50, 60, seed=1), mode="broadcast", prefetch=0)
@@ -74,7 +74,7 @@ def test_live_remote_buffers(name, prefetch):
 
 
 class Roots:
-    """A communicator that notes the roots of its broadcasts."""
+    """A communicator that records the roots of its broadcasts."""
 
     def __init__(self, comm, log):
         self._comm, self._log = comm, log
@@ -109,7 +109,7 @@ def test_every_rank_takes_the_stages_in_the_order_of_ranks(prefetch, monkeypatch
 
 
 def test_without_prefetch_a_rank_computes_its_own_tile_in_its_own_stage():
-    """Else a rank whose stage is late makes the others wait for the tile that it computed before: N + 1 tiles in place of N."""
+    """Else a late rank would let the others wait for the tile that it computes first: N + 1 tiles in place of N."""
     def work(comm):
         graph, sources = shard(comm, mode="broadcast", prefetch=0), []
         graph.schedule.run((X[graph.node_ids],), lambda block, rows: sources.append(block.source))
@@ -121,7 +121,7 @@ def test_without_prefetch_a_rank_computes_its_own_tile_in_its_own_stage():
 @SETTINGS
 @given(n=st.integers(0, 30), at_once=st.sampled_from([1, 24, 48, 120]), data=st.data())
 def test_needed_rows_are_brought_to_the_front(n, at_once, data):
-    """In any order, in place where they ascend, and however few are moved at once."""
+    """The rows may be in any order, are moved in place if they ascend, and may be moved in small groups."""
     rows = np.arange(3.0 * n).reshape(-1, 3)
     needed = np.array(data.draw(st.lists(st.integers(0, n - 1), unique=True)) if n else [], np.int64)
     for chosen in (needed, np.sort(needed), slice(n // 3, n)):
@@ -165,7 +165,7 @@ def test_is_symmetric(graph, both, data):
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 def test_after_a_failure_on_all_ranks(prefetch):
-    """The thread ahead takes part in the other stages, so that `recover` finds every rank in step."""
+    """The thread ahead takes part in the other stages, so `recover` finds every rank in step."""
     expected = Graph.from_edges(*EDGES).aggregate(fn.copy_src(X), "sum").data
 
     def work(comm):

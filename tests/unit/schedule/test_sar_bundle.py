@@ -22,7 +22,7 @@ MATRICES = [np.random.default_rng(k).random((n, N_SRC)) < p for k, (n, p) in enu
 
 
 class Sums:
-    """A `Sum` over each set of edges; the outputs follow each other. With weights, one input a set, it is case 2."""
+    """A `Sum` over each set of edges, with the outputs one after another; with weights, one input a set, it is case 2."""
 
     fetched, captured = ("rows",), ()
 
@@ -76,13 +76,13 @@ class SumsBackward:
 
 
 def owned_slice(comm, n):
-    """The rows that a rank owns: more and more."""
+    """Return the slice of n rows that a rank owns; later ranks own more rows."""
     cuts = n * np.arange(comm.size + 1) ** 2 // comm.size**2
     return slice(int(cuts[comm.rank]), int(cuts[comm.rank + 1]))
 
 
 def edges_of(comm, k):
-    """This rank's rows of one matrix; and where its edges stand among all of the matrix's."""
+    """Return this rank's rows of one matrix, and the positions of its edges among all edges of the matrix."""
     local, before = MATRICES[k][owned_slice(comm, ROWS[k])], int(MATRICES[k][: owned_slice(comm, ROWS[k]).start].sum())
     indptr = np.concatenate([[0], np.cumsum(local.sum(1))])
     return InEdges(indptr, np.nonzero(local)[1]), slice(before, before + int(indptr[-1]))

@@ -1,4 +1,4 @@
-"""What travels, against the plan: case 1 fetches nothing in backward, case 2 fetches once again (threads as ranks)."""
+"""Bytes that travel, against the plan: backward fetches nothing in case 1, and once again in case 2 (threads as ranks)."""
 
 
 import numpy as np
@@ -70,7 +70,7 @@ CASE_2 = {
 
 
 def run_message(graph, message, reducer):
-    """Return the output, and the gradients of x, q, w and of the captured values as this rank's share."""
+    """Return the output, and the gradients of x, q, w and of the captured values; the last are this rank's share."""
     leaves = [Tensor(X[graph.node_ids], True), Tensor(Q[graph.node_ids], True), Tensor(WEIGHTS[graph.edge_ids], True)]
     out = graph.aggregate(message, reducer, src={"x": leaves[0]}, dst={"q": leaves[1]}, edge={"w": leaves[2]})
     out.backward(values(4, 50, *out.shape[1:])[graph.node_ids])
@@ -78,7 +78,7 @@ def run_message(graph, message, reducer):
 
 
 def captured(worker, n_ranks):
-    """Run on all ranks with fresh gradients of the captured values; return the ranks' results and those gradients, summed."""
+    """Run on all ranks with fresh gradients of the captured values; return the ranks' results and these gradients, summed."""
     for t in (W, V, TABLE):
         t.grad = np.zeros(t.shape)  # threads as ranks add to one array
     results = threads.run(n_ranks, worker)
@@ -202,7 +202,7 @@ TWO_ARRAYS = {
 @pytest.mark.parametrize("edges, method", [(COMPLETE, "random"), (RING, "contiguous"), (SOME, "random")])
 @pytest.mark.parametrize("name", TWO_ARRAYS)
 def test_rows_that_follow_each_other_are_not_packed(name, edges, method, mode, prefetch, monkeypatch):
-    """All of a rank's rows, or consecutive ones: then bytes are those of the rows, without what aligns sections of a message."""
+    """All of a rank's rows, or consecutive rows, are sent: the message has the rows alone, without aligned sections."""
     aggregate, row_bytes = TWO_ARRAYS[name]
     (whole,) = threads.run(1, lambda comm: _gradient(shard(comm, edges), aggregate)[1:3])
     packed = []

@@ -1,4 +1,4 @@
-"""N ranks give the answer of one: logits and every gradient, in each mode, partition and prefetch depth (threads as ranks)."""
+"""N ranks give the result of one: logits and every gradient, by mode, partition and prefetch depth (threads as ranks)."""
 
 import itertools
 
@@ -141,7 +141,7 @@ def test_a_graph_without_nodes(mode):
 
 
 def _aggregations(graph, x, q, weight, ids):
-    """One output for each way to aggregate; float64 leaves x (n, 2, d), q (n, 2), weight (n_edges, 2)."""
+    """Return one output for each way to aggregate; float64 leaves x (n, 2, d), q (n, 2), weight (n_edges, 2)."""
     score, flat = (x * q[:, :, None]).sum(-1), x.reshape(len(x), int(np.prod(x.shape[1:])))
     message = lambda src, dst, edge: (src["x"] + dst["q"][:, :, None]).tanh() * edge["w"][:, :, None]  # noqa: E731
     linear = lambda src, dst, edge: src["x"] * 2.0 + dst["q"][:, :, None]  # noqa: E731
@@ -184,7 +184,7 @@ def test_splitting_edges_into_blocks_changes_nothing(graph, width, mode, prefetc
 
 
 def _gathered(n_ranks, aggregate, **options):
-    """The rows of every rank, in node order."""
+    """Return the rows of every rank, in node order."""
     out = np.full((EDGES.n_nodes, 3), np.nan)
 
     def work(comm):

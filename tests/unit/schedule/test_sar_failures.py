@@ -1,4 +1,4 @@
-"""Failures inside an aggregation: every rank raises, nobody hangs, and afterwards the graph refuses until it recovers."""
+"""Failures inside an aggregation: every rank raises, no rank hangs, and the graph refuses calls until it recovers."""
 
 import gc
 import threading
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def _all_fail(work, n_ranks=4):
-    """Run; return the cause, and what each rank saw."""
+    """Run `work`, which must fail; return the cause, and the error of each rank."""
     seen = {}
 
     def watched(comm):
@@ -59,7 +59,7 @@ def test_an_exception_in_a_message(when, mode, prefetch):
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 @pytest.mark.parametrize("which", ["fetch_comm", "push_comm"])
 def test_an_exception_in_a_transfer(which, prefetch, fail_at):
-    """With prefetch, a fetch fails in the prefetch thread, whose exception must come out of the computing one."""
+    """With prefetch, a fetch fails in the prefetch thread, and the computing thread must raise that exception."""
 
     def work(comm):
         graph = shard(comm, prefetch=prefetch)
@@ -83,7 +83,7 @@ def own_threads():
 
 @pytest.mark.timeout(30)
 def test_a_failure_leaves_no_thread_and_no_rows():
-    """A prefetch thread may wait for rows of a peer that has given up before it would have sent them."""
+    """A prefetch thread may wait for rows of a peer that failed before it sent them."""
 
     def work(comm):
         graph = shard(comm, prefetch=1)
@@ -147,7 +147,7 @@ def test_on_one_rank_alone_nothing_is_refused(when, mode):
 
 
 class LastSendFails:
-    """A communicator whose n-th send arrives, but whose sender is told that it failed."""
+    """A communicator whose n-th send completes and then raises."""
 
     def __init__(self, comm, n):
         self._comm, self._left = comm, n
@@ -175,7 +175,7 @@ class Failing:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("which", ["fetch_comm", "push_comm"])
 def test_the_error_of_the_last_send_is_raised(which, mode, prefetch):
-    """All rows are there by then, so nobody looks at the sends again but the end of the exchange."""
+    """All rows have arrived by then, so only the end of the exchange looks at the sends again."""
 
     def work(comm):
         graph = shard(comm, COMPLETE, mode=mode, prefetch=prefetch)

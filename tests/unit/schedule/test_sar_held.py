@@ -1,4 +1,4 @@
-"""What the schedule holds and keeps: live remote buffers, messages under way, residuals (threads as ranks)."""
+"""Memory that the schedule holds and keeps: live remote buffers, messages under way, residuals (threads as ranks)."""
 
 import gc
 import threading
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.mark.parametrize("n_ranks", [4, 5])
 @pytest.mark.parametrize("name", HOLDERS)
 def test_live_remote_buffers(name, n_ranks, prefetch):
-    """The promise of mode sar: 1 + prefetch, in forward and in backward (SAR 3.4)."""
+    """Mode sar promises 1 + prefetch buffers, in forward and in backward (SAR 3.4)."""
     bound = 1 + prefetch
 
     def work(comm):
@@ -48,7 +48,7 @@ def test_live_remote_buffers(name, n_ranks, prefetch):
 
 
 def test_backward_holds_parts_of_peers_rows(monkeypatch):
-    """The part in use and one peer's parts beside it, fetched ahead; every rank's steps fit its partners'."""
+    """A rank holds the part in use and one peer's parts, fetched ahead; every rank's steps match its partners'."""
     rows, allocate = [], messages.allocate
 
     def recorded(n_rows, *args, **options):
@@ -100,7 +100,10 @@ def test_other_modes_keep_what_backward_needs(n_ranks, mode):
 
 @pytest.mark.parametrize("mode, most", [("sar", 3), ("sa", 1)])
 def test_a_long_message_does_not_run_ahead_of_the_pushes(mode, most):
-    """Gradients on their way are bounded too: those of one peer, in sar in 9 / 3 parts, wait while the next are computed."""
+    """Gradients under way are bounded, too.
+
+    The gradients of one peer, in sar in 9 / 3 parts, wait while the next ones are computed.
+    """
     pending = []
 
     def work(comm):
@@ -126,7 +129,7 @@ def test_a_long_message_does_not_run_ahead_of_the_pushes(mode, most):
 
 @pytest.mark.parametrize("prefetch, most", [(0, {"rows": 0, "in": 1, "out": 1}), (1, {"rows": 2, "in": 1, "out": 2})])
 def test_what_is_alive_beside_the_rows_in_use(prefetch, most, monkeypatch):
-    """As gradients leave the rows that they are of are free, and none but one step's travel."""
+    """When gradients are sent, the rows that they belong to are free, and only one step's gradients travel."""
     allocate, start, starting, live, peaks = messages.allocate, transport.Push.start, threading.local(), {}, {}
 
     def change(rank, kind, n):
@@ -168,7 +171,7 @@ def test_what_is_alive_beside_the_rows_in_use(prefetch, most, monkeypatch):
 
 
 def arrays_behind(value, arrays, seen):
-    """Collect every array reachable from residuals, but not through the graph's own plan."""
+    """Append every array that is reachable from residuals to `arrays`, without the arrays of the graph's plan."""
     if id(value) in seen or isinstance(value, (Schedule, str, int, float)):
         return
     seen.add(id(value))
@@ -207,7 +210,7 @@ def test_attend_keeps_nothing_per_edge(n_ranks):
 
 
 def test_without_values_of_edges_a_graph_holds_two_integers_an_edge():
-    """Its columns and their transpose; which edge is which only where it is asked for."""
+    """The graph holds its columns and their transpose; which edge is which is computed only when it is asked for."""
     indptr, indices = Graph.from_edges(*EDGES).in_edges()[:2]
 
     def work(comm):
@@ -228,7 +231,7 @@ def test_without_values_of_edges_a_graph_holds_two_integers_an_edge():
 
 @pytest.mark.parametrize("name, keeps", [("copy_src", 0), ("case 1", 0), ("case 2", 1), ("max", 1)])
 def test_nothing_remote_is_kept(name, keeps):
-    """In mode sar the residuals are local rows at most: x itself in case 2, the arguments of max."""
+    """In mode sar the residuals are at most local rows: x itself in case 2, the arguments of max."""
 
     def work(comm):
         graph = shard(comm)

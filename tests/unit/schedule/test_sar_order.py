@@ -1,4 +1,4 @@
-"""What travels while what is computed: the order of blocks and pushes, the messages, the prefetch thread (threads as ranks)."""
+"""Order of blocks, pushes and messages, and the work of the prefetch thread (threads as ranks)."""
 
 import threading
 import time
@@ -22,7 +22,10 @@ SPARSE = random_edges(50, 70, seed=8)  # parts need some rows of each other, whi
 
 
 def order_of(n_ranks, case2, **options):
-    """Rank 1's order of blocks and pushes in backward, each block's place in the plan beside its edges, and what was under way."""
+    """Return rank 1's order of blocks and pushes in backward.
+
+    With it come each block's place in the plan beside its edges, and the requests that were under way.
+    """
 
     def work(comm):
         graph, log, started = shard(comm, **options), [], []
@@ -40,7 +43,7 @@ def order_of(n_ranks, case2, **options):
 
 
 def remote_pieces(plan):
-    """What is noted of the backward pieces for which rows come: each one's block, then what is pushed."""
+    """Return the log of the backward pieces that receive rows: the block of each piece, then its pushes."""
     peers = [(piece.block, piece.arrivals[0].source) for piece in plan.backward if piece.arrivals]
     return [entry for block, source in peers for entry in (("backward", block.n_edges), ("push", source))]
 
@@ -48,7 +51,7 @@ def remote_pieces(plan):
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 @pytest.mark.parametrize("n_ranks", [2, 3, 4])
 def test_every_push_has_a_block_to_hide_behind(n_ranks, prefetch):
-    """Case 1: each peer's gradients travel while the next block is computed, the last while the local one is."""
+    """In case 1 each peer's gradients travel while the next block is computed, and the last ones during the local block."""
     plan, log, under_way = order_of(n_ranks, False, prefetch=prefetch)
     remote = remote_pieces(plan)
     assert log == [*remote, ("backward", plan.local.n_edges)]
@@ -58,7 +61,7 @@ def test_every_push_has_a_block_to_hide_behind(n_ranks, prefetch):
 @pytest.mark.parametrize("prefetch", [1, 2])
 @pytest.mark.parametrize("n_ranks", [2, 3, 4])
 def test_the_local_block_hides_the_first_fetch_and_the_last_push(n_ranks, prefetch):
-    """Case 2: half of it before the remote blocks and half of it after."""
+    """In case 2 half of the local block comes before the remote blocks, and half after them."""
     plan, log, _ = order_of(n_ranks, True, prefetch=prefetch)
     remote = remote_pieces(plan)
     first, last = (("backward", half.n_edges) for half in plan.local.halves)
@@ -79,7 +82,7 @@ def test_without_prefetch_nothing_travels_while_a_block_is_computed(n_ranks):
 @pytest.mark.parametrize("edges", [SPARSE, COMPLETE])
 @pytest.mark.parametrize("mode", MODES)
 def test_one_message_a_peer_and_direction(mode, edges):
-    """Or one an array, of rows that follow each other and so are sent as they stand."""
+    """Consecutive rows are sent as they are, in one message for each array."""
 
     def work(comm):
         graph, fetches, pushes = shard(comm, edges, mode=mode), [], []
@@ -102,7 +105,7 @@ def test_one_message_a_peer_and_direction(mode, edges):
 
 
 def test_the_first_rows_travel_while_the_local_block_is_computed():
-    """With a prefetch thread, DESIGN section 3: post the fetch for the first peer, then compute the local block."""
+    """With a prefetch thread, the fetch for the first peer is posted before the local block is computed (DESIGN section 3)."""
     live_buffers = {}
 
     def work(comm):
@@ -123,7 +126,7 @@ def test_the_first_rows_travel_while_the_local_block_is_computed():
 
 
 def test_the_prefetch_thread_packs_alone(monkeypatch):
-    """OpenMP's number of threads is each thread's own: two teams would fight for the cores of one."""
+    """Each thread has its own OpenMP number of threads: two teams would compete for the cores of one."""
     packers = set()
 
     def pack(arrays, rows, pack=transport.pack):

@@ -1,4 +1,4 @@
-"""How many peers a piece takes at once changes no result; fewer rounds and more rows follow from more peers."""
+"""The number of peers that a piece takes at once changes no result; more peers mean fewer rounds and more rows."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ AGGREGATES = {
 
 
 def run(graph, aggregate):
-    """Return the output, the gradient of x, and the rows' ids."""
+    """Return the output, the gradient of x, and the ids of the rows."""
     x = Tensor(X[graph.node_ids], requires_grad=True)
     out = aggregate(graph, x)
     out.backward(values(3, 50, *out.shape[1:])[graph.node_ids])

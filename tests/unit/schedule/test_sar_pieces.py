@@ -1,4 +1,4 @@
-"""A custom message runs over a block in pieces, and backward over parts of a peer's columns; neither changes anything."""
+"""A custom message runs over a block in pieces, and backward over parts of a peer's columns, with the same results."""
 
 import numpy as np
 import pytest

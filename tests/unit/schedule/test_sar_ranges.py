@@ -1,4 +1,7 @@
-"""Mode broadcast whose stages come in ranges of rows: the same results, bytes, and less of peers' rows at once (threads as ranks)."""
+"""Mode broadcast with stages in ranges of rows: the same results and bytes, and fewer peers' rows at once.
+
+Ranks are threads.
+"""
 
 from fractions import Fraction
 
@@ -33,7 +36,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def needs(n_rows, degree, n_ranks=2):
-    """What a mode asks of needs to choose a number of ranges."""
+    """Return a stand-in for the needs that a mode reads to choose a number of ranges."""
     return Needs(0, np.arange(n_ranks + 1) * n_rows, [], [], [], [], degree)
 
 
@@ -71,7 +74,7 @@ def test_ranges_change_nothing(name, n_ranks):
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(graph=edges(), data=st.data())
 def test_ranges_of_any_graph_and_division(graph, data):
-    """Empty parts, and more ranks than nodes, too: then some pieces have no rows."""
+    """Parts may be empty, and ranks may be more than nodes; then some pieces have no rows."""
     n_ranks, owner = data.draw(parts(graph.n_nodes))
     x, whole = np.arange(3.0 * graph.n_nodes).reshape(-1, 3), Graph.from_edges(*graph)
 
@@ -180,7 +183,7 @@ def test_rows_of_other_widths_are_refused_on_every_rank(prefetch):
 
 
 def test_rows_of_a_batch_that_do_not_ascend():
-    """Numbers of a batch's rows are in the order in which they were found."""
+    """A batch numbers its rows in the order of sampling."""
     graph = Graph.from_edges(*EDGES)
 
     def work(comm):

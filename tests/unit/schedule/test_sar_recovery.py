@@ -1,4 +1,4 @@
-"""After `recover` nothing is used that a rank kept before: it would skip what a rank that had failed does."""
+"""After `recover` no value is used that a rank kept before it, as a rank that failed would not have kept it."""
 
 import threading
 
@@ -24,7 +24,7 @@ def weighted(comm):
 
 
 def once(graph, make):
-    """What is made at a graph's first use."""
+    """Return the value that is made at a graph's first use."""
     if not hasattr(graph, "made"):
         graph.made = make()
     return graph.made
@@ -51,7 +51,7 @@ KEPT = {
 
 @pytest.mark.parametrize("what", KEPT)
 def test_what_one_rank_kept_is_void(what):
-    """Rank 1 fails at some of its messages, after the message has come, so that other ranks may have finished."""
+    """Rank 1 fails at one of its messages, after the message has come, so other ranks may have finished."""
     make, use = KEPT[what]
     alarm = threading.Event()
 
@@ -101,8 +101,7 @@ def test_relations_recover_also_where_their_exchanges_are_forgotten():
 
 
 def test_a_failure_where_something_is_found_together_is_noted(monkeypatch):
-    """A rank that runs out of memory has not what the other ranks have."""
-
+    """A rank that runs out of memory lacks a value that the other ranks have."""
     broken = {1}
 
     def make_fetch(parts, *arguments):
@@ -130,7 +129,7 @@ def test_a_failure_where_something_is_found_together_is_noted(monkeypatch):
 
 
 class Held:
-    """A profile whose remote buffers are noted late: a thread that fetches is held there, past its last look."""
+    """A profile that delays the count of remote buffers, which holds a thread that fetches past its last check."""
 
     def __init__(self, profile, go):
         self._profile, self._go, self.reached = profile, go, threading.Event()

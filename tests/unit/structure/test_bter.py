@@ -1,4 +1,4 @@
-"""BTER graphs: degrees and clustering as asked for, whatever the chunks; what was asked is told beside what there is."""
+"""BTER graphs: degrees and clustering as asked for, for any chunks; the wanted values are shown beside the actual ones."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_the_seed_decides_and_chunks_do_not():
 
 
 def test_blocks():
-    """d + 1 nodes from degree 2 on, filled up with nodes of higher degrees; the last one takes what is left."""
+    """Blocks have d + 1 nodes from degree 2 on, filled up with nodes of higher degrees; the last one takes the rest."""
     groups = bter.blocks(by_degree(_0=1, _1=4, _2=4, _3=5, _6=2), np.array([0, 0, 1, 0.125, 0, 0, 0.001]))
     assert groups.firsts.tolist() == [5, 8, 11, 15] and groups.sizes.tolist() == [3, 3, 4, 1]
     assert np.allclose(groups.rho, [1, 1, 0.5, 0.1])

@@ -1,4 +1,4 @@
-"""Fennel: cuts little more than METIS, heeds every count, reads the graph in pieces, and serves the command and `shard`."""
+"""Fennel: cuts little more than METIS, balances every count, reads the graph in pieces, and serves the command and `shard`."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from sarlite.structure.partition import partition, report
 
 @pytest.fixture(scope="module")
 def graphs():
-    """A power law with communities, and the same with ids at random."""
+    """Return a power-law graph with communities, and the same graph with ids at random."""
     indptr, indices = power_law(2000, 50_000, smallest=60, largest=300, seed=2)
     label = np.random.default_rng(1).permutation(2000)
     return (indptr, indices), csr_by_dst(label[indices], label[destinations(indptr)], 2000)
@@ -52,7 +52,7 @@ def test_it_reads_a_graph_in_pieces(graphs):
 
 
 def test_a_node_that_fits_nowhere_goes_where_least_is():
-    """A star: its middle has as many edges as all others together."""
+    """The graph is a star: its middle has as many edges as all other nodes together."""
     ends = np.arange(1, 40)
     indptr, indices = csr_by_dst(ends, np.zeros_like(ends), 40, undirected=True)
     quality = report(indptr, indices, partition(indptr, indices, 4, "fennel", balance="nodes,edges"), 4)
@@ -89,7 +89,7 @@ def test_training_on_its_parts(tmp_path, capfd, mode, method, warned):
 @pytest.mark.parametrize("n_nodes", [20, 100, 1000])
 @pytest.mark.parametrize("n_parts", [2, 3, 8])
 def test_the_limit_of_one_count_holds_on_a_star(n_nodes, n_parts):
-    """With several counts it cannot: the hub has half of the edges."""
+    """With several counts the limit cannot hold: the hub has half of the edges."""
     graph = star(n_nodes)
     nodes = np.bincount(partition(*graph, n_parts, "fennel", balance="nodes"), minlength=n_parts)
     assert nodes.max() <= np.ceil(streaming.SLACK["nodes"] * n_nodes / n_parts)
@@ -100,7 +100,7 @@ def test_the_limit_of_one_count_holds_on_a_star(n_nodes, n_parts):
 
 
 def test_the_imbalance_of_a_star_is_what_the_page_says():
-    """docs/data.md"""
+    """The page is docs/data.md."""
     train = np.arange(1000) < 200
 
     def imbalance(n_parts):
@@ -112,7 +112,7 @@ def test_the_imbalance_of_a_star_is_what_the_page_says():
 
 
 def star(n_nodes):
-    """Node 0 and each other node are neighbours: (indptr, indices)."""
+    """Return (indptr, indices) of a star: node 0 and each other node are neighbours."""
     ends = np.arange(1, n_nodes)
     degrees = np.concatenate([[n_nodes - 1], np.ones(n_nodes - 1, int)])
     return np.concatenate([[0], np.cumsum(degrees)]), np.concatenate([ends, np.zeros(n_nodes - 1, int)]).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Fennel on nodes of several types: each type even, the edges of all types seen, in files and in memory."""
+"""Fennel on nodes of several types: even by type, with the edges of all types counted, in files and in memory."""
 
 
 import numpy as np
@@ -17,7 +17,7 @@ LARGER = "relational:nodes=4000,edges=60000,classes=8,features=4,train=0.3"
 
 
 def test_fennel_divides_each_type_evenly(tmp_path):
-    """From rows as they stand, in files and in memory, on a graph of which METIS cuts about as much."""
+    """The rows are read as they stand, in files and in memory, from a graph of which METIS cuts about as much."""
     data = load_relational(LARGER)
     parts, train, graph = assignment.make_parts(data, 4, "fennel"), assignment.training(data), assignment.structure(data)
     metis, own_train = assignment.make_parts(data, 4, "metis"), {"paper": data.by_type(train)["paper"]}
@@ -49,7 +49,7 @@ def test_fennel_divides_each_type_evenly(tmp_path):
 
 
 def test_fennel_sees_the_edges_of_all_types():
-    """What comes for any nodes is what stands in one graph of all types."""
+    """The edges into any nodes equal the edges of one graph of all types."""
     data = load_relational(SPEC)
     seen, graph = assignment.StoredEdges(data), assignment.structure(data)
     assert (seen.n_nodes, seen.n_edges) == (graph.indptr.size - 1, graph.indices.size)

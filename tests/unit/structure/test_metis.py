@@ -147,7 +147,7 @@ def seconds(pid):
 
 
 def test_the_interpreter_is_free_meanwhile(graph, monkeypatch, tmp_path):
-    """Another thread runs while METIS does; in one process METIS holds the interpreter."""
+    """Another thread runs while METIS does; in this process METIS would hold the interpreter."""
     fake = tmp_path / "child.py"
     go = tmp_path / "go"
     fake.write_text(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nraise SystemExit('done')")
@@ -160,7 +160,7 @@ def test_the_interpreter_is_free_meanwhile(graph, monkeypatch, tmp_path):
 
 
 def test_one_weight_a_node_is_all_that_pymetis_takes(graph):
-    """Why weights are mixed: of two weights a node, which METIS could balance, pymetis uses the first n numbers."""
+    """METIS could balance two weights a node, but pymetis uses only the first n numbers; therefore weights are mixed."""
     pymetis = pytest.importorskip("pymetis")
     symmetric = metis.Symmetric(*graph)
     two = np.ones((1500, 2), symmetric.index)

@@ -1,4 +1,4 @@
-"""The order of a part's rows: a permutation for every graph, clusters together, wrong ones refused, blocks that follow it."""
+"""The order of a part's rows: a permutation for every graph, with clusters together; wrong orders are refused."""
 
 
 import numpy as np
@@ -34,7 +34,7 @@ def test_any_graph_gets_a_permutation(graph):
 
 
 def test_a_shuffled_graph_gets_its_communities_back():
-    """Relabelled at random, 2 % of the edges are between near nodes; in the order most of those within communities are."""
+    """In the graph relabelled at random 2 % of the edges are between near nodes; in the order most within communities are."""
     indptr, indices = power_law(4000, 80_000, smallest=40, largest=60)
     shuffle = np.random.default_rng(0).permutation(4000)
     indptr, indices = csr_by_dst(shuffle[indices], shuffle[np.repeat(np.arange(4000), np.diff(indptr))], 4000)
@@ -105,7 +105,7 @@ def test_by_name_on_one_rank_and_on_three():
 @pytest.mark.parametrize("mode", ["sar", "oneshot"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 4])
 def test_blocks_and_messages_stand_in_the_owners_order(n_ranks, mode):
-    """What a rank sends is ascending rows, and the receiver's columns are those nodes."""
+    """A rank sends ascending rows, and the receiver's columns are the nodes of these rows."""
     whole, draw = Graph.from_edges(*random_edges(60, 400)), np.random.default_rng(3)
     owner, order = draw.integers(0, n_ranks, 60), draw.permutation(60)
     ranks = threads.run(n_ranks, lambda comm: whole.shard(comm, owner, order=order, mode=mode))

@@ -1,4 +1,4 @@
-"""Partitions: valid for every size, balanced, reproducible; and what they cost."""
+"""Partitions: valid for every size, balanced, reproducible; and the report of their cost."""
 
 import numpy as np
 import pytest
@@ -79,7 +79,7 @@ def test_metis_balances_and_cuts_less(graph, n_parts, train):
 @settings(max_examples=80, deadline=None)
 @given(graphs(), st.sampled_from([2, 1 << 20]), st.booleans())
 def test_metis_gets_a_symmetric_graph(graph, chunk, both_ways):
-    """Between two nodes with an edge one each way, no self loops, ascending; rows of the input may stand in any order."""
+    """Two neighbours have one edge each way, without self loops, ascending; rows of the input may be in any order."""
     indptr, indices, _ = graph
     if both_ways:
         indptr, indices = csr_by_dst(indices, destinations(indptr), indptr.size - 1, undirected=True)
@@ -96,7 +96,7 @@ def test_metis_gets_a_symmetric_graph(graph, chunk, both_ways):
 
 
 def test_metis_leaves_no_part_empty():
-    """METIS itself leaves parts of this path empty."""
+    """METIS by itself leaves parts of this path empty."""
     ids = np.arange(19)
     indptr, indices = csr_by_dst(ids, ids + 1, 20, undirected=True)
     assert np.unique(metis.Symmetric(indptr, indices).divide(16, 0)).size < 16
@@ -104,7 +104,7 @@ def test_metis_leaves_no_part_empty():
 
 
 def test_balancing_swaps_the_nodes_that_cost_least():
-    """On the path 0 - 1 - ... - 7, cut in the middle, all training nodes on the left; those at the cut go first."""
+    """The path 0 - 1 - ... - 7 is cut in the middle, with all training nodes on the left; the nodes at the cut move first."""
     ids = np.arange(7)
     indptr, indices = csr_by_dst(ids, ids + 1, 8, undirected=True)
     parts = swap_training(indptr, indices, np.repeat([0, 1], 4).astype(np.int32), 2, np.arange(8) < 4)

@@ -1,4 +1,4 @@
-"""The backward pass and what the tape keeps for it."""
+"""The backward pass and the residuals that the tape keeps for it."""
 
 import gc
 import weakref
@@ -14,7 +14,7 @@ def leaf(*shape):
 
 
 def residuals(t):
-    """The arrays among a tensor's residuals."""
+    """Return the arrays among a tensor's residuals."""
     return [r for r in t.node.residuals if isinstance(r, (np.ndarray, np.generic))]
 
 
@@ -111,7 +111,7 @@ def volatile(x):
     ],
 )
 def test_linear_in_volatile_rows_is_found(linear, f):
-    """No residual of a linear message depends on the remote rows; some residual of any other does."""
+    """No residual of a linear message depends on the remote rows; some residual of any other message does."""
 
     class Weight(Tensor):
         def requiring(self):

@@ -1,4 +1,4 @@
-"""Values at the ends: infinities, denormals, scores of 1e4, gradients of infinity; against references of float64."""
+"""Extreme values: infinities, denormals, scores of 1e4, gradients of infinity; the references are float64."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ BOTH = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
 def run(f, values, dtype, g=1.0):
-    """The output and the gradient, as float64."""
+    """Return the output and the gradient, as float64."""
     with np.errstate(all="ignore"):
         x = Tensor(np.array(values).astype(dtype), requires_grad=True)
         out = f(x)
@@ -24,7 +24,7 @@ def run(f, values, dtype, g=1.0):
 
 
 def limits(f, low, high):
-    """f of float64, with its limits at -inf and inf, where the formula has inf * 0."""
+    """Return f of float64 with its limits at -inf and inf, where the formula has inf * 0."""
 
     def reference(x):
         return np.where(x == -INF, low, np.where(x == INF, high, f(x)))
@@ -80,7 +80,10 @@ REFERENCES = {
 @BOTH
 @pytest.mark.parametrize("name", REFERENCES)
 def test_ends_of_one_operand(name, dtype):
-    """Value and derivative to a few units in the last place of 1 or of themselves, infinite and zero where the reference's are in dtype."""
+    """Value and derivative are right to a few units in the last place of 1 or of themselves.
+
+    They are infinite and zero where the reference is, in dtype.
+    """
     f, value, slope = REFERENCES[name]
     results = run(f, ENDS, dtype)
     eps = np.finfo(dtype).eps
@@ -212,7 +215,7 @@ def test_infinite_values_that_are_dropped_are_0(dtype):
 @BOTH
 @pytest.mark.parametrize("kind", ["identity", "relu", "elu"])
 def test_infinite_values_that_an_activation_drops_are_0(kind, dtype):
-    """The fused kernel, both ways; `identity` and ELU draw the mask again in backward."""
+    """The fused kernel is tested both ways; `identity` and ELU draw the mask again in backward."""
     mask, x = kernels.Mask(np.arange(60), 5, 0.5), np.full((60, 9), INF, dtype)
     out, dx, ones = np.empty_like(x), np.empty_like(x), np.empty_like(x)
     kernels.activate(np.ones_like(x), ones, kind=kind, mask=mask)

@@ -1,4 +1,4 @@
-"""Losses: values, shares of ranks, weights, reductions and refusals. Gradients are checked with all operations' in test_tape_ops."""
+"""Losses: values, shares of ranks, weights, reductions and refusals. test_tape_ops checks the gradients."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""NumPy's functions of tensors, and the ways out to values: no gradient is lost silently."""
+"""NumPy's functions of tensors, and conversions to values: no gradient is lost silently."""
 
 import numpy as np
 import pytest

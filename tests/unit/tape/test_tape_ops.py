@@ -30,7 +30,7 @@ def test_gradient(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_float32(name):
-    """Nothing is widened, neither values nor gradients, and both agree with float64."""
+    """Values and gradients stay float32, and both agree with float64."""
     f, _, inputs = CASES[name]
     if any(word in name for word in ("array", "rmatmul", "reshape")):
         pytest.skip("its constants are float64")
@@ -118,7 +118,7 @@ SUMS = ("sum", "mean", "var", "std", "dot", "matmul", "einsum", "tensordot", "re
 
 
 def test_only_one_module_adds_up():
-    """Functions of `numerics` compute every sum of the tape, so that another way of summing has one place each."""
+    """Functions of `numerics` compute every sum of the tape, so another way of summing has one place for each sum."""
     calls = []
     for path in sorted(Path(tensor.__file__).parent.glob("*.py")):
         if path.name in ("gradcheck.py",):  # compares, and is no part of a model

@@ -1,4 +1,4 @@
-"""Random programs of tensors of any shape, 0-d and empty ones too, against central differences; and operations of no rows or columns."""
+"""Random programs of tensors of any shape against central differences; operations without rows or columns."""
 
 import math
 
@@ -53,7 +53,7 @@ def over_axis(name, x, axis, keepdims):
 
 @st.composite
 def programs(draw):
-    """(input shapes, steps): each step is (function, numbers of the values that it takes)."""
+    """Draw (input shapes, steps); a step is (function, numbers of the values that it takes)."""
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
     values, steps = [Tensor(np.zeros(shape)) for shape in shapes], []
     for _ in range(draw(st.integers(1, 7))):
@@ -87,7 +87,7 @@ def _fit(a, b):
 
 
 def run(steps, *inputs):
-    """The sum over all values of all steps, so that each has several uses."""
+    """Return the sum over all values of all steps, so that each value has several uses."""
     values, total = list(inputs), 0.0
     for f, taken in steps:
         values.append(f(*(values[j] for j in taken)))
@@ -155,7 +155,7 @@ def test_operations_of_nothing(shape, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_moments_and_extrema_of_nothing(dtype):
-    """Along an axis that has values all is well; of no values a mean is NaN, as NumPy's, and an extremum is refused."""
+    """An axis with values works as usual. Without values a mean is NaN, as in NumPy, and an extremum is refused."""
     for name in ("mean", "var", "std", "max", "min"):
         f = getattr(ops, name)
         with np.errstate(all="raise"):

@@ -133,7 +133,7 @@ VIEWS = {
 @CHANGES
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_leaf_that_is_needed_in_a_view_must_not_change(view, change):
-    """The view is of the leaf's memory, which changes with it."""
+    """The view has the leaf's memory, which changes with the leaf."""
     w = leaf(3, 3)
     seen = VIEWS[view](w)
     out = (seen * seen).sum()
