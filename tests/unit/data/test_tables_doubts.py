@@ -236,8 +236,8 @@ def test_no_word_of_the_engine_reaches_the_user(here, text, words):
 def test_a_word_in_quotes_may_hold_a_line_end_and_be_long(here, end, inner):
     (here / "n.csv").write_bytes(f'id,age{end}"b{inner}c",1{end}a,2{end}{"l" * 200_000},3{end}'.encode())
     (here / "odd.csv").write_bytes(f'src,dst{end}a,"b{inner}c"{end}'.encode())
-    found = load("edges:odd.csv,src=src,dst=dst,nodes=n.csv,id=id", allow_empty=ALL)
-    assert found.features.ravel().tolist() == [1, 2, 3] and found.n_edges == 1
+    data = load("edges:odd.csv,src=src,dst=dst,nodes=n.csv,id=id", allow_empty=ALL)
+    assert data.features.ravel().tolist() == [1, 2, 3] and data.n_edges == 1
 
 
 def test_large_ids_name_their_remedy(here):
