@@ -17,7 +17,7 @@ from sarlite.cli.explanation import KINDS, METHODS, Explainer, Explanation, X, l
 from sarlite.cli.option import option
 from sarlite.cli.options import RunOptions
 from sarlite.cli.train_command import main_on_ranks
-from sarlite.cli.trained_run import TAKEN, CheckpointOptions, TrainedRun, input_rows, load_data, open_run, restore_model
+from sarlite.cli.trained_run import TAKEN, CheckpointOptions, TrainedRun, input_rows, load_data, open_run, outputs_in_time, restore_model
 from sarlite.comm import Communicator, together
 from sarlite.comm.working import working
 from sarlite.command import refuse_input, show, suggestion
@@ -34,8 +34,9 @@ from sarlite.tape import Tensor, no_grad
 from sarlite.tasks.link_edges import Linked
 from sarlite.train import predictions
 from sarlite.train.attribution import Inputs
+from sarlite.train.batch_sources import temporal_of
 from sarlite.train.load import Shard
-from sarlite.train.neighborhood import Neighborhood, Neighborhoods, RowTable
+from sarlite.train.neighborhood import Moment, Neighborhood, Neighborhoods, RowTable
 from sarlite.train.trainer_arguments import check_output
 from sarlite.types import Array
 from sarlite.user_code import errors_of
@@ -120,7 +121,7 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
     together(comm, lambda: _check_files(config) if comm.rank == 0 else None)
     tick()
     scratch = Path(next(iter(config.files.values()))).absolute().parent
-    part = load_data(comm, trained, without_checkpoint.machine.threads, scratch, {}, tick)
+    part = load_data(comm, trained, without_checkpoint.machine.threads, scratch, {"in_time": True}, tick)
     together(comm, lambda: _check_data(trained, part))
     end = Linked.of_nodes(part.graph, part.target, part.names).ends[0][0]
     wanted = predictions.nodes(comm, config.nodes, end, part.graph, at_once)
@@ -164,6 +165,10 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Any
         tensors = {name: Tensor(own, constant=True) for name, own in x.items()} if isinstance(x, dict) else Tensor(x, constant=True)
         output = model(reach.of(part.graph), tensors)
     check_output(output, type(model).__name__, part.graph.n_dst, trained.meta["data"]["classes"])
+    outputs: Array = _in_order(comm, wanted, output.data)
+    moments: Sequence[Moment | None] = [None] * wanted.n
+    if trained.run.batches and trained.run.batches.temporal:
+        outputs, moments = _in_time(comm, trained, part, model, x, wanted)
     powers = getattr(model, "powers", None)
     if powers is not None:
         x, reach.n_layers, reach.of_source_degrees = part.rows.features, max(powers), True
@@ -172,18 +177,45 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Any
     explainer = Explainer(trained, part, model, baseline, reach.hops)
     if comm.rank == 0:
         show(f"baseline: columns at their means over {of_rows}")
-    neighborhoods = Neighborhoods(comm, part.graph, tables)
+    neighborhoods = Neighborhoods(comm, part.graph, tables, _times(part))
     target = part.target if isinstance(part.graph, NodeType) else NODE
-    ids, outputs = comm.bcast(wanted.ids), _in_order(comm, wanted, output.data)
+    ids = comm.bcast(wanted.ids)
     found: list[Explanation] = []
     for first in range(0, wanted.n, comm.size):
-        nodes = ids[first : first + comm.size].tolist()
-        around = [neighborhoods.around(target, node, reach.hops + reach.of_source_degrees) for node in nodes]
+        seen = zip(ids[first : first + comm.size].tolist(), moments[first:])
+        around = [neighborhoods.around(target, node, reach.hops + reach.of_source_degrees, moment) for node, moment in seen]
         own = list(zip(outputs[first:], around))[comm.rank : comm.rank + 1]
         del around
         pieces = comm.allgather(together(comm, partial(_explain_each, explainer, own)))
         found += [each for piece in pieces for each in piece] if comm.rank == 0 else []
     return found
+
+
+def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x: Any, wanted: Any) -> tuple[Array, list[Moment]]:
+    """Return the outputs of the wanted nodes, each at its own time, and the moments that they see. Collective.
+
+    A model that was trained on the latest edges is explained on these. Of edges that are drawn, all are explained.
+    """
+    batches: Any = trained.run.batches
+    temporal, fanouts = temporal_of(batches.temporal, part), list(batches.eval_fanouts or batches.fanouts)
+    if temporal.pick == "uniform" or batches.sampler == "full":
+        fanouts = [-1] * len(fanouts)
+    if len(set(fanouts)) > 1:
+        raise ConfigError(f"checkpoint {trained.config.checkpoint}: its layers pick {', '.join(map(str, fanouts))} of the latest "
+                          "edges, but a prediction is explained on one graph: --fanouts or --eval-fanouts of equal numbers")
+    if comm.rank == 0:
+        show("each node is explained at its own time, on " + (f"the latest {fanouts[0]} edges of each node up to then"
+             if fanouts[0] >= 0 else "all edges up to then" + ", of which predictions sample some" * (batches.sampler != "full")))
+    with using(named(trained.run.training.numerics, comm)), no_grad():
+        outputs = outputs_in_time(trained, part, model, x, temporal, fanouts)
+    seeds = part.times[part.target] if temporal.seeds is None else np.asarray(temporal.seeds)
+    return _in_order(comm, wanted, outputs), [Moment(time, fanouts[0]) for time in _in_order(comm, wanted, seeds).tolist()]
+
+
+def _times(part: Shard) -> dict[str, RowTable]:
+    """Return the times of this rank's nodes, by node type."""
+    ids = part.graph.graph.node_ids if isinstance(part.graph, NodeType) else {NODE: part.graph.dst_ids}
+    return {name: RowTable(name, ids[name], times) for name, times in part.times.items()}
 
 
 def _explain_each(explainer: Explainer, nodes: Sequence[tuple[Array, Neighborhood]]) -> list[Explanation]:

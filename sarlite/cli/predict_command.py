@@ -15,14 +15,13 @@ from sarlite.cli.option import option
 from sarlite.cli.options import RunOptions
 from sarlite.cli.run import task_of
 from sarlite.cli.train_command import main_on_ranks
-from sarlite.cli.trained_run import TAKEN, CheckpointOptions, input_rows, load_data, open_run, restore_model
+from sarlite.cli.trained_run import TAKEN, CheckpointOptions, input_rows, load_data, open_run, outputs_in_time, restore_model
 from sarlite.comm import together
 from sarlite.command import refuse_input, show
 from sarlite.data import result_table
 from sarlite.data.times import read_time
 from sarlite.errors import CheckpointError, ConfigError, needs
 from sarlite.graph.hetero import NodeType
-from sarlite.minibatch import NeighborLoader
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.tape import Tensor, no_grad, ops
@@ -304,7 +303,11 @@ def _computed(comm, trained, part):
     runs = model.encoder if of_pairs and (config.links is None or config.rank) else model
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     if run.batches and run.batches.temporal:
-        return model, _in_time(trained, part, model, x)
+        temporal = temporal_of(run.batches.temporal, part)
+        if config.at is not None:
+            at = together(comm, lambda: read_time(config.at, part.time_kind, f"--at {config.at}"))
+            temporal = replace(temporal, seeds=np.full(part.graph.n_dst, at))
+        return model, outputs_in_time(trained, part, model, x, temporal, run.batches.eval_fanouts or run.batches.fanouts)
     with kernels.Buffers():
         constant = partial(Tensor, constant=True)
         x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
@@ -319,24 +322,6 @@ def _computed(comm, trained, part):
 def _is_of_nodes(config):
     """Return True if outputs for nodes are written, which can be computed each at its own time."""
     return not (config.links or config.top or config.embeddings)
-
-
-def _in_time(trained, part, model, x):
-    """Return the outputs of this rank's rows, (n_local, n_out), each computed at its own time or at --at. Collective."""
-    comm, config, batches = part.graph.comm, trained.config, trained.run.batches
-    temporal = temporal_of(batches.temporal, part)
-    if config.at is not None:
-        at = together(comm, lambda: read_time(config.at, part.time_kind, f"--at {config.at}"))
-        temporal = replace(temporal, seeds=np.full(part.graph.n_dst, at))
-    loader = NeighborLoader(part.graph, x, None, slice(None), fanouts=batches.eval_fanouts or batches.fanouts,
-                            batch_size=batches.batch_size, seed=trained.run.training.seed, sampler=batches.sampler,
-                            temporal=temporal)
-    found = np.empty((part.graph.n_dst, trained.meta["data"]["classes"]), trained.run.model.dtype)
-    for batch in loader:
-        output = model(batch, batch.x)
-        check_output(output, type(model).__name__, batch.n_dst, found.shape[1])
-        found[batch.outputs] = as_array(output)[:, : found.shape[1]]
-    return found
 
 
 def _of_pairs(run, part):

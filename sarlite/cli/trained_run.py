@@ -1,7 +1,7 @@
 """A trained run as further commands use it: its options, data, model and input rows, made from its checkpoint."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,9 @@ from sarlite.comm import Communicator, together
 from sarlite.command import show
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError
+from sarlite.minibatch import NeighborLoader
+from sarlite.minibatch.temporal import Temporal
+from sarlite.tape.tensor import as_array
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint, propagated
@@ -28,6 +31,8 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import difference, identity
 from sarlite.train.load import Shard, kind, load, prefetched, told_widths
 from sarlite.train.row_keys import row_keys
+from sarlite.train.trainer_arguments import check_output
+from sarlite.types import Array
 from sarlite.user_code import errors_of
 
 TAKEN = ("data", "model", "edge_weights", "edge_features", "mode", "prefetch", "partition", "order", "balance",
@@ -183,6 +188,31 @@ def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
         matched = checkpoint.restore_model(comm, model, trained.tensors, trained.meta, keys)
     tell(comm, _of_learned_rows(model, matched, keys, trained.has_other_data))
     return model.eval()
+
+
+def outputs_in_time(trained: TrainedRun, part: Shard, model: Any, x: Any, temporal: Temporal, fanouts: Sequence[int]) -> Array:
+    """Return the outputs of this rank's rows, each computed at its seed's time, (n_local, n_outputs). Collective.
+
+    Parameters
+    ----------
+    trained : TrainedRun
+        Its run has --temporal.
+    part : Shard
+    model : callable Module
+    x : (n_local, n_features) array, or a dict of arrays by node type
+    temporal : Temporal
+    fanouts : sequence of int
+        Edges to pick in each layer; -1 picks all.
+    """
+    batches: Any = trained.run.batches
+    loader = NeighborLoader(part.graph, x, None, slice(None), fanouts=fanouts, batch_size=batches.batch_size,
+                            seed=trained.run.training.seed, sampler=batches.sampler, temporal=temporal)
+    outputs = np.empty((part.graph.n_dst, trained.meta["data"]["classes"]), trained.run.model.dtype)
+    for batch in loader:
+        output = model(batch, batch.x)
+        check_output(output, type(model).__name__, batch.n_dst, outputs.shape[1])
+        outputs[batch.outputs] = as_array(output)[:, : outputs.shape[1]]
+    return outputs
 
 
 def input_rows(comm: Communicator, trained: TrainedRun, part: Shard, model: Any) -> Any:

@@ -1,6 +1,7 @@
 """The in-neighbourhood of a node, gathered from all ranks, as a whole graph with the rows of its nodes."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import HeteroGraph, NodeType
 from sarlite.graph.layer_graph import LayerGraph
 from sarlite.graph.weights import in_edge_order
+from sarlite.minibatch.temporal import ALWAYS
 from sarlite.types import Array
 
 
@@ -39,6 +41,7 @@ class _InEdges(NamedTuple):
     added: Array
     weight: Array | None
     features: Array | None
+    time: Array | None
 
     def at(self, index: Array) -> "_InEdges":
         values = (None if array is None else array[index] for array in self[3:])
@@ -48,6 +51,21 @@ class _InEdges(NamedTuple):
     def joined(cls, parts: Any) -> "_InEdges":
         values: Any = [None if arrays[0] is None else np.concatenate(arrays) for arrays in zip(*parts)]
         return cls(*values)
+
+
+class Moment(NamedTuple):
+    """A time at which a neighbourhood is seen, as a seed with this time sees it in `minibatch.Temporal`.
+
+    Attributes
+    ----------
+    time : int
+        Later edges, and edges from later nodes, are left out.
+    most : int
+        Largest number of in-edges of a node: the latest ones are kept. -1 keeps all.
+    """
+
+    time: int
+    most: int = -1
 
 
 class Neighborhood(NamedTuple):
@@ -94,14 +112,17 @@ class Neighborhoods:
     graph : Graph or NodeType
     tables : dict of str to RowTable
         Rows to gather for each node of a neighbourhood.
+    times : dict of str to RowTable
+        Times of the nodes by node type, of the types that have times.
 
     Notes
     -----
-    Memory: 33 bytes an edge of this rank.
+    Memory: 33 bytes an edge of this rank, and 8 more for times.
     """
 
-    def __init__(self, comm: Communicator, graph: Graph | NodeType, tables: Mapping[str, RowTable]) -> None:
-        self.comm, self.graph, self.tables = comm, graph, dict(tables)
+    def __init__(self, comm: Communicator, graph: Graph | NodeType, tables: Mapping[str, RowTable],
+                 times: Mapping[str, RowTable] = MappingProxyType({})) -> None:
+        self.comm, self.graph, self.tables, self.times = comm, graph, dict(tables), dict(times)
         if isinstance(graph, NodeType):
             whole = graph.graph
             graphs = {relation: own for fetch in whole.by_source(whole.relations) for relation, own in fetch.items()}
@@ -110,8 +131,17 @@ class Neighborhoods:
         else:
             self._edges, self.node_types = {RELATION: _in_edges(graph)}, (NODE,)
 
-    def around(self, node_type: str, node: int, hops: int) -> Neighborhood:
-        """Return the neighbourhood of a node with all in-edges of the nodes that are fewer than `hops` away. Collective.
+    def around(self, node_type: str, node: int, hops: int, moment: Moment | None = None) -> Neighborhood:
+        """Return the neighbourhood of a node with the in-edges of the nodes that are fewer than `hops` away. Collective.
+
+        Parameters
+        ----------
+        node_type : str
+        node : int
+            Global id.
+        hops : int
+        moment : Moment, optional
+            Without a moment all in-edges are in the neighbourhood.
 
         Notes
         -----
@@ -129,16 +159,32 @@ class Neighborhoods:
                 break
             own = {relation: _into(edges, frontier.get(relation[2])) for relation, edges in self._edges.items()}
             parts = self.comm.allgather(own)
-            for relation in own:
-                gathered[relation] += [part[relation] for part in parts]
+            new_edges = {relation: _InEdges.joined([part[relation] for part in parts]) for relation in own}
+            if moment is not None:
+                new_edges = {relation: self._seen(relation, edges, moment) for relation, edges in new_edges.items()}
+            for relation, edges in new_edges.items():
+                gathered[relation].append(edges)
             frontier = {name: np.setdiff1d(np.concatenate(
-                [part[relation].src for part in parts for relation in own if relation[0] == name] or [ids[name][:0]]),
+                [edges.src for relation, edges in new_edges.items() if relation[0] == name] or [ids[name][:0]]),
                 ids[name]) for name in self.node_types}
         order = {name: np.argsort(own) for name, own in ids.items()}
         ids, distances = ({name: own[order[name]] for name, own in arrays.items()} for arrays in (ids, distances))
         rows = {name: self._gathered(table, ids[table.node_type]) for name, table in self.tables.items()}
         return self._made(node_type, node, ids, distances, rows, {
             relation: _InEdges.joined(parts or [_into(self._edges[relation], None)]) for relation, parts in gathered.items()})
+
+    def _seen(self, relation: Relation, edges: _InEdges, moment: Moment) -> _InEdges:
+        """Return the edges that a moment sees; added self loops are always among them. Collective."""
+        times = np.full(len(edges.src), ALWAYS) if edges.time is None else edges.time
+        if relation[0] in self.times:
+            sources, row_index = np.unique(edges.src, return_inverse=True)
+            times = np.maximum(times, self._gathered(self.times[relation[0]], sources)[row_index])
+        seen = np.flatnonzero(~edges.added & (times <= moment.time))
+        seen = seen[np.lexsort((edges.src[seen], times[seen], edges.dst[seen]))]
+        if moment.most >= 0:
+            dst = edges.dst[seen]
+            seen = seen[np.searchsorted(dst, dst, "right") - np.arange(len(seen)) <= moment.most]
+        return edges.at(np.sort(np.concatenate([np.flatnonzero(edges.added), seen])))
 
     def _gathered(self, table: RowTable, wanted: Array) -> Array:
         """Return the rows of a table for some nodes, each of which one rank has. Collective."""
@@ -178,7 +224,7 @@ def _in_edges(graph: LayerGraph) -> _InEdges:
     rows = in_edge_order(np.repeat(np.arange(graph.n_dst), graph.in_degrees), graph.edges_of(graph.plan.local).numbers)
     src, dst = graph.edge_src_ids, graph.dst_ids[rows]
     added = np.zeros(len(src), bool) if graph.added_loops is None else graph.added_loops[rows] & (src == dst)
-    edges = _InEdges(src, dst, added, graph.edge_weight, graph.edge_features)
+    edges = _InEdges(src, dst, added, graph.edge_weight, graph.edge_features, graph.edge_values.time)
     return edges.at(np.argsort(dst, kind="stable"))
 
 
