@@ -39,7 +39,7 @@ from sarlite.structure.partition import METHODS, partition
 
 FEATURES, CLASSES, TRAIN_SHARE = 602, 41, 0.66
 PHASES = ("forward_fetch", "backward_fetch", "backward_push")
-BASE = "sar 1"  # the way that the others are compared with
+BASE = "sar 1"  # baseline of the ratios
 
 
 def make_trainer(graph, layers, n_in, n_out, hidden, share=TRAIN_SHARE):

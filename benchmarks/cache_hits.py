@@ -102,7 +102,7 @@ class Simulation:
         self.degrees = np.diff(indptr)
         readers = np.repeat(parts, self.degrees)
         cut = parts[indices] != readers
-        self.peers = defaultdict(list)  # of a node: other ranks that read it
+        self.peers = defaultdict(list)  # other ranks that read a node
         for pair in np.unique(indices[cut].astype(np.int64) * n_ranks + readers[cut]).tolist():
             self.peers[pair // n_ranks].append(pair % n_ranks)
         self.caches, self.newest, self.sent = (defaultdict(dict) for _ in range(3))

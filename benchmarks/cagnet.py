@@ -89,7 +89,7 @@ def work(rank, args, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=args.ranks)
     tiles, offsets = tiles_of(args.file, rank, args.ranks)
-    torch.manual_seed(0)  # all ranks draw all rows
+    torch.manual_seed(0)  # each rank draws all rows, so the seed gives all ranks the same data
     n, local = int(offsets[-1]), slice(int(offsets[rank]), int(offsets[rank + 1]))
     x, y = torch.randn(n, args.widths[0])[local].clone(), torch.randint(args.widths[-1], (n,))[local]
     train = torch.rand(n) < TRAIN_SHARE

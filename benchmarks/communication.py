@@ -22,11 +22,11 @@ from sarlite.tape import ops
 N_FEATURES, HIDDEN, HEADS, N_CLASSES, ITEM, STEPS = 32, 64, 4, 8, 4, 2
 PHASES = ("forward_fetch", "backward_fetch", "backward_push")
 CASES = {"sage": 1, "gat": 2}
-ROW_BYTES = {  # of each step
+ROW_BYTES = {  # phases of each step
     "sage": ITEM * N_CLASSES,  # z = W h of the second layer
     "gat": ITEM * (HIDDEN + HEADS + N_CLASSES + 1),  # z, and one score a head
 }
-INPUT_BYTES = {"sage": ITEM * N_FEATURES, "gat": 0}  # in the first step alone
+INPUT_BYTES = {"sage": ITEM * N_FEATURES, "gat": 0}  # only the first step has this phase
 
 
 def make_model(name, n_in, rng):

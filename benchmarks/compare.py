@@ -235,12 +235,12 @@ def main(argv=None):
     rows, failed = [], []
     with harness.Scratch() as scratch:
         size = write_data(args, scratch.path)
-        for side in ("before", "after"):  # its bytecode is there from now on
+        for side in ("before", "after"):  # this first run writes the bytecode
             run(args, side, "start", size, scratch.path)
         for name in args.cases or CASES:
             try:
                 rows.append(measure(args, name, size, scratch.path))
-            except SystemExit as error:  # of this case; the others are measured
+            except SystemExit as error:  # only this case is left out
                 failed.append(f"{name}: {error}")
                 harness.note(failed[-1])
     title = f"{args.after} against {args.before}, {args.rounds} rounds: {args.nodes:,} nodes, {args.edges:,} edges"

@@ -44,7 +44,7 @@ def path(args, scale):
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}.npz")
         np.savez(unfinished, indptr=graph.indptr, indices=graph.indices)
-        unfinished.replace(file)  # so that a file is whole or missing
+        unfinished.replace(file)  # the file is renamed at the end, so it is either complete or missing
     return file
 
 
@@ -57,7 +57,7 @@ def work(comm, args):
                 for mode, graph in parts.items()}
     times = broadcast_speed.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
     with kernels.Buffers(), no_grad():
-        x = {mode: Tensor(trainer.x.data) for mode, trainer in trainers.items()}  # not constant, so nothing is kept
+        x = {mode: Tensor(trainer.x.data) for mode, trainer in trainers.items()}  # not constant: a kept sum would be reused
         sums = {f"sum {mode}": lambda mode=mode: parts[mode].aggregate(fn.copy_src(x[mode]), "sum") for mode in parts}
         times.update(broadcast_speed.turns(comm, sums, args.repeats))
     return times

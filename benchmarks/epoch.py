@@ -50,10 +50,10 @@ class Case(NamedTuple):
     """A model and its task."""
 
     make: Callable
-    widths: tuple  # of the input, then of each layer's output
+    widths: tuple  # widths of the input and of each layer's output
     train_share: float
-    n_products: int  # of features and weights in a layer
-    keeps_first: bool  # whether the first layer's sum is the same in every epoch
+    n_products: int  # products of features and weights in a layer
+    keeps_first: bool  # True if the first layer's sum is the same in every epoch
 
 
 CASES = {

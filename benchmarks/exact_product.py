@@ -82,7 +82,7 @@ def train(comm, name, arrays, dtype, epochs, n_threads=1, mode="sar", division="
         parts = parts if isinstance(parts, str) and parts == "metis" else {"node": parts}
         graph = HeteroGraph.from_edges(edges, {"node": n}, comm=comm, parts=parts, mode=mode).of("node")
     else:
-        if name.startswith("minibatch"):  # self loops that are picked as other edges are
+        if name.startswith("minibatch"):  # self loops, which sampling picks like other edges
             loops = np.setdiff1d(np.arange(n), src[src == dst])
             src, dst = np.concatenate([src, loops]), np.concatenate([dst, loops])
         graph = Graph.from_edges(src, dst, n, self_loops=name != "sage")

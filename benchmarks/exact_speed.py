@@ -43,7 +43,7 @@ def measure(comm, data, args, name):
     for step in range(args.epochs + 1):
         for numerics, trainer in trainers.items():
             if step == 1:
-                graphs[numerics].profile.reset()  # the first step makes what stays
+                graphs[numerics].profile.reset()  # the first step also sends what is kept, and is not counted
             comm.barrier()
             begin = time.thread_time()
             trainer.step()

@@ -42,18 +42,18 @@ class Panel(NamedTuple):
     x: str
     series: str
     y: str
-    label: str  # of y, with its unit
+    label: str  # label of y, with its unit
 
 
 class Figure(NamedTuple):
     """An experiment of a paper."""
 
     title: str
-    paper: str  # what the paper found
+    paper: str  # the paper's result
     measure: Callable  # (args, ...) -> lists of rows, one after the other
-    columns: dict  # as `harness.report` takes them
+    columns: dict  # columns for `harness.report`
     panels: tuple
-    shown: Callable = lambda row: True  # whether a row stands in the tables
+    shown: Callable = lambda row: True  # True if the tables show a row
 
 
 def parser(text, names, program):

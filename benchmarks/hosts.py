@@ -25,7 +25,7 @@ COLUMNS = {
 }
 SHAPE = ("root", "tbf", "rate", "{rate}", "burst", "256kb", "latency", "50ms")
 
-# MPICH would find that the hosts share a memory: its UCX device looks for it, its OFI device does not
+# MPICH's UCX device detects that the hosts share memory; its OFI device does not
 TCP = ("MPIR_CVAR_CH4_NETMOD=ofi", "FI_PROVIDER=tcp", "UCX_TLS=tcp,self")
 
 # mpiexec calls this as `SCRIPT [-x] HOST COMMAND`, as it would ssh; a host's last number is its namespace's

@@ -72,7 +72,7 @@ def promised(model, widths, remote):
     for k, (n_in, n_out) in enumerate(zip(widths, widths[1:]), 1):
         f = min(n_in, n_out)
         if k > 1 and n_in < n_out:
-            n_stored += n_in  # A H of a layer that aggregates first
+            n_stored += n_in  # A H, in a layer that aggregates first
         layer = n_out + f + (remote * f if k > 1 else 0)
         more = n_out if model == "sage" or (model == "gcn residual" and k > 1) else 0  # W_root h; the sum's gradient
         most = max(most, n_stored + layer + more, n_stored + n_in + f if k > 1 else 0)
@@ -113,7 +113,7 @@ def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_r
     plan = graph.plan
     came, parts = ([float(piece.share) for piece in pieces if piece.n_rows] for pieces in (plan.forward, plan.backward))
     remote = min(prefetch + (came[0] if mode == "broadcast" and came else 1), comm.size - 1)
-    # gradients going out and coming in, and with prefetch, where more peers follow, a part of another's
+    # outgoing and incoming gradients; with prefetch and more peers to come, also a part of the next peer's rows
     if mode == "sar" and parts:
         remote = max(remote, 2 + (parts[0] if prefetch and comm.size > 2 else 0))
     return trainer.buffers.n_bytes, held, float(graph.profile.peak_remote_buffers), remote

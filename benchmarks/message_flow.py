@@ -18,7 +18,7 @@ from sarlite import Trainer, models, nn, optim
 from sarlite.minibatch import message_flow
 from sarlite.train.loop import set_threads
 
-N_IN, N_OUT = 128, 172  # of ogbn-papers100M
+N_IN, N_OUT = 128, 172  # features and classes of ogbn-papers100M
 
 
 def model(name, hidden, rng):

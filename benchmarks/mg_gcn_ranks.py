@@ -24,7 +24,7 @@ def make(args, graph, way):
     """Return a Trainer of the paper's model."""
     trainer = broadcast_speed.make_trainer(graph, args.layers, *args.widths, args.hidden)
     if way == MADE:
-        trainer.x = Tensor(trainer.x.data)  # not constant, so nothing is kept
+        trainer.x = Tensor(trainer.x.data)  # not constant: a kept sum would be reused
     return trainer
 
 

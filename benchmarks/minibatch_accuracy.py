@@ -45,7 +45,7 @@ FULL, EPOCHS, ONE = Way("full batch"), Way("full batch, a step an epoch"), Way("
 
 def ways(args):
     several = [Way(remote, args.ranks, parts, remote) for remote in args.remotes for parts in args.parts]
-    one_step = load(args.data).train.sum() <= args.batch_size  # then as many epochs are as many steps
+    one_step = load(args.data).train.sum() <= args.batch_size  # with full batches, an epoch is a step
     return [FULL, *([] if one_step else [EPOCHS]), ONE, *(several if args.ranks > 1 else [])]
 
 

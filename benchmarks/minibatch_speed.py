@@ -75,7 +75,7 @@ def worker(args):
             step(batch)
 
     memory = Memory()
-    times, peak = harness.timed(run, args.repeats), memory.peak()  # before `work` takes some
+    times, peak = harness.timed(run, args.repeats), memory.peak()  # `work` allocates memory, so the peak is read first
     harness.print_measurement(times, memory, **work(model, loader.batch(seeds[:BATCH])), batches=len(loader),
                               peak_mib=peak / 2**20)
 

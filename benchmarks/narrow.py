@@ -148,7 +148,7 @@ def sent_bytes(args):
 
     table = []
     for name in args.models:
-        for backward in (None, "fetch"):  # of float32: as by default, pushed; and as of bfloat16
+        for backward in (None, "fetch"):  # the default of float32, and that of bfloat16
             sent = {rows: sum(threads.run(2, step, rows, name, backward)) / 2**20 for rows in ROW_FORMATS}
             title = f"sent MiB of {name}" + (", float32 fetched too" if backward else "")
             table.append({"case": title, "graph": args.graph, **sent, "ratio": sent["bfloat16"] / sent["float32"]})

@@ -126,7 +126,7 @@ def work(comm, args):
     graphs = {prefetch: whole.shard(comm, args.partition, mode=args.mode, prefetch=prefetch) for prefetch in (0, 1)}
     del whole
     cases = {**CASES, "copy_src": CASES["copy_src"]._replace(shapes=((args.features,),))}
-    with kernels.Buffers():  # as in a training step
+    with kernels.Buffers():  # a training step reuses memory, too
         return {name: measure(comm, graphs, cases[name], args.repeats) for name in args.cases}
 
 

@@ -56,7 +56,7 @@ INSIDE = {way: {**options, "relation_weights": "inside"} for way, options in WAY
 SCALINGS = {"3": ("M", SAGE, WAYS), "4": ("M", GAT, {**WAYS, **UNFUSED}), "5": ("P", SAGE, WAYS),
             "6": ("P", GAT, {**WAYS, **UNFUSED}),
             "7": ("mag", RGCN, {**INSIDE, **BY_BYTES})}  # figure: graph, model, ways
-PAPER_MEMORY = {"5": "0.5 on 128", "6": "0.25 on 128", "7": "0.26 to 0.37"}  # of sar to oneshot
+PAPER_MEMORY = {"5": "0.5 on 128", "6": "0.25 on 128", "7": "0.26 to 0.37"}  # ratios of sar to oneshot
 DATA = {"M": (100, 47, 0.08), "P": (128, 172, 0.011)}  # features, classes, share of training nodes
 
 

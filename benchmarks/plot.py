@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from sarlite.errors import ConfigError, needs
 
-LABELS = ("case", "model", "graph", "way", "mode", "prefetch", "width", "heads", "ranks", "threads")  # what names a row
+LABELS = ("case", "model", "graph", "way", "mode", "prefetch", "width", "heads", "ranks", "threads")  # keys that name a row
 LOG_FROM = 20  # ratio of the largest to the smallest value from which an axis is logarithmic
 LEGEND_NAMES = 12
 
 
 class Point(NamedTuple):
-    label: str  # what was measured
-    series: str  # by which library
+    label: str  # name of the measurement
+    series: str  # name of the library
     x: float
     value: float
     low: float
@@ -44,7 +44,7 @@ def points(rows, y, x=None):
             if series and value is not None:
                 low, high = (row.get(f"{prefix}{y}_{end}", value) for end in ("min", "max"))
                 by_key[label, series, row.get(x)] = Point(label, series, row.get(x), value, low, high)
-    return list(by_key.values())  # sarlite's values stand in a row for each peer
+    return list(by_key.values())  # sarlite's values are in the row of each peer
 
 
 def draw_rows(axes, rows, y, x):
@@ -105,7 +105,7 @@ def draw_trace(axes, trace, start, end):
     total = defaultdict(float)
     for (name, _), lane_spans in spans.items():
         total[name] += sum(length for _, length in lane_spans)
-    names = sorted(total, key=total.get, reverse=True)  # the longest first: those inside of others come on top
+    names = sorted(total, key=total.get, reverse=True)  # the longest first, so that inner spans are drawn on top
     for (name, lane), lane_spans in sorted(spans.items(), key=lambda item: names.index(item[0][0])):
         axes.broken_barh(lane_spans, (lane - 0.4, 0.8), facecolors=f"C{names.index(name) % 10}", edgecolors="none")
     axes.set_yticks(range(len(lanes)), _lane_labels(trace["traceEvents"], lanes))

@@ -70,7 +70,7 @@ def main():
             loss.backward()
             optimizer.step()
         times.append(1e3 * (time.perf_counter() - begin))
-    times = times[1:]  # after one that warms up
+    times = times[1:]  # the first run warms up
     print(json.dumps({"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times), "peak_mib": peak() - before,
                       "batches": args.batches}))
 

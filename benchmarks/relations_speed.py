@@ -60,7 +60,7 @@ def path(folder, name):
         unfinished = file.with_suffix(f".{os.getpid()}.npz")
         np.savez(unfinished, names=np.array(list(data.edges)), n_nodes=np.array(list(data.n_nodes.values())),
                  relations=np.array([(types.index(source), types.index(to)) for source, _, to in data.edges]), **arrays)
-        unfinished.replace(file)  # so that a file is whole or missing
+        unfinished.replace(file)  # the file is renamed at the end, so it is either complete or missing
     return file
 
 

@@ -1,10 +1,10 @@
 """Measure the epoch and the memory of a rank on N ranks of t threads, in modes sar and oneshot.
 
-An epoch is one training step of the training command under mpiexec. One model is GraphSAGE: 100 -> 256 -> 256 ->
-47, mean, batch norm, ReLU, dropout 0.5. The other one is GAT: 4 heads x 32, 4 x 32, 1 x 47, batch norm, ReLU, dropout
-0.5 between layers. They train with Adam, float32, on METIS parts. Features and labels are random, and a tenth of the
-nodes trains. Mode sar prefetches one peer's rows, or none. The configurations take turns, `--rounds` times. The first epoch of each run, which also
-computes the kept A X, is left out.
+An epoch is one training step of the training command under mpiexec. One model is GraphSAGE: 100 -> 256 -> 256 -> 47,
+mean, batch norm, ReLU, dropout 0.5. The other one is GAT: 4 heads x 32, 4 x 32, 1 x 47, batch norm, ReLU, dropout 0.5
+between layers. They train with Adam, float32, on METIS parts. Features and labels are random, and a tenth of the
+nodes trains. Mode sar prefetches one peer's rows, or none. The configurations take turns, `--rounds` times. The first
+epoch of each run, which also computes the kept A X, is left out.
 
 `ms` is over all epochs of all rounds. `peak_mib` is the largest rank's resident memory above its state before it read
 data, the median of the rounds. `sent_mib` is what all ranks send in an epoch. `to_one` is the time as a multiple of one

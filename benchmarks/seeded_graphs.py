@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     cap: float  # largest weight as a multiple of the mean weight
 
 
-# power_law's default exponent, 2.5: it is what gives S the degrees of the table above.
+# power_law's default exponent, 2.5, gives S the degrees of the table above.
 SHAPES = {"S": Shape(100_000, 5_000_000, 60), "M": Shape(400_000, 20_000_000, 60), "R": Shape(23_000, 11_000_000, 12),
           "P": Shape(1_000_000, 29_000_000, 60), "A": Shape(169_000, 1_160_000, 60), "B": Shape(58_000, 8_700_000, 60),
           "C": Shape(3_300, 9_200, 60)}
@@ -72,7 +72,7 @@ def path(folder, name):
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_suffix(f".{os.getpid()}.npz")
         np.savez(unfinished, indptr=indptr, indices=indices)
-        unfinished.replace(file)  # so that a file is whole or missing
+        unfinished.replace(file)  # the file is renamed at the end, so it is either complete or missing
     return file
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-HALO = ("src_ids", "send_rows")  # of a peer's block and step
+HALO = ("src_ids", "send_rows")  # names of the arrays of a peer's block and step
 
 
 def hold(options):

@@ -32,7 +32,7 @@ class Tree:
     def __init__(self, name, path, scratch):
         self.name, self.path, self.scratch = name, Path(path).resolve(), Path(scratch, name)
         self.scratch.mkdir(parents=True, exist_ok=True)
-        # else a file of parts beside the data
+        # False: the parts are a file beside the data
         self.by_parts = not (self.path / "sarlite" / "data" / "shard.py").exists()
 
     def python(self, *arguments, n_ranks=None):

@@ -22,7 +22,7 @@ def write(folder, n_nodes, n_edges):
     ids = pyarrow.array([f"user-{node:08d}" for node in draw.permutation(n_nodes)])
     parquet.write_table(pyarrow.table({"id": ids, "age": draw.random(n_nodes)}), folder / "nodes.parquet")
     writer, text = None, None
-    for first in range(0, n_edges, 1 << 22):  # in pieces, so that the machine need not hold the edges
+    for first in range(0, n_edges, 1 << 22):  # the edges are written in pieces, to save memory
         n = min(1 << 22, n_edges - first)
         ends = {name: ids.take(pyarrow.array(draw.integers(0, n_nodes, n))) for name in ("src", "dst")}
         table = pyarrow.table({**ends, "w": np.round(draw.random(n), 4)})

@@ -32,7 +32,7 @@ class MixedConv(nn.Module):
 
 
 class Mixed(nn.Module):
-    self_loops = False  # whether missing self loops are added unless --self-loops says; may be left out
+    self_loops = False  # optional: True adds missing self loops unless --self-loops is given
 
     def __init__(self, n_in, n_out, *, hidden=16, dropout=0.5, rng, dtype=np.float32):  # --hidden and --dropout set these
         self.convs = [MixedConv(n_in, hidden, bias=False, rng=rng, dtype=dtype),

@@ -171,7 +171,7 @@ def attend_block_backward(block, z_halo, a_src, score_dst, log_sum, d_out, mean,
     attention = np.exp(score - log_sum[block.dst])  # a_ij, computed again instead of kept
     d_out_edge = d_out[block.dst]
     d_attention = (d_out_edge * z_halo[block.src]).sum(-1)
-    d_score = attention * (d_attention - mean[block.dst]) * slope  # of the score before LeakyReLU
+    d_score = attention * (d_attention - mean[block.dst]) * slope  # gradient of the score before LeakyReLU
     d_score_src, d_halo = np.zeros((block.n_halo, len(a_src))), np.zeros_like(z_halo)
     np.add.at(d_score_src, block.src, d_score)
     np.add.at(d_halo, block.src, attention[..., None] * d_out_edge)

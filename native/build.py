@@ -31,7 +31,7 @@ def instruction_sets():
 
     They are the portable set, and on x86-64 the sets that the compiler knows.
     """
-    if not sysconfig.get_platform().endswith(("x86_64", "amd64")):      # what is compiled for, which may be another machine
+    if not sysconfig.get_platform().endswith(("x86_64", "amd64")):      # the target platform, which may differ from this machine
         return ["portable"]
     names = [name for name, target in TARGETS.items()
              if target is None or _accepts(source=_targeted(target, "int main(void) { return 0; }\n"))]
@@ -121,10 +121,10 @@ def _accepts(*flags, source="int main(void) { return 0; }\n"):
 def flags():
     """Return (compile flags, link flags). Without OpenMP the kernels run on one thread."""
     optimized = SANITIZE or ["-O3", "-g0"]
-    # Nobody reads exceptions' flags. With -ftrapping-math GCC keeps branches around arithmetic, and AVX2 loops with a choice stay scalar.
+    # No code reads floating point flags. With -ftrapping-math GCC keeps branches around arithmetic, so AVX2 loops stay scalar.
     compile_flags = ["-std=c11", *optimized, "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-unknown-pragmas"]
     compile_flags += ["-DSAR_AVX512_AS_AVX2"] * AVX512_AS_AVX2
-    if _accepts("-fno-loop-unroll-and-jam"):        # GCC would unroll over edges, and so lose the vectors over columns
+    if _accepts("-fno-loop-unroll-and-jam"):        # GCC would unroll over edges and no longer vectorize over columns
         compile_flags.append("-fno-loop-unroll-and-jam")
     if sys.platform != "darwin" and _accepts("-fopenmp"):
         return [*compile_flags, "-fopenmp"], ["-fopenmp", *SANITIZE]

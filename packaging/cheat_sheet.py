@@ -79,7 +79,7 @@ def arguments(model, feature):
         source += ["--link-relation", "item.has.tag", "--embedding", "4"]
     options = FEATURES[feature]
     if feature == "minibatches" and hasattr(MODELS.get(model), "powers"):
-        options = options[:2]                                  # rows of propagated features: nothing is sampled
+        options = options[:2]                                  # rows of propagated features are batched without sampling
     return ["--model", model, *LAYERS.get(model, ["--layers", "2"]), *source, *options]
 
 

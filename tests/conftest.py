@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 
-# The tests start teams of threads by the ten thousand, often beside other processes: a thread that waits by spinning takes their cores.
+# The tests start tens of thousands of thread teams, often beside other processes, and a spinning thread would take their cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 

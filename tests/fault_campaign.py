@@ -22,7 +22,7 @@ from tests.helpers.graph import relational_graphs
 from tests.helpers.graph.strategies import values
 
 WEIGHTS = values(3, EDGES.n_edges) ** 2
-SECONDS = 60  # for one fault
+SECONDS = 60  # seconds for one fault
 
 
 def full_batch(graph):
@@ -91,7 +91,7 @@ def recovers(holder):
 
 
 STAGES = in_ranges()
-KINDS = {  # name -> (make, use, numbers of ranks, options, whether it recovers)
+KINDS = {  # name -> (make, use, numbers of ranks, options, True if it recovers)
     **{mode: (shard, full_batch, (2, 3), {"mode": mode}, True) for mode in ("sar", "sa", "oneshot", "broadcast")},
     "stages": (shard, full_batch, (2, 3), {"mode": STAGES}, True),
     "fetched gradients": (shard, full_batch, (2, 3), {"backward": "fetch"}, True),

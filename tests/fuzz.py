@@ -28,7 +28,7 @@ from tests.helpers.fuzz.fuzz_changes import changed
 from tests.helpers.fuzz.fuzz_inputs import formats
 
 ROOM = 1 << 30  # bytes of addresses that reading may take
-CPU_SECONDS, WALL_SECONDS = 20, 120  # for one input, which is some kilobytes
+CPU_SECONDS, WALL_SECONDS = 20, 120  # seconds for one input of some kilobytes
 
 
 def put(folder, files):

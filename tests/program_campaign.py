@@ -25,7 +25,7 @@ from tests.helpers.tape.slopes import Unclear
 
 KINDS = {"tape": tape_programs, "graph": graph_programs, "relations": relation_programs, "batches": batch_programs,
          "exact": exact_programs}
-SECONDS = 60  # for one program
+SECONDS = 60  # seconds for one program
 
 
 def attempt(program, dice):

@@ -19,7 +19,7 @@ def softmax(case):
     scores, index = case.scores, case.dst[:, None].expand(case.scores.shape)
     top = torch.full((case.n_dst, scores.shape[1]), -torch.inf, dtype=scores.dtype)
     top = top.scatter_reduce(0, index, scores, "amax")
-    top = torch.where(top == -torch.inf, 0.0, top)  # rows of which all scores are -Inf
+    top = torch.where(top == -torch.inf, 0.0, top)  # rows whose scores are all -Inf
     weights = (scores - top[case.dst]).exp()
     total = torch.zeros_like(top).index_add(0, case.dst, weights)
     return weights / torch.where(total > 0, total, 1.0)[case.dst]

@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-MODULES = ("__init__", "command", "errors", "keys", "lazy", "types")  # of the package sarlite; a test compares this list
+MODULES = ("__init__", "command", "errors", "keys", "lazy", "types")  # modules of the package sarlite; a test compares this list
 
 
 class OracleAlone(build_py):

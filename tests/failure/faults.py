@@ -29,7 +29,7 @@ SECONDS, STALL_SECONDS = 10.0, 4.0
 OPTIONS = ("--data sbm:nodes=300,classes=3,features=8,degree=6 --model gat --hidden 4 --heads 2 --epochs 10 --checkpoint-every 1 "
            "--prefetch 1 --threads 1 --progress none").split()
 SETTINGS = [("mpi", 2), ("mpi", 3), ("threads", 2)]
-TOLD = {  # what stderr must have; an empty pattern: nothing
+TOLD = {  # pattern that stderr must match; an empty pattern matches anything
     "kill": r"signal 9|Killed|SIGNAL: 9", "term": r"SIGTERM|[Tt]erminated", "int": r"SIGINT|KeyboardInterrupt|[Ii]nterrupt",
     "hup": r"SIGHUP|Hangup|signal 1\b", "_exit0": r"os\._exit\(0\)|Timeout|Abort", "stop": r"no progress|does not answer|Timeout",
     "exception": r"Fault", "exit": r"SystemExit|another rank|Timeout",
@@ -111,7 +111,7 @@ class Run:
         process.wait()
         self.err = (folder / "err").read_text(errors="replace")
         self.left_behind = []
-        self.told = (folder / "out").read_text(errors="replace") + self.err  # mpiexec tells on standard output
+        self.told = (folder / "out").read_text(errors="replace") + self.err  # mpiexec reports on standard output
 
     def _command(self):
         launcher = [MPIEXEC, "-n", str(self.case.n_ranks)] if self.case.how == "mpi" else []
@@ -152,7 +152,7 @@ class Run:
             allowed = SECONDS * self.busy + (self.stall if self.is_stall() else 0)
             if self.after > allowed:
                 yield f"ended {self.after:.1f} s after the fault, more than {allowed:.1f}"
-            words = TOLD[self.case.kind] if self.phase != "start" else r"\w"  # Python tells, or NumPy, which is being imported
+            words = TOLD[self.case.kind] if self.phase != "start" else r"\w"  # Python reports the failure, or NumPy during its import
             if self.status != 0 and self._must_tell() and not re.search(words, self.told):
                 yield "does not tell the cause"
             silent = ("kill", "abort", "prefetch", "push", *(["_exit0"] if self.case.how == "mpi" else []))
@@ -193,7 +193,7 @@ class Run:
 
     def strays(self):
         run = set(os.listdir(self.run_dir)) - FILES if self.run_dir.exists() else set()
-        shared = [path for path in self.shared if self.phase != "start" and os.path.exists(path)]  # MPI's own, until it has started
+        shared = [path for path in self.shared if self.phase != "start" and os.path.exists(path)]  # MPI's own files, until MPI has started
         return sorted([*run, *os.listdir(self.temporary), *shared])
 
 
@@ -218,7 +218,7 @@ def campaign(faults, seed, first=0, say=print):
                 seconds[setting] = result.seconds
             result, findings = run(str(number), one, seconds[setting])
             if result.phase is None:
-                seconds[setting] = result.seconds  # the machine is as busy as now
+                seconds[setting] = result.seconds  # the latest time reflects the present load
             done.append((result, findings))
             after = "no fault" if result.after is None else f"{result.phase}, {result.after:.1f} s"
             say(f"{number} {one.kind} in rank {one.rank} of {one.n_ranks} {one.how} at {result.at:.2f} s: {after}, status {result.status}"

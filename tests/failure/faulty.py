@@ -62,7 +62,7 @@ def computing_thread(rank):
 
 def break_wait(name, how, seconds):
     """Let a wait of a thread of this name fail or last: the first after `seconds`, or the `LATEST_WAIT`-th."""
-    from sarlite.schedule import transport  # only here: a fault at the start meets imports
+    from sarlite.schedule import transport  # imported late, so that a fault at the start can meet the command's imports
 
     wait, waits, start = transport.wait_all, [], time.monotonic()
 

@@ -66,7 +66,7 @@ def refuse(tmp_path):
 def test_bad_data(refuse, damage, tmp_path):
     dataset = load(DATA)
     word = damage(dataset)
-    with format.GraphWriter(tmp_path / "data") as out:  # as `write`, which would refuse edges
+    with format.GraphWriter(tmp_path / "data") as out:  # not by `write`, which would refuse such edges
         format.copy(dataset, out)
     refuse(f"{tmp_path / 'data'}/{word}", "--data", tmp_path / "data")
 

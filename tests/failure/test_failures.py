@@ -147,7 +147,7 @@ def test_a_signal_to_one_rank(job, number, main):
                 threading.Timer(0.2, os.kill, (os.getpid(), signal.{number})).start()
             {main}
     """)
-    assert failed.status != 0  # in `receive` Python's own handler does not come to run: it waits in C
+    assert failed.status != 0  # `receive` waits in C, so Python's handler does not run
     assert f"[rank 1] interrupted by {number}" in failed.err and "Traceback" not in failed.err and "File" not in failed.err
 
 

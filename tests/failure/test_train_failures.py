@@ -243,7 +243,7 @@ def test_a_signal_while_data_load(fail, tmp_path, n_ranks, flags, name):
     at_import = LOADING.format(f"(os.kill(launcher(), signal.{name}), time.sleep(999))")
     job = fail(n_ranks=n_ranks, flags=flags, at_import=at_import)
     assert job.status != 0 and "Traceback" not in job.err
-    messages = [line.partition("] ")[2] or line for line in job.err.splitlines() if not line.startswith("Abort(")]  # which is MPICH's own
+    messages = [line.partition("] ")[2] or line for line in job.err.splitlines() if not line.startswith("Abort(")]  # MPICH prints this line
     assert set(messages) == {f"interrupted by {name}"}, job.err
     assert not (tmp_path / "run").exists() or not os.listdir(tmp_path / "run")
 

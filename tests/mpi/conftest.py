@@ -19,7 +19,7 @@ def _ranks_make_the_same_collectives(monkeypatch):
 
     def counted(kind, method):
         def call(self, *args, **options):
-            counts[kind] += threading.get_ident() == thread  # further threads make theirs at any time
+            counts[kind] += threading.get_ident() == thread  # further threads may call at any time
             return method(self, *args, **options)
 
         return call

@@ -62,7 +62,7 @@ def check_agree(comm):
 
 CHECKS = {name: value for module in (vars(comm_messages), vars(comm_collectives), globals())
           for name, value in [*module.items()] if name.startswith("check_")}
-NEED_A_PEER = {  # they send to the next rank, which `Solo` has not
+NEED_A_PEER = {  # these checks send to the next rank, and `Solo` has no other rank
     name
     for name in CHECKS
     if name

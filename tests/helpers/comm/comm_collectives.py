@@ -61,7 +61,7 @@ def check_objects(comm):
     gathered = comm.allgather(mine)
     assert gathered == [{"rank": rank, "list": [rank]} for rank in range(comm.size)]
     comm.barrier()
-    gathered[0]["list"].append("changed")  # what one rank does to its copy no other rank sees
+    gathered[0]["list"].append("changed")  # a change of one rank's copy is invisible to other ranks
     comm.barrier()
     assert comm.size == 1 or comm.rank == 0 or mine["list"] == [comm.rank]
     for root in range(comm.size):
@@ -86,7 +86,7 @@ def check_wrong_sizes_are_refused(comm):
         try:
             send.wait()
         except ShapeError:
-            pass  # only some communicators tell the sender too
+            pass  # only some communicators report the error to the sender, too
 
 
 def check_unfit_arrays_are_refused(comm):
@@ -127,7 +127,7 @@ def check_alltoall(comm):
             outgoing = [_rows(dtype, rest, comm.rank, peer) for peer in range(comm.size)]
             incoming = comm.alltoall(outgoing)
             for array in outgoing:
-                array.reshape(-1).view(np.uint8)[...] = 9  # what came is no view of it
+                array.reshape(-1).view(np.uint8)[...] = 9  # the received arrays are no views of the sent one
             comm.barrier()
             assert len(incoming) == comm.size
             for peer, array in enumerate(incoming):

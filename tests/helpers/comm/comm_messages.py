@@ -175,7 +175,7 @@ def check_cancelled_receive_is_left_alone(comm):
         _pass_on(channel, here, next_rank, 2, n)
         late.cancel()
         channel.drain()
-        _pass_on(channel, here, next_rank, 1, n)  # the late message with this tag has been dropped
+        _pass_on(channel, here, next_rank, 1, n)  # the late message with this tag was dropped
         assert (array == 7).all()
 
 
@@ -262,7 +262,7 @@ def check_cancel_of_what_is_done(comm):
 
 def check_test_says_when(comm):
     channel, here, next_rank = _ring(comm)
-    for n in (4, 3):  # as many as are sent, and too few
+    for n in (4, 3):  # the right number of elements, and too few
         receive = channel.start_recv(array := np.zeros(n), here)
         assert not receive.test()
         channel.barrier()

@@ -11,11 +11,11 @@ from sarlite.numerics.edge_sums import FloatSum
 from sarlite.schedule import modes
 from tests.helpers.graph.strategies import Edges, random_edges, values
 
-EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other
+EDGES = random_edges(50, 700, seed=7)  # dense: every part needs rows of every other part
 COMPLETE = Edges(*np.divmod(np.arange(2500), 50), 50)
 X = values(1, 50, 4)
 N_RANGES = 3
-MODES = ("sar", "sa", "oneshot")  # which exchange by peer the rows that it needs
+MODES = ("sar", "sa", "oneshot")  # modes that exchange only needed rows, by peer
 
 
 def shard(comm, edges=EDGES, method="random", **options):
@@ -186,7 +186,7 @@ def fails_at(number):
     calls = []
 
     def message(src, dst, edge):
-        if len(edge.ids) > 1:  # not the probe's
+        if len(edge.ids) > 1:  # skips the probe's calls
             calls.append(len(edge.ids))
         if len(calls) == number:
             raise KeyError("the cause")

@@ -31,7 +31,7 @@ class Faulty:
         self._n_calls = 0
         if parent is None:
             self._lock, self.points, self.fail_at, self._all = threading.Lock(), 0, None, []
-            for name in CHANNELS:  # whose making waits for all ranks
+            for name in CHANNELS:  # its constructor waits for all ranks
                 self.channel(name)
         self._root._all.append(self)
 

@@ -11,7 +11,7 @@ from sarlite.minibatch.hec.push import PIECE_BYTES, Pusher
 from sarlite.minibatch.hec.sending import SendLists, choose
 from sarlite.profile import Profile
 
-EARLIER: list[threading.Thread] = []  # threads that other tests have left
+EARLIER: list[threading.Thread] = []  # threads of earlier tests
 
 
 def push_threads():

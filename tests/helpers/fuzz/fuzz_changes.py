@@ -58,7 +58,7 @@ def _within(name, content, dice):
             if name.endswith(".safetensors"):
                 return _safetensors(content, dice)
         except Exception:  # noqa: BLE001
-            pass  # it was changed before
+            pass  # an earlier change damaged the archive
     return _bytes(content, dice)
 
 

@@ -48,7 +48,7 @@ def run_checkpoint(folder, rng):
                 return
             checkpoint.save(folder / "checkpoint.safetensors", dict(tensors), about)
         except (ValueError, OSError, TypeError, RecursionError):
-            return  # which no checkpoint holds
+            return  # a checkpoint cannot hold such values
         path, out = str(folder / "checkpoint.safetensors"), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             if dice.random() < 0.5:

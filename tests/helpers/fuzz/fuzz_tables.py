@@ -52,7 +52,7 @@ def relations(folder, rng):
     def read(folder, dice):
         if dice.random() < 0.5:
             return _relational(f"{folder}/d", verify=dice.random() < 0.5)
-        # A file is data, which names files beside it: of those, none outside is read.
+        # The description names files beside it; a file outside its folder is not read.
         return _relational(f"tables:{folder}/g.toml")
 
     return read

@@ -18,7 +18,7 @@ from tests.helpers.tape.slopes import LONG, Frozen, Unclear
 from tests.helpers.tape.tape_programs import LARGEST
 
 MODES = ("sar", "sa", "oneshot", "broadcast")
-RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (3e-4, 4e-3)}  # of values, of gradients
+RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (3e-4, 4e-3)}  # tolerances of values and of gradients
 
 
 class Ranked:
@@ -125,7 +125,7 @@ class Program:
     def _draw_parts(self):
         dice, edges = self.dice, self.edges
         self.n_ranks = int(dice.integers(1, 5))
-        some = dice.integers(0, self.n_ranks, max(1, int(dice.integers(1, self.n_ranks + 1))))  # others have no nodes
+        some = dice.integers(0, self.n_ranks, max(1, int(dice.integers(1, self.n_ranks + 1))))  # the other ranks have no nodes
         self.options = {
             "mode": MODES[int(dice.integers(4))],
             "prefetch": int(dice.integers(4)),
@@ -222,7 +222,7 @@ class Program:
         comm.arm()
         self._once(graph)
         n_points = comm.bcast(comm.points, who)
-        graph = self.make(comm)  # which has kept nothing that spares it a message
+        graph = self.make(comm)  # a new graph has no kept sum that would save a message
         comm.barrier()
         comm.arm(1 + int(share * n_points) if comm.rank == who and n_points else None)
         with _ignored(Fault, PeerError):

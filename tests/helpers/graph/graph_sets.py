@@ -48,7 +48,7 @@ def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classi
 def write_tu(folder, edge_labels=False, name="SMALL"):
     """Write the set in TU Dortmund's layout, with labels -1, 0 and 1; nodes have labels and attributes."""
     folder.mkdir()
-    graph_numbers = np.unique(GRAPH_OF, return_inverse=True)[1]  # TU's ids name no graph without nodes
+    graph_numbers = np.unique(GRAPH_OF, return_inverse=True)[1]  # TU's ids skip graphs without nodes
     files = {"A": PAIRS + 1, "graph_indicator": graph_numbers + 1, "graph_labels": LABELS[SIZES > 0] - 1,
              "node_labels": 5 * (np.arange(N) % 3), "node_attributes": FEATURES,
              "graph_attributes": SIZES[SIZES > 0] / 2}  # fmt: skip

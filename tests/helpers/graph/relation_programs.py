@@ -81,7 +81,7 @@ class Program:
             kind for kind in REDUCERS[reducer] if kind not in (("linear",) if by_head else ("attend", "attend_linear"))
         ]
         chosen = [relation for relation in self.edges if self.dice.random() < 0.8] or [next(iter(self.edges))]
-        shared = self.leaf(None, (WIDTH, WIDTH))  # a weight of several relations
+        shared = self.leaf(None, (WIDTH, WIDTH))  # several relations may share a weight
         messages = {relation: self._message(relation, self.one(kinds), shared) for relation in chosen}
         self_weights = {}
         if not by_head and self.dice.random() < 0.3:

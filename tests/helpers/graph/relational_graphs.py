@@ -187,7 +187,7 @@ def check_model(comm, case, parts, **options):
     """Check that logits and all gradients, with dropout on, are one rank's. Collective."""
     _, logits, grad, rows = one_rank(case)
     graph = make(comm, parts, **options)
-    for constant in (True, False):  # where features may change their sums are not kept
+    for constant in (True, False):  # sums of features that may change are not kept
         ids, local_logits, own_grad, own_rows = step(graph, case, constant)
         close(local_logits, logits[ids], f"{case}: logits")
         close(own_grad, grad, f"{case}: gradient")
@@ -228,7 +228,7 @@ def check_batches(comm, case, parts, **options):
             assert batch.n_global == TRAIN.sum()
             *sums, logits = gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
             results.append((*sums, logits[batch.rows] if len(rows) else logits))
-            order = np.argsort(batch.outputs[batch.rows])  # seeds stand in the order of a variate
+            order = np.argsort(batch.outputs[batch.rows])  # seeds are in the order of a random variate
             results[-1] = (*results[-1][:-1], results[-1][-1][order])
     (loss, grad, owned, logits), *others = results
     for other in others:

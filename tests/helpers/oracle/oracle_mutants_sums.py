@@ -256,7 +256,7 @@ def ties_are_counted_twice(case, g):
 def parts_that_tie(case, g):
     edges, x = Sparse(case), case.x
     ties, dx = right.winners(case, edges, x, all_of=True), np.zeros_like(case.x)
-    for part in (case.src % 2 == 0, case.src % 2 == 1):  # the first of each part
+    for part in (case.src % 2 == 0, case.src % 2 == 1):  # the first row of each part
         first = np.zeros_like(ties)
         seen: set = set()
         for e in np.flatnonzero(part):

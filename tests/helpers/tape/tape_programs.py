@@ -23,8 +23,8 @@ SHAPES = [
     (0,),
     (2, 0, 4),
 ]
-RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (2e-4, 4e-3)}  # of values, of gradients
-LARGEST = 30  # a value above it would lose digits in what follows
+RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (2e-4, 4e-3)}  # tolerances of values and of gradients
+LARGEST = 30  # larger values would lose digits in later steps
 STEPS = 9
 
 
@@ -103,7 +103,7 @@ class Program:
             out = step.run(*(values[i] for i in step.taken))
             values.append(
                 out * 1.0 if any(out is value for value in values) else out
-            )  # so that new data are not the result's
+            )  # a copy, so that new data of a leaf do not change the result
             snapshots.append((values[-1], values[-1].data.copy()))
         return leaves, values, snapshots
 

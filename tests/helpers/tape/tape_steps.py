@@ -308,7 +308,7 @@ def along_axis(dice, shapes):
     return Step(f"{name} {axis}", (i,), lambda x: getattr(x, name)(axis), formula)
 
 
-FAMILIES = {  # family -> how often
+FAMILIES = {  # family -> relative frequency
     unary: 6, binary: 6, with_array: 3, product: 4, added_product: 1, einsum: 3, by_head: 2, over_axes: 5, along_axis: 2,
     shaping: 6, indexing: 4, scattering: 1, iterating: 1, of_classes: 1, of_values: 2, layer_norm: 3, dropout: 1,
 }  # fmt: skip

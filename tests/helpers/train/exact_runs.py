@@ -45,7 +45,7 @@ class Functions(nn.Module):
         e = Tensor(graph.edge_weight[:, None], placement="rows") @ self.by_edge
         h = graph.aggregate(lambda s, d, e: s["h"] @ self.inside - d["h"] * e["w"][:, :1], "mean", {"h": h}, {"h": h}, {"w": e})
         h = h + graph.aggregate(lambda s, d, e: s["h"] * e["w"][:, 1:2], "max", {"h": h}, edge={"w": e})
-        h = fn.mul_edge(h.reshape(-1, 2, 3) @ self.wide, e[:, 1:])  # of two heads, in turns of columns
+        h = fn.mul_edge(h.reshape(-1, 2, 3) @ self.wide, e[:, 1:])  # two heads, in alternate columns
         return self.out(graph.aggregate(h, "sum").reshape(-1, 70))
 
 
@@ -59,7 +59,7 @@ class Relations(nn.Module):
     def __call__(self, nodes, x):
         graph, h = nodes.graph, self.linear(x["a"])
         cites, likes, to, back = graph.relations
-        weight = (1e-7 * np.cos(graph.edge_ids[likes])).astype(h.dtype)  # which wants another grid
+        weight = (1e-7 * np.cos(graph.edge_ids[likes])).astype(h.dtype)  # small values need another grid
         product = fn.message(lambda s, d, e: (s["h"] @ self.inside) * d["h"], {"h": h}, {"h": h})
         h = graph.aggregate({cites: product, likes: fn.mul_edge(h, weight)}, "mean")["a"]
         return graph.aggregate({cites: fn.copy_src(h), likes: fn.copy_src(h * 0.5), to: fn.copy_src(h)}, "max")["a"] @ self.out

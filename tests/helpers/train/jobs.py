@@ -80,7 +80,7 @@ class Failed(Job):
     def __init__(self, folder, n_ranks, flags, environ=None, moment=None, seconds=30 + SECONDS):
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []
         command = [*launcher, sys.executable, "-m", "sarlite.train", "--threads", "1", "--progress", "none", *map(str, flags)]
-        before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what starts in the background ignores it
+        before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background process would ignore the signal
         try:
             super().__init__(folder, command, environ, seconds)
         finally:

@@ -12,7 +12,7 @@ from sarlite.train import checkpoint
 DATA = load("sbm:nodes=200,classes=3,features=6,degree=6")
 FEATURES, LABELS = np.array(DATA.features, np.float64), np.array(DATA.labels)
 TRAIN, VAL = np.array(DATA.train, bool), np.array(DATA.val, bool)
-PARTS = {n: np.arange(200) % n for n in (1, 2, 3)} | {4: np.arange(200) % 2 * 3}  # of 4, ranks 1 and 2 have no rows
+PARTS = {n: np.arange(200) % n for n in (1, 2, 3)} | {4: np.arange(200) % 2 * 3}  # with 4 ranks, ranks 1 and 2 have no rows
 
 
 def whole():
@@ -73,6 +73,6 @@ def check_checkpoint(comm, path):
     for name, value in trainer.model.state_dict().items():
         np.testing.assert_array_equal(best[name], value)
         np.testing.assert_array_equal(other.model.state_dict()[name], value)
-    other.training_step.rng.seed = 2  # of dropout's keys
+    other.training_step.rng.seed = 2  # seed of dropout's keys
     expected, actual = ([t.step(), t.step()] for t in (one, other))
     np.testing.assert_allclose(actual, expected, rtol=1e-7)

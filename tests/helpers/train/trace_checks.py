@@ -38,7 +38,7 @@ def read(path):
         if event["ph"] == "X":
             begin, length = round(event["ts"] * 1000), round(event["dur"] * 1000)
             assert begin >= 0 and length >= 0
-            assert event["pid"] and event["tid"]  # Perfetto takes 0 for idle ones
+            assert event["pid"] and event["tid"]  # Perfetto treats process 0 as idle
             events[event["pid"] - 1, event["tid"]].append({**event, "begin": begin, "end": begin + length})
         elif event["name"] in ("process_name", "thread_name"):
             names[(event["pid"] - 1, event["tid"])[: 1 + event["name"].startswith("thread")]] = event["args"]["name"]
@@ -92,7 +92,7 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
     for event in compute:
         if event["name"].startswith("aggregate ("):
             ways["backward" if event["name"].endswith(") backward") else "forward"].append(event)
-    assert len(ways["forward"]) > len(ways["backward"]) >= epochs  # those of the evaluations
+    assert len(ways["forward"]) > len(ways["backward"]) >= epochs  # evaluations run forward alone
     again = schedule.mode.name == "sar" and case not in CASE1
     ring = [(rank + s) % size for s in range(1, size)]  # the peers in the order of the plan's steps
     for phase, n in (("forward", len(ways["forward"])), ("backward", again * len(ways["backward"]))):

@@ -67,7 +67,7 @@ def test_graphs_are_simple(folder, name, nodes, edges):
     assert indptr.size == nodes + 1 and indices.size == edges
     dst = destinations(indptr)
     assert is_symmetric(indptr, indices) and not (dst == indices).any()
-    assert (np.diff(dst * nodes + indices) > 0).all()  # columns ascend, none twice
+    assert (np.diff(dst * nodes + indices) > 0).all()  # columns ascend without duplicates
 
 
 def test_a_graph_is_the_same_each_time(folder, tmp_path):
@@ -263,9 +263,9 @@ def test_peers_alternate_and_are_pooled(folder, tmp_path, fake_peers):
     spmm.main([*SMALL, *flags, "--graphs-list", "S/1000", "--widths", "8"])
     dgl, torch, scipy = json.loads(out.read_text())
     assert [row["peer"] for row in (dgl, torch, scipy)] == ["dgl", "torch", "scipy"]
-    assert len({row["ms"] for row in (dgl, torch, scipy)}) == 1  # the same sarlite stands beside each
+    assert len({row["ms"] for row in (dgl, torch, scipy)}) == 1  # each peer's row has the same values of sarlite
     log = (fake_peers / "peer.py.log").read_text().splitlines()
-    # in turn; what failed once is left out
+    # in turn; a library that failed once is left out
     assert log == ["dgl spmm", "torch spmm", "scipy spmm", "dgl spmm", "scipy spmm"]
     assert (dgl["peer_ms"], dgl["peer_ms_min"], dgl["peer_ms_max"], dgl["peer_peak_mib"]) == (2500.0, 896.0, 5004.0, 4)
     assert dgl["ratio"] == pytest.approx(2500 / dgl["ms"]) and dgl["peer_forward_ms"] == 400.0
@@ -320,7 +320,7 @@ def test_plot_takes_each_value_once():
     import plot
 
     point_of = {(p.label, p.series): p for p in plot.points(ROWS, "ms")}
-    assert len(point_of) == len(plot.points(ROWS, "ms")) == 8  # sarlite's values stand in several rows
+    assert len(point_of) == len(plot.points(ROWS, "ms")) == 8  # sarlite's values are in several rows
     assert point_of["S width 64", "sarlite"][2:] == (None, 128.0, 64, 192.0)
     assert point_of["M width 128", "dgl"].value == 5120.0
     assert {(p.label, p.x) for p in plot.points(ROWS, "ms", "width")} == {("S", 64), ("S", 128), ("M", 64), ("M", 128)}

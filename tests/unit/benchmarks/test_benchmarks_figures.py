@@ -132,7 +132,7 @@ def test_cagnets_ranks_train_as_one(tmp_path, monkeypatch):
     words = [seeded_graphs.path(tmp_path, "S/200"), "--widths", "9,8,5", "--dropout", "0", "--repeats", "4"]
     losses = [peers.run([python, str(Path(harness.__file__).with_name("cagnet.py"))], [*words, "--ranks", n])["loss"]
               for n in (1, 2)]
-    # of 5 classes log 5 at first, or more
+    # the loss of 5 classes is at least log 5 at first
     assert losses == pytest.approx(2 * [losses[0]], rel=1e-5) and losses[0] < 1.7
 
 
@@ -266,9 +266,9 @@ def test_a_picture_is_small(tmp_path):
     drawn = (tmp_path / "a.svg").read_text()
     assert len(drawn.splitlines()) < 60 and not re.search(r"[MLxy][ =\"]+\d+\.\d\d", drawn) and "metadata" not in drawn
     root = ElementTree.fromstring(drawn)
-    assert "0.125 < ms" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]  # what is read stays
+    assert "0.125 < ms" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]  # the text of the picture stays
     ids = set(re.findall(r' id="(\w+)"', drawn))
-    assert set(re.findall(r"[(\"]#(\w+)", drawn)) <= ids  # what is drawn by name is there
+    assert set(re.findall(r"[(\"]#(\w+)", drawn)) <= ids  # elements that are drawn by their id exist
 
 
 def test_pictures_leave_out_what_was_not_measured(results, tmp_path):

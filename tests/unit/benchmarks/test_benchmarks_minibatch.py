@@ -138,7 +138,7 @@ def test_the_work_of_a_batch_by_hand():
     for k, (g, n_in, n_out) in enumerate(zip(layers, (25, 64, 64), (64, 64, 11))):
         n_rows, row_bytes = counts["gathers"][k + 1]
         assert n_rows == g.n_edges * (2 if k else 1) and row_bytes in (4 * n_in, 4 * n_out)
-        neighbours = g.n_src if row_bytes != 4 * n_in else g.n_dst  # the product comes before the sum, or behind it
+        neighbours = g.n_src if row_bytes != 4 * n_in else g.n_dst  # the product comes before or after the sum
         flops += 2 * (g.n_dst + neighbours) * n_in * n_out * (3 if k else 2)
     assert counts["flops"] == flops
     rates = minibatch_speed.limits.Limits(1e9, {64: 1e9, 1024: 1e9}, 1e9)

@@ -73,6 +73,6 @@ def test_last_words(capfd):
 def test_naps_end_early():
     alarm = watchdog.Alarm()
     threading.Timer(0.05, alarm.ring).start()
-    assert alarm.nap(10_000) == set()  # ends, or the test's timeout does
+    assert alarm.nap(10_000) == set()  # must end before the test's timeout
     assert alarm.nap(0.01) == set()
     alarm.close()

@@ -222,7 +222,7 @@ def test_a_process_that_a_rank_started_is_no_rank(environ, tmp_path, monkeypatch
     if environ.get("PMI_FD") == "closed":
         os.close(handle)
     environ = {"PMI_SIZE": "2", "PMI_RANK": "1", "PATH": "x", **environ, **({"PMI_FD": str(handle)} if "PMI_FD" in environ else {})}
-    monkeypatch.setattr(launch.atexit, "register", None)  # it does not end as a rank does
+    monkeypatch.setattr(launch.atexit, "register", None)  # the child registers no end of a rank
     launch.begin(float("inf"), environ)
     with pytest.raises(ConfigError, match="has inherited the launcher's variables and is no rank: start it as `env -u ") as caught:
         launch.connect(environ)

@@ -172,7 +172,7 @@ def test_keyboard_interrupt_ends_the_ranks():
         except PeerError as error:
             woken.append(str(error))
 
-    woken, before = [], signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    woken, before = [], signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores the signal
     try:
         with pytest.raises(KeyboardInterrupt):
             threads.run(3, work)

@@ -70,7 +70,7 @@ def test_dividing_keeps_rows_and_edges(dataset, n_parts, data):
     ]
     assert quality(sink.dataset, tiles=False) == report(dataset.indptr, dataset.indices, parts, n_parts, dataset.train)
     again = InMemory()
-    divide(sink.dataset, parts[::-1], n_parts, again)  # of divided data, by original ids too
+    divide(sink.dataset, parts[::-1], n_parts, again)  # divided data are divided again by original ids
     assert_same(again.dataset, dataset)
     assert again.dataset.node_ids.tolist() == np.argsort(parts[::-1], kind="stable").tolist()
     back = restored(again.dataset)
@@ -351,7 +351,7 @@ def count_calls(stored, tmp_path):
             patch.setattr(os, name, failing(getattr(os, name), seen, None))
         partition(stored, "--parts", "3", "--output", tmp_path / "other")
     shutil.rmtree(tmp_path / "other")
-    return len(seen)  # in place there is a rename more, and the last fsync is left out
+    return len(seen)  # a partition in place has one more rename, and the last fsync is left out
 
 
 def failing(function, seen, step):

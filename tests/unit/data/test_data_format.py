@@ -69,7 +69,7 @@ def test_damage_is_found_and_the_file_named(stored, file, damage):
     path = stored / file
     content = bytearray(path.read_bytes())
     if damage in ("first", "last"):
-        at = 8 if damage == "first" else len(content) - 2  # in meta.json inside an indent and before the last newline
+        at = 8 if damage == "first" else len(content) - 2  # positions in meta.json inside an indent and before the last newline
         content[at] ^= 1
     content = {"cut": content[:-1] if file != "meta.json" else content[:-3], "grow": content + b"x", "empty": b""}.get(damage, content)
     path.write_bytes(content)
@@ -274,7 +274,7 @@ def test_sources_that_do_not_ascend_on_disk_are_refused(stored, dataset):
     dataset.indices = dataset.indices.copy()
     low, high = next((low, high) for low, high in zip(dataset.indptr, dataset.indptr[1:]) if high > low + 1)
     dataset.indices[low:high] = dataset.indices[low:high][::-1]
-    with format.GraphWriter(stored, overwrite=True) as out:  # as they stand, where `write` sorts them
+    with format.GraphWriter(stored, overwrite=True) as out:  # unsorted, while `write` sorts them
         for table in dataset.tables:
             for field, array in table.arrays().items():
                 out.array(table, field, array.shape, array.dtype).write(array)

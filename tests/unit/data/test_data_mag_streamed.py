@@ -44,7 +44,7 @@ def write(folder, **changed):
     }
     for relation, n in RELATIONS.items():
         edges = np.stack([rng.integers(0, max(1, N_NODES[name] // 2), n) for name in relation[::2]], 1)
-        edges = edges[np.lexsort(edges.T)] if relation[1] == "has" else edges  # in the order of the files that are made
+        edges = edges[np.lexsort(edges.T)] if relation[1] == "has" else edges  # in the order in which the files are written
         files[f"raw/relations/{'___'.join(relation)}/edge.csv.gz"] = lines(edges)
         files[f"raw/relations/{'___'.join(relation)}/num-edge-list.csv.gz"] = f"{n}\n"
     for name, text in {**files, **changed}.items():

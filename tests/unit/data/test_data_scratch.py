@@ -65,13 +65,13 @@ def test_what_a_killed_writer_left_goes_with_the_next(stored, tmp_path):
             os.kill(os.getpid(), 9)
     """
     assert run(code, stored).returncode == -9
-    os.rename(tmp_path / "d", tmp_path / ".d.old-1")  # killed between the two renames: the only copy
+    os.rename(tmp_path / "d", tmp_path / ".d.old-1")  # a process was killed between the two renames, and this is the only copy
     assert len(os.listdir(tmp_path)) == 2
     with format.GraphWriter(stored):
         assert (tmp_path / ".d.old-1").is_dir() and len(os.listdir(tmp_path)) == 2
     os.rename(tmp_path / ".d.old-1", stored)
     shutil.copytree(stored, tmp_path / ".d.old-0123abcd")
-    mine = [".d.old-2024", ".d.old-9abcdef0", ".d.tmp-mine", ".data.0123456789ab.tmp"]  # folders of the user's
+    mine = [".d.old-2024", ".d.old-9abcdef0", ".d.tmp-mine", ".data.0123456789ab.tmp"]  # folders of the user
     for name in mine:
         (tmp_path / name).mkdir()
         (tmp_path / name / "notes.txt").write_text("mine")
@@ -101,7 +101,7 @@ def test_ctrl_c_leaves_the_old_data_set(stored, tmp_path, monkeypatch, capsys):
 
 def test_two_partitions_at_once_lose_nothing(stored, tmp_path, capsys):
     before = format.open(stored).division
-    with format.GraphWriter(stored, overwrite=True):  # another process's would do the same
+    with format.GraphWriter(stored, overwrite=True):  # a lock of another process would have the same effect
         for command in (["partition", str(stored), "--parts", "2"], ["partition", str(stored), "--parts", "2", "--output", f"{tmp_path}/e"],
                         ["convert", str(stored), f"{tmp_path}/e"], ["convert", SBM, str(stored), "--overwrite"]):
             assert main(command) == 2

@@ -61,7 +61,7 @@ def test_pipes_and_folders_are_refused_at_once(tmp_path):
                 load(spec)
         with pytest.raises(DataError, match=why):
             read_parts(path, 3, 2)
-        in_folder = "no such file" if name.startswith("folder") else why  # a folder is a run's, which has a checkpoint
+        in_folder = "no such file" if name.startswith("folder") else why  # a folder stands for a run, which has a checkpoint
         with pytest.raises(CheckpointError, match=in_folder):
             checkpoint.load(path)
         with pytest.raises(ConfigError, match=why):
@@ -102,7 +102,7 @@ def test_files_are_utf8_under_an_ascii_locale(tmp_path):
             "assert 'UTF' not in locale.getpreferredencoding().upper(); "
             "print(ascii(config.parse(['--config', sys.argv[1]]).data.data), read_parts(sys.argv[2], 2, 2))")  # fmt: skip
     done = run(code, tmp_path / "c.toml", tmp_path / "y.txt", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
-    assert done.stdout.strip() == r"'edges:\udcc3\udca9.csv' [0 1]", done.stderr  # as open() takes it here: the same bytes
+    assert done.stdout.strip() == r"'edges:\udcc3\udca9.csv' [0 1]", done.stderr  # open() encodes the name with the same bytes
 
 
 def test_a_reader_of_our_output_that_leaves_is_no_error():

@@ -117,7 +117,7 @@ def server():
         pytest.skip("no PostgreSQL server is installed: neither initdb on the PATH nor /usr/lib/postgresql")
     where, as_root = Path(programs[-1]).resolve().parent, os.getuid() == 0
     with tempfile.TemporaryDirectory(prefix="pg-") as home:
-        if as_root:  # which PostgreSQL refuses to run as
+        if as_root:  # PostgreSQL refuses to run as root
             shutil.chown(home, "postgres")
 
         def run(program, *words):

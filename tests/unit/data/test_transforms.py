@@ -61,7 +61,7 @@ def close(actual, expected, message=""):
 
 def standard(x, train):
     if train.std() <= 1e-9 * abs(train).max():
-        return None  # scikit-learn takes such a column for constant
+        return None  # scikit-learn treats such a column as constant
     return sklearn.preprocessing.StandardScaler().fit(train[:, None]).transform(x[:, None])[:, 0]
 
 
@@ -129,7 +129,7 @@ def test_statistics_come_from_training_rows_alone_and_are_kept():
     fitted = fit(connection, "t", {"x": Feature("standard")}, "nr <> 2")
     assert fitted.statistics["x"]["mean"] == 3.0 and fitted.on_training_rows
     assert fitted.told() == {"x": "standard of training rows: mean 3, deviation 1.63299"}
-    table(connection, x=[3.0, 4.0])  # of a prediction
+    table(connection, x=[3.0, 4.0])  # the table of a prediction
     close(rows(connection, fitted)["x"], [0, 1 / np.std([1.0, 3.0, 5.0])])
     every = fit(connection, "t", {"x": Feature("standard")}, None)
     assert not every.on_training_rows and "all rows, as no training rows are known" in every.told()["x"]
@@ -335,7 +335,7 @@ def test_what_cannot_be_is_refused_naming_row_column_and_value(message):
     with pytest.raises(DataError) as caught:
         fit(connection, "t", {"x": feature}, None, "users.csv")
     assert str(caught.value).startswith("users.csv: ") and message in str(caught.value)
-    assert connection.execute("SELECT count(*) FROM t").fetchone()[0] > 0  # the connection works on
+    assert connection.execute("SELECT count(*) FROM t").fetchone()[0] > 0  # the connection still works
 
 
 def test_two_features_of_one_name_are_refused():

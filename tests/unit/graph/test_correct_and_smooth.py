@@ -62,7 +62,7 @@ def test_ranks_agree(mode):
 
 
 def test_rows_that_no_error_reaches_stay_as_they_are():
-    edges = Edges(np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2]), 5)  # 2, 3 and 4 are apart from the training row 0
+    edges = Edges(np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2]), 5)  # no path leads from training row 0 to rows 2, 3 and 4
     z, train = Z[:5], np.arange(5) == 0
     labels = z.argmin(1)
     corrected = CorrectAndSmooth(smooth_iterations=0)(Graph.from_edges(*edges), z, labels, train)
@@ -159,7 +159,7 @@ def test_rows_of_nodes_are_written_by_all_ranks_and_read_back(tmp_path):
     path, order = tmp_path / "rows.npy", np.random.default_rng(0).permutation(EDGES.n_nodes)
 
     def run(comm):
-        rank_rows = [*np.array_split(order, min(comm.size, 3)), order[:0]][comm.rank]  # of 4 ranks the last has none
+        rank_rows = [*np.array_split(order, min(comm.size, 3)), order[:0]][comm.rank]  # with 4 ranks the last one has no rows
         node_rows.write(comm, path, rank_rows, Z[rank_rows], EDGES.n_nodes)
         return np.array_equal(node_rows.read(path, "predictions", rank_rows, EDGES.n_nodes, 3), Z[rank_rows])
 

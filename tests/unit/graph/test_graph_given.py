@@ -264,7 +264,7 @@ def test_ids_that_name_two_rows_are_refused_on_every_rank(ids, word):
             Graph.from_part(comm, [0, 1, 2], [0, 3], n_src=2, src_ids=ids[comm.rank])
         edges = {("a", "to", "b"): ([0, 1, 2], [0, 3])}
         by_type = re.escape(word.replace("node_ids", "node_ids['b']"))
-        if word != "node_ids: expected shape":  # of types nothing but the ids says how many rows there are
+        if word != "node_ids: expected shape":  # only the ids give the number of rows of a type
             with pytest.raises(DataError, match=by_type):
                 HeteroGraph.from_part(comm, edges, {"a": [2 * comm.rank, 2 * comm.rank + 1], "b": ids[comm.rank]})
         refused.append(comm.rank)

@@ -117,7 +117,7 @@ def test_a_set_whose_graphs_are_cut_trains_alike_and_makes_no_batches():
     def outputs(comm):
         nodes = whole() if comm.size == 1 else whole().shard(comm, "random")
         graph_ids = np.array_split(np.arange(len(SIZES)), comm.size)[comm.rank]
-        rows = np.concatenate(comm.allgather(nodes.dst_ids))  # of all ranks' nodes by row number
+        rows = np.concatenate(comm.allgather(nodes.dst_ids))  # ids of all ranks' nodes by row number
         members = [np.flatnonzero(GRAPH_OF[rows] == graph) for graph in graph_ids]
         graph_set = GraphSet(nodes, np.cumsum([0, *map(len, members)]), np.concatenate(members), graph_ids)
         model = nn.GraphPredictor(GIN(4, 6, rng=nn.Random(1), dtype=np.float64), 6, 2, "attention", rng=nn.Random(4), dtype=np.float64)

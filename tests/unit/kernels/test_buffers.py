@@ -37,9 +37,9 @@ def test_a_freed_block_is_used_again():
         place = address(a)
         del a
         assert address(np.empty(4 * LARGE, np.uint8)) == place
-        b, c = np.empty(2 * LARGE, np.uint8), np.empty(LARGE, np.uint8)  # parts of it
+        b, c = np.empty(2 * LARGE, np.uint8), np.empty(LARGE, np.uint8)  # parts of the freed memory
         assert place == address(b) < address(c) < place + 4 * LARGE and buffers.n_fresh == 1
-        d = np.empty(2 * LARGE, np.uint8)  # the rest of it and some more
+        d = np.empty(2 * LARGE, np.uint8)  # the rest of that memory and some more
         assert address(d) < place + 4 * LARGE < address(d) + len(d) and buffers.n_fresh == 2
 
 
@@ -356,6 +356,6 @@ def test_nor_do_buffers_of_peers_rows(prefetch, monkeypatch):
     for module in (messages, transport):
         monkeypatch.setattr(module, "allocate", recorded)
     for fresh in threads.run(2, lambda comm: trained(comm, "gat", prefetch=prefetch, steps=8)):
-        assert fresh[0] > 3 and min(fresh[2:]) == 0  # how far ahead the thread comes in a step may differ
+        assert fresh[0] > 3 and min(fresh[2:]) == 0  # the prefetch thread may run ahead by a different distance in each step
         assert prefetch or fresh[-1] == 0
-    assert len(places) > 10 and set(places) == {0}  # those of the prefetch thread too
+    assert len(places) > 10 and set(places) == {0}  # includes allocations of the prefetch thread

@@ -124,7 +124,7 @@ def wrong_arguments():
     yield "out", lambda: k.activate_backward(x, kind="relu", dx=x.copy())
     yield "means", lambda: k.activate_backward(x, kind="identity", normal=normal, x=x, means=x[:2], dx=x.copy())
     yield "dx", lambda: k.activate_backward(x, kind="identity", dx=out)
-    yield "g", lambda: k.activate_backward(twice[: len(x)], kind="identity", dx=twice[1 : len(x) + 1])  # in part; all of it is allowed
+    yield "g", lambda: k.activate_backward(twice[: len(x)], kind="identity", dx=twice[1 : len(x) + 1])  # partial overlap
     yield "sums", lambda: k.activate_backward(x, kind="identity", sums=np.zeros(4))
     yield "n", lambda: k.set_threads(0)
     yield "indices", lambda: k.transpose(indptr, indices, 2)

@@ -120,7 +120,7 @@ def test_backward_is_exact_to_rounding_whatever_the_size_of_the_scores(size):
     rng, n = np.random.default_rng(4), 64
     graph = Csr(np.repeat(np.arange(n), 30), rng.integers(0, n, 30 * n), n, n, np.int32)
     z = normal(rng, np.float32, n, 2, 16)
-    src = (size + rng.integers(-16, 16, (n, 2)) / 8).astype(np.float32)     # exact, as are their sums
+    src = (size + rng.integers(-16, 16, (n, 2)) / 8).astype(np.float32)     # these values and their sums are exact
     dst = rng.integers(-16, 16, (n, 2)).astype(np.float32) / 8
     g = normal(rng, np.float32, n, 2, 16)
     exact = attend_gradients(graph, *(a.astype(np.float64) for a in (z, src, dst, g)), 0.2, None)

@@ -54,7 +54,7 @@ def test_a_row_has_the_bits_that_it_has_alone(dtype, shape, dropped):
     z, src, dst = attend_operands(graph, dtype, *shape)
     src[::9] = -np.inf
     dropout = make_dropout(graph) if dropped else None
-    whole, *divided = over_threads(lambda: forward(graph, z, src, dst, dropout))  # among threads there are fewer rows together
+    whole, *divided = over_threads(lambda: forward(graph, z, src, dst, dropout))  # several threads group fewer rows together
     for arrays in divided:
         for a, b in zip(arrays, whole, strict=True):
             np.testing.assert_array_equal(a, b)
@@ -72,7 +72,7 @@ def test_a_row_has_the_bits_that_it_has_alone(dtype, shape, dropped):
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_source_has_the_gradients_that_it_has_alone(dtype, shape, dropped):
     graph, rng = short_and_long(), np.random.default_rng(1)
-    rows = Csr(graph.src, graph.dst, graph.n_src, graph.n_dst, np.int32)  # its sources are short and long
+    rows = Csr(graph.src, graph.dst, graph.n_src, graph.n_dst, np.int32)  # the transpose has short and long rows
     z, src, dst = attend_operands(rows, dtype, *shape)
     dropout = make_dropout(rows) if dropped else None
     ends = np.abs(normal(rng, dtype, rows.n_dst, shape[0], 4)) / 4

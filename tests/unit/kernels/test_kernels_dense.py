@@ -182,7 +182,7 @@ def test_gradients_that_are_new_are_added_in_place_and_right():
 
 
 def test_heads_of_one_value_whose_stride_is_another():
-    """NumPy calls an array contiguous whatever the stride of an axis with one value is."""
+    """An axis with one value may have any stride, and NumPy still calls the array contiguous."""
     x, w = np.asfortranarray(np.arange(8.0).reshape(2, 1, 4)).transpose(2, 0, 1), np.arange(6.0).reshape(2, 1, 3)
     assert x.flags.c_contiguous and x[:, 0].strides[1] != x.itemsize
     out = ops.matmul_by_head(Tensor(x, requires_grad=True), w)

@@ -37,7 +37,7 @@ def extremum_reference(graph, x, sign, label, rank):
 def test_extremum(dtype, itype, kind, sign, labelled, ordered):
     graph, rng = make_graph(kind, itype), np.random.default_rng(8)
     for width in (1, 17, 65):
-        x = rng.integers(-2, 3, (graph.n_src, width)).astype(dtype)      # few values: many ties
+        x = rng.integers(-2, 3, (graph.n_src, width)).astype(dtype)      # few values give many ties
         label = rng.integers(0, 50, graph.n_edges) if labelled else graph.src + 5
         rank = rng.permutation(60) if ordered else np.arange(60)
         out, arg = np.full((graph.n_dst, width), 0, dtype), np.full((graph.n_dst, width), -1, itype)

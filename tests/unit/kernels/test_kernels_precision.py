@@ -84,7 +84,7 @@ class Scores(NamedTuple):
     s: np.ndarray
     slopes: np.ndarray
     alpha: np.ndarray
-    worth: np.ndarray       # alpha, and the errors of the score that exp makes its own
+    worth: np.ndarray       # alpha, enlarged by the score's rounding error that exp passes on
     top: np.ndarray
     scale: np.ndarray       # 1 over the sum of exp(s - top)
 
@@ -135,7 +135,7 @@ def check_attention(seed, dtype, lengths, heads, width, positive, turned=False):
     z, g = (draw(rng, positive, dtype, n, heads, width) for n in (graph.n_src, graph.n_dst))
     src, dst = (2 * draw(rng, False, dtype, n, heads) for n in (graph.n_src, graph.n_dst))
     slope = float(dtype(0.2))
-    for dropout in (None, make_dropout(graph))[: 2 if graph.n_edges < 500 else 1]:      # its reference is slow
+    for dropout in (None, make_dropout(graph))[: 2 if graph.n_edges < 500 else 1]:      # the reference is slow
         out, *saved = check_attend(graph, z, src, dst, slope, dropout)
         saved = [a.astype(dtype) for a in (*saved, (g * out).sum(-1))]
         check_attend_backward(graph, z, src, dst, *saved, g, slope, dropout)

@@ -167,7 +167,7 @@ def pair_p_value(picks, degree, replace, n_bins=64):
     pairs = np.sort(bins[np.take_along_axis(picks, two, axis=1)], axis=1)
     size = np.bincount(bins, minlength=n_bins)
     likely = np.outer(size, size) - (0 if replace else np.diag(size))
-    likely = np.triu(likely + likely.T - np.diag(np.diag(likely))).ravel() / likely.sum()  # of pairs without an order
+    likely = np.triu(likely + likely.T - np.diag(np.diag(likely))).ravel() / likely.sum()  # probabilities of unordered pairs
     counts = np.bincount(pairs[:, 0] * n_bins + pairs[:, 1], minlength=n_bins**2)
     assert (counts[likely == 0] == 0).all()
     return p_value(counts[likely > 0], KEYS * likely[likely > 0])

@@ -22,7 +22,7 @@ def nearest_even(x):
     """Round to bfloat16 by its definition: to the nearer neighbour, in a tie to the one whose last bit is 0."""
     low = x.view(np.uint32) & np.uint32(0xFFFF0000)  # towards 0
     high = (low + np.uint32(0x10000)).view(np.float32).astype(np.float64)
-    high = np.where(np.isinf(high), np.copysign(2.0**128, x.astype(np.float64)), high)  # what would follow the largest
+    high = np.where(np.isinf(high), np.copysign(2.0**128, x.astype(np.float64)), high)  # the value after the largest finite one
     below, above = np.abs(x - low.view(np.float32).astype(np.float64)), np.abs(high - x)
     up = (above < below) | ((above == below) & (low >> 16 & 1 == 1))
     return np.where(up, (low >> 16) + 1, low >> 16).astype(np.uint16)

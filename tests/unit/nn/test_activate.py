@@ -248,7 +248,7 @@ def test_a_gradient_is_overwritten_where_nobody_else_has_it(shift, monkeypatch):
         out = use(act(x, GRAPH))
         seed = g.copy()
         out.backward(seed)
-        assert np.array_equal(seed, g)  # the caller's
+        assert np.array_equal(seed, g)  # the caller's gradient
         return x.grad
 
     unshared = gradients(lambda h: h @ w)

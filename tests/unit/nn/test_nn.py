@@ -174,7 +174,7 @@ def test_flat_again_is_the_same_flat():
     gc.collect()
     assert flatten(model.layers[0]).data.size == 16
     gc.collect()
-    assert flatten(model).data.size == model.n_parameters  # nobody has the part any more
+    assert flatten(model).data.size == model.n_parameters  # no reference to the part is left
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
@@ -378,7 +378,7 @@ def test_two_parameters_of_one_name_are_refused():
                 use(Holds(held))
     with pytest.raises(ConfigError, match="one name, 'w.x.b'"):
         Holds({"x": Buffered(), "x.b": other}).state_dict()
-    assert len(Holds({"a.b": one, "a": {"b": one}}).state_dict()) == 1  # one that is shared has one name
+    assert len(Holds({"a.b": one, "a": {"b": one}}).state_dict()) == 1  # a shared parameter has one name
 
 
 def test_relations_whose_words_join_alike_have_a_weight_each():

@@ -211,7 +211,7 @@ def test_exact_moments_end_with_the_pass():
     model(Tensor(X + 1), None)
     assert all((before[name] == array).all() for name, array in model.state_dict().items())
     exact_moments(model, lambda: model(Tensor(X[:0]), Solo()))
-    assert all((before[name] == array).all() for name, array in model.state_dict().items())  # no rows tell nothing
+    assert all((before[name] == array).all() for name, array in model.state_dict().items())  # no rows leave the averages as they are
     with pytest.raises(ConfigError, match="must be a communicator"):
         exact_moments(model, lambda: model(Tensor(X), None))
 

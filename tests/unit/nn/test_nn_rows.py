@@ -31,7 +31,7 @@ def gradient(model, *rows):
 def test_gradients_of_picked_rows(rows):
     model, rows = Picks(), [np.array(ids, np.int64) for ids in rows]
     flat = nn.flatten(model)
-    for _ in range(3):  # what the step before touched is 0 again
+    for _ in range(3):  # rows of the step before are 0 again
         flat.zero_grad()
         model(*rows).backward()
         (group,) = flat.owned
@@ -71,11 +71,11 @@ def test_a_gradient_that_a_program_changes_counts():
     model(np.array([1])).backward()
     before = flat.owned[0].data.copy()
     held = model.rows.weight.grad
-    held[8] = 5  # of a row that nothing picked
+    held[8] = 5  # the gradient of a row that was not picked
     descent.step()
     assert (before - flat.owned[0].data)[8].tolist() == [5] * WIDTH
     flat.zero_grad()
-    held[9] = 7  # an array that was read once may be changed ever after
+    held[9] = 7  # once the array was read, it may change at any time
     descent.step()
     assert (before - flat.owned[0].data)[9].tolist() == [7] * WIDTH
     flat.zero_grad()

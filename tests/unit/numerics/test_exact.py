@@ -197,7 +197,7 @@ def _fast_sums(*names):
 
 
 BROKEN = {
-    # what is done fast: (a model, the dtype, the methods or operators in place)
+    # name of the fast part: (a model, the dtype, the replaced methods or operators)
     "product": ("gcn", np.float32, {"product": _fast(reductions.product)}),
     "product of float64": ("gcn", np.float64, {"product": _fast(reductions.product)}),
     "product over rows": ("gcn", np.float32, {"product_over_rows": _over_ranks(reductions.product_over_rows)}),

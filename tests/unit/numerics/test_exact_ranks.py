@@ -117,7 +117,7 @@ def _heads(x):
     return x.reshape(-1, 1, 4)
 
 
-WITHOUT_GRADIENT = {  # of the first relation; of the third there is one
+WITHOUT_GRADIENT = {  # edges of the first relation; the third has one edge
     "functions": lambda x: {RELATIONS[0]: fn.message(_double, {"h": x["a"][0]}), RELATIONS[2]: fn.message(_double, {"h": x["a"][1]})},
     "a function": lambda x: {RELATIONS[0]: fn.message(_double, {"h": x["a"][0]}), RELATIONS[2]: fn.copy_src(x["a"][1])},
     "another type": lambda x: {RELATIONS[1]: fn.message(_double, {"h": x["b"][0]}), RELATIONS[2]: fn.copy_src(x["a"][1])},

@@ -23,7 +23,7 @@ def test_ties_of_a_grid_have_the_same_sums_in_any_order(name):
     kernels.set_instruction_set(name)
     try:
         x = np.ldexp(rng.integers(0, 8, (300, 21)) - 3.5, rng.integers(-1, 2, (300, 21))).astype(np.float32)
-        one, m = np.ones((300, 2), np.float32), np.ldexp(1.5, 52)  # whose step is 1
+        one, m = np.ones((300, 2), np.float32), np.ldexp(1.5, 52)  # the step of this grid is 1
         products, sums = set(), set()
         for _ in range(4):
             x, out = x[rng.permutation(300)], np.empty((2, 1, 21))
@@ -70,7 +70,7 @@ def test_the_bound_of_a_product_over_rows(dtype, scale):
         a, g = a.astype(dtype), (g * scale).astype(dtype)
         norms, n_bits = exact._norms([a, g], False)
         sums = kernels.exact_gemm_backward(a, g, np.ldexp(1.0, norms[0]), np.ldexp(6.0, norms[1]), 2.0 ** (n_bits - 51))
-        products = a.astype(np.float64) * g.astype(np.float64)  # of float32 exactly
+        products = a.astype(np.float64) * g.astype(np.float64)  # float32 values are exact
         bound = k * 2.0**-49 if dtype == np.float32 else k**2 * 2.0**-99
         for x in (a.astype(np.float64), g.astype(np.float64)):
             bound *= np.sqrt((x**2).sum() + k * 2.0**-17 * np.abs(x).max() ** 2)
@@ -94,7 +94,7 @@ def test_products_add_one_factor_after_another_in_one_rounding(name):
     for first in range(0, 600, 256):
         part = np.zeros((9, 37), np.float32)
         for p in range(first, min(first + 256, 600)):
-            part = (part + wide[:, p, None] * b[p]).astype(np.float32)  # which 64 bits hold
+            part = (part + wide[:, p, None] * b[p]).astype(np.float32)  # 64 bits hold these sums
         expected += part
     before = kernels.instruction_set()
     kernels.set_instruction_set(name)

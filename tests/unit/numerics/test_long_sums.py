@@ -59,7 +59,7 @@ def test_the_gradient_of_a_source_of_many_edges(heads, shared, begins):
     """Rows before and after the long row have one edge: no step covers two rows."""
     t_indptr, t_indices = np.array([0, 1, N + 1, N + 2]), np.concatenate([[3], IN_ORDER, [5]]).astype(np.int32)
     z = np.full((3, 1 if shared else heads, 2), TERM)
-    ends = np.zeros((N, heads, 4), np.float32)  # of a destination: dst, m, 1 / l, delta
+    ends = np.zeros((N, heads, 4), np.float32)  # dst, m, 1 / l, delta of a destination
     ends[:, :, 0], ends[:, :, 2:] = 1, 0.5
     g = np.full((N, heads, 2), np.float32(0.3))
     d_z, d_src = np.ones_like(z), np.ones((3, heads), np.float32)

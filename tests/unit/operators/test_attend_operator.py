@@ -60,7 +60,7 @@ def test_threads_sums_are_zeroed_once_in_an_aggregation(mode, monkeypatch):
 def test_a_node_whose_edges_are_all_masked_is_zero(mode, dropout):
     """All of the node's sources are masked, or the node is; its edges may be in any block."""
     z, src, dst, g = inputs()
-    src[N // 2 :, 0] = -np.inf      # on 3 ranks all sources of the last block
+    src[N // 2 :, 0] = -np.inf      # on 3 ranks these are all sources of the last block
     dst[3] = -np.inf
     one = attention(None, mode, z, src, dst, g, dropout=dropout)[1]
     assert not one[0][3].any() and not one[3][3].any() and not one[1][N // 2 :, 0].any() and not one[2][N // 2 :, 0].any()

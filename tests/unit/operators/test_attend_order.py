@@ -76,7 +76,7 @@ def epoch(graph, heads, **options):
 
 @pytest.mark.parametrize("remote", ["exact", "local", HEC(lines=500, life=2, limit=50, delay=1)], ids=["exact", "local", "hec"])
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
-@pytest.mark.parametrize("heads", [1, 2])  # of one head with 6 features x W is as wide as x
+@pytest.mark.parametrize("heads", [1, 2])  # with one head of 6 features x W is as wide as x
 def test_minibatches_in_both_orders(heads, n_ranks, remote, monkeypatch):
     def work(comm):
         return epoch(whole().shard(comm, "contiguous"), heads, remote=remote)

@@ -78,7 +78,7 @@ def test_a_message_is_that_of_each_relations_graph(name, reducer, evaluation):
             edges[relation] = Tensor(WEIGHTS[relation][graph.edge_ids[relation]], requires_grad=True)
             message = case_of(name, x[source], x[to], edges[relation], weight)
             messages[relation] = fn.message(*message) if type(message) is tuple else message
-        for _ in range(2):  # the second call has what the first one kept
+        for _ in range(2):  # the second call reads the sums that the first one kept
             aggregated = graph.aggregate(messages, reducer, evaluation=evaluation)["paper"]
         ids = graph.node_ids
         (aggregated * values(51, *out.shape)[ids["paper"]]).sum().backward()

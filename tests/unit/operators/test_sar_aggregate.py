@@ -237,7 +237,7 @@ def outputs(graph, x, weight, order=slice(None)):
 @given(graph=edges(), width=widths, tied=st.booleans())
 def test_isolated_nodes_aggregate_to_zero(graph, width, tied):
     x, weight = (tied_values if tied else values)(1, graph.n_nodes, width), values(2, graph.n_edges)
-    x -= 3.0  # a maximum over no neighbours must not be mistaken for a neighbour's
+    x -= 3.0  # a node without neighbours must not get another node's maximum
     isolated = np.setdiff1d(np.arange(graph.n_nodes), graph.dst)
     unused = np.setdiff1d(np.arange(graph.n_nodes), np.concatenate([graph.src, graph.dst]))
     for name, out, dx in outputs(Graph.from_edges(*graph), x, weight):
@@ -312,7 +312,7 @@ def test_ties_go_once_to_the_lowest_node(n_ranks, mode, written):
         for i in range(TIED.n_nodes):
             sources = np.unique(TIED.src[TIED.dst == i])
             for f in range(6 if len(sources) else 0):
-                first = sources[np.argmax(sign * x[sources, f])]  # the first of equal ones
+                first = sources[np.argmax(sign * x[sources, f])]  # the first of equal edges
                 best[i, f] = x[first, f]
                 expected[first, f] += g[i, f]
         for order in (None, np.random.default_rng(2).permutation(TIED.n_nodes)):

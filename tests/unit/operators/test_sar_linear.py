@@ -72,7 +72,7 @@ def test_gradcheck(reducer):
 
 # ---- what travels
 
-CROWD = random_edges(50, 700, seed=7)  # every part needs rows of every other
+CROWD = random_edges(50, 700, seed=7)  # every part needs rows of every other part
 # n_in, n_out, x and weight need gradients -> width that is fetched, width that is pushed
 ORDERS = {(8, 3, True, True): (3, 3), (3, 8, True, True): (3, 3), (4, 4, True, True): (4, 4), (8, 3, True, False): (3, 3),
           (8, 3, False, True): (3, 3), (3, 8, False, True): (3, 0), (5, 4, False, True): (5, 0), (8, 4, False, True): (4, 4),
@@ -130,7 +130,7 @@ def test_a_constant_is_fetched_and_aggregated_once(mode, reducer):
         graph = Graph.from_edges(*CROWD).shard(comm, "random", mode=mode)
         x, received = Tensor(values(1, 50, 6)[graph.node_ids], constant=True), graph.profile.received_bytes
         grads = []
-        for n_out in (2, 4, 20):  # whatever the widths: it is the next steps that gain
+        for n_out in (2, 4, 20):  # for any widths, as later steps reuse the fetched rows
             w = Tensor(values(8, 6, n_out), requires_grad=True)
             out = graph.aggregate(fn.linear(x, w), reducer)
             out.backward(values(9, 50, n_out)[graph.node_ids])
@@ -158,7 +158,7 @@ def test_each_reducer_and_each_graph_keeps_its_own():
         for reducer in (*SUMS, *SUMS):
             out = graph.aggregate(fn.copy_src(x), reducer)
             np.testing.assert_allclose(out.data, dense(edges, reducer) @ FEATURES, rtol=1e-11, atol=1e-12)
-        assert graph.aggregate(fn.copy_src(x), "max").shape == x.shape  # not a sum: aggregated each time
+        assert graph.aggregate(fn.copy_src(x), "max").shape == x.shape  # a maximum is not kept and is aggregated each time
 
 
 def test_a_copy_is_another_tensor():
@@ -168,7 +168,7 @@ def test_a_copy_is_another_tensor():
         np.testing.assert_allclose(graph.aggregate(fn.copy_src(other), "sum").data, 2 * first, rtol=1e-12)
     plain = Tensor(FEATURES.copy())
     graph.aggregate(fn.copy_src(plain), "sum")
-    plain.data *= 3  # not promised to stay
+    plain.data *= 3  # x may change, so the sum is not kept
     np.testing.assert_allclose(graph.aggregate(fn.copy_src(plain), "sum").data, 3 * first, rtol=1e-12)
 
 

@@ -281,7 +281,7 @@ def test_a_step_that_is_wrong_on_one_rank_is_refused_on_all_and_changes_nothing(
             step(FullBatch(part, Tensor(here["x"]), here["labels"], here["rows"], 4), here["loss"])
         for name, array in model.state_dict().items():
             np.testing.assert_array_equal(array, before[name])
-        return step(FullBatch(part, Tensor(X), LABELS, [0, 2], 4)) > 0  # and it goes on
+        return step(FullBatch(part, Tensor(X), LABELS, [0, 2], 4)) > 0  # training continues
 
     assert threads.run(2, work) == [True, True]
 

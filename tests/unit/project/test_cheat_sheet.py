@@ -25,7 +25,7 @@ def documented():
 
 @pytest.fixture(scope="module", autouse=True)
 def data(tmp_path_factory):
-    """Make a folder with the data of the attempts the current one."""
+    """Write the data of the attempts into a folder, and make it the current folder."""
     folder = tmp_path_factory.mktemp("cheat_sheet")
     cheat_sheet.write_data(folder)
     with pytest.MonkeyPatch.context() as patch:

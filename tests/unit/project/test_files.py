@@ -82,7 +82,7 @@ def test_an_interrupt_leaves_the_old_file(tmp_path, monkeypatch, error):
 def test_an_error_is_not_hidden_by_what_the_buffer_still_holds(tmp_path):
     with pytest.raises(ZeroDivisionError), whole(tmp_path / "f") as (_, file):
         file.write(b"x")
-        os.close(file.fileno())  # as on a full disk, no more can be written
+        os.close(file.fileno())  # like a full disk: no more bytes can be written
         raise ZeroDivisionError
     assert left(tmp_path) == []
 
@@ -179,7 +179,7 @@ def test_what_killed_writers_left_goes_with_the_next_write(tmp_path):
     dies, lives = started(tmp_path / "another"), started(tmp_path / "f")
     with private_folder(tmp_path, 0o700) as mine:
         assert stat.S_IMODE(mine.stat().st_mode) == 0o700 and f"-{os.getpid()}-" in mine.name
-        (tmp_path / ".sarlite-01234567-1-2-89abcdef.tmp" / "inside").mkdir(parents=True)  # nobody holds it
+        (tmp_path / ".sarlite-01234567-1-2-89abcdef.tmp" / "inside").mkdir(parents=True)  # no process holds the lock
         (tmp_path / ".sarlite-01234567-1-2-00000000.tmp").symlink_to(mine)
         assert len(left(tmp_path)) == len(USERS) + 5
         killed(dies)

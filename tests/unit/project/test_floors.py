@@ -34,7 +34,7 @@ FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 # `python -m sarlite.NAME`, and nothing else, goes through these modules into sarlite.cli.
 DOORS = {"predict", "smooth", "estimate", "report", "sweep", "verify", "explain", "info", "data.__main__", "train.__main__"}
 PUBLIC = {"sarlite", "sarlite.nn", "sarlite.fn", "sarlite.errors"}
-# What still breaks a rule. A line that nothing needs any more must go: the tests fail until it does.
+# Known exceptions to the rules. The tests fail until an exception that no module needs any more is removed.
 UPWARD: set[tuple[str, str]] = set()
 CIRCLES: tuple[tuple[str, ...], ...] = ()
 

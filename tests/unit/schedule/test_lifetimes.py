@@ -108,7 +108,7 @@ def test_the_last_that_takes_a_shared_gradient_owns_it(monkeypatch):
     a, b, c = (Tensor(np.ones((2, 3)), requires_grad=True) for _ in range(3))
     out = -a + ops.reshape(-ops.reshape(b, 3, 2), 2, 3) + c
     (out * 1.0).backward(np.full((2, 3), 5.0))
-    assert seen == [(False, 5.0), (False, 5.0)]  # c has it as well
+    assert seen == [(False, 5.0), (False, 5.0)]  # c holds the same gradient
     assert [t.grad[0, 0] for t in (a, b, c)] == [10, 10, 5] and not np.shares_memory(b.grad, c.grad)
     seen.clear()
     a.grad = b.grad = None
@@ -118,7 +118,7 @@ def test_the_last_that_takes_a_shared_gradient_owns_it(monkeypatch):
     seen.clear()
     first, second = -ops.reshape(b, 3, 2), -a
     ((second + ops.reshape(first, 2, 3)) * 1.0).backward(np.full((2, 3), 5.0))
-    assert seen == [(False, 5.0), (True, 5.0)] and (a.grad == 20).all() and (b.grad == 20).all()  # the last has a view of it
+    assert seen == [(False, 5.0), (True, 5.0)] and (a.grad == 20).all() and (b.grad == 20).all()  # the last one has a view
 
 
 def test_one_gradient_at_one_sink_twice_is_added_up():
@@ -225,7 +225,7 @@ def test_what_was_written_over_is_refused_where_forward_reads_it(grad):
                 with pytest.raises(RuntimeError, match="values of a tensor of shape .* are gone: .*add_to= and overwrite="):
                     reads()
             assert (early + out).shape == (2, 3)
-            version, h.data = h.version, np.zeros((2, 3))  # its own values again
+            version, h.data = h.version, np.zeros((2, 3))  # h has memory of its own again
             assert (h + 1).data.all() and h.version == version + 1
 
 
@@ -285,7 +285,7 @@ def test_a_product_is_added_to_what_is_there():
 
 def test_what_a_product_was_added_to_is_not_read_again():
     a, b = Tensor(np.ones((2, 2)), requires_grad=True), Tensor(np.eye(2))
-    c = a.exp()  # its gradient reads it
+    c = a.exp()  # its vjp reads the value
     out = ops.matmul(a, b, c)
     with pytest.raises(RuntimeError, match="changed"):
         out.sum().backward()

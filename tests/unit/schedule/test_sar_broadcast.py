@@ -29,7 +29,7 @@ def test_bytes_of_linear_messages(reducer, graph_edges, symmetric, prefetch):
         graph = shard(comm, graph_edges, mode="broadcast", prefetch=prefetch)
         assert (graph.schedule.reverse.plan is graph.plan) == symmetric
         x = Tensor(X[graph.node_ids], requires_grad=True)
-        graph.scales(reducer)  # whose fetch is counted as setup
+        graph.scales(reducer)  # fetching the scale counts as setup
         out = graph.aggregate(fn.copy_src(x), reducer)
         out.backward(np.ones_like(out.data))
         received, sent, others = graph.profile.received_bytes, graph.profile.sent_bytes, 50 - graph.n_dst
@@ -170,7 +170,7 @@ def test_after_a_failure_on_all_ranks(prefetch):
 
     def work(comm):
         graph = shard(comm, mode="broadcast", prefetch=prefetch)
-        for failing in range(1, 4):  # the ranks have come to different stages
+        for failing in range(1, 4):  # the ranks have reached different stages
             with pytest.raises(KeyError, match="the cause"):
                 graph.aggregate(fails_at(failing), "sum", src={"x": X[graph.node_ids]})
             with pytest.raises(PeerError, match="recover"):

@@ -113,7 +113,7 @@ def test_messages_fetch_again_only_in_case_2(name, mode, reducer):
 
 # ---- built-in messages
 
-BUILT_IN = {  # name: aggregate, bytes of a row, whether case 2
+BUILT_IN = {  # name: aggregate, bytes of a row, True in case 2
     "copy_src sum": (lambda g, x, w: g.aggregate(fn.copy_src(x), "sum"), 32, False),
     "copy_src mean": (lambda g, x, w: g.aggregate(fn.copy_src(x), "mean"), 32, False),
     "copy_src max": (lambda g, x, w: g.aggregate(fn.copy_src(x), "max"), 32, False),

@@ -32,7 +32,7 @@ def owners(method, n_ranks):
 @pytest.mark.parametrize("case", CASES)
 def test_equality(case, n_ranks, mode):
     points = [(np.float64, 0, "metis"), (np.float64, 1, "random"), (np.float64, 2, "contiguous"),
-              (np.float32, 1, "random")]  # benchmarks/equality.py takes them all
+              (np.float32, 1, "random")]  # benchmarks/equality.py runs all of them
     for dtype, prefetch, method in points:
         threads.run(n_ranks, check_equality, case, dtype, owners(method, n_ranks), mode=mode, prefetch=prefetch)
 

@@ -110,7 +110,7 @@ WHENS = [("forward", "sar"), ("forward", "sa"), ("forward", "oneshot"), ("backwa
 @pytest.mark.parametrize("when, mode", WHENS)
 def test_after_a_failure_the_graph_refuses_until_it_recovers(when, mode, prefetch, call):
     expected = results(Graph.from_edges(*EDGES))
-    call = 1 if mode == "oneshot" else call  # it has but one block
+    call = 1 if mode == "oneshot" else call  # mode oneshot has only one block
 
     def work(comm):
         graph = shard(comm, mode=mode, prefetch=prefetch)

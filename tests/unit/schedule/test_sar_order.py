@@ -15,7 +15,7 @@ from tests.helpers.graph.strategies import random_edges
 
 pytestmark = pytest.mark.timeout(60)
 
-SPARSE = random_edges(50, 70, seed=8)  # parts need some rows of each other, which do not follow each other
+SPARSE = random_edges(50, 70, seed=8)  # parts need some rows of each other, and these are not consecutive
 
 
 # ---- the order of blocks and pushes

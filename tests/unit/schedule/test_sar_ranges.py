@@ -43,9 +43,9 @@ def needs(n_rows, degree, n_ranks=2):
 def test_how_many_ranges():
     mode = MODES["broadcast"]
     assert mode.n_ranges(needs(11_500, 478.0)) == 7
-    assert mode.n_ranges(needs(11_500, 10_000.0)) == mode.most_ranges  # which 11,500 rows of 1,024 allow
+    assert mode.n_ranges(needs(11_500, 10_000.0)) == mode.most_ranges  # 11,500 rows of 1,024 allow so many ranges
     assert mode.n_ranges(needs(11_500, 50.0)) == mode.n_ranges(needs(11_500, 0.0)) == mode.n_ranges(needs(575, 10_000.0)) == 1
-    assert mode.n_ranges(needs(11_500, 478.0, n_ranks=8)) == 1  # so many ranks have few edges a row and tile
+    assert mode.n_ranges(needs(11_500, 478.0, n_ranks=8)) == 1  # with many ranks a row has few edges in each tile
 
 
 @pytest.mark.sampled(8)
@@ -158,7 +158,7 @@ def test_after_a_failure_at_any_range():
 
     def work(comm):
         graph = shard(comm, mode=in_ranges(), prefetch=1)
-        for failing in range(1, 6):  # the ranks have come to different pieces
+        for failing in range(1, 6):  # the ranks have reached different pieces
             with pytest.raises(KeyError, match="the cause"):
                 graph.aggregate(fails_at(failing + comm.rank), "sum", src={"x": X[graph.node_ids]})
             graph.recover()

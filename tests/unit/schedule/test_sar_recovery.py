@@ -62,7 +62,7 @@ def test_what_one_rank_kept_is_void(what):
         expected, n_points = use(graph), comm.bcast(faulty.points, 1)
         for point in sorted({*range(1, n_points, 1 + n_points // 12), n_points - 1, n_points}):
             graph = make(faulty)
-            comm.barrier()  # all have made theirs
+            comm.barrier()  # all ranks have computed their values
             faulty.arm(point if comm.rank == 1 else None)
             try:
                 use(graph)
@@ -75,7 +75,7 @@ def test_what_one_rank_kept_is_void(what):
         return finished
 
     finished = threads.run(2, work)
-    assert max(finished) > min(finished)  # some rank had kept what another had not
+    assert max(finished) > min(finished)  # some rank had kept a value that another one had not
 
 
 def test_relations_recover_also_where_their_exchanges_are_forgotten():

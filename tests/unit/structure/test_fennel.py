@@ -35,7 +35,7 @@ def test_it_cuts_little_more_than_metis(graphs, shuffled):
 
 
 def test_it_reads_a_graph_in_pieces(graphs):
-    """Only pieces are asked for, in order, and each stream covers all edges once."""
+    """Fennel asks for pieces of the edges alone, in order; each pass over the pieces covers all edges once."""
     indptr, indices = graphs[1]
     asked = []
 

@@ -42,7 +42,7 @@ def test_a_process_of_its_own_gives_the_same_parts(graph, monkeypatch):
     assert not np.array_equal(*expected)
     monkeypatch.setattr(metis.os, "memfd_create", None, raising=False)
     monkeypatch.delattr(metis.os, "memfd_create")
-    assert np.array_equal(in_child(graph).divide(4, 7), expected[0])  # by a file without a name
+    assert np.array_equal(in_child(graph).divide(4, 7), expected[0])  # the arrays are in a file without a name
 
 
 def test_nothing_of_an_mpi_launcher_reaches_it(graph, monkeypatch, tmp_path):
@@ -115,7 +115,7 @@ def test_a_signal_ends_parent_and_child_at_once(name):
     run = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     child = int(run.stdout.readline())
     until(lambda: "metis_child" in command(child))
-    until(lambda: seconds(child) > 0.4)  # it is in METIS
+    until(lambda: seconds(child) > 0.4)  # the child is inside METIS
     assert run.poll() is None
     run.send_signal(getattr(signal, name))
     said = run.communicate(timeout=60)[1]

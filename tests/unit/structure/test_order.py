@@ -94,7 +94,7 @@ def test_an_unknown_method_is_refused_on_every_rank():
 
 
 def test_by_name_on_one_rank_and_on_three():
-    whole = Graph.from_edges(*random_edges(5000, 20_000))  # of which METIS makes five clusters
+    whole = Graph.from_edges(*random_edges(5000, 20_000))  # METIS makes five clusters of these nodes
     order = orders.order(*whole.in_edges()[:2], seed=4)
     assert not (np.diff(order) > 0).all()
     assert whole.shard(Solo(), order="metis", seed=4).node_ids.tolist() == order.tolist()

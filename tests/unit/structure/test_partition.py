@@ -32,7 +32,7 @@ def test_every_graph_gets_valid_parts(graph, n_parts, method, with_train):
     parts = partition(indptr, indices, n_parts, method, train_mask=mask, seed=1)
     assert parts.shape == (n_nodes,) and parts.dtype == np.int32
     assert ((parts >= 0) & (parts < n_parts)).all()
-    assert np.unique(parts).size == min(n_nodes, n_parts)  # a part is empty only where nodes run out
+    assert np.unique(parts).size == min(n_nodes, n_parts)  # a part is empty only if there are fewer nodes than parts
     if method in ("random", "contiguous"):
         sizes = np.bincount(parts, minlength=n_parts)
         assert sizes.max() - sizes.min() <= 1

@@ -37,7 +37,7 @@ def test_keys_are_compared_by_identity():
     assert hash(a) != hash(b) and len({a, b, a}) == 2
     assert {a: "a", b: "b"}[a] == "a" and a in [b, a][1:]
     with pytest.raises(ValueError):
-        _ = a in [b]  # as for arrays
+        _ = a in [b]  # arrays give the same
 
 
 def test_tensor_map():
@@ -49,7 +49,7 @@ def test_tensor_map():
     del a
     gc.collect()
     assert len(numbers) == 1 and b in numbers and leaf(1) not in numbers
-    for _ in range(100):  # ids are used again
+    for _ in range(100):  # Python reuses ids
         numbers[leaf(1)] = 0
         assert len(numbers) <= 2
 
@@ -120,5 +120,5 @@ def test_0d_tensors_train(dtype):
             if g is not None:
                 assert isinstance(t.grad, np.ndarray) and t.grad.dtype == dtype and t.grad.shape == ()
                 np.testing.assert_allclose(t.grad, g, rtol=1e-5)
-    (x * x).backward()  # into what is there
+    (x * x).backward()  # into an existing array
     assert isinstance(x.grad, np.ndarray) and x.grad == 11

@@ -28,7 +28,7 @@ def test_cross_entropy_over_parts_adds_up():
         share.backward()
         shares.append(share.item())
         grads.append(x.grad)
-    assert shares[1] == shares[2] == 0 and not grads[1].any()  # no selected rows, no rows at all
+    assert shares[1] == shares[2] == 0 and not grads[1].any()  # no selected rows; no rows
     np.testing.assert_allclose(sum(shares), loss.item(), rtol=1e-13)
     np.testing.assert_allclose(np.concatenate(grads), whole.grad, rtol=1e-13, atol=1e-16)
 

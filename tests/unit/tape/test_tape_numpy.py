@@ -11,7 +11,7 @@ X = np.array([[0.5, -1.0, 2.0], [3.0, 0.25, -0.75]])
 COLUMN = np.array([[2.0], [0.5]])
 MASK = X > 0
 
-# NumPy's call, of an array and of a tensor
+# NumPy's function, called with an array and with a tensor
 SAME = {
     "exp": np.exp, "expm1": np.expm1, "log": lambda x: np.log(x * x), "log1p": lambda x: np.log1p(x * x), "tanh": np.tanh, "abs": np.abs,
     "sqrt": lambda x: np.sqrt(np.absolute(x)), "negative": np.negative, "power": lambda x: np.power(x, 2),
@@ -150,7 +150,7 @@ def test_dlpack_of_what_may_not_be_written():
         values = np.from_dlpack(t)
         assert not values.flags.writeable and np.shares_memory(values, t.data)
         with pytest.raises(BufferError):
-            t.__dlpack__()  # of a consumer that knows no such mark
+            t.__dlpack__()  # a consumer that does not know the mark
         assert np.from_dlpack(t, copy=True).flags.writeable
 
 

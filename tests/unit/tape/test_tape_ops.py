@@ -149,7 +149,7 @@ def test_operands_never_widen():
 
 
 def test_float32_sums_of_rows_are_accurate():
-    x = Tensor(np.full((2**20, 2), 0.1, np.float32))  # two columns: one alone NumPy would sum in pairs
+    x = Tensor(np.full((2**20, 2), 0.1, np.float32))  # two columns, as NumPy sums a single column in pairs
     exact = float(np.float32(0.1)) * 2**20
     assert abs(x.sum(0).data - exact).max() <= 2e-7 * exact
     assert abs(x.cumsum(0).data[-1] - exact).max() <= 2e-7 * exact and x.cumsum(0).dtype == np.float32

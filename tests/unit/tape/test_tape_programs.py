@@ -44,7 +44,7 @@ def over_axis(name, x, axis, keepdims):
     n = x.size if axis is None else x.shape[axis]
     if name in ("cumsum", "softmax", "log_softmax"):
         return ops.cumsum(x, axis) if name == "cumsum" or axis is None else getattr(ops, name)(x, axis)
-    if n < (2 if name in ("var", "std") else 1):  # of no values they have none
+    if n < (2 if name in ("var", "std") else 1):  # these operations have no result without values
         name = "sum"
     if name == "std":
         x = x + np.arange(x.size).reshape(x.shape)  # away from 0
