@@ -35,7 +35,7 @@ from sarlite.tasks.recommend import ranks, top
 from sarlite.tasks.time_split import time_split_of
 from sarlite.train import predictions
 from sarlite.train.batch_sources import temporal_of
-from sarlite.train.predictions import Asked
+from sarlite.train.predictions import PredictionRequest
 from sarlite.train.trainer_arguments import check_output
 from sarlite.user_code import errors_of
 
@@ -233,14 +233,14 @@ def _top(graph, decoder, h, wanted, of, known, config):
         arrays[-1] = n + own.places, *arrays[-1]
         n += own.n
     places, *arrays = (np.concatenate(each) for each in zip(*arrays))
-    return Asked(places, n, np.concatenate(ids) if table else None), arrays
+    return PredictionRequest(places, n, np.concatenate(ids) if table else None), arrays
 
 
 def _scored(comm, config, pairs, arrays):
     """The pairs and their scores. Where the file has negatives, too, what evaluators say is told. Collective."""
     if pairs.per_link is None:
         return pairs, arrays
-    _tell(comm, f"negatives of {config.links}", pairs.judged(comm, arrays[0]))
+    _tell(comm, f"negatives of {config.links}", pairs.metrics(comm, arrays[0]))
     own = pairs.places < pairs.n
     return pairs._replace(places=pairs.places[own]), [arrays[0][own]]
 

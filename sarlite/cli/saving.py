@@ -65,7 +65,7 @@ class Saving:
         self._new = not folder.continues
         last, n_kept = run.training.epochs, run.output.keep
         self._kept = {-(-last * number // n_kept) for number in range(1, n_kept + 1)} if n_kept else set()
-        trainer.riders.own = self.votes
+        trainer.riders.local = self.votes
         self._announce(slow=True)
 
     def votes(self):

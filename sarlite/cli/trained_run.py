@@ -29,7 +29,7 @@ from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint, propagated
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import difference, identity
-from sarlite.train.load import Shard, kind, load, prefetched, told_widths
+from sarlite.train.load import Shard, kind, load, prefetched, widths_text
 from sarlite.train.row_keys import row_keys
 from sarlite.train.trainer_arguments import check_output
 from sarlite.types import Array
@@ -274,7 +274,7 @@ def _check_data(trained, part, n_train):
         raise CheckpointError(f"{where}: its model takes the training nodes' labels as inputs, as --label-inputs "
                               f"{run.training.label_inputs} said, but --data {run.source.spec} have {lacking}")
     data, features = trained.meta["data"], part.rows.features
-    width = told_widths(features) if isinstance(features, dict) else features.shape[1]
+    width = widths_text(features) if isinstance(features, dict) else features.shape[1]
     classes = part.n_classes if TASKS[part.task].reads_labels else None
     there, here = (data.get("features"), data.get("classes")), (width, classes or data.get("classes"))
     if there != here:

@@ -1,7 +1,7 @@
 """Attribution of one output of a model to its inputs and edges, by occlusion and by integrated gradients.
 
-Integrated gradients: Sundararajan, Taly & Yan (2017), Eq. 1. On a path from a baseline to the inputs the gradient is
-integrated by Gauss-Legendre quadrature, which is exact where the score is a polynomial of the place on the path.
+Integrated gradients (Sundararajan, Taly & Yan 2017, Eq. 1) integrate the gradient on the straight path from a baseline
+to the inputs. The integral is computed by Gauss-Legendre quadrature.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ class Inputs(NamedTuple):
     Attributes
     ----------
     x : dict of str to (n, n_columns) array
-        Input rows by node type; of a graph of one type under the key "node".
+        Input rows by node type. The only type of a graph without types is "node".
     learned : dict of str to (n, n_feat) array
         Learned rows, by the name of the model's parameter.
     """
@@ -36,26 +36,33 @@ class Inputs(NamedTuple):
     learned: dict[str, Array]
 
     def on_path(self, baseline: "Inputs", place: float) -> "Inputs":
-        """Return the values at a place from 0, the baseline, to 1, these values."""
+        """Return the values at `place` on the straight path from a baseline, place 0, to these values, place 1.
+
+        Examples
+        --------
+        >>> inputs, zeros = Inputs({"node": np.array([[2.0, 4.0]])}, {}), Inputs({"node": np.zeros((1, 2))}, {})
+        >>> inputs.on_path(zeros, 0.5).x["node"].tolist()
+        [[1.0, 2.0]]
+        """
         return Inputs(*({name: (baseline_of[name] + place * (values[name] - baseline_of[name])).astype(values[name].dtype)
                          for name in values} for values, baseline_of in zip(self, baseline)))
 
 
 class Scorer:
-    """One number that a model computes for one node: a function of the input rows, the learned rows and the edges.
+    """Score of one node: one number that a model computes from the input rows, the learned rows and the edges.
 
     Parameters
     ----------
     model : Module
-        In evaluation mode. Its learned rows are changed, and its other parameters take no gradient from here on.
+        Model in evaluation mode. The scorer changes its learned rows, and turns off the gradients of other parameters.
     graph : Graph or NodeType
-        A whole graph.
+        A whole graph, not divided among ranks.
     inputs : Inputs
-        The learned rows are those of the parameters that are owned by rows.
+        Input rows, and the rows of each parameter that is owned by rows.
     row : int
-        Row of the node in the model's output.
+        Row number of the node in the model's output.
     score : callable
-        Maps the node's output, (1, n_outputs), to a Tensor of one number.
+        Function from the node's output, a Tensor (1, n_outputs), to a Tensor with one value.
     """
 
     def __init__(self, model: Module, graph: Graph | NodeType, inputs: Inputs, row: int,
@@ -64,48 +71,57 @@ class Scorer:
         self.graph, self.inputs, self.row, self.score = graph, inputs, row, score
         self._learned = {name: p for name, p in model.named_parameters() if name in inputs.learned}
         for parameter in model.parameters():
-            parameter.requires_grad = any(parameter is own for own in self._learned.values())
+            parameter.requires_grad = any(parameter is learned for learned in self._learned.values())
 
-    def output(self, x: Mapping[str, Tensor], graph: Any = None) -> Tensor:
-        """Return the model's output for the node, (1, n_outputs)."""
+    def output(self, x: Mapping[str, Tensor], graph: Graph | NodeType | None = None) -> Tensor:
+        """Return the model's output for the node, (1, n_outputs), by default on the scorer's graph."""
         graph = self.graph if graph is None else graph
         rows: Any = x if isinstance(self.graph, NodeType) else self._propagated(graph, x[NODE])
         return self.model(graph, rows)[self.row : self.row + 1]
 
-    def value(self, inputs: Inputs | None = None, graph: Any = None) -> float:
-        """Return the score of some inputs, by default the model's, on some edges, by default all."""
+    def value(self, inputs: Inputs | None = None, graph: Graph | NodeType | None = None) -> float:
+        """Return the score for other inputs or on another graph; by default for the scorer's inputs on its graph."""
         with no_grad():
             x = self._tensors(self.inputs if inputs is None else inputs, False)
             return float(self.score(self.output(x, graph)).item())
 
     def plain_output(self) -> Array:
-        """Return the model's output for the node, (n_outputs,)."""
+        """Return the model's output for the node and the scorer's inputs, (n_outputs,)."""
         with no_grad():
             return self.output(self._tensors(self.inputs, False)).data[0]
 
     def gradients(self, inputs: Inputs) -> Inputs:
-        """Return the gradients of the score with respect to the inputs."""
+        """Return the gradients of the score with respect to the input rows and learned rows, at the values `inputs`."""
         x = self._tensors(inputs, True)
         self.score(self.output(x)).backward()
-        return Inputs({name: _gradient(own) for name, own in x.items()},
-                      {name: _gradient(own) for name, own in self._learned.items()})
+        return Inputs({name: _gradient(tensor) for name, tensor in x.items()},
+                      {name: _gradient(tensor) for name, tensor in self._learned.items()})
 
     def gate_gradients(self, gates: Mapping[Relation, Array]) -> dict[Relation, Array]:
-        """Return the gradients of the score with respect to a gate on each edge."""
+        """Return the gradients of the score with respect to the gates, which multiply the messages of the edges.
+
+        Parameters
+        ----------
+        gates : dict of relation to (n_edges,) array
+
+        Returns
+        -------
+        dict of relation to (n_edges,) float64
+        """
         tensors, x = self._gates(gates, True), self._tensors(self.inputs, False)
         self.score(self.output(x, self._gated(tensors))).backward()
         return {relation: _gradient(gate) for relation, gate in tensors.items()}
 
     def gated_value(self, gates: Mapping[Relation, Array]) -> float:
-        """Return the score with a gate on each edge."""
+        """Return the score if the message of each edge is multiplied by its gate."""
         return self.value(graph=self._gated(self._gates(gates, False)))
 
     def value_without(self, relation: Relation, edge: int) -> float:
-        """Return the score on the graph without an edge, as if the data did not have the edge."""
+        """Return the score on the graph without the edge number `edge` of a relation, as if the data lacked the edge."""
         if isinstance(self.graph, NodeType):
             whole = self.graph.graph
-            kept = _all_but(edge, whole.in_edges(relation))
-            return self.value(graph=whole.subgraph({relation: kept}).of(*self.graph.node_types))
+            remaining = _all_but(edge, whole.in_edges(relation))
+            return self.value(graph=whole.subgraph({relation: remaining}).of(*self.graph.node_types))
         return self.value(graph=self.graph.subgraph(_all_but(edge, self.graph.in_edges())))
 
     def _tensors(self, inputs, requires_grad):
@@ -125,7 +141,7 @@ class Scorer:
         return gated(self.graph, gates if isinstance(self.graph, NodeType) else {None: gates[RELATION]})
 
     def _propagated(self, graph, x):
-        """Return the input rows of a model that takes powers of S X side by side, or x itself for another model."""
+        """Return the model's input rows: S^k x side by side for each k of `model.powers`, or x if the model has no powers."""
         powers = getattr(self.model, "powers", None)
         if powers is None:
             return x
@@ -136,7 +152,7 @@ class Scorer:
 
 
 def _all_but(edge: int, edges: InEdges) -> Array:
-    """Return True for each edge but one, which is given by its place in the order of edge values."""
+    """Return a mask of all edges except number `edge` in the order of edge values."""
     return (np.arange(len(edges.indices)) if edges.numbers is None else edges.numbers) != edge
 
 
@@ -145,11 +161,22 @@ def _gradient(tensor):
 
 
 def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
-    """Return the integrated gradients of the inputs on the path from a baseline; they add up to the change of the score."""
-    total = [{name: np.zeros(values.shape) for name, values in own.items()} for own in scorer.inputs]
+    """Return the integrated gradients of the inputs on the path from a baseline.
+
+    The sum of all attributions approximates the difference of the scores of the inputs and of the baseline.
+
+    Parameters
+    ----------
+    scorer : Scorer
+    baseline : Inputs
+        Values of the same shapes as the scorer's inputs.
+    steps : int
+        Number of points of the quadrature, each a forward and a backward pass.
+    """
+    total = [{name: np.zeros(values.shape) for name, values in arrays.items()} for arrays in scorer.inputs]
     for place, weight in quadrature(steps):
-        found = scorer.gradients(scorer.inputs.on_path(baseline, place))
-        for sums, gradients in zip(total, found):
+        step_gradients = scorer.gradients(scorer.inputs.on_path(baseline, place))
+        for sums, gradients in zip(total, step_gradients):
             for name, gradient in gradients.items():
                 sums[name] += weight * gradient
     return Inputs(*({name: gradient * (values[name].astype(np.float64) - start[name]) for name, gradient in sums.items()}
@@ -157,30 +184,50 @@ def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
 
 
 def integrate_edges(scorer: Scorer, chosen: Mapping[Relation, Array], steps: int) -> dict[Relation, Array]:
-    """Return the integrated gradients of gates on the chosen edges, from 0 to 1; the other gates are 1.
+    """Return the integrated gradients of the gates of chosen edges, on the path from 0 to 1. Other gates are 1.
 
     Parameters
     ----------
     scorer : Scorer
     chosen : dict of relation to (n_edges,) bool
+        True for the edges whose gates vary.
     steps : int
+        Number of points of the quadrature.
+
+    Returns
+    -------
+    dict of relation to (n_edges,) float64
+        Attribution to each chosen edge; 0 for other edges.
     """
-    total = {relation: np.zeros(len(own)) for relation, own in chosen.items()}
+    total = {relation: np.zeros(len(is_chosen)) for relation, is_chosen in chosen.items()}
     for place, weight in quadrature(steps):
-        gates = {relation: np.where(own, place, 1.0) for relation, own in chosen.items()}
+        gates = {relation: np.where(is_chosen, place, 1.0) for relation, is_chosen in chosen.items()}
         for relation, gradient in scorer.gate_gradients(gates).items():
             total[relation] += weight * gradient
     return {relation: gradient * chosen[relation] for relation, gradient in total.items()}
 
 
 def quadrature(steps: int) -> Iterator[tuple[float, float]]:
-    """Yield the places and weights of Gauss-Legendre quadrature on [0, 1]."""
+    """Yield (place, weight) for each of the `steps` points of Gauss-Legendre quadrature on [0, 1].
+
+    Examples
+    --------
+    >>> [(round(place, 3), round(weight, 3)) for place, weight in quadrature(2)]
+    [(0.211, 0.5), (0.789, 0.5)]
+    """
     places, weights = np.polynomial.legendre.leggauss(steps)
     yield from zip(((places + 1) / 2).tolist(), (weights / 2).tolist())
 
 
-def occluded(inputs: Inputs, baseline: Inputs, node_type: str, columns: Any) -> Inputs:
-    """Return the inputs with some columns of a node type at the baseline."""
+def occluded(inputs: Inputs, baseline: Inputs, node_type: str, columns: list[int] | slice) -> Inputs:
+    """Return the inputs with some columns of a node type replaced by the columns of the baseline.
+
+    Parameters
+    ----------
+    inputs, baseline : Inputs
+    node_type : str
+    columns : list of int, or slice
+    """
     rows = inputs.x[node_type].copy()
     rows[:, columns] = np.broadcast_to(baseline.x[node_type], rows.shape)[:, columns]
     return inputs._replace(x={**inputs.x, node_type: rows})

@@ -1,8 +1,7 @@
-"""Baselines without edges: what a regression on the features alone, and the classes' shares alone, are worth."""
+"""Baselines that use no edge: a regression on the features, and a constant prediction."""
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -13,76 +12,88 @@ from sarlite.keys import splitmix64
 from sarlite.operators import fn
 from sarlite.tape import Tensor, no_grad, ops
 from sarlite.tasks.class_losses import class_counts
+from sarlite.tasks.task import Task
+from sarlite.train.load import Shard
 from sarlite.types import Array
 
 MOST_ROWS, MOST_VALUES = 10_000, 1 << 20
-"""Training rows, and their features or outputs, that the regression is fitted to at most."""
+"""Upper bounds of the number of training rows that the regression is fitted to, and of their values."""
 MOST_STEPS, MOST_PRODUCTS = 200, 3e10
-"""Evaluations of the loss, and multiplications in all of them, at most; at least 20 evaluations."""
+"""Upper bounds of the number of gradient steps, and of the multiplications in all steps; at least 20 steps are taken."""
 
 
-def baselines(comm: Communicator, task: Any, features: Array | None, ids: Array, labels: Array,
-              rows: Mapping[str, Array], n_outputs: int) -> dict[str, Any]:
-    """Return the task's metric, by split, of predictions that use no edge. Collective.
+def baselines(comm: Communicator, task: Task, features: Array | None, ids: Array, labels: Array,
+              rows: Mapping[str, Array], n_outputs: int) -> dict[str, object]:
+    """Fit two predictors that use no edge, and return the task's metric of each split. Collective.
 
     Parameters
     ----------
     comm : Communicator
     task : Task
-        Of the form classify, multilabel or regress.
+        Task of the form classify, multilabel or regress.
     features : (n_local, n_features) array of floats, optional
     ids : (n_local,) int64
         Global ids of the rows.
     labels : (n_local, ...) array
     rows : dict of str to (k,) int64
-        This rank's rows by split.
+        This rank's row numbers by split.
     n_outputs : int
-        Classes, labels or values.
+        Number of classes, labels or values.
 
     Returns
     -------
     dict
-        "prior": the same prediction for each row: the classes' shares of the training rows, or their mean. "features":
-        logistic regression, or linear regression, with the penalty |w|^2 / 2 on the sum of the losses; absent without
-        features. Each has a value by split, None without rows. "rows": training rows that these were fitted to.
-        "seconds": the time that it took on rank 0.
+        "prior": metric by split of the same prediction for each row, the class frequencies or the mean of the training
+        rows. "features": metric by split of a logistic or linear regression on the features, with the penalty
+        |w|^2 / 2 on the sum of the losses; absent without features. A metric is None for a split without rows. "rows":
+        number of training rows that the regression was fitted to. "seconds": time on this rank.
 
     Notes
     -----
-    Rank 0 fits to at most `MOST_ROWS` training rows, a sample drawn by global id and sorted, so that all numbers of
-    ranks get the same weights. Memory: at most about 60 MiB on rank 0, 30 MiB on others. Sends the sample to rank 0, and the
-    weights to all.
+    Rank 0 fits the regression to at most about `MOST_ROWS` training rows. These are sampled and sorted by global id, so
+    that the weights do not depend on the number of ranks. Memory: at most about 60 MiB on rank 0 and 30 MiB on other
+    ranks. Bytes sent: the sample to rank 0, and the weights to all ranks.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> from sarlite.tasks.node_task import NodeTask
+    >>> labels = np.arange(40) % 4 // 2
+    >>> x = labels[:, None] + np.arange(40)[:, None] % 4 / 10
+    >>> scores = baselines(Solo(), NodeTask(), x, np.arange(40), labels, {"train": np.arange(20), "val": np.arange(20, 40)}, 2)
+    >>> scores["prior"], scores["features"], scores["rows"]
+    ({'train': 0.5, 'val': 0.5}, {'train': 1.0, 'val': 1.0}, 20)
     """
     begin, form = time.perf_counter(), task.form.name
     x = features if features is not None and features.shape[1] else np.zeros((len(labels), 0), np.float32)
     wide = labels if form == "classify" or labels.ndim == 2 else labels[:, None]
     chosen = _sample(comm, ids, rows["train"], max(x.shape[1], n_outputs))
     sample = _gathered(comm, ids[chosen], x[chosen], wide[chosen])
-    found: dict[str, Any] = {}
+    scores: dict[str, object] = {}
     prior = _prior(comm, form, wide, rows["train"], n_outputs, sample)
-    found["prior"] = _scores(comm, task, x, labels, rows, np.zeros((x.shape[1], len(prior))), prior)
+    scores["prior"] = _scores(comm, task, x, labels, rows, np.zeros((x.shape[1], len(prior))), prior)
     n_sample = int(comm.allreduce(np.array([len(chosen)], np.float64))[0])
     if x.shape[1] and n_sample:
         weights, bias = _fitted(comm, form, sample, x.shape[1], n_outputs)
-        found["features"] = _scores(comm, task, x, labels, rows, weights, bias)
-    return {**found, "rows": n_sample, "seconds": time.perf_counter() - begin}
+        scores["features"] = _scores(comm, task, x, labels, rows, weights, bias)
+    return {**scores, "rows": n_sample, "seconds": time.perf_counter() - begin}
 
 
-def row_features(part: Any) -> tuple[Array | None, Array]:
-    """Return the features of a part's rows without its edges, and the rows' ids. Collective.
+def row_features(part: Shard) -> tuple[Array | None, Array]:
+    """Return the features and the ids of the rows that a task predicts, for `baselines`. Collective.
 
     Parameters
     ----------
     part : load.Shard
-        With the graph and the rows of the run's task.
+        This rank's part, with the graph and the rows of the run's task.
 
     Returns
     -------
-    (n_local, n_features) array of floats, or None
-        A graph has the mean of its nodes' features, and a pair of nodes the features of both ends. None for nodes
-        without features, and for pairs of relational data.
-    (n_local,) int64
-        Global ids.
+    features : (n_local, n_features) array of floats, or None
+        Features of nodes, the mean over the nodes of each graph, or the features of both ends of each pair side by side.
+        None for nodes without features, and for pairs of relational data.
+    ids : (n_local,) int64
+        Global ids of the nodes or graphs. The id of a pair is head * n_nodes + tail.
     """
     x, graph = part.rows.features, part.graph
     if isinstance(graph, LinkGraph):
@@ -102,7 +113,7 @@ def _side_by_side(head, tail):
 
 
 def _sample(comm, ids, train, width):
-    """Return the training rows of this rank that are in the sample, whose size is at most about `MOST_ROWS`."""
+    """Return this rank's training rows that belong to the sample, of about `MOST_ROWS` rows or less. Collective."""
     n = int(comm.allreduce(np.array([len(train)], np.float64))[0])
     most = min(MOST_ROWS, MOST_VALUES // max(width, 1))
     variates = splitmix64(np.asarray(ids)[train].astype(np.uint64)) >> np.uint64(11)
@@ -110,8 +121,7 @@ def _sample(comm, ids, train, width):
 
 
 def _gathered(comm, ids, x, labels):
-    """Return the features and labels of all ranks' rows by id on rank 0, float64 and as given; None elsewhere."""
-
+    """Return (features in float64, labels) of all ranks' rows, sorted by id, on rank 0; None on other ranks. Collective."""
     parts = [comm.gather(np.ascontiguousarray(array)) for array in (np.asarray(ids, np.int64), x, labels)]
     if comm.rank:
         return None
@@ -121,7 +131,7 @@ def _gathered(comm, ids, x, labels):
 
 
 def _prior(comm, form, labels, train, n_outputs, sample):
-    """Return the output that is the same for each row, (n_outputs,) float64. Collective."""
+    """Return the constant output, (n_outputs,) float64: logits of the class frequencies, or the mean. Collective."""
     if form == "regress":
         return comm.broadcast(sample[1].mean(0, np.float64) if comm.rank == 0 and len(sample[1])
                               else np.zeros(n_outputs), 0)
@@ -133,7 +143,7 @@ def _prior(comm, form, labels, train, n_outputs, sample):
 
 
 def _fitted(comm, form, sample, n_features, n_outputs):
-    """Return weights, (n_features, n_outputs), and bias, (n_outputs,), which rank 0 fits to the sample. Collective."""
+    """Return weights, (n_features, n_outputs), and bias, (n_outputs,), fitted to the sample by rank 0. Collective."""
     weights, bias = np.zeros((n_features, n_outputs)), np.zeros(n_outputs)
     if comm.rank == 0:
         x, labels = sample
@@ -141,7 +151,7 @@ def _fitted(comm, form, sample, n_features, n_outputs):
         scale = np.where(scale > 0, scale, 1)
         x -= mean
         x /= scale
-        # weights with a penalty are sums of rows: with more features than rows the rows' coordinates are enough
+        # optimal weights with a penalty lie in the span of the rows, so it is enough to fit in a basis of this span
         basis = np.linalg.qr(x.T)[0] if x.shape[1] > len(x) else None
         inner = x if basis is None else x @ basis
         if form == "regress":
@@ -154,7 +164,7 @@ def _fitted(comm, form, sample, n_features, n_outputs):
 
 
 def linear_regression(x: Array, targets: Array) -> tuple[Array, Array]:
-    """Return weights and bias that minimise half the squared errors, plus |w|^2 / 2.
+    """Return the weights w and the bias that minimize half the sum of squared errors, plus |w|^2 / 2.
 
     Parameters
     ----------
@@ -164,31 +174,40 @@ def linear_regression(x: Array, targets: Array) -> tuple[Array, Array]:
 
     Returns
     -------
-    (n_features, k) and (k,) float64
+    weights : (n_features, k) float64
+    bias : (k,) float64
+
+    Examples
+    --------
+    >>> weights, bias = linear_regression(np.array([[-10.0], [10.0]]), np.array([[0.0], [2.0]]))
+    >>> weights.round(3).tolist(), bias.tolist()
+    ([[0.1]], [1.0])
     """
     bias = targets.mean(0, np.float64)
     return np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ (targets - bias)), bias
 
 
 def logistic_regression(x: Array, labels: Array, n_outputs: int) -> tuple[Array, Array]:
-    """Return weights and bias that minimise the sum of the cross entropies, plus |w|^2 / 2.
+    """Return the weights w and the bias that minimize the sum of the cross entropies, plus |w|^2 / 2.
 
     Parameters
     ----------
     x : (n, n_features) float64
     labels : (n,) integers, or (n, n_outputs) of 0 and 1
-        Classes, for a softmax over the outputs, and of two classes a logistic function; or several labels, for a
-        logistic function of each output.
+        Classes, with a softmax over the outputs (for two classes a logistic function); or several labels for each row,
+        with a logistic function of each output.
     n_outputs : int
 
     Returns
     -------
-    (n_features, n_outputs) and (n_outputs,) float64
+    weights : (n_features, n_outputs) float64
+    bias : (n_outputs,) float64
 
     Notes
     -----
-    Steps of a fixed matrix that bounds the curvature (Boehning 1992), accelerated as by Nesterov and restarted where a
-    step goes uphill (O'Donoghue and Candes 2015). At most `MOST_STEPS` steps, fewer if `MOST_PRODUCTS` are used up.
+    Each step multiplies the gradient by the inverse of a fixed bound of the Hessian (Boehning 1992), with Nesterov
+    acceleration, which restarts after a step uphill (O'Donoghue and Candes 2015). At most `MOST_STEPS` steps are taken,
+    and fewer if they would need more than `MOST_PRODUCTS` multiplications.
     """
     several = labels.ndim == 2
     if n_outputs == 2 and not several:  # one logit, of the second class against the first one
@@ -197,7 +216,7 @@ def logistic_regression(x: Array, labels: Array, n_outputs: int) -> tuple[Array,
     truth = labels == 1 if several else labels[:, None] == np.arange(n_outputs)
     x = np.concatenate([x, np.ones((len(x), 1))], 1)
     penalty = np.ones((x.shape[1], 1))
-    penalty[-1] = 0  # of the bias
+    penalty[-1] = 0  # the bias has no penalty
     inverse = np.linalg.inv((0.25 if several else 0.5) * (x.T @ x) + np.diag(penalty[:, 0]))
     now = ahead = np.zeros((x.shape[1], n_outputs))
     momentum = 1.0
@@ -217,18 +236,18 @@ def logistic_regression(x: Array, labels: Array, n_outputs: int) -> tuple[Array,
 
 
 def _scores(comm, task, x, labels, rows, weights, bias):
-    """Return the task's metric of x @ weights + bias by split. Collective.
+    """Return the task's metric of the outputs x @ weights + bias, by split. Collective.
 
     Outputs are rounded to float32, so that rows with equal features have equal outputs on any number of ranks.
     """
-    found, step = {}, max(1, MOST_VALUES // max(weights.shape))
-    for name, own in rows.items():
+    scores, step = {}, max(1, MOST_VALUES // max(weights.shape))
+    for name, split_rows in rows.items():
         metric = task.make_metric()
-        for at in range(0, max(len(own), 1), step):
-            some = own[at : at + step]
+        for at in range(0, max(len(split_rows), 1), step):
+            some = split_rows[at : at + step]
             output = (x[some].astype(np.float64) @ weights + bias).astype(np.float32)
             metric.add(output, labels[some])
-        n = comm.allreduce(np.array([len(own)], np.float64))[0]
+        n = comm.allreduce(np.array([len(split_rows)], np.float64))[0]
         value = metric.value(comm.allreduce(metric.counts().copy()), comm)
-        found[name] = value if n else None
-    return found
+        scores[name] = value if n else None
+    return scores

@@ -1,42 +1,53 @@
-"""Batches for training and scoring: the whole graph, message-flow batches, or the batches of loaders."""
+"""Batches of a run, for training and scoring: the whole graph, message-flow batches, or the batches of loaders."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from sarlite.comm import together
+from sarlite.comm import Communicator, together
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch import RowLoader, message_flow
+from sarlite.minibatch.batch import Batch, Features
 from sarlite.minibatch.flow import count_layers
+from sarlite.minibatch.loader import Loader
 from sarlite.minibatch.temporal import Temporal
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.row_index import row_numbers
+from sarlite.tasks.task import Task
+from sarlite.train.load import Shard
 
 SPLITS = ("train", "val", "test")
 LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
-"""Factors of the learning rate by the number of ranks, for a batch size that grows with it."""
+"""Functions from the number of ranks to a factor of the learning rate, for a batch size that grows with the ranks."""
 
 
-def batches(comm: Any, run: Any, part: Any, task: Any, model: Any, features: Any) -> dict[str, Any]:
-    """Return the Trainer's arguments `batches` and `scoring`, as far as a run needs them, by name. Collective.
+def batches(comm: Communicator, run: Any, part: Shard, task: type[Task], model: Callable[..., Tensor],
+            features: Any) -> Mapping[str, Batch | Loader]:
+    """Return the arguments `batches` and `scoring` of the Trainer of a run. Collective.
 
     Parameters
     ----------
     comm : Communicator
-    run : Settings
+    run : cli.settings.Settings
     part : load.Shard
     task : Task, or its class
-        Makes the loader.
+        Its `make_loader` makes the loader.
     model : callable Module
-    features : (n, ...) array
-        The model's input rows, without labels.
+    features : (n, ...) array, or dict of arrays by node type
+        The model's input rows, without label columns.
+
+    Returns
+    -------
+    dict
+        Keyword arguments; empty for full-batch training.
 
     Raises
     ------
     ConfigError, DataError
-        As of NeighborLoader, RowLoader, or message_flow; message flow of a model that asks for no layers.
+        On every rank, as NeighborLoader, RowLoader or message_flow. Or the run needs message-flow batches, and the model
+        does not ask the graph for layers.
     """
     if run.training.mfg:
         more = task.n_more_inputs(run.training, part.n_classes)
@@ -47,22 +58,25 @@ def batches(comm: Any, run: Any, part: Any, task: Any, model: Any, features: Any
 
 
 def _zeros(features, more=0):
-    """Rows like some features, `more` columns wider; of relational data by type."""
+    """Return zeros of the shape and dtype of features, with `more` further columns; a dict for a dict."""
     if isinstance(features, dict):
         return {name: _zeros(x) for name, x in features.items()}
     return Tensor(np.zeros((len(features), features.shape[1] + more), features.dtype))
 
 
-def flows(part: Any, n_layers: int, features: Any) -> dict[str, Any]:
-    """Return the message-flow batches of the training rows, and of the rows of all splits. Collective."""
+def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
+    """Return message-flow batches: "batches" of the training rows, and "scoring" of the rows of all splits. Collective."""
     graph, rows = part.graph, part.rows
     splits = [row_numbers(name, getattr(rows, name), graph.n_dst) for name in SPLITS]
-    made = {"batches": splits[0], "scoring": np.concatenate(splits)}
-    return {name: message_flow(graph, own, n_layers, features, rows.labels) for name, own in made.items()}
+    row_numbers_of = {"batches": splits[0], "scoring": np.concatenate(splits)}
+    return {name: message_flow(graph, seeds, n_layers, features, rows.labels) for name, seeds in row_numbers_of.items()}
 
 
-def loaders(run: Any, part: Any, task: Any, features: Any, rows_alone: bool) -> dict[str, Any]:
-    """Return the task's loaders of minibatches, or loaders of rows if the model needs no neighbours. Collective."""
+def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: bool) -> dict[str, Loader]:
+    """Return the loaders of a run: "batches", and "scoring" if evaluation samples neighbours, too. Collective.
+
+    With `rows_alone` the model needs no neighbours, and "batches" is a RowLoader.
+    """
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.batch_size, "seed": run.training.seed}
     divided = {"batches": asked.batches} if asked.batches else {}  # else as the loader divides by default
@@ -75,8 +89,8 @@ def loaders(run: Any, part: Any, task: Any, features: Any, rows_alone: bool) -> 
     return {"batches": loader, "scoring": task.make_scoring(asked, graph, loader.x, rows.labels, rows, **common, **timed)}
 
 
-def temporal_of(pick: str, part: Any) -> Temporal:
-    """Return the times in a run's part, for sampling its batches."""
-    nodes_of = getattr(part.graph, "nodes", part.graph)  # of a graph whose rows are links
+def temporal_of(pick: str, part: Shard) -> Temporal:
+    """Return the times of a part's nodes and seeds, for a loader that samples in time and picks edges by `pick`."""
+    nodes_of = getattr(part.graph, "nodes", part.graph)  # the rows of a LinkGraph are links
     nodes = part.times if isinstance(nodes_of, NodeType) else part.times.get(part.target)
     return Temporal(pick, nodes, part.seed_times)

@@ -1,8 +1,8 @@
-"""The caches of a run's minibatches, in a file of each rank beside the checkpoint: caches-STEP-RANKofRANKS.safetensors.
+"""Files of the historical embedding caches of a run, beside the checkpoint: caches-STEP-RANKofRANKS.safetensors.
 
-The checkpoint's metadata say which files are its own: "caches" has the global step, a digest of each rank's rows, and
-each file's sha256. A set is written whole before the checkpoint that names it, and the one before is removed after
-that, so what is read is whole.
+Each rank writes one file. The entry "caches" of the checkpoint's metadata refers to the files: it has the global step, a
+digest of each rank's rows, and each file's SHA-256. All files are written before the checkpoint that refers to them, and
+older files are removed after it. So a checkpoint never refers to incomplete files.
 """
 
 import contextlib
@@ -21,17 +21,21 @@ def _path(folder, step, rank, size):
 
 
 def write(comm, folder, trainer, *, trial=False):
-    """Write this rank's file, where the trainer's batches have caches; return what the checkpoint says of all, or None.
-    Collective.
+    """Write the contents of this rank's caches to its file. Collective.
 
     Parameters
     ----------
     comm : Communicator
     folder : Path
-        Of the run; a trial makes it where another host has none.
+        Folder of the run. A trial creates the folder on a host that lacks it.
     trainer : Trainer
     trial : bool
-        Only find out whether the file could be written.
+        Write a file of the same size and remove it again, to find out whether the disk has room.
+
+    Returns
+    -------
+    dict or None
+        Entry "caches" of the checkpoint's metadata; None if no rank has caches.
 
     Raises
     ------
@@ -40,19 +44,19 @@ def write(comm, folder, trainer, *, trial=False):
 
     Notes
     -----
-    Memory: 4 bytes a row of this rank's caches, and some MiB: rows are gathered as they are written.
+    Memory: 4 bytes for each row of this rank's caches, and some MiB, because rows are gathered while they are written.
     """
     contents, step = trainer.batches.contents(), trainer.training_step.n_steps
     if not any(comm.allgather(bool(contents))):
         return None
     path = _path(folder, step, comm.rank, comm.size)
-    found = together(comm, lambda: _write(path, contents, trial))
-    return {"step": step, "rows": _rows(comm, trainer.graph), "files": comm.allgather(found)}
+    sha256 = together(comm, lambda: _write(path, contents, trial))
+    return {"step": step, "rows": _rows(comm, trainer.graph), "files": comm.allgather(sha256)}
 
 
 def _write(path, contents, trial):
-    if trial:  # later a folder that is missing was removed
-        with contextlib.suppress(OSError):  # which writing the file tells of
+    if trial:  # only in a trial: later, a missing folder was removed by somebody
+        with contextlib.suppress(OSError):  # writing the file reports the error
             path.parent.mkdir(parents=True, exist_ok=True)
     writer = tensorfile.Writer(path, contents, {"format": checkpoint.FORMAT, "sarlite": "{}"})
     with writer.open(trial=trial):
@@ -63,59 +67,75 @@ def _write(path, contents, trial):
 
 
 def _rows(comm, graph):
-    """Return a digest of each rank's rows, because halo rows are numbered by them."""
+    """Return a digest of each rank's global ids, on which the numbers of halo rows in the caches depend. Collective."""
     return comm.allgather(digest(graph.dst_ids).hex())
 
 
 def remove_others(folder, caches, size):
-    """Remove the cache files of all checkpoints except the one with the metadata `caches`, which may be None."""
-    own = {_path(folder, caches["step"], rank, size).name for rank in range(size)} if caches else set()
+    """Remove the cache files that a checkpoint does not refer to.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the run.
+    caches : dict or None
+        Entry "caches" of the checkpoint's metadata.
+    size : int
+        Number of ranks.
+    """
+    names_in_use = {_path(folder, caches["step"], rank, size).name for rank in range(size)} if caches else set()
     for path in files(folder):
-        if path.name not in own:
+        if path.name not in names_in_use:
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
 def files(folder):
-    """Return the cache files of all checkpoints in a folder."""
+    """Return the paths of all cache files in a folder; [] if the folder does not exist."""
     return [path for path in folder.iterdir() if NAMES.fullmatch(path.name)] if folder.is_dir() else []
 
 
 def restore(comm, folder, trainer, caches, step):
-    """Restore what `write` wrote if it fits; return the reason if caches start empty, else None. Collective.
+    """Restore the contents of the caches from the files that `write` wrote, if these fit the run. Collective.
 
     Parameters
     ----------
-    comm, trainer
+    comm : Communicator
     folder : Path
-        Of the checkpoint.
+        Folder of the checkpoint.
+    trainer : Trainer
     caches : dict or None
-        What the checkpoint says of them.
+        Entry "caches" of the checkpoint's metadata.
     step : int
-        The global step that the run goes on from.
+        The global step at which the run continues.
+
+    Returns
+    -------
+    str or None
+        Reason why the caches start empty; None if they were restored.
 
     Raises
     ------
     CheckpointError
-        On every rank: a file is not the one that the checkpoint was written with, or does not fit.
+        On every rank: a file was changed after the checkpoint was written, or does not fit the caches.
     """
-    found = caches or {"step": step, "rows": [], "files": []}
-    size, rows = len(found["files"]), _rows(comm, trainer.graph)
+    recorded = caches or {"step": step, "rows": [], "files": []}
+    size, rows = len(recorded["files"]), _rows(comm, trainer.graph)
     path = _path(folder, step, comm.rank, comm.size)
     missing = None in comm.allgather(path.exists() or None)
     reasons = {"the checkpoint has none": not size,
-               f"the checkpoint has those of {size} rank{'s' if size > 1 else ''}": size != comm.size,
-               "steps count otherwise": found["step"] != step, "rows are divided otherwise": found["rows"] != rows,
+               f"the checkpoint has caches of {size} rank{'s' if size > 1 else ''}": size != comm.size,
+               "they are of another step": recorded["step"] != step, "rows are divided differently": recorded["rows"] != rows,
                f"files {_path(folder, step, 0, comm.size).name} and following are missing": missing}  # fmt: skip
     reason = next((words for words, holds in reasons.items() if holds), None)
     if reason is None:
-        together(comm, lambda: trainer.batches.load_state(_read(path, found["files"][comm.rank])))
+        together(comm, lambda: trainer.batches.load_state(_read(path, recorded["files"][comm.rank])))
     return reason
 
 
 def _read(path, expected):
     with reading(path, kind=CheckpointError):
         if checkpoint.verify(path) != expected:
-            raise CheckpointError(f"{path} is not the file that the checkpoint was written with; without it the caches "
-                                  "start empty")
+            raise CheckpointError(f"{path} is not the file that the checkpoint was written with; if it is removed, the "
+                                  "caches start empty")
     return checkpoint.load(path)[0]

@@ -1,10 +1,16 @@
-"""Checkpoints: safetensors, written whole or not at all, with a checksum.
+"""Checkpoints: files in the safetensors format with a checksum, written atomically.
 
-Tensors: "model.NAME" (parameters and buffers), "optimizer.NAME" and "best.NAME" (as the model's). What is owned by rows
-is whole, by ascending id; "ids.PARAMETER" are the ids, and the metadata's `rows` tell of each such tensor which
-parameter's rows it has. "keys.PARAMETER" are the keys of the rows' nodes, if the nodes have names (`row_keys`).
+Tensors:
 
-The header's metadata: "format"; "sarlite", JSON; "sha256", of the whole file with 64 zeros in its own place.
+- "model.NAME": parameters and buffers of the model.
+- "optimizer.NAME": state of the optimizer.
+- "best.NAME": parameters and buffers of the best epoch's model.
+- "ids.PARAMETER": global ids of the rows of a parameter that ranks own by rows, ascending. A tensor that is owned by
+  rows contains the rows of all ranks in this order. The entry "rows" of the metadata maps such a tensor to the
+  parameter.
+- "keys.PARAMETER": keys of the rows' nodes, if the nodes have names (`row_keys`).
+
+Metadata in the header: "format"; "sarlite", a JSON text; "sha256", the checksum of the file with 64 zeros in its place.
 """
 
 import json
@@ -22,7 +28,7 @@ from sarlite.train import tensorfile
 from sarlite.train.owners import Attempts, Owners
 from sarlite.train.row_keys import KeyedRows
 from sarlite.train.tensorfile import Writer, verify
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 from sarlite.types import Path as AnyPath
 
 __all__ = ["check_finite", "errors_of", "load", "load_metadata", "path_of", "read", "restore_model", "restore_state", "save",
@@ -34,7 +40,16 @@ NAME = "checkpoint.safetensors"
 
 
 def path_of(path: AnyPath) -> str:
-    """Return the path of a checkpoint: of a run's folder the checkpoint in it.
+    """Return the path of a checkpoint file; for a run's folder, the path of the checkpoint in the folder.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        A file or a folder.
+
+    Returns
+    -------
+    str
 
     Examples
     --------
@@ -45,38 +60,55 @@ def path_of(path: AnyPath) -> str:
     return os.path.join(path, NAME) if os.path.isdir(path) else path
 
 
-def save(path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, Any], *, trial: bool = False,
+def save(path: AnyPath, tensors: Mapping[str, ArrayLike], metadata: Mapping[str, object], *, trial: bool = False,
          new: bool = False) -> str:
-    """Write arrays and JSON-able metadata, and return the file's sha256; it appears whole or not at all.
+    """Write arrays and metadata to a file atomically, and return the file's SHA-256.
 
     Parameters
     ----------
-    path : path
-    tensors : dict of arrays
+    path : str or os.PathLike
+    tensors : dict of str to array
     metadata : dict
+        JSON-serializable.
     trial : bool
-        Only find out whether it could be written.
+        Write a file of the same size and remove it again, to find out whether the disk has room.
     new : bool
-        Refuse a path that exists.
+        Raise an error if the path exists. By default a file is replaced.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
 
     Raises
     ------
     CheckpointError
-        Naming the file and the cause (a full disk, say); what stood there before is intact.
+        The file cannot be written, for instance because the disk is full. The message names the file and the cause. An
+        earlier file at `path` is unchanged.
 
     Notes
     -----
     Memory: a copy of the largest array that is not C-contiguous.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = folder.name + "/some.safetensors"
+    >>> digest = save(path, {"model.weight": np.ones((2, 3))}, {"epoch": 5})
+    >>> arrays, metadata = load(path)
+    >>> arrays["model.weight"].shape, metadata, len(digest)
+    ((2, 3), {'epoch': 5}, 64)
     """
     return _write(Solo(), path, {name: np.asarray(array) for name, array in tensors.items()}, metadata, trial=trial,
                   new=new)
 
 
 def _write(comm, path, tensors, metadata, *, trial=False, new=False):
-    """Write, from rank 0, its arrays and `_Owned`; return the file's sha256 there, None elsewhere. Collective."""
-    told = {"format": FORMAT, "sarlite": json.dumps(metadata)}
+    """Write rank 0's arrays and all ranks' `_Owned` tensors; return the file's SHA-256 on rank 0, else None. Collective."""
+    header = {"format": FORMAT, "sarlite": json.dumps(metadata)}
     with ExitStack() as held:
-        open_ = lambda: held.enter_context(Writer(path, tensors, told).open(trial=trial, new=new))  # noqa: E731
+        open_ = lambda: held.enter_context(Writer(path, tensors, header).open(trial=trial, new=new))  # noqa: E731
         writer = together(comm, lambda: open_() if comm.rank == 0 else None)
         for name in tensorfile.in_order(tensors):
             tensor, attempt = tensors[name], Attempts(comm)
@@ -88,13 +120,16 @@ def _write(comm, path, tensors, metadata, *, trial=False, new=False):
 
 
 class _Owned:
-    """A tensor of which each rank has rows."""
+    """Tensor whose rows are divided among the ranks."""
 
     def __init__(self, owners, rows):
         self.owners, self.rows, self.dtype, self.shape = owners, rows, rows.dtype, (owners.n, *rows.shape[1:])
 
     def pieces(self, trial):
-        """The rows by ascending id, on rank 0; in a trial as many of its own, for which nothing is sent."""
+        """Yield the rows of all ranks by ascending id, in pieces, on rank 0; other ranks yield None.
+
+        In a trial, yield the same number of rows without communication: copies of rank 0's rows.
+        """
         if not trial:
             return self.owners.gather(self.rows)
         n, rows = self.shape[0], self.rows
@@ -103,56 +138,115 @@ class _Owned:
 
 
 def load(path: AnyPath) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return (arrays, metadata) of a checkpoint, or of the checkpoint in a run's folder.
+    """Return the arrays and the metadata of a checkpoint.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        A checkpoint, or a run's folder with a checkpoint.
+
+    Returns
+    -------
+    arrays : dict of str to array
+    metadata : dict
 
     Raises
     ------
     CheckpointError
-        Missing, cut off, changed by as little as a bit, or not a checkpoint.
+        The file is missing, truncated, not a checkpoint, or does not match its checksum.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = folder.name + "/some.safetensors"
+    >>> _ = save(path, {"model.bias": np.zeros(4)}, {"step": 10})
+    >>> load(path)
+    ({'model.bias': array([0., 0., 0., 0.])}, {'step': 10})
     """
     tensors, metadata = _stored(path)
     return {name: tensor.whole() for name, tensor in tensors.items()}, metadata
 
 
 def load_metadata(path: AnyPath) -> dict[str, Any]:
-    """Return only the metadata of a checkpoint, without a check of the checksum. Raise as `load`."""
+    """Return the metadata of a checkpoint without reading its arrays. The checksum is not verified.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        A checkpoint, or a run's folder with a checkpoint.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    CheckpointError
+        The file is missing, truncated or not a checkpoint.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = folder.name + "/some.safetensors"
+    >>> _ = save(path, {"model.bias": np.zeros(4)}, {"step": 10})
+    >>> load_metadata(path)
+    {'step': 10}
+    """
     return _stored(path, check=False)[1]
 
 
 def _stored(path, check=True):
     path = path_of(path)
     with reading(f"checkpoint {path}", kind=CheckpointError):
-        tensors, told = tensorfile.stored(path, FORMAT, check=check)
-        metadata = json.loads(told["sarlite"])
+        tensors, header = tensorfile.stored(path, FORMAT, check=check)
+        metadata = json.loads(header["sarlite"])
         if not isinstance(metadata, dict) or not isinstance(metadata.get("rows", {}), dict):
             raise ValueError("its metadata are not a checkpoint's")
         return tensors, metadata
 
 
 def write(path, trainer, metadata, best=None, keys=None, **options):
-    """Write a trainer's state, from rank 0. Collective.
+    """Write the state of a trainer to a checkpoint, from rank 0. Collective.
 
     Parameters
     ----------
+    path : str or os.PathLike
     trainer : Trainer
     metadata : dict
-        JSON-able; `step`, the global step, and `rows` are added.
-    best : dict, optional
-        This rank's `state_dict` of the model at its best.
-    keys : dict of (n_local, 2) uint64, optional
-        The result of `row_keys`, by which data with other nodes are matched.
+        JSON-serializable. The entries "step", the global step, and "rows" are added.
+    best : dict of str to array, optional
+        This rank's `state_dict` of the best epoch's model.
+    keys : dict of str to (n_local, 2) uint64, optional
+        Result of `row_keys`, by which the rows of other data are matched later.
     **options
-        `trial` and `new`, as of `save`.
+        `trial` and `new`, see `save`.
 
     Raises
     ------
     CheckpointError
-        On every rank: a parameter is not finite, or the file cannot be written. What stood there before is intact.
+        On every rank: a parameter is not finite, or the file cannot be written. An earlier file is unchanged.
 
     Notes
     -----
-    What is owned by rows travels to rank 0 in pieces. Memory: 24 bytes a row of this rank, and on rank 0 three pieces
-    of `owners.PIECE_BYTES`, elsewhere one. Bytes sent: a rank's rows and moments, and 8 bytes a row of each.
+    Tensors that are owned by rows travel to rank 0 in pieces. Memory: 24 bytes for each row of this rank, and three
+    pieces of `owners.PIECE_BYTES` on rank 0, one on other ranks. Bytes sent: this rank's rows and their optimizer state,
+    and 8 bytes for each row of each tensor.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sarlite import Graph, Trainer, nn, optim
+    >>> from sarlite.models import SAGE
+    >>> graph, rng = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), nn.Random(0)
+    >>> trainer = Trainer(graph, SAGE(3, 2, layers=1, rng=rng), np.eye(3, dtype=np.float32), [0, 1, 1], train=[0, 1],
+    ...                   optimizer=lambda flat: optim.Adam(flat, 0.1), rng=rng)
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> loss, path = trainer.step(), folder.name + "/some.safetensors"
+    >>> write(path, trainer, {"note": "after one step"})
+    >>> load_metadata(path)
+    {'note': 'after one step', 'step': 1, 'rows': {}}
     """
     check_finite(trainer)
     tensors, rows = _local_state(trainer, best)
@@ -169,11 +263,36 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
 
 
 def read(comm, path, prefixes=("",)):
-    """Return (arrays, metadata) of a checkpoint, for `restore_state`. Collective.
+    """Return the tensors and the metadata of a checkpoint, for `restore_state` or `restore_model`. Collective.
 
-    Of `prefixes`, those of the first that any array's name begins with, and the ids and keys of what is owned by rows;
-    by default all. What is owned by rows is on rank 0 alone, and not read yet: a `tensorfile.Stored`, which keeps the file
-    open.
+    Parameters
+    ----------
+    comm : Communicator
+    path : str or os.PathLike
+    prefixes : sequence of str
+        Read only the tensors whose names begin with one prefix: the first prefix that any name begins with. Ids and keys
+        are read in any case. By default all tensors are read.
+
+    Returns
+    -------
+    tensors : dict of str to (array or tensorfile.Stored)
+        Replicated tensors, as arrays on every rank. Tensors that are owned by rows are only on rank 0, as
+        `tensorfile.Stored`, which reads rows later and keeps the file open.
+    metadata : dict
+
+    Raises
+    ------
+    CheckpointError
+        On every rank, as `load`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = folder.name + "/some.safetensors"
+    >>> _ = save(path, {"model.bias": np.zeros(2), "optimizer.bias.m": np.ones(2)}, {"step": 10})
+    >>> read(Solo(), path, prefixes=("best.", "model."))
+    ({'model.bias': array([0., 0.])}, {'step': 10})
     """
     tensors, metadata = together(comm, lambda: _stored(path) if comm.rank == 0 else ({}, None))
     metadata = comm.bcast(metadata)
@@ -189,7 +308,13 @@ def _replicated(tensors, metadata):
 
 
 def check_finite(trainer):
-    """Raise a CheckpointError on every rank if a parameter is not finite on any rank. Collective."""
+    """Raise an error on every rank if a parameter of the trainer's model is not finite on any rank. Collective.
+
+    Raises
+    ------
+    CheckpointError
+        On every rank, naming the parameter.
+    """
     raise_together(trainer.comm, _not_finite(trainer.flat))
 
 
@@ -203,7 +328,7 @@ def _not_finite(flat):
 
 
 def _local_state(trainer, best):
-    """This rank's arrays by their names in the file, and of those owned by rows the parameter."""
+    """Return this rank's arrays by their names in the file, and the result of `_owned`."""
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
     state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()),
              **_under("best.", best)}
@@ -211,7 +336,7 @@ def _local_state(trainer, best):
 
 
 def _owned(trainer, best):
-    """The parameter whose rows a tensor has, for each tensor in the file that is owned by rows."""
+    """Return the map from each tensor of the file that is owned by rows to its parameter."""
     names = trainer.model.row_ids()
     owned = {prefix + name: name for prefix in ("model.", *(["best."] if best else [])) for name in names}
     return {**owned, **{"optimizer." + name: parameter for name, parameter in trainer.optimizer.rows_of().items()}}
@@ -222,31 +347,61 @@ def _under(prefix, state):
 
 
 def restore_state(trainer, tensors, metadata, keys=None):
-    """Restore the state that `read` returned, on any number of ranks; return this rank's best state. Collective.
+    """Put the state that `read` returned into a trainer, on any number of ranks. Collective.
 
-    Rows are matched by `keys`, as of `write`, where the checkpoint has keys too; otherwise by id.
+    Parameters
+    ----------
+    trainer : Trainer
+    tensors, metadata : dict
+        Results of `read` without prefixes.
+    keys : dict of str to (n_local, 2) uint64, optional
+        Result of `row_keys`. Rows are matched by key if the checkpoint has keys too, otherwise by id.
+
+    Returns
+    -------
+    dict of str to array
+        This rank's `state_dict` of the best epoch's model; empty if the checkpoint has none.
 
     Raises
     ------
     CheckpointError
-        On every rank: the arrays are of another model, optimizer or set of rows.
+        On every rank: the tensors belong to another model, optimizer or set of rows.
 
     Notes
     -----
-    Rows travel from rank 0 in pieces, into the arrays that they are of. Memory as of `write`, and the best state.
+    Rank 0 sends rows in pieces to the ranks that own them. Memory: as `write`, and the best state.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sarlite import Graph, Trainer, nn, optim
+    >>> from sarlite.models import SAGE
+    >>> def make():
+    ...     graph, rng = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), nn.Random(0)
+    ...     return Trainer(graph, SAGE(3, 2, layers=1, rng=rng), np.eye(3, dtype=np.float32), [0, 1, 1], train=[0, 1],
+    ...                    optimizer=lambda flat: optim.Adam(flat, 0.1), rng=rng)
+    >>> trainer, other = make(), make()
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = folder.name + "/some.safetensors"
+    >>> loss = trainer.step()
+    >>> write(path, trainer, {})
+    >>> restore_state(other, *read(Solo(), path))
+    {}
+    >>> other.training_step.n_steps, trainer.step() == other.step()
+    (1, True)
     """
     comm, model, optimizer, rows = trainer.comm, trainer.model, trainer.optimizer, metadata.get("rows", {})
     owned = together(comm, lambda: _to_fill(trainer, rows))
     owners = _owners(comm, model, tensors, keys)
     raise_together(comm, _other_rows(owners))
-    found = _fitting(comm, owners, tensors, {name: (of, owned[name]) for name, of in rows.items()})
+    to_fill = _fitting(comm, owners, tensors, {name: (of, owned[name]) for name, of in rows.items()})
     state = _replicated(tensors, metadata) | owned
 
     def below(prefix):
         return {name[len(prefix):]: value for name, value in state.items() if name.startswith(prefix)}
 
     together(comm, lambda: (model.load_state_dict(below("model.")), optimizer.load_state_dict(below("optimizer."))))
-    _fill(found)  # where it fails on one rank, no rank waits for the others' word: they are amid the pieces
+    _fill(to_fill)  # reports its own failures on every rank, in the middle of the pieces
     trainer.flat.changed()
     trainer.training_step.n_steps = metadata.get("step", metadata.get("epoch", 0))
     return below("best.")
@@ -254,7 +409,7 @@ def restore_state(trainer, tensors, metadata, keys=None):
 
 @contextmanager
 def errors_of(path):
-    """Return a context that adds the file's name to a CheckpointError raised inside, the same on every rank."""
+    """Return a context that adds the file's name to a CheckpointError that is raised inside it."""
     try:
         yield
     except CheckpointError as error:
@@ -262,7 +417,7 @@ def errors_of(path):
 
 
 def _to_fill(trainer, rows):
-    """Return this rank's arrays, by name, that receive the checkpoint's values owned by rows."""
+    """Return the arrays, by name, that the checkpoint's rows of this rank are copied into."""
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):
         raise CheckpointError(f"{name!r}, owned by rows, is missing from "
@@ -273,79 +428,100 @@ def _to_fill(trainer, rows):
 
 
 def restore_model(comm, model, tensors, metadata, keys=None):
-    """Put what `read` returned of the one prefix "model." or "best." into a model, on any number of ranks. Collective.
+    """Put parameters that `read` returned into a model, on any number of ranks. Collective.
 
-    Rows are matched by `keys`, as of `write`, where the checkpoint has keys too; a row that the checkpoint lacks gets
-    the mean of the checkpoint's rows. Otherwise rows are matched by id.
+    Parameters
+    ----------
+    comm : Communicator
+    model : Module
+    tensors, metadata : dict
+        Results of `read` with the prefix "model." or "best.".
+    keys : dict of str to (n_local, 2) uint64, optional
+        Result of `row_keys`. Rows are matched by key if the checkpoint has keys too, and a row that the checkpoint lacks
+        gets the mean of the checkpoint's rows. Otherwise rows are matched by id.
 
     Returns
     -------
     dict of str to (KeyedRows or None)
-        For each parameter that is owned by rows, the matched rows; None if rows were matched by id.
+        For each parameter that is owned by rows, the map to the checkpoint's rows; None if rows were matched by id.
 
     Raises
     ------
     CheckpointError
-        On every rank: the arrays are of another model, or, matched by id, of another set of rows.
+        On every rank: the tensors belong to another model, or rows matched by id belong to another set of nodes.
 
     Notes
     -----
-    Memory as of `write`.
+    Memory: as `write`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sarlite import nn
+    >>> layer, other = nn.Linear(2, 3, rng=nn.Random(0)), nn.Linear(2, 3, rng=nn.Random(1))
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = folder.name + "/some.safetensors"
+    >>> _ = save(path, {"model." + name: array for name, array in layer.state_dict().items()}, {})
+    >>> restore_model(Solo(), other, *read(Solo(), path, ("model.",)))
+    {}
+    >>> np.array_equal(layer.weight.data, other.weight.data)
+    True
     """
     state = {name.partition(".")[2]: array for name, array in _replicated(tensors, metadata).items()}
     prefix = comm.bcast(next((name.partition(".")[0] for name in tensors if not name.startswith(_OF_ROWS)), "model"))
-    own = model.state_arrays()
-    owned = {parameter: own[parameter] for parameter in model.row_ids()}
+    arrays = model.state_arrays()
+    owned = {parameter: arrays[parameter] for parameter in model.row_ids()}
     owners = _owners(comm, model, tensors, keys)
-    found = _fitting(comm, owners, tensors,
+    to_fill = _fitting(comm, owners, tensors,
                      {f"{prefix}.{parameter}": (parameter, rows) for parameter, rows in owned.items()})
     together(comm, lambda: model.load_state_dict(state | owned))
-    _fill(found)
+    _fill(to_fill)
     for parameter in model.parameters():
         parameter.changed()
-    return {parameter: own if isinstance(own, KeyedRows) else None for parameter, own in owners.items()}
+    return {parameter: row_map if isinstance(row_map, KeyedRows) else None for parameter, row_map in owners.items()}
 
 
 def _owners(comm, model, tensors, keys):
-    """Return what hands out the rows of each parameter that is owned by rows, by name. Collective."""
-    found = {}
+    """Return the map from this rank's rows to the checkpoint's, for each parameter that is owned by rows. Collective."""
+    row_maps = {}
     for parameter, ids in model.row_ids().items():
         stored = comm.bcast([prefix + parameter in tensors for prefix in _OF_ROWS])
         if stored[1] and parameter in (keys or {}):
-            found[parameter] = KeyedRows(comm, keys[parameter], tensors.get("keys." + parameter), parameter)
+            row_maps[parameter] = KeyedRows(comm, keys[parameter], tensors.get("keys." + parameter), parameter)
             continue
-        found[parameter] = Owners(comm, ids, parameter)
-        raise_together(comm, _other_number(found[parameter], tensors.get("ids." + parameter), stored[1]))
-        found[parameter].check(tensors.get("ids." + parameter))
-    return found
+        row_maps[parameter] = Owners(comm, ids, parameter)
+        raise_together(comm, _other_number(row_maps[parameter], tensors.get("ids." + parameter), stored[1]))
+        row_maps[parameter].check(tensors.get("ids." + parameter))
+    return row_maps
 
 
 def _other_number(owners, stored, keyed):
-    """Return an error on rank 0 if the checkpoint has another number of rows, which only ids can match."""
+    """Return an error on rank 0 if rows must be matched by id and the checkpoint has another number of rows."""
     if stored is None or stored.shape[:1] == (owners.n,):
         return None
     unnamed = "the data have" if keyed else "the checkpoint has"
     return CheckpointError(f"{owners.name!r}: {owners.n} nodes here, but {stored.shape[0]} rows in the checkpoint, and "
-                           f"{unnamed} no names of nodes to match them by")
+                           f"{unnamed} no node names to match them by")
 
 
 def _other_rows(owners):
     """Return an error if a row that is matched by key is missing from the checkpoint."""
-    for name, own in owners.items():
-        if isinstance(own, KeyedRows) and own.n_missing:
-            return CheckpointError(f"{name!r}: {own.n_missing} nodes have no row in the checkpoint")
+    for name, row_map in owners.items():
+        if isinstance(row_map, KeyedRows) and row_map.n_missing:
+            return CheckpointError(f"{name!r}: {row_map.n_missing} nodes have no row in the checkpoint")
     return None
 
 
 def _fitting(comm, owners, tensors, arrays):
-    """Return [(owners, rank 0's tensor, this rank's rows to fill)] of `arrays`, name -> (parameter, rows), once all
-    fit. Collective.
+    """Check that each tensor fits this rank's rows; return a list of (owners, tensor on rank 0, rows to fill). Collective.
+
+    `arrays` maps the name of a tensor to its parameter and to this rank's rows.
     """
-    found = []
+    to_fill = []
     for name, (parameter, rows) in arrays.items():
-        found.append((owners[parameter], tensors.get(name), rows))
-        together(comm, lambda name=name, found=found[-1]: comm.rank or _check(name, *found))
-    return found
+        to_fill.append((owners[parameter], tensors.get(name), rows))
+        together(comm, lambda name=name, to_fill=to_fill[-1]: comm.rank or _check(name, *to_fill))
+    return to_fill
 
 
 def _check(name, owners, whole, rows):
@@ -356,6 +532,6 @@ def _check(name, owners, whole, rows):
                               f"{rows.shape[1:]} here")
 
 
-def _fill(found):
-    for owners, whole, rows in found:
+def _fill(to_fill):
+    for owners, whole, rows in to_fill:
         owners.scatter(whole, rows)

@@ -1,4 +1,4 @@
-"""The cost of a full-batch run as a formula of nodes, edges, widths and ranks. docs/cost.md derives it."""
+"""Formulas for the cost of a full-batch run by nodes, edges, widths and ranks. docs/cost.md derives the formulas."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,8 +12,9 @@ from sarlite.train.load import Shard, widths
 from sarlite.train.model_loading import ModelSpec
 
 ARRAYS = {
-    # Values a row that one step holds, by model: times the features, times the widths of the hidden layers together,
-    # times the widest layer, times the outputs. Counted from runs on one rank (benchmarks/estimate_error.py).
+    # By model, the number of values that one step holds for each row, as four factors: of the number of features, of the
+    # sum of the hidden widths, of the largest width, and of the number of outputs. Fitted to the peak memory of runs on
+    # one rank (benchmarks/estimate_error.py).
     "gcn": (3.3, 1.1, 1.2, 0.7),
     "sage": (2.0, 1.9, 1.2, 1.9),
     "gat": (2.0, 3.4, 0.5, 2.9),
@@ -26,22 +27,23 @@ ARRAYS = {
     "sign": (1.0, 1.8, 2.3, 1.6),
 }
 PROCESS_BYTES = 4 << 20
-"""Bytes of modules, small arrays and threads that the first step needs."""
+"""Bytes that the first step needs for Python modules, small arrays and threads."""
 MPI_BYTES = 5 << 20
-"""Bytes of MPI and of its messages on several ranks."""
+"""Bytes that MPI and its messages need on several ranks."""
 EDGE_BYTES = 12
-"""Bytes of an edge: its source, its place in the transpose and its destination there, each int32."""
+"""Bytes for each edge: the source, and in the transpose the edge number and the destination, each int32."""
 MESSAGE_ARRAYS = 9.8
-"""Arrays of a message of gatv2, an ordinary tape computation, for each edge of a piece."""
+"""Number of arrays of messages that gatv2 holds for each edge of a piece; the tape computes its messages."""
 PIECE_EDGES = 1 << 16
+"""Number of edges of a piece."""
 LARGEST_BLOCK = 1.25
-"""Edges of the largest block over those of the mean one."""
+"""Number of edges of the largest block, divided by the mean over blocks."""
 REMOTE_ARRAYS = {"oneshot": 2.5, "sgc": 2.5, "sign": 0.0}
-"""Arrays of rows, gradients and messages for each halo row in use, by mode or model, else 0.9."""
+"""Number of arrays of rows, gradients and messages for each halo row in use, by mode or model; 0.9 for other ones."""
 
 
 class Shape(NamedTuple):
-    """Sizes of one rank's part and of its model.
+    """Sizes of one rank's part and of its model, from which costs are computed.
 
     Attributes
     ----------
@@ -49,18 +51,21 @@ class Shape(NamedTuple):
         A key of `ARRAYS`.
     n_in, n_out : int
     hidden : int
-        Width of a hidden layer, of all heads together.
+        Width of a hidden layer, summed over heads.
     layers, heads, hops : int
+        Arguments of the model class; 1 or 0 if the class has no such argument.
     drops_input : bool
-        True if the features are dropped out, so the first layer's sums change in each step.
+        True if dropout is applied to the features, so that the first layer's sums change in each step.
     n_rows, n_edges : int
-        Rows and in-edges of the part, with added self loops.
+        Number of rows and of in-edges of the part, added self loops included.
     n_halo : int
-        Rows of peers that the part needs.
+        Number of rows of peers that the part needs.
     size : int
         Number of ranks.
     mode : str
+        Name of the mode.
     prefetch : int
+        Number of peers whose rows are fetched ahead.
     itemsize : int
         Bytes of a value.
     """
@@ -83,7 +88,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of_model(cls, spec: ModelSpec, n_in: int, n_out: int, **part: Any) -> "Shape":
-        """Return the shape of a model, made with `spec`'s options; `part` are the fields from `n_rows` on."""
+        """Return the shape of a model that is made with the options of `spec`; `part` are the fields from `n_rows` on."""
         values = {name: p.default for name, p in inspect.signature(spec.cls).parameters.items()}
         values |= spec.options
         dropout = values.get("input_dropout", 0.0 if spec.spec in ("sage", "gin", "pna", "sgc", "sign") else None)
@@ -94,7 +99,7 @@ class Shape(NamedTuple):
     @classmethod
     def of_part(cls, comm: Communicator, part: Shard, model: ModelSpec, options: Options,
                 label_inputs: bool) -> "Shape | None":
-        """Return the shape of full-batch training on a part, None if the model, the graph or the mode has no formula."""
+        """Return the shape of full-batch training on a part; None if the model, the kind of graph or the mode has no formula."""
         if type(part.graph) is not Graph or model.spec not in ARRAYS or options.mode not in MODES:
             return None
         graph, n_in = part.graph, widths(part.rows)
@@ -105,21 +110,30 @@ class Shape(NamedTuple):
 
     @property
     def layer_widths(self) -> list[tuple[int, int]]:
-        """Return (n_in, n_out) of each layer's product."""
-        found = [self.n_in, *[self.hidden] * (self.layers - 1), self.n_out]
+        """Widths (n_in, n_out) of the matrix product of each layer."""
+        widths = [self.n_in, *[self.hidden] * (self.layers - 1), self.n_out]
         if self.model == "sgc":
-            found = [self.n_in, self.n_out]
+            widths = [self.n_in, self.n_out]
         if self.model == "gcnii":
-            found = [self.n_in, *[self.hidden] * (self.layers + 1), self.n_out]
+            widths = [self.n_in, *[self.hidden] * (self.layers + 1), self.n_out]
         if self.model == "sign":
-            found[:2] = [(self.hops + 1) * self.n_in, (self.hops + 1) * self.hidden]
-        return list(zip(found, found[1:]))
+            widths[:2] = [(self.hops + 1) * self.n_in, (self.hops + 1) * self.hidden]
+        return list(zip(widths, widths[1:]))
 
 
 def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list[int], list[int]]:
-    """Return the values of a halo row that are fetched forward, fetched again backward, and pushed, by aggregation.
+    """Return the number of values of a halo row that a step transfers, for each aggregation.
 
-    Sums of features that never change are kept from the first step on: they are not counted.
+    The first layer's sums of constant features are stored in the first step, and are not counted.
+
+    Returns
+    -------
+    forward : list of int
+        Values fetched in the forward pass.
+    again : list of int
+        Values fetched again in the backward pass.
+    pushed : list of int
+        Values of gradients pushed in the backward pass.
     """
     layers, model = shape.layer_widths, shape.model
     if model in ("sgc", "sign"):
@@ -146,7 +160,7 @@ def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list
 
 
 def step_bytes(shape: Shape) -> dict[str, int]:
-    """Return the bytes that the rank receives in a step, by phase of the run's counters."""
+    """Return the number of bytes that the rank receives in a step, by phase."""
     forward, again, pushed = (sum(each) for each in fetched_widths(shape))
     n_bytes = shape.n_halo * shape.itemsize
     phases = {"forward_fetch": forward * n_bytes, "backward_fetch": again * n_bytes, "backward_push": pushed * n_bytes}
@@ -156,12 +170,12 @@ def step_bytes(shape: Shape) -> dict[str, int]:
 
 
 def evaluation_bytes(shape: Shape) -> int:
-    """Return the bytes that the rank receives in an evaluation."""
+    """Return the number of bytes that the rank receives in an evaluation."""
     return sum(fetched_widths(shape, training=False)[0]) * shape.n_halo * shape.itemsize
 
 
 def peak_bytes(shape: Shape) -> int:
-    """Return the rank's peak memory in bytes, without Python and its libraries."""
+    """Return the peak memory of the rank in bytes, without Python and its libraries."""
     of_input, of_hidden, of_widest, of_output = ARRAYS[shape.model]
     n_in, widest, depth, n_out = shape.n_in, shape.hidden, shape.layers - 1, shape.n_out
     if shape.model == "sign":
@@ -174,32 +188,32 @@ def peak_bytes(shape: Shape) -> int:
     if shape.model == "gatv2":
         block = shape.n_edges if shape.size == 1 else LARGEST_BLOCK * shape.n_edges / shape.size
         values += MESSAGE_ARRAYS * shape.hidden * min(block, max(PIECE_EDGES, shape.n_rows))
-    found = PROCESS_BYTES + EDGE_BYTES * shape.n_edges + shape.itemsize * values + 4 * n_parameters(shape) * 4
+    total_bytes = PROCESS_BYTES + EDGE_BYTES * shape.n_edges + shape.itemsize * values + 4 * n_parameters(shape) * 4
     if shape.size > 1:
-        found += MPI_BYTES + shape.itemsize * _remote_values(shape)
-    return round(found)
+        total_bytes += MPI_BYTES + shape.itemsize * _remote_values(shape)
+    return round(total_bytes)
 
 
 def _remote_values(shape):
-    """Return the values of peers' rows, gradients and messages that a rank holds at once."""
+    """Return the largest number of values of peers' rows, gradients and messages that the rank holds at once."""
     forward, _, pushed = fetched_widths(shape)
     width = max([*forward, *pushed, *([shape.n_in] if shape.model in ("gcn", "sage", "gin", "sgc") else [])],
                 default=0)
-    width = width // 2 if shape.model == "pna" else width  # the widest of its fetches is half of them
+    width = width // 2 if shape.model == "pna" else width  # the widest fetch has half of the values
     at_once = shape.size - 1 if shape.mode == "oneshot" else min(1 + shape.prefetch, shape.size - 1)
     in_use = REMOTE_ARRAYS.get(shape.model, REMOTE_ARRAYS.get(shape.mode, 0.9)) * width * at_once / (shape.size - 1)
-    kept = sum(forward) if MODES[shape.mode].keeps_rows and shape.model in ("gat", "gatv2") else 0
-    return shape.n_halo * (in_use + kept)
+    saved_values = sum(forward) if MODES[shape.mode].keeps_rows and shape.model in ("gat", "gatv2") else 0
+    return shape.n_halo * (in_use + saved_values)
 
 
 def n_parameters(shape: Shape) -> int:
-    """Return the number of the model's values, without biases."""
+    """Return the number of values of the model's parameters, without biases."""
     times = {"sage": 2, "gatv2": 2, "pna": 13}.get(shape.model, 1)
     return times * sum(a * b for a, b in shape.layer_widths)
 
 
 def step_work(shape: Shape) -> Mapping[str, float]:
-    """Return what a step computes on the rank: "flops" of its products, "edge_bytes" that its sums read."""
+    """Return the work of a step on the rank: "flops" of the matrix products, and "edge_bytes", bytes that aggregations read."""
     forward, again, pushed = (sum(each) for each in fetched_widths(shape))
     flops = 6 * shape.n_rows * n_parameters(shape)  # forward, for the weights, for the input
     return {"flops": flops, "edge_bytes": shape.n_edges * shape.itemsize * (forward + again + pushed)}

@@ -1,27 +1,35 @@
-"""Edge weights and edge features of a run: which the model uses, and this rank's of them."""
+"""Edge weights and edge features of a run: the arrays that the model uses, read for this rank's edges."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Communicator, together
+from sarlite.data.dataset import Dataset
 from sarlite.data.graph_tables import RELATION
 from sarlite.data.part import EdgePart
 from sarlite.errors import ConfigError, DataError
 from sarlite.minibatch.temporal import ALWAYS
 from sarlite.structure.edges import with_added_loops
-from sarlite.types import Array
+from sarlite.types import Array, DType
 
 ARRAYS = {"edge_weight": "edge_weights", "edge_features": "edge_features"}
-"""The data's arrays, and the option of each."""
-_LOOPS = {"edge_weight": 1, "edge_features": 0, "edge_time": ALWAYS}  # of a self loop that is added
+"""Name of each array of edge values in the data -> name of the option that requests the array."""
+_LOOPS = {"edge_weight": 1, "edge_features": 0, "edge_time": ALWAYS}  # values of an added self loop
 
 
 class Wanted(NamedTuple):
-    """A run's use of each array of edge values, and whether weights may be negative.
+    """Use of the arrays of edge values in a run.
 
-    True requires the array; "there" uses the array if the data have it; False ignores it. None raises an error with
-    `reason` if the data have it.
+    Attributes
+    ----------
+    edge_weight, edge_features : bool, "there" or None
+        True requires the array, "there" uses the array if the data have it, and False ignores the array. None raises an
+        error if the data have the array.
+    signed : bool
+        True if weights may be negative.
+    reason : str
+        Reason that the error for None gives.
     """
 
     edge_weight: bool | str | None = None
@@ -33,64 +41,99 @@ class Wanted(NamedTuple):
 NONE = Wanted()
 
 
-def wanted(cls: Any, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> Wanted:
-    """Return the use of each array: the given options, or by default "there" if the model class supports the array."""
+def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> Wanted:
+    """Return the use of each array of edge values in a run.
 
-    def how(option: str, told: bool | None) -> bool | str | None:
-        return told if told is not None else "there" if getattr(cls, option, None) is True else None
+    Parameters
+    ----------
+    cls : class
+        Model class. Its attributes `edge_weights` and `edge_features` are True if it supports the array.
+    edge_weights, edge_features : bool, optional
+        Options of the run. By default an array is used if the class supports the array and the data have it.
+    signed : bool
+        True if weights may be negative.
+    """
+
+    def how(option: str, value: bool | None) -> bool | str | None:
+        return value if value is not None else "there" if getattr(cls, option, None) is True else None
 
     return Wanted(how("edge_weights", edge_weights), how("edge_features", edge_features), signed)
 
 
-def used(comm: Communicator, dataset: Any, wanted: Wanted, spec: str) -> list[str]:
-    """Return the names of the arrays that the graph gets, of relational data where any relation has them. Collective.
+def used(comm: Communicator, dataset: Dataset, wanted: Wanted, spec: str) -> list[str]:
+    """Return the names of the arrays of edge values that the graph gets. Collective.
+
+    Relational data have an array if any relation has it.
 
     Raises
     ------
     ConfigError
-        On every rank: an array is missing, or there and nothing is told of it, naming the option that tells.
+        On every rank, naming the option: a required array is missing, or the data have an array and the use is None.
     """
     return together(comm, lambda: [name for name in ARRAYS if _is_used(name, dataset, wanted, spec)])
 
 
 def _is_used(name, dataset, wanted, spec):
     how, option = getattr(wanted, name), ARRAYS[name]
-    there = any(getattr(edges, name) is not None for edges in dataset.edges.values())
+    is_stored = any(getattr(edges, name) is not None for edges in dataset.edges.values())
     yes, no = hints = f"{option}=True", f"{option}=False"
-    if how is True and not there:
-        raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}; {no} goes without", option,
+    if how is True and not is_stored:
+        raise ConfigError(f"{option}: the data {spec} have no {option.replace('_', ' ')}; {no} trains without them", option,
                           hints)
-    if there and how is None:
+    if is_stored and how is None:
         raise ConfigError(f"data {spec}: {name}: {wanted.reason}: {yes} uses them, {no} leaves them out", "data", hints)
-    return there and bool(how)
+    return is_stored and bool(how)
 
 
-def read(edges: EdgePart, names: list[str], wanted: Wanted, dtype: Any, spec: str) -> dict[str, Array | None]:
-    """Return a relation's values on this part's edges, each of `ARRAYS` of `dtype`, None of those that `names` lack.
+def read(edges: EdgePart, names: list[str], wanted: Wanted, dtype: DType | None, spec: str) -> dict[str, Array | None]:
+    """Return the edge values of a relation for this rank's edges.
+
+    Parameters
+    ----------
+    edges : EdgePart
+    names : list of str
+        Arrays to read, among the keys of `ARRAYS`.
+    wanted : Wanted
+    dtype : dtype, or None for the stored dtype
+    spec : str
+        Name of the data in error messages.
+
+    Returns
+    -------
+    dict of str to (array or None)
+        Array for each key of `ARRAYS`; None if `names` lacks the key.
 
     Raises
     ------
     DataError
-        A weight is not finite, or negative where degrees are taken, naming the data, the edge's original position, and
-        the value.
+        A weight is not finite, or is negative although its sums are degrees. The error names the data, the edge's
+        original position and the value.
     """
-    found = {name: edges.values(name, dtype) if name in names else None for name in ARRAYS}
-    weight = found["edge_weight"]
+    values = {name: edges.values(name, dtype) if name in names else None for name in ARRAYS}
+    weight = values["edge_weight"]
     if weight is not None and len(weight):
         bad = ~np.isfinite(weight) if wanted.signed else ~(np.isfinite(weight) & (weight >= 0))
         if bad.any():
             at = int(np.argmax(bad))
-            least = "finite" if wanted.signed else "0 or more, and finite, as their sums are degrees"
+            least = "finite" if wanted.signed else "finite and 0 or more, because sums of weights are degrees"
             edge, of = edges.ids()[at], "" if edges.table.relation == RELATION else f" of {edges.table.relation}"
             raise DataError(f"data {spec}: edge_weight of edge {edge}{of} is {weight[at]}, but must be {least}", "data")
-    return found
+    return values
 
 
 def with_loops(values: dict[str, Array | None], indptr: Array, indices: Array, added: Array,
                first_row: int) -> dict[str, Array | None]:
-    """Return the values extended to the self loops that `add_self_loops` added.
+    """Return edge values with entries for the self loops that `add_self_loops` added.
 
-    Loops have weights of 1 and features of 0, and are there from the beginning.
+    An added loop has the weight 1 and features 0, and its time is before all other times.
+
+    Parameters
+    ----------
+    values : dict of str to (array or None)
+    indptr, indices, added : array
+        Results of `add_self_loops`.
+    first_row : int
+        Global number of this rank's first row.
     """
     return {name: None if array is None else with_added_loops(array, indptr, indices, added, first_row, _LOOPS[name])
             for name, array in values.items()}

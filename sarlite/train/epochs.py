@@ -1,4 +1,4 @@
-"""Training by epochs: evaluation, the best epoch, and reasons to end early."""
+"""Training by epochs: when to evaluate, which epoch is the best, and when to end early."""
 
 import math
 import time
@@ -9,32 +9,50 @@ from sarlite.errors import ConfigError, DivergenceError, whole
 from sarlite.train.stopping import Best, Stopping
 
 DIVERGED = 1000.0
-"""Factor of the first epoch's loss from which on training has diverged."""
+"""Training has diverged if an epoch's loss exceeds this factor times the first epoch's loss."""
 
 
 def fit(trainer: Any, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,
-        stopping: Stopping | None = None, on_epoch: Callable[[dict[str, Any]], Any] = lambda record: None,
-        on_step: Callable[[int, float], Any] = lambda done, loss: None,
-        on_divergence: Callable[[str], Any] = lambda text: None) -> Best:
-    """Train to `epochs`, evaluating every `eval_every` and at the end; call `on_epoch` with each epoch's record.
-    Collective.
+        stopping: Stopping | None = None, on_epoch: Callable[[dict[str, Any]], object] = lambda record: None,
+        on_step: Callable[[int, float], object] = lambda done, loss: None,
+        on_divergence: Callable[[str], object] = lambda text: None) -> Best:
+    """Train the epochs from `start` to `epochs` and return the best one. Collective.
 
-    Training ends early if `on_epoch` returns True, on every rank alike, if `stopping` says so, or if training diverges.
-    If `eval_every` does not divide `epochs` the last evaluation is forced: it is told, but decides nothing (`Best`).
+    Training ends early if `on_epoch` returns True, if `stopping` ends it, or if training diverges. Training has diverged
+    if the loss is not finite, or more than `DIVERGED` times the loss of the first epoch. A diverged epoch cannot become
+    the best one, and the model gets the best epoch's parameters again.
 
-    Training has diverged if the loss is not finite, or more than `DIVERGED` times the loss of the first epoch. Then
-    `on_divergence` gets the reason, the epoch cannot become the best one, and the model has the best epoch's parameters
-    again.
+    Parameters
+    ----------
+    trainer : Trainer
+    epochs : int
+        Total number of epochs, those before `start` included.
+    start : int
+        Number of epochs that were trained before.
+    eval_every : int
+        Number of epochs from one evaluation to the next. The last epoch is evaluated too. If `eval_every` does not
+        divide `epochs`, this last evaluation is forced (see `Best`).
+    best : Best, optional
+        The best epoch before the call.
+    stopping : Stopping, optional
+        Rule that ends training or lowers the learning rate.
+    on_epoch : callable
+        Called with each epoch's record, a dict as `Trainer.fit` documents. Returns True, on every rank, to end training.
+    on_step : callable
+        Called as `on_step(n_steps_done, loss)` after each step.
+    on_divergence : callable
+        Called with the reason, a text, if training diverges.
 
     Returns
     -------
     Best
+        `best`, updated, or a new object.
 
     Raises
     ------
     ConfigError
-        `epochs`, `start` or `eval_every` is no whole number, or less than 0, 0 or 1; or there are no validation rows,
-        but a patience or a schedule `plateau`, which look at these.
+        `epochs`, `start` or `eval_every` is not a whole number, or is below 0, 0 or 1. Or `stopping` has a patience or a
+        plateau schedule, which need validation rows, and there are none.
     DivergenceError
         The loss is not finite before any epoch was evaluated.
     """
@@ -69,22 +87,22 @@ def fit(trainer: Any, epochs: int, *, start: int = 0, eval_every: int = 1, best:
 
 
 def _check_rows(trainer, stopping):
-    """Raise a ConfigError if an option of `stopping` needs validation rows, and there are none."""
+    """Raise a ConfigError if `stopping` needs validation rows and there are none."""
     for name, value in (("patience", stopping.patience), ("lr_schedule", stopping.plateau)) if stopping else ():
         if value is not None and not trainer.counts["val"]:
-            told = value if name == "patience" else "plateau"
-            raise ConfigError(f"{name} {told}: looks at the validation rows, but there are none", name)
+            shown = value if name == "patience" else "plateau"
+            raise ConfigError(f"{name} {shown}: needs validation rows, but there are none", name)
 
 
 def _end_diverged(trainer, best, reason, on_divergence):
-    """Give the model the best epoch's parameters, and tell why training ends."""
+    """Restore the best epoch's parameters, and report why training ends."""
     trainer.model.load_state_dict(best.state)
-    on_divergence(f"training diverged, {reason.removesuffix(': try a lower learning rate')}, and ended; epoch "
-                  f"{best.epoch} is kept: try a lower learning rate")
+    on_divergence(f"training diverged, {reason.removesuffix(': try a lower learning rate')}, and ended; the model has the "
+                  f"parameters of epoch {best.epoch}: try a lower learning rate")
 
 
 def _train_epoch(trainer, epoch, on_step):
-    """Train an epoch; return its record, without scores."""
+    """Train an epoch; return its record, with None for each score."""
     begin = time.perf_counter()
     loss = trainer.epoch(epoch, on_step)
     return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin, "lr": trainer.training_step.lr,

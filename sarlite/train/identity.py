@@ -1,4 +1,4 @@
-"""Identity of a data set: a digest that does not depend on its storage format or its division."""
+"""Identity of a data set: sizes and a digest that do not depend on the storage format or the division among ranks."""
 
 import math
 
@@ -12,7 +12,7 @@ from sarlite.keys import GAMMA, word
 from sarlite.operators import fn
 from sarlite.structure.edges import destinations, row_chunks
 from sarlite.tape import Tensor, no_grad
-from sarlite.train.load import told_widths
+from sarlite.train.load import widths_text
 
 _BYTES = 1 << 25
 _N_CODES = 4
@@ -25,54 +25,56 @@ def identity(graph, rows, n_classes):
     Parameters
     ----------
     graph : Graph, NodeType, or GraphSet
-        This rank's part, with or without added self loops. Values on its edges, where it has them, are part of the
-        identity. Of relational data the node type that has labels.
+        This rank's part, with or without added self loops, which do not count. Edge values are part of the identity. For
+        relational data, the node type that has labels.
     rows : data.part.Rows
-        This rank's, in the graph's order.
+        This rank's rows, in the order of the graph.
     n_classes : int
 
     Returns
     -------
     dict
-        "nodes", "edges", "features", "classes" : int, and "digest", 32 hex digits. The same for any number of ranks,
-        partition and order. Of relational data nodes, edges and features are told by type and relation, in their order,
-        which is that of the models' parameters.
+        "nodes", "edges", "features" and "classes", the sizes, and "digest", 32 hexadecimal digits. The result is the
+        same for any number of ranks, partition and order. For relational data, nodes, edges and features are texts with
+        a number for each node type or relation, in the order of the model's parameters.
 
     Notes
     -----
-    The digest is a sum over nodes, twice mod 2^64, of a hash of the node's id, features, label and splits, and of the
-    sum over its in-edges of the source's code: 4 numbers below 2^24, made of its id, whose float64 sums are exact. So
-    it costs one aggregation 4 wide, and a pass over the features; memory: 64 bytes a node, and 64 MiB; with values on
-    edges 8 bytes an edge. It finds mistakes, not forgeries. Of relational data each relation has codes of its own: one
-    aggregation for each, and 64 bytes a node and relation out of its type. What needs to be known of exchanges is
-    forgotten again.
+    The digest consists of two sums over nodes modulo 2^64. Each adds a hash of the node's id, features, label and
+    splits, and of its in-edges. The in-edges are hashed by one aggregation of codes: 4 numbers below 2^24 for each
+    source, computed from its id, whose sums are exact in float64. The digest detects mistakes, not forgeries.
+
+    Cost: one aggregation of width 4, for relational data one for each relation, and a pass over the features. Memory: 64
+    MiB, 64 bytes for each node (and each relation from its type), and 8 bytes for each edge with values. The plans of
+    exchanges between relations are discarded afterwards.
     """
     of = {NodeType: _of_types, GraphSet: _of_graphs}.get(type(graph), _of_one_type)
     sizes, values = of(graph, rows)
-    own = [int(_mixed(values + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1)]
-    digest = "".join(f"{sum(halves) % 2**64:016x}" for halves in zip(*graph.comm.allgather(own)))
+    local_sums = [int(_mixed(values + np.uint64(half)).sum(dtype=np.uint64)) for half in (0, 1)]
+    digest = "".join(f"{sum(halves) % 2**64:016x}" for halves in zip(*graph.comm.allgather(local_sums)))
     return {**sizes, "classes": int(n_classes), "digest": digest}
 
 
 def of_times(graph, times):
-    """Return a digest of the times of nodes, 16 hex digits, or None if no type has times. Collective.
+    """Return a digest of the times of nodes, 16 hexadecimal digits, or None if no node type has times. Collective.
 
     Parameters
     ----------
     graph : Graph, NodeType, or GraphSet
+        This rank's part.
     times : dict of str to (n,) int64
         Times of this rank's rows by node type.
     """
     total = 0
-    for name, own in times.items():
+    for name, node_times in times.items():
         ids = graph.graph.node_ids[name] if isinstance(graph, NodeType) else graph.dst_ids
-        hashes = _mixed(_mixed(ids.astype(np.uint64) ^ np.uint64(word(name))) + own.view(np.uint64))
+        hashes = _mixed(_mixed(ids.astype(np.uint64) ^ np.uint64(word(name))) + node_times.view(np.uint64))
         total += int(hashes.sum(dtype=np.uint64))
     return f"{sum(graph.comm.allgather(total)) % 2**64:016x}" if times else None
 
 
 def _of_one_type(graph, rows):
-    """Return the sizes, and a hash of each of this rank's nodes, (n_dst,) uint64. Collective."""
+    """Return (sizes, hash of each of this rank's nodes, (n_dst,) uint64). Collective."""
     with graph.profile.phase("setup"), no_grad():
         sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
@@ -80,7 +82,7 @@ def _of_one_type(graph, rows):
     for array in (graph.edge_weight, graph.edge_features, graph.edge_values.time):
         if array is not None:
             array = array.reshape(graph.n_edges, math.prod(array.shape[1:]))
-            sources = graph.with_edge_values().edge_src_ids  # kept by that copy
+            sources = graph.with_edge_values().edge_src_ids  # the copy without values stores the ids
             values = _mixed(values + _of_edges(graph, sources, array))
     labels = np.asarray(rows.labels)
     if labels.dtype.kind in "iu" and labels.ndim == 1:
@@ -96,24 +98,25 @@ def _of_one_type(graph, rows):
 
 
 def _of_types(nodes, rows):
-    """Return the result of `_of_one_type` for the nodes of all types. Collective."""
+    """Return (sizes, hashes) as `_of_one_type`, for the nodes of all types together. Collective."""
     graph = nodes.graph.with_edge_values().full_precision()
     hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
     sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
     for source in graph.node_types:
-        own = {".".join(relation): relation for relation in graph.relations if relation[0] == source}
+        relations = {".".join(relation): relation for relation in graph.relations if relation[0] == source}
         with graph.profile.phase("setup"), no_grad():
-            codes = {relation: _codes(hashes[source] ^ np.uint64(word(name))) for name, relation in own.items()}
-            messages = {relation: fn.copy_src(Tensor(found)) for relation, found in codes.items()}
-            for name, found in graph.aggregate(messages, "sum").items():
-                sums[name] += _multiples(found.data)
-            for own in graph.out_of(source):
-                of_edges = nodes.graph.edge_values.get(own.relation, EdgeValues())
-                arrays = of_edges.weight, of_edges.features, of_edges.time
+            codes = {relation: _codes(hashes[source] ^ np.uint64(word(name))) for name, relation in relations.items()}
+            messages = {relation: fn.copy_src(Tensor(source_codes)) for relation, source_codes in codes.items()}
+            for name, code_sums in graph.aggregate(messages, "sum").items():
+                sums[name] += _multiples(code_sums.data)
+            for layer in graph.out_of(source):
+                values_of = nodes.graph.edge_values.get(layer.relation, EdgeValues())
+                arrays = values_of.weight, values_of.features, values_of.time
                 for name, array in zip(("weight", "features", "time"), arrays):
                     if array is not None:
-                        found = _of_edges(own, own.edge_src_ids, array.reshape(own.n_edges, math.prod(array.shape[1:])))
-                        sums[own.relation[2]] += _mixed(found ^ np.uint64(word(f"{name} of {own.relation}")))
+                        array = array.reshape(layer.n_edges, math.prod(array.shape[1:]))
+                        edge_hashes = _of_edges(layer, layer.edge_src_ids, array)
+                        sums[layer.relation[2]] += _mixed(edge_hashes ^ np.uint64(word(f"{name} of {layer.relation}")))
     graph.forget()
     values = {name: _mixed(hashes[name] + sums[name]) for name in graph.node_types}
     for name, x in rows.features.items():
@@ -123,12 +126,15 @@ def _of_types(nodes, rows):
     values[nodes.node_type] = _mixed(values[nodes.node_type] + _multiples(targets))
     sizes = {"nodes": ", ".join(f"{name} {n}" for name, n in graph.n_nodes.items()),
              "edges": ", ".join(f"{'.'.join(relation)} {n}" for relation, n in graph.n_edges.items()),
-             "features": told_widths(rows.features)}
+             "features": widths_text(rows.features)}
     return sizes, np.concatenate([*values.values()])
 
 
 def _of_graphs(graphs, rows):
-    """Return the result of `_of_one_type` for a set's nodes and graphs; graphs include members, labels and splits."""
+    """Return (sizes, hashes) as `_of_one_type`, for the nodes and the graphs of a set. Collective.
+
+    The hash of a graph covers its nodes, label and splits.
+    """
     nothing = np.zeros(graphs.n_src, np.int64)
     sizes, nodes = _of_one_type(graphs.nodes, Rows(rows.features, *[nothing] * 4))
     _, values = _of_one_type(graphs.members, rows._replace(features=np.zeros((graphs.n_dst, 1), np.float32)))
@@ -136,24 +142,35 @@ def _of_graphs(graphs, rows):
     return sizes, np.concatenate([nodes, _mixed(~values)])
 
 
-def difference(there, here):
-    """Return a description of the difference between two identities; None if they are equal."""
-    names = [name for name in ("nodes", "edges", "features", "classes") if there.get(name) != here[name]]
+def difference(expected, here):
+    """Return a description of the difference between two identities; None if they are equal.
+
+    Parameters
+    ----------
+    expected, here : dict
+        Identities of the data that were used before and of the data of this run.
+
+    Examples
+    --------
+    >>> sizes = {"nodes": 5, "edges": 8, "features": 3, "classes": 2, "digest": "0" * 32}
+    >>> difference({**sizes, "edges": 7}, sizes)
+    '7 edges there and 8 here'
+    >>> difference({**sizes, "digest": "1" * 32}, sizes)
+    'of the same size, but other values'
+    """
+    names = [name for name in ("nodes", "edges", "features", "classes") if expected.get(name) != here[name]]
     if names:
-        return ", ".join(f"{there.get(name)} {name} there and {here[name]} here" for name in names)
-    return next((words for name, words in _OTHERS.items() if there.get(name) != here.get(name)), None)
+        return ", ".join(f"{expected.get(name)} {name} there and {here[name]} here" for name in names)
+    return next((words for name, words in _OTHERS.items() if expected.get(name) != here.get(name)), None)
 
 
-_OTHERS = {"links": "files tell other splits of links", "edge_labels": "the table of edges' labels tells others",
-           "negatives": "files tell other negatives of links", "times": "nodes have other times",
+_OTHERS = {"links": "files have other splits of links", "edge_labels": "the table of edge labels has other labels",
+           "negatives": "files have other negatives of links", "times": "nodes have other times",
            "digest": "of the same size, but other values"}
 
 
 def _of_edges(graph, sources, array):
-    """Return the sum over a row's in-edges of a hash of the source's id and the edge's values, (n_dst,) uint64.
-
-    Sums are modulo 2^64.
-    """
+    """Return for each row the sum, modulo 2^64, of a hash of each in-edge: source id and edge values. (n_dst,) uint64."""
     indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
     out = np.zeros(graph.n_dst, np.uint64)
     for low, high in row_chunks(indptr, _EDGES):
@@ -164,32 +181,33 @@ def _of_edges(graph, sources, array):
 
 
 def _words(labels):
-    """Labels of several columns or of floats as (n, k), a multiple of 4 bytes each; of NaNs one."""
+    """Return labels as (n, k) int32 or floats, so that a value has a multiple of 4 bytes; all NaNs get the same bits."""
     labels = labels.astype(np.int32) if labels.dtype.kind in "iu" else \
         np.where(np.isnan(labels), labels.dtype.type(np.nan), labels)
     return labels if labels.ndim == 2 else labels[:, None]
 
 
 def _mixed(x):
-    """Apply splitmix64's finalizer, (n,) uint64."""
+    """Return the finalizer of splitmix64 applied to x, uint64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def _drawn(start, n):
-    """Return the splitmix64 numbers from `start` to `start` + n - 1, (n,) uint64."""
+    """Return the numbers `start` to `start` + n - 1 of the splitmix64 sequence, (n,) uint64."""
     return _mixed(np.arange(start + 1, start + n + 1, dtype=np.uint64) * np.uint64(GAMMA))
 
 
 def _codes(ids):
+    """Return the codes of nodes, (n, 4) float64: integers below 2^24, whose sums are exact."""
     seeds = _drawn(0, _N_CODES)
     states = np.asarray(ids).astype(np.uint64)[:, None] * np.uint64(GAMMA) + seeds
     return (_mixed(states) >> np.uint64(40)).astype(np.float64)
 
 
 def _multiples(array):
-    """The sum over a row's 32-bit words of the word times an odd number of its column's, mod 2^64: (n,) uint64."""
+    """Return a hash of each row, (n,) uint64: the sum of its 32-bit words times odd factors by column, modulo 2^64."""
     n, out = len(array), np.empty(len(array), np.uint64)
     factors = _drawn(_N_CODES, array.shape[1] * array.itemsize // 4) | np.uint64(1)
     step = max(1, _BYTES // max(1, 8 * factors.size))

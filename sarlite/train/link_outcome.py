@@ -1,39 +1,39 @@
-"""Comparison of the best model of links with popularity, by metrics of both on the same links."""
-
-from typing import Any
+"""Comparison of the best link model with popularity scores, by metrics on the same links."""
 
 from sarlite.numerics import using
 from sarlite.tape import no_grad
 from sarlite.tasks.metric_table import find_metric
 from sarlite.tasks.popularity import Popularity
+from sarlite.train.loop import Trainer
 from sarlite.train.outcome import best_parameters
 from sarlite.train.stopping import Best
 
 SPLITS = ("val", "test")
 TOP = 10
-"""Length of top lists where the task's metric has none."""
+"""Length k of top-k lists if the task's metric does not set k."""
 
 
-def link_outcome(trainer: Any, best: Best) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Return metrics of the best model and of popularity. Collective.
+def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, float | None]]]:
+    """Return metrics of the best model, and of `Popularity`, which counts training links. Collective.
 
     Parameters
     ----------
     trainer : Trainer
-        Of a `LinkTask`, and of the graph that `link_data.split_links` makes.
+        Trainer of a `LinkTask` on a graph of `link_data.split_links`.
     best : Best
+        The best epoch, with the model's state.
 
     Returns
     -------
     dict
-        By metric "model" and "popularity", each with "val" and "test", None without links. The metrics are the task's;
-        if all destinations are ranked also mrr, hits@k, recall@k, ndcg@k and coverage@k, with the task's k or 10. The
-        coverage is the share of destinations in the top k of some source.
+        metric -> {"model" or "popularity" -> {"val" or "test" -> value}}, None for a split without links. The metrics
+        are the task's metric, and mrr, hits@k, recall@k, ndcg@k and coverage@k if all destinations are ranked. k is the
+        k of the task's metric, or 10. The coverage is the share of destinations in the top k of any source.
 
     Notes
     -----
-    Takes two evaluations, and of rankings the top k of each source with links in a split. The trainer's model has the
-    same parameters before and after.
+    Cost: two evaluations, and if all destinations are ranked the top k of each source with links in a split. The
+    trainer's model has the same parameters before and after.
     """
     task, graph = trainer.task, trainer.graph
     ranked = task.metric_kind.takes != "outputs" and graph.ranking is not None
@@ -57,7 +57,7 @@ def link_outcome(trainer: Any, best: Best) -> dict[str, dict[str, dict[str, floa
 
 
 def _value(trainer, name, judged, split):
-    """Return a metric of a split's links, or None without links. Collective."""
+    """Return the metric `name` of a split's links, or None without links. Collective."""
     metric = find_metric("link", name).make()
     metric.add(judged[trainer.rows[split]], trainer.labels[trainer.rows[split]])
     value = metric.value(trainer.comm.allreduce(metric.counts().copy()), trainer.comm)

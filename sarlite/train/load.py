@@ -1,4 +1,4 @@
-"""Loading of a data set: this rank's rows and graph, with one node type or several."""
+"""Loading of a data set: each rank reads its rows and builds its part of the graph."""
 
 import gc
 import sys
@@ -19,7 +19,7 @@ from sarlite.data.divide import stored_order
 from sarlite.data.divided_data import divided
 from sarlite.data.graph_tables import MEMBERS, NODE
 from sarlite.data.names import Names
-from sarlite.data.part import Part
+from sarlite.data.part import Part, Rows
 from sarlite.data.schema import Schema, matched, schema_of, transforms_of
 from sarlite.data.spec import is_of_graphs, is_relational
 from sarlite.errors import DataError
@@ -35,7 +35,7 @@ from sarlite.structure.partition import measures
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import edge_values
 from sarlite.train.edge_values import NONE, Wanted
-from sarlite.types import Path
+from sarlite.types import Array, Path
 
 
 class Source(NamedTuple):
@@ -44,23 +44,23 @@ class Source(NamedTuple):
     Attributes
     ----------
     spec, task, normalize, verify, allow_empty, partition, order, balance, seed
-        As for `data.divided`. A task that does not read labels takes data with labels of any form.
+        Arguments of `data.divided`. If a task does not read labels, the data may have labels of any form.
     dtype : str, optional
-        Of features and values on edges; by default as stored.
+        Dtype of the features and edge values, by default as stored.
     features : bool
-        True if features are read. Otherwise zeros of their shape stand in their place, which take no memory.
+        True if features are read. Otherwise zeros of the same shape, which take no memory, replace the features.
     self_loops : bool
-        Add the self loops that are missing.
+        True if missing self loops are added.
     graphs : bool
-        Whether a set of graphs is read as a `GraphSet`; else as relational data.
+        True if a set of graphs is read as a `GraphSet`, False if as relational data.
     edge_values : edge_values.Wanted
-        What the graph gets of values on edges.
+        Use of edge weights and edge features.
     schema : data.schema.Schema, optional
-        The schema of a checkpoint, which the data are matched with by name.
+        Schema of a checkpoint. The tables of the data are matched with the schema by name.
     times : bool
         True if the times of nodes and edges are read.
     progress : str
-        As for `progress.Progress`.
+        Argument of `progress.Progress`.
     """
 
     spec: str
@@ -83,75 +83,81 @@ class Source(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """One rank's share of the data.
+    """One rank's part of a data set, with what the run reports of it.
 
     Attributes
     ----------
     graph : Graph, NodeType, or GraphSet
-        Of relational data the node type that has labels.
+        For relational data the node type that has labels.
     rows : data.part.Rows
-        Features of relational data are by node type.
+        Features, labels and splits. Features of relational data are a dict by node type.
     n_classes : int
+        Number of classes, labels per row, or values per row.
     summary : dict
-        What a run tells of the data and their division.
+        Facts about the data and their division, for a run's output.
     memory : Memory
-        It counts from before the rows were read.
+        Memory counter that started before the rows were read.
     seconds : dict
-        On rank 0, how long "load" took, and "partition" in it.
+        On rank 0, the seconds of "load", and of "partition", a part of them.
     task : str
+        Name of the task.
     names : dict of str to data.names.Names
-        By node type, of the types whose nodes are known by names.
+        Names of the nodes by node type, for the types whose nodes have names.
     target : str
         The node type that has labels.
     class_names : list of str, optional
-        Of the classes, where labels were words.
+        Names of the classes, if the labels were words.
     schema : data.schema.Schema
-        What the run takes of the data, by name.
+        Names of the tables and columns that the run uses.
     left_out, by_position : list of str
-        What `data.schema.matched` says of data that were matched with a checkpoint.
+        Lines for the user about data that were matched with the schema of a checkpoint, see `data.schema.Matched`.
     times : dict of str to (n,) int64
-        Times of this rank's rows by node type, of the types that have times, if they were read.
+        Times of this rank's rows by node type, for the types that have times, if times were read.
     time_kind : {"dates", "integers"}, optional
         Kind of all times in the data.
     seed_times : (n_dst,) int64, optional
-        Time at which each row of the task is a seed, if the row is no node.
+        Time at which each row of the task is a seed, if the rows are not nodes.
     """
 
-    graph: Any
-    rows: Any
+    graph: Any  # a Graph, NodeType or GraphSet
+    rows: Rows
     n_classes: int
     summary: dict[str, Any]
     memory: Memory
     seconds: dict[str, float]
     task: str = "classify"
-    names: Mapping[str, Any] = MappingProxyType({})
+    names: Mapping[str, Names] = MappingProxyType({})
     target: str = NODE
     class_names: list[str] | None = None
     schema: Schema = MappingProxyType({})
     left_out: Sequence[str] = ()
     by_position: Sequence[str] = ()
-    times: Mapping[str, Any] = MappingProxyType({})
+    times: Mapping[str, Array] = MappingProxyType({})
     time_kind: str | None = None
-    seed_times: Any = None
+    seed_times: Array | None = None
 
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
-         tick: Callable[[], Any] = lambda: None) -> Shard:
+         tick: Callable[[], object] = lambda: None) -> Shard:
     """Read this rank's rows and build its graph. Collective.
 
-    Only rank 0 holds a whole edge list, and only while it reads, generates or divides what is not stored as the ranks
-    need it.
+    Stored data of a suitable division are read by each rank alone. Otherwise rank 0 reads, generates or divides the data,
+    and holds the whole edge list meanwhile.
 
     Parameters
     ----------
     comm : Communicator
     source : Source
     options : sar.schedule.Options
-        Of the graph.
+        Options of the graph: mode, prefetch and others.
     scratch : path, optional
-        As for `data.divided`.
+        Folder for temporary files, see `data.divided`.
     tick : callable
-        Called as long as any rank works at it, and then by the graph.
+        Called again and again while any rank loads, and later by the graph as it makes progress.
+
+    Returns
+    -------
+    Shard
 
     Raises
     ------
@@ -161,20 +167,29 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
     with working(tick):
         options.check(comm)
         begin, seconds = time.perf_counter(), {"partition": 0.0}
-        found, make = _read(comm, source, scratch, seconds, kind(comm, source.spec))
-        uneven = balancing.warning(*(found.summary[name] for name in ("partition", "method", "balance")))
-        for text in (uneven, _lockstep(comm, options, found.summary)):
+        shard, make = _read(comm, source, scratch, seconds, kind(comm, source.spec))
+        uneven = balancing.warning(*(shard.summary[name] for name in ("partition", "method", "balance")))
+        for text in (uneven, _lockstep(comm, options, shard.summary)):
             if text and comm.rank == 0:
                 show(f"warning: {text}", sys.stderr)
-        part = found._replace(graph=make(options), seconds=seconds)
+        part = shard._replace(graph=make(options), seconds=seconds)
         seconds["load"] = time.perf_counter() - begin
         part.graph.profile.on_progress = tick
         return part
 
 
 def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads: int) -> Options:
-    """Return how a graph is computed with; where the options of a run do not say how many peers' rows are fetched
-    ahead, as many as hide something. Collective.
+    """Return graph options with the number of peers whose rows are fetched ahead. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    graph : Options
+        Options whose `prefetch` is replaced.
+    prefetch : int, optional
+        Number of peers. By default a number that hides communication with the given threads.
+    threads : int
+        Number of threads of this rank; 0 to choose by the machine.
     """
     if prefetch is not None:
         return graph._replace(prefetch=prefetch)
@@ -183,16 +198,16 @@ def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads
 
 def kind(comm: Communicator, spec: str) -> str:
     """Return the kind of a data set: "plain" for one node type, "relational", or "graphs" for a set. Collective."""
-    def found():
+    def read_kind():
         return "graphs" if is_of_graphs(spec) else "relational" if is_relational(spec) else "plain"
 
-    return str(comm.bcast(together(comm, lambda: found() if comm.rank == 0 else None)))
+    return str(comm.bcast(together(comm, lambda: read_kind() if comm.rank == 0 else None)))
 
 
 def _read(comm, source, scratch, seconds, what):
-    """Return the `Shard` without a graph, and a function that makes the graph from options. Collective.
+    """Return a Shard without a graph, and a function that makes the graph from options. Collective.
 
-    Of relational data features are by node type, and what is to be exchanged is found at its first use.
+    The exchanges of a relational graph are planned at their first use.
     """
     graphs, stored = what == "graphs" and source.graphs, what != "plain"
     typed = stored and not graphs
@@ -207,26 +222,26 @@ def _read(comm, source, scratch, seconds, what):
         memory = memory_from_here(comm)
         part = Part(dataset, comm.rank, comm.size)
         rows = (part.typed_rows if stored else part.rows)(source.dtype, source.features)
-        edges = {relation: own.csr() for relation, own in part.relations.items()}
-        ids = {name: own.ids() for name, own in part.nodes.items()}
-        found = _part(comm, source, dataset, rows, memory, part, edges)
-        found = found._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
+        edges = {relation: relation_part.csr() for relation, relation_part in part.relations.items()}
+        ids = {name: node_part.ids() for name, node_part in part.nodes.items()}
+        shard = _part(comm, source, dataset, rows, memory, part, edges)
+        shard = shard._replace(names=together(comm, partial(Names.of_dataset, dataset)), target=dataset.target,
                                class_names=dataset.class_names,
                                schema=schema_of(dataset, "edge_features" in names),
                                left_out=left_out, by_position=by_position, time_kind=dataset.time_kind)
-        values = {relation: together(comm, partial(edge_values.read, own, names, source.edge_values, source.dtype,
-                                                   source.spec)) for relation, own in part.relations.items()}
+        values = {relation: together(comm, partial(edge_values.read, relation_part, names, source.edge_values, source.dtype,
+                                                   source.spec)) for relation, relation_part in part.relations.items()}
         if source.times:
-            found = found._replace(times={name: own.read("time") for name, own in part.nodes.items()
-                                          if own.table.time is not None})
-            values = {relation: {**own, "edge_time": part.relations[relation].values("edge_time")}
-                      for relation, own in values.items()}
+            shard = shard._replace(times={name: node_part.read("time") for name, node_part in part.nodes.items()
+                                          if node_part.table.time is not None})
+            values = {relation: {**arrays, "edge_time": part.relations[relation].values("edge_time")}
+                      for relation, arrays in values.items()}
         node_type = NODE if graphs else dataset.target
         first_row, target = part.nodes[node_type].first_row, dataset.target
-    found.summary["edge_values"] = [edge_values.ARRAYS[name].replace("_", " ") for name in names]
-    del dataset, part  # which one rank has in memory
+    shard.summary["edge_values"] = [edge_values.ARRAYS[name].replace("_", " ") for name in names]
+    del dataset, part  # frees the whole data set, which one rank may hold
     if typed:
-        return found, lambda options: _typed(comm, edges, ids, values, options).of(target)
+        return shard, lambda options: _typed(comm, edges, ids, values, options).of(target)
     members = edges.pop(MEMBERS) if graphs else None
     (relation,), added = edges, None
     (indptr, indices), values = edges[relation], values[relation]
@@ -241,20 +256,21 @@ def _read(comm, source, scratch, seconds, what):
         return graph if members is None else GraphSet(graph, *members, ids[target])
 
     if graphs and NODE not in rows.features:
-        raise DataError(f"data {source.spec}: features: none of the type {NODE}", "data")
-    return found._replace(rows=rows._replace(features=rows.features[NODE])) if graphs else found, make
+        raise DataError(f"data {source.spec}: features: the nodes have none", "data")
+    return shard._replace(rows=rows._replace(features=rows.features[NODE])) if graphs else shard, make
 
 
 def _typed(comm, edges, ids, values, options):
-    """Return the graph of relational data, with its edge values. Collective."""
+    """Return the HeteroGraph of relational data, with its edge values. Collective."""
     graph = HeteroGraph.from_part(comm, edges, ids, **options._asdict())
     names = next(iter(values.values()), {})
-    arrays = [{relation: own[name] for relation, own in values.items() if own[name] is not None} for name in names]
+    arrays = [{relation: arrays_of[name] for relation, arrays_of in values.items() if arrays_of[name] is not None}
+              for name in names]
     return graph.with_edge_values(*arrays) if any(arrays) else graph
 
 
 def _division(source, scratch, seconds):
-    """Return the keyword arguments of `data.divided` for both kinds of data."""
+    """Return the keyword arguments of `data.divided` that plain and relational data have in common."""
     names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
     options = {name: getattr(source, name) for name in names}
     if not _reads_labels(source):
@@ -268,13 +284,13 @@ def _reads_labels(source):
 
 
 def _part(comm, source, dataset, rows, memory, part, edges):
-    """Return this rank's `Shard`, without a graph. Collective."""
+    """Return this rank's Shard, without a graph. Collective."""
     n_edges = sum(indices.size for _, indices in edges.values())
     n_cut = sum(part.n_cut(relation, indices) for relation, (_, indices) in edges.items())
-    n_rows = sum(own.n_rows for own in part.nodes.values())
+    n_rows = sum(nodes.n_rows for nodes in part.nodes.values())
     summary = {
         "data": source.spec, "nodes": dataset.n_nodes, "edges": dataset.n_edges,
-        "features": told_widths(rows.features) or "no" if isinstance(rows.features, dict) else dataset.n_features,
+        "features": widths_text(rows.features) or "no" if isinstance(rows.features, dict) else dataset.n_features,
         "classes": dataset.n_classes, "task": dataset.task, "ordered": stored_order(dataset) != "none",
         "method": (dataset.division or {"partition": "none"})["partition"],
         "balance": (dataset.division or {}).get("balance"),
@@ -285,34 +301,34 @@ def _part(comm, source, dataset, rows, memory, part, edges):
 
 
 def _measures(comm, train, n_rows, n_edges, n_cut):
-    """Return the measures of the division, computed from every rank's own edges. Collective."""
+    """Return the measures of the division among ranks (`structure.partition.measures`). Collective."""
     ranks = np.array(comm.allgather([n_rows, n_edges, int(np.count_nonzero(train)), int(n_cut)]))
     names = ("nodes", "edges", "train_nodes")
     return measures(cut_edges=ranks[:, 3].sum(), **{name: ranks[:, at] for at, name in enumerate(names)})
 
 
 def _lockstep(comm, options, summary):
-    """Return a warning if the division gives uneven blocks in a mode with rounds, else None.
+    """Return a warning if the division gives uneven blocks and the mode works in rounds; else None.
 
-    Each round of such a mode lasts as long as its largest block.
+    Each round of such a mode takes as long as the largest block of any rank.
     """
     method = summary["method"]
     if options.mode_value.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):
-        return (f"--mode {options.mode} takes as long as the largest block of each round, and those of {method} parts "
-                "are uneven (python -m sarlite.data report says how much): --partition random evens them out, --mode "
-                "sar does not mind")
+        return (f"--mode {options.mode} takes as long as the largest block of each round, and the blocks of {method} parts "
+                "are uneven (see python -m sarlite.data report). --partition random makes even blocks; --mode sar does "
+                "not need them")
     return None
 
 
 FIRST_BYTES = (8, 1 << 10, 1 << 14)
-"""Bytes of the first messages to a peer, which are of the sizes that MPI copies."""
+"""Sizes in bytes of the first messages to a peer: sizes for which MPI allocates its buffers."""
 
 
 def memory_from_here(comm: Communicator) -> Memory:
-    """Return a `Memory` that counts from now on; first send each peer a few small messages. Collective.
+    """Return a memory counter that starts now, after a few small messages to each peer. Collective.
 
-    What MPI takes for itself it takes with the first messages to each peer (MPICH on one host: 1 MiB on 2 ranks, 5 on
-    8). So it is of the process, as MPI's code is, and not of a run.
+    MPI allocates its buffers with the first messages to each peer (MPICH on one host: 1 MiB on 2 ranks, 5 MiB on 8). The
+    messages make sure that these buffers are not counted.
     """
     for n_bytes in FIRST_BYTES:
         for _ in range(2):
@@ -321,12 +337,18 @@ def memory_from_here(comm: Communicator) -> Memory:
     return Memory()
 
 
-def widths(rows: Any) -> Any:
-    """Return the model's argument `n_in`: the number of features, for relational data by node type."""
+def widths(rows: Rows) -> Any:
+    """Return the model's argument `n_in`: the number of features, or for relational data a dict by node type."""
     x = rows.features
-    return {name: own.shape[1] for name, own in x.items()} if isinstance(x, dict) else x.shape[1]
+    return {name: rows_of_type.shape[1] for name, rows_of_type in x.items()} if isinstance(x, dict) else x.shape[1]
 
 
-def told_widths(features: dict[str, Any]) -> str:
-    """Return the numbers of features by node type as text."""
+def widths_text(features: Mapping[str, Array]) -> str:
+    """Return a text with the number of features of each node type.
+
+    Examples
+    --------
+    >>> widths_text({"paper": np.zeros((3, 8)), "author": np.zeros((2, 4))})
+    'paper 8, author 4'
+    """
     return ", ".join(f"{name} {x.shape[1]}" for name, x in features.items())

@@ -1,4 +1,4 @@
-"""The trainer, which takes steps and evaluates over whatever yields batches."""
+"""The Trainer: a training loop over batches of a graph, with evaluation and prediction."""
 
 import time
 import warnings
@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from sarlite import kernels, nn
 from sarlite.comm import agree, together
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.minibatch.batch import Batch, FixedBatch, FullBatch
+from sarlite.minibatch.loader import Loader
 from sarlite.numerics import using
-from sarlite.numerics.exact_sum import named
+from sarlite.numerics.exact_sum import Exact, named
 from sarlite.optim import Factor, Optimizer, plateau_of
 from sarlite.tape import Tensor, no_grad
 from sarlite.tape.tensor import as_array
@@ -34,70 +35,123 @@ from sarlite.train.trainer_arguments import (
     each_x,
     rows_of,
 )
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
+
+RowChoice = ArrayLike | slice
+"""Rows of a split: a mask, row numbers or a slice."""
+
+
+class Counter(Protocol):
+    """Object that takes the rows of a split, batch by batch: a metric."""
+
+    def add(self, output: Array, labels: Array) -> None:
+        """Count rows by their output and labels."""
+        ...
 
 
 class Trainer:
-    """Takes steps over batches of this rank's part of a graph, and evaluates over batches. Construction is collective.
+    """Training loop of a model on this rank's part of a graph: steps, evaluation and prediction.
+
+    Construction is collective, and so are all methods.
 
     Parameters
     ----------
-    graph : Graph, or another graph whose rows have the task's targets
-        A `NodeTask` takes a `Graph` or, of a `HeteroGraph`, `graph.of(type)`.
-    model : callable Module, model(graph, x) -> output, such as logits (n_dst, n_classes)
-        The same replicated parameters on every rank: make it from the same `nn.Random` seed.
-    x : (n_src, n_features) array, or of a node type of a `HeteroGraph` a dict of such by node type
-        This rank's rows, in the order of `graph.src_ids`. Borrowed, and must not change: it is a constant tensor, so a
-        first layer without dropout before it keeps the aggregated x, another (n_src, n_features), and aggregates and
-        fetches only once.
-    labels : (n_dst,) array of integers, or what else `loss` compares the output's rows with
-        Targets of `task`, by default classes from 0. Values outside the splits are not read.
+    graph : Graph, NodeType, GraphSet or LinkGraph
+        This rank's part. Its output rows have the targets of the task. A `NodeTask` takes a `Graph`, or the node type
+        `graph.of(name)` of a `HeteroGraph`.
+    model : callable Module
+        Function model(graph, x) -> output, such as logits of shape (n_dst, n_classes). Every rank makes the model from
+        an `nn.Random` with the same seed, so that the replicated parameters are equal.
+    x : (n_src, n_features) array, or dict of arrays by node type
+        Features of this rank's rows, in the order of `graph.src_ids`. For a node type of a `HeteroGraph` the features
+        are a dict. The trainer does not copy x, and x must not change. If the first layer aggregates x
+        without a dropout before, the sums are stored, another (n_src, n_features) array, and are computed only once.
+    labels : (n_dst, ...) array
+        Targets of the rows: by default classes, integers from 0. Labels outside the splits are not read.
     train, val, test : (n_dst,) array of bools, slice, or (k,) array of row numbers
-        This rank's rows of each split; a rank may have none.
+        This rank's rows of each split. A rank may have no rows of a split.
     optimizer : callable
-        Makes an optimizer from the model's `nn.flatten` result, such as `lambda flat: optim.Adam(flat, 0.01)`.
+        Function from the model's parameters, an `nn.Flat`, to an optimizer, such as
+        `lambda flat: optim.Adam(flat, 0.01)`.
     rng : nn.Random
-        The one that the model was made with; its `step` follows the steps.
-    batches : loader, or Batch, optional
-        Source of the batches that steps are taken over, of the same graph, x, labels and training rows. A loader yields
-        the batches of an epoch. A `Batch`, as `message_flow` makes it, is the one step of every epoch. By default the
-        full batch is.
-    scoring : loader, or Batch, optional
-        Source of the batches that `evaluate` goes over, of the same graph, x and labels, with each row of the splits
-        once. A loader starts anew each time, with the same seeds and picks. By default the full batch, which makes the
-        moments of batch norms exact if `batches` is a loader (`nn.exact_moments`).
+        The source of random numbers that the model was made with. The trainer sets its `step` before each step.
+    batches : Loader or Batch, optional
+        Batches to train on, made from the same graph, x, labels and training rows. A loader yields the batches of an
+        epoch. A `Batch` from `message_flow` is the only step of every epoch. By default a step takes all rows.
+    scoring : Loader or Batch, optional
+        Batches to evaluate on, made from the same graph, x and labels. They contain each row of the splits once. A
+        loader begins again at step 0 in each evaluation, so it samples the same batches. By default an evaluation takes
+        all rows, and batch norms then use exact moments (`nn.exact_moments`) if `batches` is a loader.
     schedule : callable
-        Factor of the learning rate by epoch. Epoch e begins at global step e * len(batches).
+        Function epoch -> factor of the learning rate. Epoch e begins at global step e * len(batches).
     loss : callable, optional
-        (output, labels) -> scalar Tensor, a mean over the rows that it is given, in place of a task. Labels are not
-        checked and there is no metric then; a task with a loss of your own, `NodeTask(loss=function)`, has both.
+        Function (output, labels) -> scalar Tensor, the mean over its rows. It takes the place of a task: labels are not
+        checked, and there is no metric. `NodeTask(loss=function)` has both a loss function and a metric.
     task : Task, optional
-        What the targets are, the loss and the metric. By default `NodeTask()`: classes of nodes, cross entropy,
-        accuracy.
+        Form of the targets, loss and metric. By default `NodeTask()`: classes, cross entropy, accuracy.
     clip_norm : float above 0, optional
-        The largest norm of all ranks' gradients; larger ones are scaled down to it.
-    numerics : {"fast", "exact"}, or an object as `Exact`
-        "exact": losses, gradients, parameters and outputs have the same bits on any number of ranks, for any mode, way
-        back, division and order of rows, prefetch, threads and instruction set. What is not exact yet is refused.
+        Upper bound of the norm of all gradients together. Larger gradients are scaled down to this norm.
+    numerics : {"fast", "exact"} or Exact
+        In "exact", losses, gradients, parameters and outputs have the same bits for any number of ranks, mode, division
+        among ranks, order of rows, prefetch, number of threads and instruction set. Computations that have no exact
+        version raise an error.
 
     Attributes
     ----------
+    rows : dict of str to (k,) int64
+        This rank's row numbers of each split.
+    counts : dict of str to int
+        Number of rows of each split, over all ranks.
+    training_step : TrainingStep
+        The step, with the learning rate and `n_steps`, the number of steps so far.
     own_seconds : array of float
-        Seconds of each step until this rank had its gradients, counted from the end of the step before.
+        Seconds of each step on this rank: waiting for the batch, and computing until this rank had its gradients.
 
     Raises
     ------
     SarliteError
-        On every rank together. An argument is wrong, such as x or labels without a row for each of the graph's rows, x
-        of another width than the model's `takes`, or targets that are not the task's; no rank has a training row; or
-        the ranks differ in the width or dtype of x, or in a replicated parameter. A step raises it if the model's
-        output does not fit. The error names the argument.
+        On every rank together, naming the argument. An argument has a wrong type, or x or labels do not have the
+        graph's number of rows. The model expects another number of features, or the targets do not fit the task. No
+        rank has a training row, or the ranks differ in the width or dtype of x or in a replicated parameter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Trainer, nn, optim
+    >>> from sarlite.models import GCN
+    >>> graph = Graph.from_edges([0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3], 6)  # two rings of three nodes
+    >>> x, labels = np.eye(6, dtype=np.float32), np.array([0, 0, 0, 1, 1, 1])
+    >>> rng = nn.Random(0)
+    >>> model = GCN(6, 2, layers=2, hidden=8, dropout=0.0, rng=rng)
+    >>> trainer = Trainer(graph, model, x, labels, train=[0, 3], val=[1, 4], test=[2, 5],
+    ...                   optimizer=lambda flat: optim.Adam(flat, 0.05), rng=rng)
+    >>> best = trainer.fit(30)
+    >>> trainer.evaluate()["test_accuracy"]
+    1.0
+    >>> trainer.predict().shape
+    (6, 2)
+
+    On two ranks, here two threads, each rank has a part of the graph and its rows:
+
+    >>> from sarlite.comm import threads
+    >>> def work(comm):
+    ...     part, rng = graph.shard(comm, [0, 0, 0, 1, 1, 1]), nn.Random(0)
+    ...     ids = part.node_ids
+    ...     model = GCN(6, 2, layers=2, hidden=8, dropout=0.0, rng=rng)
+    ...     trainer = Trainer(part, model, x[ids], labels[ids], train=[0], val=[1], test=[2],
+    ...                       optimizer=lambda flat: optim.Adam(flat, 0.05), rng=rng)
+    ...     trainer.fit(30)
+    ...     return trainer.predict().shape, trainer.evaluate()["test_accuracy"]
+    >>> threads.run(2, work)
+    [((3, 2), 1.0), ((3, 2), 1.0)]
     """
 
-    def __init__(self, graph: Any, model: Any, x: Any, labels: Any, train: Any, val: Any = (), test: Any = (), *,
-                 optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random, batches: Any = None, scoring: Any = None,
+    def __init__(self, graph: Any, model: Any, x: ArrayLike | Mapping[str, ArrayLike], labels: ArrayLike, train: RowChoice,
+                 val: RowChoice = (), test: RowChoice = (), *,
+                 optimizer: Callable[[nn.Flat], Optimizer], rng: nn.Random,
+                 batches: Loader | Batch | None = None, scoring: Loader | Batch | None = None,
                  schedule: Factor = lambda epoch: 1.0, loss: Callable[[Tensor, Array], Tensor] | None = None,
-                 task: Task | None = None, clip_norm: float | None = None, numerics: Any = "fast") -> None:
+                 task: Task | None = None, clip_norm: float | None = None, numerics: str | Exact = "fast") -> None:
         if not hasattr(graph, "comm"):
             raise ConfigError(f"graph is a {type(graph).__name__}, but must be a Graph")
         self.graph: Any = graph
@@ -127,21 +181,21 @@ class Trainer:
         self.batches = self.task.full_batches(self.full_batch) if batches is None else source_of(batches)
         self.scoring = source_of(self.full_batch if scoring is None else scoring)
         self.n_classes = max(self.comm.allgather(self.task.n_classes(self.labels, self.rows)))
-        self.task.check_width(max(self.n_classes, 2))  # of fewer the output's columns tell
+        self.task.check_width(max(self.n_classes, 2))  # with fewer classes, an output may still have 2 columns
         loss_over_rows = self.task.loss_over(self.labels, self.rows["train"], self.comm, self.n_classes)
         self.loss = checked_loss(loss_over_rows, type(model).__name__, self.n_classes)
-        self.left_out: dict[str, str] = {}  # by split, what its metric leaves out
+        self.left_out: dict[str, str] = {}  # by split: a note about rows or labels that the metric leaves out
         self.optimizer = together(self.comm, lambda: optimizer(self.flat))
         if not isinstance(self.optimizer, Optimizer):
-            raise ConfigError(f"optimizer made a {type(self.optimizer).__name__}, but must make an optimizer, as "
+            raise ConfigError(f"optimizer returned a {type(self.optimizer).__name__}, but must return an optimizer, such as "
                               "optim.Adam(flat, 0.01)")
         n_steps, self.schedule = len(self.batches), schedule
         self.training_step = TrainingStep(model, self.optimizer, rng, self.comm, profile=graph.profile,
                                           schedule=lambda step: schedule(step // n_steps), clip_norm=clip_norm)
         self.buffers, self.riders = self.training_step.buffers, self.training_step.riders
         self.own_seconds = array("d")
-        self._left: Any = None  # the remaining batches of an epoch
-        self._next_step = -1  # the global step of the first of them; -1 before the first epoch
+        self._remaining: Any = None  # iterator over the remaining batches of the current epoch
+        self._next_step = -1  # the global step of the next batch; -1 before the first epoch
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{n} {name}" for name, n in self.counts.items())
@@ -150,43 +204,102 @@ class Trainer:
         return (f"Trainer({model}, {self.graph!r}, {inputs}, rows of all ranks: {rows}; {self.optimizer!r}, "
                 f"step {self.training_step.n_steps})")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a Trainer is neither copied nor pickled, as its optimizer steps the arrays of its own model and "
-                        "its batches come from a loader: copy.deepcopy(trainer.model) and trainer.model.state_dict() "
-                        "copy the model, train.checkpoint.write(path, trainer, {}) writes the whole state, and "
-                        "checkpoint.restore_state puts the state into another Trainer")
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Trainer cannot be copied or pickled, because its optimizer updates the arrays of its model and "
+                        "its batches come from a loader. To copy the model, use copy.deepcopy(trainer.model) or "
+                        "trainer.model.state_dict(). To save the whole state, use train.checkpoint.write(path, "
+                        "trainer, {}); checkpoint.restore_state puts the state into another Trainer")
 
     def step(self, epoch: int | None = None) -> float:
-        """Take one optimizer step, the first of `epoch` or the next one, and return the loss over the step's rows of
-        all ranks. Collective.
+        """Take one optimizer step and return its loss. Collective.
+
+        Parameters
+        ----------
+        epoch : int, optional
+            Take the first step of this epoch, counted from 0. By default take the next step.
+
+        Returns
+        -------
+        float
+            The mean loss over the batch's rows of all ranks, before the update.
+
+        Raises
+        ------
+        DivergenceError
+            On every rank: the loss, or with `clip_norm` the norm of the gradients, is not finite. No parameter has changed.
+        SarliteError
+            On every rank: the model's output does not fit the graph or the labels, or a feature is not finite.
 
         Notes
         -----
-        Sends what the model's aggregations send, and one allreduce of all gradients. After the first step no large
-        array takes fresh memory. After a step that failed, and after `restore_state`, the next step is the global step
+        Bytes sent: the messages of the model's aggregations, and one allreduce of all gradients. After the first step
+        no large array is allocated. After a failed step, and after `restore_state`, the next step is the global step
         `training_step.n_steps`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, Trainer, nn, optim
+        >>> from sarlite.models import SAGE
+        >>> graph, rng = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), nn.Random(0)
+        >>> model = SAGE(3, 2, layers=1, rng=rng)
+        >>> trainer = Trainer(graph, model, np.eye(3, dtype=np.float32), [0, 1, 1], train=[0, 1, 2],
+        ...                   optimizer=lambda flat: optim.SGD(flat, 0.5), rng=rng)
+        >>> first, second = trainer.step(), trainer.step()
+        >>> second < first, trainer.training_step.n_steps
+        (True, 2)
         """
         if epoch is not None:
             self._begin(epoch * len(self.batches))
         elif self._next_step != self.training_step.n_steps:
             self._begin(self.training_step.n_steps)
-        batch = next(self._left, None)
+        batch = next(self._remaining, None)
         if batch is None:
             self._begin(self.training_step.n_steps)
-            batch = next(self._left)
+            batch = next(self._remaining)
         self._next_step += 1
         return self._step(batch, time.perf_counter())
 
-    def epoch(self, epoch: int, on_step: Callable[[int, float], Any] = lambda done, loss: None) -> float:
-        """Train one epoch and return the mean of the steps' losses, weighted by their training rows. Collective.
+    def epoch(self, epoch: int, on_step: Callable[[int, float], object] = lambda done, loss: None) -> float:
+        """Train one epoch and return its loss. Collective.
 
-        `on_step(steps_done, loss)` is called after each step.
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, counted from 0.
+        on_step : callable
+            Called as `on_step(n_steps_done, loss)` after each step of the epoch.
+
+        Returns
+        -------
+        float
+            The mean of the steps' losses, weighted by the number of training rows of each step.
+
+        Raises
+        ------
+        SarliteError
+            As `step`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, Trainer, nn, optim
+        >>> from sarlite.minibatch import NeighborLoader
+        >>> from sarlite.models import SAGE
+        >>> graph, x, rng = Graph.from_edges([0, 1, 2, 3], [1, 2, 3, 0], 4), np.eye(4, dtype=np.float32), nn.Random(0)
+        >>> loader = NeighborLoader(graph, x, [0, 1, 0, 1], slice(4), fanouts=[2], batch_size=2)
+        >>> model = SAGE(4, 2, layers=1, rng=rng)
+        >>> trainer = Trainer(graph, model, x, [0, 1, 0, 1], train=slice(4), batches=loader,
+        ...                   optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng)
+        >>> loss = trainer.epoch(0, on_step=lambda done, loss: print("step", done))
+        step 1
+        step 2
         """
         n_steps, step = len(self.batches), self.training_step
         self._begin(epoch * n_steps)
         total = n_rows = loss = 0.0
         begin = time.perf_counter()
-        with closing(self._left) as batches:
+        with closing(self._remaining) as batches:
             for batch in batches:
                 loss = self._step(batch, begin)
                 total, n_rows = total + loss * batch.n_global, n_rows + batch.n_global
@@ -196,38 +309,61 @@ class Trainer:
         return loss if n_steps == 1 else total / n_rows
 
     def fit(self, epochs: int, *, patience: int | None = None, eval_every: int = 1,
-            callbacks: Sequence[Callable[[dict[str, Any]], Any]] = ()) -> Best:
-        """Train until the trainer has taken `epochs` epochs, those before the call counted, and evaluate. Collective.
+            callbacks: Sequence[Callable[[dict[str, Any]], object]] = ()) -> Best:
+        """Train until the trainer has taken `epochs` epochs in total, with evaluations. Collective.
 
-        Training that diverges ends with a RuntimeWarning on rank 0; the model then has the best epoch's parameters.
+        Epochs before the call count. Training that diverges ends with a RuntimeWarning on rank 0; the model then has
+        the best epoch's parameters.
 
         Parameters
         ----------
         epochs : int
+            Total number of epochs.
         patience : int, optional
-            Training ends after so many epochs without a better one on the validation rows; counted from this call on.
+            Training ends after this number of epochs without a better epoch on the validation rows, counted from this
+            call on.
         eval_every : int
-            Epochs from one evaluation to the next; the last epoch is evaluated too.
+            Number of epochs from one evaluation to the next. The last epoch is evaluated too.
         callbacks : sequence of callables
-            Each is called after every epoch with its record, a dict: "epoch", "loss", "seconds", "lr", and what
-            `evaluate` returns, None where the epoch was not evaluated. Training ends where a callback returns True, on
-            every rank alike.
+            Each is called after every epoch with the epoch's record, a dict: "epoch", counted from 1, "loss",
+            "seconds", "lr", and the entries that `evaluate` returns, None if the epoch was not evaluated. Training ends
+            if a callback returns True. All ranks must return the same.
 
         Returns
         -------
         Best
-            Its epoch, scores, and the model's state then: `trainer.model.load_state_dict(best.state)` takes it back.
+            The best epoch, its scores and the model's state. `trainer.model.load_state_dict(best.state)` restores the
+            state.
 
         Raises
         ------
         ConfigError
-            On every rank: a number or a callback is none.
+            On every rank: `epochs`, `patience` or `eval_every` is not a valid number, or a callback is not callable.
+        DivergenceError
+            On every rank: the loss is not finite before any epoch was evaluated.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, Trainer, nn, optim
+        >>> from sarlite.models import SAGE
+        >>> graph, rng = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), nn.Random(0)
+        >>> model = SAGE(3, 2, layers=1, rng=rng)
+        >>> trainer = Trainer(graph, model, np.eye(3, dtype=np.float32), [0, 1, 1], train=[0, 1], val=[2],
+        ...                   optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng)
+        >>> best = trainer.fit(4, eval_every=2, callbacks=[lambda record: print(record["epoch"], record["val_loss"] is None)])
+        1 True
+        2 False
+        3 True
+        4 False
+        >>> best.epoch in (2, 4), sorted(best.scores)
+        (True, ['test_accuracy', 'train_accuracy', 'val_accuracy', 'val_loss'])
         """
         if not all(map(callable, callbacks)):
             raise ConfigError(f"callbacks: {callbacks!r} are not all callable")
 
         def on_epoch(record):
-            return any([callback(record) is True for callback in callbacks])  # each of them hears of it
+            return any([callback(record) is True for callback in callbacks])  # a list: every callback is called
 
         def on_divergence(text):
             if self.comm.rank == 0:
@@ -239,44 +375,87 @@ class Trainer:
 
     def _begin(self, step):
         """Begin an iteration over the remaining batches of the epoch that contains the global step `step`."""
-        if self._left is not None:
-            self._left.close()  # ends its thread, which may communicate
+        if self._remaining is not None:
+            self._remaining.close()  # ends the sampling thread, which may communicate
         self.training_step.n_steps = self.batches.step = self._next_step = step
-        self._left = self.inputs.to_train(iter(self.batches), step)
+        self._remaining = self.inputs.to_train(iter(self.batches), step)
 
     def _step(self, batch, begin):
-        """Take a step over a batch, for which this rank began to wait or to compute at `begin`."""
-        step, there = self.training_step, time.perf_counter()
+        """Take a step over a batch that this rank began to wait for at the time `begin`."""
+        step, compute_begin = self.training_step, time.perf_counter()
         with self.graph.profile.span(f"step {step.n_steps + 1}"):
             with using(self.numerics):
                 loss = step(batch, self.loss)
-        self.own_seconds.append(there - begin + step.own_seconds)
+        self.own_seconds.append(compute_begin - begin + step.own_seconds)
         return loss
 
     def evaluate(self) -> Scores:
-        """Return over all ranks "train_accuracy", "val_accuracy" and "test_accuracy", or the task's metric by its key,
-        and "val_loss".
+        """Return the metric of each split and the validation loss, over all ranks. Collective.
 
-        Collective. A metric is None without rows and with a `loss` of your own; "val_loss" is None without rows.
+        Returns
+        -------
+        dict of str to (float or None)
+            "train_KEY", "val_KEY" and "test_KEY", where KEY is the name of the task's metric, by default "accuracy",
+            and "val_loss". An entry is None if the split has no rows. The metrics are None if the trainer has a `loss`
+            in place of a task.
+
+        Raises
+        ------
+        SarliteError
+            On every rank: the model's output does not fit the graph or the labels.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, Trainer, nn, optim
+        >>> from sarlite.models import SAGE
+        >>> graph, rng = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), nn.Random(0)
+        >>> model = SAGE(3, 2, layers=1, rng=rng)
+        >>> trainer = Trainer(graph, model, np.eye(3, dtype=np.float32), [0, 1, 1], train=[0, 1], val=[2],
+        ...                   optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng)
+        >>> scores = trainer.evaluate()
+        >>> sorted(scores), scores["test_accuracy"]
+        (['test_accuracy', 'train_accuracy', 'val_accuracy', 'val_loss'], None)
         """
         metrics = {name: self.task.make_metric() for name in self.rows}
         with using(self.numerics):
             loss = self.score(metrics)
         counts = [np.zeros(0) if metric is None else metric.counts() for metric in metrics.values()]
         sums = self.riders.allreduce(self.comm, [*np.concatenate(counts), loss])
-        found = np.split(sums[:-1], np.cumsum([len(own) for own in counts])[:-1])
-        scores = {f"{name}_{self.task.key}": metric.value(own, self.comm) if metric and self.counts[name] else None
-                  for (name, metric), own in zip(metrics.items(), found)}
+        split_sums = np.split(sums[:-1], np.cumsum([len(values) for values in counts])[:-1])
+        scores = {f"{name}_{self.task.key}": metric.value(values, self.comm) if metric and self.counts[name] else None
+                  for (name, metric), values in zip(metrics.items(), split_sums)}
         self.left_out = {name: metric.note for name, metric in metrics.items() if metric and metric.note}
         return {**scores, "val_loss": float(sums[-1]) if self.counts["val"] else None}
 
-    def score(self, metrics: Mapping[str, Any]) -> float:
-        """Add this rank's rows of each split to its metric; return its share of the validation loss. Collective.
+    def score(self, metrics: Mapping[str, Counter | None]) -> float:
+        """Evaluate the model; add this rank's outputs and labels to the metric of each split. Collective.
 
         Parameters
         ----------
-        metrics : dict of split to an object with add(output, labels)
-            Of the splits that are looked at.
+        metrics : dict of str to (Metric or None)
+            Metric of each split to evaluate. A metric is any object with a method `add(output, labels)`.
+
+        Returns
+        -------
+        float
+            This rank's share of the validation loss; the sum of the shares over ranks is the loss.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, Trainer, nn, optim
+        >>> from sarlite.models import SAGE
+        >>> class Shapes:
+        ...     def add(self, output, labels):
+        ...         print(output.shape, labels.shape)
+        >>> graph, rng = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), nn.Random(0)
+        >>> model = SAGE(3, 2, layers=1, rng=rng)
+        >>> trainer = Trainer(graph, model, np.eye(3, dtype=np.float32), [0, 1, 1], train=[0, 1],
+        ...                   optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng)
+        >>> trainer.score({"train": Shapes()})
+        (2, 2) (2,)
+        0.0
         """
         self.scoring.step, loss = 0, 0.0
         for batch in self.inputs.to_score(iter(self.scoring)):
@@ -285,7 +464,7 @@ class Trainer:
                 for name, metric in metrics.items():
                     if metric is not None:
                         metric.add(judged[rows[name]], batch.labels[rows[name]])
-                if self.counts["val"]:  # on every rank: exact numerics add up over ranks
+                if self.counts["val"]:  # counted over all ranks, as a loss in exact numerics is collective
                     loss += self.loss(output, batch.labels, rows["val"], max(self.counts["val"], 1)).item()
                 del output, judged
         return loss
@@ -294,20 +473,45 @@ class Trainer:
         """Return, for each split, the rows of a batch's output that belong to the split."""
         if batch.outputs is None:
             return self.rows
-        found, numbers = {}, np.arange(len(batch.outputs))
+        split_rows, numbers = {}, np.arange(len(batch.outputs))
         for name, rows in self._ascending.items():
             first, last = (np.searchsorted(rows, batch.outputs, side) for side in ("left", "right"))
-            found[name] = np.repeat(numbers, last - first)
-        return found
+            split_rows[name] = np.repeat(numbers, last - first)
+        return split_rows
 
     @cached_property
     def _ascending(self):
         return {name: np.sort(rows) for name, rows in self.rows.items()}
 
     def predict(self) -> Array:
-        """Return the model's output in evaluation for this rank's rows, (n_dst, n_classes), a new array. Collective."""
+        """Return the model's output for all of this rank's rows, computed in evaluation mode. Collective.
+
+        Returns
+        -------
+        (n_dst, n_outputs) array
+            A new array, such as logits.
+
+        Raises
+        ------
+        ConfigError
+            On every rank: the training batches are sampled in time, so the full graph has later edges.
+        SarliteError
+            On every rank: the model's output does not fit the graph or the labels.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, Trainer, nn, optim
+        >>> from sarlite.models import SAGE
+        >>> graph, rng = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), nn.Random(0)
+        >>> model = SAGE(3, 2, layers=1, rng=rng)
+        >>> trainer = Trainer(graph, model, np.eye(3, dtype=np.float32), [0, 1, 1], train=[0, 1],
+        ...                   optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng)
+        >>> trainer.predict().shape
+        (3, 2)
+        """
         if getattr(self.batches, "temporal", None):
-            raise ConfigError("predict: the full batch has edges that are later than a row: take the batches of "
+            raise ConfigError("predict: the full graph has edges that are later than a row: use the batches of "
                               "batches.batch(rows), which are sampled in time")
         batch = next(self.inputs.to_score(iter([self.full_batch])))
         with self.buffers, no_grad(), using(self.numerics):
@@ -315,7 +519,10 @@ class Trainer:
         return output.data.copy()
 
     def _output(self, batch, exact=True):
-        """Return the task's `outputs`; of the whole graph, after steps over sampled batches, with exact moments."""
+        """Return the task's `outputs` for a batch in evaluation mode.
+
+        After training on sampled batches, an evaluation of the full graph uses exact moments in batch norms.
+        """
         self.model.eval()
 
         def run():
@@ -326,12 +533,28 @@ class Trainer:
         check_output(output, type(self.model).__name__, batch.graph.n_dst, self.n_classes)
         return output, judged
 
-    def counted(self) -> dict[str, Any]:
+    def counted(self) -> dict[str, object]:
         """Return statistics of the batches, keyed as in the output of `--json`. Collective.
 
-        Of a loader "steps"; "imbalance", the largest rank's time of a step over the mean, the steps' median; with
-        caches "hit_rate" and "rows_pushed" by layer and "bytes_pushed", over all ranks and the whole run. Of a
-        message-flow batch "message_flow".
+        Returns
+        -------
+        dict of str to object
+            Empty for full-batch training. For a loader: "steps", the number of steps, and "imbalance", the median over
+            steps of the slowest rank's seconds divided by the mean over ranks. A loader with caches adds "hit_rate" and
+            "rows_pushed" by layer, and "bytes_pushed", over all ranks and the whole run. For a message-flow batch:
+            "message_flow", the sizes of its layers.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sarlite import Graph, Trainer, nn, optim
+        >>> from sarlite.models import SAGE
+        >>> graph, rng = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), nn.Random(0)
+        >>> model = SAGE(3, 2, layers=1, rng=rng)
+        >>> trainer = Trainer(graph, model, np.eye(3, dtype=np.float32), [0, 1, 1], train=[0, 1],
+        ...                   optimizer=lambda flat: optim.SGD(flat, 0.1), rng=rng)
+        >>> trainer.counted()
+        {}
         """
         if not self.batches.sampled:
             return self.batches.counted(self.graph)
@@ -341,8 +564,8 @@ class Trainer:
         return {"steps": len(seconds), "imbalance": imbalance, **self.batches.counted(self.graph)}
 
 
-def source_of(batches: Any) -> Any:
-    """Return `batches`, or of a single batch the source that yields it in each epoch."""
+def source_of(batches: Loader | Batch | FullBatch) -> Any:
+    """Return a loader unchanged; return a single batch as a source that yields the batch in each epoch."""
     return FixedBatch(batches) if isinstance(batches, (Batch, FullBatch)) else batches
 
 
@@ -353,7 +576,23 @@ def _constants(x):
 
 
 def set_threads(n: int) -> None:
-    """Let this rank's kernels use `n` threads, and the BLAS, which NumPy calls for further products, one."""
+    """Set the number of threads of this rank's kernels to `n`, and the number of BLAS threads to 1.
+
+    The kernels compute a model's matrix products. NumPy calls BLAS for other products.
+
+    Parameters
+    ----------
+    n : int
+        1 or more.
+
+    Examples
+    --------
+    >>> from sarlite.kernels.native import threads
+    >>> set_threads(2)
+    >>> threads()
+    2
+    >>> set_threads(1)
+    """
     import threadpoolctl
 
     kernels.set_threads(n)

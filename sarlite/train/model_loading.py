@@ -1,13 +1,13 @@
-"""Loading of a run's model: its class, by name or from a file, and the options that the class takes.
+"""Loading of a run's model: its class, by name or from a file, and the model made with the run's options.
 
-A file's class keeps a contract: `model_class` tells it. What fails in the file is a ConfigError that quotes the file,
-not sarlite.
+`model_class` documents the contract of a class in a file. An error in the file is reported as a ConfigError that quotes
+the file.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,53 +21,77 @@ from sarlite.tape import Tensor, no_grad
 from sarlite.user_code import errors_of, load_class, names_file
 
 
-def model_class(spec: str) -> Any:
-    """Return a model's class: by name, or by path/to/file.py:Class.
+def model_class(spec: str) -> type[nn.Module]:
+    """Return the class of a model, by its name or as `path/to/file.py:Class`.
 
-    Notes
-    -----
-    The contract of a class in a file:
+    Parameters
+    ----------
+    spec : str
+        Name in `models.MODELS` or `models.RELATIONAL`, or a file and a class.
 
-    - `Class(n_in, n_out, *, rng, dtype, ...)` makes an `nn.Module` from the numbers of features and classes, an
-      `nn.Random` and np.float32 or np.float64. Every rank makes the same one: all that is random comes from `rng`. The
-      flags of group "model" that were given come as further keywords, as hidden=64; one that the class does not take is
-      refused.
-    - `model(graph, h)` returns logits, a Tensor (n_dst, n_out), from h, a Tensor (n_src, n_in). Every rank calls it
-      alike.
-    - `model.powers` (optional): the model takes propagated features. With powers (0, 2), h is [X, S^2 X] side by side,
-      S = D^-1/2 A D^-1/2, made once before training (`propagated`); it aggregates nothing. For minibatches the class
-      says so too: `powers = ()`.
-    - `Class.relational` (optional, False): the model takes relational graphs, as rgcn: `Class(n_in, n_out, nodes, *,
-      rng, dtype, ...)` with n_in a dict by node type and `nodes` the `NodeType` that has labels; `model(nodes, x)` with
-      x a dict of Tensors by type, those that have features.
-    - `Class.self_loops` (optional, False): whether missing self loops are added where --self-loops does not say.
-    - `model.first_layer()` (optional): a list of the modules and parameters of the first layer. Without it a weight
-      decay of the first layer alone is refused.
-    - `model.takes` (optional): the number of columns of h, of a relational model by node type. A `Trainer` refuses
-      others.
-    - `Class.edge_weights`, `Class.edge_features` (optional): True uses the data's where they are and --edge-weights or
-      --edge-features do not say; without them such data are refused. They are `graph.edge_weight` and
-      `graph.edge_features`. A class that takes `edge_features` gets their number.
+    Returns
+    -------
+    class
+        A subclass of `nn.Module`.
 
     Raises
     ------
     ConfigError
-        No such model, file or class; what is wrong in the file.
+        The model, file or class does not exist, or the file raises an error.
+
+    Notes
+    -----
+    A class in a file has to keep this contract:
+
+    - `Class(n_in, n_out, *, rng, dtype, ...)` makes an `nn.Module` from the numbers of features and classes, an
+      `nn.Random`, and np.float32 or np.float64. Every rank makes an equal model, so all random values come from `rng`.
+      Options of the group "model" that the user sets are further keywords, such as hidden=64. An option that the class
+      does not take is an error.
+    - `model(graph, h)` returns logits, a Tensor (n_dst, n_out), from h, a Tensor (n_src, n_in). All ranks call the model
+      together.
+    - `model.powers` (optional): the model takes propagated features. With powers (0, 2), h is [X, S^2 X] side by side,
+      with S = D^-1/2 A D^-1/2, computed once before training (`propagated`). The model aggregates nothing. For training
+      on minibatches the class has this attribute too: `powers = ()`.
+    - `Class.relational` (optional, False): True if the model takes relational graphs, like rgcn. It is made by
+      `Class(n_in, n_out, nodes, *, rng, dtype, ...)`, with a dict n_in by node type and the `NodeType` that has labels.
+      It is called as `model(nodes, x)`, with a dict x of Tensors for the node types that have features.
+    - `Class.self_loops` (optional, False): default of the option --self-loops, which adds missing self loops.
+    - `model.first_layer()` (optional): list of the modules and parameters of the first layer. It is required for a
+      weight decay of only the first layer.
+    - `model.takes` (optional): number of columns of h, for a relational model a dict by node type. A `Trainer` refuses
+      input rows of another width.
+    - `Class.edge_weights`, `Class.edge_features` (optional): True if the model uses the data's edge values by default,
+      as `graph.edge_weight` and `graph.edge_features`. Otherwise data with edge values need the option --edge-weights or
+      --edge-features. A class that takes `edge_features` gets their number.
+
+    Examples
+    --------
+    >>> model_class("gcn").__name__
+    'GCN'
     """
     from sarlite.models import MODELS, RELATIONAL
 
-    known = {**MODELS, **RELATIONAL}
-    if spec in known:
-        return known[spec]
+    models = {**MODELS, **RELATIONAL}
+    if spec in models:
+        return models[spec]
     if spec.endswith(".py"):
-        raise ConfigError(f"model {spec!r} names no class: {spec}:Class", "model")
+        raise ConfigError(f"model {spec!r} names a file without a class: write {spec}:Class", "model")
     if not names_file(spec):
-        raise ConfigError(f"model {spec!r} is not one of {', '.join(known)}, nor path/to/file.py:Class"
-                          f"{suggestion(spec, known)}", "model")
-    cls: Any = load_class("model", spec, nn.Module)
+        raise ConfigError(f"model {spec!r} is not one of {', '.join(models)}, nor path/to/file.py:Class"
+                          f"{suggestion(spec, models)}", "model")
+    cls: type[nn.Module] = load_class("model", spec, nn.Module)
     if "__call__" not in dir(cls):
         raise _refused(spec, f"{cls.__name__} has no __call__(self, graph, h), which returns the logits")
     return cls
+
+
+class Fanouts(Protocol):
+    """Options of minibatches that matter for a model: fan-out of each layer, and name of the sampler."""
+
+    @property
+    def fanouts(self) -> Sequence[int]: ...
+    @property
+    def sampler(self) -> str | None: ...
 
 
 class ModelSpec(NamedTuple):
@@ -76,39 +100,48 @@ class ModelSpec(NamedTuple):
     Attributes
     ----------
     spec : str
-        As for `model_class`.
+        Argument of `model_class`.
     cls : class
+        Result of `model_class`.
     options : dict
         Keyword arguments of the class.
     dtype : str
+        "float32" or "float64".
     """
 
     spec: str
-    cls: Any
-    options: Mapping[str, Any] = MappingProxyType({})
+    cls: Callable[..., nn.Module]
+    options: Mapping[str, object] = MappingProxyType({})
     dtype: str = "float32"
 
 
-def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Graph | NodeType | None = None,
-               batches: Any = None) -> Any:
-    """Return cls(n_in, n_out, rng=..., dtype=..., **spec.options), once it works on a small graph.
+def make_model(spec: ModelSpec, n_in: int | Mapping[str, int], n_out: int, rng: nn.Random, graph: Graph | NodeType | None = None,
+               batches: Fanouts | None = None) -> nn.Module:
+    """Make a model, and try a model from a file on a small graph before it is returned.
 
     Parameters
     ----------
     spec : ModelSpec
     n_in : int, or dict of int by node type
+        Number of features.
     n_out : int
+        Number of outputs.
     rng : nn.Random
-    graph : Graph, or NodeType, optional
-        This rank's part, for the values on its edges: a class that takes `edge_features` gets how many an edge has. A
-        relational class is given it after n_out.
+    graph : Graph or NodeType, optional
+        This rank's part. A class that takes `edge_features` gets their number from the graph. A relational class gets
+        the node type after n_out.
     batches : cli.options.MinibatchOptions, optional
-        What the model will train on; by default the whole graph.
+        Options of the minibatches that the model will train on; None for training on the whole graph.
+
+    Returns
+    -------
+    nn.Module
+        cls(n_in, n_out, rng=..., dtype=..., **options).
 
     Raises
     ------
     ConfigError
-        An option is told that the model does not take; or its file does not keep the contract of `model_class`.
+        The class does not take an option, or does not keep the contract of `model_class`.
     """
     taken = inspect.signature(spec.cls).parameters
     any_name = any(p.kind is p.VAR_KEYWORD for p in taken.values())
@@ -136,36 +169,43 @@ def make_model(spec: ModelSpec, n_in: Any, n_out: int, rng: nn.Random, graph: Gr
 
 
 def first_layer(model: nn.Module) -> set[str]:
-    """Return the names of the parameters of a model's first layer, as its class says.
+    """Return the names of the parameters in a model's first layer.
 
     Raises
     ------
     ConfigError
-        The class does not say it, or what it says is no list of modules and parameters of the model.
+        The model has no method `first_layer`, or its result is not a list of modules and parameters of the model.
+
+    Examples
+    --------
+    >>> from sarlite.models import SAGE
+    >>> sorted(first_layer(SAGE(4, 2, layers=1, rng=nn.Random(0))))
+    ['convs.0.neighbour.weight', 'convs.0.root.bias', 'convs.0.root.weight']
     """
     name = type(model).__name__
     if not hasattr(model, "first_layer"):
-        raise ConfigError(f"weight_decay_on first: the model {name} does not say which layer is its first, "
-                          "as by a method first_layer, which returns modules and parameters", "weight_decay_on")
-    told = model.first_layer()
-    if not isinstance(told, (list, tuple)) or not all(isinstance(own, (nn.Module, nn.Parameter)) for own in told):
-        raise ConfigError(f"weight_decay_on first: first_layer of the model {name} returned {told!r}, but must return "
+        raise ConfigError(f"weight_decay_on first: the model {name} needs a method first_layer, which returns the "
+                          "modules and parameters of the first layer", "weight_decay_on")
+    members = model.first_layer()
+    if not isinstance(members, (list, tuple)) or not all(isinstance(member, (nn.Module, nn.Parameter))
+                                                         for member in members):
+        raise ConfigError(f"weight_decay_on first: first_layer of the model {name} returned {members!r}, but must return "
                           "a list of modules and parameters", "weight_decay_on")
-    first = {id(p) for own in told for p in ([own] if isinstance(own, nn.Parameter) else own.parameters())}
+    first = {id(p) for member in members for p in ([member] if isinstance(member, nn.Parameter) else member.parameters())}
     names = {name for name, p in model.named_parameters() if id(p) in first}
     if not names or len(names) < len(first):
-        found = "a parameter that is not the model's" if names else "no parameter of the model"
-        raise ConfigError(f"weight_decay_on first: first_layer of the model {name} returned {found}", "weight_decay_on")
+        mismatch = "a parameter that is not the model's" if names else "no parameter of the model"
+        raise ConfigError(f"weight_decay_on first: first_layer of the model {name} returned {mismatch}", "weight_decay_on")
     return names
 
 
 def _try(model, spec, n_in, n_out, part, batches):
-    """Run a model on three nodes, of a batch if that is how it trains, and leave it as it was.
+    """Run a model once on three nodes, as a batch if it trains on minibatches, and restore its state.
 
     Raises
     ------
     ConfigError
-        Its output is not what training needs, or the fan-outs are not its layers'.
+        The output has the wrong type or shape, or the number of fan-outs differs from the number of layers.
     """
     width = n_in * len(getattr(model, "powers", (0,)))
     state, x = model.state_dict(), np.ones((3, width), spec.dtype)
@@ -182,10 +222,10 @@ def _try(model, spec, n_in, n_out, part, batches):
             output = model.train()(graph, Tensor(x, constant=True, placement="rows"))
     finally:
         model.load_state_dict(state)
-    found = f"shape {output.shape}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+    returned = f"shape {output.shape}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
     if not isinstance(output, Tensor) or output.shape != (3, n_out):
-        raise _refused(spec.spec, f"of 3 nodes with {n_in} features the model made {found}, "
-                                  f"but the data have {n_out} classes: a Tensor of shape (3, {n_out}) is needed")
+        raise _refused(spec.spec, f"for 3 nodes with {n_in} features the model returned {returned}, "
+                                  f"but the data have {n_out} classes: it must return a Tensor of shape (3, {n_out})")
 
 
 def _refused(spec, reason):

@@ -18,7 +18,7 @@ from sarlite.types import Array
 
 
 class RowTable(NamedTuple):
-    """This rank's rows of a table that is divided among ranks by node.
+    """Table with a row for each node, of which this rank has the rows of its nodes.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class RowTable(NamedTuple):
 
 
 class _InEdges(NamedTuple):
-    """Edges of a relation: global ids of both ends, True for a self loop that was added, and the edges' values or None."""
+    """Edges of a relation: global ids of both ends, True for an added self loop, and edge values or None."""
 
     src: Array
     dst: Array
@@ -54,14 +54,14 @@ class _InEdges(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A time at which a neighbourhood is seen, as a seed with this time sees it in `minibatch.Temporal`.
+    """Time of a neighbourhood, which contains only the edges that a seed with this time sees (`minibatch.Temporal`).
 
     Attributes
     ----------
     time : int
-        Later edges, and edges from later nodes, are left out.
+        Edges with a later time, and edges from nodes with a later time, are left out.
     most : int
-        Largest number of in-edges of a node: the latest ones are kept. -1 keeps all.
+        Largest number of in-edges of a node, of which the latest are in the neighbourhood; -1 for all in-edges.
     """
 
     time: int
@@ -69,20 +69,21 @@ class Moment(NamedTuple):
 
 
 class Neighborhood(NamedTuple):
-    """The nodes from which edges lead to a node within some hops, and the edges among them.
+    """In-neighbourhood of one node: all nodes from which paths of some hops lead to the node, and the edges of the paths.
 
     Attributes
     ----------
     graph : Graph or NodeType
-        A whole graph on this rank alone, with the edge values. Nodes and a row's edges are in the order of global ids.
+        The neighbourhood as a whole graph on this rank, with edge values. Nodes, and the edges of a destination, are in
+        the order of global ids.
     place : int
-        Row of the node among the rows of its type.
+        Row number of the node among the rows of its type.
     node_ids : dict of str to (n,) int64
         Global ids of the nodes of each type, ascending.
     distances : dict of str to (n,) int64
-        Number of hops from each node to the node.
+        Number of hops from each node to the one node.
     ends : dict of relation to ((n_edges,), (n_edges,)) int64
-        Rows of each edge's source and destination, in the order of edge values.
+        Row numbers of each edge's source and destination, in the order of edge values.
     added : dict of relation to (n_edges,) bool
         True for each self loop that was added to the data.
     rows : dict of str to array
@@ -98,26 +99,33 @@ class Neighborhood(NamedTuple):
     rows: dict[str, Array]
 
     def removable(self, hops: int) -> dict[Relation, Array]:
-        """Return True for each edge of the data whose message reaches the node in a model of `hops` layers, by relation."""
+        """Return a mask of the edges that influence the output of the node in a model of `hops` layers.
+
+        Returns
+        -------
+        dict of relation to (n_edges,) bool
+            False for added self loops, which are not edges of the data.
+        """
         return {relation: (self.distances[relation[2]][dst] < hops) & ~self.added[relation]
                 for relation, (_, dst) in self.ends.items()}
 
 
 class Neighborhoods:
-    """This rank's edges by destination, and its rows, from which neighbourhoods are gathered. Construction is collective.
+    """Source of neighbourhoods, gathered from the edges and rows of all ranks. Construction is collective.
 
     Parameters
     ----------
     comm : Communicator
     graph : Graph or NodeType
+        This rank's part.
     tables : dict of str to RowTable
         Rows to gather for each node of a neighbourhood.
     times : dict of str to RowTable
-        Times of the nodes by node type, of the types that have times.
+        Times of the nodes by node type, for the types that have times.
 
     Notes
     -----
-    Memory: 33 bytes an edge of this rank, and 8 more for times.
+    Memory: 33 bytes for each edge of this rank, and 8 more for times.
     """
 
     def __init__(self, comm: Communicator, graph: Graph | NodeType, tables: Mapping[str, RowTable],
@@ -125,14 +133,17 @@ class Neighborhoods:
         self.comm, self.graph, self.tables, self.times = comm, graph, dict(tables), dict(times)
         if isinstance(graph, NodeType):
             whole = graph.graph
-            graphs = {relation: own for fetch in whole.by_source(whole.relations) for relation, own in fetch.items()}
+            graphs = {relation: relation_graph for fetch in whole.by_source(whole.relations)
+                      for relation, relation_graph in fetch.items()}
             self._edges = {relation: _in_edges(graphs[relation]) for relation in whole.relations}
             self.node_types = whole.node_types
         else:
             self._edges, self.node_types = {RELATION: _in_edges(graph)}, (NODE,)
 
     def around(self, node_type: str, node: int, hops: int, moment: Moment | None = None) -> Neighborhood:
-        """Return the neighbourhood of a node with the in-edges of the nodes that are fewer than `hops` away. Collective.
+        """Return the neighbourhood of a node: all nodes up to `hops` hops away, on every rank. Collective.
+
+        The edges are the in-edges of the nodes that are fewer than `hops` hops away.
 
         Parameters
         ----------
@@ -141,11 +152,11 @@ class Neighborhoods:
             Global id.
         hops : int
         moment : Moment, optional
-            Without a moment all in-edges are in the neighbourhood.
+            Time that decides which edges and nodes are seen. By default all in-edges are.
 
         Notes
         -----
-        Memory on every rank: the edges and rows of the neighbourhood, which near a hub may be those of the whole graph.
+        Memory on every rank: the edges and rows of the neighbourhood, up to the whole graph near a hub.
         """
         ids = {name: np.empty(0, np.int64) for name in self.node_types}
         distances = {name: np.empty(0, np.int64) for name in self.node_types}
@@ -157,9 +168,9 @@ class Neighborhoods:
                 distances[name] = np.concatenate([distances[name], np.full(len(new), distance)])
             if distance == hops:
                 break
-            own = {relation: _into(edges, frontier.get(relation[2])) for relation, edges in self._edges.items()}
-            parts = self.comm.allgather(own)
-            new_edges = {relation: _InEdges.joined([part[relation] for part in parts]) for relation in own}
+            parts = self.comm.allgather({relation: _into(edges, frontier.get(relation[2]))
+                                         for relation, edges in self._edges.items()})
+            new_edges = {relation: _InEdges.joined([part[relation] for part in parts]) for relation in self._edges}
             if moment is not None:
                 new_edges = {relation: self._seen(relation, edges, moment) for relation, edges in new_edges.items()}
             for relation, edges in new_edges.items():
@@ -167,14 +178,14 @@ class Neighborhoods:
             frontier = {name: np.setdiff1d(np.concatenate(
                 [edges.src for relation, edges in new_edges.items() if relation[0] == name] or [ids[name][:0]]),
                 ids[name]) for name in self.node_types}
-        order = {name: np.argsort(own) for name, own in ids.items()}
-        ids, distances = ({name: own[order[name]] for name, own in arrays.items()} for arrays in (ids, distances))
+        order = {name: np.argsort(nodes) for name, nodes in ids.items()}
+        ids, distances = ({name: array[order[name]] for name, array in arrays.items()} for arrays in (ids, distances))
         rows = {name: self._gathered(table, ids[table.node_type]) for name, table in self.tables.items()}
-        return self._made(node_type, node, ids, distances, rows, {
+        return self._neighborhood(node_type, node, ids, distances, rows, {
             relation: _InEdges.joined(parts or [_into(self._edges[relation], None)]) for relation, parts in gathered.items()})
 
     def _seen(self, relation: Relation, edges: _InEdges, moment: Moment) -> _InEdges:
-        """Return the edges that a moment sees; added self loops are always among them. Collective."""
+        """Return the edges that a seed at a moment sees, and all added self loops. Collective."""
         times = np.full(len(edges.src), ALWAYS) if edges.time is None else edges.time
         if relation[0] in self.times:
             sources, row_index = np.unique(edges.src, return_inverse=True)
@@ -187,23 +198,24 @@ class Neighborhoods:
         return edges.at(np.sort(np.concatenate([np.flatnonzero(edges.added), seen])))
 
     def _gathered(self, table: RowTable, wanted: Array) -> Array:
-        """Return the rows of a table for some nodes, each of which one rank has. Collective."""
-        own = np.flatnonzero(np.isin(table.ids, wanted))
-        parts = self.comm.allgather((table.ids[own], np.ascontiguousarray(table.rows[own])))
+        """Return the rows of a table for the global ids `wanted`, each of which belongs to one rank. Collective."""
+        local_rows = np.flatnonzero(np.isin(table.ids, wanted))
+        parts = self.comm.allgather((table.ids[local_rows], np.ascontiguousarray(table.rows[local_rows])))
         rows = np.empty((len(wanted), *table.rows.shape[1:]), table.rows.dtype)
         for ids, values in parts:
             rows[np.searchsorted(wanted, ids)] = values
         return rows
 
-    def _made(self, node_type, node, ids, distances, rows, edges):
+    def _neighborhood(self, node_type, node, ids, distances, rows, edges):
+        """Return the Neighborhood of gathered nodes, rows and edges."""
         ends, in_order = {}, {}
-        for relation, own in edges.items():
-            own = own.at(np.lexsort((own.src, own.dst)))
-            ends[relation] = np.searchsorted(ids[relation[0]], own.src), np.searchsorted(ids[relation[2]], own.dst)
-            in_order[relation] = own
+        for relation, edges_of in edges.items():
+            edges_of = edges_of.at(np.lexsort((edges_of.src, edges_of.dst)))
+            ends[relation] = np.searchsorted(ids[relation[0]], edges_of.src), np.searchsorted(ids[relation[2]], edges_of.dst)
+            in_order[relation] = edges_of
         csr = {relation: (_indptr(dst, len(ids[relation[2]])), src) for relation, (src, dst) in ends.items()}
-        weights = {relation: own.weight for relation, own in in_order.items() if own.weight is not None}
-        features = {relation: own.features for relation, own in in_order.items() if own.features is not None}
+        weights = {relation: edges_of.weight for relation, edges_of in in_order.items() if edges_of.weight is not None}
+        features = {relation: edges_of.features for relation, edges_of in in_order.items() if edges_of.features is not None}
         if isinstance(self.graph, NodeType):
             whole = HeteroGraph.from_part(Solo(), csr, ids)
             whole = whole.with_edge_values(weights, features) if weights or features else whole
@@ -215,12 +227,12 @@ class Neighborhoods:
                                     added_loops=loops if self.graph.added_loops is not None else None)
             if weights or features:
                 graph = graph.with_edge_values(weights.get(RELATION), features.get(RELATION))
-        added = {relation: own.added for relation, own in in_order.items()}
+        added = {relation: edges_of.added for relation, edges_of in in_order.items()}
         return Neighborhood(graph, int(np.searchsorted(ids[node_type], node)), ids, distances, ends, added, rows)
 
 
 def _in_edges(graph: LayerGraph) -> _InEdges:
-    """Return this rank's in-edges of a graph or relation, by destination."""
+    """Return this rank's in-edges of a graph or relation, sorted by destination."""
     rows = in_edge_order(np.repeat(np.arange(graph.n_dst), graph.in_degrees), graph.edges_of(graph.plan.local).numbers)
     src, dst = graph.edge_src_ids, graph.dst_ids[rows]
     added = np.zeros(len(src), bool) if graph.added_loops is None else graph.added_loops[rows] & (src == dst)
@@ -229,7 +241,7 @@ def _in_edges(graph: LayerGraph) -> _InEdges:
 
 
 def _into(edges: _InEdges, nodes: Array | None) -> _InEdges:
-    """Return the edges into some nodes."""
+    """Return the edges whose destinations are among the global ids `nodes`."""
     if nodes is None or not len(nodes):
         return edges.at(np.empty(0, np.int64))
     low, high = (np.searchsorted(edges.dst, nodes, side) for side in ("left", "right"))

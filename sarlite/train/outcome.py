@@ -1,4 +1,4 @@
-"""The best model's outcome on each split: counts for a run's page, the decision threshold, and the calibration."""
+"""Evaluation of the best model for a run's page: counts of each split, calibration, and the decision threshold."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,39 +11,44 @@ from sarlite.numerics import using
 from sarlite.tasks.class_metrics import CountsByClass, scores_of
 from sarlite.tasks.metric_table import CLOSING, METRICS
 from sarlite.tasks.metrics import Metric
-from sarlite.tasks.outcome_counts import SCORE_EDGES, SummedCounts, score_counts
+from sarlite.tasks.outcome_counts import SCORE_EDGES, OutcomeCounts, SummedCounts, score_counts
 from sarlite.tasks.thresholds import HALF, ThresholdRule, choose_threshold, decide
+from sarlite.train.loop import Trainer
 from sarlite.train.stopping import Best
 from sarlite.types import Array
 
 
-def outcome(trainer: Any, best: Best, n_classes: int, names: Sequence[str] | None = None,
+def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] | None = None,
             rule: ThresholdRule = HALF) -> dict[str, Any]:
-    """Describe what the best model makes of the rows of each split. Collective.
+    """Evaluate the best model once more, and return counts, calibration and the threshold by split. Collective.
 
     Parameters
     ----------
     trainer : Trainer
     best : Best
+        The best epoch, with the model's state.
     n_classes : int
         Number of the model's outputs.
     names : sequence of str, optional
-        Of the classes.
+        Names of the classes.
     rule : ThresholdRule
-        For two classes and for several labels; the validation rows choose the threshold.
+        Rule by which the validation rows choose the decision threshold, for two classes or several labels per row.
 
     Returns
     -------
     dict
-        JSON-able. "splits" with the counts of each split that has rows, and their description, if the task counts any.
-        Of classes and labels also "calibration", the metrics of `CLOSING` by split; "predicted", rows by predicted class
-        and split, or rows with each label; "scores", counts of probabilities by split. With a `rule` that is not 0.5
-        "threshold": the values, and precision, recall and F1 at these by split.
+        JSON-serializable, with these entries:
+
+        - "splits": the task's counts of each split that has rows, beside their description; empty if the task has none.
+        - "calibration", for classes and labels: the metrics of `CLOSING` by split.
+        - "predicted", for classes and labels: number of rows by predicted class, or with each predicted label, by split.
+        - "scores", for classes and labels: histograms of the probabilities by split.
+        - "threshold", if `rule` is not 0.5: the chosen thresholds, and precision, recall and F1 at these by split.
 
     Notes
     -----
-    Takes one evaluation. The trainer's model has the same parameters before and after. Memory: a copy of the
-    parameters, and 9 bytes a row and label.
+    Cost: one evaluation. Memory: a copy of the parameters, and 9 bytes for each row and label. The trainer's model has
+    the same parameters before and after.
     """
     comm, task = trainer.comm, trainer.task
     counts = task.outcome_counts(trainer.labels, trainer.rows, comm, n_classes, names)
@@ -51,28 +56,28 @@ def outcome(trainer: Any, best: Best, n_classes: int, names: Sequence[str] | Non
     collected = {name: _Collector(counts, of_classes, task.form.name, task.positive) for name in trainer.rows}
     with best_parameters(trainer, best), trainer.graph.profile.phase("evaluation"), using(trainer.numerics):
         trainer.score(collected)
-    splits = {name: own for name, own in collected.items() if trainer.counts[name]}
-    found: dict[str, Any] = {**(counts.description if counts else {}), "splits": {}}
+    splits = {name: collector for name, collector in collected.items() if trainer.counts[name]}
+    result: dict[str, Any] = {**(counts.description if counts else {}), "splits": {}}
     if counts:
-        found["splits"] = {name: _sums(comm, own.parts["counts"]) for name, own in splits.items()}
+        result["splits"] = {name: _sums(comm, collector.parts["counts"]) for name, collector in splits.items()}
     if of_classes:
         several = task.form.name == "multilabel"
-        found |= {
-            "calibration": {name: {metric: own.parts[metric].value(_added(comm, own.parts[metric]), comm)
-                               for metric in CLOSING} for name, own in splits.items()},
-            "predicted": {name: _added(comm, own.parts["classes"]).reshape(3, -1)[1].astype(int).tolist()
-                          for name, own in splits.items()},
+        result |= {
+            "calibration": {name: {metric: collector.parts[metric].value(_added(comm, collector.parts[metric]), comm)
+                               for metric in CLOSING} for name, collector in splits.items()},
+            "predicted": {name: _added(comm, collector.parts["classes"]).reshape(3, -1)[1].astype(int).tolist()
+                          for name, collector in splits.items()},
             "scores": {"edges": SCORE_EDGES.tolist(), "ranked": several or n_classes == 2,
-                       "splits": {name: _sums(comm, own.parts["scores"]) for name, own in splits.items()}},
+                       "splits": {name: _sums(comm, collector.parts["scores"]) for name, collector in splits.items()}},
         }
         if (several or n_classes == 2) and rule != HALF:
-            found["threshold"] = _threshold(comm, splits, rule)
-    return found
+            result["threshold"] = _threshold(comm, splits, rule)
+    return result
 
 
 @contextmanager
-def best_parameters(trainer: Any, best: Best) -> Iterator[None]:
-    """Give the trainer's model the best epoch's parameters for the block, and then the last ones again."""
+def best_parameters(trainer: Trainer, best: Best) -> Iterator[None]:
+    """Return a context that gives the model the best epoch's parameters, and the last ones again at its end."""
     last = trainer.model.state_dict()
     if best.state:
         trainer.model.load_state_dict(best.state)
@@ -83,9 +88,9 @@ def best_parameters(trainer: Any, best: Best) -> Iterator[None]:
 
 
 class _Collector(Metric):
-    """Everything that is counted of a split's rows."""
+    """All metrics and counts of one split, fed by one evaluation."""
 
-    def __init__(self, counts: Any, of_classes: bool, form: str, positive: int) -> None:
+    def __init__(self, counts: OutcomeCounts | None, of_classes: bool, form: str, positive: int) -> None:
         self.positive = positive
         self.rows: list[tuple[Array, Array]] = []
         self.parts: dict[str, Metric] = {"counts": SummedCounts(counts.count_rows)} if counts else {}
@@ -101,7 +106,7 @@ class _Collector(Metric):
             self.rows.append(scores_of(output, labels, self.positive))
 
     def scores(self) -> tuple[Array, Array]:
-        """Return this rank's scores and which of them are positive, each (n, k)."""
+        """Return this rank's scores, and True for each score whose label is positive, each of shape (n, k)."""
         scores, positive = zip(*self.rows)
         return np.concatenate(scores), np.concatenate(positive)
 
@@ -110,22 +115,22 @@ def _added(comm: Communicator, metric: Metric) -> Array:
     return comm.allreduce(np.asarray(metric.counts(), np.float64).copy())
 
 
-def _sums(comm: Communicator, metric: Metric) -> list[Any]:
+def _sums(comm: Communicator, metric: Metric) -> list[int] | list[list[int]]:
     return _added(comm, metric).astype(int).tolist()
 
 
-def _threshold(comm: Communicator, splits: dict[str, Any], rule: ThresholdRule) -> dict[str, Any]:
-    """Return the threshold of each label, 0.5 where the rule finds none, and the scores at these by split."""
+def _threshold(comm: Communicator, splits: dict[str, "_Collector"], rule: ThresholdRule) -> dict[str, object]:
+    """Return the threshold of each label and the precision, recall and F1 by split; 0.5 if the rule finds no threshold."""
     columns = zip(*(array.T for array in splits["val" if "val" in splits else "train"].scores()))
     chosen = [choose_threshold(rule, comm, *column) for column in columns]
     values = np.array([0.5 if value is None else value for value in chosen])
-    found = {}
-    for name, own in splits.items():
-        scores, true = own.scores()
+    by_split = {}
+    for name, collector in splits.items():
+        scores, true = collector.scores()
         predicted = decide(scores, values)
-        right, said, there = comm.allreduce(np.array([np.sum(predicted & true), predicted.sum(), true.sum()],
+        n_correct, n_predicted, n_true = comm.allreduce(np.array([np.sum(predicted & true), predicted.sum(), true.sum()],
                                                      np.float64))
-        found[name] = {"precision": right / max(said, 1), "recall": right / max(there, 1),
-                       "f1": 2 * right / max(said + there, 1), "predicted": int(said)}
+        by_split[name] = {"precision": n_correct / max(n_predicted, 1), "recall": n_correct / max(n_true, 1),
+                       "f1": 2 * n_correct / max(n_predicted + n_true, 1), "predicted": int(n_predicted)}
     return {"rule": rule.name, "level": rule.level, "values": values.tolist(), "not_found": chosen.count(None),
-            "splits": found}
+            "splits": by_split}

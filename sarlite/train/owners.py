@@ -1,4 +1,4 @@
-"""Rows that ranks own: collected on rank 0 in the order of their ids, piece by piece, and sent back to their owners."""
+"""Rows that ranks own: gathered on rank 0 in the order of their ids, piece by piece, and scattered to their owners."""
 
 import math
 
@@ -7,10 +7,28 @@ import numpy as np
 from sarlite.errors import CheckpointError, raise_together
 
 PIECE_BYTES = 1 << 21
+"""Upper bound of a piece in bytes, as far as rows are not larger."""
 
 
 class Attempts:
-    """Actions of rank 0 between messages that other ranks wait for; after the first failure no more actions run."""
+    """Runner of rank 0's actions, whose failures are raised later, on all ranks together.
+
+    Rank 0 sends messages between its actions, and other ranks wait for these. So a failure is stored, later actions are
+    skipped, and `end` raises the failure on every rank.
+
+    Examples
+    --------
+    >>> from sarlite.comm import threads
+    >>> def work(comm):
+    ...     attempt = Attempts(comm)
+    ...     values = [attempt(lambda: 1 / 2), attempt(lambda: 1 / 0), attempt(lambda: 3)]
+    ...     try:
+    ...         attempt.end()
+    ...     except Exception as error:
+    ...         return values, "division by zero" in str(error)
+    >>> threads.run(2, work)
+    [([0.5, None, None], True), ([None, None, None], True)]
+    """
 
     def __init__(self, comm):
         self._comm, self._error = comm, None
@@ -20,7 +38,7 @@ class Attempts:
         if self._comm.rank == 0 and self._error is None:
             try:
                 return action()
-            except BaseException as error:  # whatever it is: the others wait for the word of this rank
+            except BaseException as error:  # of any type, because other ranks wait for this rank's messages
                 self._error = error
         return None
 
@@ -30,41 +48,52 @@ class Attempts:
 
 
 class Owners:
-    """Map from ids to the ranks that own them. Construction and every method are collective.
+    """Map between the rows of all ranks in the order of their ids and the ranks that own the rows.
+
+    Construction and every method are collective.
 
     Parameters
     ----------
     comm : Communicator
     ids : (n_local,) int64
-        This rank's, in any order; no id is twice on all ranks together.
+        Ids of this rank's rows, in any order. Each id belongs to one rank.
     name : str
-        What an error calls the rows.
+        Name of the rows in error messages.
 
     Attributes
     ----------
     ids : (n_local,) int64
-        As given.
+        The argument.
     n : int
-        The number of all ranks' rows.
+        Number of rows of all ranks.
 
     Raises
     ------
     CheckpointError
-        On every rank: an id is there twice.
+        On every rank: an id occurs twice.
 
     Notes
     -----
-    A piece is a range of ids, of which all ranks together have at most `PIECE_BYTES` and a sixteenth, or a row each.
-    Memory: 16 bytes a row of this rank, and two numbers a rank and piece; on rank 0 three pieces, elsewhere one. Time:
-    two small allgathers a piece for each width of rows; then what travels, rank 0 being the only one that others wait
-    for.
+    A piece is a range of ids. The rows of all ranks in it have at most `PIECE_BYTES`, and are at most a sixteenth of all
+    rows, or one row of each rank. Memory: 16 bytes for each row of this rank, two numbers for each rank and piece, and
+    three pieces on rank 0, one on other ranks. Time: two small allgathers for each piece, once for each width of rows;
+    then the transfer of the rows to or from rank 0.
+
+    Examples
+    --------
+    >>> from sarlite.comm import threads
+    >>> def work(comm):
+    ...     ids = np.array([4, 0] if comm.rank == 0 else [2])
+    ...     return [piece if piece is None else piece.tolist() for piece in Owners(comm, ids, "rows").gather(10 * ids)]
+    >>> threads.run(2, work)
+    [[[0], [20], [40]], [None, None, None]]
     """
 
     def __init__(self, comm, ids, name):
         self.comm, self.name, self.ids = comm, name, np.asarray(ids, np.int64)
         self._order = np.argsort(self.ids, kind="stable")
         self._ascending = self.ids[self._order]
-        self.n, self._kept = sum(comm.allgather(len(self.ids))), {}
+        self.n, self._piece_bounds = sum(comm.allgather(len(self.ids))), {}
         attempt = Attempts(comm)
         for piece in self.gather(self.ids):
             attempt(lambda piece=piece: self._check_once(piece))
@@ -76,12 +105,12 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
 
     def _pieces(self, rows):
-        """Return (low, high, sizes) of each piece: its range of this rank's ascending ids, and each rank's count."""
+        """Return a list of (low, high, sizes): each piece's range of this rank's ascending ids, and its number of rows by rank."""
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
         step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)
-        if step not in self._kept:
-            self._kept[step] = list(self._cut(step))
-        return self._kept[step]
+        if step not in self._piece_bounds:
+            self._piece_bounds[step] = list(self._cut(step))
+        return self._piece_bounds[step]
 
     def _cut(self, step):
         low, n = 0, len(self.ids)
@@ -95,19 +124,37 @@ class Owners:
             low = high
 
     def gather(self, rows):
-        """Yield the rows of all ranks by ascending id, in pieces on rank 0; other ranks yield None as often."""
+        """Yield the rows of all ranks by ascending id, in pieces.
+
+        Parameters
+        ----------
+        rows : (n_local, ...) array
+            This rank's rows, in the order of `ids`.
+
+        Yields
+        ------
+        (k, ...) array or None
+            The next rows on rank 0; None on other ranks, the same number of times.
+        """
         for low, high, sizes in self._pieces(rows):
             ids = self._collect(self._ascending[low:high], sizes)
-            found = self._collect(rows[self._order[low:high]], sizes)
-            yield None if found is None else found[np.argsort(ids)]
+            gathered = self._collect(rows[self._order[low:high]], sizes)
+            yield None if gathered is None else gathered[np.argsort(ids)]
 
     def scatter(self, whole, rows):
-        """Fill this rank's `rows` from rank 0's `tensorfile.Stored`, which has all by ascending id; None elsewhere.
+        """Fill this rank's `rows` from a tensor of a checkpoint.
+
+        Parameters
+        ----------
+        whole : tensorfile.Stored or None
+            The rows of all ranks by ascending id, on rank 0; None on other ranks.
+        rows : (n_local, ...) array
+            Rows in the order of `ids`, changed in place.
 
         Raises
         ------
         CheckpointError
-            On every rank: it cannot be read; `rows` may have changed.
+            On every rank: the tensor cannot be read. `rows` may have changed.
         """
         attempt, begin = Attempts(self.comm), 0
         for low, high, sizes in self._pieces(rows):
@@ -118,7 +165,18 @@ class Owners:
         attempt.end()
 
     def check(self, whole):
-        """Raise a CheckpointError where a checkpoint's ids, a `Stored` on rank 0 or None, are not the ranks'."""
+        """Raise an error on every rank unless a checkpoint has exactly the ids of all ranks.
+
+        Parameters
+        ----------
+        whole : tensorfile.Stored or None
+            The checkpoint's ids, (n,) int64 ascending, on rank 0; None on other ranks or if there are none.
+
+        Raises
+        ------
+        CheckpointError
+            On every rank, naming the first id that differs.
+        """
         attempt, begin, last = Attempts(self.comm), 0, None
         attempt(lambda: self._check_kind(whole))
         for piece in self.gather(self.ids):
@@ -133,45 +191,49 @@ class Owners:
                                   "one int64 a row")
 
     def _compare(self, whole, begin, last, piece):
-        """Compare a piece with the checkpoint's ids from `begin` on, and return its last id."""
-        there = self._ascends(whole, begin, begin + len(piece), last)
-        n = len(there)
-        odd = np.flatnonzero(there != piece[:n])
+        """Compare a piece with the checkpoint's ids from position `begin` on, and return the last id of the piece."""
+        stored_ids = self._ascends(whole, begin, begin + len(piece), last)
+        n = len(stored_ids)
+        odd = np.flatnonzero(stored_ids != piece[:n])
         at = int(odd[0]) if len(odd) else n
-        if at < n and there[at] < piece[at]:
-            raise CheckpointError(f"{self.name!r}: id {there[at]} is nobody's here")
+        if at < n and stored_ids[at] < piece[at]:
+            raise CheckpointError(f"{self.name!r}: id {stored_ids[at]} belongs to no rank")
         if at < len(piece):
             raise CheckpointError(f"{self.name!r}: id {piece[at]} is missing from the checkpoint")
         return piece[-1]
 
     def _check_end(self, whole, begin, last):
-        """Check that the checkpoint has no more ids."""
+        """Raise a CheckpointError if the checkpoint has ids after position `begin`."""
         if whole is not None and begin < whole.shape[0]:
             (more,) = self._ascends(whole, begin, begin + 1, last)
-            raise CheckpointError(f"{self.name!r}: id {more} is nobody's here")
+            raise CheckpointError(f"{self.name!r}: id {more} belongs to no rank")
 
     def _ascends(self, whole, begin, end, last):
-        there = np.empty(0, np.int64) if whole is None else whole.rows(begin, end)
-        if (there[1:] <= there[:-1]).any() or (len(there) and last is not None and there[0] <= last):
+        """Return the checkpoint's ids from `begin` to `end`, which must ascend and exceed `last`."""
+        stored_ids = np.empty(0, np.int64) if whole is None else whole.rows(begin, end)
+        if (stored_ids[1:] <= stored_ids[:-1]).any() or (len(stored_ids) and last is not None and stored_ids[0] <= last):
             raise CheckpointError(f"{self.name!r}: the checkpoint's ids do not ascend")
-        return there
+        return stored_ids
 
-    def _collect(self, own, sizes):
+    def _collect(self, local_rows, sizes):
         """Return every rank's rows, in rank order, on rank 0; None on other ranks."""
         if self.comm.rank:
-            if len(own):
-                self.comm.start_send(np.ascontiguousarray(own), 0).wait()
+            if len(local_rows):
+                self.comm.start_send(np.ascontiguousarray(local_rows), 0).wait()
             return None
-        everyone = np.empty((sum(sizes), *own.shape[1:]), own.dtype)
+        everyone = np.empty((sum(sizes), *local_rows.shape[1:]), local_rows.dtype)
         parts = np.split(everyone, np.cumsum(sizes)[:-1])
         requests = [self.comm.start_recv(part, rank) for rank, part in enumerate(parts) if rank and len(part)]
-        parts[0][...] = own
+        parts[0][...] = local_rows
         for request in requests:
             request.wait()
         return everyone
 
     def _hand_out(self, ids, piece, sizes, like):
-        """This rank's rows of rank 0's piece, by ascending id, or any where it has none; `ids` are in rank order."""
+        """Return this rank's rows of a piece, by ascending id; arbitrary values if rank 0 has no piece, after a failure.
+
+        `ids` are the ids of the piece in rank order, and `piece` are its rows by ascending id, both on rank 0.
+        """
         if self.comm.rank:
             mine = np.empty((sizes[self.comm.rank], *like.shape[1:]), like.dtype)
             if len(mine):

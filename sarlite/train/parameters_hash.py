@@ -9,14 +9,20 @@ from sarlite.nn import Module
 
 
 def parameters_hash(model: Module, comm: Communicator) -> str:
-    """Return the SHA-256 of all parameters, 64 hexadecimal digits, the same on every rank. Collective.
+    """Return a SHA-256 of all parameters of a model, the same on every rank. Collective.
 
-    A parameter that every rank holds counts by its name, dtype, shape and bytes. A parameter that is owned by rows counts
-    by its name and by the sum of a hash of each row and its id, so the division among ranks does not matter.
+    The hash covers the name, dtype, shape and bytes of a replicated parameter. For a parameter that is owned by rows it
+    covers the name, the dtype, and the sum over rows of a hash of the row and its id. So the division of the rows among
+    ranks does not matter.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
 
     Notes
     -----
-    Sends 16 bytes a rank for each parameter that is owned by rows. Time: linear in the rows.
+    Bytes sent: 16 for each parameter that is owned by rows. Time: linear in the number of values.
 
     Examples
     --------
@@ -37,8 +43,8 @@ def parameters_hash(model: Module, comm: Communicator) -> str:
         if parameter.ids is None:
             digest.update(values.tobytes())
         else:
-            own = sum(_row_hash(id_, row) for id_, row in zip(parameter.ids.tolist(), values))
-            digest.update(f"{sum(comm.allgather(own)) % (1 << 128)}".encode())
+            local_sum = sum(_row_hash(id_, row) for id_, row in zip(parameter.ids.tolist(), values))
+            digest.update(f"{sum(comm.allgather(local_sum)) % (1 << 128)}".encode())
     return digest.hexdigest()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,172 +14,254 @@ from sarlite.command import show
 from sarlite.data import node_rows, result_table, scratch, textfile
 from sarlite.errors import ConfigError, DataError, writing
 from sarlite.files import try_whole
-from sarlite.graph.link_graph import LinkGraph
+from sarlite.graph.link_graph import LinkGraph, NodeRows
 from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.tasks.link_files import read_links, read_negatives
 from sarlite.tasks.negatives import AT_ONCE, RowNumbers
 from sarlite.tasks.recommend import NOBODY
 from sarlite.types import Array
 
-_HITS = (20, 50, 100)
+_HITS = (20, 50, 100)  # k of Hits@k with shared negatives
 
 
-class Asked(NamedTuple):
-    """Predictions requested from this rank: nodes that it owns, or pairs whose sources it owns.
+class OutputFiles(Protocol):
+    """Options of the prediction command that decide about its output files.
+
+    Attributes
+    ----------
+    out : str
+        Path of the output file.
+    embeddings : int, optional
+        Number of the layer whose rows are written in place of predictions.
+    links : str, optional
+        File of pairs.
+    top : int, optional
+        Number of likeliest destinations of each node.
+    """
+
+    @property
+    def out(self) -> str: ...
+    @property
+    def embeddings(self) -> int | None: ...
+    @property
+    def links(self) -> str | None: ...
+    @property
+    def top(self) -> int | None: ...
+
+
+class PredictionRequest(NamedTuple):
+    """Predictions that this rank computes: of nodes that the rank owns, or of pairs whose sources it owns.
 
     Attributes
     ----------
     places : (k,) int64
-        Positions in the file; pairs from n on are its negatives.
+        Positions of this rank's nodes or pairs in the file, ascending. Positions from n on are negatives.
     n : int
         Number of nodes or pairs in the file, without negatives.
     ids : (n,) or (n, 3) int64, or None
-        Contents of the file on rank 0: nodes, or sources, destinations and relation numbers. None for all nodes, by id.
+        Contents of the file on rank 0: nodes, or sources, destinations and relation numbers. None on other ranks, and if
+        all nodes are requested.
     rows : (k,) int64, optional
-        Local rows of the nodes.
+        Local row numbers of the nodes.
     graph : LinkGraph, optional
-        Graph of the pairs, with one candidate per row.
+        Graph of the pairs, with one pair in each row.
     per_link : int, optional
-        Number of negatives of each pair; 0 if all pairs share them; None without negatives.
+        Number of negatives of each pair; 0 if all pairs share the negatives; None without negatives.
     """
 
     places: Array
     n: int
     ids: Array | None
-    rows: Any = None
+    rows: Array | None = None
     graph: LinkGraph | None = None
     per_link: int | None = None
 
-    def judged(self, comm: Communicator, scores: Array) -> dict[str, float]:
-        """Return the metrics of OGB's evaluators for the scores, (k,), of links and negatives, by name. Collective.
+    def metrics(self, comm: Communicator, scores: Array) -> dict[str, float]:
+        """Return the metrics that OGB's evaluators compute from scores of links and their negatives. Collective.
 
-        If all links share the negatives, Hits@K is the share of links above the K-th highest score of the negatives. If
-        each link has its own negatives, MRR is the mean reciprocal rank of a link among them, where ties count half,
-        and Hits@K is the share of ranks up to K. A NaN counts against the link. Hits@K is left out if there are fewer
-        than K shared negatives.
+        Parameters
+        ----------
+        comm : Communicator
+        scores : (k,) array
+            Score of each of this rank's links and negatives, in the order of `places`.
+
+        Returns
+        -------
+        dict of str to float
+            If all links share the negatives: "hits@K", the share of links with a score above the K-th highest score of
+            the negatives. An entry is absent if there are fewer than K negatives. If each link has its own negatives:
+            "mrr", the mean reciprocal rank of a link among them, where a tie adds half a rank, and "hits@K", the share
+            of ranks up to K. A NaN counts against the link.
         """
         n_own = np.count_nonzero(self.places < self.n)  # places ascend
         links, others = np.split(scores.astype(np.float64), [n_own])
         if self.per_link:
-            others, links = others.reshape(n_own, self.per_link), links[:, None]  # all of a source are its owner's
+            # a link and its negatives have the same source, so one rank has all
+            others, links = others.reshape(n_own, self.per_link), links[:, None]
             ranks = 1 + np.sum(~(others <= links), 1) + 0.5 * np.sum(others == links, 1)
-            found = {"mrr": 1 / ranks, **{f"hits@{k}": ranks <= k for k in (1, 3, 10)}}
+            by_metric = {"mrr": 1 / ranks, **{f"hits@{k}": ranks <= k for k in (1, 3, 10)}}
         else:
             best = np.sort(np.concatenate(comm.allgather(np.sort(others)[-max(_HITS) :])))
-            found = {f"hits@{k}": links > best[-k] for k in _HITS if k <= len(best)}
-        sums = comm.allreduce(np.array([0, *(np.sum(own) for own in found.values())], np.float64))[1:]
-        return dict(zip(found, (sums / max(self.n, 1)).tolist()))
+            by_metric = {f"hits@{k}": links > best[-k] for k in _HITS if k <= len(best)}
+        sums = comm.allreduce(np.array([0, *(np.sum(values) for values in by_metric.values())], np.float64))[1:]
+        return dict(zip(by_metric, (sums / max(self.n, 1)).tolist()))
 
 
-def nodes(comm: Communicator, file: str | None, end: Ends, graph: Any, at_once: int) -> Asked:
-    """Return the nodes of a file that this rank owns, by default all of one end of links, by id. Collective.
+def nodes(comm: Communicator, file: str | None, end: Ends, graph: NodeRows, at_once: int) -> PredictionRequest:
+    """Return a request for the nodes in a file, or for all nodes. Collective.
 
-    The file has an id of the data a line, or is .npy; of nodes with names it has a name a line. The encoder computes on
-    `graph`. Rank 0 sends `at_once` ids at a time.
+    Parameters
+    ----------
+    comm : Communicator
+    file : str, optional
+        Text file with one id per line, or one name per line if the nodes have names; or a .npy file of ids. By default
+        all nodes of `end` are requested, in the order of their ids.
+    end : Ends
+        The nodes that may be requested.
+    graph : Graph or NodeType
+        Graph whose rows the encoder outputs.
+    at_once : int
+        Number of ids that rank 0 sends at a time.
 
     Raises
     ------
     DataError
-        On every rank, naming the file and the entry: it cannot be read, or an entry is no node.
+        On every rank, naming the file and the entry: the file cannot be read, or an entry is not a node.
     """
     ids = np.asarray(graph.dst_ids) - end.first
     if file is None:
         rows = np.flatnonzero((ids >= 0) & (ids < end.n))
-        return Asked(ids[rows], end.n, None, rows)
-    found = together(comm, lambda: _read_nodes(file, end) if comm.rank == 0 else None)
-    n = comm.bcast(None if found is None else len(found))
-    places, rows, _ = _own(comm, ids, n, at_once, None if found is None else lambda some: found[some, None].copy())
-    return Asked(places, n, found, rows)
+        return PredictionRequest(ids[rows], end.n, None, rows)
+    file_ids = together(comm, lambda: _read_nodes(file, end) if comm.rank == 0 else None)
+    n = comm.bcast(None if file_ids is None else len(file_ids))
+    places, rows, _ = _own(comm, ids, n, at_once, None if file_ids is None else lambda some: file_ids[some, None].copy())
+    return PredictionRequest(places, n, file_ids, rows)
 
 
 def _read_nodes(file, end):
+    """Return the nodes in a file, (n,) int64, as ids within their type."""
     if end.names is not None and Path(file).suffix != ".npy":
         return end.names.read(file, "nodes")
-    found = textfile.read(file, "nodes", np.int64)
-    if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 1):
-        raise DataError(f"{file}: nodes: expected one whole number a line, found {found.shape[1]} columns of "
-                        f"{found.dtype}")
-    found = found.reshape(-1)
-    bad = np.flatnonzero((found < 0) | (found >= end.n))
+    entries = textfile.read(file, "nodes", np.int64)
+    if entries.dtype.kind not in "iu" or (entries.size and entries.shape[1] != 1):
+        raise DataError(f"{file}: nodes: expected one whole number per line, found {entries.shape[1]} columns of "
+                        f"{entries.dtype}")
+    entries = entries.reshape(-1)
+    bad = np.flatnonzero((entries < 0) | (entries >= end.n))
     if len(bad):
-        raise DataError(f"{file}: nodes: entry {bad[0]} is {found[bad[0]]}, outside 0 <= node < {end.n}")
-    return found.astype(np.int64)
+        raise DataError(f"{file}: nodes: entry {bad[0]} is {entries[bad[0]]}, outside 0 <= node < {end.n}")
+    return entries.astype(np.int64)
 
 
-def pairs(comm: Communicator, file: str, of: Linked, graph: Any, at_once: int, with_negatives: bool) -> Asked:
-    """Return the pairs of a file whose sources this rank owns, and the negatives that OGB's `.pt` may have, where they
-    are wanted. Collective; raises as `read_links`.
+def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: int, with_negatives: bool) -> PredictionRequest:
+    """Return a request for the pairs in a file. Collective.
 
-    The encoder computes on `graph`. Rank 0 sends `at_once` pairs at a time.
+    Parameters
+    ----------
+    comm : Communicator
+    file : str
+        File of pairs, as `read_links` reads it.
+    of : Linked
+        Nodes and relations of the pairs.
+    graph : Graph or NodeType
+        Graph whose rows the encoder outputs.
+    at_once : int
+        Number of pairs that rank 0 sends at a time.
+    with_negatives : bool
+        True to read the negatives, too, if the file is a `.pt` file of OGB.
+
+    Raises
+    ------
+    DataError
+        On every rank, as `read_links`.
 
     Notes
     -----
-    Memory: about 145 bytes a pair, negatives too, on rank 0 while the file is read; then about 48 a pair of
-    a rank's own.
+    Memory: about 145 bytes for each pair and negative on rank 0 while the file is read; then about 48 bytes for each
+    pair of this rank.
     """
 
     def read():
-        found = read_links(file, of)
-        more, per_link = found[:0, :2], None
+        links = read_links(file, of)
+        more, per_link = links[:0, :2], None
         if with_negatives and file.endswith(".pt"):
             more, per_link = read_negatives(file, of.ends[0])
-        return np.concatenate([found, np.pad(more, ((0, 0), (0, 1)))]), len(found), per_link
+        return np.concatenate([links, np.pad(more, ((0, 0), (0, 1)))]), len(links), per_link
 
-    every, *told = together(comm, lambda: read() if comm.rank == 0 else (None, 0, None))
-    n_links, per_link, n = comm.bcast((*told, None if every is None else len(every)))
+    every, *counts_read = together(comm, lambda: read() if comm.rank == 0 else (None, 0, None))
+    n_links, per_link, n = comm.bcast((*counts_read, None if every is None else len(every)))
     first = np.array([[one.first, other.first, 0] for one, other in of.ends])
-    places, rows, own = _own(comm, graph.dst_ids, n, at_once,
+    places, rows, owned_pairs = _own(comm, graph.dst_ids, n, at_once,
                              None if every is None else lambda some: every[some] + first[every[some, 2]], 3)
-    tails, relations = RowNumbers(comm, graph.dst_ids)(own[:, 1]), own[:, 2].copy() if of.several else None
-    made = LinkGraph(graph, rows, tails[:, None], at_once=AT_ONCE, relations=relations)
-    return Asked(places, n_links, None if every is None else every[:n_links], graph=made, per_link=per_link)
+    tails, relations = RowNumbers(comm, graph.dst_ids)(owned_pairs[:, 1]), owned_pairs[:, 2].copy() if of.several else None
+    link_graph = LinkGraph(graph, rows, tails[:, None], at_once=AT_ONCE, relations=relations)
+    return PredictionRequest(places, n_links, None if every is None else every[:n_links], graph=link_graph, per_link=per_link)
 
 
 def _own(comm: Communicator, ids: Array, n: int, at_once: int, piece_of: Callable[[slice], Array] | None,
          width: int = 1) -> tuple[Array, Array, Array]:
-    """Return the rows of integers whose first number is among `ids`; rank 0 holds the n rows. Collective.
+    """Distribute n rows of integers from rank 0: each rank gets the rows whose first number is among its `ids`. Collective.
 
-    Return three arrays: the positions of the rows, the index of each first number in `ids`, and the rows, (k, width).
-    Rank 0 sends `at_once` rows at a time.
+    `piece_of(slice)` returns a piece of the rows on rank 0. Return three arrays: the positions of this rank's rows, the
+    index of each first number in `ids`, and the rows, (k, width).
     """
     order = np.argsort(ids, kind="stable")
     ascending = np.asarray(ids)[order]
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, width), np.int64))]
+    pieces = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, width), np.int64))]
     for at in range(0, n, at_once):
         end = min(at + at_once, n)
         piece = np.empty((end - at, width), np.int64) if piece_of is None else piece_of(slice(at, end))
         piece = comm.broadcast(piece, 0)
         spots = np.minimum(np.searchsorted(ascending, piece[:, 0]), max(len(ids) - 1, 0))
-        own = np.flatnonzero(ascending[spots] == piece[:, 0]) if len(ids) else found[0][0]
-        found.append((at + own, order[spots[own]], piece[own]))
-    places, rows, numbers = (np.concatenate(every) for every in zip(*found))
+        owned = np.flatnonzero(ascending[spots] == piece[:, 0]) if len(ids) else pieces[0][0]
+        pieces.append((at + owned, order[spots[owned]], piece[owned]))
+    places, rows, numbers = (np.concatenate(every) for every in zip(*pieces))
     return places, rows, numbers
 
 
-def paths(config: Any, form: str) -> list[str]:
-    """Return the files to write, by the form of the targets: one file, or labels and then probabilities."""
+def paths(config: OutputFiles, form: str) -> list[str]:
+    """Return the paths of the files to write: one file, or one of labels and one of probabilities.
+
+    Parameters
+    ----------
+    config : OutputFiles
+    form : str
+        Name of the form of the targets.
+    """
     one = config.embeddings is not None or (form in ("regress", "link") and config.top is None)
     if one or not config.out.endswith(".npy"):
         return [config.out]
     return [re.sub(r"\.npy$", ".labels.npy", config.out), config.out]
 
 
-def check_paths(config: Any, form: str) -> None:
-    """Raise a ConfigError if a prediction file cannot be written on this rank."""
+def check_paths(config: OutputFiles, form: str) -> None:
+    """Raise a ConfigError if this rank cannot write a file of predictions."""
     for path in reversed(paths(config, form)):
         with writing(path, "out", ConfigError):
             try_whole(path)
 
 
-def write(comm: Communicator, config: Any, form: str, wanted: Asked, arrays: Sequence[Array], of: Linked,
+def write(comm: Communicator, config: OutputFiles, form: str, wanted: PredictionRequest, arrays: Sequence[Array], of: Linked,
           class_names: list[str] | None) -> None:
-    """Write predictions into --out, of nodes or of links of `of`: maybe labels or likeliest destinations, and numbers.
-    Collective.
+    """Write predictions to the file of the option --out. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    config : OutputFiles
+    form : str
+        Name of the form of the targets.
+    wanted : PredictionRequest
+    arrays : sequence of (k, ...) array
+        This rank's predictions, one array for each column group: labels or likeliest destinations, if any, and numbers.
+    of : Linked
+        Nodes and relations of the predictions.
+    class_names : list of str, optional
 
     Raises
     ------
     DataError
-        On every rank: a file cannot be written. What stood there before is intact.
+        On every rank: a file cannot be written. An earlier file is unchanged.
     """
     if not config.out.endswith(".npy"):
         return _write_table(comm, config, form, wanted, arrays, of, class_names)
@@ -191,10 +273,10 @@ def write(comm: Communicator, config: Any, form: str, wanted: Asked, arrays: Seq
 
 
 def _write_table(comm, config, form, wanted, arrays, of, class_names):
-    """Write arrays as .npy files in a private folder; rank 0 makes the table of these files. Collective."""
+    """Write the arrays to .npy files in a private folder, from which rank 0 makes one table. Collective."""
     with ExitStack() as held:
-        made = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
-        folder = comm.bcast(None if made is None else str(made))
+        private_folder = together(comm, lambda: held.enter_context(scratch.beside(config.out)) if comm.rank == 0 else None)
+        folder = comm.bcast(None if private_folder is None else str(private_folder))
         files = [f"{folder}/{at}.npy" for at in range(len(arrays))]
         for file, array in zip(files, arrays):
             node_rows.write(comm, file, wanted.places, array, wanted.n)
@@ -215,27 +297,30 @@ def _write_table(comm, config, form, wanted, arrays, of, class_names):
 
 
 def _named_columns(ids, of, links, first, last):
-    """The columns that say what some rows are of: nodes, or source, destination and between them maybe the relation."""
+    """Return the first columns of the table for rows `first` to `last`: node; or source, relation if any, and destination."""
     numbers = np.arange(first, last) if ids is None else ids[first:last]
     if not links:
         return [_named(numbers, of.ends[0][0])]
     if not of.several:
         return [_named(column, end) for column, end in zip(numbers.T, of.ends[0])]
-    found = np.empty((len(numbers), 3), object)
+    cells = np.empty((len(numbers), 3), object)
     for at, (name, (source, to)) in enumerate(zip(of.several, of.ends)):
         rows = numbers[:, 2] == at
-        found[rows] = np.array([_named(numbers[rows, 0], source), [name] * rows.sum(), _named(numbers[rows, 1], to)],
+        cells[rows] = np.array([_named(numbers[rows, 0], source), [name] * rows.sum(), _named(numbers[rows, 1], to)],
                                object).T
-    return found.T.tolist()
+    return cells.T.tolist()
 
 
 def _named(ids, end):
+    """Return the names of nodes, or their ids if they have no names."""
     return end.names.of(ids) if end.names else ids
 
 
 def _pairs(heads, tails, scores):
-    """The pairs of nodes and their likeliest destinations and the numbers of their relations, (n, 3); no labels; and
-    the scores."""
-    there = tails != NOBODY
-    heads = np.repeat(heads, np.count_nonzero(there, 1), axis=0)
-    return np.stack([heads[:, 0], tails[there], heads[:, 1]], 1), None, scores[there]
+    """Return (pairs, None, scores) for the listed destinations of each head.
+
+    Pairs are head, destination and relation number, (n, 3).
+    """
+    is_listed = tails != NOBODY
+    heads = np.repeat(heads, np.count_nonzero(is_listed, 1), axis=0)
+    return np.stack([heads[:, 0], tails[is_listed], heads[:, 1]], 1), None, scores[is_listed]

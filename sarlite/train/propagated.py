@@ -1,8 +1,8 @@
-"""Features propagated once before training, for models that then need no neighbours; a folder may keep them.
+"""Features that are propagated once before training, for models that then need no neighbours, and a folder for them.
 
-The folder has hopK.npy for each power K, (n_nodes, n_features) in the data's original node order, so that any number of
-ranks reads its own rows, and a meta.json: the data's identity, self loops, dtype and powers, a sha256 of each file and
-of itself.
+The folder has a file hopK.npy for each power K, of shape (n_nodes, n_features), in the data's original order of nodes.
+So any number of ranks can read it. The file meta.json has the identity of the data, the self loops, dtype and powers, and
+the SHA-256 of each file and of meta.json itself.
 """
 
 import contextlib
@@ -28,33 +28,36 @@ _FIELDS = {"data": dict, "added_self_loops": bool, "dtype": str, "numerics": str
 
 
 def inputs(comm, model, part, data=None, folder=None, verify=True):
-    """Return this rank's input rows of a model: its features, or [S^k X, for each k of `model.powers`]. Collective.
+    """Return this rank's input rows of a model: features X, or S^k X side by side for each k of `model.powers`. Collective.
+
+    S is the normalized adjacency matrix D^-1/2 A D^-1/2.
 
     Parameters
     ----------
     comm : Communicator
     model : Module
+        Model with or without an attribute `powers`.
     part : load.Shard
     data : dict, optional
-        The data's `identity`, where a folder is named.
-    folder : path, optional
-        The powers are read from there, or made and kept there.
+        Result of `identity` for the data; required with a folder.
+    folder : str or os.PathLike, optional
+        Folder to read the powers from. A folder that does not exist is written first.
     verify : bool
-        Compare the kept powers' sha256.
+        Compare the SHA-256 of each file of the folder.
 
     Returns
     -------
-    (n, n_features * len(powers)) array
+    (n, n_features) or (n, n_features * len(powers)) array
 
     Raises
     ------
     ConfigError, DataError
-        On every rank: a folder of other data, damaged, or that cannot be written.
+        On every rank: the folder belongs to other data, is damaged, or cannot be written.
 
     Notes
     -----
-    Sends, under the phase "propagation", what as many aggregations as the largest power send, once. Memory: the result
-    and two powers.
+    Bytes sent, in the phase "propagation": one aggregation of the features for each power up to the largest. Memory: the
+    result and two powers.
     """
     powers = getattr(model, "powers", None)
     if powers is None:
@@ -72,7 +75,7 @@ def inputs(comm, model, part, data=None, folder=None, verify=True):
 
 
 def _hops(graph, x, powers):
-    """Yield (k, S^k X) for each k above 0 up to the largest power."""
+    """Yield (k, S^k X) for each k from 1 to the largest power. Collective."""
     propagation, h = Propagation(graph, "sym"), x
     for k in range(1, max(powers) + 1):
         with graph.profile.span(f"hop {k}"), graph.profile.phase("propagation"):
@@ -92,28 +95,28 @@ def _joined(hops, x, powers):
 
 
 def _keep(comm, folder, facts, graph, x, powers):
-    """Write the powers into a private folder and then rename it; a failure leaves nothing behind. Collective."""
+    """Write the powers to a private folder, which then gets the name `folder`; a failure leaves no files. Collective."""
     with contextlib.ExitStack() as held:
-        made = comm.bcast(together(comm, lambda: _begin(held, folder) if comm.rank == 0 else None))
+        written = comm.bcast(together(comm, lambda: _begin(held, folder) if comm.rank == 0 else None))
         for k, h in _hops(graph, x, powers):
             if k in powers:
-                node_rows.write(comm, Path(made) / f"hop{k}.npy", graph.dst_ids, h, graph.n_nodes)
-        together(comm, lambda: _finish(Path(made), folder, facts, powers) if comm.rank == 0 else None)
+                node_rows.write(comm, Path(written) / f"hop{k}.npy", graph.dst_ids, h, graph.n_nodes)
+        together(comm, lambda: _finish(Path(written), folder, facts, powers) if comm.rank == 0 else None)
 
 
 def _begin(held, folder):
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(f"propagated {folder}: exists and is no folder of propagated features; it is not replaced",
+        raise ConfigError(f"propagated {folder}: exists, but is not a folder of propagated features; it was not replaced",
                           ARGUMENT)
     with writing(folder, ARGUMENT):
         return str(held.enter_context(private_folder(folder.absolute().parent)))
 
 
-def _finish(made, folder, facts, powers):
+def _finish(written, folder, facts, powers):
     with writing(folder, ARGUMENT):
-        arrays = {f"hop{k}": _record(made / f"hop{k}.npy") for k in powers if k}
-        write_meta(made, {**facts, "arrays": arrays})
-        os.rename(made, folder)
+        arrays = {f"hop{k}": _record(written / f"hop{k}.npy") for k in powers if k}
+        write_meta(written, {**facts, "arrays": arrays})
+        os.rename(written, folder)
         sync_folder(folder.absolute().parent)
 
 
@@ -123,7 +126,7 @@ def _record(path):
 
 
 def _read(comm, folder, facts, graph, x, powers, verify):
-    """Return this rank's rows of the folder, after a check that the folder belongs to these data. Collective."""
+    """Return this rank's input rows from a folder that belongs to the same data. Collective."""
     meta = comm.bcast(together(comm, lambda: _read_meta(folder, facts, powers) if comm.rank == 0 else None))
 
     def rows():
@@ -142,29 +145,29 @@ def _read_meta(folder, facts, powers):
     path = folder / META
     with reading(path):
         if regular(path).stat().st_size > _MAX_META_BYTES:
-            raise DataError(f"{path}: more than {_MAX_META_BYTES} bytes, so it is none of propagated features")
+            raise DataError(f"{path}: more than {_MAX_META_BYTES} bytes, so it does not describe propagated features")
         meta = json.loads(path.read_bytes())
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-            raise DataError(f"{path}: the folder holds no propagated features of this version")
+            raise DataError(f"{path}: the folder has no propagated features in the format of this version")
         if meta.pop("sha256", None) != meta_hash(meta):
-            raise DataError(f"{path}: its sha256 is not that of the rest: the file was changed")
-        meta.setdefault("numerics", "fast")  # of a folder from before there was another
+            raise DataError(f"{path}: the contents do not match the sha256 in the file: the file was changed")
+        meta.setdefault("numerics", "fast")  # older folders have no such entry
         _check(path, meta)
     for name in ("added_self_loops", "dtype", "numerics"):
         if meta[name] != facts[name]:
             words = name.replace("_", " ")
-            raise _other(folder, f"{words} {meta[name]} there and {facts[name]} here; name another folder")
+            raise _other(folder, f"{words} is {meta[name]} in the folder, but {facts[name]} in this run; name another folder")
     other = difference(meta["data"], facts["data"])
     if other:
-        raise _other(folder, f"of other data: {other}; name another folder, or remove this one")
+        raise _other(folder, f"the folder belongs to other data: {other}; name another folder, or remove this one")
     missing = [k for k in powers if k and f"hop{k}" not in meta["arrays"]]
     if missing:
-        raise _other(folder, f"it has no hop {missing[0]}; name another folder, or remove this one")
+        raise _other(folder, f"the folder has no hop {missing[0]}; name another folder, or remove this one")
     return meta
 
 
 def _check(path, meta):
-    """Raise a DataError if a field is missing or has another type."""
+    """Raise a DataError if a field of meta.json is missing or has the wrong type."""
     for name, kind in _FIELDS.items():
         if not isinstance(meta.get(name), kind):
             raise DataError(f"{path}: {name}: expected {kind.__name__}, found {meta.get(name)!r}")

@@ -23,65 +23,80 @@ _PIECE = 1 << 18
 
 
 class PiggybackReduce:
-    """Sums of a few numbers of each rank, computed by an allreduce that takes place anyway.
+    """Sums over ranks of a few numbers, which travel with the allreduce of the loss.
 
-    So ranks agree, without another message, on events that one rank alone may notice, such as a signal.
+    The ranks thus agree, without another message, on events that only one rank may notice, such as a signal.
 
     Attributes
     ----------
-    own : callable
-        () -> this rank's k numbers, with the same k on every rank. By default there are none.
+    local : callable
+        Function () -> this rank's k numbers, with the same k on every rank. By default k is 0.
     sums : (k,) float64
-        Sums of the numbers in the last allreduce, the same on every rank. Empty before the first.
+        Sums over ranks of the numbers in the last allreduce. Empty before the first allreduce.
     """
 
     def __init__(self) -> None:
-        self.own: Callable[[], Sequence[float]] = lambda: ()
+        self.local: Callable[[], Sequence[float]] = lambda: ()
         self.sums: Array = np.zeros(0)
 
     def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
-        """Return the sums of `numbers` over ranks, (n,) float64; `own` goes with them. Collective."""
-        sums = comm.allreduce(np.array([*numbers, *self.own()], np.float64))
+        """Return the sums of `numbers` over ranks, (n,) float64, and set `sums` to the sums of `local()`. Collective."""
+        sums = comm.allreduce(np.array([*numbers, *self.local()], np.float64))
         self.sums = sums[len(numbers) :]
         return sums[: len(numbers)]
 
 
 class TrainingStep:
-    """One optimization step on a batch: loss over all ranks, gradients, parameter update. A call is collective.
+    """Function that takes one optimizer step on a batch: loss, gradients summed over ranks, and update.
 
     Parameters
     ----------
-    model : callable Module, model(graph, x) -> output
+    model : callable Module
+        Function model(graph, x) -> output.
     optimizer : Optimizer
-        On the `Flat` of the model.
+        Optimizer of the model's `nn.Flat`.
     rng : nn.Random
-        The one that the model was made with; its `step` follows `n_steps`.
+        The source of random numbers that the model was made with. Each step sets `rng.step` to `n_steps`.
     comm : Communicator
-        Its ranks all take every step, with or without rows.
+        All its ranks take every step, even without rows.
     schedule : callable
-        Factor of the learning rate by global step.
+        Function global step -> factor of the learning rate.
     profile : Profile, optional
-        Where the span "optimizer" goes.
+        Profile that records the spans "allreduce" and "optimizer".
     clip_norm : float above 0, optional
-        The largest norm of the gradients of all ranks' parameters together; larger ones are scaled down to it.
-
-    Raises
-    ------
-    ConfigError
-        A clip_norm that is not finite and above 0.
+        Upper bound of the norm of all ranks' gradients together. Larger gradients are scaled down to this norm.
 
     Attributes
     ----------
     n_steps : int
-        The global step: the number of steps taken. Set it to continue a training.
+        The global step: the number of steps so far. Set it to continue a training.
     riders : PiggybackReduce
         Numbers that travel with the loss.
     lr : float
-        The learning rate of the last step.
+        Learning rate of the last step.
     own_seconds : float
-        Seconds of the last step until this rank had its gradients, before it waited for other ranks' gradients.
+        Seconds of the last step until this rank had its gradients, without the wait for other ranks' gradients.
     buffers : kernels.Buffers
         Memory for the arrays of a step. After the first steps no large array is allocated.
+
+    Raises
+    ------
+    ConfigError
+        `clip_norm` is not finite and above 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite import Graph, Solo, Tensor, nn, optim
+    >>> from sarlite.minibatch.batch import FullBatch
+    >>> from sarlite.models import SAGE
+    >>> graph, rng = Graph.from_edges([0, 1, 2], [1, 2, 0], 3), nn.Random(0)
+    >>> model = SAGE(3, 2, layers=1, rng=rng)
+    >>> step = TrainingStep(model, optim.SGD(nn.flatten(model), 0.5), rng, Solo())
+    >>> x = Tensor(np.eye(3, dtype=np.float32), constant=True, placement="rows")
+    >>> batch = FullBatch(graph, x, labels=np.array([0, 1, 1]), rows=np.arange(3), n_global=3)
+    >>> step(batch) > step(batch), step.n_steps
+    (True, 2)
     """
 
     def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *,
@@ -94,33 +109,40 @@ class TrainingStep:
         self.n_steps, self.lr, self.own_seconds = 0, 0.0, 0.0
 
     def __call__(self, batch: TrainingBatch, loss: Loss = ops.cross_entropy) -> float:
-        """Take one step over a batch and return the loss over all ranks. Collective.
+        """Take one step on a batch and return the loss over all ranks. Collective.
 
         Parameters
         ----------
         batch : TrainingBatch
-            As a loader yields it, or a `FullBatch`. A rank may have no rows.
+            A batch of a loader, or a `FullBatch`. It may have no rows on this rank.
         loss : callable
-            (output, targets, rows, count) -> this rank's share of the loss, a scalar Tensor. The share must depend on
-            `output` also without rows. `rows` are row numbers. The sum over ranks is the loss. In exact numerics a
-            loss of `ops` sums over all ranks, so a check that may fail on one rank comes before the call.
+            Function (output, targets, rows, count) -> this rank's share of the loss, a scalar Tensor. `rows` are row
+            numbers of `output`, and `count` is the number of rows over all ranks. The sum of the shares over ranks is
+            the loss. The share must depend on `output` even without rows. In exact numerics a loss of `ops` is
+            collective, so a check that can fail on one rank must come before the call.
+
+        Returns
+        -------
+        float
+            The loss before the update, the same on every rank.
 
         Raises
         ------
+        DivergenceError
+            On every rank: the loss, or with `clip_norm` the norm of the gradients, is not finite.
         DataError
-            On every rank together: the loss, or with `clip_norm` the gradients' norm, is not finite. It is a
-            DivergenceError unless a feature is not finite. No parameter has changed then.
+            On every rank: the loss is not finite because a feature is not finite.
         Exception
-            An error that `loss` raised on this rank, or an error of `batch.rows`. On the other ranks it is a
-            SarliteError with the same text. No parameter has changed.
+            On this rank: an error that `loss` raised, or an error in `batch.rows`. Other ranks raise a SarliteError
+            with the same text. After any of these errors no parameter has changed.
 
         Notes
         -----
-        Sends what the model sends, and one allreduce of the replicated parameters' gradients, on the channel
-        "gradients". Another allreduce adds the loss. Gradients of parameters owned by rows are not sent. With
-        `clip_norm` one more number is sent.
+        Bytes sent: the messages of the model, one allreduce of the replicated parameters' gradients on the channel
+        "gradients", and one small allreduce of the loss. Gradients of parameters that are owned by rows are not sent.
+        With `clip_norm` one more number is sent.
         """
-        x = batch.x  # gathered outside of this step's buffers
+        x = batch.x  # gathered here, with memory of the batch's buffers
         flat, begin = self.optimizer.flat, time.perf_counter()
         self.rng.step = self.n_steps
         self.model.train()
@@ -145,31 +167,31 @@ class TrainingStep:
         return total
 
     def _clip(self, flat):
-        """Scale all gradients down to `clip_norm`."""
+        """Scale all gradients so that their common norm is at most `clip_norm`. Collective."""
         norm = gradient_norm(self.comm, flat.grad, [group.gradient for group in flat.owned])
         if not np.isfinite(norm):
             raise DivergenceError(f"the norm of the gradients is {norm} at step {self.n_steps + 1}: try a lower "
                                   "learning rate")
         factor = self.clip_norm / max(norm, self.clip_norm)
-        for group in flat.groups:  # also where nothing changes: what a step does depends on sizes alone
+        for group in flat.groups:  # also if the factor is 1, so that all steps compute the same operations
             gradient = group.gradient
             gradient *= factor
 
     def _backward(self, batch, x, loss):
-        """Fill the gradients; return this rank's share of the loss, and the error of its rows or of its loss.
+        """Compute the gradients; return this rank's share of the loss, and the error that `loss` raised or None.
 
-        With an error the share is NaN, so that all ranks learn of the error from the sum of the shares. The rank still
-        takes part in the loss's sum over rows and in the backward pass of all layers, as other ranks wait for both. The
-        tape alone holds the output, so that the backward pass can free it early.
+        After an error the share is NaN, so that all ranks learn of the error from the sum of the shares. The rank still
+        takes part in the backward pass of all layers, because other ranks wait for its messages. Only the tape refers
+        to the output, so that the backward pass can free it early.
         """
         graph, error = batch.graph, None
         output = self.model(graph, x)
         try:
             share = loss(output, batch.labels, row_numbers("rows", batch.rows, graph.n_dst), batch.n_global)
-        except Exception as found:
+        except Exception as loss_error:
             if not isinstance(output, Tensor) or not output.ndim:
                 raise
-            share, error = apply("share", output[:0]), found.with_traceback(None)
+            share, error = apply("share", output[:0]), loss_error.with_traceback(None)
         del output
         share.backward()
         return (share.item() if error is None else np.nan), error
@@ -177,22 +199,36 @@ class TrainingStep:
 
 @by_numerics
 def gradient_norm(comm: Communicator, replicated: Array, owned: list[Array]) -> float:
-    """Return the norm of the replicated gradients and of all ranks' owned gradients together. Collective.
+    """Return the Euclidean norm of the replicated gradients and of all ranks' owned gradients together. Collective.
 
-    Each rank adds the squares of its share of the replicated gradients, so all ranks get the same number.
+    Each rank sums the squares of a part of the replicated gradients, and the allreduce adds the sums of all ranks.
     """
     share = replicated[replicated.size * comm.rank // comm.size : replicated.size * (comm.rank + 1) // comm.size]
     return float(comm.allreduce(np.array([sum(_squares(g) for g in (share, *owned))]))[0]) ** 0.5
 
 
 def _squares(gradient):
-    """Return the sum of squares, float64, computed piece by piece."""
+    """Return the sum of squares in float64, computed in pieces to save memory."""
     flat = gradient.reshape(-1)
     return float(sum(np.square(flat[at : at + _PIECE], dtype=np.float64).sum() for at in range(0, flat.size, _PIECE)))
 
 
 def not_finite(x: Any, then: str = "", name: str = "x") -> DataError | None:
-    """Return a DataError for the first value of x (array, pair or dict of arrays) that is not finite, or None."""
+    """Return a DataError for the first value of x that is not finite, or None if all values are finite.
+
+    Parameters
+    ----------
+    x : array, Tensor, tuple of arrays, or dict of str to arrays
+    then : str
+        Consequence, which the message adds after the value.
+    name : str
+        Name of x in the message.
+
+    Examples
+    --------
+    >>> not_finite(np.array([[0.0, np.inf]]))
+    DataError('x[0, 1] is inf: features must be finite')
+    """
     if isinstance(x, dict):
         return next(filter(None, (not_finite(rows, then, f"{name}[{key!r}]") for key, rows in x.items())), None)
     for array in x if isinstance(x, tuple) else (x,):

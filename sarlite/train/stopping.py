@@ -1,6 +1,6 @@
-"""The best epoch so far, and the reaction to epochs without improvement: end of training, or a lower learning rate.
+"""The best epoch so far, and the rule for epochs without improvement: end training, or lower the learning rate.
 
-All of it is decided by scores that are the same on every rank, so every rank decides alike.
+The scores are the same on every rank, so every rank makes the same decision.
 """
 
 import math
@@ -15,10 +15,15 @@ from sarlite.tasks.task import Task
 from sarlite.types import Array
 
 Scores = dict[str, float | None]
+"""Scores of an epoch by name: the metric of each split and "val_loss". None for a split without rows."""
 
 
 class Best:
-    """The best validation metric so far; among equal ones the lowest validation loss.
+    """The epoch with the best validation metric so far. Among equal metrics the lowest validation loss decides.
+
+    A forced evaluation takes place only because training ends. It gives the best epoch only if no regular evaluation
+    has taken place, and the next regular evaluation replaces it. So a run that is resumed has the same best epoch as a
+    run that never ended.
 
     Parameters
     ----------
@@ -28,15 +33,22 @@ class Best:
     Attributes
     ----------
     epoch : int
-        0 before the first.
+        Number of the epoch, counted from 1; 0 before the first evaluation.
     scores : dict
-        That epoch's.
-    state : dict of arrays, or None
-        The model's then.
+        Scores of this epoch.
+    state : dict of str to array, or None
+        `state_dict` of the model after this epoch.
     decided : bool
-        Whether the epoch is one of the evaluations that decide. An evaluation that was forced, since training ended
-        there, gives the best epoch only where no other has been, and the next evaluation takes its place. So a run that
-        goes on has the best epoch of a run that never ended.
+        True if this epoch comes from a regular evaluation, False if from a forced one or if there is none.
+
+    Examples
+    --------
+    >>> from sarlite import nn
+    >>> model, best = nn.Linear(2, 2, rng=nn.Random(0)), Best()
+    >>> for epoch, accuracy in enumerate((0.5, 0.75, 0.25), 1):
+    ...     best.update(epoch, {"train_accuracy": 1.0, "val_accuracy": accuracy, "val_loss": 0.5}, model)
+    >>> best.epoch, best.scores["val_accuracy"], sorted(best.state)
+    (2, 0.75, ['bias', 'weight'])
     """
 
     state: dict[str, Array] | None
@@ -51,26 +63,32 @@ class Best:
     def update(self, epoch: int, scores: Scores, model: nn.Module, forced: bool = False) -> None:
         """Record `epoch` as the best epoch if its scores are better.
 
-        Without a validation split the last epoch is the best. Without a metric the epoch with the lowest validation
-        loss is the best.
+        Without validation rows the last epoch is the best. Without a metric the epoch with the lowest validation loss
+        is the best.
 
         Parameters
         ----------
+        epoch : int
+            Number of the epoch, counted from 1.
+        scores : dict of str to (float or None)
+            Result of `Trainer.evaluate`.
+        model : Module
+            The model, whose state is copied if the epoch is the best one.
         forced : bool
             True if the epoch is evaluated only because it is the last one.
         """
         if scores["val_loss"] is None or (not (forced and self.decided) and self._beaten_by(scores)):
-            self.epoch, self.scores, self.state = epoch, dict(scores), None  # which goes before the next one is copied
+            self.epoch, self.scores, self.state = epoch, dict(scores), None  # frees the old state before the new one is copied
             self.state, self.decided = model.state_dict(), not forced
 
     def _beaten_by(self, scores):
         return self._key(scores) > self._key(self.scores if self.decided else self._nothing)
 
     def _key(self, scores):
-        found = scores[f"val_{self.task.key}"]
-        if found is None or math.isnan(found):
-            found = math.inf if self.task.lower else -math.inf
-        return -found if self.task.lower else found, -scores["val_loss"]
+        score = scores[f"val_{self.task.key}"]
+        if score is None or math.isnan(score):
+            score = math.inf if self.task.lower else -math.inf
+        return -score if self.task.lower else score, -scores["val_loss"]
 
 
 class Stopping:
@@ -79,33 +97,41 @@ class Stopping:
     Parameters
     ----------
     patience : int, optional
-        Training ends after so many epochs; it never does without.
+        Number of epochs without an improvement after which training ends. By default training never ends early.
     plateau : Plateau, optional
-        The schedule that then lowers the learning rate.
+        Schedule that lowers the learning rate after epochs without an improvement.
 
     Raises
     ------
     ConfigError
-        A patience that is no whole number of 1 or more.
+        `patience` is not a whole number of 1 or more.
+
+    Examples
+    --------
+    >>> from sarlite import nn
+    >>> model, best, stopping = nn.Linear(2, 2, rng=nn.Random(0)), Best(), Stopping(patience=2)
+    >>> best.update(1, {"val_accuracy": 0.5, "val_loss": 0.5}, model)
+    >>> [stopping.ends(epoch, best) for epoch in (1, 2, 3)]
+    [False, False, True]
     """
 
     def __init__(self, patience: int | None = None, plateau: Plateau | None = None) -> None:
         self.patience, self.plateau = None if patience is None else whole("patience", patience, 1), plateau
 
     def ends(self, epoch: int, best: Best) -> bool:
-        """Return True if training ends after `epoch`, which has been evaluated."""
+        """Return True if training ends after `epoch`, `patience` or more epochs after the best one."""
         return self.patience is not None and best.decided and epoch - best.epoch >= self.patience
 
     def evaluated(self, epoch: int, best: Best) -> None:
-        """Report that `epoch` was evaluated, unless only because it is the last one."""
+        """Tell the plateau schedule that `epoch` was evaluated. Not called for a forced evaluation."""
         if self.plateau is not None:
             self.plateau.evaluated(epoch, best.epoch if best.decided else 0)
 
     def load_state(self, metadata: Mapping[str, Any]) -> None:
-        """Restore the `state` in a checkpoint's metadata, if any. Raise CheckpointError if it is not valid."""
+        """Restore the result of `state` from a checkpoint's metadata, if present. Raise CheckpointError if it is not valid."""
         if self.plateau is not None and "plateau" in metadata:
             self.plateau.load_state(metadata["plateau"])
 
-    def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, JSON-serializable."""
+    def state(self) -> dict[str, object]:
+        """Return the entries for a checkpoint's metadata, JSON-serializable: the state of the plateau schedule, if any."""
         return {} if self.plateau is None else {"plateau": self.plateau.state()}

@@ -1,4 +1,4 @@
-"""Files of safetensors with a sha256 of themselves in the header's metadata, written and read in pieces."""
+"""Files in the safetensors format, written and read in pieces, with the file's SHA-256 in the header's metadata."""
 
 import hashlib
 import json
@@ -8,49 +8,72 @@ import re
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Protocol
 
 import numpy as np
 
 from sarlite.errors import CheckpointError, needs, reading, regular, writing
 from sarlite.files import AnyPath, whole
-from sarlite.types import Array
+from sarlite.types import Array, ArrayDType, DType
 
-# in the order in which safetensors' own writer puts tensors
+# in the order of the safetensors library's writer
 _DTYPES = {"U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4", "F16": "<f2",
            "U16": "<u2", "I16": "<i2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1"}  # fmt: skip
 _CODES = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
 _NO_SUM = b"0" * 64
 _SUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
-_MAX_HEADER_BYTES = 100_000_000  # safetensors' own
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 _PIECE = 1 << 20
 
 
-def in_order(tensors: Mapping[str, Any]) -> list[str]:
-    """Return the names of the arrays in the order of a file: by dtype, then by name."""
+class Sized(Protocol):
+    """Tensor whose size is known: an array, or a tensor that is written or read later."""
+
+    @property
+    def dtype(self) -> ArrayDType: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+def in_order(tensors: Mapping[str, Sized]) -> list[str]:
+    """Return the names of tensors in the order of a file: by dtype, then by name."""
     codes = list(_CODES)
     return sorted(tensors, key=lambda name: (codes.index(tensors[name].dtype), name.encode()))
 
 
 class Writer:
-    """A file that is being written.
+    """Writer of one file: the tensors are announced first, and then added in order, in pieces.
 
     Parameters
     ----------
-    path : path
-    tensors : dict of what has a `dtype` and a `shape`
-    metadata : dict of str
-        Its "sha256" is added.
+    path : str or os.PathLike
+    tensors : dict of str to an object with `dtype` and `shape`
+        Sizes of all tensors that will be added.
+    metadata : dict of str to str
+        The entry "sha256" is added.
 
     Attributes
     ----------
-    path : path
+    path : str or os.PathLike
     digest : str
-        The file's sha256, once it is whole.
+        The file's SHA-256 after the context of `open` has ended; empty before.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> arrays = {"b": np.ones(2), "a": np.arange(6).reshape(3, 2)}
+    >>> writer = Writer(folder.name + "/some.safetensors", arrays, {"format": "an example"})
+    >>> with writer.open():
+    ...     for name in in_order(arrays):
+    ...         writer.add(arrays[name])
+    >>> tensors, metadata = stored(writer.path, "an example")
+    >>> tensors["a"].rows(1, 3).tolist(), metadata["sha256"] == writer.digest
+    ([[2, 3], [4, 5]], True)
     """
 
-    def __init__(self, path: AnyPath, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-        header: dict[str, Any] = {"__metadata__": {**metadata, "sha256": _NO_SUM.decode()}}
+    def __init__(self, path: AnyPath, tensors: Mapping[str, Sized], metadata: Mapping[str, str]) -> None:
+        header: dict[str, object] = {"__metadata__": {**metadata, "sha256": _NO_SUM.decode()}}
         end = 0
         for name in in_order(tensors):
             dtype, shape = tensors[name].dtype, tensors[name].shape
@@ -64,14 +87,18 @@ class Writer:
 
     @contextmanager
     def open(self, *, trial: bool = False, new: bool = False) -> Iterator["Writer"]:
-        """Return a context for writing a file with `add`; the file appears complete at the end, or not at all.
+        """Return a context for writing the file with `add`. The file appears when the context ends without an error.
 
-        See `files.whole` for the options.
+        Parameters
+        ----------
+        trial, new : bool
+            See `files.whole`.
 
         Raises
         ------
         CheckpointError
-            An error, such as a full disk. The message names the file and the cause; an earlier file is unchanged.
+            Writing failed, for instance because the disk is full. The message names the file and the cause. An earlier
+            file is unchanged.
         """
         with self._named(), whole(self.path, trial=trial, new=new) as (_, self._file):
             self.add(np.frombuffer(len(self._header).to_bytes(8, "little") + self._header, np.uint8))
@@ -81,7 +108,7 @@ class Writer:
             self._file.write(self.digest.encode())
 
     def add(self, array: Array) -> None:
-        """Append an array, the next tensor or the next rows of one; raises as `open`."""
+        """Append the next tensor, or the next rows of the current tensor. Raise a CheckpointError if writing fails."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         self._hash.update(data)
         with self._named():
@@ -92,49 +119,60 @@ class Writer:
 
 
 def _sum_place(header):
-    """Return the byte offset of the checksum's 64 digits in the file."""
-    found = list(_SUM.finditer(header))
-    if len(found) != 1:
-        raise ValueError("it has no checksum")
-    return 8 + found[0].start(1)
+    """Return the offset in bytes of the checksum's 64 digits from the start of the file."""
+    matches = list(_SUM.finditer(header))
+    if len(matches) != 1:
+        raise ValueError("the file has no checksum")
+    return 8 + matches[0].start(1)
 
 
 def _header(file):
-    """Return the first bytes of an open file, and its header."""
+    """Return the first 8 bytes of an open file, which are the size of the header, and the header."""
     start = file.read(8)
     size = int.from_bytes(start, "little")
     if len(start) < 8 or size > min(_MAX_HEADER_BYTES, os.fstat(file.fileno()).st_size - 8):
-        raise ValueError("it is no safetensors file, or cut off")
+        raise ValueError("not a safetensors file, or truncated")
     return start, file.read(size)
 
 
 def verify(path: AnyPath | int) -> str:
-    """Compare a file (path or file descriptor) with its stored checksum; return the checksum.
+    """Compare a file with the checksum that it contains, and return the checksum.
+
+    Parameters
+    ----------
+    path : str, os.PathLike, or int
+        Path or file descriptor.
+
+    Returns
+    -------
+    str
+        SHA-256, 64 hexadecimal digits.
 
     Raises
     ------
     ValueError
-        It has none, or another.
+        The file has no checksum, or its contents do not match the checksum.
     OSError
+        The file cannot be read.
 
     Notes
     -----
-    Memory: the header and a megabyte.
+    Memory: the header and 1 MiB.
     """
     with open(path, "rb", closefd=not isinstance(path, int)) as file:
         file.seek(0)
         start, header = _header(file)
         at = _sum_place(header) - 8
-        found = hashlib.sha256(start + header[:at] + _NO_SUM + header[at + 64 :])
+        digest = hashlib.sha256(start + header[:at] + _NO_SUM + header[at + 64 :])
         while piece := file.read(_PIECE):
-            found.update(piece)
-    if found.hexdigest().encode() != header[at : at + 64]:
-        raise ValueError("its sha256 is not the one that is written in it: it was changed or damaged")
-    return found.hexdigest()
+            digest.update(piece)
+    if digest.hexdigest().encode() != header[at : at + 64]:
+        raise ValueError("the contents do not match the sha256 in the file: the file was changed or damaged")
+    return digest.hexdigest()
 
 
 class _Descriptor:
-    """An open file, which stays the same when another takes its name; closed when nothing refers to it."""
+    """Open file, closed when nothing refers to it. The file stays readable if another file takes its path."""
 
     def __init__(self, path):
         self.path, self.number = path, os.open(regular(path), os.O_RDONLY)
@@ -142,37 +180,43 @@ class _Descriptor:
 
 
 class Stored:
-    """A tensor of an open file, read when it is asked for.
+    """Tensor in an open file; `rows` and `whole` read its values.
 
     Attributes
     ----------
-    dtype : dtype
+    dtype : numpy.dtype
     shape : tuple of int
     """
 
-    def __init__(self, file: _Descriptor, dtype: Any, shape: tuple[int, ...], begin: int) -> None:
+    def __init__(self, file: _Descriptor, dtype: DType, shape: tuple[int, ...], begin: int) -> None:
         self.dtype, self.shape, self._file, self._begin = np.dtype(dtype), shape, file, begin
 
     def rows(self, begin: int, end: int) -> Array:
-        """Return the existing rows among `begin` .. `end` as a new array; raise CheckpointError on failure."""
+        """Return the rows from `begin` to `end`, or to the last row if that comes first, as a new array.
+
+        Raises
+        ------
+        CheckpointError
+            The file cannot be read.
+        """
         end = min(end, self.shape[0])
         return self._read((max(end - begin, 0), *self.shape[1:]),
                           begin * self.dtype.itemsize * math.prod(self.shape[1:]))
 
     def whole(self) -> Array:
-        """Return the whole tensor as a new array; raise as `rows`."""
+        """Return the whole tensor as a new array. Raise a CheckpointError if the file cannot be read."""
         return self._read(self.shape, 0)
 
     def _read(self, shape, at):
         with reading(f"checkpoint {self._file.path}", kind=CheckpointError):
-            found = np.empty(shape, self.dtype)
-            data, at = memoryview(found.reshape(-1).view(np.uint8)), at + self._begin
+            array = np.empty(shape, self.dtype)
+            data, at = memoryview(array.reshape(-1).view(np.uint8)), at + self._begin
             while data:
                 n = os.preadv(self._file.number, [data], at)
                 if not n:
-                    raise ValueError("it was cut off while it was read")
+                    raise ValueError("the file was truncated while it was read")
                 data, at = data[n:], at + n
-            return found
+            return array
 
 
 def stored(path: AnyPath, form: str, *, check: bool = True) -> tuple[dict[str, Stored], dict[str, str]]:
@@ -180,25 +224,30 @@ def stored(path: AnyPath, form: str, *, check: bool = True) -> tuple[dict[str, S
 
     Parameters
     ----------
-    path : path
+    path : str or os.PathLike
     form : str
-        What the header's metadata must say as "format".
+        Expected entry "format" of the metadata.
     check : bool
-        Compare it with its checksum.
+        Compare the file with its checksum.
+
+    Returns
+    -------
+    tensors : dict of str to Stored
+    metadata : dict of str to str
 
     Raises
     ------
     CheckpointError
-        It is missing, no such file, of another format, cut off or damaged.
+        The file is missing, is not a safetensors file, has another format, is truncated or damaged.
 
     Notes
     -----
-    The file stays open, and what is read is its, as long as one of its tensors lives. Memory: the header.
+    The file stays open as long as any of its tensors exists, so later reads see the same contents. Memory: the header.
     """
     with reading(f"checkpoint {path}", kind=CheckpointError):
         file, safetensors = _Descriptor(path), needs("safetensors", "a checkpoint")
         with safetensors.safe_open(str(path), "numpy"):
-            pass  # which checks the header
+            pass  # opening checks the header
         with open(file.number, "rb", closefd=False) as opened:
             start, text = _header(opened)
         header = json.loads(text)
@@ -208,5 +257,5 @@ def stored(path: AnyPath, form: str, *, check: bool = True) -> tuple[dict[str, S
         if check:
             verify(file.number)
         first = len(start) + len(text)
-        return {name: Stored(file, _DTYPES[told["dtype"]], tuple(told["shape"]), first + told["data_offsets"][0])
-                for name, told in header.items()}, metadata
+        return {name: Stored(file, _DTYPES[entry["dtype"]], tuple(entry["shape"]), first + entry["data_offsets"][0])
+                for name, entry in header.items()}, metadata

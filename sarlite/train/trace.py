@@ -1,15 +1,15 @@
 """`--trace FILE`: a timeline of every rank in the Trace Event format, which ui.perfetto.dev and chrome://tracing open.
 
-A rank is a process of the timeline. Its tracks: `compute`, where spans nest (epoch, step, primitive of the tape, block,
-wait), `fetch` and `push`, and with minibatches `sample` and `lookup`; spans of these that overlap lie on tracks of
-their own ("push 2"). Spans of `compute` say the thread's processor time too.
+Each rank is a process of the timeline, with several tracks. Spans of the track `compute` nest (epoch, step, primitive of
+the tape, block, wait) and contain the thread's processor time. The other tracks are `fetch` and `push`, and with
+minibatches `sample` and `lookup`. If spans of these tracks overlap, the later one lies on a further track, such as
+"push 2".
 """
 
 import json
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError, writing
@@ -19,15 +19,16 @@ from sarlite.tape.recording import Observer, observed
 from sarlite.types import Path as AnyPath
 
 TRACKS = ("compute", "fetch", "push", "sample", "lookup")
+"""Names of the tracks, in the order in which a viewer shows them."""
 
 
 def check_path(comm: Communicator, path: AnyPath) -> None:
-    """Check before training that rank 0 can write the file. Collective.
+    """Check before training that rank 0 can write the trace file. Collective.
 
     Raises
     ------
     ConfigError
-        On every rank together.
+        On every rank: the file cannot be written.
     """
     def attempt():
         with writing(path, "trace", ConfigError):
@@ -43,14 +44,14 @@ def recording(comm: Communicator, profile: Profile) -> Iterator[Trace]:
     Parameters
     ----------
     comm : Communicator
-        The ranks' clocks are set to 0 as each leaves a barrier.
+        Each rank's clock starts at 0 after a barrier of this communicator.
     profile : Profile
-        The graph's. Recording ends early where its `trace` is set to None.
+        Profile of the graph. Recording ends early if its `trace` is set to None.
 
     Yields
     ------
     Trace
-        To give to `write`; about 0.5 kB a span.
+        The recorded spans, about 0.5 kB each; the argument of `write`.
     """
     comm.barrier()
     profile.trace = trace = Trace()
@@ -62,15 +63,15 @@ def recording(comm: Communicator, profile: Profile) -> Iterator[Trace]:
 
 
 class Spans(Observer):
-    """A span for each primitive of the tape, forward and backward."""
+    """Observer of the tape that opens a span of a profile for each primitive, forward and backward."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
 
-    def forward(self, name: str, params: dict[str, Any]) -> Span:
+    def forward(self, name: str, params: dict[str, object]) -> Span:
         return self.profile.span(_label(name, params))
 
-    def backward(self, name: str, params: dict[str, Any]) -> Span:
+    def backward(self, name: str, params: dict[str, object]) -> Span:
         return self.profile.span(f"{_label(name, params)} backward")
 
 
@@ -79,12 +80,12 @@ def _label(name, params):
 
 
 def write(comm: Communicator, path: AnyPath, trace: Trace) -> None:
-    """Gather the ranks' spans and write them, the file whole or not at all. Collective.
+    """Gather the spans of all ranks, and write the trace file atomically from rank 0. Collective.
 
     Raises
     ------
     ConfigError
-        On every rank together, where the file cannot be written.
+        On every rank: the file cannot be written.
     """
     ranks = comm.allgather(trace.spans)
 
@@ -98,7 +99,7 @@ def write(comm: Communicator, path: AnyPath, trace: Trace) -> None:
 
 
 def _events(rank, spans):
-    """Return one rank's events, first those that name it and its tracks."""
+    """Return the events of one rank: first the names of the process and its tracks, and then the spans."""
     names, events, lanes = {1000: TRACKS[0]}, [], defaultdict(list)
     for name, track, begin, end, args in sorted(spans, key=lambda span: (span[2], -span[3])):
         lane = 0 if track == "compute" else _lane(lanes[track], begin, end)
@@ -113,7 +114,10 @@ def _events(rank, spans):
 
 
 def _lane(ends, begin, end):
-    """Return the first lane that is free at `begin`; `ends` has the time when each lane becomes free."""
+    """Return the number of the first track that is free at `begin`, and mark the track as used until `end`.
+
+    `ends` has the time at which each track becomes free.
+    """
     lane = next((k for k, free in enumerate(ends) if free <= begin), len(ends))
     ends[lane : lane + 1] = [end]
     return lane

@@ -16,7 +16,7 @@ from sarlite.train.step import not_finite
 
 
 def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_norm, sources):
-    """Raise a ConfigError that names an argument of a type that `Trainer` does not take."""
+    """Raise a ConfigError if an argument of `Trainer` has the wrong type or does not fit another argument."""
     if not callable(model):
         raise ConfigError(f"model is a {type(model).__name__} that cannot be called: a model defines "
                           "__call__(self, graph, h)")
@@ -30,7 +30,7 @@ def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_nor
     if task is not None and not isinstance(task, Task):
         raise ConfigError(f"task is {task!r}, but must be a Task, such as NodeTask('multilabel')")
     if task is not None and loss is not None:
-        raise ConfigError("loss and task: one of them says what is minimised; give the loss to the task, as "
+        raise ConfigError("loss and task are both given: pass the loss to the task, such as "
                           "NodeTask('classify', loss=function)")
     if clip_norm is not None:
         number("clip_norm", clip_norm, positive=True)
@@ -38,18 +38,18 @@ def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_nor
         if source is not None and not isinstance(source, (Batch, Loader)):
             raise ConfigError(f"{name} is a {type(source).__name__}, but must be a loader or a Batch")
         if source is not None and not isinstance(graph, source.graph_types):
-            types = " or ".join(known.__name__ for known in source.graph_types)
-            raise ConfigError(f"{name}: a {type(source).__name__} does not go with a {type(graph).__name__}, but with "
+            types = " or ".join(graph_type.__name__ for graph_type in source.graph_types)
+            raise ConfigError(f"{name}: a {type(source).__name__} cannot be used with a {type(graph).__name__}, only with "
                               f"a {types}")
     if getattr(sources["batches"], "temporal", None) and not getattr(sources["scoring"], "temporal", None):
-        raise ConfigError("scoring: batches are sampled in time, and the full batch has later edges: give a loader with "
-                          "temporal, too")
+        raise ConfigError("scoring: batches are sampled in time, but the full batch has later edges: pass a loader with "
+                          "temporal here, too")
     if isinstance(sources["batches"], Batch) and not sources["batches"].n_global:
-        raise ConfigError("batches is a Batch of no rows on any rank, so there is nothing to train on")
+        raise ConfigError("batches is a Batch without rows on any rank, so there is nothing to train on")
 
 
 def check_takes(model, x):
-    """Raise a ShapeError unless x has as many features as the model `takes`, by node type if x is a dict."""
+    """Raise a ShapeError unless x has the number of features that the model `takes`, of each node type if x is a dict."""
     takes = getattr(model, "takes", None)
     if takes is None or isinstance(takes, dict) != isinstance(x, dict):
         return
@@ -59,7 +59,7 @@ def check_takes(model, x):
 
 
 def check_numerics(numerics, comm, task, *sources):
-    """Raise a ConfigError if numerics are unknown or of other ranks, or a task or a source of batches is not exact."""
+    """Raise a ConfigError if `numerics` is unknown or belongs to other ranks, or if the task or batches have no exact version."""
     if isinstance(numerics, Exact):
         numerics.check_comm(comm)
     elif numerics not in NUMERICS:
@@ -67,37 +67,37 @@ def check_numerics(numerics, comm, task, *sources):
     if numerics == "fast":
         return
     if not task.exact:
-        raise ConfigError("numerics exact: loss is not exact yet: a mean over a rank's rows depends on how these are "
-                          "divided")
+        raise ConfigError("numerics exact: a loss function has no exact version, because a mean over a rank's rows depends on the "
+                          "division of the rows")
     for source in sources:
         if getattr(source, "divided", ""):
-            raise ConfigError(f"numerics exact: a loader with {source.divided} has other steps on other numbers of "
+            raise ConfigError(f"numerics exact: the steps of a loader with {source.divided} depend on the number of "
                               "ranks")
 
 
 def rows_of(graph, x, labels, task, splits):
-    """Return the row numbers of each split; raise where x, labels or a split do not fit the graph, or the task."""
-    nodes = getattr(graph, "nodes", graph)  # of a graph whose rows are no nodes
+    """Return the row numbers of each split; raise an error if x, labels or a split does not fit the graph or the task."""
+    nodes = getattr(graph, "nodes", graph)  # the rows of a GraphSet or a LinkGraph are graphs or links
     if isinstance(x, dict) and not isinstance(nodes, NodeType):
-        raise ConfigError("x is a dict by node type, but graph is no node type of a HeteroGraph, as graph.of(type) "
-                          "gives it")
+        raise ConfigError("x is a dict by node type, but graph is not a node type of a HeteroGraph, such as "
+                          "graph.of(type)")
     sources = [nodes.graph.of(name) for name in x] if isinstance(x, dict) else [graph]
     inputs = [(name, rows, nodes.n_src) for (name, rows), nodes in zip(each_x(x), sources)]
-    for name, given, n in (*inputs, ("labels", labels, graph.n_dst)):
-        if given.shape[:1] != (n,):
-            raise ShapeError(f"{name} of shape {given.shape} has not the graph's {n} rows")
+    for name, array, n in (*inputs, ("labels", labels, graph.n_dst)):
+        if array.shape[:1] != (n,):
+            raise ShapeError(f"{name} has shape {array.shape}, but the graph has {n} rows")
     for name, rows in each_x(x):
         if rows.dtype.kind not in "fiub":
-            raise ShapeError(f"{name} is {rows.dtype}, but features are numbers, as by x.astype(np.float32)")
+            raise ShapeError(f"{name} is {rows.dtype}, but features must be numbers, such as x.astype(np.float32)")
         if (error := not_finite(rows, name=name)) is not None:
             raise error
-    found = {name: selected_rows(name, split, graph.n_dst) for name, split in splits.items()}
-    task.check(labels, found, graph.n_dst)
-    return found
+    split_rows = {name: selected_rows(name, split, graph.n_dst) for name, split in splits.items()}
+    task.check(labels, split_rows, graph.n_dst)
+    return split_rows
 
 
 def checked_loss(loss: Loss, model: str, n_classes: int) -> Loss:
-    """Return `loss` of an output that is checked."""
+    """Return a loss that checks the model's output before it computes `loss`."""
 
     def share(output, targets, rows, count):
         check_output(output, model, len(targets), n_classes)
@@ -110,7 +110,7 @@ def checked_loss(loss: Loss, model: str, n_classes: int) -> Loss:
 
 
 def check_output(output, model, n_rows, n_classes):
-    """Raise, naming the model, where its output is no Tensor of `n_rows` rows, or narrower than `n_classes`."""
+    """Raise an error that names the model unless its output is a Tensor of `n_rows` rows and at least `n_classes` columns."""
     if not isinstance(output, Tensor):
         raise ConfigError(f"the model {model} returned a {type(output).__name__}, but must return a Tensor")
     if output.shape[:1] != (n_rows,):
@@ -122,5 +122,5 @@ def check_output(output, model, n_rows, n_classes):
 
 
 def each_x(x):
-    """Yield (name for errors, tensor) for x, or for each entry of a dict."""
+    """Yield (name in error messages, tensor) for x, or for each entry if x is a dict."""
     yield from ((f"x[{name!r}]", rows) for name, rows in x.items()) if isinstance(x, dict) else [("x", x)]

@@ -148,7 +148,7 @@ def test_negatives_of_a_file(tmp_path):
         np.testing.assert_allclose([m["loss"] for m in other], [m["loss"] for m in one], rtol=1e-11)
         assert ([m["val_roc_auc"] for m in other] == pytest.approx([m["val_roc_auc"] for m in one])) is (name == "2")
     np.savetxt(tmp_path / "hard.csv", np.zeros((1, 2)), "%d", ",")
-    with pytest.raises(CheckpointError, match="files tell other negatives of links"):
+    with pytest.raises(CheckpointError, match="files have other negatives of links"):
         train_here(tmp_path / "1", "--resume", tmp_path / "1" / "checkpoint.safetensors", "--epochs", 3)
     with pytest.raises(ConfigError, match="--eval-negative-sampler 'no.csv': no such file, and none of uniform"):
         trained(tmp_path / "no", "--eval-negative-sampler", "no.csv")

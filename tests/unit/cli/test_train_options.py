@@ -210,7 +210,7 @@ def test_parts_of_the_graph_have_no_reversed_edges(flags):
     (["--metric", "auc"], "did you mean roc-auc?"), (["--metric", "ACC"], "did you mean accuracy?"), (["--mode", "SA"], "did you mean sa?"),
     (["--model", "RGCN"], "did you mean rgcn?"), (["--data", "edges:e.csv,source=from"], "did you mean src?"),
     (["--task", "link", "--link-split", "e.csv,split=s,Source=a"], "did you mean src?"),
-    (["--model", "sgae"], "did you mean sage?"), (["--model", "mine.py"], "--model 'mine.py' names no class: mine.py:Class"),
+    (["--model", "sgae"], "did you mean sage?"), (["--model", "mine.py"], "mine.py:Class"),
 ])  # fmt: skip
 def test_what_cannot_work_is_refused(here, flags, word, tmp_path):
     (tmp_path / "model.txt").write_text("")

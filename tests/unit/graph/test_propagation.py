@@ -143,9 +143,9 @@ def test_a_folder_of_other_data_or_damaged_is_refused(tmp_path):
         with pytest.raises(DataError, match=said):
             threads.run(n, inputs, powers, folder, **options)
 
-    refused("of other data: of the same size, but other values", data={**DATA, "digest": "1"})
-    refused("of other data: 420 edges there and 421 here", data={**DATA, "edges": 421})
-    refused("dtype float64 there and float32 here", x=X.astype(np.float32))
+    refused("belongs to other data: of the same size, but other values", data={**DATA, "digest": "1"})
+    refused("belongs to other data: 420 edges there and 421 here", data={**DATA, "edges": 421})
+    refused("dtype is float64 in the folder, but float32", x=X.astype(np.float32))
     refused("it has no hop 3", powers=(0, 3))
     path = folder / "hop2.npy"
     whole = path.read_bytes()
@@ -177,7 +177,7 @@ def test_a_run_that_fails_on_the_way_leaves_no_folder(tmp_path, monkeypatch):
     assert calls and list(tmp_path.iterdir()) == []
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("text")
-    with pytest.raises(ConfigError, match="is no folder of propagated features"):
+    with pytest.raises(ConfigError, match="not a folder of propagated features"):
         threads.run(2, inputs, (1,), tmp_path / "other")
     with pytest.raises(DataError, match="propagated .*mine.txt/kept: cannot be written: File exists"):
         threads.run(2, inputs, (1,), tmp_path / "other" / "mine.txt" / "kept")

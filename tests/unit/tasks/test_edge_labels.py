@@ -244,7 +244,7 @@ def test_the_command_trains_resumes_and_predicts_by_name(tables, tmp_path):
         with pytest.raises(ConfigError, match="classify, of edges' labels, but must be link"):
             predict_here(tmp_path / "1", tmp_path / "x.npy", *wrong)
     (tmp_path / "edges.csv").write_text(text.replace("red", "blue", 1))
-    with pytest.raises(CheckpointError, match="the table of edges' labels tells others"):
+    with pytest.raises(CheckpointError, match="the table of edge labels has other labels"):
         train_here(tmp_path / "2", *flags, "--resume", tmp_path / "2" / "checkpoint.safetensors", "--epochs", 13)
 
 

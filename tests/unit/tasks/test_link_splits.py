@@ -130,7 +130,7 @@ def test_runs_with_files_and_tables_of_splits(tmp_path):
     np.savetxt(tmp_path / "test.csv", test, "%d", ",")  # another test edge: what was left out of messages is unknown
     with pytest.raises(CheckpointError, match="the splits in its files .* have changed"):
         predict_here(tmp_path / "files", tmp_path / "o.npy", "--links", tmp_path / "val.csv")
-    with pytest.raises(CheckpointError, match="files tell other splits of links"):
+    with pytest.raises(CheckpointError, match="files have other splits of links"):
         train_here(tmp_path / "files", "--resume", tmp_path / "files" / "checkpoint.safetensors", "--epochs", 3)
     drawn = train_here(tmp_path / "drawn", *common)
     assert drawn[0]["loss"] != one[0]["loss"]

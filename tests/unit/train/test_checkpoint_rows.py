@@ -298,7 +298,7 @@ def test_a_file_cut_off_meanwhile_is_told_on_every_rank(tmp_path):
         if comm.rank == 0:
             os.truncate(tmp_path / "c", 20_000)
         comm.barrier()
-        with pytest.raises(CheckpointError, match=f"checkpoint {tmp_path}/c: cannot be read: it was cut off"):
+        with pytest.raises(CheckpointError, match=f"checkpoint {tmp_path}/c: cannot be read: the file was truncated"):
             checkpoint.restore_state(make(comm), *found)
         return True
 

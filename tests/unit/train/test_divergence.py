@@ -49,7 +49,7 @@ def test_the_best_epoch_is_kept(factor, n_ranks):
         assert all(np.array_equal(state[name], kept[name]) and np.isfinite(state[name]).all() for name in state)
         if n_ranks == 1:  # Python collects warnings of all threads together
             [text] = [text for text in texts if "diverged" in text]
-            assert f"epoch {best} is kept: try a lower learning rate" in text
+            assert f"parameters of epoch {best}: try a lower learning rate" in text
 
 
 def test_without_validation_rows_the_epoch_before_is_kept():

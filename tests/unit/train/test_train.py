@@ -250,7 +250,8 @@ def test_a_run_that_blows_up_on_the_way(three, tmp_path):
     tensors, metadata = checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")
     best = metadata["best"]["epoch"]
     assert metadata["epoch"] == 3 and 1 <= best <= 2 and all(np.isfinite(array).all() for array in tensors.values())
-    assert told == (f"warning: training diverged, the loss is nan at step 4, and ended; epoch {best} is kept: try a lower learning rate "
+    assert told == (f"warning: training diverged, the loss is nan at step 4, and ended; "
+                    f"the model has the parameters of epoch {best}: try a lower learning rate "
                     "(--lr)")
     refuse = lambda word: pytest.fail(f"{word} is no JSON")  # noqa: E731
     lines = [json.loads(line, parse_constant=refuse) for line in (tmp_path / "run" / "metrics.jsonl").open()]

@@ -102,10 +102,10 @@ def test_caches_that_cannot_go_on_start_empty_and_the_run_says_so(here, capsys, 
         return re.findall("warning: the caches of embeddings start empty: (.*)", capsys.readouterr().err)
 
     assert told("same") == []
-    assert told("three", "--ranks", 3) == ["the checkpoint has those of 2 ranks"]
+    assert told("three", "--ranks", 3) == ["the checkpoint has caches of 2 ranks"]
     assert told("one", "--ranks", 1) == []  # which needs none
-    assert told("other parts", "--partition", "contiguous") == ["rows are divided otherwise"]
-    assert told("other steps", "--batch-size", 30) == ["steps count otherwise"]
+    assert told("other parts", "--partition", "contiguous") == ["rows are divided differently"]
+    assert told("other steps", "--batch-size", 30) == ["they are of another step"]
     assert told("other flags", "--hec-lines", 7, "--hec-limit", 7) == ["their flags were others"]
     assert told("exact", "--remote", "exact") == []
     assert told("hec again", "--resume", tmp_path / "exact" / "checkpoint.safetensors", "--epochs", 4) == ["the checkpoint has none"]
@@ -198,8 +198,8 @@ def test_caches_that_do_not_fit_are_left_and_told_of(tmp_path):
         return set(threads.run(n, work))
 
     assert words() == {None} and words(None) == {"the checkpoint has none"}
-    assert words(n=3) == {"the checkpoint has those of 2 ranks"} and words(step=6) == {"steps count otherwise"}
-    assert words(rows=np.arange(5)) == {"rows are divided otherwise"}
+    assert words(n=3) == {"the checkpoint has caches of 2 ranks"} and words(step=6) == {"they are of another step"}
+    assert words(rows=np.arange(5)) == {"rows are divided differently"}
     other = threads.run(2, lambda comm: caches.write(comm, tmp_path, cached(comm, value=3.0)))[0]  # as another run may
     with pytest.raises(CheckpointError, match="is not the file that the checkpoint was written with; without it the caches start empty"):
         words()

@@ -25,8 +25,8 @@ BROKEN = {  # what replaces what in MODEL: what the error quotes
     "inside of sarlite": ("self.one(h)", "self.one(h)[:2]",
                           "line 11, in __call__", "fn.copy_src: x has shape (2, 8), but needs 3 rows"),
     "too narrow": ("(hidden, n_out", "(hidden, 3", None,
-                   "the model made shape (3, 3), but the data have 4 classes: a Tensor of shape (3, 4)"),
-    "no Tensor": (".relu())", ".relu()).numpy()", None, "the model made a ndarray, but the data have 4 classes"),
+                   "returned shape (3, 3), but the data have 4 classes: it must return a Tensor of shape (3, 4)"),
+    "no Tensor": (".relu())", ".relu()).numpy()", None, "returned a ndarray, but the data have 4 classes"),
     "no dtype": ("rng, dtype):", "rng, typed=None):", None, "the class must take dtype: Class(n_in, n_out, *, rng, dtype)"),
     "no call": ("def __call__", "def forward", None, "Mine has no __call__(self, graph, h), which returns the logits"),
     "no module": ("class Mine(nn.Module)", "class Mine", None, "Mine is no class that derives from nn.Module"),
@@ -126,7 +126,7 @@ def test_a_decay_of_a_first_layer_that_no_class_tells_is_refused(ranks, tmp_path
     flags = [flag for flag in SMALL if flag not in ("--layers", "2")]
     flags += ["--model", f"{tmp_path}/mine.py:Mine", "--weight-decay", "0.1", "--weight-decay-on", "first", "--ranks", ranks]
     options = config.parse([*flags, "--epochs", "1", "--run-dir", str(tmp_path / "run")])
-    words = "--weight-decay-on first: the model .*mine.py:Mine does not say which layer is its first"
+    words = "--weight-decay-on first: the model .*mine.py:Mine needs a method first_layer"
     with pytest.raises(ConfigError, match=words):
         threads.run(options.machine.ranks, run.train, options)
     method = "    def first_layer(self):\n        return [self.six]\n\n"

@@ -103,7 +103,7 @@ def test_predictions_have_the_runs_score(stored, tmp_path, capsys):
                          (["--data", "sbm:nodes=90"], "takes relational graphs"),
                          (["--embeddings", "1", "--type", "book"], "--type book: the node types are paper, "),
                          (["--data", SPEC.replace("nodes=300", "nodes=310")],
-                          "rows in the checkpoint, and the checkpoint has no names of nodes to match them by")):
+                          "rows in the checkpoint, and the checkpoint has no node names to match them by")):
         with pytest.raises(SarliteError, match=re.escape(words)):
             predict_here(tmp_path / "run", tmp_path / "no.npy", *flags)
     assert not (tmp_path / "no.npy").exists()

@@ -112,7 +112,7 @@ def test_names_without_owned_rows_are_the_models_own(tmp_path):
 
 
 OTHERS = {
-    "'table.weight': id 1007 is nobody's here": lambda ids, rng: OneTable(np.where(ids == 1007, 7000, ids), rng),
+    "'table.weight': id 1007 belongs to no rank": lambda ids, rng: OneTable(np.where(ids == 1007, 7000, ids), rng),
     "'table.weight': id 10 is missing from the checkpoint": lambda ids, rng: OneTable(np.where(ids == 1011, 10, ids), rng),
     "'model.table.weight' is float64 (200, 4), but float32": lambda ids, rng: OneTable(ids, rng, np.float32),
     "'model.table.weight' is float64 (200, 4), but float64 with rows of (5,)": lambda ids, rng: OneTable(ids, rng, width=5),
