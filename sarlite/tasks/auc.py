@@ -1,10 +1,11 @@
-"""Counts for ROC-AUC and average precision over all ranks, by a distributed sort. No rank holds all scores."""
+"""ROC-AUC and average precision over all ranks, from counts by a distributed sort. No rank holds all scores."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Communicator
+from sarlite.tasks.metrics import ExactSums
 from sarlite.types import Array
 
 
@@ -26,34 +27,44 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
     Returns
     -------
     list of (int, int)
-        ROC-AUC is the first number / (2 * the second).
+        The ROC-AUC of a column is the first number divided by twice the second.
 
     Notes
     -----
     Each rank sorts its own scores and counts positives and negatives by value. The values are then divided into one
-    range per rank by regular sampling (Shi & Schaeffer, 1992). A range has at most about 2 / N of a column's distinct
-    values. Sends at most 32 bytes per score, and k (N + N^2) small numbers. Memory: twice that of the larger of a
-    million scores and a column. All numbers are integers, so the result does not depend on the division of rows.
+    range per rank by regular sampling (Shi & Schaeffer, 1992). On N ranks a range has at most about 2 / N of a column's
+    distinct values. Bytes sent: at most 32 for each score, and k (N + N^2) small numbers. Memory: twice the scores that
+    are sorted together. All counts are integers, so the result does not depend on the division of rows.
+
+    Examples
+    --------
+    >>> from sarlite.comm import threads
+    >>> scores, positive = np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False])
+    >>> def work(comm):
+    ...     own = slice(comm.rank, None, comm.size)
+    ...     return pairs(comm, scores[own, None], positive[own, None])
+    >>> threads.run(2, work)
+    [[(7, 4)], [(7, 4)]]
     """
     longest = int(comm.allreduce(np.array([len(scores)]), "max")[0])
     width = max(1, at_once // max(1, longest))
-    return [found for at in range(0, scores.shape[1], width)
-            for found in _pairs(comm, scores[:, at : at + width], positive[:, at : at + width])]
+    return [column_pairs for at in range(0, scores.shape[1], width)
+            for column_pairs in _pairs(comm, scores[:, at : at + width], positive[:, at : at + width])]
 
 
 class PrecisionSteps(NamedTuple):
-    """Counts of the rows with at least some score, over all ranks. This rank has one range of the distinct scores.
+    """Counts of rows by score over all ranks, for the distinct scores in this rank's range.
 
     Attributes
     ----------
     scores : (m,) float64
-        The distinct scores of this rank's range, descending.
+        The distinct scores in this rank's range, descending.
     own_positive : (m,) float64
-        Positive rows with the score.
+        Number of positive rows with exactly each score.
     positive, negative : (m,) float64
-        Positive and negative rows with the score or a higher one.
+        Number of positive and of negative rows with each score or a higher score.
     n_positive, n_negative : int
-        All positive and negative rows.
+        Number of all positive and all negative rows.
     """
 
     scores: Array
@@ -63,9 +74,14 @@ class PrecisionSteps(NamedTuple):
     n_positive: int
     n_negative: int
 
+    @property
+    def precision(self) -> Array:
+        """Share of positive rows among the rows with each score or a higher score, (m,) float64."""
+        return self.positive / np.maximum(self.positive + self.negative, 1)
+
 
 def precision_steps(comm: Communicator, scores: Array, positive: Array) -> PrecisionSteps:
-    """Return for each distinct score how many rows of all ranks have it or a higher one. Collective.
+    """Count, for each distinct score, the rows of all ranks with this score or a higher score. Collective.
 
     Parameters
     ----------
@@ -76,33 +92,58 @@ def precision_steps(comm: Communicator, scores: Array, positive: Array) -> Preci
 
     Notes
     -----
-    Sends as `pairs` does. Each distinct score is in one rank's range, so the numbers are the same however rows are
-    divided. The range of a higher rank has higher scores.
+    Bytes sent: as `pairs`. Each distinct score lies in the range of one rank, so the counts do not depend on the division
+    of rows. The range of a higher rank has higher scores.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> steps = precision_steps(Solo(), np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False]))
+    >>> steps.scores.tolist(), steps.positive.tolist(), steps.precision.round(2).tolist()
+    ([0.9, 0.4, 0.1], [1.0, 2.0, 2.0], [1.0, 0.67, 0.5])
     """
     rows = _sorted_range(comm, _counted(0, scores, positive), 1)[::-1]
-    found = np.cumsum(rows[:, 2:], 0)
+    cumulative = np.cumsum(rows[:, 2:], 0)
     sums = np.array(comm.allgather(rows[:, 2:].sum(0)))
-    true, false = (found + sums[comm.rank + 1 :].sum(0)).T
+    true, false = (cumulative + sums[comm.rank + 1 :].sum(0)).T
     n_positive, n_negative = np.rint(sums.sum(0)).astype(np.int64).tolist()
     return PrecisionSteps(rows[:, 1], rows[:, 2], true, false, n_positive, n_negative)
 
 
+def average_precision(comm: Communicator, scores: Array, positive: Array) -> float | None:
+    """Return the average precision over all ranks: the mean over positive rows of the precision at the row's score.
+
+    None without a positive row. Collective; the arguments are those of `precision_steps`.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> average_precision(Solo(), np.array([0.9, 0.4, 0.2, 0.1]), np.array([True, False, True, False]))
+    0.8333333333333333
+    """
+    steps = precision_steps(comm, scores, positive)
+    sums = ExactSums()
+    sums.add((steps.own_positive * steps.precision)[:, None])
+    return sums.means(comm, steps.n_positive)[0] if steps.n_positive else None
+
+
 def _pairs(comm, scores, positive):
+    """Return the result of `pairs` for columns that are sorted together. Collective."""
     k = scores.shape[1]
-    own = np.concatenate([np.empty((0, 4)), *(_counted(c, scores[:, c], positive[:, c]) for c in range(k))])
-    rows = _sorted_range(comm, own, k)
+    local_counts = np.concatenate([np.empty((0, 4)), *(_counted(c, scores[:, c], positive[:, c]) for c in range(k))])
+    rows = _sorted_range(comm, local_counts, k)
     column, pos, neg = rows[:, 0].astype(np.int64), rows[:, 2].astype(np.int64), rows[:, 3].astype(np.int64)
     sums = np.zeros((comm.size, 2, k), np.int64)
     for which, numbers in enumerate((pos, neg)):
         np.add.at(sums[comm.rank, which], column, numbers)
-    before = np.cumsum(neg) - neg  # negatives of a lower score in this range, and all of lower columns
+    before = np.cumsum(neg) - neg  # negatives with a lower score in this range, and all negatives of lower columns
     before -= (np.cumsum(sums[comm.rank, 1]) - sums[comm.rank, 1])[column]
     comm.allreduce(sums)
-    in_order = 2 * sums[comm.rank, 0] * sums[: comm.rank, 1].sum(0)  # with those of lower ranges
+    in_order = 2 * sums[comm.rank, 0] * sums[: comm.rank, 1].sum(0)  # pairs with the negatives of lower ranges
     np.add.at(in_order, column, pos * (2 * before + neg))
     comm.allreduce(in_order)
     n_pos, n_neg = sums.sum(0).tolist()
-    return [(found, p * n) for found, p, n in zip(in_order.tolist(), n_pos, n_neg)]
+    return [(n_ordered, p * n) for n_ordered, p, n in zip(in_order.tolist(), n_pos, n_neg)]
 
 
 def _counted(column, scores, positive):
@@ -113,28 +154,31 @@ def _counted(column, scores, positive):
     return np.stack([np.full(len(values), float(column)), values.astype(np.float64), pos, n - pos], 1)
 
 
-def _sorted_range(comm, own, k):
-    """Exchange rows (column, score, counts): each rank gets a sorted range of each column's scores. Collective.
+def _sorted_range(comm, local_counts, k):
+    """Exchange rows (column, score, counts), so that each rank gets a sorted range of each column's scores. Collective.
 
-    The counts of equal scores are added.
+    Rows with equal column and score are merged, and their counts are added.
     """
-    column = own[:, 0].astype(np.int64)
+    column = local_counts[:, 0].astype(np.int64)
     ends = np.searchsorted(column, np.arange(k + 1))
-    n_own = np.diff(ends)
-    every = -(-comm.allreduce(n_own.copy()) // comm.size**2)  # how many values a sample stands for
-    samples = np.concatenate([np.empty((0, 2)), *(own[low + e - 1 : high : max(e, 1), :2] if e else own[:0, :2]
-                                                  for low, high, e in zip(ends, ends[1:], every.tolist()))])
+    n_local = np.diff(ends)
+    every = -(-comm.allreduce(n_local.copy()) // comm.size**2)  # number of values that each sample represents
+    samples = np.concatenate([np.empty((0, 2)), *(
+        local_counts[low + step - 1 : high : max(step, 1), :2] if step else local_counts[:0, :2]
+        for low, high, step in zip(ends, ends[1:], every.tolist()))])
     samples = np.concatenate(comm.alltoall([np.ascontiguousarray(samples)] * comm.size))
-    owner = np.empty(len(own), np.int64)
+    owner = np.empty(len(local_counts), np.int64)
     for c, (low, high) in enumerate(zip(ends, ends[1:])):
-        found = np.sort(samples[samples[:, 0] == c, 1])
-        splitters = found[np.arange(1, comm.size) * len(found) // comm.size] if len(found) else found
-        owner[low:high] = np.searchsorted(splitters, own[low:high, 1], "right")
-    rows = np.concatenate(comm.alltoall([np.ascontiguousarray(own[owner == rank]) for rank in range(comm.size)]))
+        column_samples = np.sort(samples[samples[:, 0] == c, 1])
+        n = len(column_samples)
+        splitters = column_samples[np.arange(1, comm.size) * n // comm.size] if n else column_samples
+        owner[low:high] = np.searchsorted(splitters, local_counts[low:high, 1], "right")
+    rows = np.concatenate(comm.alltoall([np.ascontiguousarray(local_counts[owner == rank]) for rank in range(comm.size)]))
     return _merged(rows[np.lexsort((rows[:, 1], rows[:, 0]))])
 
 
 def _merged(rows):
+    """Return sorted rows (column, score, counts) with one row for each column and score, whose counts are sums."""
     if not len(rows):
         return rows
     first = np.flatnonzero(np.concatenate(([True], (rows[1:, :2] != rows[:-1, :2]).any(1))))

@@ -1,7 +1,6 @@
-"""Losses of classes and of several labels, with weights of classes and with focal loss, for classes that are rare."""
+"""Losses of classes and of several labels per row, with class weights and focal loss for rare classes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,18 +11,28 @@ from sarlite.tasks.task_losses import Loss, mean_over_values
 from sarlite.types import Array
 
 ClassWeights = str | Mapping[int, float] | Sequence[float] | Array
-"""Weights of classes: "balanced", a weight of each class from 0, or a dict of class to weight, where others have 1."""
+"""Class weights: "balanced", a sequence with the weight of each class from 0, or a dict from class to weight.
+
+A class that the sequence or the dict leaves out has the weight 1.
+"""
 
 
 def class_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
-    """Return the mean over rows of the cross entropy, times the weight of the row's class.
+    """Return the loss of classes: the mean over rows of the cross entropy times the weight of the row's class.
 
     Parameters
     ----------
-    weights : (n_classes,) float64, optional
-        Classes beyond have weight 1.
+    weights : (k,) float64, optional
+        Class weights. Classes from k on have the weight 1.
     gamma : float
-        Above 0 the loss is the focal loss (`ops.focal`).
+        If above 0, the loss is the focal loss with this exponent (`ops.focal`).
+
+    Examples
+    --------
+    >>> from sarlite import Tensor
+    >>> output, labels, rows = Tensor(np.zeros((2, 2))), np.array([0, 1]), np.array([0, 1])
+    >>> [round(class_loss(weights)(output, labels, rows, 2).item(), 4) for weights in (None, np.array([1.0, 3.0]))]
+    [0.6931, 1.3863]
     """
     if weights is None and not gamma:
         return ops.cross_entropy
@@ -39,13 +48,21 @@ def class_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
 
 
 def label_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
-    """Return the mean over rows and labels of the binary cross entropy, times the label's weight where it is 1.
+    """Return the loss of several labels: the mean over rows and labels of the binary cross entropy.
 
     Parameters
     ----------
-    weights : (n_labels,) float64, optional
+    weights : (k,) float64, optional
+        Factor of the loss of each label that is 1. Labels from k on have the weight 1.
     gamma : float
-        Above 0 the loss is the focal loss (`ops.focal`).
+        If above 0, the loss is the focal loss with this exponent (`ops.focal`).
+
+    Examples
+    --------
+    >>> from sarlite import Tensor
+    >>> output, labels, rows = Tensor(np.zeros((1, 2))), np.array([[1, 0]]), np.array([0])
+    >>> [round(label_loss(weights)(output, labels, rows, 1).item(), 4) for weights in (None, np.array([3.0, 3.0]))]
+    [0.6931, 1.3863]
     """
 
     def loss(logits, truth, count):
@@ -59,80 +76,103 @@ def label_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
 
 
 def _as_wide(weights, n):
-    """Return the weights of n classes; classes without one have 1."""
+    """Return the weights of n classes: `weights`, extended by ones."""
     if len(weights) > n:
         raise ConfigError(f"class_weights: {len(weights)} weights, but the model's output has {n} columns")
     return np.concatenate([weights, np.ones(n - len(weights))])
 
 
-def checked_weights(given: ClassWeights | None) -> ClassWeights | None:
-    """Return class weights as they are, or raise a ConfigError if one is not above 0, or is no weight at all."""
-    if given is None or isinstance(given, str) and given == "balanced":
-        return given
-    if isinstance(given, str) or not isinstance(given, Mapping | Sequence | np.ndarray):
-        raise ConfigError(f"class_weights: {given!r} is neither balanced, nor weights by class")
-    items = given.items() if isinstance(given, Mapping) else enumerate(given)
+def checked_weights(weights: ClassWeights | None) -> ClassWeights | None:
+    """Check class weights; return None, "balanced" or a dict from class to weight.
+
+    Raises
+    ------
+    ConfigError
+        A weight is not a number above 0, or a class is not an integer of 0 or more.
+
+    Examples
+    --------
+    >>> checked_weights([1.0, 5.0])
+    {0: 1.0, 1: 5.0}
+    """
+    if weights is None or isinstance(weights, str) and weights == "balanced":
+        return weights
+    if isinstance(weights, str) or not isinstance(weights, Mapping | Sequence | np.ndarray):
+        raise ConfigError(f"class_weights: {weights!r} is neither 'balanced' nor a sequence or dict of weights by class")
+    items = weights.items() if isinstance(weights, Mapping) else enumerate(weights)
     return {_class_number(name): number(f"class_weights: the weight of class {name}", value, positive=True)
             for name, value in items}
 
 
-def _class_number(value: Any) -> int:
-    """Return the number of a class, or raise a ConfigError."""
+def _class_number(value: object) -> int:
+    """Return a class as an int, or raise a ConfigError if it is not an integer of 0 or more."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise ConfigError(f"class_weights: {value!r} is no class: classes are integers from 0")
+        raise ConfigError(f"class_weights: {value!r} is not a class: classes are integers from 0")
     return int(value)
 
 
 def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int | None) -> Array:
-    """Return the rows of each class, or rows with each label, over all ranks. Collective.
+    """Count the rows of each class, or with each label, over all ranks. Collective.
 
     Parameters
     ----------
     comm : Communicator
     targets : (n,) integers, or (n, n_labels) of 0 and 1
     rows : (k,) int64
-        This rank's rows that count.
+        This rank's rows to count.
     n_classes : int, optional
-        Number of classes, the same on every rank; None for several labels.
+        Number of classes, the same on every rank; None if a row has several labels.
 
     Returns
     -------
     (n_classes,) or (n_labels,) int64
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> class_counts(Solo(), np.array([0, 1, 1, 2]), np.arange(3), 3).tolist()
+    [1, 2, 0]
     """
     if n_classes is not None:
-        own = np.bincount(targets[rows], minlength=n_classes)
+        local_counts = np.bincount(targets[rows], minlength=n_classes)
     else:
-        own = ((targets if targets.ndim == 2 else targets[:, None])[rows] == 1).sum(0)
-    return np.rint(comm.allreduce(own.astype(np.float64))).astype(np.int64)
+        local_counts = ((targets if targets.ndim == 2 else targets[:, None])[rows] == 1).sum(0)
+    return np.rint(comm.allreduce(local_counts.astype(np.float64))).astype(np.int64)
 
 
-def scaled_weights(given: ClassWeights, counts: Array, n: int, several: bool) -> Array:
-    """Return the weights of classes as the loss takes them.
+def scaled_weights(weights: ClassWeights, counts: Array, n: int, several: bool) -> Array:
+    """Return the class weights that the loss takes, computed from the counts of training rows.
 
     Parameters
     ----------
-    given : as `checked_weights` returns
+    weights : "balanced" or dict of int to float
+        Result of `checked_weights`.
     counts : (k,) int64
-        Training rows of each class, or with each label, over all ranks.
+        Number of training rows of each class, or with each label, over all ranks.
     n : int
-        Training rows over all ranks.
+        Number of training rows over all ranks.
     several : bool
         True if a row has several labels.
 
     Returns
     -------
     (k,) float64
-        For classes "balanced" is n / (classes that occur * rows of the class), as in scikit-learn. Weights of classes
-        are divided by their mean over the training rows, so that the loss stays a weighted mean. For labels "balanced"
-        is rows with 0 / rows with 1. A weight of a label is a factor of the loss of a 1, as PyTorch's `pos_weight`. A
-        class or label without training rows has weight 1.
+        For classes, "balanced" gives n / (number of classes that occur * number of rows of the class), as in
+        scikit-learn. Class weights are divided by their mean over the training rows, so that the loss is a weighted
+        mean. For several labels, "balanced" gives (rows with 0) / (rows with 1). The weight of a label multiplies the
+        loss of rows with 1, as `pos_weight` in PyTorch. A class or label without training rows has the weight 1.
+
+    Examples
+    --------
+    >>> scaled_weights("balanced", np.array([9, 1]), 10, several=False).round(2).tolist()
+    [0.56, 5.0]
     """
-    there = counts > 0
-    if isinstance(given, Mapping):
-        found = np.ones(max([len(counts), *(k + 1 for k in given)]))
-        found[list(given)] = list(given.values())
+    occurs = counts > 0
+    if isinstance(weights, Mapping):
+        scaled = np.ones(max([len(counts), *(k + 1 for k in weights)]))
+        scaled[list(weights)] = list(weights.values())
     elif several:
-        return np.where(there & (counts < n), (n - counts) / np.maximum(counts, 1), 1.0)
+        return np.where(occurs & (counts < n), (n - counts) / np.maximum(counts, 1), 1.0)
     else:
-        found = np.where(there, n / (max(there.sum(), 1) * np.maximum(counts, 1)), 1.0)
-    return found if several else found / (np.dot(found[: len(counts)], counts) / max(n, 1) or 1.0)
+        scaled = np.where(occurs, n / (max(occurs.sum(), 1) * np.maximum(counts, 1)), 1.0)
+    return scaled if several else scaled / (np.dot(scaled[: len(counts)], counts) / max(n, 1) or 1.0)

@@ -1,4 +1,4 @@
-"""Metrics of classes and of several labels: from counts by class, from ranked scores, and from probabilities."""
+"""Metrics of classes and of several labels per row: from counts by class, from ranked scores, and from probabilities."""
 
 import math
 from collections.abc import Callable
@@ -7,51 +7,86 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
-from sarlite.tasks.auc import pairs, precision_steps
+from sarlite.tasks.auc import average_precision, pairs, precision_steps
 from sarlite.tasks.metrics import ExactSums, MeanMetric, Metric, ScoreMetric
 from sarlite.types import Array
 
 ByClass = Callable[[Array, Array, Array], Array]
-"""(rows that are right, rows predicted, rows that are true), each (n_classes,) int64 -> a score by class, (n_classes,)."""
+"""Function (true positives, predicted rows, true rows), each (n_classes,) int64 -> score of each class, (n_classes,)."""
 CALIBRATION_BINS = 10
+"""Number of bins of the predicted probability in the calibration error."""
+
+
+def logistic(logits: Array) -> Array:
+    """Return 1 / (1 + exp(-logits)), float64.
+
+    Examples
+    --------
+    >>> logistic(np.array([0.0, -1000.0])).tolist()
+    [0.5, 0.0]
+    """
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
 def log_probabilities(output: Array) -> Array:
-    """Return the logarithms of the softmax of each row, (n, n_classes) float64, rounded to float32.
+    """Return the logarithm of the softmax of each row, (n, n_classes) float64, rounded to float32.
 
-    Rows whose probabilities are equal thus have equal scores, although their sums were added in other orders.
+    The rounding makes the scores of rows with equal probabilities equal, although sums were computed in another order.
     """
     shifted = output.astype(np.float64) - output.max(1, keepdims=True, initial=-np.inf)
     return (shifted - np.log(np.exp(shifted).sum(1, keepdims=True))).astype(np.float32).astype(np.float64)
 
 
 def scores_of(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return scores that rank rows, a column for each label or class, and which rows are positive.
+    """Return scores by which rows are ranked, in one column for each label or class.
 
-    Of several labels the scores are the logits. Of two classes there is one column, the logit of class `positive` less
-    the logit of the other class. Of more classes the scores are the logarithms of the probabilities.
+    For several labels the scores are the logits. For two classes there is one column: the logit of class `positive`
+    minus the logit of the other class. For more classes the scores are the logarithms of the probabilities.
+
+    Parameters
+    ----------
+    output : (n, n_outputs) array
+        Logits.
+    labels : (n,) integers, or (n, n_labels) of 0 and 1
+    positive : {0, 1}
+        The positive class of two.
 
     Returns
     -------
     scores : (n, k) float64
-    positive : (n, k) bool
+    is_positive : (n, k) bool
+
+    Examples
+    --------
+    >>> scores, is_positive = scores_of(np.array([[0.0, 2.0], [1.0, 0.5]]), np.array([1, 0]))
+    >>> scores.tolist(), is_positive.tolist()
+    ([[2.0], [-0.5]], [[True], [False]])
     """
     if labels.ndim == 2:
         return output.astype(np.float64), labels == 1
     if output.shape[1] == 2:
-        own, other = output[:, [positive]].astype(np.float64), output[:, [1 - positive]]
-        return own - other, labels[:, None] == positive
+        of_positive, of_negative = output[:, [positive]].astype(np.float64), output[:, [1 - positive]]
+        return of_positive - of_negative, labels[:, None] == positive
     return log_probabilities(output), labels[:, None] == np.arange(output.shape[1])
 
 
 class Accuracy(Metric):
-    """Share of the rows that are right. A row with several labels is right if all labels are.
+    """Share of rows that are predicted correctly. A row with several labels is correct if all its labels are.
 
     Parameters
     ----------
     most : int
-        A row counts as right if its class is among the `most` likeliest. Of equally likely classes the lowest comes
-        first. Read for classes alone.
+        A row is correct if its class is among the `most` likeliest classes. Among equally likely classes the lowest
+        number comes first. Ignored for several labels.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> metric = Accuracy()
+    >>> metric.add(np.array([[2.0, 1.0], [0.0, 3.0]]), np.array([0, 0]))
+    >>> metric.value(metric.counts(), Solo())
+    0.5
     """
 
     def __init__(self, most: int = 1) -> None:
@@ -63,9 +98,9 @@ class Accuracy(Metric):
         elif self.most == 1:
             right = output.argmax(1) == labels
         else:
-            own, number = output[np.arange(len(labels)), labels][:, None], np.arange(output.shape[1])
-            before = (output > own) | ((output == own) & (number < labels[:, None]))
-            right = (before.sum(1) < self.most) & ~np.isnan(own[:, 0])
+            of_label, number = output[np.arange(len(labels)), labels][:, None], np.arange(output.shape[1])
+            before = (output > of_label) | ((output == of_label) & (number < labels[:, None]))
+            right = (before.sum(1) < self.most) & ~np.isnan(of_label[:, 0])
         self.hits, self.n = self.hits + int(np.count_nonzero(right)), self.n + len(right)
 
     def counts(self) -> Array:
@@ -76,9 +111,9 @@ class Accuracy(Metric):
 
 
 class CountsByClass(Metric):
-    """A metric that is computed from three counts of each class: rows that are right, rows predicted, rows that are true.
+    """Metric that is computed from three counts of each class: true positives, predicted rows and true rows.
 
-    The predicted class has the largest logit; a label of several is predicted where its logit is above 0.
+    The predicted class of a row has the largest logit. One of several labels is predicted if its logit is above 0.
     """
 
     def __init__(self) -> None:
@@ -89,12 +124,12 @@ class CountsByClass(Metric):
         self.several, n = labels.ndim == 2, output.shape[1]
         if self.several:
             predicted, true = output > 0, labels == 1
-            found = (predicted & true).sum(0), predicted.sum(0), true.sum(0)
+            new_counts = (predicted & true).sum(0), predicted.sum(0), true.sum(0)
         else:
             classes = output.argmax(1)
-            found = (np.bincount(labels[classes == labels], minlength=n), np.bincount(classes, minlength=n),
+            new_counts = (np.bincount(labels[classes == labels], minlength=n), np.bincount(classes, minlength=n),
                      np.bincount(labels, minlength=n))
-        self.sums = np.stack(found) + (self.sums if self.sums.size else 0)
+        self.sums = np.stack(new_counts) + (self.sums if self.sums.size else 0)
 
     def counts(self) -> Array:
         return self.sums.reshape(-1).astype(np.float64)
@@ -104,26 +139,35 @@ class CountsByClass(Metric):
         return self.of(right, predicted, true) if self.several or true.any() else None
 
     def of(self, right: Array, predicted: Array, true: Array) -> float | None:
-        """Return the metric of the counts over all ranks, each (n_classes,) int64."""
+        """Return the metric from counts over all ranks, each (n_classes,) int64: true positives, predicted and true rows."""
         raise NotImplementedError
 
 
 class Averaged(CountsByClass):
-    """Score of counts: of the positive one of two classes, else the mean over classes; or of all classes together.
+    """Precision, recall or F score, averaged over classes.
 
     Parameters
     ----------
     score : callable
-        See `ByClass`.
+        Score by class, see `ByClass`.
     average : {"positive", "macro", "micro"}
-        "positive": of two classes the score of class `positive`; else as "macro". "macro": the mean over classes.
-        "micro": the score of the sums over classes.
+        "positive": the score of class `positive` for two classes, "macro" otherwise. "macro": the mean over classes.
+        "micro": the score of the counts summed over classes.
     positive : int
+        The positive class of two.
 
     Notes
     -----
-    A class that neither occurs nor is predicted is left out of the mean; a label of several counts as 0 there, as in
-    scikit-learn.
+    A class without true and predicted rows is left out of the mean. One of several labels without such rows counts with
+    the score 0, as in scikit-learn.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> metric = Averaged(f_beta(1), "macro")
+    >>> metric.add(np.array([[2.0, 1.0], [0.0, 3.0], [0.0, 1.0]]), np.array([0, 0, 1]))
+    >>> round(metric.value(metric.counts(), Solo()), 3)
+    0.667
     """
 
     def __init__(self, score: ByClass, average: str = "positive", positive: int = 1) -> None:
@@ -141,17 +185,20 @@ class Averaged(CountsByClass):
 
 
 def precision(right: Array, predicted: Array, true: Array) -> Array:
-    """Return the share of predicted rows that are right, 0 without any; see `ByClass`."""
+    """Return the precision of each class, (n_classes,) float64: true positives / predicted rows, 0 without predicted rows."""
     return right / np.maximum(predicted, 1)
 
 
 def recall(right: Array, predicted: Array, true: Array) -> Array:
-    """Return the share of true rows that are predicted, 0 without any; see `ByClass`."""
+    """Return the recall of each class, (n_classes,) float64: true positives / true rows, 0 without true rows."""
     return right / np.maximum(true, 1)
 
 
 def f_beta(beta: float) -> ByClass:
-    """Return the F-beta score, (1 + b^2) tp / (predicted + b^2 true) for b = beta, 0 without any; see `ByClass`."""
+    """Return the function that computes the F-beta score of each class, see `ByClass`.
+
+    The score is (1 + beta^2) tp / (predicted + beta^2 true), with tp the true positives; 0 without such rows.
+    """
     square = beta * beta
 
     def score(right, predicted, true):
@@ -162,15 +209,15 @@ def f_beta(beta: float) -> ByClass:
 
 
 class BalancedAccuracy(CountsByClass):
-    """Mean of the recall over the classes that occur."""
+    """Balanced accuracy: the mean recall over the classes that have true rows."""
 
     def of(self, right: Array, predicted: Array, true: Array) -> float | None:
-        there = true > 0
-        return math.fsum(right[there] / true[there]) / np.count_nonzero(there)
+        occurs = true > 0
+        return math.fsum(right[occurs] / true[occurs]) / np.count_nonzero(occurs)
 
 
 class Matthews(CountsByClass):
-    """Matthews' correlation coefficient over all classes (Gorodkin 2004); 0 if one class alone occurs or is predicted."""
+    """Matthews correlation coefficient of several classes (Gorodkin 2004); 0 if only one class occurs or is predicted."""
 
     def of(self, right: Array, predicted: Array, true: Array) -> float | None:
         hits, n = int(right.sum()), int(true.sum())
@@ -181,12 +228,12 @@ class Matthews(CountsByClass):
 
 
 class ClassScores(ScoreMetric):
-    """A metric of ranked scores: the mean over the columns of `scores_of` for which it is defined.
+    """Metric of ranked scores: the mean over the columns of `scores_of`, without columns whose metric is undefined.
 
     Parameters
     ----------
     positive : int
-        The positive one of two classes.
+        The positive class of two.
     """
 
     lacking = "without a positive row"
@@ -199,28 +246,29 @@ class ClassScores(ScoreMetric):
         self.rows.append(scores_of(output, labels, self.positive))
 
     def of(self, scores: Array, positive: Array, comm: Communicator) -> float | None:
-        found = [value for value in self.by_column(scores, positive, comm) if value is not None]
-        if len(found) < scores.shape[1]:
-            self.note = f"{scores.shape[1] - len(found)} of {scores.shape[1]} labels, {self.lacking}"
-        return math.fsum(found) / len(found) if found else None
+        values = [value for value in self.by_column(scores, positive, comm) if value is not None]
+        if len(values) < scores.shape[1]:
+            self.note = f"{scores.shape[1] - len(values)} of {scores.shape[1]} labels, {self.lacking}"
+        return math.fsum(values) / len(values) if values else None
 
     def by_column(self, scores: Array, positive: Array, comm: Communicator) -> list[float | None]:
-        """Return the metric of each column over all ranks, None where it is undefined. Collective."""
+        """Return the metric of each column over all ranks, None for a column whose metric is undefined. Collective."""
         raise NotImplementedError
 
 
 class RocAuc(ClassScores):
-    """ROC-AUC: the share of (positive, negative) pairs in order, where a tie is half. The mean over labels, as OGB's.
+    """ROC-AUC: the share of pairs of a positive and a negative row that are ordered by score; a tie counts half.
 
-    A label whose rows are all of one class has no pairs and is left out. With two classes the score of a row is the
-    difference of the logits. With another number of classes `add` raises a ConfigError. See `auc.pairs`.
+    For several labels the metric is the mean over labels, as in OGB; a label whose rows are all positive or all negative
+    is left out. For two classes the score of a row is the difference of its logits. With another number of classes `add`
+    raises a ConfigError. See `auc.pairs` for the algorithm.
     """
 
     lacking = "whose rows are all of one class"
 
     def add(self, output: Array, labels: Array) -> None:
         if labels.ndim == 1 and output.shape[1] != 2:
-            raise ConfigError("metric roc-auc is of several labels, or of 2 classes, but the output has "
+            raise ConfigError("metric roc-auc needs several labels or 2 classes, but the output has "
                               f"{output.shape[1]} columns")
         super().add(output, labels)
 
@@ -230,40 +278,25 @@ class RocAuc(ClassScores):
 
 
 class ClassAveragePrecision(ClassScores):
-    """Average precision, the area below precision by recall: of the positive one of two classes, else the mean over
-    classes or labels.
+    """Average precision, the area below the curve of precision by recall.
 
-    A class without a row is left out. Equal scores are one step, as in scikit-learn.
+    For two classes it is the average precision of the positive class, otherwise the mean over classes or labels. A class
+    without rows is left out. Rows with equal scores are one step of the curve, as in scikit-learn.
     """
 
     def by_column(self, scores: Array, positive: Array, comm: Communicator) -> list[float | None]:
         return [average_precision(comm, *column) for column in zip(scores.T, positive.T)]
 
 
-def average_precision(comm: Communicator, scores: Array, positive: Array) -> float | None:
-    """Return the average precision over all ranks, None without a positive row. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-    scores : (n_local,) array of floats
-        Scores without NaN.
-    positive : (n_local,) array of bools
-    """
-    steps = precision_steps(comm, scores, positive)
-    sums = ExactSums()
-    sums.add((steps.own_positive * (steps.positive / np.maximum(steps.positive + steps.negative, 1)))[:, None])
-    return sums.means(comm, steps.n_positive)[0] if steps.n_positive else None
-
-
 class RecallAtPrecision(ClassScores):
-    """The largest recall that a threshold gives with at least some precision; 0 if no threshold does.
+    """Largest recall of any threshold with at least the precision `least`; 0 if there is no such threshold.
 
     Parameters
     ----------
     least : float
-        The precision.
+        Lower bound of the precision.
     positive : int
+        The positive class of two.
     """
 
     def __init__(self, least: float, positive: int = 1) -> None:
@@ -271,19 +304,19 @@ class RecallAtPrecision(ClassScores):
         self.precision = least
 
     def by_column(self, scores: Array, positive: Array, comm: Communicator) -> list[float | None]:
-        found: list[float | None] = []
+        recalls: list[float | None] = []
         for column in zip(scores.T, positive.T):
             steps = precision_steps(comm, *column)
-            enough = steps.positive / np.maximum(steps.positive + steps.negative, 1) >= self.precision
+            enough = steps.precision >= self.precision
             most = comm.allreduce(np.array([steps.positive[enough].max(initial=0)], np.float64), "max")[0]
-            found.append(float(most / steps.n_positive) if steps.n_positive else None)
-        return found
+            recalls.append(float(most / steps.n_positive) if steps.n_positive else None)
+        return recalls
 
 
 class Brier(MeanMetric):
-    """Brier score: the mean over rows of (p - y)^2 for two classes, and for each of several labels.
+    """Brier score: the mean over rows, and over labels if there are several, of (probability - truth)^2.
 
-    For more classes the squares are added over classes, as in scikit-learn.
+    For more than two classes the squares are summed over classes, as in scikit-learn.
     """
 
     def add(self, output: Array, labels: Array) -> None:
@@ -298,15 +331,16 @@ class Brier(MeanMetric):
 
 
 class CalibrationError(Metric):
-    """Expected calibration error: the mean over rows of |share of positives - mean probability| in the row's bin.
+    """Expected calibration error: the mean over rows of |share of positive rows - mean probability| in the row's bin.
 
-    The `CALIBRATION_BINS` bins of the probability are equally wide. Of two classes the probability is that of class
-    `positive`, of more classes that of the predicted class, and a row is positive if the prediction is right (Guo et al.
-    2017). Each of several labels is a row.
+    There are `CALIBRATION_BINS` bins of the probability, of equal width. For two classes the metric takes the probability
+    of class `positive`. For more classes it takes the probability of the predicted class, and a row is positive if the
+    prediction is correct (Guo et al. 2017). Each of several labels counts as a row.
 
     Parameters
     ----------
     positive : int
+        The positive class of two.
     """
 
     def __init__(self, positive: int = 1) -> None:
@@ -335,7 +369,20 @@ class CalibrationError(Metric):
 
 
 def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return probabilities, (m,) float64, and which of them came true, (m,) bool; see `CalibrationError`."""
+    """Return the probabilities that the calibration error is about, and True for each that came true.
+
+    Returns
+    -------
+    probabilities : (m,) float64
+        See `CalibrationError`.
+    true : (m,) bool
+
+    Examples
+    --------
+    >>> probabilities, true = confidence(np.array([[0.0, 0.0], [1000.0, 0.0]]), np.array([1, 1]))
+    >>> probabilities.tolist(), true.tolist()
+    ([0.5, 0.0], [True, True])
+    """
     if labels.ndim == 2 or output.shape[1] == 2:
         probabilities, true = _binary_probabilities(output, labels, positive)
         return probabilities.reshape(-1), true.reshape(-1)
@@ -343,12 +390,11 @@ def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, 
 
 
 def _softmax(output):
-    found = np.exp(output.astype(np.float64) - output.max(1, keepdims=True, initial=-np.inf))
-    return found / found.sum(1, keepdims=True)
+    exponentials = np.exp(output.astype(np.float64) - output.max(1, keepdims=True, initial=-np.inf))
+    return exponentials / exponentials.sum(1, keepdims=True)
 
 
 def _binary_probabilities(output, labels, positive=1):
-    """Return the probabilities of the columns of `scores_of`, and which rows are positive."""
+    """Return the probabilities of the scores of `scores_of`, and True for each positive label, both (n, k)."""
     scores, true = scores_of(output, labels, positive)
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-scores)), true
+    return logistic(scores), true

@@ -1,4 +1,4 @@
-"""Training with a loss function of the user."""
+"""CustomLoss: training with a loss function of the user in place of a task."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,21 @@ from sarlite.types import Array
 
 
 class CustomLoss(Task):
-    """A loss of the user's own in place of a task's. Targets are not checked, and there is no metric.
+    """Task with a loss function of the user, without checks of the targets and without a metric.
 
-    For targets of a known form give the loss to a task, as `NodeTask("classify", loss=...)`, which has a metric.
+    `Trainer(..., loss=function)` makes a CustomLoss. If the targets have a known form, use `NodeTask("classify",
+    loss=function)` in its place, which has a metric.
 
     Parameters
     ----------
     loss : callable
-        (output, targets) -> scalar Tensor, a mean over the rows that it is given.
+        Function (output, targets) -> scalar Tensor, the mean over its rows.
+
+    Examples
+    --------
+    >>> task = CustomLoss(lambda output, targets: (output * output).mean())
+    >>> task.make_metric() is None
+    True
     """
 
     def __init__(self, loss: Callable[[Tensor, Array], Tensor]) -> None:
@@ -36,7 +43,7 @@ class CustomLoss(Task):
         return 0
 
     def make_metric(self) -> None:
-        """Return None."""
+        """Return None, as there is no metric."""
 
     def full_batches(self, full: FullBatch) -> Any:
         return resampled(full)

@@ -1,4 +1,4 @@
-"""Labels of edges, from a table with one row for each pair of nodes."""
+"""Labels of edges, read from a table with one row for each pair of nodes."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -26,19 +26,20 @@ class EdgeLabels(NamedTuple):
     Attributes
     ----------
     pairs : (n, 2) int64
-        Sources and destinations, numbered within their type. A pair may occur several times, and need not be an edge.
+        Sources and destinations, as ids within their node type. A pair may occur several times, and need not be an edge.
     labels : (n,) or (n, k) array
-        In the task's form, as of a `Dataset`.
+        Labels in the form of the task, like the labels of a `Dataset`.
     split : (n,) int64
-        Of `link_splits.TRAIN`, `VAL` and `TEST`.
+        `link_splits.TRAIN`, `VAL` or `TEST` for each pair.
     task : {"classify", "multilabel", "regress"}
     n_outputs : int
         Number of classes, labels or values.
     class_names : list of str, optional
-        Names of the classes, if the labels are words.
+        Names of the classes, if the labels in the table are words.
     times : (n,) int64, optional
         Time of each pair.
     time_kind : {"dates", "integers"}, optional
+        Kind of the times.
     """
 
     pairs: Array
@@ -51,33 +52,39 @@ class EdgeLabels(NamedTuple):
     time_kind: str | None = None
 
     def digest(self, comm: Communicator) -> str:
-        """Return a hash of rank 0's pairs, labels and splits. Collective."""
-        found = sha256(repr(self.class_names).encode())
+        """Return a hash of rank 0's pairs, labels and splits, 32 hexadecimal digits, on every rank. Collective."""
+        hashed = sha256(repr(self.class_names).encode())
         for array in (self.pairs, self.labels, self.split):
-            found.update(np.ascontiguousarray(array).tobytes())
-        return str(comm.bcast(found.hexdigest()[:32]))
+            hashed.update(np.ascontiguousarray(array).tobytes())
+        return str(comm.bcast(hashed.hexdigest()[:32]))
 
 
 def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: Sequence[Ends],
          time_split: str | None = None) -> EdgeLabels:
-    """Return the labels of pairs of nodes in a table. Rows without a label are left out.
+    """Read the labels of pairs of nodes from a table. Rows without a label are left out.
 
     Parameters
     ----------
     spec : str
-        FILE,labels=COLUMN, with numbers or words. Tasks other than classify take several columns of numbers,
-        COLUMN+COLUMN. split=COLUMN has train, val or test for each row. With time=COLUMN the latest labels, a share
-        `test`, are to test on, and a share `val` before these labels is to validate on. Without either, splits are
-        drawn from the ids of a pair's ends, in either order. src=COLUMN and dst=COLUMN name the ends, by default the
-        first two columns.
+        FILE,labels=COLUMN, a column of numbers or words; tasks other than classify take several columns of numbers,
+        COLUMN+COLUMN. A column split=COLUMN contains train, val or test. With a column time=COLUMN, the latest share
+        `test` of the labels is for testing, and the share `val` before is for validation. Without both columns, the
+        splits are drawn from the ids of a pair's ends, in either order. src=COLUMN and dst=COLUMN name the columns of the
+        ends, by default the first two columns.
     task : str, optional
         "classify" by default.
     val, test : float
         Shares of the labels.
     seed : int
+        Seed of the drawn splits.
     ends : (Ends, Ends)
+        Nodes that sources and destinations can be.
     time_split : str, optional
-        A,B: with time=COLUMN, in place of shares, the first time to validate on and the first time to test on.
+        A,B in place of shares, with time=COLUMN: the first time of validation and the first time of test.
+
+    Returns
+    -------
+    EdgeLabels
 
     Raises
     ------
@@ -85,13 +92,13 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
         A value is wrong. The error names the file, the row, the column and the value.
     """
     form = "labels=COLUMN, and maybe split=COLUMN or time=COLUMN"
-    with pairs_table("edge_labels", spec, form, _WORDS) as told:
-        table, named = told.table, told.columns
+    with pairs_table("edge_labels", spec, form, _WORDS) as opened:
+        table, named = opened.table, opened.columns
         by = [word for word in READERS if word in named]
         if "labels" not in named or len(by) > 1:
             raise ConfigError(f"edge_labels {spec}: expected FILE,{form}", "edge_labels")
         if time_split is not None and by != ["time"]:
-            raise ConfigError(f"time_split {time_split}: time=COLUMN in edge_labels {spec} says the times of the rows",
+            raise ConfigError(f"time_split {time_split}: edge_labels {spec} needs time=COLUMN, the column of the times",
                               "time_split")
         if "split" not in by and time_split is None and val + test >= 1:
             raise ConfigError(f"val {val} and test {test} leave no labels to train on")
@@ -99,23 +106,23 @@ def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: 
         if task == "classify" and len(columns) > 1:
             raise ConfigError(f"edge_labels {spec}: several columns are labels of task multilabel or regress",
                               "edge_labels")
-        pairs = told.pairs(ends)
+        pairs = opened.pairs(ends)
         read_splits = READERS[by[0]](table, named[by[0]]) if by else np.empty(0)
         kind = time_column(table, named["time"]).kind if by == ["time"] and read_splits.dtype == np.int64 else None
-        found = read_labels(table, columns, Workspace(), task, what="row")
-    labels = np.asarray(found.labels)
-    there = labelled(labels, task)
-    if not there.any():
+        target_columns = read_labels(table, columns, Workspace(), task, what="row")
+    labels = np.asarray(target_columns.labels)
+    has_label = labelled(labels, task)
+    if not has_label.any():
         raise DataError(f"{table.where}: column {columns[0]!r}: no row has a label")
-    pairs, labels = pairs[there], labels[there]
-    times = read_splits[there] if kind else None
+    pairs, labels = pairs[has_label], labels[has_label]
+    times = read_splits[has_label] if kind else None
     if time_split is not None:
         borders = TimeSplit.of(time_split, kind)
-        split = borders(times)
+        split = borders(read_splits[has_label])
         borders.check_counts(Solo(), split, "row with a label")
     elif by == ["time"]:
-        split = of_times(table.where, read_splits[there], val, test)
+        split = of_times(table.where, read_splits[has_label], val, test)
     else:
         drawn = DrawnSplits(val, test, seed)
-        split = read_splits[there] if by else drawn(*(pairs + [end.first for end in ends]).T)
-    return EdgeLabels(pairs, labels, split, task, found.n_outputs, found.class_names, times, kind)
+        split = read_splits[has_label] if by else drawn(*(pairs + [end.first for end in ends]).T)
+    return EdgeLabels(pairs, labels, split, task, target_columns.n_outputs, target_columns.class_names, times, kind)

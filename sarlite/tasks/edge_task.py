@@ -1,4 +1,4 @@
-"""EdgeTask: labels of edges, or of other pairs of nodes."""
+"""EdgeTask: prediction of labels of edges, or of other pairs of nodes."""
 
 from typing import Any
 
@@ -10,9 +10,24 @@ from sarlite.tasks.task import Targets, Task, UserLoss, one_of
 
 
 class EdgeTask(PairTask):
-    """Labels of pairs of nodes: the rows of the `LinkGraph` that `link_data.labelled_links` makes.
+    """Prediction of labels of pairs of nodes, the rows of a `LinkGraph` of `link_data.labelled_links`.
 
-    Parameters as of `GraphTask`.
+    Parameters
+    ----------
+    form, loss, metric, class_weights, positive
+        See `NodeTask`.
+
+    Raises
+    ------
+    ConfigError
+        The form, loss or metric is unknown.
+
+    Examples
+    --------
+    >>> from sarlite.tasks.edge_task import EdgeTask
+    >>> task = EdgeTask("regress", metric="mae")
+    >>> task.metric, task.lower
+    ('mae', True)
     """
 
     def __init__(self, form: str = "classify", loss: str | UserLoss | None = None, metric: str | None = None, *,
@@ -23,8 +38,8 @@ class EdgeTask(PairTask):
     def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
         if graph.n_candidates > 1:
-            raise ConfigError("graph is a LinkGraph of links and negatives, so the task must be LinkTask(), or the "
-                              "loss your own", "task")
+            raise ConfigError("graph is a LinkGraph of links and negatives, so the task must be LinkTask(), or a loss "
+                              "function", "task")
 
     @classmethod
     def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:

@@ -1,4 +1,4 @@
-"""GraphTask: labels of whole graphs."""
+"""GraphTask: prediction of labels of whole graphs."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -11,7 +11,25 @@ from sarlite.tasks.task import Task, UserLoss, one_of
 
 
 class GraphTask(Task):
-    """Prediction of labels for the graphs of a `GraphSet`; see `NodeTask` for the parameters."""
+    """Prediction of labels of the graphs of a `GraphSet`.
+
+    Parameters
+    ----------
+    form, loss, metric, class_weights, positive
+        See `NodeTask`.
+
+    Raises
+    ------
+    ConfigError
+        The form, loss or metric is unknown.
+
+    Examples
+    --------
+    >>> from sarlite.tasks.graph_task import GraphTask
+    >>> task = GraphTask("classify", metric="roc-auc")
+    >>> task.metric, task.lower
+    ('roc-auc', False)
+    """
 
     graph_types: ClassVar[tuple[type, ...]] = (GraphSet,)
 

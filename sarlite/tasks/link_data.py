@@ -136,8 +136,8 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
           "sampler or eval_sampler")
     raise_together(comm, _odd_id(of.nodes))
     with graph.profile.phase("setup"):
-        found, splits = _edges_and_splits(of, val, test, seed, split)
-        return _split(found, splits, of.several, samplers, *arguments)
+        link_sets, splits = _edges_and_splits(of, val, test, seed, split)
+        return _split(link_sets, splits, of.several, samplers, *arguments)
 
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
@@ -182,11 +182,11 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     """
     comm = graph.comm
     of = together(comm, lambda: linked(graph, relation))
-    told = together(comm, lambda: (*_checked_labels(of, pairs, labels, val, test, split, seed),
+    checked = together(comm, lambda: (*_checked_labels(of, pairs, labels, val, test, split, seed),
                                    check_times("times", times, len(pairs))))
-    said = (relation, told[2] is None, told[1].dtype.str, told[1].shape[1:], val, test, seed, told[3] is None)
+    said = (relation, checked[2] is None, checked[1].dtype.str, checked[1].shape[1:], val, test, seed, checked[3] is None)
     agree(comm, said, "relation, labels, val, test, split, seed or times")
-    (pairs, labels, split, of_pairs), nodes = told, of.nodes
+    (pairs, labels, split, of_pairs), nodes = checked, of.nodes
     raise_together(comm, _odd_id(nodes))
     with graph.profile.phase("setup"):
         numbers = RowNumbers(comm, nodes.dst_ids)
@@ -201,8 +201,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
         order = np.lexsort((*np.atleast_2d(labels.T), own_times, split, tails, heads))
         heads, tails, tail_rows, split, labels, own_times = (
             array[order] for array in (heads, tails, tail_rows, split, labels, own_times))
-        made = LinkGraph(nodes, heads, tail_rows[:, None], Candidates(nodes, heads, tails, tail_rows), at_once=AT_ONCE)
-    return Links(made, labels, heads=nodes.dst_ids[heads], tails=tails, undirected=False,
+        link_graph = LinkGraph(nodes, heads, tail_rows[:, None], Candidates(nodes, heads, tails, tail_rows), at_once=AT_ONCE)
+    return Links(link_graph, labels, heads=nodes.dst_ids[heads], tails=tails, undirected=False,
                  times=None if of_pairs is None else own_times, **_by_split(split))
 
 
@@ -224,20 +224,20 @@ def _checked_labels(of, pairs, labels, val, test, split, seed):
 
 def _codes(split, n, of):
     """Return the splits as (n,) int64, or raise a ConfigError."""
-    found = np.asarray(split)
-    if found.shape != (n,) or found.dtype.kind not in "iu" or not np.isin(found, (TRAIN, VAL, TEST)).all():
-        raise ConfigError(f"split is {found.dtype} {found.shape}, but must be one of 0 train, 1 val, 2 test for each "
+    codes = np.asarray(split)
+    if codes.shape != (n,) or codes.dtype.kind not in "iu" or not np.isin(codes, (TRAIN, VAL, TEST)).all():
+        raise ConfigError(f"split is {codes.dtype} {codes.shape}, but must be one of 0 train, 1 val, 2 test for each "
                           f"of {n} {of}")
-    return found.astype(np.int64)
+    return codes.astype(np.int64)
 
 
 def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> Any:
     """Return `split_links(...).graph.nodes` of the same arguments, without links. Collective."""
-    found, splits = _edges_and_splits(of, val, test, seed, split)
+    link_sets, splits = _edges_and_splits(of, val, test, seed, split)
     knowns = [_known(edges, split_of) if edges.others else np.empty(0, np.int64)
-              for edges, split_of in zip(found, splits)]
-    kept, _ = _messages(found, splits, knowns, seed, 0.0)
-    return found[0].subgraph(kept)
+              for edges, split_of in zip(link_sets, splits)]
+    messages, _ = _messages(link_sets, splits, knowns, seed, 0.0)
+    return link_sets[0].subgraph(messages)
 
 
 def known_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> list[Array]:
@@ -250,10 +250,10 @@ def known_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -
 
 def _edges_and_splits(of, val, test, seed, split):
     """Return the edges of each relation, and the functions that return the splits of pairs. Collective."""
-    found, given = link_edges(of), (val, test, split)
-    checked = together(of.graph.comm, lambda: [_checked_splits(edges, *(_given(one, of, at) for one in given))
-                                               for at, edges in enumerate(found)])
-    return found, [_splits(edges, told, seed) for edges, told in zip(found, checked)]
+    link_sets, arguments = link_edges(of), (val, test, split)
+    checked = together(of.graph.comm, lambda: [_checked_splits(edges, *(_given(one, of, at) for one in arguments))
+                                               for at, edges in enumerate(link_sets)])
+    return link_sets, [_splits(edges, checked_splits, seed) for edges, checked_splits in zip(link_sets, checked)]
 
 
 def _given(value, of, at):
@@ -277,10 +277,10 @@ def _known(edges, split_of):
     return heads * edges.nodes.n_nodes + tails
 
 
-def _sampler(ends, given):
-    if isinstance(given, str) and given not in SAMPLERS:
-        raise ConfigError(f"sampler {given!r} is not one of {', '.join(SAMPLERS)}")
-    return given if isinstance(given, str) else _pairs(ends, "sampler", given)
+def _sampler(ends, sampler):
+    if isinstance(sampler, str) and sampler not in SAMPLERS:
+        raise ConfigError(f"sampler {sampler!r} is not one of {', '.join(SAMPLERS)}")
+    return sampler if isinstance(sampler, str) else _pairs(ends, "sampler", sampler)
 
 
 def _checked(disjoint, negatives, eval_negatives, seed, filtered):
@@ -300,29 +300,29 @@ def _odd_id(nodes):
     return ConfigError(f"{text}{wrong[0]}") if len(wrong) else None
 
 
-def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives, seed, filtered):
-    nodes = found[0].nodes
+def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negatives, seed, filtered):
+    nodes = link_sets[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
-    links = [out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(found, splits)]
+    links = [out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(link_sets, splits)]
     knowns = [heads * n + tails for heads, tails, *_ in links]
-    kept, targets = _messages(found, splits, knowns, seed, disjoint)
-    messages = training = found[0].subgraph(kept)
+    message_masks, targets = _messages(link_sets, splits, knowns, seed, disjoint)
+    messages = training = link_sets[0].subgraph(message_masks)
     if disjoint:
-        training = found[0].subgraph({one: mask & ~targets[one] for one, mask in kept.items()})
+        training = link_sets[0].subgraph({one: mask & ~targets[one] for one, mask in message_masks.items()})
 
     rows, to_train, to_eval, n_left_out = [], [], [], np.zeros(2, np.int64)
     levels = []  # the split of each link, of `knowns`
-    timed = all(edges.times is not None for edges in found)
-    for at, (edges, split_of, own, known) in enumerate(zip(found, splits, links, knowns)):
+    timed = all(edges.times is not None for edges in link_sets)
+    for at, (edges, split_of, own, link_keys) in enumerate(zip(link_sets, splits, links, knowns)):
         (heads, tails, tail_rows, undirected), (sampler, eval_sampler) = own, samplers[at]
         split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
         levels.append(split)
         drawn, more = (numbers, ids, edges.heads, edges.tails), f" {at}" if at else ""
-        to_eval.append(Negatives(*drawn, known if filtered else known[:0], eval_sampler, seed,
+        to_eval.append(Negatives(*drawn, link_keys if filtered else link_keys[:0], eval_sampler, seed,
                                  f"link negatives of evaluation{more}"))
-        to_train.append(Negatives(*drawn, known[split == TRAIN], sampler, seed, f"link negatives{more}"))
+        to_train.append(Negatives(*drawn, link_keys[split == TRAIN], sampler, seed, f"link negatives{more}"))
         chosen = (split != TRAIN) | target
-        for other, of in zip(found, splits):  # what another relation holds out is not trained on the other way round
+        for other, of in zip(link_sets, splits):  # what another relation holds out is not trained on the other way round
             if other.relation in edges.others and not isinstance(of, DrawnSplits):
                 chosen &= (split != TRAIN) | (of(ids[heads], tails) == TRAIN)
         if undirected:
@@ -340,15 +340,15 @@ def _split(found, splits, several, samplers, disjoint, negatives, eval_negatives
     of = heads, tails, tail_rows
     relations = numbers_of if several else None
     undirected = all(own[3] for own in links)
-    draw = Candidates(training, *of, to_train, negatives, relations, [edges.relation for edges in found], undirected)
+    draw = Candidates(training, *of, to_train, negatives, relations, [edges.relation for edges in link_sets], undirected)
     ranking = None
     if eval_negatives == "all":
         eval_negatives = negatives
         ranking = Ranking(messages, heads, tails, split, numbers_of, list(zip(knowns, levels)),
-                          [edges.tails for edges in found], bool(several), filtered)
+                          [edges.tails for edges in link_sets], bool(several), filtered)
     pairs = Candidates(messages, *of, to_eval, eval_negatives, relations).pairs(0, np.arange(len(heads)))
-    made = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations, ranking=ranking)
-    return Links(made, np.zeros(len(heads), np.int64), heads=ids[heads], tails=tails, undirected=undirected,
+    link_graph = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations, ranking=ranking)
+    return Links(link_graph, np.zeros(len(heads), np.int64), heads=ids[heads], tails=tails, undirected=undirected,
                  times=times if timed else None, **_by_split(split))
 
 
@@ -378,11 +378,11 @@ def _checked_splits(edges, val, test, split):
         return val, None
     if split is not None:
         return None, _codes(split, len(edges.sources), "edges, in the order of graph.edge_ids")
-    if any(np.ndim(given) for given in (val, test)):
+    if any(np.ndim(argument) for argument in (val, test)):
         ends = edges.heads, edges.tails
-        pairs = [_pairs(ends, name, () if given is None or np.isscalar(given) and given == 0 else given)
-                 for name, given in (("val", val), ("test", test))]
-        return np.concatenate(pairs), np.repeat([VAL, TEST], [len(own) for own in pairs])
+        pairs = [_pairs(ends, name, () if argument is None or np.isscalar(argument) and argument == 0 else argument)
+                 for name, argument in (("val", val), ("test", test))]
+        return np.concatenate(pairs), np.repeat([VAL, TEST], [len(split_pairs) for split_pairs in pairs])
     return _shares(val, test)
 
 
@@ -393,25 +393,25 @@ def _shares(val, test):
     return shares
 
 
-def _pairs(ends, name, given):
+def _pairs(ends, name, pairs):
     """Return pairs of ids that count through both node types, from ids within each type."""
-    found = np.asarray(given)
-    if not found.size:
+    ids = np.asarray(pairs)
+    if not ids.size:
         return np.empty((0, 2), np.int64)
-    if found.dtype.kind not in "iu" or found.ndim != 2 or found.shape[1] != 2:
-        raise ConfigError(f"{name} is {found.dtype} {found.shape}, but pairs of ids, (n, 2), are needed here, or 0 for "
+    if ids.dtype.kind not in "iu" or ids.ndim != 2 or ids.shape[1] != 2:
+        raise ConfigError(f"{name} is {ids.dtype} {ids.shape}, but pairs of ids, (n, 2), are needed here, or 0 for "
                           "none")
     first, n = (np.array([getattr(end, name) for end in ends], np.int64) for name in ("first", "n"))
-    bad = np.argwhere((found < 0) | (found >= n))
+    bad = np.argwhere((ids < 0) | (ids >= n))
     if len(bad):
         at, column = bad[0]
-        raise DataError(f"{name}: pair {at} has node {found[at, column]}, outside 0 <= node < {n[column]}")
-    return found.astype(np.int64) + first
+        raise DataError(f"{name}: pair {at} has node {ids[at, column]}, outside 0 <= node < {n[column]}")
+    return ids.astype(np.int64) + first
 
 
-def _splits(edges, told, seed):
+def _splits(edges, checked, seed):
     """Return the function that returns the splits of pairs, from what `_checked_splits` returned. Collective."""
-    comm, (one, other) = edges.nodes.comm, told
+    comm, (one, other) = edges.nodes.comm, checked
     if isinstance(one, TimeSplit):
         proper = edges.ends[0] != edges.ends[1]
         ends = [end[proper] for end in edges.ends]
@@ -434,25 +434,25 @@ def _first_times(edges):
     return FirstTimes(edges.nodes.comm, edges.nodes.n_nodes, *edges.ends, edges.times)
 
 
-def _messages(found, splits, knowns, seed, disjoint):
+def _messages(link_sets, splits, all_link_keys, seed, disjoint):
     """Return by relation the edges that bring messages in evaluation, and the edges that are targets in training.
 
     Self loops bring messages and are no targets. Edges of reverse relations follow the links whose reverse they are.
     """
-    predicted = {edges.relation for edges in found}
-    kept: dict[Any, Array] = {}
+    predicted = {edges.relation for edges in link_sets}
+    messages: dict[Any, Array] = {}
     targets: dict[Any, Array] = {}
-    for edges, split_of, known in zip(found, splits, knowns):
-        ids, told = edges.nodes.dst_ids, {edges.relation: _of_ends(*edges.ends, split_of, seed, disjoint)}
+    for edges, split_of, link_keys in zip(link_sets, splits, all_link_keys):
+        ids, masks_of = edges.nodes.dst_ids, {edges.relation: _of_ends(*edges.ends, split_of, seed, disjoint)}
         for relation, (sources, rows) in edges.others.items():
             if relation in predicted and isinstance(split_of, DrawnSplits):
                 continue  # what ids tell its own links is the same
-            own, target = _of_ends(sources, ids[rows], split_of, seed, disjoint)
-            links = among(known, rows * edges.nodes.n_nodes + sources)
-            told[relation] = own | ~links, target & links
-        for relation, (own, target) in told.items():
-            kept[relation], targets[relation] = own & kept.get(relation, True), target | targets.get(relation, False)
-    return kept, targets
+            brings_message, target = _of_ends(sources, ids[rows], split_of, seed, disjoint)
+            links = among(link_keys, rows * edges.nodes.n_nodes + sources)
+            masks_of[relation] = brings_message | ~links, target & links
+        for relation, (brings_message, target) in masks_of.items():
+            messages[relation], targets[relation] = brings_message & messages.get(relation, True), target | targets.get(relation, False)
+    return messages, targets
 
 
 def _of_ends(one, other, split_of, seed, disjoint):

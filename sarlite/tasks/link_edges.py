@@ -105,8 +105,8 @@ class Linked(NamedTuple):
     @classmethod
     def of_nodes(cls, graph: Any, node_type: str, names: Mapping[str, Any]) -> "Linked":
         """Return a `Linked` without links, whose `ends[0][0]` are the nodes of one type."""
-        own = Ends(0, graph.n_nodes, node_type, names.get(node_type))
-        return cls(graph, None, [None], graph, [(own, own)])
+        ends = Ends(0, graph.n_nodes, node_type, names.get(node_type))
+        return cls(graph, None, [None], graph, [(ends, ends)])
 
     @property
     def several(self) -> list[str] | None:
@@ -161,7 +161,7 @@ def link_edges(of: Linked) -> list[LinkEdges]:
     if isinstance(of.graph, Graph):
         return [_of_graph(of.graph, *of.ends[0])]
     ids: dict[Relation, tuple[Array, Array]] = {}
-    return [_of_relation(of.graph, of.nodes, ids, one, *own) for one, own in zip(of.relations, of.ends)]
+    return [_of_relation(of.graph, of.nodes, ids, one, *ends) for one, ends in zip(of.relations, of.ends)]
 
 
 def _of_graph(graph, *ends):
@@ -169,7 +169,7 @@ def _of_graph(graph, *ends):
     places = slice(None) if edges.numbers is None else edges.numbers
     sources = graph.with_edge_values().edge_src_ids[places]  # kept by that copy alone
     return LinkEdges(None, graph, sources, destinations(edges.indptr), places, *ends, {},
-                     lambda kept: graph.subgraph(kept[None], edges))
+                     lambda masks: graph.subgraph(masks[None], edges))
 
 
 def _of_relation(graph, nodes, ids, relation, *ends):
@@ -180,7 +180,7 @@ def _of_relation(graph, nodes, ids, relation, *ends):
         if one not in ids:
             ids[one] = _ids(graph, nodes, one)
     return LinkEdges(relation, nodes, *ids[relation], slice(None) if numbers is None else numbers, *ends,
-                     {one: ids[one] for one in back}, lambda kept: graph.subgraph(kept).of(*nodes.node_types))
+                     {one: ids[one] for one in back}, lambda masks: graph.subgraph(masks).of(*nodes.node_types))
 
 
 def _ids(graph, nodes, relation):
@@ -189,9 +189,9 @@ def _ids(graph, nodes, relation):
     comm, edges, ids = graph.comm, graph.in_edges(relation), graph.node_ids[source]
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(ids)))])
     rows, places = np.unique(edges.indices, return_inverse=True)
-    found = ask(comm, owners(rows, starts), rows, lambda asked: ids[asked - starts[comm.rank]])[places.reshape(-1)]
+    source_ids = ask(comm, owners(rows, starts), rows, lambda asked: ids[asked - starts[comm.rank]])[places.reshape(-1)]
     before = nodes.node_types[: nodes.node_types.index(to)]
-    return found + nodes.first[source], destinations(edges.indptr) + sum(len(graph.node_ids[name]) for name in before)
+    return source_ids + nodes.first[source], destinations(edges.indptr) + sum(len(graph.node_ids[name]) for name in before)
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
@@ -209,30 +209,30 @@ def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]
     offsets = np.concatenate([[0], np.cumsum(comm.allgather(nodes.n_dst))])
     first, no_loop = offsets[comm.rank], sources != tails
     rows = edges.rows[no_loop]
-    found = np.stack([numbers(sources[no_loop]), tails[no_loop], rows + first], 1).astype(np.int64)
-    found = _to_heads(comm, offsets, found)
-    same = np.array_equal(_distinct(found[:, 0] * n + found[:, 1]), _distinct(rows * n + sources[no_loop]))
+    rows_sent = np.stack([numbers(sources[no_loop]), tails[no_loop], rows + first], 1).astype(np.int64)
+    rows_sent = _to_heads(comm, offsets, rows_sent)
+    same = np.array_equal(_distinct(rows_sent[:, 0] * n + rows_sent[:, 1]), _distinct(rows * n + sources[no_loop]))
     ranks, listed_rows = comm.allgather((same, len(rows))), numbers(listed)
     undirected = all(same for same, _ in ranks) and any(n_links for _, n_links in ranks)
     more = np.stack([listed_rows[:, 0], listed[:, 1], listed_rows[:, 1]], 1)
     if undirected:
         more = np.concatenate([more, np.stack([listed_rows[:, 1], listed[:, 0], listed_rows[:, 0]], 1)])
-    found = np.concatenate([found, _to_heads(comm, offsets, more)])
-    links, places = np.unique(found[:, 0] * n + found[:, 1], return_index=True)
-    return links // n, links % n, found[places, 2], undirected
+    rows_sent = np.concatenate([rows_sent, _to_heads(comm, offsets, more)])
+    links, places = np.unique(rows_sent[:, 0] * n + rows_sent[:, 1], return_index=True)
+    return links // n, links % n, rows_sent[places, 2], undirected
 
 
 def _distinct(numbers):
     """Return the distinct numbers in ascending order. Sorting takes a tenth of the time of `np.unique`."""
-    found = np.sort(numbers)
-    return found[np.diff(found, prepend=-1) > 0]
+    ascending = np.sort(numbers)
+    return ascending[np.diff(ascending, prepend=-1) > 0]
 
 
-def _to_heads(comm, offsets, found):
+def _to_heads(comm, offsets, columns):
     """Send each row to the owner of the row number in its first column; make that number local. Collective."""
-    found = send(comm, owners(found[:, 0], offsets), found)
-    found[:, 0] -= offsets[comm.rank]
-    return found
+    columns = send(comm, owners(columns[:, 0], offsets), columns)
+    columns[:, 0] -= offsets[comm.rank]
+    return columns
 
 
 def _dotted(relation):

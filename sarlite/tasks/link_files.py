@@ -46,14 +46,14 @@ def read_links(file: str, of: Linked) -> Array:
             raise DataError(f"{file}: links: line {number}: relation {relation!r} is none of {', '.join(several)}")
         cells_of.append((source, to))
         numbers_of.append(several.index(relation))
-    found = np.empty((len(cells_of), 3), np.int64)
-    found[:, 2] = numbers_of
-    for at, own in enumerate(of.ends):
-        places = np.flatnonzero(found[:, 2] == at)
-        for column, end in enumerate(own):
+    links = np.empty((len(cells_of), 3), np.int64)
+    links[:, 2] = numbers_of
+    for at, ends in enumerate(of.ends):
+        places = np.flatnonzero(links[:, 2] == at)
+        for column, end in enumerate(ends):
             words = [cells_of[place][column] for place in places]
-            found[places, column] = ids_of(f"{file}: links of {several[at]}", HEADER[column], words, 0, end)
-    return found
+            links[places, column] = ids_of(f"{file}: links of {several[at]}", HEADER[column], words, 0, end)
+    return links
 
 
 def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
@@ -75,11 +75,11 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
     """
     if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".parquet", ".pt"):
         return _named(file, ends)
-    found = ogb.pairs(file)[0] if Path(file).suffix == ".pt" else textfile.read(file, "links", np.int64)
-    if found.dtype.kind not in "iu" or (found.size and found.shape[1] != 2):
+    pairs = ogb.pairs(file)[0] if Path(file).suffix == ".pt" else textfile.read(file, "links", np.int64)
+    if pairs.dtype.kind not in "iu" or (pairs.size and pairs.shape[1] != 2):
         raise DataError(f"{file}: links: expected two whole numbers a line, source and destination, found "
-                        f"{found.shape[1]} columns of {found.dtype}")
-    return _nodes_of(file, "links", found.reshape(-1, 2), ends)
+                        f"{pairs.shape[1]} columns of {pairs.dtype}")
+    return _nodes_of(file, "links", pairs.reshape(-1, 2), ends)
 
 
 def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
@@ -87,20 +87,20 @@ def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
 
     The number is None if the file has no negatives.
     """
-    _, found, per_link = ogb.pairs(file)
-    if found is None:
+    _, pairs, per_link = ogb.pairs(file)
+    if pairs is None:
         return np.empty((0, 2), np.int64), None
-    return _nodes_of(file, "negatives", found, ends), per_link
+    return _nodes_of(file, "negatives", pairs, ends), per_link
 
 
-def _nodes_of(file, name, found, ends):
+def _nodes_of(file, name, pairs, ends):
     """Return the pairs as int64, after a check that each id is a node."""
-    bad = np.argwhere((found < 0) | (found >= [end.n for end in ends]))
+    bad = np.argwhere((pairs < 0) | (pairs >= [end.n for end in ends]))
     if len(bad):
         at, column = bad[0]
-        raise DataError(f"{file}: {name}: {HEADER[column]} of pair {at} is {found[at, column]}, outside 0 <= node < "
+        raise DataError(f"{file}: {name}: {HEADER[column]} of pair {at} is {pairs[at, column]}, outside 0 <= node < "
                         f"{ends[column].n}")
-    return found.astype(np.int64)
+    return pairs.astype(np.int64)
 
 
 def _named(file, ends):
@@ -130,11 +130,11 @@ def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -
         A cell is no node. The error names the row, counted from `row` on, and the column.
     """
     if end.names is not None:
-        found = end.names.find(cells)
-        bad = np.flatnonzero(found < 0)
+        ids = end.names.find(cells)
+        bad = np.flatnonzero(ids < 0)
         if len(bad):
             raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: no node is named {cells[bad[0]]!r}")
-        return np.asarray(found)
+        return np.asarray(ids)
     odd = next((at for at, word in enumerate(cells) if not (word.isascii() and word.isdigit() and len(word) < 19)), None)
     if odd is not None:
         raise DataError(f"{where}: row {row + odd}, column {column!r}: {cells[odd]!r} is no node number")
@@ -149,13 +149,13 @@ def column_ids(table: Table, column: str, end: Ends) -> Array:
         return ids_of(table.where, column, [word for some in words for word in some], 0, end)
     number = whole(column, table)
     refuse(table, [Doubt(column, f"{number} IS NULL", "VALUE is no node number")])
-    found = [np.asarray(cells) for (cells,) in table.batches(f"CAST({number} AS BIGINT)")]
-    return _within(table.where, column, np.concatenate([np.empty(0, np.int64), *found]), 0, end)
+    pieces = [np.asarray(cells) for (cells,) in table.batches(f"CAST({number} AS BIGINT)")]
+    return _within(table.where, column, np.concatenate([np.empty(0, np.int64), *pieces]), 0, end)
 
 
-def _within(where, column, found, row, end):
-    bad = np.flatnonzero((found < 0) | (found >= end.n))
+def _within(where, column, ids, row, end):
+    bad = np.flatnonzero((ids < 0) | (ids >= end.n))
     if len(bad):
-        raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {found[bad[0]]} is outside 0 <= node < "
+        raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {ids[bad[0]]} is outside 0 <= node < "
                         f"{end.n}")
-    return found
+    return ids

@@ -161,9 +161,9 @@ class LinkLoader(NeighborLoader):
         asked = comm.alltoall([own - at for own, at in zip(share(rows, starts), offsets)])
         sampled = self.sampler(np.concatenate(asked), step, without, **more)
         batch = self._batch(sampled, step, 0, pushes=False)
-        told = comm.alltoall(share(batch.rows, np.cumsum([0, *map(len, asked)])))
+        batch_rows = comm.alltoall(share(batch.rows, np.cumsum([0, *map(len, asked)])))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(batch.n_dst))])
-        ends = np.concatenate([own + at for own, at in zip(told, starts)])[places.reshape(-1)]
+        ends = np.concatenate([own + at for own, at in zip(batch_rows, starts)])[places.reshape(-1)]
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges(self, of):
@@ -181,13 +181,13 @@ class LinkLoader(NeighborLoader):
         owner = owners(rows, offsets)
         ids = draw.nodes.dst_ids[heads]
         into_tails = send(comm, owner, np.stack([rows - offsets[owner], ids, numbers], 1)).T
-        found = [np.empty(0, np.int64)] * len(self._part.sets)
+        positions = [np.empty(0, np.int64)] * len(self._part.sets)
         for number, relation in enumerate(draw.predicted):
             for place, edges in enumerate(self._part.sets):
                 for into in _directions(relation, edges.graph.relation, into_tails, (heads, tails, numbers)):
-                    own = into[2] == number
-                    found[place] = np.union1d(found[place], self._find(edges, into[0][own], into[1][own]))
-        return found
+                    of_relation = into[2] == number
+                    positions[place] = np.union1d(positions[place], self._find(edges, into[0][of_relation], into[1][of_relation]))
+        return positions
 
     def _find(self, edges, rows, ids):
         """Return the positions of a set's edges from sources with the given ids into the given rows of `graph`."""

@@ -1,4 +1,4 @@
-"""Metrics of links: of their scores beside negatives' scores, and of their ranks.
+"""Metrics of links: from the scores of links and negatives, and from the ranks of links.
 
 `LinkAuc` and `LinkAveragePrecision` take rows of a link's score and its negatives' scores. `LinkRank` and `SourceRank`
 take ranked links, which have the columns of `ranking`.
@@ -9,24 +9,22 @@ from collections.abc import Callable
 import numpy as np
 
 from sarlite.comm import Communicator
-from sarlite.tasks.class_metrics import RocAuc, average_precision
+from sarlite.tasks.auc import average_precision
+from sarlite.tasks.class_metrics import RocAuc
 from sarlite.tasks.metrics import MeanMetric, ScoreMetric
 from sarlite.tasks.ranking import RANK, SCORE, SOURCE
 from sarlite.types import Array
 
 
 class LinkAuc(RocAuc):
-    """ROC-AUC of links against the negatives of all links. A row of the output is a link and its negatives."""
+    """ROC-AUC of all links against all negatives. A row of the output has the scores of a link and of its negatives."""
 
     def add(self, output: Array, labels: Array) -> None:
         self.rows.append((output.reshape(-1, 1), _first_column(output).reshape(-1, 1)))
 
 
 class LinkAveragePrecision(ScoreMetric):
-    """Average precision: the mean over links of the share of links among candidates with the link's score or higher.
-
-    Equal scores are one step, as in scikit-learn.
-    """
+    """Average precision of all links against all negatives, see `auc.average_precision`."""
 
     def add(self, output: Array, labels: Array) -> None:
         self.rows.append((output.reshape(-1), _first_column(output).reshape(-1)))
@@ -41,9 +39,18 @@ class LinkRank(MeanMetric):
     Parameters
     ----------
     of_rank : callable
-        (ranks from 1, (n,)) -> numbers in [0, 1], (n,).
+        Function from ranks, (n,) floats from 1, to numbers in [0, 1], (n,).
     least : int
-        The fewest negatives that the metric is defined for.
+        Smallest number of negatives for which the metric is defined.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> from sarlite.tasks.ranking import ranked_among_negatives
+    >>> metric = LinkRank(lambda ranks: 1 / ranks)
+    >>> metric.add(ranked_among_negatives(np.array([[3.0, 1.0, 2.0], [1.0, 2.0, 0.0]])), np.zeros(2, np.int64))
+    >>> metric.value(metric.counts(), Solo())
+    0.75
     """
 
     def __init__(self, of_rank: Callable[[Array], Array], least: int = 1) -> None:
@@ -64,9 +71,9 @@ class SourceRank(MeanMetric):
     Parameters
     ----------
     gain : callable
-        (ranks from 1, (n,)) -> gains, (n,).
+        Function from ranks, (n,) floats from 1, to gains, (n,).
     most : callable
-        (number of links of a source, (n,)) -> largest sum of gains, (n,).
+        Function from the numbers of links of sources, (m,), to the largest possible sums of gains, (m,).
     """
 
     def __init__(self, gain: Callable[[Array], Array], most: Callable[[Array], Array]) -> None:
@@ -78,7 +85,7 @@ class SourceRank(MeanMetric):
         source, score, rank = links[np.lexsort((-links[:, SCORE], links[:, SOURCE]))].T
         starts, counts = _runs(source)
         ties, n_ties = _runs(source, score)
-        above = np.repeat(ties + (n_ties - 1) / 2, n_ties) - np.repeat(starts, counts)  # the source's own links
+        above = np.repeat(ties + (n_ties - 1) / 2, n_ties) - np.repeat(starts, counts)  # number of the source's links that rank higher
         gains = self.gain(rank + above)
         sums = np.add.reduceat(gains, starts) if len(starts) else np.zeros(0)
         self.add_up(_finite((sums / self.most(counts))[:, None]), np.isnan(links[:, SCORE:]).any(1))
@@ -104,5 +111,5 @@ def _finite(values):
 
 
 def _first_column(output):
-    """Return True in the first column, which has the links, bools of `output`'s shape."""
+    """Return a mask of the links, the first column, with the shape of `output`."""
     return np.arange(output.shape[1]) == np.zeros((len(output), 1))

@@ -90,8 +90,8 @@ class ListedSplits:
         self._comm, self._n, self._range = comm, n, max(-(-n // comm.size), 1)
         self._pairs, self._of_pairs = pairs[proper], split[proper]
         keys = self._keys(*self._pairs.T)
-        found = send(comm, self._rank(keys), np.stack([keys, self._of_pairs], 1))
-        self._known, self._split = found[np.lexsort(found.T[::-1])].T
+        received = send(comm, self._rank(keys), np.stack([keys, self._of_pairs], 1))
+        self._known, self._split = received[np.lexsort(received.T[::-1])].T
         same = self._known[1:] == self._known[:-1]
         twice = np.flatnonzero(same & (self._split[1:] != self._split[:-1]))
         raise_together(comm, self._error(twice[0]) if len(twice) else None)
@@ -125,7 +125,7 @@ class ListedSplits:
                          "of one split")
 
 
-def digest(comm: Communicator, *given: Any) -> str | None:
+def digest(comm: Communicator, *arguments: Any) -> str | None:
     """Return a hash of rank 0's pairs, in either direction; None if no argument has pairs. Collective.
 
     Parameters
@@ -134,8 +134,8 @@ def digest(comm: Communicator, *given: Any) -> str | None:
         Pairs of one use, such as a split. An argument that is no pairs, such as a share, is left out.
     """
     rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), use + 10 * at)])
-            for use, own in enumerate(given, VAL) if isinstance(own, (dict, np.ndarray))
-            for at, pairs in enumerate(own.values() if isinstance(own, dict) else [own])]
+            for use, argument in enumerate(arguments, VAL) if isinstance(argument, (dict, np.ndarray))
+            for at, pairs in enumerate(argument.values() if isinstance(argument, dict) else [argument])]
     if not rows:
         return None
     return str(comm.bcast(sha256(np.unique(np.concatenate(rows), axis=0).tobytes()).hexdigest()[:32]))
@@ -167,27 +167,27 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
     """
     if table is not None:
         return _of_table(val, test, table, ends)
-    found = [np.empty((0, 2), np.int64) if not isinstance(file, str) else read_pairs(file, ends)
+    pairs_of = [np.empty((0, 2), np.int64) if not isinstance(file, str) else read_pairs(file, ends)
              for file in (val, test)]
     keys = [np.sort(pairs + [end.first for end in ends], 1) @ [max(end.first + end.n for end in ends), 1]
-            for pairs in found]
+            for pairs in pairs_of]
     twice = np.isin(keys[0], keys[1])
     if twice.any():
         show(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in "
              "one direction or the other: they are tested on alone", sys.stderr)
-    found[0] = found[0][~twice]
-    return np.concatenate(found), np.repeat([VAL, TEST], [len(pairs) for pairs in found])
+    pairs_of[0] = pairs_of[0][~twice]
+    return np.concatenate(pairs_of), np.repeat([VAL, TEST], [len(pairs) for pairs in pairs_of])
 
 
 def _of_table(val, test, spec, ends):
     form = "split=COLUMN or FILE,time=COLUMN"
-    with pairs_table("split", spec, form, READERS) as told:
-        if len(told.columns) != 1:
+    with pairs_table("split", spec, form, READERS) as opened:
+        if len(opened.columns) != 1:
             raise ConfigError(f"split {spec}: expected FILE,{form}", "split")
-        ((by, column),) = told.columns.items()
+        ((by, column),) = opened.columns.items()
         first = np.array([end.first for end in ends])
-        pairs, values = told.pairs(ends) + first, READERS[by](told.table, column)
-        where = told.table.where
+        pairs, values = opened.pairs(ends) + first, READERS[by](opened.table, column)
+        where = opened.table.where
     if by == "time":
         pairs, values = _by_time(where, pairs, values, val, test)
     else:
@@ -218,7 +218,7 @@ class PairsTable(NamedTuple):
 
 
 @contextlib.contextmanager
-def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> Iterator[PairsTable]:
+def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str]) -> Iterator[PairsTable]:
     """Open the table that FILE,WORD=COLUMN,... names.
 
     Parameters
@@ -236,34 +236,34 @@ def pairs_table(argument: str, spec: str, form: str, known: Collection[str]) -> 
         A word is unknown, or the table has too few columns. The error names the argument and the word, or the file.
     """
     file, *words = spec.split(",")
-    told = dict(word.partition("=")[::2] for word in words)
-    reading = reading_of({name: told.pop(name) for name in _READING if name in told})
-    wrong = sorted(told.keys() - {*known, "src", "dst"}) or sorted(name for name, column in told.items() if not column)
+    columns = dict(word.partition("=")[::2] for word in words)
+    reading = reading_of({name: columns.pop(name) for name in _READING if name in columns})
+    wrong = sorted(columns.keys() - {*words_known, "src", "dst"}) or sorted(name for name, column in columns.items() if not column)
     if wrong:
         raise ConfigError(f"{argument} {spec}: expected FILE,{form}, and src= and dst= where they are not the first "
                           f"two columns; {wrong[0]!r} is none of these"
-                          f"{suggestion(wrong[0], {*known, 'src', 'dst'})}", argument)
-    ends = [told.pop(end, None) for end in ("src", "dst")]
-    others = [name for column in told.values() for name in column.split("+")]
+                          f"{suggestion(wrong[0], {*words_known, 'src', 'dst'})}", argument)
+    ends = [columns.pop(end, None) for end in ("src", "dst")]
+    others = [name for column in columns.values() for name in column.split("+")]
     with connect() as connection:
 
         def hold(names: list[str]) -> list[str]:
             shown = [name for name in names if not unnamed(name)]
             if len(shown) < 3:
                 raise DataError(f"{file}: {len(shown)} columns, expected a source, a destination and "
-                                f"{' and '.join(told.values())}")
+                                f"{' and '.join(columns.values())}")
             ends[:] = [end or shown[at] for at, end in enumerate(ends)]
             return list(dict.fromkeys([*map(str, ends), *others]))
 
         table = read_table(connection, file, reading, [*ends, *others], file, hold)
-        yield PairsTable(table, [str(end) for end in ends], told)
+        yield PairsTable(table, [str(end) for end in ends], columns)
 
 
 def _split_codes(table, column):
     code, doubt = split_code(table, column)
     refuse(table, [doubt, Doubt(column, f"{code} = 0", f"VALUE is none of {', '.join(NAMES)}")])
-    found = [np.asarray(cells) for (cells,) in table.batches(code)]
-    return np.concatenate([np.empty(0, np.int64), *found]).astype(np.int64) - 1
+    pieces = [np.asarray(cells) for (cells,) in table.batches(code)]
+    return np.concatenate([np.empty(0, np.int64), *pieces]).astype(np.int64) - 1
 
 
 READERS = {"split": _split_codes, "time": times}

@@ -1,4 +1,4 @@
-"""LinkTask: which pairs of nodes are linked."""
+"""LinkTask: prediction of links between nodes."""
 
 from typing import Any
 
@@ -16,27 +16,40 @@ from sarlite.tasks.time_split import time_split_of
 from sarlite.types import Array
 
 RANKING_LOSS = "cross-entropy"
-"""Default loss where the metric is about ranks."""
+"""Default loss of a task whose metric is computed from ranks."""
 
 
 class LinkTask(PairTask):
-    """Links among negatives: the rows of the `LinkGraph` that `link_data.split_links` makes.
+    """Prediction of links: each link of a `LinkGraph` of `link_data.split_links` against its negatives.
 
     Parameters
     ----------
     loss : str, optional
-        "bce" is binary cross entropy, the mean over links and negatives. "cross-entropy" is the cross entropy of the
-        link among its candidates, the default where the metric is about ranks; otherwise "bce" is. "bpr" and "margin"
-        are the means of log(1 + exp(d)) and max(0, 1 + d), where d is a negative's score less the score of its link.
+        "bce" is the binary cross entropy, the mean over links and negatives. "cross-entropy" is the cross entropy of a
+        link among its candidates. "bpr" and "margin" are the means over negatives of log(1 + exp(d)) and max(0, 1 + d),
+        where d is the score of a negative minus the score of its link. The default is "cross-entropy" for a metric of
+        ranks, otherwise "bce".
     metric : str, optional
-        By default ROC-AUC. It compares all links with all negatives, as "ap" does. "mrr" and "hits@k" are means over
-        links, computed from each link's rank: among all destinations if the graph has a `ranking`, else among the link's
-        negatives. "recall@k" and "ndcg@k" are means over sources, and need a `ranking`.
+        "roc-auc", the default, and "ap" compare all links with all negatives. "mrr" and "hits@k" are means over links,
+        computed from the rank of each link: among all destinations if the graph has a `ranking`, otherwise among the
+        link's negatives. "recall@k" and "ndcg@k" are means over sources, and need a `ranking`.
+
+    Raises
+    ------
+    ConfigError
+        The loss or the metric is unknown.
 
     Notes
     -----
-    Metrics compare scores as they are. In fast numerics, scores that are equal up to rounding may tie on one number of
-    ranks and not on another; in exact numerics the metrics have the same bits on any number of ranks.
+    Metrics compare the bits of scores. In fast numerics, scores that are equal up to rounding may tie on one number of
+    ranks and not on another. In exact numerics the metrics have the same bits on any number of ranks.
+
+    Examples
+    --------
+    >>> from sarlite.tasks.link_task import LinkTask
+    >>> task = LinkTask(metric="hits@10")
+    >>> task.metric_kind.takes, task.loss.__name__
+    ('ranks', 'contrastive')
     """
 
     def __init__(self, loss: str | UserLoss | None = None, metric: str | None = None) -> None:
@@ -57,7 +70,7 @@ class LinkTask(PairTask):
                 raise ConfigError(f"metric {self.metric}: ranks all destinations, so the model must be an nn.LinkPredictor, "
                                   f"but is a {type(model).__name__}", "model")
             k = int(self.metric.partition("@")[2] or 0)
-            least = min(own.n for own in graph.ranking.destinations)
+            least = min(ends.n for ends in graph.ranking.destinations)
             if k >= least:
                 raise ConfigError(f"metric {self.metric}: there are {least} destinations, so each link would be among the "
                                   f"first {k}", "metric")
@@ -96,5 +109,5 @@ class LinkTask(PairTask):
 
 
 def is_ranked(metric: str | None) -> bool:
-    """Return True if a metric of links is about ranks."""
+    """Return True if `metric` names a metric of links that is computed from ranks, such as "mrr"; False for None."""
     return metric is not None and find_metric("link", metric).kind.takes != "outputs"

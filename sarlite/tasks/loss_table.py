@@ -1,4 +1,4 @@
-"""The losses by form of targets and name. A loss is a value of a task."""
+"""Table of the losses by form of targets and name."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,16 +13,17 @@ from sarlite.types import Array
 
 
 class LossKind(NamedTuple):
-    """A loss by name.
+    """Entry of the table of losses.
 
     Attributes
     ----------
     make : callable
-        (weights of classes or None, parameter) -> Loss.
+        Function (class weights or None, parameter) -> Loss.
     parameter : float, optional
-        Default of the number that may follow the name after a colon, which is above 0; None if no number may follow.
+        Default of the parameter, a number above 0 that may follow the name after a colon. None for a loss without a
+        parameter.
     weighted : bool
-        True if the loss takes weights of classes.
+        True if the loss takes class weights.
     """
 
     make: Callable[[Array | None, float], Loss]
@@ -47,22 +48,34 @@ LOSSES: dict[str, dict[str, LossKind]] = {
 }
 """Losses by form of targets and name. The first loss of a form is its default."""
 ALL_LOSSES = tuple(dict.fromkeys(name for losses in LOSSES.values() for name in losses))
+"""Names of the losses of all forms."""
 
 
 def find_loss(form: str, word: str | None) -> tuple[LossKind, float]:
-    """Return the loss of a form that `word` names, by default the first, and its parameter.
+    """Return a loss by its name, and its parameter.
 
     Parameters
     ----------
     form : str
-        Key of `LOSSES`.
+        Form of the targets, a key of `LOSSES`.
     word : str, optional
-        A name of the form's losses, as "focal", or with a parameter, as "focal:1.5".
+        Name of a loss, such as "focal", or with a parameter "focal:1.5". By default the first loss of the form.
+
+    Returns
+    -------
+    kind : LossKind
+    parameter : float
+        0 for a loss without a parameter.
 
     Raises
     ------
     ConfigError
-        The form has no such loss, or the parameter is no number above 0.
+        The form has no such loss, or the parameter is not a number above 0.
+
+    Examples
+    --------
+    >>> find_loss("classify", "focal")[1], find_loss("classify", "focal:1.5")[1]
+    (2.0, 1.5)
     """
     losses = LOSSES[form]
     name, colon, text = (word or next(iter(losses))).partition(":")
@@ -79,6 +92,6 @@ def find_loss(form: str, word: str | None) -> tuple[LossKind, float]:
     except ValueError:
         parameter = 0.0
     if not 0 < parameter < 1e3:
-        raise ConfigError(f"loss {word!r}: the parameter of {name} is a number above 0, as {name}:{kind.parameter:g}",
+        raise ConfigError(f"loss {word!r}: the parameter of {name} must be a number above 0, such as {name}:{kind.parameter:g}",
                           "loss")
     return kind, parameter

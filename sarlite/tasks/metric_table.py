@@ -1,4 +1,4 @@
-"""The metrics by form of targets and name. A metric is a value of a task."""
+"""Table of the metrics by form of targets and name."""
 
 import math
 from collections.abc import Callable
@@ -14,23 +14,24 @@ from sarlite.tasks.metrics import MeanError, Metric
 
 
 class MetricKind(NamedTuple):
-    """A metric by name.
+    """Entry of the table of metrics.
 
     Attributes
     ----------
     make : callable
-        (parameter, positive class) -> Metric without rows.
+        Function (parameter, positive class) -> Metric without rows.
     lower : bool
         True if a lower value is better.
     two_classes : bool
-        True if the metric is undefined for another number of classes.
+        True if the metric of classes is defined only for two classes.
     parameter : callable, optional
-        Returns True for the numbers that may stand for the capital at the end of the name.
+        Function that returns True for a valid parameter, the number in place of the capital at the end of the name. None
+        for a metric without a parameter.
     share : bool
         True if the value is a share, which is shown in percent.
     takes : {"outputs", "ranks", "rankings"}
-        Rows of the model's output; or ranks of links, among negatives or all destinations; or ranks among all
-        destinations.
+        Argument of `Metric.add`. "outputs": rows of the model's output. "ranks": links ranked among negatives or among
+        all destinations. "rankings": links ranked among all destinations.
     """
 
     make: Callable[[float, int], Metric]
@@ -50,7 +51,7 @@ def _positive_whole(value):
 
 
 def _best_sum(k):
-    """Return the function that returns the largest discounted gain of the top k, by the number of links."""
+    """Return the function from numbers of links to the largest discounted gain of the top k."""
     return lambda counts: np.cumsum(discounts(np.arange(1.0, max(counts, default=0) + 1), k))[counts - 1]
 
 
@@ -94,19 +95,21 @@ METRICS: dict[str, dict[str, MetricKind]] = {
 }  # fmt: skip
 """Metrics by form of targets and name. The first metric of a form is its default."""
 ALL_METRICS = tuple(dict.fromkeys(name for metrics in METRICS.values() for name in metrics))
+"""Names of the metrics of all forms."""
 CLOSING = tuple(_CALIBRATION)
-"""Metrics of classes and labels that a run also tells of its best model."""
+"""Metrics of classes and labels that a run reports for its best model beside the task's metric."""
 
 
 class NamedMetric(NamedTuple):
-    """A metric with its parameter.
+    """Metric that is chosen by name, with its parameter.
 
     Attributes
     ----------
     name : str
-        As given, such as "ap" or "top@5".
+        Name with the parameter, such as "ap" or "top@5".
     kind : MetricKind
     parameter : float
+        0 for a metric without a parameter.
     """
 
     name: str
@@ -114,34 +117,44 @@ class NamedMetric(NamedTuple):
     parameter: float = 0.0
 
     def make(self, positive: int = 1) -> Metric:
-        """Return the metric without rows; `positive` is the positive one of two classes."""
+        """Return a metric without rows; `positive` is the positive class of two."""
         return self.kind.make(self.parameter, positive)
 
 
 def find_metric(form: str, word: str | None) -> NamedMetric:
-    """Return the metric of a form that `word` names, by default the first.
+    """Return a metric by its name.
 
     Parameters
     ----------
     form : str
-        Key of `METRICS`.
+        Form of the targets, a key of `METRICS`.
     word : str, optional
-        A name of the form's metrics, with a number in place of a capital at its end, as "top@5" for "top@K".
+        Name of a metric. A number takes the place of a capital at the end of the name: "top@5" for "top@K". By default
+        the first metric of the form.
+
+    Returns
+    -------
+    NamedMetric
 
     Raises
     ------
     ConfigError
-        The form has no such metric, or the number is none that the metric takes.
+        The form has no such metric, or the number is not valid for the metric.
+
+    Examples
+    --------
+    >>> find_metric("classify", "top@5").parameter, find_metric("regress", None).name
+    (5.0, 'rmse')
     """
     metrics = METRICS[form]
     name = word or next(iter(metrics))
     if name in metrics and metrics[name].parameter is None:
         return NamedMetric(name, metrics[name])
-    for known, kind in metrics.items():
-        if kind.parameter is not None and name.startswith(known[:-1]) and name != known:
-            value = _number(name[len(known) - 1 :])
+    for pattern, kind in metrics.items():
+        if kind.parameter is not None and name.startswith(pattern[:-1]) and name != pattern:
+            value = _number(name[len(pattern) - 1 :])
             if not kind.parameter(value):
-                raise ConfigError(f"metric {name!r}: {known[-1]} of {known} cannot be {name[len(known) - 1 :]!r}",
+                raise ConfigError(f"metric {name!r}: {pattern[-1]} of {pattern} cannot be {name[len(pattern) - 1 :]!r}",
                                   "metric")
             return NamedMetric(name, kind, value)
     raise ConfigError(f"metric of task {form}: {name!r} is not one of {', '.join(metrics)}{suggestion(name, metrics)}",
@@ -149,7 +162,13 @@ def find_metric(form: str, word: str | None) -> NamedMetric:
 
 
 def lower_is_better(word: str) -> bool:
-    """Return True if a lower value is better of the metric that `word` names, in any form of targets."""
+    """Return True if a lower value of the metric `word` is better, in any form of targets.
+
+    Examples
+    --------
+    >>> lower_is_better("rmse"), lower_is_better("top@5")
+    (True, False)
+    """
     return any(kind.lower for metrics in METRICS.values() for name, kind in metrics.items()
                if word == name or kind.parameter is not None and word.startswith(name[:-1]))
 

@@ -1,12 +1,10 @@
-"""Base classes of metrics over all ranks, with the same bits however the rows are divided, given the bits of outputs.
+"""Base classes of metrics over all ranks. For equal outputs a metric has the same bits for any division of the rows.
 
-Hits and counts are integers, and sums of errors are added as integers (`ExactSums`). Ranked scores are sorted over all
-ranks (`auc`).
+Counts are integers, sums of errors are computed with integers (`ExactSums`), and scores are sorted over all ranks (`auc`).
 """
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -15,34 +13,54 @@ from sarlite.types import Array
 
 
 class Metric:
-    """One metric of one split. Each rank adds its rows; then `value` combines all ranks.
+    """Metric of one split. Each rank adds its rows with `add`, and `value` combines all ranks.
 
     Attributes
     ----------
     least : int
-        The fewest negatives of a link that the metric is defined for.
+        Smallest number of negatives of a link for which the metric is defined.
     note : str or None
-        Text that says what `value` left out.
+        Text about labels that `value` left out, set by `value`.
     """
 
     note: str | None = None
     least = 1
 
     def add(self, output: Array, labels: Array) -> None:
-        """Add rows of the output, (n, n_outputs), and their labels. Every rank calls it, also without rows."""
+        """Add rows to the metric. Every rank calls `add` at least once, if need be without rows.
+
+        Parameters
+        ----------
+        output : (n, n_outputs) array
+            Output of the model for the rows, or ranked links, see `MetricKind.takes`.
+        labels : (n, ...) array
+            Targets of the rows.
+        """
         raise NotImplementedError
 
     def counts(self) -> Array:
-        """Return integers below 2^53, (k,) float64, whose sums over ranks are the `counts` of `value`."""
+        """Return this rank's counts, integers below 2^53 as (k,) float64. Their sums over ranks are an argument of `value`."""
         return np.zeros(0)
 
     def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the metric, the same on every rank, or None if it is undefined. Collective."""
+        """Return the metric over all ranks, the same on every rank. Collective.
+
+        Parameters
+        ----------
+        counts : (k,) float64
+            Sums over ranks of the results of `counts()`.
+        comm : Communicator
+
+        Returns
+        -------
+        float or None
+            None if the metric is undefined, for instance without rows.
+        """
         raise NotImplementedError
 
 
 class ScoreMetric(Metric):
-    """A metric that keeps this rank's scores and marks the positive scores. NaN if a score of any rank is NaN."""
+    """Metric that is computed from all scores, each of them positive or negative. NaN if a score of any rank is NaN."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Array, Array]] = []
@@ -54,18 +72,34 @@ class ScoreMetric(Metric):
         return self.of(scores, positive, comm)
 
     def of(self, scores: Array, positive: Array, comm: Communicator) -> float | None:
-        """Return the metric of all ranks' scores, of which this rank's are (n_local, k), without NaN. Collective."""
+        """Return the metric from the scores of all ranks. Collective.
+
+        Parameters
+        ----------
+        scores : (n_local, k) or (n_local,) array of floats
+            This rank's scores, without NaN.
+        positive : array of bools, of the same shape
+        comm : Communicator
+        """
         raise NotImplementedError
 
 
 class MeanMetric(Metric):
-    """A metric that is computed from exact means over rows. NaN if a number of any rank is not finite."""
+    """Metric that is computed from exact means over rows. NaN if a number of any rank is not finite."""
 
     def __init__(self) -> None:
         self.sums, self.n, self.n_odd = ExactSums(), 0, 0
 
-    def add_up(self, values: Array, odd: Any) -> None:
-        """Add rows of finite numbers, (n, k) float64, and count the True values of `odd`, which replaced NaN or inf."""
+    def add_up(self, values: Array, odd: Array) -> None:
+        """Add rows of numbers to the sums.
+
+        Parameters
+        ----------
+        values : (n, k) float64
+            Finite numbers, 0 in place of NaN and infinity.
+        odd : array of bools
+            True for each value that was not finite. If any is True, the metric is NaN.
+        """
         self.sums.add(values)
         self.n, self.n_odd = self.n + len(values), self.n_odd + int(np.count_nonzero(odd))
 
@@ -77,19 +111,27 @@ class MeanMetric(Metric):
         return None if not counts[0] else math.nan if counts[1] else self.of(means)
 
     def of(self, means: list[float]) -> float:
-        """Return the metric of the columns' means."""
+        """Return the metric from the exact mean of each column."""
         return means[0]
 
 
 class MeanError(MeanMetric):
-    """Mean over columns of root(mean over rows of error(output - label)).
+    """Error of numeric predictions: the mean over columns of root(mean over rows of error(output - label)).
 
     Parameters
     ----------
     error : callable
-        (differences) -> errors, elementwise.
+        Elementwise function from differences to errors, such as np.square.
     root : callable
-        (mean error) -> float.
+        Function from a mean error to a float, such as math.sqrt.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> rmse = MeanError(np.square, math.sqrt)
+    >>> rmse.add(np.array([[1.0], [2.0]]), np.array([1.0, 4.0]))
+    >>> round(rmse.value(rmse.counts(), Solo()), 3)
+    1.414
     """
 
     def __init__(self, error: Callable[[Array], Array], root: Callable[[float], float]) -> None:
@@ -107,21 +149,29 @@ class MeanError(MeanMetric):
 
 
 class ExactSums:
-    """Sums of columns of nonnegative numbers, without rounding: 53-bit mantissas are added by exponent.
+    """Sums of columns of nonnegative numbers without rounding: the 53-bit mantissas are added by exponent.
 
     Notes
     -----
-    Memory: 34 kB a column. Right for fewer than 2^36 numbers.
+    Memory: 34 kB for each column. The sums are exact for fewer than 2^36 numbers.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> sums = ExactSums()
+    >>> sums.add(np.array([[1e16], [1.0], [1.0]]))
+    >>> sums.means(Solo(), 1)
+    [1.0000000000000002e+16]
     """
 
-    _LOW, _EXPONENTS, _PIECE = 27, 2100, 1 << 20  # bits of a mantissa's lower half; from -1074 on; numbers at a time
-    _LEAST = -1074
+    _LOW, _EXPONENTS, _PIECE = 27, 2100, 1 << 20  # bits of a mantissa's lower half; number of exponents; numbers at a time
+    _LEAST = -1074  # smallest exponent
 
     def __init__(self) -> None:
         self.bins = np.zeros((2, 0, self._EXPONENTS), np.int64)  # upper halves, lower halves
 
     def add(self, values: Array) -> None:
-        """Add rows, (n, n_columns) float64; every rank at least once."""
+        """Add rows, (n, n_columns) float64. Every rank calls `add` at least once, if need be without rows."""
         if not self.bins.size:
             self.bins = np.zeros((2, values.shape[1], self._EXPONENTS), np.int64)
         step = max(1, self._PIECE // max(1, values.shape[1]))
@@ -130,15 +180,15 @@ class ExactSums:
             integers = (mantissas * 2.0**53).astype(np.int64)
             places = (exponents - self._LEAST + self._EXPONENTS * np.arange(values.shape[1])).reshape(-1)
             for bins, half in zip(self.bins, (integers >> self._LOW, integers & ((1 << self._LOW) - 1))):
-                found = np.bincount(places, half.reshape(-1), bins.size)  # exact: below 2^53
-                bins += found.astype(np.int64).reshape(bins.shape)
+                half_sums = np.bincount(places, half.reshape(-1), bins.size)  # exact: below 2^53
+                bins += half_sums.astype(np.int64).reshape(bins.shape)
 
     def means(self, comm: Communicator, n: int) -> list[float]:
-        """Return the columns' sums over all ranks divided by `n`, each rounded once. Collective."""
+        """Return each column's sum over all ranks, divided by `n` and rounded once. Collective."""
         upper, lower = comm.allreduce(self.bins.copy())
         return [self._integer_sum(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
 
     def _integer_sum(self, upper, lower):
-        """Return a column's sum times 2^(53 - _LEAST)."""
+        """Return a column's sum times 2^(53 - _LEAST), an integer."""
         used = np.flatnonzero(upper | lower).tolist()
         return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)

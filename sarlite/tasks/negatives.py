@@ -47,9 +47,9 @@ class RowNumbers:
         counts = comm.allgather(len(ids))
         self.comm, self.n, self.range = comm, sum(counts), max(-(-sum(counts) // comm.size), 1)
         rows = sum(counts[: comm.rank]) + np.arange(len(ids))
-        found = send(comm, ids // self.range, np.stack([np.asarray(ids, np.int64), rows], 1))
-        self._rows = np.empty(len(found), np.int64)
-        self._rows[found[:, 0] - comm.rank * self.range] = found[:, 1]
+        received = send(comm, ids // self.range, np.stack([np.asarray(ids, np.int64), rows], 1))
+        self._rows = np.empty(len(received), np.int64)
+        self._rows[received[:, 0] - comm.rank * self.range] = received[:, 1]
 
     def on(self, comm: Communicator) -> "RowNumbers":
         """Return a copy whose calls communicate through `comm`, another channel of the same ranks."""
@@ -112,9 +112,9 @@ class Negatives:
     left out.
     """
 
-    def __init__(self, numbers: RowNumbers, ids: Array, heads: Ends, tails: Ends, known: Array, sampler: Any, seed: int,
+    def __init__(self, numbers: RowNumbers, ids: Array, heads: Ends, tails: Ends, link_keys: Array, sampler: Any, seed: int,
                  purpose: str) -> None:
-        self.numbers, self.ids, self.known, self.seed, self.purpose = numbers, ids, known, seed, purpose
+        self.numbers, self.ids, self.known, self.seed, self.purpose = numbers, ids, link_keys, seed, purpose
         self.heads, self.tails = heads, tails
         is_listed = isinstance(sampler, np.ndarray)
         self.comm = numbers.comm
@@ -142,28 +142,28 @@ class Negatives:
         DataError
             On every rank: no pair is left that is no link, of a head or, for "uniform", of any. See `n_left`.
         """
-        own = splitmix64(self.ids[heads].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "", step, 0)))
-        own = splitmix64(own ^ tails.astype(np.uint64))
-        found = np.stack([np.repeat(heads + self.offsets[self.comm.rank], n), np.zeros(len(heads) * n, np.int64)])
-        wrong = np.arange(len(heads) * n) if self.listed is None else self._fill_listed(found[1], own, heads, n)
+        link_bits = splitmix64(self.ids[heads].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "", step, 0)))
+        link_bits = splitmix64(link_bits ^ tails.astype(np.uint64))
+        drawn = np.stack([np.repeat(heads + self.offsets[self.comm.rank], n), np.zeros(len(heads) * n, np.int64)])
+        wrong = np.arange(len(heads) * n) if self.listed is None else self._fill_listed(drawn[1], link_bits, heads, n)
         of_batch = self._tails_of_batch(tails) if self.in_batch else None
         for number in range(TRIES):
             row, column = np.divmod(wrong, n)
-            bits, places = own[row], (column * TRIES + number) * 2
+            bits, places = link_bits[row], (column * TRIES + number) * 2
             if of_batch and number < TRIES // 2:
                 end = of_batch(bits, places + 1)
             else:
                 end = _one_of(self.tails, bits, places + 1)
-            found[1, wrong] = self.numbers(end)
+            drawn[1, wrong] = self.numbers(end)
             if self.of_pairs:
-                found[0, wrong] = self.numbers(_one_of(self.heads, bits, places))
-            wrong = wrong[self._are_links(found[0, wrong], end)]
+                drawn[0, wrong] = self.numbers(_one_of(self.heads, bits, places))
+            wrong = wrong[self._are_links(drawn[0, wrong], end)]
             if not self.comm.allreduce(np.array([len(wrong)]))[0]:
                 break
         else:
             row, column = np.divmod(wrong, n)
-            found[:, wrong] = self._of_the_rest(heads[row], splitmix64(own[row]), column)
-        return found[0].reshape(-1, n), found[1].reshape(-1, n)
+            drawn[:, wrong] = self._of_the_rest(heads[row], splitmix64(link_bits[row]), column)
+        return drawn[0].reshape(-1, n), drawn[1].reshape(-1, n)
 
     def n_left(self, heads: Array) -> Array:
         """Return the number of nodes that may be the tail of a negative, for each of these local rows, (k,) int64."""
@@ -197,8 +197,8 @@ class Negatives:
     def _free_tails(self, heads, at):
         """Return the id of the node number `at` among those that are no tail of the local row `heads`, (k,) int64."""
         if self._taken is None:
-            own = np.flatnonzero(self._is_tail(self.ids))
-            self._taken = np.union1d(self.known, own * self.numbers.n + self.ids[own])
+            local_tails = np.flatnonzero(self._is_tail(self.ids))
+            self._taken = np.union1d(self.known, local_tails * self.numbers.n + self.ids[local_tails])
         starts, stops = self._tails_of(self._taken, heads)
         first, low, high = heads * self.numbers.n + self.tails.first, starts, stops
         while (open_ := low < high).any():  # a bisection: how many of a head's tails stand before the wanted node
@@ -207,10 +207,10 @@ class Negatives:
             low, high = np.where(before, middle + 1, low), np.where(open_ & ~before, middle, high)
         return self.tails.first + at + low - starts
 
-    def _tails_of(self, known, heads):
+    def _tails_of(self, keys, heads):
         """Return where the tails of local rows begin and end in `known`, which is numbered as `self.known`."""
         first = heads * self.numbers.n + self.tails.first
-        return np.searchsorted(known, first), np.searchsorted(known, first + self.tails.n)
+        return np.searchsorted(keys, first), np.searchsorted(keys, first + self.tails.n)
 
     def _is_tail(self, ids):
         return (ids >= self.tails.first) & (ids < self.tails.first + self.tails.n)
@@ -221,12 +221,12 @@ class Negatives:
         A tail of several links is drawn as often. The order of ids numbers the tails, so ranks do not matter.
         """
         comm = self.comm
-        kept = np.sort(send(comm, tails // self.numbers.range, tails))
-        starts = np.concatenate([[0], np.cumsum(comm.allgather(len(kept)))])
+        owned_tails = np.sort(send(comm, tails // self.numbers.range, tails))
+        starts = np.concatenate([[0], np.cumsum(comm.allgather(len(owned_tails)))])
 
         def draw(bits, places):
             at = _below(starts[-1], bits, places)
-            return ask(comm, owners(at, starts), at, lambda asked: kept[asked - starts[comm.rank]])
+            return ask(comm, owners(at, starts), at, lambda asked: owned_tails[asked - starts[comm.rank]])
 
         return draw
 
@@ -234,16 +234,16 @@ class Negatives:
         """Return the listed tails of this rank's heads, in an order that depends on ids alone. Collective."""
         rows = self.numbers(pairs[:, 0])
         owner = owners(rows, self.offsets)
-        found = np.unique(send(self.comm, owner, np.stack([rows - self.offsets[owner], pairs[:, 1]], 1)), axis=0)
-        found = found[~self._are_own(*found.T)]
-        shuffled = splitmix64(found[:, 1].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "told", 0, 0)))
-        heads, tails = found[np.lexsort((shuffled, found[:, 0]))].T
+        listed = np.unique(send(self.comm, owner, np.stack([rows - self.offsets[owner], pairs[:, 1]], 1)), axis=0)
+        listed = listed[~self._are_own(*listed.T)]
+        shuffled = splitmix64(listed[:, 1].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "told", 0, 0)))
+        heads, tails = listed[np.lexsort((shuffled, listed[:, 0]))].T
         return ListedTails(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
 
-    def _fill_listed(self, out, own, heads, n):
+    def _fill_listed(self, out, link_bits, heads, n):
         """Write the listed tails of heads into `out`, and return the places of heads without listed tails."""
         starts, counts = self.listed.starts[heads], np.diff(self.listed.starts)[heads]
-        first, has_tails = _below(np.maximum(counts, 1), own, np.uint64(0)), np.repeat(counts > 0, n)
+        first, has_tails = _below(np.maximum(counts, 1), link_bits, np.uint64(0)), np.repeat(counts > 0, n)
         places = (starts + np.zeros((n, 1), np.int64) + (first + np.arange(n)[:, None]) % np.maximum(counts, 1)).T
         out[has_tails] = self.listed.rows[places.reshape(-1)[has_tails]]
         return np.flatnonzero(~has_tails)
@@ -267,8 +267,8 @@ def _one_of(ends, bits, places):
 
 def _below(n, bits, places):
     """Return a uniformly drawn integer below n for each of the random bits and counters."""
-    found = splitmix64(bits + places.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
-    return np.minimum((found * 2.0**-53 * n).astype(np.int64), n - 1)
+    variates = splitmix64(bits + places.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
+    return np.minimum((variates * 2.0**-53 * n).astype(np.int64), n - 1)
 
 
 class Candidates:
@@ -314,8 +314,8 @@ class Candidates:
             return heads, rows
         drawn = np.empty((2, len(of), self.n), np.int64)
         for number, negatives in enumerate(self.negatives):
-            own = slice(None) if self.relations is None else self.relations[of] == number
-            drawn[:, own] = negatives(self.heads[of][own], self.tails[of][own], self.n, step)
+            of_relation = slice(None) if self.relations is None else self.relations[of] == number
+            drawn[:, of_relation] = negatives(self.heads[of][of_relation], self.tails[of][of_relation], self.n, step)
         if self.negatives[0].of_pairs:
             heads = np.concatenate([heads, drawn[0]], 1)
         return heads, np.concatenate([rows, drawn[1]], 1)

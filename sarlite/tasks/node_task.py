@@ -1,4 +1,4 @@
-"""NodeTask: labels of nodes."""
+"""NodeTask: prediction of labels of nodes."""
 
 from typing import Any, ClassVar
 
@@ -19,28 +19,29 @@ from sarlite.types import Array
 
 
 class NodeTask(Task):
-    """Labels of the nodes of a graph or of a node type.
+    """Prediction of labels of the nodes of a `Graph`, or of a node type of a `HeteroGraph`.
 
     Parameters
     ----------
     form : {"classify", "multilabel", "regress"}
-        Labels: classes from 0, (n,) integers; 0 or 1, (n, n_labels); numbers, (n,) or (n, n_values).
+        Form of the labels. "classify": classes, (n,) integers from 0. "multilabel": several labels of 0 or 1,
+        (n, n_labels). "regress": numbers, (n,) or (n, n_values).
     loss : str or callable, optional
-        By default cross entropy; binary cross entropy with logits; squared error. See `Task`.
+        By default cross entropy, binary cross entropy with logits, or squared error. See `Task`.
     metric : str, optional
-        By default accuracy; ROC-AUC; RMSE. See `metric_table.METRICS`.
+        By default accuracy, ROC-AUC or RMSE. See `metric_table.METRICS`.
     class_weights : "balanced", sequence or dict of class to float, optional
         Factors of the loss by class or label. "balanced" gives each class the same sum of weights.
     positive : {0, 1}
-        The positive one of two classes, which ap, precision, recall and F-beta are about.
+        The positive class of two, for the metrics ap, precision, recall and F-beta.
     label_inputs : LabelInputs, optional
-        Show labels of training rows to the model, whose input is then n_features + n_classes wide. The features are
+        Shows labels of training rows to the model, whose input then has n_features + n_classes columns. The features are
         copied.
 
     Raises
     ------
     ConfigError
-        An argument is unknown, or label inputs are given for labels that are no classes.
+        The form, loss or metric is unknown, or label inputs are used with another form than "classify".
 
     Examples
     --------
@@ -60,7 +61,7 @@ class NodeTask(Task):
         if label_inputs is not None and not isinstance(label_inputs, LabelInputs):
             raise ConfigError(f"label_inputs is {label_inputs!r}, but must be LabelInputs(share, n_classes)")
         if label_inputs is not None and form != "classify":
-            raise ConfigError(f"label_inputs are classes, but the task is {form}")
+            raise ConfigError(f"label_inputs need labels that are classes, but the task is {form}")
         self.label_inputs = label_inputs
 
     def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
@@ -69,13 +70,13 @@ class NodeTask(Task):
             return
         if hasattr(model, "powers"):
             raise ConfigError("label_inputs: the model has powers, so it trains on features that were propagated "
-                              "before, without labels")
+                              "before training, without labels")
         if isinstance(x, dict):
-            raise ConfigError("label_inputs: x is a dict by node type, but labels are shown beside the features of one "
-                              "graph's nodes")
+            raise ConfigError("label_inputs: x is a dict by node type, but labels can only be shown beside the features of "
+                              "a graph without node types")
         if not getattr(batches, "fresh", True):
-            raise ConfigError("label inputs: a loader without caches is needed, as their rows were made while other "
-                              "labels were shown")
+            raise ConfigError("label inputs: a loader without caches is needed, because cached rows were computed while "
+                              "other labels were shown")
 
     def input_rows(self, graph: Any, tensor: Any, targets: Array, rows: Splits, seed: int) -> InputRows:
         if self.label_inputs is None:
@@ -98,7 +99,7 @@ class NodeTask(Task):
         split: Any = together(part.graph.comm, lambda: time_split_of(run, part))
 
         def apply(part):
-            """Return the part with the nodes that have a label divided by their times."""
+            """Return the part with splits by time of the nodes that have a label."""
             comm, rows = part.graph.comm, part.rows
             if part.target not in part.times:
                 raise ConfigError(f"time_split {split}: the nodes of type {part.target} have no times", "time_split")

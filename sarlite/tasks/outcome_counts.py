@@ -1,7 +1,7 @@
-"""Counts of a split's rows, for a run's page: a confusion matrix or a histogram."""
+"""Counts of the rows of a split, for a run's page: a confusion matrix or a histogram."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,29 +10,30 @@ from sarlite.tasks.metrics import Metric
 from sarlite.types import Array
 
 MOST_CLASSES, BINS = 64, 20
+"""Largest number of classes of a confusion matrix, and number of bins of a histogram."""
 SCORE_EDGES = 1 / (1 + np.exp(-np.linspace(-12, 12, 241)))
-"""Edges of the bins of probabilities, (241,) float64: even steps of the logit, so that rare classes have many bins."""
+"""Edges of the bins of probabilities, (241,) float64, at equal steps of the logit, so that rare classes have many bins."""
 CountRows = Callable[[Array, Array], Array]
-"""(output, targets) of some rows -> counts, an array of one shape in each call."""
+"""Function (output, targets) of some rows -> counts, an array with the same shape in each call."""
 
 
 class OutcomeCounts(NamedTuple):
-    """Counts of the best model's rows.
+    """Description of counts, and the function that counts rows.
 
     Attributes
     ----------
     description : dict
-        JSON-able: the "kind" of the counts, and the names of their axes.
+        The "kind" of the counts and the names of their axes, JSON-serializable.
     count_rows : callable
-        (output, targets) -> counts.
+        Function (output, targets) -> counts.
     """
 
-    description: dict[str, Any]
+    description: dict[str, object]
     count_rows: CountRows
 
 
 class SummedCounts(Metric):
-    """Sum over rows of the counts that `count` returns."""
+    """Metric whose `counts` are the sums of the results of `count`, over all added rows."""
 
     def __init__(self, count: CountRows) -> None:
         self.count, self.sums = count, np.zeros(())
@@ -45,25 +46,36 @@ class SummedCounts(Metric):
 
 
 def confusion(n_classes: int) -> CountRows:
-    """Return the function that counts rows by true class (first axis) and predicted class (second axis)."""
+    """Return the function that counts rows by true class (first axis) and predicted class (second axis).
+
+    Examples
+    --------
+    >>> confusion(2)(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0, 1])).tolist()
+    [[1, 0], [1, 0]]
+    """
     shape = n_classes, n_classes
     return lambda output, targets: np.bincount(
         n_classes * targets.astype(np.int64) + output[:, :n_classes].argmax(1), minlength=n_classes**2).reshape(shape)
 
 
 def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -> CountRows:
-    """Return the function that counts the values of each series by bin.
+    """Return the function that counts values by bin, (n_series, n_bins).
 
-    The outer bins also count the values beyond the edges.
+    Parameters
+    ----------
+    series : callable
+        Function (output, targets) -> list of arrays of values, one array for each series.
+    edges : (n_bins + 1,) array
+        Edges of the bins. The outer bins also count the values beyond the edges.
     """
     return lambda output, targets: np.stack([np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
                                              for values in series(output, targets)])
 
 
 def score_counts(output: Array, labels: Array, positive: int) -> Array:
-    """Return the number of negative and of positive rows by bin of their probability, (2, 240) int64.
+    """Return the number of negative and of positive rows by bin of `SCORE_EDGES`, (2, 240) int64.
 
-    See `class_metrics.confidence` for the rows and probabilities.
+    `class_metrics.confidence` returns the probabilities, and the rows that are positive.
     """
     probabilities, true = confidence(output, labels, positive)
     clipped = np.clip(np.nan_to_num(probabilities), SCORE_EDGES[0], SCORE_EDGES[-1])
@@ -72,12 +84,6 @@ def score_counts(output: Array, labels: Array, positive: int) -> Array:
 
 def histogram_counts(names: list[str], series: Callable[[Array, Array], Sequence[Array]],
                      edges: Array) -> OutcomeCounts:
-    """Return the counts of a histogram with one series for each name."""
+    """Return the counts of a histogram, see `histogram`, with a name for each series."""
     description = {"kind": "histogram", "edges": edges.tolist(), "series": names}
     return OutcomeCounts(description, histogram(series, edges))
-
-
-def logistic(logits: Array) -> Array:
-    """Return 1 / (1 + exp(-logits)), float64."""
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-logits.astype(np.float64)))

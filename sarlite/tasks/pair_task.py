@@ -16,7 +16,7 @@ from sarlite.tasks.task import Task
 
 
 class PairTask(Task):
-    """A task whose rows are pairs of nodes, the rows of a `LinkGraph`."""
+    """Base class of tasks whose rows are pairs of nodes, the rows of a `LinkGraph`; see `Task` for the parameters."""
 
     graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
     reads_labels: ClassVar[bool] = False
@@ -25,7 +25,7 @@ class PairTask(Task):
     def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
         if scoring is not None and not isinstance(scoring, ScoredLinks):
-            raise ConfigError("scoring: links are scored on the full graph, or by ScoredLinks")
+            raise ConfigError("scoring: links are scored on the full graph, so pass no loader, or a loader ScoredLinks")
 
     def full_batches(self, full: FullBatch) -> Any:
         return resampled(full)
@@ -50,11 +50,11 @@ class PairTask(Task):
 
 
 def linked_of(run: Any, part: Any) -> Linked:
-    """Return the edges that are links according to a run's options. Collective."""
+    """Return the graph and the relations whose edges are links, by a run's options. Collective."""
     return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
 
 
 def with_links(part: Any, links: Links) -> Any:
-    """Return the part with its links in place of its graph, and their targets and splits in place of its nodes'."""
+    """Return a `load.Shard` with the graph, targets, splits and times of links in place of those of nodes."""
     rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
     return part._replace(graph=links.graph, rows=rows, seed_times=links.times)

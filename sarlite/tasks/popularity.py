@@ -1,4 +1,4 @@
-"""Popularity: links scored by the number of training links to their destinations, the baseline of recommendations."""
+"""Popularity, the baseline of recommendations: a link is scored by the number of training links to its destination."""
 
 from typing import Any
 
@@ -12,17 +12,26 @@ from sarlite.types import Array
 
 
 class Popularity:
-    """A link predictor without parameters: a link's score is the number of training links to its destination.
+    """Link predictor without parameters: the score of a link is the number of training links to its destination.
 
-    If a link stands for both directions, links from the destination count, too. Of several relations only links of the
-    scored link's relation count. Construction is collective.
+    If links stand for both directions, training links from the destination count, too. With several relations only links
+    of the same relation count. Construction is collective.
 
     Parameters
     ----------
     graph : LinkGraph
-        As `link_data.split_links` makes it.
+        Graph of the links, made by `link_data.split_links`.
     train : (k,) int64
-        This rank's rows of the training links.
+        This rank's row numbers of the training links.
+
+    Examples
+    --------
+    >>> from sarlite import Graph
+    >>> from sarlite.tasks.link_data import split_links
+    >>> links = split_links(Graph.from_edges([0, 1, 2, 0], [3, 3, 3, 2], 4), val=0.0, test=0.0)
+    >>> popularity = Popularity(links.graph, links.train)
+    >>> popularity.encoder(None, None).data.tolist()
+    [[0.0], [0.0], [1.0], [3.0]]
     """
 
     def __init__(self, graph: LinkGraph, train: Array) -> None:
@@ -40,15 +49,15 @@ class Popularity:
         np.add.at(counts, tuple(np.concatenate(ends).T), 1)
         self._counts = Tensor(counts, constant=True)
 
-    def __call__(self, graph: LinkGraph, x: Any) -> Tensor:
-        """Return the candidates' scores, (graph.n_dst, graph.n_candidates). Collective."""
+    def __call__(self, graph: LinkGraph, x: object) -> Tensor:
+        """Return the scores of all candidates, (graph.n_dst, graph.n_candidates). Collective. `x` is ignored."""
         return graph.score(self.decoder, self._counts)
 
-    def encoder(self, nodes: Any, x: Any) -> Tensor:
-        """Return the number of training links to each node, by relation, (n_local, n_relations)."""
+    def encoder(self, nodes: object, x: object) -> Tensor:
+        """Return the number of training links to each node by relation, (n_local, n_relations). The arguments are ignored."""
         return self._counts
 
     def decoder(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of tails, (n, c, n_relations); heads only widen the result."""
+        """Return the scores (n, c) of tails with the rows (n, c, n_relations); rows of heads do not change the scores."""
         chosen = np.zeros(1, np.int64) if relation is None else relation
         return ((head * 0 + tail) * np.eye(self._n_relations, dtype=np.float32)[chosen][:, None]).sum(-1)

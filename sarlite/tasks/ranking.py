@@ -1,4 +1,4 @@
-"""Rankings of all destinations: the ranks of links to validate and to test on, and the destinations in top lists."""
+"""Rankings of all destinations: ranks of validation and test links, and coverage of the top lists."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,79 +13,94 @@ from sarlite.tasks.recommend import NOBODY, rank_links, top
 from sarlite.types import Array
 
 SOURCE, SCORE, RANK = range(3)
-"""Columns of ranked links. The source is a number that links of the same source and relation have in common. The rank
-of a link that was not ranked is 0."""
+"""Columns of ranked links: number of the source and relation, score of the link, and rank from 1.
+
+Links of the same source and relation have the same number. The rank of a training link, which is not ranked, is 0.
+"""
 
 
 class Ranking:
-    """Ranks this rank's links to validate and to test on among all destinations. Calls are collective.
+    """Function that ranks this rank's validation and test links among all destinations. Calls are collective.
 
-    A destination that is known to be linked to the source does not count. For a link to validate on, known are the
-    links to train on and to validate on; for a link to test on, all links. Links to train on are not ranked.
+    Destinations that are already linked to the source do not count. For a validation link these are the destinations of
+    training and validation links, for a test link the destinations of all links. Training links are not ranked.
 
     Parameters
     ----------
     nodes : Graph or NodeType
-        What the encoder computes on.
+        Graph that the encoder computes on.
     heads, tails : (n,) int64
         Local rows of the links' sources, and ids of their destinations.
     split : (n,) int64
-        Of `TRAIN`, `VAL` and `TEST`.
+        `TRAIN`, `VAL` or `TEST` for each link.
     relations : (n,) int64
         Index of each link's relation.
-    known : list of ((m,) int64, (m,) int64)
-        For each relation head's local row * n_nodes + tail's id of all links, ascending, and their splits.
+    link_keys : list of ((m,) int64, (m,) int64)
+        For each relation, a key of every link, ascending, and the splits of the links. The key of a link is (local row
+        of the head) * n_nodes + (id of the tail).
     destinations : list of Ends
-        For each relation the nodes that links may lead to.
+        For each relation, the nodes that can be destinations.
     several : bool
-        True if decoders are called with the index of the relation.
+        True if the decoder is called with the index of the relation.
     filtered : bool
-        False if known destinations count, too.
+        False if destinations that are already linked to the source count, too.
     """
 
     def __init__(self, nodes: Any, heads: Array, tails: Array, split: Array, relations: Array,
-                 known: Sequence[tuple[Array, Array]], destinations: Sequence[Ends], several: bool,
+                 link_keys: Sequence[tuple[Array, Array]], destinations: Sequence[Ends], several: bool,
                  filtered: bool = True) -> None:
         self._nodes, self._heads, self._tails = nodes, heads, tails
         self._split, self._relations, self._several = split, relations, several
         self.destinations = destinations
-        self._known = known if filtered else [(keys[:0], levels[:0]) for keys, levels in known]
+        self._link_keys = link_keys if filtered else [(keys[:0], levels[:0]) for keys, levels in link_keys]
 
     def __call__(self, decoder: Callable[..., Tensor], h: Array) -> Array:
-        """Return the columns SOURCE, SCORE and RANK of the links, (n, 3) float64.
+        """Return the ranked links, (n, 3) float64, with the columns SOURCE, SCORE and RANK.
 
         Parameters
         ----------
         decoder : callable
-            As `LinkGraph.score` takes it.
+            Argument of `LinkGraph.score`.
         h : (n_local, width) array
             Encoder rows of this rank's nodes.
 
         Notes
         -----
-        A tie counts half. Sends the rows of all destinations to all ranks, twice, in pieces. Work: twice the scores of
-        each source that has links to rank with all destinations, and a comparison for each such link and destination.
+        A tie counts half. Bytes: each rank receives the rows of all destinations twice, in pieces. Work: for each source
+        with ranked links the scores of all destinations, twice, and one comparison for each ranked link and destination.
         Memory: 64 MiB.
         """
         ranked = np.zeros((len(self._heads), 3))
         ranked[:, SOURCE] = self._heads * len(self.destinations) + self._relations
-        for number, (ends, (keys, levels)) in enumerate(zip(self.destinations, self._known)):
+        for number, (ends, (keys, levels)) in enumerate(zip(self.destinations, self._link_keys)):
             of = np.flatnonzero((self._relations == number) & (self._split != TRAIN))
             ranked[of, SCORE:] = rank_links(self._nodes, self._of_relation(decoder, number), h, self._heads[of],
                                            self._tails[of], ends, keys, (self._split[of], levels))
         return ranked
 
     def coverage(self, decoder: Callable[..., Tensor], h: Array, k: int) -> dict[str, float | None]:
-        """Return the catalogue coverage by split: the share of destinations in the top k of some source.
+        """Return the share of destinations that are in the top k of at least one source, by split.
 
-        The sources are those with links of the split. The links to train on are left out of the lists, and of test the
-        links to validate on, too. None without such sources. Parameters as for a call.
+        The sources are those with links in the split. Destinations of training links are left out of a source's top k,
+        and for "test" destinations of validation links, too.
+
+        Parameters
+        ----------
+        decoder, h
+            Arguments of a call.
+        k : int
+            Length of the top lists.
+
+        Returns
+        -------
+        dict of str to (float or None)
+            Coverage of "val" and "test", None without sources.
         """
         return {name: self._covered(decoder, h, k, split) for name, split in (("val", VAL), ("test", TEST))}
 
     def _covered(self, decoder, h, k, split):
         comm, n_listed, n_sources = self._nodes.comm, 0, 0
-        for number, (ends, (keys, levels)) in enumerate(zip(self.destinations, self._known)):
+        for number, (ends, (keys, levels)) in enumerate(zip(self.destinations, self._link_keys)):
             sources = np.unique(self._heads[(self._relations == number) & (self._split == split)])
             ids, _ = top(self._nodes, self._of_relation(decoder, number), h, sources, ends, keys[levels < split], k)
             listed = np.unique(ids[ids != NOBODY])
@@ -100,12 +115,17 @@ class Ranking:
 
 
 def ranked_among_negatives(output: Array) -> Array:
-    """Return the columns SOURCE, SCORE and RANK of links among their own negatives, (n, 3) float64. A tie counts half.
+    """Rank links among their own negatives; return the columns SOURCE, SCORE and RANK, (n, 3) float64.
 
     Parameters
     ----------
     output : (n, 1 + n_negatives) array
-        Scores of a link and its negatives in each row. With NaN among them the rank is NaN.
+        Scores of a link and its negatives in each row. A tie counts half. The rank is NaN if a score is NaN.
+
+    Examples
+    --------
+    >>> ranked_among_negatives(np.array([[0.5, 0.9, 0.5]])).tolist()
+    [[0.0, 0.5, 2.5]]
     """
     link, others = output[:, :1], output[:, 1:]
     ranks = 1 + (others > link).sum(1) + 0.5 * (others == link).sum(1)
@@ -114,5 +134,5 @@ def ranked_among_negatives(output: Array) -> Array:
 
 
 def one_relation(decoder: Callable[..., Tensor], number: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a decoder of one relation, made of a decoder that is called with the index of each row's relation."""
+    """Return the decoder (head, tail) -> scores of relation `number`, from a decoder of several relations."""
     return lambda head, tail: decoder(head, tail, np.full(len(head), number))

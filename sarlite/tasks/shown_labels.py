@@ -17,19 +17,26 @@ from sarlite.types import Array
 
 @dataclass(frozen=True)
 class LabelInputs:
-    """A random share of the training rows shows its labels to the model in each step. The loss runs over the others.
+    """Option of `NodeTask`: a random share of the training rows shows its labels to the model in each step.
 
-    A shown label is a one-hot row behind the features; a hidden label is a row of zeros. So the first layer's weights
-    of these columns are a learned embedding of each class. In evaluation all training rows show their labels. In a
-    minibatch the seeds, which the loss runs over, hide their labels, and a share of the other training rows shows its
-    labels.
+    The loss runs over the other training rows. A shown label is a one-hot vector after the features, and a hidden label
+    is a vector of zeros. The first layer's weights of these columns are thus a learned embedding of each class. In
+    evaluation all training rows show their labels. In a minibatch the seeds, which the loss runs over, hide their labels,
+    and a share of the other training rows shows its labels.
 
     Attributes
     ----------
     share : float in (0, 1)
         Share of the training rows that show their labels.
     n_classes : int
-        Number of columns behind the features: the model takes n_features + n_classes.
+        Number of columns after the features; the model takes n_features + n_classes columns.
+
+    Examples
+    --------
+    >>> from sarlite.tasks.node_task import NodeTask
+    >>> task = NodeTask(label_inputs=LabelInputs(share=0.65, n_classes=3))
+    >>> task.label_inputs
+    LabelInputs(share=0.65, n_classes=3)
     """
 
     share: float
@@ -37,36 +44,48 @@ class LabelInputs:
 
 
 class ShownLabels:
-    """This rank's input rows: features beside shown labels. Construction is collective.
+    """This rank's input rows: features and shown labels side by side. Construction is collective.
 
-    The class receives the labels of the training rows alone, so no other label can reach the model.
+    The class receives only the labels of training rows, so no other label can reach the model.
 
     Parameters
     ----------
     inputs : LabelInputs
     comm : Communicator
     x : (n, n_features) array
+        Features.
     rows : (k,) int64
-        Training rows.
+        Row numbers of the training rows.
     ids : (k,) int64
         Global ids of the training rows.
     labels : (k,) array of integers
         Labels of the training rows.
     others : (m,) int64
-        Rows of the other splits.
+        Row numbers of the validation and test rows.
     seed : int
+        Seed of the draws.
 
     Attributes
     ----------
-    x : (n, n_features + n_classes) array, of x's dtype
-        A new array. The last columns change with every step.
+    x : (n, n_features + n_classes) array
+        Copy of the features, with columns for the shown labels, which change in every step.
     tensor : Tensor
-        Of `x`. It is no constant tensor, as `x` changes.
+        Tensor with the array `x`; not a constant tensor, because `x` changes.
 
     Raises
     ------
     ConfigError, DataError
-        On every rank: the share is not in (0, 1), a training row is in another split too, or a label is no class.
+        On every rank: the share is not in (0, 1), a training row is also in another split, or a label is not a class.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> x, rows = np.ones((3, 1)), np.array([0, 1])
+    >>> shown = ShownLabels(LabelInputs(0.5, 2), Solo(), x, rows, ids=rows, labels=np.array([1, 0]), others=np.array([2]),
+    ...                     seed=0)
+    >>> shown.show_all()
+    >>> shown.x.tolist()
+    [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
     """
 
     def __init__(self, inputs: LabelInputs, comm: Communicator, x: Array, rows: Array, ids: Array, labels: Array,
@@ -83,12 +102,24 @@ class ShownLabels:
     @classmethod
     def of(cls, inputs: LabelInputs, graph: Any, x: Array, labels: Array, rows: Mapping[str, Array],
            seed: int) -> "ShownLabels":
-        """Return the shown labels of a graph whose splits are `rows`. Collective.
+        """Return the shown labels of a graph. Collective.
+
+        Parameters
+        ----------
+        inputs : LabelInputs
+        graph : Graph
+            This rank's part.
+        x : (n, n_features) array
+        labels : (n,) array of integers
+            Labels of all rows; only those of training rows are read.
+        rows : dict of str to (k,) int64
+            Row numbers by split.
+        seed : int
 
         Raises
         ------
         ConfigError
-            On every rank: labels are no classes.
+            On every rank: the labels are not classes.
         """
         train, others = rows["train"], np.concatenate([rows["val"], rows["test"]])
         classes = together(graph.comm, lambda: _classes(labels, train))
@@ -99,18 +130,18 @@ class ShownLabels:
         whole("label inputs: n_classes", self.inputs.n_classes, 1)
         both = np.isin(self.rows, others)
         if both.any():
-            raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another "
-                            f"({both.sum()} nodes are), so what is to be predicted would be an input")
+            raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another split "
+                            f"({both.sum()} nodes are), so labels that are to be predicted would be inputs")
         wrong = np.flatnonzero((labels < 0) | (labels >= self.inputs.n_classes))
         if len(wrong):
             raise DataError(f"label inputs: node {self.ids[wrong[0]]} has label {labels[wrong[0]]} of "
                             f"{self.inputs.n_classes} classes")
 
     def to_train(self, batches: Any, step: int) -> Iterator[Any]:
-        """Yield the batches of an epoch with labels shown, from the global step `step` on. Collective.
+        """Yield training batches with shown labels; the first one is the batch of the global step `step`. Collective.
 
-        The seeds of a sampled batch hide their labels. In a batch that is the same in each step, drawn training rows
-        hide their labels, and the loss runs over these rows.
+        The seeds of a sampled batch hide their labels. In a batch that is used in every step, randomly drawn training
+        rows hide their labels, and the loss runs over these rows.
         """
         with closing(batches):
             for number, batch in enumerate(batches, step):
@@ -123,25 +154,25 @@ class ShownLabels:
                 yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), rows, count)
 
     def to_score(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield batches with the labels of all training rows shown."""
+        """Yield evaluation batches, in which all training rows show their labels."""
         self.show_all()
         for batch in batches:
             yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), batch.rows, batch.n_global)
 
     def draw(self, step: int) -> tuple[Array, int]:
-        """Show the labels of a share of the training rows, and hide the others'. Collective.
+        """Draw the training rows that show their labels in a step, and write the columns of `x`. Collective.
 
         Parameters
         ----------
         step : int
-            The global step. A node's draw depends on the seed, the step and the node's id alone.
+            The global step. The draw of a node depends only on the seed, the step and the node's id.
 
         Returns
         -------
         rows : (m,) int64
             This rank's training rows that hide their labels.
         count : int
-            Number of hidden labels over all ranks, 1 or more: if all labels were drawn, none is shown.
+            Number of hidden labels over all ranks, 1 or more: if all rows were drawn, all labels are hidden instead.
         """
         shown = self._is_drawn(self.ids, step)
         count = int(self.comm.allreduce(np.array([np.count_nonzero(~shown)]))[0])
@@ -152,31 +183,31 @@ class ShownLabels:
         return self.rows[~shown], count
 
     def _is_drawn(self, ids, step):
-        own = np.uint64(key(self.seed, "label inputs", "", step, 0))
-        return splitmix64(ids.astype(np.uint64) ^ own) < np.uint64(int(self.inputs.share * 2**64))
+        random_key = np.uint64(key(self.seed, "label inputs", "", step, 0))
+        return splitmix64(ids.astype(np.uint64) ^ random_key) < np.uint64(int(self.inputs.share * 2**64))
 
     def of_batch(self, batch: Batch, step: int) -> Array:
-        """Return a batch's input rows, (n_src, n_features + n_classes), new, from the batch's buffers.
+        """Return the input rows of a sampled batch, a new (n_src, n_features + n_classes) array of the batch's buffers.
 
-        Seeds hide their labels on every rank. Other training nodes show their labels if they are drawn by (seed, step,
-        id). So a row's input is the same for any number of ranks.
+        Seeds hide their labels on every rank. Another training node shows its label if it is drawn, which depends on the
+        seed, the step and the node's id. So the input rows are the same for any number of ranks.
         """
         with batch.buffers:
             x, n = batch.take(self.x), batch.n_dst
         first = x.shape[1] - self.inputs.n_classes
         x[:, first:] = 0
-        classes = self._classes[batch.part_rows[n:]]  # the seeds, which come first, are this rank's own
+        classes = self._classes[batch.part_rows[n:]]  # without the seeds, which come first
         shown = np.flatnonzero((classes >= 0) & self._is_drawn(batch.src_ids[n:], step))
         x[n + shown, first + classes[shown]] = 1
         return x
 
     def show_all(self) -> None:
-        """Show the labels of all training rows."""
+        """Write the labels of all training rows into the columns of `x`."""
         self.x[self.rows, self._columns] = 1
 
 
 def _classes(labels, rows):
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but classes are (n_dst,) "
+        raise ConfigError(f"label_inputs: labels are {labels.dtype} of shape {labels.shape}, but must be classes, (n_dst,) "
                           "integers")
     return labels[rows].astype(np.int64)

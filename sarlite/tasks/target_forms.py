@@ -1,4 +1,4 @@
-"""Forms of targets: a class, several labels of 0 or 1, numbers, and links. A form checks the targets of rows."""
+"""Forms of targets: a class, several labels of 0 or 1, numbers, and links. A form checks the targets of a run."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,15 +7,9 @@ import numpy as np
 from sarlite.comm import Communicator
 from sarlite.data import targets as target_values
 from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.tasks.class_metrics import logistic
 from sarlite.tasks.metric_table import NamedMetric
-from sarlite.tasks.outcome_counts import (
-    BINS,
-    MOST_CLASSES,
-    OutcomeCounts,
-    confusion,
-    histogram_counts,
-    logistic,
-)
+from sarlite.tasks.outcome_counts import BINS, MOST_CLASSES, OutcomeCounts, confusion, histogram_counts
 from sarlite.types import Array
 
 Splits = Mapping[str, Array]
@@ -23,7 +17,7 @@ Splits = Mapping[str, Array]
 
 
 class TargetForm:
-    """Form of the targets of rows.
+    """Form of the targets of rows: its checks, and the counts that a run's page shows.
 
     Attributes
     ----------
@@ -34,34 +28,48 @@ class TargetForm:
     name: str
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
-        """Raise a DataError or ShapeError that names the first wrong row of a split. Other rows are not read."""
+        """Check the targets of the rows of all splits. The targets of other rows are not read.
+
+        Parameters
+        ----------
+        targets : (n_dst, ...) array
+        rows : dict of str to (k,) int64
+            This rank's row numbers by split.
+        n_dst : int
+            Number of this rank's rows.
+
+        Raises
+        ------
+        DataError, ShapeError
+            The targets have the wrong dtype or shape, or a target is not valid. The error names the first such row.
+        """
         raise NotImplementedError
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
-        """Return the fewest columns that an output needs, by this rank's targets; 0 if the loss compares shapes."""
+        """Return the number of output columns that this rank's targets need; 0 if the loss checks the shape of the output."""
         return 0
 
     def check_width(self, metric: NamedMetric, n_outputs: int) -> None:
-        """Raise a ConfigError if `metric` is undefined for `n_outputs` columns."""
+        """Raise a ConfigError if `metric` is undefined for an output with `n_outputs` columns."""
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return the counts of the best model's rows that a run's page shows, or None. Collective."""
+        """Return the counts of rows for a run's page, or None if there are none. Collective; see `Task.outcome_counts`."""
         raise NotImplementedError
 
 
 class ClassForm(TargetForm):
-    """One class of each row: (n,) integers from 0."""
+    """Form of targets with one class for each row: (n,) integers from 0."""
 
     name = "classify"
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
         if targets.dtype.kind not in "iu":
-            raise DataError(f"labels are {targets.dtype}, but classes are integers from 0: labels.astype(np.int64), or "
-                            "give a task or a loss")
+            raise DataError(f"labels are {targets.dtype}, but classes are integers from 0: use labels.astype(np.int64), or "
+                            "pass a task or a loss")
         if targets.ndim != 1:
-            raise ShapeError(f"labels have shape {targets.shape}, but classes are ({n_dst},), one each row, or give a "
-                             "task or a loss")
+            raise ShapeError(f"labels have shape {targets.shape}, but classes have shape ({n_dst},), one for each row; for "
+                             "other labels pass a task or a loss")
         for name, split in rows.items():
             wrong = split[targets[split] < 0]
             if len(wrong):
@@ -73,10 +81,10 @@ class ClassForm(TargetForm):
 
     def check_width(self, metric: NamedMetric, n_outputs: int) -> None:
         if metric.kind.two_classes and n_outputs != 2:
-            raise ConfigError(f"metric {metric.name} is of several labels, or of 2 classes, but there are "
+            raise ConfigError(f"metric {metric.name} needs several labels or 2 classes, but there are "
                               f"{n_outputs} classes", "metric")
         if metric.name.startswith("top@") and metric.parameter >= n_outputs > 2:
-            raise ConfigError(f"metric {metric.name}: there are {n_outputs} classes, so each row would be right",
+            raise ConfigError(f"metric {metric.name}: there are {n_outputs} classes, so every row would be correct",
                               "metric")
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
@@ -87,11 +95,11 @@ class ClassForm(TargetForm):
 
 
 class _ColumnForm(TargetForm):
-    """Numeric targets, (n,) or (n, n_outputs)."""
+    """Form of numeric targets, (n,) or (n, n_outputs)."""
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iufb":
-            raise ShapeError(f"labels are {targets.dtype} {targets.shape}, but of task {self.name} numbers, (n, "
+            raise ShapeError(f"labels are {targets.dtype} {targets.shape}, but for task {self.name} they must be numbers, (n, "
                              "n_outputs)")
         for name, split in rows.items():
             wrong = target_values.wrong(targets[split], self.name, np.ones(len(split), bool), 0)
@@ -100,7 +108,7 @@ class _ColumnForm(TargetForm):
 
 
 class MultilabelForm(_ColumnForm):
-    """Several labels of each row: (n, n_labels) of 0 or 1."""
+    """Form of targets with several labels for each row: (n, n_labels) of 0 or 1."""
 
     name = "multilabel"
 
@@ -112,7 +120,7 @@ class MultilabelForm(_ColumnForm):
 
 
 class ValueForm(_ColumnForm):
-    """Numbers of each row: (n,) or (n, n_values), finite."""
+    """Form of targets with finite numbers: (n,) or (n, n_values)."""
 
     name = "regress"
 
@@ -127,13 +135,13 @@ class ValueForm(_ColumnForm):
 
 
 class LinkForm(TargetForm):
-    """A link among its candidates: (n,) zeros, as column 0 of a row's candidates is the link."""
+    """Form of the targets of links: (n,) zeros, because column 0 of a row's candidates is the link."""
 
     name = "link"
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
         if targets.shape != (n_dst,) or targets.dtype.kind not in "iu" or targets.any():
-            raise DataError(f"labels are {targets.dtype} {targets.shape}, but of links the {n_dst} zeros of "
+            raise DataError(f"labels are {targets.dtype} {targets.shape}, but for links they must be the {n_dst} zeros of "
                             "split_links")
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,

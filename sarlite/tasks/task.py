@@ -1,6 +1,6 @@
-"""Task: the objective of a training as one value. The trainer calls a task and has no code for particular tasks."""
+"""Task: targets, loss and metric of a training. The trainer calls a task, and has no code for particular tasks."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -21,30 +21,35 @@ from sarlite.tasks.task_losses import Loss, mean_over_rows
 from sarlite.types import Array
 
 
+Inputs = Tensor | Mapping[str, Tensor]
+"""Argument x of a model: input rows, or a dict of input rows by node type."""
+
+
 class InputRows(Protocol):
-    """Input rows of a training, which a task may change from step to step.
+    """Input rows of a model, which a task may change from step to step.
 
     Attributes
     ----------
     tensor : Tensor, or dict of Tensor by node type
-        What the model takes beside the graph, with a row each source row.
+        Argument x of the model, with one row for each source row of the graph.
     """
 
-    tensor: Any
+    @property
+    def tensor(self) -> Inputs: ...
 
     def to_train(self, batches: Iterator[Any], step: int) -> Iterator[Any]:
-        """Yield the batches of an epoch with their input rows, from the global step `step` on. Collective."""
+        """Yield training batches with their input rows; the first one is the batch of the global step `step`. Collective."""
         ...
 
     def to_score(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of an evaluation with their input rows."""
+        """Yield evaluation batches with their input rows."""
         ...
 
 
 class ConstantRows:
     """Input rows that are the same in every step."""
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: Inputs) -> None:
         self.tensor = tensor
 
     def to_train(self, batches: Iterator[Any], step: int) -> Iterator[Any]:
@@ -57,68 +62,77 @@ class ConstantRows:
 
 
 class Targets:
-    """Targets of a run, which replace the labels that the data set has for nodes.
+    """Targets of a run that replace the labels or splits of the data set.
 
     Parameters
     ----------
     identity : dict
-        Entries that the targets add to the identity of a run's data, which a resumed run compares.
+        Entries for the identity of the run's data. A resumed run compares them.
     apply : callable
-        part -> the part with the task's graph, targets and splits. Collective.
+        Function from a `load.Shard` to the Shard with the task's graph, targets and splits. Collective.
     """
 
-    def __init__(self, identity: dict[str, Any] | None = None, apply: Callable[[Any], Any] = lambda part: part) -> None:
+    def __init__(self, identity: Mapping[str, object] | None = None, apply: Callable[[Any], Any] = lambda part: part) -> None:
         self.identity, self.apply = identity or {}, apply
 
 
 UserLoss = Callable[[Tensor, Array], Tensor]
-"""(output, targets) -> scalar Tensor, the mean over the rows that it is given."""
+"""Function (output, targets) -> scalar Tensor, the mean over its rows."""
 
 
 class Task:
-    """Targets of rows, the loss, and the metric that evaluation reports of each split.
+    """Objective of a training: the form of the targets, the loss, and the metric of each split.
 
-    A subclass names its graphs in `graph_types`. It writes `of_run` and `make_loader`, and each method that differs.
+    `NodeTask`, `EdgeTask`, `GraphTask` and `LinkTask` are the tasks of a user. A subclass sets `graph_types`, implements
+    `of_run` and `make_loader`, and overrides the methods that differ.
 
     Parameters
     ----------
     form : TargetForm
-        What the targets are.
+        Form of the targets, such as `FORMS["classify"]`.
     loss : str or callable, optional
-        As `find_loss` takes it, by default the first of `LOSSES[form.name]`. The loss is a mean over rows, and over
-        columns of numbers. Or a function (output, targets) -> scalar Tensor, the mean over the rows that it is given.
+        Name of a loss, see `find_loss`; by default the first loss of `LOSSES[form.name]`. The loss is a mean over rows,
+        and over columns of numbers. Or a function (output, targets) -> scalar Tensor, the mean over its rows.
     metric : str, optional
-        As `find_metric` takes it, by default the first of `METRICS[form.name]`. The metric of the validation split
-        decides the best epoch.
+        Name of a metric, see `find_metric`; by default the first metric of `METRICS[form.name]`. The metric of the
+        validation split decides the best epoch.
     class_weights : "balanced", sequence or dict of class to float, optional
-        Factors of the loss by class, or of several labels by label where it is 1; see `scaled_weights`.
+        Factors of the loss by class, or for several labels factors of the loss of rows with 1; see `scaled_weights`.
     positive : {0, 1}
-        The positive one of two classes, which ap, precision, recall and F-beta are about.
+        The positive class of two, for the metrics ap, precision, recall and F-beta.
 
     Attributes
     ----------
     loss : callable
-        (output, targets, rows, count) -> this rank's share of the loss, a scalar Tensor, without weights of classes.
+        Function (output, targets, rows, count) -> this rank's share of the loss, a scalar Tensor; without class weights.
     metric : str
-        The metric's name.
+        Name of the metric.
     metric_kind : MetricKind
+        Entry of the metric in the table of metrics.
     key : str
-        The metric's name in records, behind "train_", "val_" or "test_".
+        Name of the metric in records, after "train_", "val_" or "test_".
     lower : bool
         True if a lower metric is better.
     graph_types : tuple of types
-        Graphs whose rows have the targets.
+        Types of graphs whose rows have the targets.
     reads_labels : bool
-        True if the targets are the labels that a data set has for nodes or graphs.
+        True if the targets are the labels of nodes or graphs in the data set.
     needs_splits : bool
-        True if the splits of a data set's nodes must be there.
+        True if the data set must have splits of its nodes.
     exact : bool
-        True if the loss has the same bits on any number of ranks in exact numerics. A function of the user has not.
+        True if the loss has an exact version, False for a loss function of the user.
 
     Raises
     ------
     ConfigError
-        The form has no such loss or metric, or the loss takes no weights of classes.
+        The form has no such loss or metric, or the loss does not take class weights.
+
+    Examples
+    --------
+    >>> from sarlite.tasks.target_forms import FORMS
+    >>> task = Task(FORMS["regress"], metric="mae")
+    >>> task.metric, task.lower, task.exact
+    ('mae', True, True)
     """
 
     graph_types: ClassVar[tuple[type, ...]] = ()
@@ -136,56 +150,93 @@ class Task:
             self._make_loss = lambda weights: kind.make(weights, parameter)
             weighted, name = kind.weighted, loss or f"of task {form.name}"
         if class_weights is not None and not weighted:
-            raise ConfigError(f"class_weights: the loss {name} takes none: cross-entropy, bce and focal do",
+            raise ConfigError(f"class_weights: the loss {name} takes no class weights; cross-entropy, bce and focal do",
                               "class_weights")
         if positive not in (0, 1):
-            raise ConfigError(f"positive is {positive!r}, but must be 0 or 1, a class of two", "positive")
+            raise ConfigError(f"positive is {positive!r}, but must be 0 or 1, one of two classes", "positive")
         self.loss, self.positive = self._make_loss(None), int(positive)
         self._metric: NamedMetric = find_metric(form.name, metric)
         self.metric, self.metric_kind = self._metric.name, self._metric.kind
         self.key, self.lower = self.metric.replace("-", "_"), self.metric_kind.lower
 
-    # ---- what the trainer asks
+    # ---- methods that the trainer calls
 
     def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
-        """Raise a ConfigError if the task does not go with an argument of the trainer."""
+        """Check that the task fits the other arguments of the trainer.
+
+        Parameters
+        ----------
+        graph, model, x, batches, scoring
+            Arguments of `Trainer`.
+
+        Raises
+        ------
+        ConfigError
+            The graph has the wrong type, or another argument does not fit. The error names the argument.
+        """
         if not isinstance(graph, self.graph_types):
-            names = " or ".join(known.__name__ for known in self.graph_types)
-            raise ConfigError(f"task: the rows of {type(self).__name__} are those of a {names}, but graph is a "
+            names = " or ".join(graph_type.__name__ for graph_type in self.graph_types)
+            raise ConfigError(f"task: {type(self).__name__} needs a {names}, but graph is a "
                               f"{type(graph).__name__}", "task")
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
-        """Raise an error that names the first row of a split whose target is wrong."""
+        """Check the targets of the rows of all splits; see `TargetForm.check` for parameters and errors."""
         self.form.check(targets, rows, n_dst)
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
-        """Return the fewest columns that an output needs, by this rank's targets; 0 if the loss compares shapes."""
+        """Return the number of output columns that this rank's targets need; 0 if the loss checks the shape of the output."""
         return self.form.n_classes(targets, rows)
 
     def check_width(self, n_outputs: int) -> None:
-        """Raise a ConfigError if the metric is undefined for `n_outputs` columns."""
+        """Raise a ConfigError if the metric is undefined for an output with `n_outputs` columns."""
         self.form.check_width(self._metric, n_outputs)
 
     def make_metric(self) -> Metric | None:
-        """Return a metric without rows, or None if the task has no metric."""
+        """Return a new metric without rows, or None if the task has no metric."""
         return self._metric.make(self.positive)
 
     def outputs(self, model: Any, graph: Any, x: Any) -> tuple[Tensor, Array]:
-        """Return the model's output in evaluation, and the rows that metrics take, by default the output's. Collective."""
+        """Compute the model's output in evaluation mode. Collective.
+
+        Parameters
+        ----------
+        model : callable Module
+        graph : Graph, or a batch
+        x : Tensor, or dict of Tensor by node type
+
+        Returns
+        -------
+        output : Tensor
+            Output of the model, for the loss.
+        judged : array
+            Rows for `Metric.add`, by default the values of the output.
+        """
         output = model(graph, x)
         return output, output.data if isinstance(output, Tensor) else output
 
     def loss_over(self, targets: Array, rows: Array, comm: Communicator, n_classes: int) -> Loss:
-        """Return the loss of a training on some rows, whose classes decide the weights. Collective.
+        """Return the loss of a training, with class weights computed from the training rows. Collective.
 
         Parameters
         ----------
-        targets : array
+        targets : (n_dst, ...) array
         rows : (k,) int64
             This rank's training rows.
         comm : Communicator
         n_classes : int
-            The same on every rank; read for classes alone.
+            Number of classes, the same on every rank. Ignored for several labels.
+
+        Returns
+        -------
+        Loss
+
+        Examples
+        --------
+        >>> from sarlite import Solo
+        >>> from sarlite.tasks.node_task import NodeTask
+        >>> loss = NodeTask(class_weights="balanced").loss_over(np.array([0, 0, 0, 1]), np.arange(4), Solo(), 2)
+        >>> round(loss(Tensor(np.zeros((4, 2))), np.array([0, 0, 0, 1]), np.arange(4), 4).item(), 4)
+        0.6931
         """
         if self.class_weights is None:
             return self.loss
@@ -195,71 +246,133 @@ class Task:
         return self._make_loss(scaled_weights(self.class_weights, counts, n_rows, several))
 
     def input_rows(self, graph: Any, tensor: Any, targets: Array, rows: Splits, seed: int) -> InputRows:
-        """Return the input rows of a training. Collective."""
+        """Return the input rows of a training; by default the features, the same in every step. Collective.
+
+        Parameters
+        ----------
+        graph : Graph
+        tensor : Tensor, or dict of Tensor by node type
+            The features x.
+        targets : (n_dst, ...) array
+        rows : dict of str to (k,) int64
+            This rank's row numbers by split.
+        seed : int
+            Seed of the model's `nn.Random`.
+        """
         return ConstantRows(tensor)
 
     def full_batches(self, full: FullBatch) -> Any:
-        """Return the source of batches of a training without a loader."""
+        """Return the source of batches for training without a loader, by default the full batch in every step."""
         return FixedBatch(full)
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return the counts of the best model's rows that a run's page shows, or None. Collective."""
+        """Return the counts of rows for a run's page, or None if there are none. Collective.
+
+        Parameters
+        ----------
+        targets : (n_dst, ...) array
+        rows : dict of str to (k,) int64
+            This rank's row numbers by split.
+        comm : Communicator
+        n_classes : int
+            Number of the model's outputs.
+        class_names : sequence of str, optional
+        """
         return self.form.outcome_counts(targets, rows, comm, n_classes, class_names)
 
-    # ---- what a run of the command line asks
+    # ---- methods that a run of the command line calls
 
     @staticmethod
     def objective(training: Any) -> dict[str, Any]:
-        """Return the arguments of the loss and the metric that a run's `TrainingOptions` give."""
+        """Return keyword arguments of a task from a run's `TrainingOptions`: loss, metric, class weights and positive class."""
         return {"loss": training.loss, "metric": training.metric, "class_weights": training.class_weights,
                 "positive": 1 if training.positive is None else int(training.positive)}
 
     @classmethod
     def form_name(cls, name: str) -> str:
-        """Return the name of the targets' form of the task that `--task` calls `name`."""
+        """Return the name of the form of the targets, for the value `name` of the option --task."""
         return name
 
     @classmethod
     def of_run(cls, name: str, training: Any, n_outputs: int) -> "Task":
-        """Return the task of a run, of its `TrainingOptions` and number of outputs."""
+        """Return the task of a run.
+
+        Parameters
+        ----------
+        name : str
+            Value of the option --task.
+        training : cli.options.TrainingOptions
+        n_outputs : int
+            Number of the model's outputs.
+        """
         raise NotImplementedError
 
     @classmethod
     def read_targets(cls, run: Any, part: Any) -> Targets:
-        """Return the targets of a run's part, a `load.Shard`. Collective."""
+        """Return the targets of a run; by default the labels and splits of the data set. Collective.
+
+        Parameters
+        ----------
+        run : cli.settings.Settings
+        part : load.Shard
+            This rank's part of the data.
+        """
         return Targets()
 
     @classmethod
     def n_more_inputs(cls, training: Any, n_outputs: int) -> int:
-        """Return the number of columns that the model reads beside the features."""
+        """Return the number of input columns that the task adds to the features."""
         return 0
 
     @classmethod
     def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:
-        """Return the model of a run. `encoder(n_out)` makes the run's model of `nodes` with rows of width `n_out`."""
+        """Return the model of a run.
+
+        Parameters
+        ----------
+        encoder : callable
+            Function (n_out, batches) -> the run's model of nodes with `n_out` outputs, see `make_model`.
+        run : cli.settings.Settings
+        nodes : Graph or NodeType
+            Graph that the encoder computes on.
+        n_outputs : int
+        rng : nn.Random
+        """
         return encoder(n_outputs, run.batches)
 
     @classmethod
     def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
-        """Return the loader of a run's minibatches, of its `MinibatchOptions`. Collective."""
+        """Return the loader of a run's training batches. Collective.
+
+        Parameters
+        ----------
+        sampling : cli.options.MinibatchOptions
+        graph, x, targets, train
+            Arguments of the loader class.
+        **options
+            Further keyword arguments of the loader class, such as batch_size.
+        """
         raise NotImplementedError
 
     @classmethod
     def make_scoring(cls, sampling: Any, graph: Any, x: Any, targets: Any, rows: Any, **options: Any) -> Any:
-        """Return the loader of a run's evaluation, of the rows of all splits. Collective."""
+        """Return the loader of a run's evaluation batches, with the rows of all splits. Collective; see `make_loader`.
+
+        `rows` has the masks or row numbers train, val and test.
+        """
         scored = sum(np.asarray(getattr(rows, name)) for name in ("train", "val", "test")) > 0
         return NeighborLoader(graph, x, targets, scored, fanouts=sampling.eval_fanouts or sampling.fanouts, **options)
 
     @classmethod
     def summary(cls, counts: dict[str, int]) -> dict[str, Any]:
-        """Return further entries of a run's report. `counts` are the numbers of all ranks' rows by split."""
+        """Return entries that the task adds to a run's report. `counts` has the number of rows of all ranks by split."""
         return {}
 
 
-def one_of(what: str, word: Any, known: Any) -> Any:
-    """Return `word`, or raise a ConfigError that names `what` if `word` is not among `known`."""
-    if word not in known:
-        raise ConfigError(f"{what}: {word!r} is not one of {', '.join(known)}{suggestion(word, known)}",
+def one_of(what: str, word: str, choices: Collection[str]) -> str:
+    """Return `word` if it is among `choices`; otherwise raise a ConfigError that begins with `what`."""
+    if word not in choices:
+        raise ConfigError(f"{what}: {word!r} is not one of {', '.join(choices)}{suggestion(word, choices)}",
                           what.split()[0])
     return word

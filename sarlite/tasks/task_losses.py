@@ -1,4 +1,4 @@
-"""Losses of numbers and of links, as a rank's share of the mean over the rows of all ranks, and losses of a user."""
+"""Losses of numbers, of links, and of the user, as this rank's share of the mean over the rows of all ranks."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,26 @@ from sarlite.tape import Tensor, ops
 from sarlite.types import Array
 
 Loss = Callable[[Tensor, Array, Array, float], Tensor]
-"""(output, targets, rows, count) -> this rank's share, a scalar Tensor. `rows` are the rows of `output` that count, and
-`count` is their number over all ranks."""
+"""Function (output, targets, rows, count) -> this rank's share of the loss, a scalar Tensor.
+
+`rows` are the row numbers of `output` that the loss runs over, and `count` is their number over all ranks.
+"""
 
 
 def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
-    """Return the loss whose mean runs over the rows and columns of `loss`."""
+    """Return the loss that is the mean of `loss` over rows and columns.
+
+    Parameters
+    ----------
+    loss : callable
+        Function (output, targets, count=number of values) -> scalar Tensor, such as `ops.mse`.
+
+    Examples
+    --------
+    >>> loss = mean_over_values(ops.mse)
+    >>> loss(Tensor(np.array([[1.0], [3.0]])), np.array([0.0, 1.0]), np.array([0, 1]), 2).item()
+    2.5
+    """
 
     def share(output, targets, rows, count):
         chosen = targets[rows] if targets.ndim == 2 else targets[rows, None]
@@ -26,15 +40,21 @@ def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
 
 
 def _candidate_scores(output, rows):
-    """Return the chosen rows of scores, (k, 1 + n_negatives): a link and its negatives."""
+    """Return the rows `rows` of the scores, (k, 1 + n_negatives): the score of a link and the scores of its negatives."""
     if output.ndim != 2 or output.shape[1] < 2:
-        raise ShapeError(f"links: the model's output is {output.shape}, but must be a link's score and its negatives' "
-                         "a row")
+        raise ShapeError(f"links: the model's output is {output.shape}, but each row must have the scores of a link and "
+                         "its negatives")
     return ops.take(output, rows)
 
 
 def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
-    """Return the binary cross entropy, the mean over links and negatives."""
+    """Return the binary cross entropy of links (1) and negatives (0), the mean over both; a `Loss`.
+
+    Examples
+    --------
+    >>> round(link_cross_entropy(Tensor(np.zeros((1, 3))), np.zeros(1, np.int64), np.array([0]), 1).item(), 4)
+    0.6931
+    """
     scores = _candidate_scores(output, rows)
     truth = np.zeros(scores.shape, scores.dtype)
     truth[:, 0] = 1
@@ -42,7 +62,20 @@ def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float
 
 
 def of_differences(loss: Callable[..., Tensor]) -> Loss:
-    """Return the mean over negatives of `loss` of a negative's score less the score of its link, and of zeros."""
+    """Return the loss that is the mean of `loss` over all negatives.
+
+    Parameters
+    ----------
+    loss : callable
+        Function (differences, zeros, count=number of negatives) -> scalar Tensor. A difference is the score of a negative
+        minus the score of its link.
+
+    Examples
+    --------
+    >>> loss = of_differences(margin)
+    >>> loss(Tensor(np.array([[2.0, 1.5, 0.0]])), np.zeros(1, np.int64), np.array([0]), 1).item()
+    0.25
+    """
 
     def share(output, targets, rows, count):
         scores = _candidate_scores(output, rows)
@@ -54,39 +87,51 @@ def of_differences(loss: Callable[..., Tensor]) -> Loss:
 
 
 def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Tensor:
-    """Return the cross entropy of the link among its candidates."""
+    """Return the cross entropy of the link among its candidates, the mean over links; a `Loss`.
+
+    Examples
+    --------
+    >>> round(contrastive(Tensor(np.zeros((1, 4))), np.zeros(1, np.int64), np.array([0]), 1).item(), 4)
+    1.3863
+    """
     return ops.cross_entropy(_candidate_scores(output, rows), targets[rows], count=count)
 
 
 def margin(differences: Tensor, zeros: Array, count: float) -> Tensor:
-    """Return the mean of max(0, 1 + difference)."""
+    """Return the sum of max(0, 1 + difference), divided by `count`; an argument of `of_differences`."""
     return ops.mae((differences + 1).relu(), zeros, count=count)
 
 
 def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
-    """Return `loss`, a mean over the rows that it is given, as a rank's share of the mean over the rows of all ranks.
+    """Return a loss of the user as this rank's share of the mean over the rows of all ranks.
 
     Parameters
     ----------
     loss : callable
-        (output, targets) -> scalar Tensor. It sees the chosen rows alone, and is not called where there are none.
+        Function (output, targets) -> scalar Tensor, the mean over its rows. It receives only the chosen rows, and is not
+        called without rows.
 
     Returns
     -------
-    callable
-        (output, targets, rows, count) -> scalar Tensor, as `TrainingStep` takes: loss(output[rows], targets[rows]) *
-        len(rows) / count.
+    Loss
+        Function (output, targets, rows, count) -> loss(output[rows], targets[rows]) * len(rows) / count.
+
+    Examples
+    --------
+    >>> share = mean_over_rows(lambda output, targets: ((output[:, 0] - Tensor(targets)) ** 2.0).mean())
+    >>> share(Tensor(np.array([[1.0], [3.0]])), np.array([0.0, 1.0]), np.array([1]), 2).item()
+    2.0
     """
 
     def share(output, targets, rows, count):
         chosen = ops.take(output, rows)
         if not len(rows):
-            return chosen.sum()  # 0, but the backward pass must reach the layers: other ranks wait for their rows
+            return chosen.sum()  # 0 with a gradient: other ranks wait for messages of this rank's backward pass
         value = loss(chosen, targets[rows])
         if not isinstance(value, Tensor) or value.size != 1:
             words = f"a Tensor of shape {value.shape}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over the "
-                              "rows that it gets")
+            raise ConfigError(f"the loss returned {words}, but must return a Tensor of one value, the mean over its "
+                              "rows")
         return value * (len(rows) / count)
 
     return share

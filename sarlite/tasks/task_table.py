@@ -1,4 +1,4 @@
-"""The tasks by name."""
+"""Table of the tasks by name."""
 
 from sarlite.tasks.edge_task import EdgeTask
 from sarlite.tasks.graph_task import GraphTask
@@ -12,19 +12,24 @@ TASKS: dict[str, type[Task]] = {
     "regress": NodeTask,
     "link": LinkTask,
 }
-"""Tasks by the name that `--task` takes."""
+"""Task classes by the name in the option --task."""
 
 
 def task_type(name: str, *, labelled_edges: bool = False, graph_set: bool = False) -> type[Task]:
-    """Return the task of a run.
+    """Return the task class of a run.
 
     Parameters
     ----------
     name : str
-        Of `TASKS`: as `--task` says, or as the labels of the data are.
+        Key of `TASKS`: the option --task, or the form of the labels in the data.
     labelled_edges : bool
-        True if a table has labels of edges.
+        True if the labels are in a table of labelled edges.
     graph_set : bool
-        True if the data are a set of graphs, whose labels are the graphs'.
+        True if the data are a set of graphs with labels of graphs.
+
+    Examples
+    --------
+    >>> task_type("classify").__name__, task_type("classify", graph_set=True).__name__
+    ('NodeTask', 'GraphTask')
     """
     return EdgeTask if labelled_edges else GraphTask if graph_set and TASKS[name] is NodeTask else TASKS[name]

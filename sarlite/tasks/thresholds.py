@@ -1,4 +1,4 @@
-"""Decision thresholds: the probability from which on the positive one of two classes, or a label, is predicted."""
+"""Decision thresholds: the lowest probability at which the positive class, or one of several labels, is predicted."""
 
 import math
 from typing import NamedTuple
@@ -8,18 +8,26 @@ import numpy as np
 from sarlite.comm import Communicator
 from sarlite.errors import ConfigError
 from sarlite.tasks.auc import PrecisionSteps, precision_steps
+from sarlite.tasks.class_metrics import logistic
 from sarlite.types import Array
 
 
 class ThresholdRule(NamedTuple):
-    """How a decision threshold is chosen.
+    """Rule that sets a decision threshold.
 
     Attributes
     ----------
     name : {"fixed", "best-f1", "precision"}
         "fixed": the threshold is `level`. "best-f1": the threshold with the largest F1 score. "precision": the threshold
-        with the largest recall among those with at least the precision `level`.
+        with the largest recall among the thresholds with at least the precision `level`.
     level : float
+        Threshold or precision; 0 for "best-f1".
+
+    Examples
+    --------
+    >>> from sarlite.tasks.thresholds import ThresholdRule
+    >>> ThresholdRule("best-f1").chosen, ThresholdRule("fixed", 0.3).chosen
+    (True, False)
     """
 
     name: str
@@ -27,21 +35,30 @@ class ThresholdRule(NamedTuple):
 
     @property
     def chosen(self) -> bool:
-        """True if rows decide the threshold."""
+        """True if the scores of rows decide the threshold, False if it is fixed."""
         return self.name != "fixed"
 
 
 HALF = ThresholdRule("fixed", 0.5)
-"""The rule that the likelier class, and a label with a logit above 0, is predicted."""
+"""Threshold 0.5: the likelier class is predicted, or each label whose logit is above 0."""
 
 
 def threshold_rule(text: str) -> ThresholdRule:
-    """Return the rule that `text` names: "best-f1", "precision=P", or a probability.
+    """Return the rule that an option describes.
+
+    Parameters
+    ----------
+    text : str
+        "best-f1", "precision=P", or a probability.
+
+    Returns
+    -------
+    ThresholdRule
 
     Raises
     ------
     ConfigError
-        The text is no rule.
+        The text is not valid.
 
     Examples
     --------
@@ -63,7 +80,7 @@ def threshold_rule(text: str) -> ThresholdRule:
 
 
 def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, positive: Array) -> float | None:
-    """Return the threshold that a rule chooses on the rows of all ranks, the same on every rank. Collective.
+    """Choose a threshold by the scores of all ranks' rows. Collective.
 
     Parameters
     ----------
@@ -76,8 +93,16 @@ def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, pos
     Returns
     -------
     float or None
-        Probability halfway between the lowest score that is predicted and the next lower score. None if there are no
-        positive rows, or no threshold has the precision.
+        The same on every rank: the mean of the probabilities of the lowest predicted score and of the next lower score.
+        None if there are no positive rows, or no threshold has the precision.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sarlite.comm import Solo
+    >>> scores, positive = np.array([3.0, 1.0, -1.0, -3.0]), np.array([True, True, False, False])
+    >>> choose_threshold(threshold_rule("best-f1"), Solo(), scores, positive)
+    0.5
     """
     if not rule.chosen:
         return rule.level
@@ -94,11 +119,10 @@ def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, pos
 
 
 def _gain(rule: ThresholdRule, steps: PrecisionSteps) -> Array:
-    """Return for each distinct score what the rule makes large where the rows from that score on are predicted."""
-    predicted = steps.positive + steps.negative
+    """Return the quantity that the rule maximizes, F1 or recall, if rows with each score or a higher one are predicted."""
     if rule.name == "best-f1":
-        return 2 * steps.positive / np.maximum(predicted + steps.n_positive, 1)
-    return np.where(steps.positive / np.maximum(predicted, 1) >= rule.level, steps.positive, 0)
+        return 2 * steps.positive / np.maximum(steps.positive + steps.negative + steps.n_positive, 1)
+    return np.where(steps.precision >= rule.level, steps.positive, 0)
 
 
 def _probability(score):
@@ -106,13 +130,19 @@ def _probability(score):
 
 
 def decide(scores: Array, thresholds: Array) -> Array:
-    """Return True where the probability of a score is at least its column's threshold, (n, k) bools.
+    """Return True for each score whose probability is at least the threshold of its column, (n, k) bools.
 
     Parameters
     ----------
     scores : (n, k) float64
-        Logits, as of `class_metrics.scores_of`.
+        Logits, see `class_metrics.scores_of`.
     thresholds : (k,) float64
+        Probabilities.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> decide(np.array([[0.1], [-2.0]]), np.array([0.5])).tolist()
+    [[True], [False]]
     """
-    with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-scores)) >= thresholds
+    return logistic(scores) >= thresholds

@@ -1,4 +1,4 @@
-"""Splits by time: rows before a time train, later rows validate, and rows from a second time on test."""
+"""Splits by time: rows before a first time are for training, rows from a second time on for testing."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from sarlite.comm import Communicator
 from sarlite.comm.routing import ask, send
 from sarlite.data.times import read_time, show_time
 from sarlite.errors import ConfigError, DataError, raise_together
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 TRAIN, VAL, TEST = range(3)
 NAMES = ("train", "val", "test")
@@ -17,13 +17,14 @@ NAMES = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Two times between which splits lie.
+    """Two times that separate the training, validation and test rows.
 
     Attributes
     ----------
     val_from, test_from : int
-        The first time that is validated on, and the first time that is tested on. Earlier times are trained on.
+        First time of the validation rows, and first time of the test rows. Earlier rows are training rows.
     kind : {"dates", "integers"}
+        Kind of the times.
 
     Examples
     --------
@@ -38,7 +39,14 @@ class TimeSplit:
 
     @classmethod
     def of(cls, text: str, kind: str | None) -> "TimeSplit":
-        """Return the split that A,B means for data whose times are of a kind; None if the data have no times.
+        """Return the split of the option A,B.
+
+        Parameters
+        ----------
+        text : str
+            Two times, separated by a comma.
+        kind : {"dates", "integers"}, optional
+            Kind of the times in the data; None if the data have no times.
 
         Raises
         ------
@@ -60,28 +68,28 @@ class TimeSplit:
     def __str__(self) -> str:
         return f"{show_time(self.val_from, self.kind)},{show_time(self.test_from, self.kind)}"
 
-    def __call__(self, times: Any) -> Array:
-        """Return the split of each time, (n,) int64: 0 train, 1 val, 2 test."""
+    def __call__(self, times: ArrayLike) -> Array:
+        """Return the split of each of n times, (n,) int64: 0 for training, 1 for validation, 2 for test."""
         return np.searchsorted([self.val_from, self.test_from], np.asarray(times, np.int64), side="right")
 
     def check_counts(self, comm: Communicator, split: Array, what: str) -> None:
-        """Raise a DataError on every rank if a split has no row on any rank; `what` names the rows. Collective."""
+        """Raise a DataError on every rank if a split has no row on any rank. `what` names a row in the message. Collective."""
         counts = comm.allreduce(np.bincount(split, minlength=3)[:3].astype(np.int64))
         lacking = next((name for name, count in zip(NAMES, counts.tolist()) if not count), None)
         verb = {"val": "validate"}.get(lacking or "", lacking)
-        told = ", ".join(f"{count:,} {name}" for name, count in zip(NAMES, counts.tolist()))
-        raise_together(comm, DataError(f"time_split {self}: no {what} is left to {verb} on ({told})", "time_split")
+        counts_text = ", ".join(f"{count:,} {name}" for name, count in zip(NAMES, counts.tolist()))
+        raise_together(comm, DataError(f"time_split {self}: no {what} is left to {verb} on ({counts_text})", "time_split")
                        if lacking else None)
 
 
 def time_split_of(run: Any, part: Any) -> TimeSplit | None:
-    """Return the split by time that a run's options ask for, for the data of a `load.Shard`; None without."""
+    """Return the split by time in a run's options, for the times of a `load.Shard`; None without such an option."""
     text = run.training.time_split
     return None if text is None else TimeSplit.of(text, part.time_kind)
 
 
 class FirstTimes:
-    """The first time of each pair of nodes that edges connect, in either direction. Construction and calls are collective.
+    """First time of each pair of nodes that edges connect, in either direction. Construction and calls are collective.
 
     Parameters
     ----------
@@ -91,10 +99,19 @@ class FirstTimes:
     one, other : (k,) int64
         Ids of the ends of this rank's edges.
     times : (k,) int64
+        Time of each edge.
 
     Notes
     -----
-    Memory: 32 bytes an edge, on the rank that keeps a range of ids. Sends 16 bytes an edge, and 16 a pair of a call.
+    Memory: 32 bytes for each edge, on the rank that stores its range of ids. Bytes sent: 16 for each edge, and 16 for
+    each pair of a call.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> first = FirstTimes(Solo(), 3, np.array([0, 1, 1]), np.array([1, 0, 2]), np.array([7, 5, 9]))
+    >>> first(np.array([0, 2]), np.array([1, 1])).tolist()
+    [5, 9]
     """
 
     def __init__(self, comm: Communicator, n: int, one: Array, other: Array, times: Array) -> None:
@@ -106,7 +123,7 @@ class FirstTimes:
         self._known, self._times = keys[order][first], times[order][first]
 
     def __call__(self, one: Array, other: Array) -> Array:
-        """Return the first time of each pair, (n,) int64.
+        """Return the first time of each pair of ids, in either order, (n,) int64. Collective.
 
         Raises
         ------
@@ -116,17 +133,17 @@ class FirstTimes:
         keys = self._keys(one, other)
         at = ask(self._comm, self._rank(keys), keys, self._answers)
         unknown = np.flatnonzero(at[:, 0] == 0)
-        raise_together(self._comm, DataError(f"links: the pair {one[unknown[0]]}, {other[unknown[0]]} is no edge, so it has "
+        raise_together(self._comm, DataError(f"links: the pair {one[unknown[0]]}, {other[unknown[0]]} is not an edge, so it has "
                                              "no time") if len(unknown) else None)
         return at[:, 1]
 
     def _answers(self, keys):
-        """Return 1 and the time of each known pair, and two zeros for another, (n, 2) int64."""
+        """Return for each pair 1 and its first time, or two zeros if no edge connects the pair, (n, 2) int64."""
         if not len(self._known):
             return np.zeros((len(keys), 2), np.int64)
         places = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
-        known = self._known[places] == keys
-        return np.stack([known, np.where(known, self._times[places], 0)], 1).astype(np.int64)
+        is_known = self._known[places] == keys
+        return np.stack([is_known, np.where(is_known, self._times[places], 0)], 1).astype(np.int64)
 
     def _keys(self, one, other):
         return np.minimum(one, other).astype(np.int64) * self._n + np.maximum(one, other)

@@ -64,7 +64,7 @@ LAYERS = {
     "nodes is a Graph, but must be a node type of a HeteroGraph": lambda: RGCN({"a": 3}, 2, GRAPH, rng=rng()),
     "kind 'none at all' is not one of auto, bar, lines, none": lambda: Progress("none at all"),
     "label_inputs is 0.5, but must be LabelInputs": lambda: NodeTask(label_inputs=0.5),
-    "label_inputs are classes, but the task is regress": lambda: NodeTask("regress", label_inputs=LabelInputs(0.5, 2)),
+    "label_inputs need labels that are classes, but the task is regress": lambda: NodeTask("regress", label_inputs=LabelInputs(0.5, 2)),
     "patience is 0, but must be 1 or more": lambda: Stopping(0),
     "n_heads is 0, but must be 1 or more": lambda: GATConv(3, 2, 0, rng=rng()),
     "n_feat is 0, but must be 1 or more": lambda: GATv2Conv(3, 0, 2, rng=rng()),
@@ -179,9 +179,9 @@ TRAINERS = {
     "clip_norm is inf": {"clip_norm": np.inf}, "clip_norm is nan": {"clip_norm": np.nan},
     "task is 'regress', but must be a Task": {"task": "regress"},
     "loss and task: one of them says what is minimised": {"task": NodeTask(), "loss": ops.mse},
-    "metric roc-auc is of several labels, or of 2 classes, but there are 3 classes":
+    "metric roc-auc needs several labels or 2 classes, but there are 3 classes":
         {"task": NodeTask(metric="roc-auc"), "labels": np.array([0, 1, 2, 2]), "train": [0, 1, 2], "model": GCN(3, 3, rng=rng())},
-    "metric roc-auc is of several labels, or of 2 classes, but the output has 3 columns":
+    "metric roc-auc needs several labels or 2 classes, but the output has 3 columns":
         {"task": NodeTask(metric="roc-auc"), "model": GCN(3, 3, rng=rng())},
     "label inputs: the share is 1.5, but must be in (0, 1)": {"task": NodeTask(label_inputs=LabelInputs(1.5, 2))},
     "label inputs: n_classes is 0": {"task": NodeTask(label_inputs=LabelInputs(0.5, 0))},

@@ -10,7 +10,7 @@ import sarlite
 
 ROOT = Path(sarlite.__file__).parent
 PACKAGES = ("kernels", "numerics", "comm", "tape", "schedule", "operators", "graph", "nn", "structure", "minibatch", "minibatch.hec",
-            "oracle", "train")
+            "oracle", "tasks", "train")
 WITHOUT_EXAMPLES = ("__init__", "__main__", "mpi", "mpi_transfers")
 MODULES = [f"sarlite.{name}" for name in ("errors", "files", "interop", "keys", "loading", "optim", "profile")] + sorted(
     f"sarlite.{package}.{path.stem}" for package in PACKAGES

@@ -345,7 +345,7 @@ def test_what_cannot_be_is_refused():
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             Trainer(links.graph, made, *arguments, **common, **options)
-    with pytest.raises(ConfigError, match="the rows of LinkTask are those of a LinkGraph, but graph is a Graph"):
+    with pytest.raises(ConfigError, match="LinkTask needs a LinkGraph, but graph is a Graph"):
         Trainer(graph, predictor, FEATURES, np.zeros(N, int), slice(9), task=LinkTask(), **common)
     with pytest.raises(DataError, match="of links the .* zeros"):
         Trainer(links.graph, predictor, FEATURES, links.labels + 1, links.train, task=LinkTask(), **common)

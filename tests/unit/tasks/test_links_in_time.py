@@ -72,7 +72,7 @@ def test_a_pair_has_the_split_of_its_first_edge_in_either_direction(n_ranks):
 def test_the_first_time_of_a_pair_that_is_no_edge_is_refused():
     first = FirstTimes(Solo(), 3, np.array([0, 1]), np.array([1, 0]), np.array([7, 5]))
     assert first(np.array([1]), np.array([0])).tolist() == [5]
-    with pytest.raises(DataError, match="links: the pair 0, 2 is no edge, so it has no time"):
+    with pytest.raises(DataError, match="links: the pair 0, 2 is not an edge"):
         first(np.array([0]), np.array([2]))
 
 

@@ -198,7 +198,7 @@ REFUSED = {
     "their task is multilabel, not classify": ["--task", "classify"],
     "--metric of task multilabel: 'rmse' is not one of roc-auc, accuracy, micro-f1, macro-f1": ["--metric", "rmse"],
     "--loss of task multilabel: 'squared' is not one of bce": ["--loss", "squared"],
-    "--metric roc-auc is of several labels, or of 2 classes, but there are 4 classes": ["--data", "sbm:nodes=300", "--metric", "roc-auc"],
+    "--metric roc-auc needs several labels or 2 classes, but there are 4 classes": ["--data", "sbm:nodes=300", "--metric", "roc-auc"],
 }
 
 
