@@ -1,4 +1,4 @@
-"""Links to predict: a graph's edges, divided into splits. Links to validate and to test on bring no messages."""
+"""Links to predict: the edges of a graph, divided into splits. No message passes along validation and test links."""
 
 import warnings
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from sarlite.types import Array
 
 
 class Links(NamedTuple):
-    """Links, their targets and their splits, as a `Trainer` takes them.
+    """Links, their targets and their splits, the arguments of a `Trainer`.
 
         Trainer(links.graph, model, x, links.labels, links.train, links.val, links.test, task=LinkTask(), ...)
 
@@ -32,18 +32,18 @@ class Links(NamedTuple):
     Attributes
     ----------
     graph : LinkGraph
-        One row for each of this rank's links, of all splits: the link and its negatives. `graph.nodes` has the edges
-        along which messages pass in evaluation. Training draws other negatives in each step. `graph.relations` has the
-        index of each link's relation, if there are several.
+        Graph with one row for each of this rank's links of all splits: the link and its negatives. `graph.nodes` has the
+        edges along which messages pass in evaluation. Training draws new negatives in each step. `graph.relations` has
+        the index of each link's relation, if there are several relations.
     labels : (graph.n_dst, ...) array
-        Labels of the links. For links to predict zeros, (graph.n_dst,) int64: the column of the link among the
-        candidates.
+        Labels of the links. For link prediction zeros, (graph.n_dst,) int64: the column of the link among its candidates.
     train, val, test : (k,) int64
-        Rows of each split.
+        Row numbers of each split.
     heads, tails : (graph.n_dst,) int64
         Ids of the links' ends, as in `graph.nodes.dst_ids`.
     undirected : bool
-        True if the reverse of each edge is an edge, in all relations. Then both are one link. False without edges.
+        True if the reverse of each edge is an edge, in all relations; an edge and its reverse are then one link. False
+        without edges.
     times : (graph.n_dst,) int64, or None
         Time of each link: the time of the first edge between its ends, in either direction.
     """
@@ -63,50 +63,51 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
                 relation: Relation | list[Relation] | None = None, split: Any = None, disjoint: float = 0.0,
                 negatives: int = 1, eval_negatives: int | str = 1, sampler: Any = "uniform",
                 eval_sampler: Any = None, filtered: bool = True, seed: int = 0) -> Links:
-    """Divide a graph's edges into training, validation and test links.
+    """Divide the edges of a graph into training, validation and test links. Collective.
 
-    Links to validate and to test on bring no messages.
+    Messages pass only along training links and self loops.
 
     Parameters
     ----------
     graph : Graph or HeteroGraph
-        Whole, or this rank's part; ids are 0 .. n_nodes - 1. Not bipartite. Its values on edges
-        stay with the edges.
-    relation : (source type, name, destination type), optional
-        Relation of a `HeteroGraph` whose edges are the links; by default the only relation. Pairs have ids of these
-        types' nodes. The reverse of a link that brings no messages brings none either, in all relations from the
-        destination type to the source type. A list predicts several relations: a link's negatives have its relation's
-        types, and the decoder is made with n_out, the number of relations. Arrays of `val`, `test`, `split` and
-        `sampler` then are dicts of arrays by relation.
-    val, test : float, or (k, 2) array of ids, or for `val` a TimeSplit
-        Shares of the links. A link's split is drawn from the ids of its ends, so shares hold on average. Edges between
-        the same two nodes, in either direction, are in one split, so that no edge reveals another. Self loops are no
-        links. Arrays have the pairs (source, destination) of each split, and each rank passes some of the pairs. Such a
-        pair is a link also if it is no edge. All other edges are to train on. With a `TimeSplit` the time of the first
-        edge between two nodes, in either direction, says the split, and `test` is not read.
+        A whole graph, or this rank's part, with ids 0 .. n_nodes - 1. Not bipartite. Edge values stay with their edges.
+    val, test : float, (k, 2) array of ids, or for `val` a TimeSplit
+        Shares of the validation and test links. The split of a link is drawn from the ids of its ends, so the shares hold
+        on average. Edges between the same two nodes, in either direction, are in one split, so that no edge reveals
+        another. Self loops are not links. Arrays list the pairs (source, destination) of each split, and each rank passes
+        some of the pairs. A listed pair is a link even if it is not an edge, and all other edges are training links. With
+        a `TimeSplit`, the time of the first edge between two nodes, in either direction, decides the split, and `test` is
+        ignored.
+    relation : (source type, name, destination type), or list of such, optional
+        Relation of a `HeteroGraph` whose edges are the links; by default the only relation. Ids of pairs then count
+        within the node types. If no message passes along a link, none passes along its reverse, in all relations from the
+        destination type to the source type. With a list, links of several relations are predicted: the decoder is made
+        with n_out, the number of relations, and arrays of `val`, `test`, `split` and `sampler` are dicts by relation.
     split : (n_edges,) array of int, optional
-        In place of `val` and `test`: 0 for an edge to train on, 1 to validate on, 2 to test on, in the order of
+        In place of `val` and `test`: 0 for a training edge, 1 for validation, 2 for test, in the order of
         `graph.edge_ids`.
     disjoint : float
-        Share of the training links that are targets and bring no messages in training. The others bring messages and
-        are no targets. 0: each training link does both. In evaluation all training links bring messages.
-    negatives, eval_negatives : int
-        Number of negatives of each link, in training and in evaluation. Negatives of training are pairs that are no
-        training links, and negatives of evaluation are pairs that are no links at all. Every evaluation has the same
-        negatives. A link whose source is linked to all destinations has none: a warning says how many such links are
-        left out of all splits. "uniform" draws other sources, too, and leaves out no link. With eval_negatives "all" the
-        graph has a `ranking`, which compares each link to validate and to test on with all destinations; the validation
-        loss then has `negatives` negatives.
+        Share of the training links that are only targets in training. Messages pass only along the other training links,
+        which are not targets. With 0, each training link is a target, and messages pass along it. In evaluation messages
+        pass along all training links.
+    negatives, eval_negatives : int, or for `eval_negatives` "all"
+        Number of negatives of each link, in training and in evaluation. Negatives in training are pairs that are not
+        training links; negatives in evaluation are pairs that are not links, the same in every evaluation. A link whose
+        source is linked to all destinations has no negatives, and is left out of all splits with a warning, unless the
+        sampler is "uniform". With "all", validation and test links are ranked among all destinations (`graph.ranking`),
+        and the validation loss has `negatives` negatives.
     sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) array of ids
-        "uniform" draws both ends of a negative from all nodes. Otherwise the head is the link's. "per-source" draws the
-        tail from all nodes, "in-batch" from the tails of the step's links. An array lists hard negatives, and each rank
-        passes some of the pairs. Tails listed for a head are used in turn. A head without listed tails draws from all
-        nodes.
-    eval_sampler : as `sampler`, optional
-        The sampler of evaluation, where "in-batch" draws from the links of all splits. By default `sampler`.
+        "uniform" draws both ends of a negative from all nodes. The other samplers keep the head of the link: "per-source"
+        draws the tail from all nodes, "in-batch" from the tails of the step's links. An array lists hard negatives, and
+        each rank passes some of the pairs. The tails listed for a head are used in turn. A head without listed tails
+        draws from all nodes.
+    eval_sampler : optional
+        Sampler of evaluation, with the values of `sampler`; by default `sampler`. "in-batch" draws from the links of all
+        splits.
     filtered : bool
-        True if negatives of evaluation must be no links.
+        True if negatives of evaluation must not be links.
     seed : int
+        Seed of splits and negatives.
 
     Returns
     -------
@@ -121,18 +122,29 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
 
     Notes
     -----
-    Collective. Splits and negatives depend on the seed and on ids, so they are the same for any number of ranks
-    and any division. Sends at most 40 bytes an edge, and what drawing negatives sends. Memory: about 160 bytes an edge
-    while it runs; then about 65 with one negative each.
+    Splits and negatives depend on the seed and on ids, so they are the same for any number of ranks and any division.
+    Bytes sent: at most 40 for each edge, and the messages of drawing negatives. Memory: about 160 bytes for each edge
+    during the call, and about 65 afterwards with one negative for each link.
+
+    Examples
+    --------
+    >>> from sarlite import Graph
+    >>> from sarlite.tasks.link_data import split_links
+    >>> graph = Graph.from_edges([0, 1, 2, 3, 0], [1, 2, 3, 4, 4], 5)
+    >>> links = split_links(graph, val=[[0, 1]], test=[[2, 3]], negatives=2, eval_negatives=2)
+    >>> links.graph.n_dst, links.graph.n_candidates, links.graph.nodes.n_edges
+    (5, 3, 3)
+    >>> len(links.train), len(links.val), len(links.test)
+    (3, 1, 1)
     """
     comm = graph.comm
     of = together(comm, lambda: linked(graph, relation))
     arguments = together(comm, lambda: _checked(disjoint, negatives, eval_negatives, seed, filtered))
     agree(comm, (relation, *arguments), "relation, disjoint, negatives, eval_negatives, seed or filtered")
     eval_sampler = sampler if eval_sampler is None else eval_sampler
-    samplers = together(comm, lambda: [[_sampler(own, _given(one, of, at)) for one in (sampler, eval_sampler)]
-                                       for at, own in enumerate(of.ends)])
-    agree(comm, ["pairs" if isinstance(one, np.ndarray) else one for own in samplers for one in own],
+    samplers = together(comm, lambda: [[_sampler(ends, _of_relation(one, of, at)) for one in (sampler, eval_sampler)]
+                                       for at, ends in enumerate(of.ends)])
+    agree(comm, ["pairs" if isinstance(one, np.ndarray) else one for both in samplers for one in both],
           "sampler or eval_sampler")
     raise_together(comm, _odd_id(of.nodes))
     with graph.profile.phase("setup"):
@@ -142,33 +154,36 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
                    relation: Relation | None = None, split: Any = None, seed: int = 0, times: Any = None) -> Links:
-    """Divide labelled pairs into training, validation and test links. Messages pass along all edges of the graph.
+    """Divide labelled pairs of nodes into training, validation and test links. Collective.
+
+    Messages pass along all edges of the graph.
 
     Parameters
     ----------
     graph, relation
-        As for `split_links`. The pairs have ids of the relation's types.
+        See `split_links`. Ids of pairs count within the node types of the relation.
     pairs : (k, 2) array of ids
         Sources and destinations; each rank passes some of the pairs. A pair may occur several times, and need not be an
         edge.
     labels : (k,) or (k, n) array
-        Targets of an `EdgeTask`: classes from 0; 0 or 1 for each label; numbers. The dtype and width are the same on
-        every rank.
+        Targets of an `EdgeTask`: classes from 0, labels of 0 or 1, or numbers. The dtype and width are the same on every
+        rank.
     val, test : float
-        Shares of the pairs. A split is drawn from the ids of a pair's ends, in either order, so shares hold on
+        Shares of the pairs. The split of a pair is drawn from the ids of its ends, in either order, so the shares hold on
         average.
     split : (k,) array of int, optional
-        In place of `val` and `test`: 0 for a pair to train on, 1 to validate on, 2 to test on.
+        In place of `val` and `test`: 0 for a training pair, 1 for validation, 2 for test.
     seed : int
+        Seed of the splits.
     times : (k,) array of int, optional
         Time of each pair.
 
     Returns
     -------
     Links
-        For `Trainer(links.graph, model, x, links.labels, links.train, ..., task=EdgeTask("classify"))`. The model is an
-        `nn.LinkPredictor` whose decoder has one output for each class, label or value. Links are in the order of their
-        heads' rows, their tails, their splits and their labels, whichever rank passed a pair.
+        Arguments of `Trainer(links.graph, model, x, links.labels, links.train, ..., task=EdgeTask("classify"))`. The
+        model is an `nn.LinkPredictor` whose decoder has one output for each class, label or value. Links are sorted by
+        head row, tail, split, time and labels.
 
     Raises
     ------
@@ -177,8 +192,17 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
     Notes
     -----
-    Collective. Sends at most 64 bytes a pair, and its label, once. Memory: about 150 bytes a pair while it runs;
-    then about 65, and the labels.
+    Bytes sent: at most 64 for each pair, and its label. Memory: about 150 bytes for each pair during the call, and about
+    65 and the labels afterwards.
+
+    Examples
+    --------
+    >>> from sarlite import Graph
+    >>> from sarlite.tasks.link_data import labelled_links
+    >>> graph = Graph.from_edges([0, 1, 2], [1, 2, 0], 3)
+    >>> links = labelled_links(graph, [[0, 1], [1, 2], [2, 0]], [1, 0, 1], split=[0, 0, 1])
+    >>> links.heads.tolist(), links.tails.tolist(), links.labels.tolist(), links.train.tolist()
+    ([0, 1, 2], [1, 2, 0], [1, 0, 1], [0, 1])
     """
     comm = graph.comm
     of = together(comm, lambda: linked(graph, relation))
@@ -197,7 +221,7 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
         columns = rows[:, 0], pairs[:, 1], rows[:, 1], split, np.zeros(len(rows), np.int64) if of_pairs is None else of_pairs
         heads, tails, tail_rows, split, own_times = send(comm, owner, np.stack(columns, 1)).T
         labels, heads = send(comm, owner, labels), heads - offsets[comm.rank]
-        # which rank passed a pair does not matter
+        # sorted, so that the order does not depend on the rank that passed a pair
         order = np.lexsort((*np.atleast_2d(labels.T), own_times, split, tails, heads))
         heads, tails, tail_rows, split, labels, own_times = (
             array[order] for array in (heads, tails, tail_rows, split, labels, own_times))
@@ -207,8 +231,9 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
 
 def _checked_labels(of, pairs, labels, val, test, split, seed):
+    """Return the arguments pairs, labels and split of `labelled_links` as arrays, or raise a ConfigError."""
     if of.several:
-        raise ConfigError("relation: labels are of pairs of one relation", "relation")
+        raise ConfigError("relation: labelled pairs must be of one relation", "relation")
     whole("seed", seed, 0)
     pairs, labels = _pairs(of.ends[0], "pairs", pairs), np.asarray(labels)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
@@ -223,16 +248,24 @@ def _checked_labels(of, pairs, labels, val, test, split, seed):
 
 
 def _codes(split, n, of):
-    """Return the splits as (n,) int64, or raise a ConfigError."""
+    """Return splits as (n,) int64, or raise a ConfigError if they are not one of 0, 1, 2 for each of n items `of`."""
     codes = np.asarray(split)
     if codes.shape != (n,) or codes.dtype.kind not in "iu" or not np.isin(codes, (TRAIN, VAL, TEST)).all():
-        raise ConfigError(f"split is {codes.dtype} {codes.shape}, but must be one of 0 train, 1 val, 2 test for each "
+        raise ConfigError(f"split is {codes.dtype} {codes.shape}, but must be 0 train, 1 val or 2 test for each "
                           f"of {n} {of}")
     return codes.astype(np.int64)
 
 
 def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> Any:
-    """Return `split_links(...).graph.nodes` of the same arguments, without links. Collective."""
+    """Return the nodes and message edges `split_links(...).graph.nodes`, without making the links. Collective.
+
+    Parameters
+    ----------
+    of : Linked
+        Graph and relations of `split_links`.
+    val, test, seed, split
+        Arguments of `split_links`.
+    """
     link_sets, splits = _edges_and_splits(of, val, test, seed, split)
     knowns = [_known(edges, split_of) if edges.others else np.empty(0, np.int64)
               for edges, split_of in zip(link_sets, splits)]
@@ -241,49 +274,63 @@ def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None)
 
 
 def known_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> list[Array]:
-    """Return the links of all splits of each relation as local row of the head * n_nodes + id of the tail. Collective.
+    """Return the keys of this rank's links of all splits, for each relation. Collective.
 
-    The numbers ascend. Rows, ids and n_nodes are counted in `of.nodes`.
+    Parameters
+    ----------
+    of : Linked
+        Graph and relations of `split_links`.
+    val, test, seed, split
+        Arguments of `split_links`.
+
+    Returns
+    -------
+    list of (m,) int64
+        Key (local row of the head) * n_nodes + (id of the tail) of each link, ascending. Rows, ids and n_nodes are those
+        of `of.nodes`.
     """
     return [_known(*one) for one in zip(*_edges_and_splits(of, val, test, seed, split))]
 
 
 def _edges_and_splits(of, val, test, seed, split):
-    """Return the edges of each relation, and the functions that return the splits of pairs. Collective."""
+    """Return a `LinkEdges` and a function (heads, tails) -> splits for each relation. Collective."""
     link_sets, arguments = link_edges(of), (val, test, split)
-    checked = together(of.graph.comm, lambda: [_checked_splits(edges, *(_given(one, of, at) for one in arguments))
+    checked = together(of.graph.comm, lambda: [_checked_splits(edges, *(_of_relation(one, of, at) for one in arguments))
                                                for at, edges in enumerate(link_sets)])
     return link_sets, [_splits(edges, checked_splits, seed) for edges, checked_splits in zip(link_sets, checked)]
 
 
-def _given(value, of, at):
-    """Return the entry of relation number `at` in an argument, which is a dict by relation if there are several.
+def _of_relation(value, of, at):
+    """Return an argument for relation number `at`: its entry if the argument is a dict by relation, or the argument.
 
     A relation that the dict leaves out has no pairs.
     """
     if not isinstance(value, dict):
         if of.several and np.ndim(value):
-            raise ConfigError("several relations: pairs and splits are dicts by relation")
+            raise ConfigError("several relations: pairs and splits must be dicts by relation")
         return value
     several = of.relations if of.several else []
     wrong = [one for one in value if one not in several]
     if wrong:
-        raise ConfigError(f"pairs and splits by relation: {wrong[0]!r} is none of {several}")
+        raise ConfigError(f"pairs and splits by relation: {wrong[0]!r} is not one of {several}")
     return value.get(several[at], np.empty((0, 2), np.int64))
 
 
 def _known(edges, split_of):
+    """Return the keys of this rank's links of one relation, see `known_links`. Collective."""
     heads, tails, *_ = out_links(edges, split_of.listed()[0], RowNumbers(edges.nodes.comm, edges.nodes.dst_ids))
     return heads * edges.nodes.n_nodes + tails
 
 
 def _sampler(ends, sampler):
+    """Return a sampler's name, or its listed pairs as ids over both node types."""
     if isinstance(sampler, str) and sampler not in SAMPLERS:
         raise ConfigError(f"sampler {sampler!r} is not one of {', '.join(SAMPLERS)}")
     return sampler if isinstance(sampler, str) else _pairs(ends, "sampler", sampler)
 
 
 def _checked(disjoint, negatives, eval_negatives, seed, filtered):
+    """Return the arguments, or raise a ConfigError that names a wrong one."""
     if not isinstance(filtered, bool):
         raise ConfigError(f"filtered is {filtered!r}, but must be True or False")
     if isinstance(eval_negatives, str):
@@ -295,12 +342,14 @@ def _checked(disjoint, negatives, eval_negatives, seed, filtered):
 
 
 def _odd_id(nodes):
+    """Return a ConfigError if an id of this rank's nodes is not below n_nodes, else None."""
     wrong = nodes.dst_ids[nodes.dst_ids >= nodes.n_nodes]
     text = f"links: ids must be 0 .. {nodes.n_nodes - 1}, but a node has id "
     return ConfigError(f"{text}{wrong[0]}") if len(wrong) else None
 
 
 def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negatives, seed, filtered):
+    """Return the Links of all relations: the links of this rank, their negatives, and the graphs of messages. Collective."""
     nodes = link_sets[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
     links = [out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(link_sets, splits)]
@@ -311,10 +360,10 @@ def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negat
         training = link_sets[0].subgraph({one: mask & ~targets[one] for one, mask in message_masks.items()})
 
     rows, to_train, to_eval, n_left_out = [], [], [], np.zeros(2, np.int64)
-    levels = []  # the split of each link, of `knowns`
+    levels = []  # by relation: the split of each link in `knowns`
     timed = all(edges.times is not None for edges in link_sets)
-    for at, (edges, split_of, own, link_keys) in enumerate(zip(link_sets, splits, links, knowns)):
-        (heads, tails, tail_rows, undirected), (sampler, eval_sampler) = own, samplers[at]
+    for at, (edges, split_of, ends, link_keys) in enumerate(zip(link_sets, splits, links, knowns)):
+        (heads, tails, tail_rows, undirected), (sampler, eval_sampler) = ends, samplers[at]
         split, target = split_of(ids[heads], tails), _targets(ids[heads], tails, seed, disjoint)
         levels.append(split)
         drawn, more = (numbers, ids, edges.heads, edges.tails), f" {at}" if at else ""
@@ -322,7 +371,7 @@ def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negat
                                  f"link negatives of evaluation{more}"))
         to_train.append(Negatives(*drawn, link_keys[split == TRAIN], sampler, seed, f"link negatives{more}"))
         chosen = (split != TRAIN) | target
-        for other, of in zip(link_sets, splits):  # what another relation holds out is not trained on the other way round
+        for other, of in zip(link_sets, splits):  # a link that another relation holds out in reverse is no training target
             if other.relation in edges.others and not isinstance(of, DrawnSplits):
                 chosen &= (split != TRAIN) | (of(ids[heads], tails) == TRAIN)
         if undirected:
@@ -332,14 +381,14 @@ def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negat
         n_left_out += np.array([np.count_nonzero(chosen & ~has_negatives), np.count_nonzero(chosen)])
         chosen &= has_negatives
         times = _first_times(edges)(ids[heads[chosen]], tails[chosen]) if timed else np.zeros(np.count_nonzero(chosen), np.int64)
-        rows.append(np.stack([*(own[chosen] for own in (heads, tails, tail_rows, split)),
+        rows.append(np.stack([*(column[chosen] for column in (heads, tails, tail_rows, split)),
                               np.full(np.count_nonzero(chosen), at), times]))
 
     _warn_left_out(nodes.comm, *nodes.comm.allreduce(n_left_out).tolist())
     heads, tails, tail_rows, split, numbers_of, times = np.concatenate(rows, 1)
     of = heads, tails, tail_rows
     relations = numbers_of if several else None
-    undirected = all(own[3] for own in links)
+    undirected = all(is_undirected for *_, is_undirected in links)
     draw = Candidates(training, *of, to_train, negatives, relations, [edges.relation for edges in link_sets], undirected)
     ranking = None
     if eval_negatives == "all":
@@ -353,24 +402,25 @@ def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negat
 
 
 def _has_negatives(negatives, heads):
-    """Return True for each link that has a negative: "uniform" draws other heads, too, the other samplers do not."""
+    """Return True for each link that has a negative. With "uniform" all links have, as it draws other heads, too."""
     return np.ones(len(heads), bool) if negatives.of_pairs else negatives.n_left(heads) > 0
 
 
 def _warn_left_out(comm, n_left_out, n_links):
     if n_left_out and not comm.rank:
-        warnings.warn(f"links: {n_left_out:,} of {n_links:,} links are left out of training and evaluation: their "
-                      "sources are linked to all destinations, so they have no negatives. They bring messages as before",
+        warnings.warn(f"links: {n_left_out:,} of {n_links:,} links are left out of training and evaluation, because "
+                      "their sources are linked to all destinations, so they have no negatives. Messages still pass along "
+                      "them",
                       RuntimeWarning, stacklevel=4)
 
 
 def _by_split(split):
-    """Return the rows of each split by name."""
+    """Return the row numbers of each split by name."""
     return {name: np.flatnonzero(split == at) for at, name in enumerate(NAMES)}
 
 
 def _checked_splits(edges, val, test, split):
-    """Return the shares of both splits, or this rank's listed pairs and their splits, or a `TimeSplit`."""
+    """Return (val, test) shares, or (this rank's listed pairs, their splits), or (a `TimeSplit`, None)."""
     if isinstance(val, TimeSplit):
         if edges.times is None:
             of = "" if edges.relation is None else f" of {'.'.join(edges.relation)}"
@@ -387,6 +437,7 @@ def _checked_splits(edges, val, test, split):
 
 
 def _shares(val, test):
+    """Return the shares as a list, or raise a ConfigError."""
     shares = [number(name, value, below=1) for name, value in (("val", val), ("test", test))]
     if sum(shares) >= 1:
         raise ConfigError(f"val {val} and test {test} leave no links to train on")
@@ -394,12 +445,12 @@ def _shares(val, test):
 
 
 def _pairs(ends, name, pairs):
-    """Return pairs of ids that count through both node types, from ids within each type."""
+    """Return pairs as ids over both node types, from ids within each node type."""
     ids = np.asarray(pairs)
     if not ids.size:
         return np.empty((0, 2), np.int64)
     if ids.dtype.kind not in "iu" or ids.ndim != 2 or ids.shape[1] != 2:
-        raise ConfigError(f"{name} is {ids.dtype} {ids.shape}, but pairs of ids, (n, 2), are needed here, or 0 for "
+        raise ConfigError(f"{name} is {ids.dtype} {ids.shape}, but must be pairs of ids, (n, 2), or 0 for "
                           "none")
     first, n = (np.array([getattr(end, name) for end in ends], np.int64) for name in ("first", "n"))
     bad = np.argwhere((ids < 0) | (ids >= n))
@@ -410,7 +461,7 @@ def _pairs(ends, name, pairs):
 
 
 def _splits(edges, checked, seed):
-    """Return the function that returns the splits of pairs, from what `_checked_splits` returned. Collective."""
+    """Return the function (heads, tails) -> splits for the result of `_checked_splits`. Collective."""
     comm, (one, other) = edges.nodes.comm, checked
     if isinstance(one, TimeSplit):
         proper = edges.ends[0] != edges.ends[1]
@@ -420,7 +471,7 @@ def _splits(edges, checked, seed):
         return ListedSplits(comm, edges.nodes.n_nodes, np.stack(ends, 1), split)
     listed = one is None or bool(np.ndim(one))
     if len(set(comm.allgather(listed))) > 1:
-        raise ConfigError("val, test or split: shares on one rank, and pairs on another")
+        raise ConfigError("val, test or split: some ranks pass shares and others pass pairs")
     if not listed:
         agree(comm, (one, other), "val or test")
         return DrawnSplits(one, other, seed)
@@ -435,9 +486,9 @@ def _first_times(edges):
 
 
 def _messages(link_sets, splits, all_link_keys, seed, disjoint):
-    """Return by relation the edges that bring messages in evaluation, and the edges that are targets in training.
+    """Return two dicts from relation to a mask of edges: message edges in evaluation, and targets in training.
 
-    Self loops bring messages and are no targets. Edges of reverse relations follow the links whose reverse they are.
+    Messages pass along self loops, which are not targets. An edge of a reverse relation is treated as its link.
     """
     predicted = {edges.relation for edges in link_sets}
     messages: dict[Any, Array] = {}
@@ -446,20 +497,22 @@ def _messages(link_sets, splits, all_link_keys, seed, disjoint):
         ids, masks_of = edges.nodes.dst_ids, {edges.relation: _of_ends(*edges.ends, split_of, seed, disjoint)}
         for relation, (sources, rows) in edges.others.items():
             if relation in predicted and isinstance(split_of, DrawnSplits):
-                continue  # what ids tell its own links is the same
+                continue  # its own links have the same splits, as these are drawn from ids
             brings_message, target = _of_ends(sources, ids[rows], split_of, seed, disjoint)
             links = among(link_keys, rows * edges.nodes.n_nodes + sources)
             masks_of[relation] = brings_message | ~links, target & links
         for relation, (brings_message, target) in masks_of.items():
-            messages[relation], targets[relation] = brings_message & messages.get(relation, True), target | targets.get(relation, False)
+            messages[relation] = brings_message & messages.get(relation, True)
+            targets[relation] = target | targets.get(relation, False)
     return messages, targets
 
 
 def _of_ends(one, other, split_of, seed, disjoint):
+    """Return (True for each pair along which messages pass, True for each target of training)."""
     loops = one == other
     return (split_of(one, other) == TRAIN) | loops, _targets(one, other, seed, disjoint) & ~loops
 
 
 def _targets(one, other, seed, disjoint):
-    """Return True for the pairs that are targets if they are to train on."""
+    """Return True for each pair that is a target if it is a training link: a random share `disjoint`, or all pairs."""
     return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)

@@ -1,6 +1,6 @@
 """Edges that are links: the edges of a `Graph`, or of relations of a `HeteroGraph`.
 
-Ids of nodes count through the node types at both ends.
+Ids of nodes are unique over the node types at both ends: the ids of the second type follow the ids of the first.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,39 +10,42 @@ import numpy as np
 
 from sarlite.comm.routing import ask, send
 from sarlite.data.graph_tables import NODE
+from sarlite.data.names import Names
 from sarlite.errors import ConfigError
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import HeteroGraph, Relation
 from sarlite.structure.edges import destinations
 from sarlite.structure.part_edges_csr import owners
-from sarlite.types import Array
+from sarlite.types import Array, RowIndex
 
 
 class Ends(NamedTuple):
-    """The nodes at one end of links.
+    """Nodes that can be at one end of links: the nodes of one type.
 
     Attributes
     ----------
     first, n : int
-        Id of the first node, counted through the types at both ends, and the number of nodes.
+        Id of the first node, and number of nodes. The ids of the nodes are first .. first + n - 1.
     node_type : str
     names : data.names.Names, optional
+        Names of the nodes.
     """
 
     first: int
     n: int
     node_type: str = NODE
-    names: Any = None
+    names: Names | None = None
 
 
 class LinkEdges(NamedTuple):
-    """This rank's edges of a graph or of one relation, as links.
+    """Edges of a graph or of one relation, as links, on this rank.
 
     Attributes
     ----------
     relation : Relation, or None
+        Relation of the edges; None for a `Graph`.
     nodes : Graph or NodeType
-        What the encoder computes on. A `NodeType` has the types at the ends of all links.
+        Graph that the encoder computes on. A `NodeType` contains the types at the ends of all links.
     sources : (n_edges,) int64
         Ids of the sources.
     rows : (n_edges,) int64
@@ -50,18 +53,18 @@ class LinkEdges(NamedTuple):
     places : slice or (n_edges,) int
         Positions of the edges in the order of the graph's `edge_ids`.
     heads, tails : Ends
-        Nodes that a link's head and tail can be.
+        Nodes that can be heads and tails of links.
     others : dict of relation to (sources, rows)
-        Relations from the tails' type to the heads' type. Their edges would reveal the links.
+        Edges of the relations from the tails' type to the heads' type, which could reveal links.
     subgraph : callable
-        (edge masks by relation) -> `nodes` with the masked edges alone. Collective.
+        Function (dict from relation to a mask of edges) -> `nodes` with only the masked edges. Collective.
     """
 
     relation: Relation | None
     nodes: Any
     sources: Array
     rows: Array
-    places: Any
+    places: RowIndex
     heads: Ends
     tails: Ends
     others: dict[Relation, tuple[Array, Array]]
@@ -69,7 +72,7 @@ class LinkEdges(NamedTuple):
 
     @property
     def times(self) -> Array | None:
-        """Times of the edges, (n_edges,) int64, or None."""
+        """Times of the edges, (n_edges,) int64, or None if the edges have no times."""
         graph = self.nodes if self.relation is None else self.nodes.graph
         values = graph.edge_values if self.relation is None else graph.edge_values.get(self.relation)
         return None if values is None or values.time is None else values.time[self.places]
@@ -81,83 +84,98 @@ class LinkEdges(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """The graph and the relations whose edges are links.
+    """Graph, and the relations whose edges are links.
 
     Attributes
     ----------
     graph : Graph or HeteroGraph
     relation : Relation, list of Relation, or None
         The argument of `linked`.
-    relations : list of Relation, or of None
-        Relations that are predicted; [None] of a `Graph`.
+    relations : list of Relation, or [None]
+        Relations that are predicted; [None] for a `Graph`.
     nodes : Graph or NodeType
-        What the encoder computes on.
+        Graph that the encoder computes on.
     ends : list of (Ends, Ends)
         Nodes at the source and the destination of each relation.
     """
 
     graph: Graph | HeteroGraph
     relation: Relation | list[Relation] | None
-    relations: list[Any]
+    relations: list[Any]  # a list of None for a Graph
     nodes: Any
     ends: list[tuple[Ends, Ends]]
 
     @classmethod
-    def of_nodes(cls, graph: Any, node_type: str, names: Mapping[str, Any]) -> "Linked":
-        """Return a `Linked` without links, whose `ends[0][0]` are the nodes of one type."""
+    def of_nodes(cls, graph: Any, node_type: str, names: Mapping[str, Names]) -> "Linked":
+        """Return a `Linked` without links, for predictions of nodes: `ends[0][0]` are the nodes of one type."""
         ends = Ends(0, graph.n_nodes, node_type, names.get(node_type))
         return cls(graph, None, [None], graph, [(ends, ends)])
 
     @property
     def several(self) -> list[str] | None:
-        """Names of the relations, such as user.buys.item, if `relation` is a list; else None."""
+        """Names of the relations, such as "user.buys.item", if `relation` is a list; None otherwise."""
         return [_dotted(one) for one in self.relations] if is_several(self.relation) else None
 
 
 def is_several(relation: Any) -> bool:
-    """Return True if `relation` is a list of relations."""
+    """Return True if `relation` is a list of relations, False for one relation or None.
+
+    Examples
+    --------
+    >>> is_several(("user", "buys", "item")), is_several([("user", "buys", "item")])
+    (False, True)
+    """
     return relation is not None and not (len(relation) and all(isinstance(word, str) for word in relation))
 
 
 def linked(graph: Any, relation: Any) -> Linked:
-    """Return the graph and relations whose edges are links.
+    """Check the relations whose edges are links, and return them with their graph.
 
     Parameters
     ----------
     graph : Graph or HeteroGraph
     relation : Relation, list of Relation, or None
-        None: the only relation of a `HeteroGraph`, or a `Graph`.
+        None for a `Graph`, and for the only relation of a `HeteroGraph`.
+
+    Returns
+    -------
+    Linked
 
     Raises
     ------
     ConfigError
-        The graph has no such relation, or its edges cannot be links.
+        The graph has no such relation, or the edges of the graph cannot be links.
+
+    Examples
+    --------
+    >>> linked(Graph.from_edges([0, 1], [1, 2], 3), None).ends[0][0].n
+    3
     """
     if not isinstance(graph, HeteroGraph):
         if not isinstance(graph, Graph):
-            raise ConfigError(f"links are of a Graph or a HeteroGraph, but graph is a {type(graph).__name__}")
+            raise ConfigError(f"links: graph is a {type(graph).__name__}, but must be a Graph or a HeteroGraph")
         if relation is not None:
-            raise ConfigError(f"relation {_dotted(relation)}: the graph is of one kind", "relation")
+            raise ConfigError(f"relation {_dotted(relation)}: the graph has no relations", "relation")
         if graph.bipartite:
-            raise ConfigError("links: bipartite graphs are not done yet")
+            raise ConfigError("links: bipartite graphs are not supported")
         both = Ends(0, graph.n_nodes)
         return Linked(graph, None, [None], graph, [(both, both)])
     if relation is None and len(graph.relations) > 1:
-        raise ConfigError(f"relation: which of {_told(graph.relations)} is predicted?", "relation")
+        raise ConfigError(f"relation: the graph has several, {_names(graph.relations)}; name one to predict", "relation")
     relations = [tuple(one) for one in (graph.relations[:1] if relation is None else
                                         relation if is_several(relation) else [relation])]
     for one in relations:
         if one not in graph.relations:
-            raise ConfigError(f"relation {_dotted(one)} is none of {_told(graph.relations)}", "relation")
+            raise ConfigError(f"relation {_dotted(one)} is not one of {_names(graph.relations)}", "relation")
     if len(set(relations)) < max(len(relations), 1):
-        raise ConfigError(f"relation {_told(relations) or 'none'}: each relation is listed once", "relation")
+        raise ConfigError(f"relation {_names(relations) or 'none'}: list each relation once", "relation")
     nodes = graph.of(*dict.fromkeys(name for source, _, to in relations for name in (source, to)))
     ends = {name: Ends(nodes.first[name], graph.n_nodes[name], name) for name in nodes.node_types}
     return Linked(graph, relation, relations, nodes, [(ends[source], ends[to]) for source, _, to in relations])
 
 
 def link_edges(of: Linked) -> list[LinkEdges]:
-    """Return the edges of each relation as links. Collective."""
+    """Return the edges of each relation of `of` as links. Collective."""
     if isinstance(of.graph, Graph):
         return [_of_graph(of.graph, *of.ends[0])]
     ids: dict[Relation, tuple[Array, Array]] = {}
@@ -167,7 +185,7 @@ def link_edges(of: Linked) -> list[LinkEdges]:
 def _of_graph(graph, *ends):
     edges = graph.in_edges()
     places = slice(None) if edges.numbers is None else edges.numbers
-    sources = graph.with_edge_values().edge_src_ids[places]  # kept by that copy alone
+    sources = graph.with_edge_values().edge_src_ids[places]  # the copy without values stores the ids
     return LinkEdges(None, graph, sources, destinations(edges.indptr), places, *ends, {},
                      lambda masks: graph.subgraph(masks[None], edges))
 
@@ -184,7 +202,7 @@ def _of_relation(graph, nodes, ids, relation, *ends):
 
 
 def _ids(graph, nodes, relation):
-    """Return the source ids and the destinations' local rows of a relation's edges, as in `nodes`. Collective."""
+    """Return (ids of the sources, local rows of the destinations) of a relation's edges, as they count in `nodes`. Collective."""
     source, _, to = relation
     comm, edges, ids = graph.comm, graph.in_edges(relation), graph.node_ids[source]
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(ids)))])
@@ -195,12 +213,21 @@ def _ids(graph, nodes, relation):
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
-    """Return the distinct links, edges and listed pairs, whose heads are rows of this rank. Collective.
+    """Return the distinct links whose heads are rows of this rank. Collective.
+
+    Parameters
+    ----------
+    edges : LinkEdges
+        This rank's edges. Self loops are not links.
+    listed : (k, 2) int64
+        Further links, (source, destination) ids. Each rank passes some of the pairs.
+    numbers : callable
+        Function from ids to row numbers of all ranks, a `RowNumbers`.
 
     Returns
     -------
     heads, tails, tail_rows : (n_links,) int64
-        Local rows of the heads; ids of the tails, and their row numbers.
+        Local rows of the heads, ids of the tails, and row numbers of the tails.
     undirected : bool
         True if there are edges on any rank, and the reverse of each edge is an edge.
     """
@@ -223,21 +250,22 @@ def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]
 
 
 def _distinct(numbers):
-    """Return the distinct numbers in ascending order. Sorting takes a tenth of the time of `np.unique`."""
+    """Return the distinct numbers in ascending order, in a tenth of the time of `np.unique`."""
     ascending = np.sort(numbers)
     return ascending[np.diff(ascending, prepend=-1) > 0]
 
 
 def _to_heads(comm, offsets, columns):
-    """Send each row to the owner of the row number in its first column; make that number local. Collective."""
+    """Send each row to the owner of the row number in its first column, and make this number local. Collective."""
     columns = send(comm, owners(columns[:, 0], offsets), columns)
     columns[:, 0] -= offsets[comm.rank]
     return columns
 
 
 def _dotted(relation):
+    """Return a relation as text, such as "user.buys.item"."""
     return ".".join(map(str, relation))
 
 
-def _told(relations):
+def _names(relations):
     return ", ".join(map(_dotted, relations))

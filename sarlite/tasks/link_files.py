@@ -1,4 +1,4 @@
-"""Pairs of nodes from files."""
+"""Pairs of nodes, read from files and tables."""
 
 import csv
 from collections.abc import Sequence
@@ -17,24 +17,29 @@ from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.types import Array
 
 HEADER = ["source", "destination"]
+"""Names of the ends of a pair in error messages."""
 
 
 def read_links(file: str, of: Linked) -> Array:
-    """Return the links of a file, (n, 3) int64: source, destination and relation.
-
-    Nodes are numbered within their type, as in the data, and relations by their place in `of.relations`.
+    """Read links of one or several relations from a file.
 
     Parameters
     ----------
     file : path
-        For one relation a file as `read_pairs` takes. For several relations text with a source, a relation and a
+        For one relation, a file for `read_pairs`. For several relations, a text file with a source, a relation and a
         destination on each line, separated by commas. The first line may be a header.
     of : Linked
+        Nodes and relations of the links.
+
+    Returns
+    -------
+    (n, 3) int64
+        Source, destination and relation. Nodes are ids within their type, and relations are indices into `of.relations`.
 
     Raises
     ------
     DataError
-        The file cannot be read, an id is no node, or a name is no relation. The error names the file and the line.
+        The file cannot be read, an id is not a node, or a name is not a relation. The error names the file and the line.
     """
     several = of.several
     if several is None:
@@ -43,7 +48,7 @@ def read_links(file: str, of: Linked) -> Array:
     cells_of, numbers_of = [], []
     for number, (source, relation, to) in _lines(file, "cells, expected three: source, relation and destination", 3):
         if relation not in several:
-            raise DataError(f"{file}: links: line {number}: relation {relation!r} is none of {', '.join(several)}")
+            raise DataError(f"{file}: links: line {number}: relation {relation!r} is not one of {', '.join(several)}")
         cells_of.append((source, to))
         numbers_of.append(several.index(relation))
     links = np.empty((len(cells_of), 3), np.int64)
@@ -57,35 +62,44 @@ def read_links(file: str, of: Linked) -> Array:
 
 
 def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
-    """Return the pairs (source, destination) of a file, (n, 2) int64.
-
-    Nodes are numbered within their type, as in the data.
+    """Read pairs (source, destination) from a file.
 
     Parameters
     ----------
     file : path
-        Text with two ids on each line, separated by a comma, or two names if the nodes have names; or .npy, .parquet,
-        or .pt as `ogb.pairs` takes. The first line of text may be a header.
+        Text file with two ids on each line, separated by a comma, or two names if the nodes have names. The first line
+        may be a header. Or a .npy, .parquet, or .pt file, see `ogb.pairs`.
     ends : (Ends, Ends)
+        Nodes that sources and destinations can be.
+
+    Returns
+    -------
+    (n, 2) int64
+        Ids within the node types.
 
     Raises
     ------
     DataError
-        The file cannot be read, or an id is no node. The error names the file and the pair.
+        The file cannot be read, or an id is not a node. The error names the file and the pair.
     """
     if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".parquet", ".pt"):
         return _named(file, ends)
     pairs = ogb.pairs(file)[0] if Path(file).suffix == ".pt" else textfile.read(file, "links", np.int64)
     if pairs.dtype.kind not in "iu" or (pairs.size and pairs.shape[1] != 2):
-        raise DataError(f"{file}: links: expected two whole numbers a line, source and destination, found "
+        raise DataError(f"{file}: links: expected two whole numbers per line, source and destination, found "
                         f"{pairs.shape[1]} columns of {pairs.dtype}")
     return _nodes_of(file, "links", pairs.reshape(-1, 2), ends)
 
 
 def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
-    """Return the negatives of a `.pt` file, (m, 2) int64, and their number for each link, as `ogb.pairs` does.
+    """Read the negatives from a .pt file of OGB.
 
-    The number is None if the file has no negatives.
+    Returns
+    -------
+    pairs : (m, 2) int64
+        Ids within the node types.
+    per_link : int or None
+        Number of negatives of each link, 0 if all links share the negatives, None if the file has no negatives.
     """
     _, pairs, per_link = ogb.pairs(file)
     if pairs is None:
@@ -94,7 +108,7 @@ def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
 
 
 def _nodes_of(file, name, pairs, ends):
-    """Return the pairs as int64, after a check that each id is a node."""
+    """Return pairs as int64, or raise a DataError if an id is not a node."""
     bad = np.argwhere((pairs < 0) | (pairs >= [end.n for end in ends]))
     if len(bad):
         at, column = bad[0]
@@ -104,13 +118,14 @@ def _nodes_of(file, name, pairs, ends):
 
 
 def _named(file, ends):
+    """Return the pairs in a text file of names, (n, 2) int64."""
     pairs = [cells for _, cells in _lines(file, "names, expected two, source and destination", 2)]
     return np.stack([ids_of(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end)
                      for at, end in enumerate(ends)], 1)
 
 
 def _lines(file, expected, n):
-    """Yield the number and the `n` cells of each line, without a header line."""
+    """Yield (line number, list of `n` cells) for each line except a header."""
     begun = False
     for numbers, lines in named.lines(file, "links"):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
@@ -122,12 +137,28 @@ def _lines(file, expected, n):
 
 
 def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -> Array:
-    """Return the ids of the nodes in cells, (n,) int64: looked up by name if the nodes have names.
+    """Return the ids of the nodes that cells of a column contain, (n,) int64.
+
+    Parameters
+    ----------
+    where, column : str
+        Names of the table and the column in error messages.
+    cells : sequence of str
+        Names if the nodes have names, otherwise ids.
+    row : int
+        Number of the first cell's row in error messages.
+    end : Ends
+        Nodes that cells can contain.
 
     Raises
     ------
     DataError
-        A cell is no node. The error names the row, counted from `row` on, and the column.
+        A cell is not a node. The error names the table, the row and the column.
+
+    Examples
+    --------
+    >>> ids_of("pairs.csv", "source", ["2", "0"], 0, Ends(0, 3)).tolist()
+    [2, 0]
     """
     if end.names is not None:
         ids = end.names.find(cells)
@@ -137,23 +168,24 @@ def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -
         return np.asarray(ids)
     odd = next((at for at, word in enumerate(cells) if not (word.isascii() and word.isdigit() and len(word) < 19)), None)
     if odd is not None:
-        raise DataError(f"{where}: row {row + odd}, column {column!r}: {cells[odd]!r} is no node number")
+        raise DataError(f"{where}: row {row + odd}, column {column!r}: {cells[odd]!r} is not a node number")
     return _within(where, column, np.array([*map(int, cells)], np.int64), row, end)
 
 
 def column_ids(table: Table, column: str, end: Ends) -> Array:
-    """Return the ids of the nodes in a column of a table, (n,) int64, as `ids_of`."""
+    """Return the ids of the nodes in a column of a table, (n,) int64; see `ids_of` for `end` and errors."""
     refuse(table, id_doubts(table, column))
     if end.names is not None:
         words = [cells.to_pylist() for (cells,) in table.batches(f"CAST({quote(column)} AS VARCHAR)")]
         return ids_of(table.where, column, [word for some in words for word in some], 0, end)
     number = whole(column, table)
-    refuse(table, [Doubt(column, f"{number} IS NULL", "VALUE is no node number")])
+    refuse(table, [Doubt(column, f"{number} IS NULL", "VALUE is not a node number")])
     pieces = [np.asarray(cells) for (cells,) in table.batches(f"CAST({number} AS BIGINT)")]
     return _within(table.where, column, np.concatenate([np.empty(0, np.int64), *pieces]), 0, end)
 
 
 def _within(where, column, ids, row, end):
+    """Return `ids`, or raise a DataError if an id is not a node of `end`."""
     bad = np.flatnonzero((ids < 0) | (ids >= end.n))
     if len(bad):
         raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {ids[bad[0]]} is outside 0 <= node < "

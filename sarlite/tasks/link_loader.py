@@ -1,4 +1,4 @@
-"""Batches of links: minibatches whose seeds are links, and full batches with the negatives of a step."""
+"""Batches of links: minibatches whose seeds are links, and full batches with new negatives in each step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,24 +20,24 @@ from sarlite.types import Array
 
 
 class LinkBatch:
-    """Links of a step, their negatives, and the batch of the nodes at the ends of both.
+    """Batch of links: the links of a step, their negatives, and the batch of the nodes at their ends.
 
     Attributes
     ----------
     graph : LinkGraph
-        What an `nn.LinkPredictor` is called with; `graph.nodes` is the `Batch` of the ends.
+        First argument of an `nn.LinkPredictor`. `graph.nodes` is the `Batch` of the nodes at the ends.
     x : Tensor
         Input rows of the batch of nodes.
     labels : (n_links, ...) array
-        Labels of the links; zeros for links to predict.
+        Labels of the links; zeros for link prediction.
     rows : (n_links,) int64
-        All rows: each link counts in the loss.
+        All rows, because each link counts in the loss.
     step : int
         The global step.
     n_global : int
-        Number of links of all ranks.
+        Number of links over all ranks.
     outputs : (n_links,) int64, or None
-        Row of each link in the `LinkGraph` of all links, if the links are scored.
+        Row of each link in the `LinkGraph` of all links, for an evaluation; None in training.
     """
 
     lasting: ClassVar[bool] = False
@@ -62,35 +62,46 @@ class LinkLoader(NeighborLoader):
         loader = LinkLoader(links.graph, x, links.labels, links.train, fanouts=(10, 10), batch_size=1000)
         trainer = Trainer(links.graph, model, x, links.labels, links.train, ..., batches=loader)
 
-    The negatives of a step's links are drawn anew in each step. No message passes along a seed in its own step, in
-    either direction, also if several edges connect its ends. If labels of links are predicted, all edges bring
-    messages.
+    The negatives are drawn anew in each step. No message passes along a seed in its own step, in either direction, even
+    if several edges connect its ends. If labels of links are predicted, messages pass along all edges.
 
     Parameters
     ----------
     graph : LinkGraph
-        As `link_data.split_links` or `link_data.labelled_links` makes it.
+        Graph of `link_data.split_links` or `link_data.labelled_links`.
     x : (n_src, ...) array, or dict of such arrays by node type
         Features of this rank's nodes.
     labels : (n_links, ...) array
         Labels of the links.
     train : (n_links,) bools, slice, or (k,) row numbers
         This rank's links of an epoch.
-    fanouts, batch_size, others
-        As for `NeighborLoader`. `remote` must be "exact": a step is the same on any number of ranks. With `temporal`,
-        `seeds` has the time of each link, (n_links,): both ends of the link, and of its negatives, see the graph at
-        this time.
+    fanouts, batch_size, **options
+        See `NeighborLoader`. `remote` must be "exact". With `temporal`, its `seeds` are the times of the links,
+        (n_links,), and the ends of a link and of its negatives see the graph at the time of the link.
 
     Raises
     ------
     ConfigError, DataError, ShapeError
-        On every rank: the graph was made otherwise, `remote` is not "exact", or as for `NeighborLoader`.
+        On every rank: the graph does not come from these functions, `remote` is not "exact", or an error of
+        `NeighborLoader`.
 
     Notes
     -----
-    A row that would pick a seed picks again among its other edges, so picks are drawn and weighted as if seeds were no
-    edges. Degrees of "sym" count all training edges. A step sends, beyond `NeighborLoader`, 16 bytes for each end that
-    another rank owns, 16 bytes a link, and what drawing negatives sends.
+    Neighbours are sampled and weighted as if the seeds of a step were not edges. The degrees of "sym" count all training
+    edges. Bytes sent in a step, beside those of `NeighborLoader`: 16 for each end that another rank owns, 16 for each
+    link, and the messages of drawing negatives. A step is the same for any number of ranks.
+
+    Examples
+    --------
+    >>> from sarlite import Graph
+    >>> from sarlite.tasks.link_data import split_links
+    >>> from sarlite.tasks.link_loader import LinkLoader
+    >>> graph = Graph.from_edges(np.arange(20), (np.arange(20) + 1) % 20, 20)
+    >>> links = split_links(graph, val=0.1, test=0.1, negatives=3)
+    >>> loader = LinkLoader(links.graph, np.eye(20, dtype=np.float32), links.labels, links.train, fanouts=(2,), batch_size=8)
+    >>> batch = next(iter(loader))
+    >>> batch.graph.n_dst, batch.graph.n_candidates
+    (8, 4)
     """
 
     graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
@@ -108,28 +119,28 @@ class LinkLoader(NeighborLoader):
 
     @staticmethod
     def _messages(graph):
-        """Return the nodes and the edges along which messages pass."""
+        """Return the graph of the nodes, with the edges along which messages pass."""
         return graph.draw.nodes
 
     def _pairs(self, step, of):
-        """Return the heads and tails of the candidates of the links `of`. Collective."""
+        """Return (heads, tails) of the candidates of the links `of`. Collective."""
         return self._candidates.pairs(step, of)
 
     def _outputs(self, of):
-        """Return the rows that the outputs of the links `of` have in the `LinkGraph` of all links, if they are scored."""
+        """Return `LinkBatch.outputs` for the links `of`."""
         return None
 
     def _n_times(self):
         return self._of.n_dst
 
     def _train_rows(self, train):
-        return train  # the links' heads, which are rows that the LinkGraph was made with
+        return train  # row numbers of the links' heads, checked when the LinkGraph was made
 
     def _seed_ids(self):
         return self._ids[0] * self.graph.n_nodes + self._ids[1]
 
     def links(self, step: int) -> Array:
-        """Return this rank's rows of the `LinkGraph` that are a step's seeds. Collective; not during an epoch."""
+        """Return this rank's row numbers of a step's links in the `LinkGraph`. Collective; not to be called during an epoch."""
         return self._links[self._seeds(step)]
 
     def _make(self, step):
@@ -144,9 +155,9 @@ class LinkLoader(NeighborLoader):
             return LinkBatch(graph, nodes, self._labels[of], step, self._seeds.count(step), self._outputs(of))
 
     def _nodes(self, step, heads, tails, without, times):
-        """Return the batch of the nodes at both ends, and the ends as row numbers of the batch. Collective.
+        """Return the batch of the nodes at both ends, and heads and tails as row numbers of the batch. Collective.
 
-        With `times`, (n_links,), an end of links with different times is as many rows of the batch.
+        With `times`, (n_links,), a node at the end of links with different times has one row for each time.
         """
         comm, offsets, more = self._sampling, self._offsets, {}
         ends = np.concatenate([heads.reshape(-1), tails.reshape(-1)])
@@ -158,19 +169,19 @@ class LinkLoader(NeighborLoader):
             (rows, distinct), places = np.unique(np.stack([ends, of_ends]), axis=1, return_inverse=True)
             starts = np.searchsorted(rows, offsets)
             more["times"] = np.concatenate(comm.alltoall(share(distinct, starts)))
-        asked = comm.alltoall([own - at for own, at in zip(share(rows, starts), offsets)])
+        asked = comm.alltoall([part - at for part, at in zip(share(rows, starts), offsets)])
         sampled = self.sampler(np.concatenate(asked), step, without, **more)
         batch = self._batch(sampled, step, 0, pushes=False)
         batch_rows = comm.alltoall(share(batch.rows, np.cumsum([0, *map(len, asked)])))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(batch.n_dst))])
-        ends = np.concatenate([own + at for own, at in zip(batch_rows, starts)])[places.reshape(-1)]
+        ends = np.concatenate([part + at for part, at in zip(batch_rows, starts)])[places.reshape(-1)]
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges(self, of):
-        """Return, by set of edges, the positions of this rank's edges to leave out; None if links have labels.
+        """Return the positions of this rank's edges to leave out, for each edge set; None if links have labels.
 
-        The edges connect the ends of the step's links of all ranks. In the links' relation they lead from head to
-        tail. Within one type, and in other relations between the same types, they also lead from tail to head.
+        These edges connect the ends of the step's links of all ranks, from head to tail in the links' relation. Edges
+        from tail to head are left out in relations of the opposite direction, and within one node type.
         """
         if self._candidates.negatives is None:
             return None
@@ -186,11 +197,12 @@ class LinkLoader(NeighborLoader):
             for place, edges in enumerate(self._part.sets):
                 for into in _directions(relation, edges.graph.relation, into_tails, (heads, tails, numbers)):
                     of_relation = into[2] == number
-                    positions[place] = np.union1d(positions[place], self._find(edges, into[0][of_relation], into[1][of_relation]))
+                    matches = self._find(edges, into[0][of_relation], into[1][of_relation])
+                    positions[place] = np.union1d(positions[place], matches)
         return positions
 
     def _find(self, edges, rows, ids):
-        """Return the positions of a set's edges from sources with the given ids into the given rows of `graph`."""
+        """Return the positions in an edge set of the edges from the sources `ids` to the rows `rows` of `graph`."""
         part, graph = self._part, self.graph
         if part.targets is not None:
             rows = part.targets[rows]
@@ -199,9 +211,9 @@ class LinkLoader(NeighborLoader):
 
 
 class ScoredLinks(LinkLoader):
-    """Loader for an evaluation of links in minibatches, with evaluation's negatives and all its messages.
+    """Loader for the evaluation of links in minibatches; see `LinkLoader` for the parameters.
 
-    An epoch has each of the given links once. A link to train on brings messages in an evaluation.
+    An epoch has each link once, with the negatives of evaluation. Messages pass along all training links.
     """
 
     @staticmethod
@@ -219,7 +231,7 @@ class ScoredLinks(LinkLoader):
 
 
 class ResampledLinks(FixedBatch):
-    """A source of full batches of a `LinkGraph`: the rows that count, with negatives drawn anew in each step."""
+    """Source of full batches of a `LinkGraph`: the rows that count in the loss, with new negatives in each step."""
 
     batch: FullBatch
 
@@ -231,29 +243,31 @@ class ResampledLinks(FixedBatch):
 
 
 def resampled(full: FullBatch) -> FixedBatch:
-    """Return `ResampledLinks` of a graph that draws negatives, or else a `FixedBatch`."""
+    """Return the source of full batches: `ResampledLinks` if the graph draws negatives, otherwise a `FixedBatch`."""
     return (FixedBatch if getattr(full.graph, "draw", None) is None else ResampledLinks)(full)
 
 
 def _check_seed_times(temporal):
+    """Raise a ConfigError if batches are sampled in time and the links have no times."""
     if temporal is not None and temporal.seeds is None:
-        raise ConfigError("temporal: no times of the links: time=COLUMN of their edges, or of a table of labels, says when "
-                          "each is predicted", "temporal")
+        raise ConfigError("temporal: the links have no times: name the column time=COLUMN of their edges, or of the table of "
+                          "labels", "temporal")
 
 
 def _directions(relation, other, forward, backward):
-    """Return the directions, `forward` or `backward`, of edges of `other` that connect a link's two ends."""
+    """Return those of `forward` and `backward` that edges of the relation `other` can have between the ends of links."""
     if relation == other:
         return [forward, backward] if relation is None or relation[0] == relation[2] else [forward]
     return [backward] if (other[2], other[0]) == (relation[0], relation[2]) else []
 
 
 def _checked(graph, labels, train, remote):
+    """Return the rows and the labels of the links, or raise an error that names a wrong argument."""
     if not isinstance(graph, LinkGraph) or not isinstance(graph.draw, Candidates):
-        raise ConfigError("minibatches of links are of a LinkGraph as split_links and labelled_links make it, but "
+        raise ConfigError("minibatches of links need a LinkGraph of split_links or labelled_links, but "
                           f"graph is {graph!r}")
     if remote != "exact":
-        raise ConfigError(f"remote {remote!r}: minibatches of links are exact: a link's ends may be of any two ranks")
+        raise ConfigError(f"remote {remote!r}: minibatches of links must be exact, because any two ranks may own the ends of a link")
     if np.shape(labels)[:1] != (graph.n_dst,):
-        raise ShapeError(f"labels of shape {np.shape(labels)} have not the graph's {graph.n_dst} rows")
+        raise ShapeError(f"labels have shape {np.shape(labels)}, but the graph has {graph.n_dst} rows")
     return selected_rows("train", train, graph.n_dst), np.asarray(labels)

@@ -1,4 +1,4 @@
-"""Splits of links: drawn from the ids of a link's ends, or read from pairs, from a column of the edges, or by time."""
+"""Splits of links: drawn from the ids of a link's ends, or listed in files, or by the times of edges."""
 
 import contextlib
 import sys
@@ -24,17 +24,26 @@ from sarlite.types import Array
 
 NAMES = ("train", "val", "test")
 TRAIN, VAL, TEST = range(3)
+"""Numbers of the splits, the positions in `NAMES`."""
 _READING = ("null", "decimal", "comment")
 
 
 def variates(one: Array, other: Array, seed: int) -> Array:
-    """Return 64 random bits for each pair of ids, the same in either order."""
+    """Return 64 random bits for each pair of ids, (n,) uint64, the same in either order.
+
+    Examples
+    --------
+    >>> one, other = np.array([3, 5]), np.array([5, 3])
+    >>> bits = variates(one, other, seed=0)
+    >>> bits.dtype, bool(bits[0] == bits[1])
+    (dtype('uint64'), True)
+    """
     low, high = np.minimum(one, other).astype(np.uint64), np.maximum(one, other).astype(np.uint64)
     return splitmix64(splitmix64(low ^ np.uint64(key(seed, "links", "", 0, 0))) ^ high)
 
 
 def uniform(bits: Array) -> Array:
-    """Return random bits as numbers of [0, 1)."""
+    """Return uniform numbers in [0, 1), float64, made from random bits, uint64."""
     return (bits >> np.uint64(11)) * 2.0**-53
 
 
@@ -44,8 +53,14 @@ class DrawnSplits(NamedTuple):
     Attributes
     ----------
     val, test : float
-        Shares of the links to validate and to test on. The other links are to train on.
+        Shares of the validation links and test links. Other links are training links.
     seed : int
+
+    Examples
+    --------
+    >>> splits = DrawnSplits(0.1, 0.2, seed=0)
+    >>> np.bincount(splits(np.arange(10000), np.arange(10000) + 1)).tolist()
+    [7043, 1020, 1937]
     """
 
     val: float
@@ -58,12 +73,12 @@ class DrawnSplits(NamedTuple):
         return np.where(at < self.test, TEST, np.where(at < self.test + self.val, VAL, TRAIN))
 
     def listed(self) -> tuple[Array, Array]:
-        """Return no pairs and no splits: without a list, edges alone are links."""
+        """Return no pairs, (0, 2), and no splits, (0,), because only edges are links."""
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
 
 
 class ListedSplits:
-    """Splits of listed pairs of nodes; all other pairs are for training. Construction and calls are collective.
+    """Splits of listed pairs of nodes. Other pairs are for training. Construction and calls are collective.
 
     Parameters
     ----------
@@ -73,7 +88,7 @@ class ListedSplits:
     pairs : (k, 2) int64
         Ids of both ends, in either order. Each rank passes some of the pairs. Self loops are ignored.
     split : (k,) int64
-        Of `TRAIN`, `VAL` and `TEST`.
+        `TRAIN`, `VAL` or `TEST` for each pair.
 
     Raises
     ------
@@ -82,7 +97,15 @@ class ListedSplits:
 
     Notes
     -----
-    Memory: 24 bytes a listed pair. Each rank keeps the pairs of a range of ids. A call sends 16 bytes a pair.
+    Each rank stores the pairs of a range of ids. Memory: 24 bytes for each listed pair. Bytes sent by a call: 16 for each
+    pair.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> splits = ListedSplits(Solo(), 4, np.array([[0, 1], [2, 3]]), np.array([VAL, TEST]))
+    >>> splits(np.array([1, 2, 0]), np.array([0, 3, 3])).tolist()
+    [1, 2, 0]
     """
 
     def __init__(self, comm: Communicator, n: int, pairs: Array, split: Array) -> None:
@@ -91,8 +114,8 @@ class ListedSplits:
         self._pairs, self._of_pairs = pairs[proper], split[proper]
         keys = self._keys(*self._pairs.T)
         received = send(comm, self._rank(keys), np.stack([keys, self._of_pairs], 1))
-        self._known, self._split = received[np.lexsort(received.T[::-1])].T
-        same = self._known[1:] == self._known[:-1]
+        self._keys_stored, self._split = received[np.lexsort(received.T[::-1])].T
+        same = self._keys_stored[1:] == self._keys_stored[:-1]
         twice = np.flatnonzero(same & (self._split[1:] != self._split[:-1]))
         raise_together(comm, self._error(twice[0]) if len(twice) else None)
 
@@ -102,36 +125,40 @@ class ListedSplits:
         return ask(self._comm, self._rank(keys), keys, self._of)
 
     def listed(self) -> tuple[Array, Array]:
-        """Return this rank's pairs to validate and to test on, and their splits. A pair need not be an edge."""
+        """Return (pairs, splits) of the validation and test pairs that this rank passed. A pair need not be an edge."""
         chosen = self._of_pairs != TRAIN
         return self._pairs[chosen], self._of_pairs[chosen]
 
     def _of(self, keys):
-        places = np.minimum(np.searchsorted(self._known, keys), max(len(self._known) - 1, 0))
-        return np.where(self._known[places] == keys, self._split[places], TRAIN) if len(self._known) else \
+        """Return the splits of pairs whose keys this rank stores."""
+        places = np.minimum(np.searchsorted(self._keys_stored, keys), max(len(self._keys_stored) - 1, 0))
+        return np.where(self._keys_stored[places] == keys, self._split[places], TRAIN) if len(self._keys_stored) else \
             np.full(len(keys), TRAIN)
 
     def _keys(self, one, other):
+        """Return one integer for each pair, the same in either order."""
         return np.minimum(one, other).astype(np.int64) * self._n + np.maximum(one, other)
 
     def _rank(self, keys):
-        """Return the ranks that keep these pairs."""
+        """Return the rank that stores each pair."""
         return keys // self._n // self._range
 
     def _error(self, at):
-        ends, splits = divmod(int(self._known[at]), self._n), sorted(self._split[at : at + 2].tolist())
+        ends, splits = divmod(int(self._keys_stored[at]), self._n), sorted(self._split[at : at + 2].tolist())
         return DataError(f"links: the pair {ends[0]}, {ends[1]} is in the splits {NAMES[splits[0]]} and "
                          f"{NAMES[splits[1]]}, in one direction or the other, but all edges between two nodes must be "
-                         "of one split")
+                         "in one split")
 
 
 def digest(comm: Communicator, *arguments: Any) -> str | None:
-    """Return a hash of rank 0's pairs, in either direction; None if no argument has pairs. Collective.
+    """Return a hash of rank 0's pairs, 32 hexadecimal digits, or None if no argument has pairs. Collective.
 
     Parameters
     ----------
-    *given : (n, 2) array, dict of such by relation, or anything else
-        Pairs of one use, such as a split. An argument that is no pairs, such as a share, is left out.
+    comm : Communicator
+    *arguments : (n, 2) array, dict of arrays by relation, or other values
+        Pairs of one purpose, such as a split, in any order and direction. Values that are not pairs, such as a share, are
+        ignored.
     """
     rows = [np.column_stack([np.sort(pairs, 1), np.full(len(pairs), use + 10 * at)])
             for use, argument in enumerate(arguments, VAL) if isinstance(argument, (dict, np.ndarray))
@@ -142,23 +169,26 @@ def digest(comm: Communicator, *arguments: Any) -> str | None:
 
 
 def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Read splits from files.
-
-    Returns
-    -------
-    pairs, split : (k, 2) int64, (k,) int64
-        Pairs of nodes, numbered within their type, and their splits.
+    """Read the splits of links from two files of pairs or from one table.
 
     Parameters
     ----------
     val, test : path or float
-        Files of pairs, as `read_pairs` takes; with `table`, shares. Pairs in both files are to test on, and a warning
-        says how many they are.
+        Files of pairs for `read_pairs`; shares if `table` has times. A pair in both files is a test link, and a warning
+        reports the number of these pairs.
     table : str, optional
-        FILE,split=COLUMN: a table with one row for each edge, whose column has train, val or test. Or
-        FILE,time=COLUMN: the latest links, a share `test` of all, are to test on, and a share `val` before these links
-        is to validate on. src=COLUMN and dst=COLUMN name the ends; by default the first two columns.
+        FILE,split=COLUMN: a table with one row for each edge, whose column contains train, val or test. Or
+        FILE,time=COLUMN: the latest share `test` of the links are test links, and the share `val` before are validation
+        links. src=COLUMN and dst=COLUMN name the columns of the ends, by default the first two columns.
     ends : (Ends, Ends)
+        Nodes that sources and destinations can be.
+
+    Returns
+    -------
+    pairs : (k, 2) int64
+        Ids within the node types.
+    split : (k,) int64
+        `TRAIN`, `VAL` or `TEST` for each pair.
 
     Raises
     ------
@@ -173,13 +203,14 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
             for pairs in pairs_of]
     twice = np.isin(keys[0], keys[1])
     if twice.any():
-        show(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are links of {test}, too, in "
-             "one direction or the other: they are tested on alone", sys.stderr)
+        show(f"warning: {np.count_nonzero(twice):,} of {len(twice):,} links of {val} are also links of {test}, in "
+             "one direction or the other: they are only test links", sys.stderr)
     pairs_of[0] = pairs_of[0][~twice]
     return np.concatenate(pairs_of), np.repeat([VAL, TEST], [len(pairs) for pairs in pairs_of])
 
 
 def _of_table(val, test, spec, ends):
+    """Return the result of `read` for a table."""
     form = "split=COLUMN or FILE,time=COLUMN"
     with pairs_table("split", spec, form, READERS) as opened:
         if len(opened.columns) != 1:
@@ -191,13 +222,13 @@ def _of_table(val, test, spec, ends):
     if by == "time":
         pairs, values = _by_time(where, pairs, values, val, test)
     else:
-        # refuses a pair of two splits, one of which may be train
+        # raises an error if a pair is in two splits, train included
         ListedSplits(Solo(), max(end.first + end.n for end in ends), pairs, values)
     return pairs - first, values
 
 
 class PairsTable(NamedTuple):
-    """A table with one row for each pair of nodes.
+    """Open table with one row for each pair of nodes.
 
     Attributes
     ----------
@@ -205,7 +236,7 @@ class PairsTable(NamedTuple):
     ends : list of str
         Names of the columns of the source and of the destination.
     columns : dict of str to str
-        Names of the other columns, by the word that stands before the name in the option.
+        Names of the other columns, by their word in the option, such as "split".
     """
 
     table: Table
@@ -213,22 +244,26 @@ class PairsTable(NamedTuple):
     columns: dict[str, str]
 
     def pairs(self, ends: Sequence[Ends]) -> Array:
-        """Return the pairs of all rows, (n, 2) int64."""
+        """Return the pairs of all rows, (n, 2) int64, as ids within the node types `ends`."""
         return np.stack([column_ids(self.table, column, end) for column, end in zip(self.ends, ends)], 1)
 
 
 @contextlib.contextmanager
 def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str]) -> Iterator[PairsTable]:
-    """Open the table that FILE,WORD=COLUMN,... names.
+    """Open a table of pairs that an option FILE,WORD=COLUMN,... describes, as a context.
 
     Parameters
     ----------
     argument, spec : str
+        Name and value of the option. The words src= and dst= name the columns of the ends, by default the first two.
     form : str
-        Text behind FILE in error messages.
-    known : collection of str
-        Words that `spec` may have, beside src= and dst=, which name the columns of the ends. By default the ends are
-        the first two columns.
+        Description of the value after FILE, for error messages.
+    words_known : collection of str
+        Further words that the value may have.
+
+    Yields
+    ------
+    PairsTable
 
     Raises
     ------
@@ -240,8 +275,8 @@ def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str
     reading = reading_of({name: columns.pop(name) for name in _READING if name in columns})
     wrong = sorted(columns.keys() - {*words_known, "src", "dst"}) or sorted(name for name, column in columns.items() if not column)
     if wrong:
-        raise ConfigError(f"{argument} {spec}: expected FILE,{form}, and src= and dst= where they are not the first "
-                          f"two columns; {wrong[0]!r} is none of these"
+        raise ConfigError(f"{argument} {spec}: expected FILE,{form}, and src= and dst= if the ends are not the first "
+                          f"two columns; {wrong[0]!r} is not expected"
                           f"{suggestion(wrong[0], {*words_known, 'src', 'dst'})}", argument)
     ends = [columns.pop(end, None) for end in ("src", "dst")]
     others = [name for column in columns.values() for name in column.split("+")]
@@ -260,19 +295,19 @@ def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str
 
 
 def _split_codes(table, column):
+    """Return the splits in a column of train, val and test, (n,) int64."""
     code, doubt = split_code(table, column)
-    refuse(table, [doubt, Doubt(column, f"{code} = 0", f"VALUE is none of {', '.join(NAMES)}")])
+    refuse(table, [doubt, Doubt(column, f"{code} = 0", f"VALUE is not one of {', '.join(NAMES)}")])
     pieces = [np.asarray(cells) for (cells,) in table.batches(code)]
     return np.concatenate([np.empty(0, np.int64), *pieces]).astype(np.int64) - 1
 
 
 READERS = {"split": _split_codes, "time": times}
-"""Readers of a column of splits and of a column of times, called with (table, column)."""
+"""Functions (table, column) -> array, which read a column of splits or a column of times."""
 
 
 def _by_time(where, pairs, times, val, test):
-    """Return the distinct pairs and their splits by time. A pair's time is the time of its first edge, in either
-    direction."""
+    """Return (distinct pairs, splits by time). The time of a pair is the time of its first edge, in either direction."""
     proper = pairs[:, 0] != pairs[:, 1]
     pairs, times = np.sort(pairs[proper], 1), times[proper]
     order = np.lexsort((times, pairs[:, 1], pairs[:, 0]))
@@ -284,13 +319,25 @@ def _by_time(where, pairs, times, val, test):
 def of_times(where: str, times: Array, val: float, test: float) -> Array:
     """Return the split of each link by its time, (n,) int64.
 
-    The latest links, a share `test`, are to test on, and a share `val` before these links is to validate on. Links of
-    one time are in one split.
+    The latest share `test` of the links are test links, and the share `val` before are validation links. Links with the
+    same time are in the same split.
+
+    Parameters
+    ----------
+    where : str
+        Name of the table in error messages.
+    times : (n,) array
+    val, test : float
 
     Raises
     ------
     DataError
-        A split whose share is above 0 has no link.
+        A split with a share above 0 has no link.
+
+    Examples
+    --------
+    >>> of_times("pairs.csv", np.array([1, 5, 2, 4, 3]), 0.2, 0.2).tolist()
+    [0, 2, 0, 1, 0]
     """
     ascending, split = np.sort(times), np.full(len(times), TRAIN)
     for of, after in ((VAL, val + test), (TEST, test)):
@@ -299,6 +346,6 @@ def of_times(where: str, times: Array, val: float, test: float) -> Array:
             split[times > ascending[n_before - 1]] = of
     for of, asked in ((VAL, val), (TEST, test), (TRAIN, 1)):
         if asked and not (split == of).any():
-            raise DataError(f"{Path(where).name}: times: no link is left to {NAMES[of]} on, as links of one "
-                            "time are of one split")
+            raise DataError(f"{Path(where).name}: times: no link is left for the split {NAMES[of]}, as links with the "
+                            "same time are in the same split")
     return split

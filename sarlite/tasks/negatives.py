@@ -1,6 +1,6 @@
 """Negatives: random pairs of nodes that are not links.
 
-The draws are keyed by counters, so N ranks draw the same pairs as one rank.
+The random numbers depend on the seed, the step and ids, so N ranks draw the same pairs as one rank.
 """
 
 from collections.abc import Sequence
@@ -12,20 +12,22 @@ import numpy as np
 from sarlite.comm import Communicator
 from sarlite.comm.routing import ask, send
 from sarlite.errors import DataError, raise_together
-from sarlite.graph.link_graph import LinkGraph
+from sarlite.graph.link_graph import LinkGraph, NodeRows
 from sarlite.keys import GAMMA, key, splitmix64
 from sarlite.structure.part_edges_csr import among, owners
 from sarlite.tasks.link_edges import Ends
 from sarlite.types import Array
 
 AT_ONCE = 1 << 18
-"""Candidates that are scored at a time in evaluation."""
+"""Number of candidates that are scored at a time in evaluation."""
 TRIES = 32
-"""Number of draws of a negative, while each draw so far is a link. A further draw is from the pairs that are left."""
+"""Number of draws of a negative. If all draws are links, a last draw is from the pairs that are not links."""
 
 
 class RowNumbers:
-    """Row numbers of nodes by id. Each rank keeps a range of ids. Construction and calls are collective.
+    """Map from ids of nodes to row numbers. Each rank stores a range of ids. Construction and calls are collective.
+
+    Row numbers count through the rows of all ranks.
 
     Parameters
     ----------
@@ -40,7 +42,15 @@ class RowNumbers:
 
     Notes
     -----
-    Memory: 8 bytes a local row. A call sends 16 bytes an id.
+    Memory: 8 bytes for each local row. Bytes sent by a call: 16 for each id.
+
+    Examples
+    --------
+    >>> from sarlite.comm import threads
+    >>> def work(comm):
+    ...     return RowNumbers(comm, np.array([3, 0] if comm.rank == 0 else [2, 1]))(np.array([0, 1, 2, 3])).tolist()
+    >>> threads.run(2, work)
+    [[1, 3, 2, 0], [1, 3, 2, 0]]
     """
 
     def __init__(self, comm: Communicator, ids: Array) -> None:
@@ -58,21 +68,22 @@ class RowNumbers:
         return other
 
     def __call__(self, ids: Array) -> Array:
-        """Return the row number of each id, of `ids`' shape. Collective."""
+        """Return the row number of each id, an int64 array with the shape of `ids`. Collective."""
         flat, first = ids.reshape(-1), self.comm.rank * self.range
         return ask(self.comm, flat // self.range, flat, lambda asked: self._rows[asked - first]).reshape(ids.shape)
 
 
 SAMPLERS = ("uniform", "per-source", "in-batch")
+"""Names of the samplers, see `Negatives`."""
 
 
 class ListedTails(NamedTuple):
-    """Listed tails of each head.
+    """Listed tails of each head, in CSR form.
 
     Attributes
     ----------
     starts : (n_local + 1,) int64
-        The tails of local row i stand from starts[i] to starts[i + 1].
+        The tails of local row i are at positions starts[i] to starts[i + 1] - 1.
     tails, rows : (n_tails,) int64
         Ids and row numbers of the tails.
     """
@@ -83,45 +94,56 @@ class ListedTails(NamedTuple):
 
 
 class Negatives:
-    """Draws negatives: pairs of two different nodes that are no links.
+    """Function that draws negatives: pairs of two different nodes that are not links. Calls are collective.
 
     Parameters
     ----------
     numbers : RowNumbers
+        Row numbers of the nodes.
     ids : (n_local,) int64
         Ids of this rank's rows.
     heads, tails : Ends
         Nodes that heads and tails are drawn from.
-    known : (m,) int64
-        head's local row * n_nodes + tail's id of each link, ascending.
+    link_keys : (m,) int64
+        Key (local row of the head) * n_nodes + (id of the tail) of each link, ascending.
     sampler : {"uniform", "per-source", "in-batch"}, or (k, 2) int64
-        "uniform" draws both ends from all nodes. Otherwise the head is the link's. "per-source" draws the tail from all
-        nodes, "in-batch" from the tails of the step's links on all ranks. An array lists hard negatives, and each rank
-        passes some of the pairs. Tails listed for a head are used in turn. A head without listed tails draws from all
-        nodes.
+        "uniform" draws both ends from all nodes. The other samplers keep the head of the link: "per-source" draws the
+        tail from all nodes, "in-batch" from the tails of the step's links on all ranks. An array lists hard negatives, and
+        each rank passes some of the pairs. The tails listed for a head are used in turn. A head without listed tails
+        draws from all nodes.
     seed : int
+        Seed of the draws.
     purpose : str
-        Part of the random key: other purposes draw other negatives.
+        Part of the random key: different purposes draw different negatives.
 
     Notes
     -----
-    A negative depends on the seed, the step, the ids of its link and its column; for "in-batch" also on the step's
-    links. "in-batch" draws from all nodes after half of the `TRIES`, as a batch may have no other tail. After `TRIES`
-    draws that are links, the tail is drawn from the nodes that the head is not linked to; of "uniform" the pair is
-    drawn from all pairs that are no links, for which 16 bytes a head go to all ranks. Listed pairs that are links are
-    left out.
+    A negative depends on the seed, the step, the ids of its link and its column, and for "in-batch" on the step's links.
+    "in-batch" draws from all nodes after half of the `TRIES`, because a batch may have only tails of links. After `TRIES`
+    draws that are links, the tail is drawn from the nodes that are not linked to the head. For "uniform" the pair is
+    then drawn from all pairs that are not links, and 16 bytes for each head are sent to all ranks. Listed pairs that are
+    links are ignored.
+
+    Examples
+    --------
+    >>> from sarlite.comm import Solo
+    >>> ids, ends = np.arange(4), Ends(0, 4)
+    >>> negatives = Negatives(RowNumbers(Solo(), ids), ids, ends, ends, np.array([1, 2]), "per-source", 0, "an example")
+    >>> heads, tails = negatives(np.array([0]), np.array([1]), n=3, step=0)  # node 0 is linked to nodes 1 and 2
+    >>> heads.tolist(), tails.tolist()
+    ([[0, 0, 0]], [[3, 3, 3]])
     """
 
-    def __init__(self, numbers: RowNumbers, ids: Array, heads: Ends, tails: Ends, link_keys: Array, sampler: Any, seed: int,
+    def __init__(self, numbers: RowNumbers, ids: Array, heads: Ends, tails: Ends, link_keys: Array, sampler: str | Array, seed: int,
                  purpose: str) -> None:
-        self.numbers, self.ids, self.known, self.seed, self.purpose = numbers, ids, link_keys, seed, purpose
+        self.numbers, self.ids, self.link_keys, self.seed, self.purpose = numbers, ids, link_keys, seed, purpose
         self.heads, self.tails = heads, tails
         is_listed = isinstance(sampler, np.ndarray)
         self.comm = numbers.comm
         self.of_pairs, self.in_batch = (not is_listed and sampler == one for one in ("uniform", "in-batch"))
         self.offsets = np.concatenate([[0], np.cumsum(self.comm.allgather(len(ids)))])
         self.listed = self._by_head(sampler) if is_listed else None
-        self._taken: Array | None = None  # the links, and each node beside itself, numbered as `known`
+        self._taken: Array | None = None  # ascending keys of the links, and of each node with itself
 
     def on(self, comm: Communicator) -> "Negatives":
         """Return a copy whose calls communicate through `comm`, another channel of the same ranks."""
@@ -130,17 +152,26 @@ class Negatives:
         return other
 
     def __call__(self, heads: Array, tails: Array, n: int, step: int) -> tuple[Array, Array]:
-        """Return the row numbers of heads and tails of n negatives for each link, two (k, n) int64. Collective.
+        """Draw n negatives for each link. Collective.
 
         Parameters
         ----------
         heads, tails : (k,) int64
             Local rows of the links' heads, and ids of their tails.
+        n : int
+            Number of negatives of each link.
+        step : int
+            The global step, part of the random key.
+
+        Returns
+        -------
+        heads, tails : (k, n) int64
+            Row numbers over all ranks.
 
         Raises
         ------
         DataError
-            On every rank: no pair is left that is no link, of a head or, for "uniform", of any. See `n_left`.
+            On every rank: all pairs of a head, or for "uniform" all pairs, are links. See `n_left`.
         """
         link_bits = splitmix64(self.ids[heads].astype(np.uint64) ^ np.uint64(key(self.seed, self.purpose, "", step, 0)))
         link_bits = splitmix64(link_bits ^ tails.astype(np.uint64))
@@ -166,12 +197,12 @@ class Negatives:
         return drawn[0].reshape(-1, n), drawn[1].reshape(-1, n)
 
     def n_left(self, heads: Array) -> Array:
-        """Return the number of nodes that may be the tail of a negative, for each of these local rows, (k,) int64."""
-        starts, stops = self._tails_of(self.known, heads)
+        """Return the number of nodes that can be the tail of a negative of each local row in `heads`, (k,) int64."""
+        starts, stops = self._tails_of(self.link_keys, heads)
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
     def _of_the_rest(self, heads, bits, places):
-        """Return row numbers of heads and tails, (2, k), drawn from the pairs that are no links. Collective."""
+        """Return row numbers of heads and tails, (2, k), drawn from all pairs that are not links. Collective."""
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
             every = np.concatenate(self.comm.allgather(np.stack([self.ids[rows], self.n_left(rows)], 1)))
@@ -191,24 +222,25 @@ class Negatives:
         return np.stack([rows, self.numbers(tails)])
 
     def _check_left(self, is_wrong):
-        raise_together(self.comm, DataError("negatives: all pairs are links, so that no negative is left") if is_wrong
+        """Raise a DataError on every rank if `is_wrong` on any rank. Collective."""
+        raise_together(self.comm, DataError("negatives: all pairs are links, so there are no negatives") if is_wrong
                        else None)
 
     def _free_tails(self, heads, at):
-        """Return the id of the node number `at` among those that are no tail of the local row `heads`, (k,) int64."""
+        """Return the ids of free tails, (k,) int64: number `at` among the nodes that are not linked to the local row `heads`."""
         if self._taken is None:
             local_tails = np.flatnonzero(self._is_tail(self.ids))
-            self._taken = np.union1d(self.known, local_tails * self.numbers.n + self.ids[local_tails])
+            self._taken = np.union1d(self.link_keys, local_tails * self.numbers.n + self.ids[local_tails])
         starts, stops = self._tails_of(self._taken, heads)
         first, low, high = heads * self.numbers.n + self.tails.first, starts, stops
-        while (open_ := low < high).any():  # a bisection: how many of a head's tails stand before the wanted node
+        while (open_ := low < high).any():  # bisection for the number of the head's tails before the wanted node
             middle = np.where(open_, (low + high) // 2, 0)
             before = open_ & (self._taken[middle] - first - (middle - starts) <= at)
             low, high = np.where(before, middle + 1, low), np.where(open_ & ~before, middle, high)
         return self.tails.first + at + low - starts
 
     def _tails_of(self, keys, heads):
-        """Return where the tails of local rows begin and end in `known`, which is numbered as `self.known`."""
+        """Return the (starts, stops) of the tails of local rows in ascending `keys`."""
         first = heads * self.numbers.n + self.tails.first
         return np.searchsorted(keys, first), np.searchsorted(keys, first + self.tails.n)
 
@@ -216,9 +248,10 @@ class Negatives:
         return (ids >= self.tails.first) & (ids < self.tails.first + self.tails.n)
 
     def _tails_of_batch(self, tails):
-        """Return a function that draws from the tails of all ranks' links, like `_one_of`. Collective, as is a draw.
+        """Return a function (bits, places) that draws from the tails of all ranks' links. Collective, as is a draw.
 
-        A tail of several links is drawn as often. The order of ids numbers the tails, so ranks do not matter.
+        A tail of several links is drawn with a higher probability. The tails are sorted by id, so the division among
+        ranks does not matter.
         """
         comm = self.comm
         owned_tails = np.sort(send(comm, tails // self.numbers.range, tails))
@@ -231,7 +264,7 @@ class Negatives:
         return draw
 
     def _by_head(self, pairs):
-        """Return the listed tails of this rank's heads, in an order that depends on ids alone. Collective."""
+        """Return the listed tails of this rank's heads, in a random order that depends only on ids. Collective."""
         rows = self.numbers(pairs[:, 0])
         owner = owners(rows, self.offsets)
         listed = np.unique(send(self.comm, owner, np.stack([rows - self.offsets[owner], pairs[:, 1]], 1)), axis=0)
@@ -241,7 +274,7 @@ class Negatives:
         return ListedTails(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
 
     def _fill_listed(self, out, link_bits, heads, n):
-        """Write the listed tails of heads into `out`, and return the places of heads without listed tails."""
+        """Write the listed tails of heads into `out`; return the positions in `out` of heads without listed tails."""
         starts, counts = self.listed.starts[heads], np.diff(self.listed.starts)[heads]
         first, has_tails = _below(np.maximum(counts, 1), link_bits, np.uint64(0)), np.repeat(counts > 0, n)
         places = (starts + np.zeros((n, 1), np.int64) + (first + np.arange(n)[:, None]) % np.maximum(counts, 1)).T
@@ -249,7 +282,7 @@ class Negatives:
         return np.flatnonzero(~has_tails)
 
     def _are_links(self, heads, tails):
-        """Return True for the pairs of a head's row number and a tail's id that are links or one node. Collective."""
+        """Return True for each pair (row number of head, id of tail) that is a link or a node with itself. Collective."""
         if not self.of_pairs:
             return self._are_own(heads - self.offsets[self.comm.rank], tails)
         owner = owners(heads, self.offsets)
@@ -257,44 +290,45 @@ class Negatives:
         return ask(self.comm, owner, asked, lambda part: self._are_own(*part.T))
 
     def _are_own(self, heads, tails):
-        return among(self.known, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
+        """Return the result of `_are_links` for local rows of heads."""
+        return among(self.link_keys, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
 
 
 def _one_of(ends, bits, places):
-    """Return a uniformly drawn id of `ends` for each of the random bits and counters."""
+    """Return an id of `ends` for each element, drawn uniformly by random bits and a counter."""
     return ends.first + _below(ends.n, bits, places)
 
 
 def _below(n, bits, places):
-    """Return a uniformly drawn integer below n for each of the random bits and counters."""
+    """Return an integer below n for each element, drawn uniformly by random bits and a counter."""
     variates = splitmix64(bits + places.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
     return np.minimum((variates * 2.0**-53 * n).astype(np.int64), n - 1)
 
 
 class Candidates:
-    """This rank's links, with the negatives of each. A call makes the `LinkGraph` of a step.
+    """Links of this rank and the samplers of their negatives. A call makes the `LinkGraph` of a step.
 
     Construction and calls are collective.
 
     Parameters
     ----------
     nodes : Graph or NodeType
-        The edges along which messages pass.
+        Graph of the nodes, with the edges along which messages pass.
     heads, tails, rows : (n_links,) int64
-        Local rows of the heads; ids of the tails; row numbers of the tails.
+        Local rows of the heads, ids of the tails, and row numbers of the tails.
     negatives : list of Negatives, optional
-        One for each relation. Without negatives the links have labels, and pass messages in their own steps, too.
+        One sampler for each relation. None for links with labels, along which messages pass even in their own steps.
     n : int
         Number of negatives of each link.
     relations : (n_links,) int64, optional
         Index of each link's relation, if there are several relations.
-    predicted : list of Relation, or of None
-        Relations that the links are edges of; [None] for a `Graph`.
+    predicted : list of Relation, or [None]
+        Relations whose edges are the links; [None] for a `Graph`.
     undirected : bool
         True if a link stands for both directions.
     """
 
-    def __init__(self, nodes: Any, heads: Array, tails: Array, rows: Array, negatives: list[Negatives] | None = None,
+    def __init__(self, nodes: NodeRows, heads: Array, tails: Array, rows: Array, negatives: list[Negatives] | None = None,
                  n: int = 0, relations: Array | None = None, predicted: Sequence[Any] = (None,),
                  undirected: bool = False) -> None:
         self.nodes, self.heads, self.tails, self.rows, self.negatives, self.n = nodes, heads, tails, rows, negatives, n
@@ -308,7 +342,21 @@ class Candidates:
         return other
 
     def pairs(self, step: int, of: Array) -> tuple[Array, Array]:
-        """Return the heads and tails of the candidates of the links `of`, as `LinkGraph` takes them. Collective."""
+        """Return the candidates of links as arguments of `LinkGraph`. Collective.
+
+        Parameters
+        ----------
+        step : int
+            The global step.
+        of : (k,) int64
+            Row numbers of the links.
+
+        Returns
+        -------
+        heads : (k, 1) or (k, 1 + n) int64
+        tails : (k, 1 + n) int64
+            Row numbers over all ranks; column 0 is the link.
+        """
         heads, rows = self.first + self.heads[of, None], self.rows[of, None]
         if self.negatives is None:
             return heads, rows
@@ -324,5 +372,5 @@ class Candidates:
         return LinkGraph(self.nodes, *self.pairs(step, of), relations=self.relations_of(of))
 
     def relations_of(self, of: Array) -> Array | None:
-        """Return the relation indices of the links `of`; None if there is one relation."""
+        """Return the relation index of each of the links `of`, (k,) int64; None if there is only one relation."""
         return None if self.relations is None else self.relations[of]

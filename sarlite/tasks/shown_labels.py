@@ -44,7 +44,7 @@ class LabelInputs:
 
 
 class ShownLabels:
-    """This rank's input rows: features and shown labels side by side. Construction is collective.
+    """Input rows of this rank: features and shown labels side by side. Construction is collective.
 
     The class receives only the labels of training rows, so no other label can reach the model.
 

@@ -20,7 +20,6 @@ from sarlite.tasks.target_forms import Splits, TargetForm
 from sarlite.tasks.task_losses import Loss, mean_over_rows
 from sarlite.types import Array
 
-
 Inputs = Tensor | Mapping[str, Tensor]
 """Argument x of a model: input rows, or a dict of input rows by node type."""
 

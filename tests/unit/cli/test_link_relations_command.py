@@ -137,7 +137,7 @@ def test_the_command_predicts_several_relations(data, tmp_path):
         best += free[:4]
     assert [triple(row) for row in tables[3]] == [triple(row) for row in tables[4]]
     assert sorted(map(triple, tables[3])) == sorted(best)
-    for text, words in (("u1,user.buys.item\n", "line 1: 2 cells, expected three"), ("u1,buys,i0\n", "relation 'buys' is none of"),
+    for text, words in (("u1,user.buys.item\n", "line 1: 2 cells, expected three"), ("u1,buys,i0\n", "relation 'buys' is not one of"),
                         ("u1,user.buys.item,u2\n", "no node is named 'u2'")):  # fmt: skip
         (tmp_path / "odd.csv").write_text(text)
         with pytest.raises(DataError, match=words):
@@ -169,9 +169,9 @@ def test_what_cannot_be_is_refused_by_the_command(data, tmp_path):
     flags, run = ["--data", data / "data", "--model", "rgcn", "--task", "link"], tmp_path / "run"
     for kind, words, more in (
         (ConfigError, "link-relation: which of user.buys.item, item.rev_buys.user is predicted", []),
-        (ConfigError, "link-relation user.eats.item is none of user.buys.item", ["--link-relation", "user.eats.item"]),
+        (ConfigError, "link-relation user.eats.item is not one of user.buys.item", ["--link-relation", "user.eats.item"]),
         (DataError, "no node is named 'i0'", ["--link-relation", "user.buys.item", "--link-val", tmp_path / "swapped.csv"]),
-        (ConfigError, "each relation is listed once", ["--link-relation", "user.buys.item,user.buys.item"]),
+        (ConfigError, "list each relation once", ["--link-relation", "user.buys.item,user.buys.item"]),
         (ConfigError, "link-split .*: of several relations", ["--link-relation", "all", "--link-split", f"{data}/buys.csv,split=part"]),
         (ConfigError, "--link-split .*: expected FILE,split=", ["--link-relation", BOUGHT, "--link-split", f"{data}/buys.csv,at=part"]),
         (ConfigError, "negative-sampler .*: of several", ["--link-relation", "all", "--negative-sampler", tmp_path / "swapped.csv"]),

@@ -148,13 +148,13 @@ def test_bad_arguments_are_refused():
     for words, given in (
         ("labels: 3 for 120 pairs", (PAIRS, np.zeros(3, np.int64))),
             ("split is int64 \\(2,\\), but .* each of 120 pairs", (PAIRS, LABELS["classify"], 0.1, 0.1, [0, 1])),
-        ("labels are <U1", (PAIRS, np.full(120, "a"))), ("must be one of 0 train", (PAIRS, LABELS["classify"], 0.1, 0.1, np.full(120, 3))),
+        ("labels are <U1", (PAIRS, np.full(120, "a"))), ("must be 0 train", (PAIRS, LABELS["classify"], 0.1, 0.1, np.full(120, 3))),
         ("val 0.5 and test 0.5", (PAIRS, LABELS["classify"], 0.5, 0.5)), ("pairs: pair 0 has node 40", ([[0, N]], [1])),
         ("pairs is int64 \\(2,\\)", ([0, 1], [1, 1])),
     ):
         with pytest.raises((ConfigError, DataError), match=words):
             labelled_links(graph, *given[:4], **({"split": given[4]} if len(given) > 4 else {}))
-    with pytest.raises(ConfigError, match="are not done yet"):
+    with pytest.raises(ConfigError, match="bipartite graphs are not supported"):
         labelled_links(Graph.from_edges([0], [0], n_src=1, n_dst=2), [[0, 0]], [1])
     with pytest.raises(ConfigError, match="decoder dot makes one score of a link, but 3"):
         DECODERS["dot"](8, 3)
@@ -199,14 +199,14 @@ def test_what_a_table_tells(tables, monkeypatch):
     assert found.labels.shape == (500, 2) and found.n_outputs == 2 and len(set(found.split.tolist())) == 3
     for kind, words, spec, task in (
         (ConfigError, "expected FILE,labels=COLUMN", "edges.csv", None),
-        (ConfigError, "'label' is none of these", "edges.csv,label=kind", None),
+        (ConfigError, "'label' is not expected", "edges.csv,label=kind", None),
         (ConfigError, "several columns are labels of task", "edges.csv,labels=x+y", None),
         (ConfigError, "expected FILE,labels", "edges.csv,labels=x,split=part,time=when", None),
         (DataError, "row 0, column 'amount': label '0.5', expected|row 0 has label [12].5", "edges.csv,labels=amount", None),
         (DataError, "no column 'none'", "edges.csv,labels=none", None), (DataError, "none.csv: no such file", "none.csv,labels=x", None),
         (DataError, "row 0, column 'part': 'train' is no number", "edges.csv,labels=part", "regress"),
-        (DataError, "'x': '0' is none of train", "edges.csv,labels=kind,split=x", None),
-        (ConfigError, "'src' is none of these", "edges.csv,labels=kind,src=", None),
+        (DataError, "'x': '0' is not one of train", "edges.csv,labels=kind,split=x", None),
+        (ConfigError, "'src' is not expected", "edges.csv,labels=kind,src=", None),
     ):
         with pytest.raises(kind, match=words):
             edge_labels.read(spec, task, 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)

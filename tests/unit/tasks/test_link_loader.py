@@ -107,8 +107,8 @@ def test_what_cannot_be_is_refused():
     links, x = split_links(part(Solo()), 0.15, 0.2), FEATURES
     given = (x, links.labels, links.train)
     for words, call in (
-        ("minibatches of links are exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote="local")),
-        ("minibatches of links are exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote=HEC())),
+        ("minibatches of links must be exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote="local")),
+        ("minibatches of links must be exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote=HEC())),
         ("as split_links and labelled_links make it", lambda: LinkLoader(links.graph.nodes, *given, fanouts=(2,), batch_size=4)),
         ("batches: a NeighborLoader does not go with a LinkGraph", lambda: Trainer(
             links.graph, nn.LinkPredictor(SAGE(6, 8, rng=nn.Random(1), dtype=np.float64), nn.Dot()), *given, rng=nn.Random(1),

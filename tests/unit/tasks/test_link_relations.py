@@ -228,14 +228,14 @@ def test_splits_of_several_relations_are_told_by_relation():
     assert {(LIKES, pair) for pair in told & LIKED} <= train and told & LIKED
     graph = graph_of(Solo())
     for words, options in (
-        ("several relations: pairs and splits are dicts", {"val": PAIRS[:3]}), ("is none of", {"val": {SELLS: PAIRS[:3]}}),
-        ("each relation is listed once", {"relation": [BUYS, BUYS]}), ("relation none: each", {"relation": []}),
-        ("relation user.eats.item is none of", {"relation": [BUYS, ("user", "eats", "item")]}),
+        ("several relations: pairs and splits must be dicts", {"val": PAIRS[:3]}), ("is not one of", {"val": {SELLS: PAIRS[:3]}}),
+        ("list each relation once", {"relation": [BUYS, BUYS]}), ("relation none: list each", {"relation": []}),
+        ("relation user.eats.item is not one of", {"relation": [BUYS, ("user", "eats", "item")]}),
         ("outside 0 <= node < 30", {"val": {BACK: [[1, 30]]}, "test": 0}),
     ):
         with pytest.raises((ConfigError, DataError), match=words):
             split_links(graph, **{"relation": SEVERAL, **options})
-    with pytest.raises(ConfigError, match="labels are of pairs of one relation"):
+    with pytest.raises(ConfigError, match="labelled pairs must be of one relation"):
         labelled_links(graph, PAIRS, PAIRS.sum(1) % 3, relation=SEVERAL)
 
 
@@ -324,7 +324,8 @@ def test_told_splits_are_ids_of_either_type():
     by_edge = split_links(graph, split=np.arange(len(PAIRS)) % 3, relation=BUYS)
     assert [len(rows) for rows in (by_edge.train, by_edge.val, by_edge.test)] == [-(-(len(PAIRS) - at) // 3) for at in range(3)]
     for words, options in (
-        ("which of shop.sells.item, user.buys.item, ", {}), ("relation user.eats.item is none of", {"relation": ("user", "eats", "item")}),
+        ("the graph has several, shop.sells.item, user.buys.item, ", {}),
+        ("relation user.eats.item is not one of", {"relation": ("user", "eats", "item")}),
         ("pair 0 has node 20, outside 0 <= node < 20", {"relation": BUYS, "val": [[3, 20]]}),
     ):
         with pytest.raises((ConfigError, DataError), match=words):

@@ -172,7 +172,7 @@ def test_links_of_a_source_that_is_linked_to_all_are_left_out_and_it_is_said():
         warnings.simplefilter("error")
         assert 3 in split_links(graph, 0.15, 0.2).heads  # "uniform" draws other sources
     every = Graph.from_edges(*np.nonzero(~np.eye(4, dtype=bool)), 4)
-    with pytest.raises(DataError, match="all pairs are links, so that no negative is left"):
+    with pytest.raises(DataError, match="all pairs are links, so there are no negatives"):
         split_links(every, 0.15, 0.2)
 
 
@@ -326,7 +326,7 @@ def test_what_cannot_be_is_refused():
         "sampler 'hard' is not one of uniform, per-source": lambda: split_links(graph, sampler="hard"),
         "sampler is int64 .3,., but pairs of ids": lambda: split_links(graph, sampler=np.arange(3)),
         "filtered is 1, but must be True or False": lambda: split_links(graph, filtered=1),
-        "links are of a Graph or a HeteroGraph, but graph is a LinkGraph": lambda: split_links(links.graph),
+        "graph is a LinkGraph, but must be a Graph or a HeteroGraph": lambda: split_links(links.graph),
         "links: ids must be 0 .. 1, but a node has id 9": lambda: split_links(
             Graph.from_part(Solo(), [0, 1, 2], [1, 0], node_ids=[0, 9])),
         "hits@10: needs 10 negatives of each link, but in evaluation there are 1": lambda: trainer(Solo(), metric="hits@10"),

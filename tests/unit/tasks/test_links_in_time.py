@@ -170,5 +170,5 @@ def test_a_ranking_of_all_destinations_is_refused_with_batches_in_time():
 
 def test_links_without_times_are_refused():
     links = split_links(Graph.from_edges(SRC, DST, N), 0.1)
-    with pytest.raises(ConfigError, match="temporal: no times of the links"):
+    with pytest.raises(ConfigError, match="temporal: the links have no times"):
         loader(links)
