@@ -36,7 +36,7 @@ from sarlite.train import predictions
 from sarlite.train.attribution import Inputs
 from sarlite.train.batch_sources import temporal_of
 from sarlite.train.load import Shard
-from sarlite.train.neighborhood import Moment, Neighborhood, Neighborhoods, RowTable
+from sarlite.train.neighborhood import Moment, Neighborhood, Neighborhoods, NodeRowTable
 from sarlite.train.trainer_arguments import check_output
 from sarlite.types import Array
 from sarlite.user_code import errors_of
@@ -212,26 +212,26 @@ def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x
     return _in_order(comm, wanted, outputs), [Moment(time, fanouts[0]) for time in _in_order(comm, wanted, seeds).tolist()]
 
 
-def _times(part: Shard) -> dict[str, RowTable]:
+def _times(part: Shard) -> dict[str, NodeRowTable]:
     """Return the times of this rank's nodes, by node type."""
     ids = part.graph.graph.node_ids if isinstance(part.graph, NodeType) else {NODE: part.graph.dst_ids}
-    return {name: RowTable(name, ids[name], times) for name, times in part.times.items()}
+    return {name: NodeRowTable(name, ids[name], times) for name, times in part.times.items()}
 
 
 def _explain_each(explainer: Explainer, nodes: Sequence[tuple[Array, Neighborhood]]) -> list[Explanation]:
     return [explainer.explain(output, around) for output, around in nodes]
 
 
-def _tables(part: Shard, x: Any, model: Any) -> dict[str, RowTable]:
+def _tables(part: Shard, x: Any, model: Any) -> dict[str, NodeRowTable]:
     """Return this rank's rows of features by node type, and its learned rows by parameter."""
     relational = isinstance(part.graph, NodeType)
     ids = part.graph.graph.node_ids if relational else {NODE: part.graph.dst_ids}
-    tables = {X + name: RowTable(name, ids[name], rows) for name, rows in (x if relational else {NODE: x}).items()}
-    return tables | {name: RowTable(own.node_type if relational else NODE, own.ids, own.data)
+    tables = {X + name: NodeRowTable(name, ids[name], rows) for name, rows in (x if relational else {NODE: x}).items()}
+    return tables | {name: NodeRowTable(own.node_type if relational else NODE, own.ids, own.data)
                      for name, own in model.named_parameters() if own.ids is not None}
 
 
-def _baseline(comm: Communicator, part: Shard, tables: dict[str, RowTable], trained: TrainedRun) -> tuple[Inputs, str]:
+def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
     """Return the mean of each table's rows, with known labels hidden, and words on which rows the means are of. Collective.
 
     Rows of the target's features are those of training nodes, if there are any.

@@ -19,7 +19,7 @@ from sarlite.errors import ConfigError
 from sarlite.graph.correct_and_smooth import check_probabilities
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
-from sarlite.train.edge_values import Wanted
+from sarlite.train.edge_values import EdgeValueUse
 from sarlite.train.load import kind, load, prefetched
 from sarlite.user_code import errors_of
 
@@ -75,7 +75,7 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
     together(comm, lambda: refuse(Run.of({"data": options.data.data, "correct_and_smooth": True}, None, what)))
     graph = prefetched(comm, graph_of(options), options.schedule.prefetch, options.machine.threads)
     graph = graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
-    values = Wanted(edge_weight="there", edge_features=False)
+    values = EdgeValueUse(edge_weight="there", edge_features=False)
     source = source_of(options)._replace(dtype=None, features=False, edge_values=values)
     with errors_of(options.schedule.mode, "mode"):
         part = load(comm, source, graph, Path(files.out).absolute().parent, tick)

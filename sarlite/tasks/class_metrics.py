@@ -39,7 +39,7 @@ def log_probabilities(output: Array) -> Array:
 
 
 def scores_of(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return scores by which rows are ranked, in one column for each label or class.
+    """Return scores that rank rows, with one column for each label or class.
 
     For several labels the scores are the logits. For two classes there is one column: the logit of class `positive`
     minus the logit of the other class. For more classes the scores are the logarithms of the probabilities.

@@ -255,7 +255,7 @@ def _check_seed_times(temporal):
 
 
 def _directions(relation, other, forward, backward):
-    """Return those of `forward` and `backward` that edges of the relation `other` can have between the ends of links."""
+    """Return a list of `forward`, `backward` or both: the directions of edges of the relation `other` between ends of links."""
     if relation == other:
         return [forward, backward] if relation is None or relation[0] == relation[2] else [forward]
     return [backward] if (other[2], other[0]) == (relation[0], relation[2]) else []

@@ -154,7 +154,7 @@ class ShownLabels:
                 yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), rows, count)
 
     def to_score(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yield evaluation batches, in which all training rows show their labels."""
+        """Yield evaluation batches with the labels of all training rows shown."""
         self.show_all()
         for batch in batches:
             yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), batch.rows, batch.n_global)

@@ -58,7 +58,7 @@ def _write(path, contents, trial):
     if trial:  # only in a trial: later, a missing folder was removed by somebody
         with contextlib.suppress(OSError):  # writing the file reports the error
             path.parent.mkdir(parents=True, exist_ok=True)
-    writer = tensorfile.Writer(path, contents, {"format": checkpoint.FORMAT, "sarlite": "{}"})
+    writer = tensorfile.TensorWriter(path, contents, {"format": checkpoint.FORMAT, "sarlite": "{}"})
     with writer.open(trial=trial):
         for name in tensorfile.in_order(contents):
             for rows in contents[name].pieces():

@@ -27,7 +27,7 @@ from sarlite.errors import CheckpointError, raise_together, reading
 from sarlite.train import tensorfile
 from sarlite.train.owners import Attempts, Owners
 from sarlite.train.row_keys import KeyedRows
-from sarlite.train.tensorfile import Writer, verify
+from sarlite.train.tensorfile import TensorWriter, verify
 from sarlite.types import Array, ArrayLike
 from sarlite.types import Path as AnyPath
 
@@ -108,7 +108,7 @@ def _write(comm, path, tensors, metadata, *, trial=False, new=False):
     """Write rank 0's arrays and all ranks' `_Owned` tensors; return the file's SHA-256 on rank 0, else None. Collective."""
     header = {"format": FORMAT, "sarlite": json.dumps(metadata)}
     with ExitStack() as held:
-        open_ = lambda: held.enter_context(Writer(path, tensors, header).open(trial=trial, new=new))  # noqa: E731
+        open_ = lambda: held.enter_context(TensorWriter(path, tensors, header).open(trial=trial, new=new))  # noqa: E731
         writer = together(comm, lambda: open_() if comm.rank == 0 else None)
         for name in tensorfile.in_order(tensors):
             tensor, attempt = tensors[name], Attempts(comm)

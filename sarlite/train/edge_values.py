@@ -18,7 +18,7 @@ ARRAYS = {"edge_weight": "edge_weights", "edge_features": "edge_features"}
 _LOOPS = {"edge_weight": 1, "edge_features": 0, "edge_time": ALWAYS}  # values of an added self loop
 
 
-class Wanted(NamedTuple):
+class EdgeValueUse(NamedTuple):
     """Use of the arrays of edge values in a run.
 
     Attributes
@@ -38,10 +38,10 @@ class Wanted(NamedTuple):
     reason: str = "the model uses them only where asked"
 
 
-NONE = Wanted()
+NONE = EdgeValueUse()
 
 
-def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> Wanted:
+def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
     """Return the use of each array of edge values in a run.
 
     Parameters
@@ -57,10 +57,10 @@ def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, sig
     def how(option: str, value: bool | None) -> bool | str | None:
         return value if value is not None else "there" if getattr(cls, option, None) is True else None
 
-    return Wanted(how("edge_weights", edge_weights), how("edge_features", edge_features), signed)
+    return EdgeValueUse(how("edge_weights", edge_weights), how("edge_features", edge_features), signed)
 
 
-def used(comm: Communicator, dataset: Dataset, wanted: Wanted, spec: str) -> list[str]:
+def used(comm: Communicator, dataset: Dataset, wanted: EdgeValueUse, spec: str) -> list[str]:
     """Return the names of the arrays of edge values that the graph gets. Collective.
 
     Relational data have an array if any relation has it.
@@ -85,7 +85,7 @@ def _is_used(name, dataset, wanted, spec):
     return is_stored and bool(how)
 
 
-def read(edges: EdgePart, names: list[str], wanted: Wanted, dtype: DType | None, spec: str) -> dict[str, Array | None]:
+def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType | None, spec: str) -> dict[str, Array | None]:
     """Return the edge values of a relation for this rank's edges.
 
     Parameters
@@ -93,7 +93,7 @@ def read(edges: EdgePart, names: list[str], wanted: Wanted, dtype: DType | None,
     edges : EdgePart
     names : list of str
         Arrays to read, among the keys of `ARRAYS`.
-    wanted : Wanted
+    wanted : EdgeValueUse
     dtype : dtype, or None for the stored dtype
     spec : str
         Name of the data in error messages.

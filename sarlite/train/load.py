@@ -34,7 +34,7 @@ from sarlite.structure.edges import add_self_loops
 from sarlite.structure.partition import measures
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import edge_values
-from sarlite.train.edge_values import NONE, Wanted
+from sarlite.train.edge_values import NONE, EdgeValueUse
 from sarlite.types import Array, Path
 
 
@@ -53,7 +53,7 @@ class Source(NamedTuple):
         True if missing self loops are added.
     graphs : bool
         True if a set of graphs is read as a `GraphSet`, False if as relational data.
-    edge_values : edge_values.Wanted
+    edge_values : edge_values.EdgeValueUse
         Use of edge weights and edge features.
     schema : data.schema.Schema, optional
         Schema of a checkpoint. The tables of the data are matched with the schema by name.
@@ -70,7 +70,7 @@ class Source(NamedTuple):
     normalize: bool = False
     self_loops: bool = False
     graphs: bool = True
-    edge_values: Wanted = NONE
+    edge_values: EdgeValueUse = NONE
     schema: Schema | None = None
     times: bool = False
     allow_empty: Collection[str] = ()

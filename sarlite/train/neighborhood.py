@@ -17,7 +17,7 @@ from sarlite.minibatch.temporal import ALWAYS
 from sarlite.types import Array
 
 
-class RowTable(NamedTuple):
+class NodeRowTable(NamedTuple):
     """Table with a row for each node, of which this rank has the rows of its nodes.
 
     Attributes
@@ -87,7 +87,7 @@ class Neighborhood(NamedTuple):
     added : dict of relation to (n_edges,) bool
         True for each self loop that was added to the data.
     rows : dict of str to array
-        Rows of each `RowTable`, in the order of `node_ids`.
+        Rows of each `NodeRowTable`, in the order of `node_ids`.
     """
 
     graph: Any
@@ -118,9 +118,9 @@ class Neighborhoods:
     comm : Communicator
     graph : Graph or NodeType
         This rank's part.
-    tables : dict of str to RowTable
+    tables : dict of str to NodeRowTable
         Rows to gather for each node of a neighbourhood.
-    times : dict of str to RowTable
+    times : dict of str to NodeRowTable
         Times of the nodes by node type, for the types that have times.
 
     Notes
@@ -128,8 +128,8 @@ class Neighborhoods:
     Memory: 33 bytes for each edge of this rank, and 8 more for times.
     """
 
-    def __init__(self, comm: Communicator, graph: Graph | NodeType, tables: Mapping[str, RowTable],
-                 times: Mapping[str, RowTable] = MappingProxyType({})) -> None:
+    def __init__(self, comm: Communicator, graph: Graph | NodeType, tables: Mapping[str, NodeRowTable],
+                 times: Mapping[str, NodeRowTable] = MappingProxyType({})) -> None:
         self.comm, self.graph, self.tables, self.times = comm, graph, dict(tables), dict(times)
         if isinstance(graph, NodeType):
             whole = graph.graph
@@ -197,7 +197,7 @@ class Neighborhoods:
             seen = seen[np.searchsorted(dst, dst, "right") - np.arange(len(seen)) <= moment.most]
         return edges.at(np.sort(np.concatenate([np.flatnonzero(edges.added), seen])))
 
-    def _gathered(self, table: RowTable, wanted: Array) -> Array:
+    def _gathered(self, table: NodeRowTable, wanted: Array) -> Array:
         """Return the rows of a table for the global ids `wanted`, each of which belongs to one rank. Collective."""
         local_rows = np.flatnonzero(np.isin(table.ids, wanted))
         parts = self.comm.allgather((table.ids[local_rows], np.ascontiguousarray(table.rows[local_rows])))

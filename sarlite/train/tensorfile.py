@@ -41,8 +41,8 @@ def in_order(tensors: Mapping[str, Sized]) -> list[str]:
     return sorted(tensors, key=lambda name: (codes.index(tensors[name].dtype), name.encode()))
 
 
-class Writer:
-    """Writer of one file: the tensors are announced first, and then added in order, in pieces.
+class TensorWriter:
+    """TensorWriter of one file: the tensors are announced first, and then added in order, in pieces.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Writer:
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> arrays = {"b": np.ones(2), "a": np.arange(6).reshape(3, 2)}
-    >>> writer = Writer(folder.name + "/some.safetensors", arrays, {"format": "an example"})
+    >>> writer = TensorWriter(folder.name + "/some.safetensors", arrays, {"format": "an example"})
     >>> with writer.open():
     ...     for name in in_order(arrays):
     ...         writer.add(arrays[name])
@@ -86,7 +86,7 @@ class Writer:
         self.digest = ""
 
     @contextmanager
-    def open(self, *, trial: bool = False, new: bool = False) -> Iterator["Writer"]:
+    def open(self, *, trial: bool = False, new: bool = False) -> Iterator["TensorWriter"]:
         """Return a context for writing the file with `add`. The file appears when the context ends without an error.
 
         Parameters

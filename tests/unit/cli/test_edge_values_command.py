@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
         (plain, ["--model", "gat", "--edge-features"], ConfigError, "--edge-features: the data .* have no edge features"),
         (divided, ["--model", "sage", "--edge-features"], ConfigError, "--edge-features: the model sage takes no edge features"),
         (spec, ["--model", "sage", "--edge-weights", "--aggregator", "max-pool"], ConfigError, "aggregator max-pool takes none"),
-        (negative, ["--model", "gcn"], DataError, "negative.npz.*: edge_weight of edge [0-9]+ is -1.5, but must be 0 or more"),
+        (negative, ["--model", "gcn"], DataError, "negative.npz.*: edge_weight of edge [0-9]+ is -1.5, but must be finite and 0 or more"),
         (negative, ["--model", "gat", "--edge-weights", "--ranks", 2], DataError, "negative.npz.*: edge_weight of edge [0-9]+ is -1.5"),
     ]:  # fmt: skip
         with pytest.raises(error, match=said):

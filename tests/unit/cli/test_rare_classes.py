@@ -158,7 +158,7 @@ WRONG = {
     "--metric 'auc' is not one of accuracy": ["--metric", "auc"],
     "--metric 'top@0': K of top@K cannot be '0'": ["--metric", "top@0"],
     "metric of task classify: 'rmse' is not one of": ["--metric", "rmse", "--task", "classify"],
-    "--loss 'focal:-1': the parameter of focal is a number above 0": ["--loss", "focal:-1"],
+    "--loss 'focal:-1': the parameter of focal must be a number above 0": ["--loss", "focal:-1"],
     "--class-weights 'a': 'a' is no CLASS:WEIGHT": ["--class-weights", "a"],
     "--class-weights 'a:0': 'a:0' is no CLASS:WEIGHT": ["--class-weights", "a:0"],
     "--class-weights: 'ok' is no class of the data, which have 0, 1": ["--class-weights", "ok:2"],

@@ -146,7 +146,7 @@ def test_a_folder_of_other_data_or_damaged_is_refused(tmp_path):
     refused("belongs to other data: of the same size, but other values", data={**DATA, "digest": "1"})
     refused("belongs to other data: 420 edges there and 421 here", data={**DATA, "edges": 421})
     refused("dtype is float64 in the folder, but float32", x=X.astype(np.float32))
-    refused("it has no hop 3", powers=(0, 3))
+    refused("the folder has no hop 3", powers=(0, 3))
     path = folder / "hop2.npy"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -308,7 +308,7 @@ def test_what_is_not_exact_is_refused_on_every_rank():
 
     def work(comm):
         graph = Graph.from_edges(*edges).shard(comm, "contiguous")
-        with pytest.raises(ConfigError, match="loss is not exact yet"):
+        with pytest.raises(ConfigError, match="a loss function has no exact version"):
             trainer(graph, loss=lambda output, targets: output.mean())
         for options, words in (({"remote": "local"}, "remote='local'"), ({"remote": HEC()}, "remote=HEC"),
                                ({"batches": "balanced"}, "batches='balanced'")):

@@ -144,7 +144,7 @@ class Bare(nn.Module):
 TRAINERS = {
     "graph is a int, but must be a Graph": {"graph": 3},
     "rng is a Generator": {"rng": np.random.default_rng()},
-    "x is object, but features are numbers": {"x": [None] * 4},
+    "x is object, but features must be numbers": {"x": [None] * 4},
     "fn.linear: x is float64, weight is float32": {"x": X.astype(float)},
     "x must have dtype float32 or float64; got shape (4, 3), dtype int64": {"x": X.astype(int)},
     "x[3, 2] is nan: features must be finite": {"x": WITH_NAN},
@@ -178,7 +178,7 @@ TRAINERS = {
     "clip_norm is 0, but must be in (0, inf)": {"clip_norm": 0},
     "clip_norm is inf": {"clip_norm": np.inf}, "clip_norm is nan": {"clip_norm": np.nan},
     "task is 'regress', but must be a Task": {"task": "regress"},
-    "loss and task: one of them says what is minimised": {"task": NodeTask(), "loss": ops.mse},
+    "loss and task are both given": {"task": NodeTask(), "loss": ops.mse},
     "metric roc-auc needs several labels or 2 classes, but there are 3 classes":
         {"task": NodeTask(metric="roc-auc"), "labels": np.array([0, 1, 2, 2]), "train": [0, 1, 2], "model": GCN(3, 3, rng=rng())},
     "metric roc-auc needs several labels or 2 classes, but the output has 3 columns":
@@ -187,7 +187,7 @@ TRAINERS = {
     "label inputs: n_classes is 0": {"task": NodeTask(label_inputs=LabelInputs(0.5, 0))},
     "label_inputs: the model has powers": {"task": NodeTask(label_inputs=LabelInputs(0.5, 2)), "model": SIGN(3, 2, hops=1, rng=rng())},
     "batches is a list, but must be a loader or a Batch": {"batches": [1, 2]},
-    "batches is a Batch of no rows on any rank": {"batches": message_flow(GRAPH, [], 2, X, LABELS)},
+    "batches is a Batch without rows on any rank": {"batches": message_flow(GRAPH, [], 2, X, LABELS)},
     "scoring is a int, but must be a loader or a Batch": {"scoring": 3},
 }
 

@@ -83,7 +83,7 @@ def test_training_on_its_parts(tmp_path, capfd, mode, method, warned):
     words = ["--data", "sbm:nodes=200,degree=4,features=4,classes=2,seed=1", "--ranks", "2", "--mode", mode, "--partition", method]
     assert main([*words, "--epochs", "1", "--hidden", "4", "--run-dir", str(tmp_path / "run"), "--progress", "none"]) == 0
     said = capfd.readouterr().err
-    assert (f"--mode broadcast takes as long as the largest block of each round, and those of {method} parts" in said) == warned
+    assert (f"--mode broadcast takes as long as the largest block of each round, and the blocks of {method} parts" in said) == warned
 
 
 @pytest.mark.parametrize("n_nodes", [20, 100, 1000])

@@ -119,18 +119,18 @@ def test_a_function_of_the_users_goes_with_every_metric(monkeypatch):
     monkeypatch.setitem(CASES, "own", Case(_of(GCN, layers=2, hidden=6), task=NodeTask(loss=own, metric="macro-f1")))
     _, (_, _, losses, scores, *_) = work(Solo(), "own", np.float64, numerics="fast")
     assert np.isfinite(losses).all() and scores[0] > 0 and 0 < scores[1] < 1  # val_loss and val_macro_f1
-    with pytest.raises(ConfigError, match="loss is not exact yet"):
+    with pytest.raises(ConfigError, match="a loss function has no exact version"):
         work(Solo(), "own", np.float64)
 
 
 WRONG = {
-    "class_weights: the loss of task regress takes none": ("regress", {"class_weights": "balanced"}),
-    "class_weights: the loss of your own takes none": ("classify", {"loss": lambda a, b: a.sum(), "class_weights": "balanced"}),
+    "class_weights: the loss of task regress takes no class weights": ("regress", {"class_weights": "balanced"}),
+    "class_weights: the loss of your own takes no class weights": ("classify", {"loss": lambda a, b: a.sum(), "class_weights": "balanced"}),
     "class_weights: 'even' is neither": ("classify", {"class_weights": "even"}),
     "class_weights: the weight of class 1 is 0": ("classify", {"class_weights": [1, 0]}),
-    "class_weights: 'a' is no class": ("classify", {"class_weights": {"a": 1}}),
+    "class_weights: 'a' is not a class": ("classify", {"class_weights": {"a": 1}}),
     "positive is 2": ("classify", {"positive": 2}),
-    "loss 'focal:x': the parameter of focal is a number above 0": ("classify", {"loss": "focal:x"}),
+    "loss 'focal:x': the parameter of focal must be a number above 0": ("classify", {"loss": "focal:x"}),
     "loss 'bce:2': bce has no parameter": ("multilabel", {"loss": "bce:2"}),
     "loss of task classify: 'fokal' is not one of cross-entropy, focal; did you mean focal": ("classify", {"loss": "fokal"}),
 }

@@ -109,8 +109,8 @@ def test_what_cannot_be_is_refused():
     for words, call in (
         ("minibatches of links must be exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote="local")),
         ("minibatches of links must be exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote=HEC())),
-        ("as split_links and labelled_links make it", lambda: LinkLoader(links.graph.nodes, *given, fanouts=(2,), batch_size=4)),
-        ("batches: a NeighborLoader does not go with a LinkGraph", lambda: Trainer(
+        ("need a LinkGraph of split_links or labelled_links", lambda: LinkLoader(links.graph.nodes, *given, fanouts=(2,), batch_size=4)),
+        ("batches: a NeighborLoader cannot be used with a LinkGraph", lambda: Trainer(
             links.graph, nn.LinkPredictor(SAGE(6, 8, rng=nn.Random(1), dtype=np.float64), nn.Dot()), *given, rng=nn.Random(1),
             optimizer=lambda flat: optim.SGD(flat, 1), task=LinkTask(),
             batches=NeighborLoader(links.graph.nodes, x, None, slice(9), fanouts=(2,), batch_size=4))),

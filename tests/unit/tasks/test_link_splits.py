@@ -72,7 +72,7 @@ def test_what_cannot_be_is_refused():
         (DataError, "is in the splits val and test, in one direction or the other", lambda: split_links(graph, [[3, 1]], [[1, 3]])),
         (DataError, "in the splits train and val", lambda: split_links(graph, split=split)),
         (DataError, "test: pair 0 has node 40, outside", lambda: split_links(graph, 0, [[3, 40]])),
-        (ConfigError, "val is float64 .*, but pairs of ids", lambda: split_links(graph, 0.1, [[3, 4]])),
+        (ConfigError, "val is float64 .*, but must be pairs of ids", lambda: split_links(graph, 0.1, [[3, 4]])),
         (ConfigError, "split is float64 .* must be 0 train", lambda: split_links(graph, split=split * 1.0)),
         (ConfigError, "0 train, 1 val, 2 test", lambda: split_links(graph, split=split + 3)),
     ):

@@ -324,7 +324,7 @@ def test_what_cannot_be_is_refused():
         "disjoint is 1, but": lambda: split_links(graph, disjoint=1),
         "negatives is 0, but": lambda: split_links(graph, negatives=0),
         "sampler 'hard' is not one of uniform, per-source": lambda: split_links(graph, sampler="hard"),
-        "sampler is int64 .3,., but pairs of ids": lambda: split_links(graph, sampler=np.arange(3)),
+        "sampler is int64 .3,., but must be pairs of ids": lambda: split_links(graph, sampler=np.arange(3)),
         "filtered is 1, but must be True or False": lambda: split_links(graph, filtered=1),
         "graph is a LinkGraph, but must be a Graph or a HeteroGraph": lambda: split_links(links.graph),
         "links: ids must be 0 .. 1, but a node has id 9": lambda: split_links(
@@ -340,14 +340,14 @@ def test_what_cannot_be_is_refused():
     predictor = nn.LinkPredictor(GCN(6, 8, rng=rng, dtype=np.float64), nn.Dot())
     common = {"optimizer": lambda flat: optim.SGD(flat, 0.1), "rng": rng}
     for words, made, options in (
-        ("those of a Graph or NodeType, but graph is a LinkGraph", predictor, {}),
+        ("needs a Graph or NodeType, but graph is a LinkGraph", predictor, {}),
         ("the task must be LinkTask", predictor, {"task": EdgeTask()}),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             Trainer(links.graph, made, *arguments, **common, **options)
     with pytest.raises(ConfigError, match="LinkTask needs a LinkGraph, but graph is a Graph"):
         Trainer(graph, predictor, FEATURES, np.zeros(N, int), slice(9), task=LinkTask(), **common)
-    with pytest.raises(DataError, match="of links the .* zeros"):
+    with pytest.raises(DataError, match="for links they must be the .* zeros"):
         Trainer(links.graph, predictor, FEATURES, links.labels + 1, links.train, task=LinkTask(), **common)
     alone = Trainer(links.graph, GCN(6, 8, rng=rng, dtype=np.float64), *arguments, task=LinkTask(), **common)
     with pytest.raises(ConfigError, match="give the model of nodes a decoder"):

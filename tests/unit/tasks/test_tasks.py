@@ -235,7 +235,7 @@ def test_a_trainer_of_a_task():
     unknown = np.where(np.arange(6)[:, None] == 1, np.nan, labels)
     for wrong, error, message in ((unknown, DataError, r"labels\[1\], of the train split, is in a split but has no label in column 0"),
                                   (labels[:, :1], ShapeError, r"the model's output is \(6, 2\), but the labels are \(6, 1\)"),
-                                  (labels.astype(str), ShapeError, "of task regress numbers")):
+                                  (labels.astype(str), ShapeError, "for task regress they must be numbers")):
         with pytest.raises(error, match=message):
             work(Solo(), wrong)
     with pytest.raises(DataError, match=r"labels\[0\], of the train split, has label 0.5 in column 0, neither 0 nor 1"):

@@ -118,7 +118,7 @@ def test_any_error_of_rank_0_is_every_ranks(tmp_path, monkeypatch, error):
 
     def work(comm):
         expected = type(error) if comm.rank == 0 or isinstance(error, CheckpointError) else PeerError
-        for call in ("Writer", "_stored"):
+        for call in ("TensorWriter", "_stored"):
             monkeypatch.setattr(checkpoint, call, fails)
         with pytest.raises(expected):
             checkpoint.write(tmp_path / "c", _Trainer(comm), {})

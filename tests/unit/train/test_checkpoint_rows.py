@@ -174,8 +174,8 @@ def test_a_file_of_the_library_is_restored(tmp_path):
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_trial_writes_as_many_bytes_and_leaves_nothing(first, tmp_path, monkeypatch):
     """Also where rank 0 has no rows."""
-    sizes, add = [], checkpoint.Writer.add
-    monkeypatch.setattr(checkpoint.Writer, "add", lambda writer, array: (sizes.append(array.nbytes), add(writer, array)))
+    sizes, add = [], checkpoint.TensorWriter.add
+    monkeypatch.setattr(checkpoint.TensorWriter, "add", lambda writer, array: (sizes.append(array.nbytes), add(writer, array)))
 
     def work(comm, trial):
         trainer = _Trainer(comm, 1, np.arange(comm.rank, 5000, comm.size) if comm.rank >= first else np.empty(0, np.int64))
@@ -249,7 +249,7 @@ def test_no_rank_has_all_rows(tmp_path, monkeypatch):
 
 def test_a_disk_that_fills_on_the_way_is_told_on_every_rank(tmp_path, monkeypatch):
     write(Solo(), tmp_path / "c")
-    before, add, n = (tmp_path / "c").read_bytes(), checkpoint.Writer.add, []
+    before, add, n = (tmp_path / "c").read_bytes(), checkpoint.TensorWriter.add, []
 
     def full(writer, array):
         n.append(array.nbytes)
@@ -261,7 +261,7 @@ def test_a_disk_that_fills_on_the_way_is_told_on_every_rank(tmp_path, monkeypatc
         with writer._named():
             full(writer, array)
 
-    monkeypatch.setattr(checkpoint.Writer, "add", fails)
+    monkeypatch.setattr(checkpoint.TensorWriter, "add", fails)
 
     def work(comm):
         with pytest.raises(CheckpointError, match=f"checkpoint {tmp_path}/c: cannot be written: No space left"):

@@ -76,9 +76,9 @@ def test_a_run_that_diverges_ends_well(tmp_path, capsys):
 
 
 def test_patience_and_a_plateau_need_validation_rows():
-    with pytest.raises(ConfigError, match="patience 3: looks at the validation rows, but there are none"):
+    with pytest.raises(ConfigError, match="patience 3: needs validation rows, but there are none"):
         make(Solo(), 1.0, val=False).fit(3, patience=3)
-    with pytest.raises(ConfigError, match="lr_schedule plateau: looks at the validation rows"):
+    with pytest.raises(ConfigError, match="lr_schedule plateau: needs validation rows"):
         trainer = make(Solo(), 1.0, val=False)
         trainer.schedule = optim.schedule("plateau:0.5:2", 3)
         trainer.fit(3)
@@ -88,8 +88,8 @@ def test_patience_and_a_plateau_need_validation_rows():
 LINKS = ["--task", "link", "--link-val", "0"]
 WITHOUT_EFFECT = {
     "--hidden: stands between layers, so it means nothing for --model sage with --layers 1": ["--layers", 1],
-    "--patience 3: looks at the validation rows, but there are none": [*LINKS, "--patience", 3],
-    "--lr-schedule plateau: looks at the validation rows, but there are none": [*LINKS, "--lr-schedule", "plateau:0.5:2"],
+    "--patience 3: needs validation rows, but there are none": [*LINKS, "--patience", 3],
+    "--lr-schedule plateau: needs validation rows, but there are none": [*LINKS, "--lr-schedule", "plateau:0.5:2"],
     "--dropout: stands between layers, so it means nothing for --model gin with --layers 1": ["--model", "gin", "--layers", 1,
                                                                                               "--dropout", 0.5],
 }  # fmt: skip

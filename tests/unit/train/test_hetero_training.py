@@ -85,7 +85,7 @@ def test_bad_features_are_named():
     model = MODELS["rgcn"](nodes, rng)
     bad = X["paper"].copy()
     bad[3, 1] = np.nan
-    for x, error, text in (({"paper": X["author"]}, ShapeError, r"x\['paper'\] of shape \(17, 5\) has not the graph's 23 rows"),
+    for x, error, text in (({"paper": X["author"]}, ShapeError, r"x\['paper'\] has shape \(17, 5\), but the graph has 23 rows"),
                            ({"venue": X["paper"]}, ConfigError, "node type 'venue' is not one of"),
                            ({"paper": bad}, DataError, r"x\['paper'\]\[3, 1\] is nan")):
         with pytest.raises(error, match=text):
@@ -93,7 +93,7 @@ def test_bad_features_are_named():
     trainer = Trainer(nodes, model, {"author": X["author"]}, LABELS, TRAIN, optimizer=OPTIMIZERS["adam"], rng=rng)
     with pytest.raises(ConfigError, match="x has no features of node type 'paper'"):
         trainer.step()
-    with pytest.raises(ConfigError, match="graph is no node type of a HeteroGraph"):
+    with pytest.raises(ConfigError, match="graph is not a node type of a HeteroGraph"):
         Trainer(Graph.from_edges([0], [1], 23), model, {"paper": X["paper"]}, LABELS, TRAIN, optimizer=OPTIMIZERS["adam"], rng=rng)
     with pytest.raises(ConfigError, match="features of node type 'venue', which is not one of"):
         RGCN({"venue": N_IN}, 4, nodes, rng=rng)

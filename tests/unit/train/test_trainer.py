@@ -134,8 +134,8 @@ def test_no_rows_to_name():
     ({"train": np.zeros(3, bool)}, "train: bool"),
     ({"val": np.ones(5)}, "val: float64"),
     ({"test": [200]}, r"test\[0\] is 200"),
-    ({"x": FEATURES[:7]}, r"x of shape \(7, 6\) has not the graph's 10 rows"),
-    ({"labels": LABELS[:7]}, r"labels of shape \(7,\) has not the graph's 10 rows"),
+    ({"x": FEATURES[:7]}, r"x has shape \(7, 6\), but the graph has 10 rows"),
+    ({"labels": LABELS[:7]}, r"labels has shape \(7,\), but the graph has 10 rows"),
 ])  # fmt: skip
 def test_bad_arguments_are_refused_on_every_rank(change, message):
     """Only rank 1 has the mistake."""
