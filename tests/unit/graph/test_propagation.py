@@ -156,7 +156,7 @@ def test_a_folder_of_other_data_or_damaged_is_refused(tmp_path):
     path.write_bytes(whole)
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps({**meta, "dtype": "float32"}))
-    refused("meta.json: its sha256")
+    refused("meta.json: the contents do not match the sha256")
     meta = {name: value for name, value in {**meta, "dtype": "x" * 10_000}.items() if name != "sha256"}
     (folder / "meta.json").write_text(json.dumps({**meta, "sha256": meta_hash(meta)}))
     refused(r"dtype x+\S* ")

@@ -34,15 +34,15 @@ def trained(graph, name, flow=False, epochs=3):
     train, rest = np.isin(graph.dst_ids, FEW), np.isin(graph.dst_ids, SEEDS[::2])
     splits, how = [train, rest & ~train, np.isin(graph.dst_ids, SEEDS[1::2])], {}
     if flow:
-        scored = np.concatenate([np.flatnonzero(own) for own in splits])
-        made = {"batches": train, "scoring": scored}
-        how = {key: message_flow(graph, rows, 3, x, labels) for key, rows in made.items()}
+        scored = np.concatenate([np.flatnonzero(local) for local in splits])
+        link_graph = {"batches": train, "scoring": scored}
+        how = {key: message_flow(graph, rows, 3, x, labels) for key, rows in link_graph.items()}
     trainer = Trainer(graph, model, x, labels, *splits, optimizer=lambda flat: optim.SGD(flat, 0.01), rng=rng, **how)
-    found = []
+    collected = []
     for epoch in range(epochs):
-        found += [trainer.step(epoch), *trainer.evaluate().values()]
-        found.append(np.abs(trainer.flat.grad).sum())
-    return np.array(found), trainer.flat.grad.copy(), trainer.flat.data.copy(), trainer
+        collected += [trainer.step(epoch), *trainer.evaluate().values()]
+        collected.append(np.abs(trainer.flat.grad).sum())
+    return np.array(collected), trainer.flat.grad.copy(), trainer.flat.data.copy(), trainer
 
 
 @pytest.mark.sampled(17)
@@ -54,10 +54,10 @@ def test_training_is_the_full_graphs(name, n_ranks, mode, kind):
     expected = trained(graph, name)
 
     def work(comm):
-        found = trained(graph.shard(comm, parts(comm.size, kind), mode=mode), name, flow=True)
-        for a, b in zip(found[:3], expected):
+        result = trained(graph.shard(comm, parts(comm.size, kind), mode=mode), name, flow=True)
+        for a, b in zip(result[:3], expected):
             np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
-        return found[3].counted()["message_flow"]
+        return result[3].counted()["message_flow"]
 
     counted = threads.run(n_ranks, work)
     assert all(c == counted[0] for c in counted) and len(counted[0]["layers"]) == 3
@@ -136,11 +136,11 @@ def test_what_is_refused():
         message_flow(graph, [90], 1, X)
 
     def work(comm):
-        own = graph.shard(comm, parts(2))
+        local = graph.shard(comm, parts(2))
         with pytest.raises(SarliteError):
-            message_flow(own, [999] if comm.rank else [0], 1, X[own.src_ids])
+            message_flow(local, [999] if comm.rank else [0], 1, X[local.src_ids])
         with pytest.raises(SarliteError, match="n_layers"):
-            message_flow(own, [0], 1 + comm.rank, X[own.src_ids])
+            message_flow(local, [0], 1 + comm.rank, X[local.src_ids])
 
     threads.run(2, work)
 
@@ -150,11 +150,11 @@ def test_parts_of_a_graph_leave_no_setting_aside():
     words = "of a graph with backward='fetch': parts of the graph have no reversed edges"
 
     def work(comm):
-        own = whole().shard(comm, parts(2), backward="fetch")
+        local = whole().shard(comm, parts(2), backward="fetch")
         with pytest.raises(ConfigError, match=f"message-flow graphs {words}"):
-            message_flow(own, [0], 1, X[own.src_ids])
+            message_flow(local, [0], 1, X[local.src_ids])
         with pytest.raises(ConfigError, match=f"minibatches {words}"):
-            NeighborLoader(own, X[own.src_ids], None, [0], fanouts=(2,), batch_size=3)
+            NeighborLoader(local, X[local.src_ids], None, [0], fanouts=(2,), batch_size=3)
 
     threads.run(2, work)
     with pytest.raises(ConfigError, match="minibatches are of a Graph, .* but graph is a Batch"):

@@ -66,10 +66,10 @@ def test_all_in_edges_are_the_full_batch_on_the_seeds(name):
         for batch in batches(graph, seeds):
             rows = np.flatnonzero(np.isin(graph.dst_ids, batch.dst_ids))
             expected = loss_and_gradients(model, graph, Tensor(X), LABELS, rows, len(seeds))
-            found = loss_and_gradients(model, batch, batch.x, batch.labels, batch.rows, len(seeds))
-            for a, b in zip(found, expected):
+            result = loss_and_gradients(model, batch, batch.x, batch.labels, batch.rows, len(seeds))
+            for a, b in zip(result, expected):
                 np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
-            total = total + found[1]
+            total = total + result[1]
         np.testing.assert_allclose(total, loss_and_gradients(model, graph, Tensor(X), LABELS, seeds, len(seeds))[1], rtol=1e-12, atol=1e-12)
 
 
@@ -78,23 +78,23 @@ def test_all_nodes_as_seeds_are_the_full_batch_with_batch_norm(name):
     graph = GRAPHS[name]()
     for model, _ in models(graph, batch_norm=True):
         (batch,) = batches(graph, slice(None), batch_size=N, sampler="full")
-        found = loss_and_gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
-        for a, b in zip(found, loss_and_gradients(model, graph, Tensor(X), LABELS, np.arange(N), N)):
+        result = loss_and_gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
+        for a, b in zip(result, loss_and_gradients(model, graph, Tensor(X), LABELS, np.arange(N), N)):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-def aggregated(g, message, reducer, h, weight, given):
+def aggregated(g, message, reducer, h, weight, arguments):
     """The result of one kind of message over a graph."""
     if message == "copy":
         return g.aggregate(fn.copy_src(h), reducer)
     if message == "linear":
         return g.aggregate(fn.linear(h, weight), reducer)
     if message == "edge":
-        return g.aggregate(fn.mul_edge(h, given), reducer)
+        return g.aggregate(fn.mul_edge(h, arguments), reducer)
     if message == "attend":
         score = h @ weight
         return g.aggregate(fn.attend(h.reshape(-1, 2, 2), score, g.dst(score)), reducer)
-    rows = {"x": h}, {"x": g.dst(h)}, {"w": given.reshape(-1, 1)}
+    rows = {"x": h}, {"x": g.dst(h)}, {"w": arguments.reshape(-1, 1)}
     if reducer == "softmax":
         return g.aggregate(lambda s, d, e: (s["x"] * e["w"], s["x"]), reducer, *rows)
     return g.aggregate(lambda s, d, e: s["x"] * d["x"] * e["w"], reducer, *rows)
@@ -119,21 +119,21 @@ def test_every_message_and_reducer_over_all_in_edges(kind):
                 with pytest.raises(ConfigError, match=str(error)[:20]):
                     value_and_gradients(batch, message, reducer, *arrays)
                 continue
-            for found, right in zip(value_and_gradients(batch, message, reducer, *arrays), expected):
-                np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-12, err_msg=f"{reducer} {message}")
+            for actual, right in zip(value_and_gradients(batch, message, reducer, *arrays), expected):
+                np.testing.assert_allclose(actual, right, rtol=1e-12, atol=1e-12, err_msg=f"{reducer} {message}")
             compared += 1
     assert compared == 18
 
 
 def value_and_gradients(g, message, reducer, x, w, e):
     """By global ids, so that a batch in another order compares."""
-    h, weight, given = (Tensor(a, requires_grad=True) for a in (x[g.src_ids], w, e[g.edge_ids]))
-    out = aggregated(g, message, reducer, h, weight, given)
+    h, weight, arguments = (Tensor(a, requires_grad=True) for a in (x[g.src_ids], w, e[g.edge_ids]))
+    out = aggregated(g, message, reducer, h, weight, arguments)
     by_id = np.empty_like(out.data)
     by_id[g.dst_ids] = out.data
     out.backward(values(4, *out.shape)[g.dst_ids])
     d_x, d_e = np.zeros_like(x), np.zeros_like(e)
-    d_x[g.src_ids], d_e[g.edge_ids] = (0 if t.grad is None else t.grad for t in (h, given))
+    d_x[g.src_ids], d_e[g.edge_ids] = (0 if t.grad is None else t.grad for t in (h, arguments))
     return by_id, d_x, d_e, 0 if weight.grad is None else weight.grad
 
 
@@ -141,9 +141,9 @@ def test_labor_with_a_large_fanout_is_full():
     graph = with_loops()
     most = int(graph.in_degrees.max())
     for k in (most, most + 1, 10**6):
-        found = [[(g.in_degrees.tolist(), g.edge_ids.tolist()) for g in next(iter(batches(graph, slice(None), **options))).layers(3)]
+        result = [[(g.in_degrees.tolist(), g.edge_ids.tolist()) for g in next(iter(batches(graph, slice(None), **options))).layers(3)]
                  for options in ({"sampler": "labor", "fanouts": (k, k, k)}, {"sampler": "full"}, {"fanouts": (k, k, k)})]
-        assert found[0] == found[1] == found[2]
+        assert result[0] == result[1] == result[2]
 
 
 def test_a_batch_sums_first_where_that_is_cheaper():

@@ -23,14 +23,14 @@ MODELS = {"gat": lambda rng: GAT(b.N_IN, b.N_OUT, layers=LAYERS, hidden=2, heads
 @pytest.fixture
 def makers(monkeypatch):
     """Names of the threads that made transposes, in order."""
-    found, transpose = [], kernels.transpose
+    collected, transpose = [], kernels.transpose
 
     def noted(*args, **options):
-        found.append(threading.current_thread().name)
+        collected.append(threading.current_thread().name)
         return transpose(*args, **options)
 
     monkeypatch.setattr(kernels, "transpose", noted)
-    return found
+    return collected
 
 
 def epoch(loader, step):
@@ -52,9 +52,9 @@ def test_transposes_that_backward_asked_for_are_made_ahead(name, n_asked, makers
     """Batch 0 is made before one was used, and batch 1 may be. GraphSAGE wants no gradient of features, so none of its first layer."""
     train, loader = made(b.whole(), name)
     train()
-    found = Counter(makers)
-    own = found.pop(threading.current_thread().name)
-    assert own in (n_asked, 2 * n_asked) and found == {AHEAD: len(loader) * n_asked - own} and len(loader) > 3
+    result = Counter(makers)
+    local = result.pop(threading.current_thread().name)
+    assert local in (n_asked, 2 * n_asked) and result == {AHEAD: len(loader) * n_asked - local} and len(loader) > 3
     makers.clear()
     train()
     assert makers == [AHEAD] * n_asked * len(loader)

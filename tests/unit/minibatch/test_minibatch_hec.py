@@ -69,10 +69,10 @@ def test_without_learning_logits_become_the_full_batchs(name, push):
         assert np.max(errors[0]) > 1e-3  # at first there were misses
 
 
-def detached(model, own):
+def detached(model, local_rows):
     """The loss and gradients of one rank's nodes, where all other nodes' rows are constants in each layer."""
     graph = whole()
-    h, full, mask = Tensor(X), Tensor(X), own[:, None].astype(float)
+    h, full, mask = Tensor(X), Tensor(X), local_rows[:, None].astype(float)
     for k, conv in enumerate(model.convs):
         mixed = h * mask + Tensor(full.data * (1 - mask))
         with no_grad():
@@ -80,7 +80,7 @@ def detached(model, own):
             full = model.activations[k](full, graph) if k < 2 else full
         h = conv(graph, mixed)
         h = model.activations[k](h, graph) if k < 2 else h
-    return ops.cross_entropy(h, LABELS, np.flatnonzero(own), N)
+    return ops.cross_entropy(h, LABELS, np.flatnonzero(local_rows), N)
 
 
 def test_gradients_are_those_with_halo_rows_detached():
@@ -101,9 +101,9 @@ def test_gradients_are_those_with_halo_rows_detached():
         loss.backward()
         return loss.item(), flat.grad.copy()
 
-    found = threads.run(3, work)
-    np.testing.assert_allclose(sum(f[0] for f in found), loss.item(), rtol=1e-12)
-    np.testing.assert_allclose(sum(f[1] for f in found), expected, rtol=1e-11, atol=1e-13)
+    by_rank = threads.run(3, work)
+    np.testing.assert_allclose(sum(f[0] for f in by_rank), loss.item(), rtol=1e-12)
+    np.testing.assert_allclose(sum(f[1] for f in by_rank), expected, rtol=1e-11, atol=1e-13)
     full = make("sage")[0]
     flat = nn.flatten(full)
     flat.zero_grad()
@@ -127,37 +127,37 @@ def first_layer(on_miss, fanout, reducer="mean"):
         assert loader.counts["hits"] == [0] and loader.counts["lookups"][0] > 0
         return dict(zip(g.dst_ids.tolist(), g.aggregate(fn.copy_src(h), reducer).data)), [g.src_ids[b.indices] for b in g.plan.blocks]
 
-    found, sources = zip(*threads.run(2, work))
-    return {node: row for rank in found for node, row in rank.items()}, part, sources
+    result, sources = zip(*threads.run(2, work))
+    return {node: row for rank in result for node, row in rank.items()}, part, sources
 
 
 @pytest.mark.parametrize("reducer", ["mean", "max"])
 def test_missing_rows_are_dropped(reducer):
-    found, part, _ = first_layer("drop", -1, reducer)
+    result, part, _ = first_layer("drop", -1, reducer)
     keep = part[EDGES.src] == part[EDGES.dst]
     inner = Graph.from_edges(EDGES.src[keep], EDGES.dst[keep], N).aggregate(fn.copy_src(Tensor(X)), reducer).data
     for node in range(N):
-        np.testing.assert_allclose(found[node], inner[node], rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(result[node], inner[node], rtol=1e-12, atol=1e-15)
 
 
 def test_missing_rows_are_zeros_that_count():
-    found, part, _ = first_layer("zero", -1)
+    result, part, _ = first_layer("zero", -1)
     for node in range(N):
         sources = EDGES.src[EDGES.dst == node]
         expected = (X[sources] * (part[sources] == part[node])[:, None]).sum(0) / max(len(sources), 1)
-        np.testing.assert_allclose(found[node], expected, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(result[node], expected, rtol=1e-12, atol=1e-15)
 
 
 def test_local_rows_stand_in_for_missing_ones():
     """With a fan-out of 3 of about 8 in-edges, half of them local, a row has 3 picks, or all its local in-edges."""
-    found, part, sources = first_layer("local", 3)
+    result, part, sources = first_layer("local", 3)
     assert all((part[s] == rank).all() for rank, blocks in enumerate(sources) for s in blocks)
     keep = part[EDGES.src] == part[EDGES.dst]
     n_local = np.bincount(EDGES.dst[keep], minlength=N)
     dropped = first_layer("drop", 3)[2]
     n_picks = [sum(map(len, blocks)) for blocks in sources]
     assert sum(n_picks) == np.minimum(n_local, 3).sum() > sum(len(s) for blocks in dropped for s in blocks)
-    assert set(found) == set(range(N))
+    assert set(result) == set(range(N))
 
 
 def test_a_layer_is_entered_before_it_aggregates():

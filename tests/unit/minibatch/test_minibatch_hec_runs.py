@@ -76,9 +76,9 @@ def test_demand_hits_more_with_fewer_rows():
     graph, part = Graph.from_edges(*random_edges(3000, 20000, seed=1)), np.random.default_rng(0).integers(0, 3, 3000)
 
     def work(comm, push, limit):
-        own = graph.shard(comm, part)
+        local = graph.shard(comm, part)
         remote = HEC(push=push, limit=limit)
-        loader = NeighborLoader(own, np.zeros((own.n_src, 1)), None, slice(None), fanouts=(3, 3, 3), batch_size=60, remote=remote)
+        loader = NeighborLoader(local, np.zeros((local.n_src, 1)), None, slice(None), fanouts=(3, 3, 3), batch_size=60, remote=remote)
         for batch in loader:
             for g in batch.layers(3):
                 g.enter(Tensor(np.zeros((g.n_src, 1))))
@@ -157,7 +157,7 @@ def test_ranks_without_nodes_seeds_or_halo(remote):
         return [step(b) for _ in range(3) for b in loader]
 
     losses = threads.run(4, work)
-    assert all(own == losses[0] for own in losses) and np.isfinite(losses[0]).all()
+    assert all(each_part == losses[0] for each_part in losses) and np.isfinite(losses[0]).all()
 
 
 def test_a_failure_of_the_push_thread_ends_the_run(monkeypatch):
@@ -192,11 +192,11 @@ def test_two_loaders_at_once_do_not_meet(remote, monkeypatch):
     late = random.Random(3)
 
     def seen(batch):
-        found = [batch.src_ids, batch.rows]
+        result = [batch.src_ids, batch.rows]
         for k, g in enumerate(batch.layers(3)):
             g, h = g.enter(Tensor(np.full((g.n_src, 2), float(batch.step))) if k else batch.x)
-            found += [g.src_ids, h.data]
-        return found
+            result += [g.src_ids, h.data]
+        return result
 
     def loaders(comm):
         graph = whole().shard(comm, random_parts(comm.size))
@@ -206,13 +206,13 @@ def test_two_loaders_at_once_do_not_meet(remote, monkeypatch):
         return [[seen(batch) for batch in loader] for loader in loaders(comm)]
 
     def both(comm):
-        found, made = ([], []), loaders(comm)
-        for pair in zip(*made):
-            for batch, to in zip(pair, found):
+        result, built = ([], []), loaders(comm)
+        for pair in zip(*built):
+            for batch, to in zip(pair, result):
                 time.sleep(late.random() * 0.002)
                 to.append(seen(batch))
-        made[1].drain()  # `zip` leaves its epoch before the end
-        return found
+        built[1].drain()  # `zip` leaves its epoch before the end
+        return result
 
     for one, other in zip(threads.run(3, each), threads.run(3, both)):
         for mine, theirs in zip(one, other):

@@ -31,12 +31,12 @@ def test_an_epoch_has_each_seed_once_and_every_epoch_another_order():
     loaded = batches(graph, seeds, batch_size=10, fanouts=(2, 2, 2))
     orders = []
     for epoch in range(2):
-        found = list(loaded)
-        assert len(found) == len(loaded) == 7 and [b.n_global for b in found] == [10] * 6 + [5]
-        assert [b.step for b in found] == list(range(7 * epoch, 7 * epoch + 7)) and loaded.step == 7 * (epoch + 1)
-        orders.append(np.concatenate([b.dst_ids[b.rows] for b in found]))
+        result = list(loaded)
+        assert len(result) == len(loaded) == 7 and [b.n_global for b in result] == [10] * 6 + [5]
+        assert [b.step for b in result] == list(range(7 * epoch, 7 * epoch + 7)) and loaded.step == 7 * (epoch + 1)
+        orders.append(np.concatenate([b.dst_ids[b.rows] for b in result]))
         assert sorted(orders[-1].tolist()) == sorted(graph.dst_ids[seeds].tolist())
-        for b in found:
+        for b in result:
             rows = [int(np.flatnonzero(graph.dst_ids == node)[0]) for node in b.src_ids]
             np.testing.assert_array_equal(b.x.data, X[rows])
             np.testing.assert_array_equal(b.labels, LABELS[rows[: b.n_dst]])
@@ -143,8 +143,8 @@ def test_training(model):
     losses = []
     for ahead in (0, 1):
         random = nn.Random(0)
-        made = model(4, 4, layers=2, hidden=8, dropout=0.1, rng=random)
-        step = TrainingStep(made, optim.Adam(nn.flatten(made), 0.03), random, graph.comm)
+        model_made = model(4, 4, layers=2, hidden=8, dropout=0.1, rng=random)
+        step = TrainingStep(model_made, optim.Adam(nn.flatten(model_made), 0.03), random, graph.comm)
         loaded = NeighborLoader(graph, x, labels, slice(0, 200), fanouts=(4, 6), batch_size=50, sample_ahead=ahead)
         losses.append([step(b) for _ in range(12) for b in loaded])
     assert losses[0] == losses[1] and np.mean(losses[0][-4:]) < 0.85 * np.mean(losses[0][:4])
@@ -173,9 +173,9 @@ def test_training(model):
     ({"labels": LABELS[:-1]}, ShapeError, "labels of shape"),
 ])  # fmt: skip
 def test_what_the_loader_refuses(options, error, message):
-    given = {"x": X, "labels": LABELS, "train": slice(None), "fanouts": (5, 5), "batch_size": 10, **options}
+    arguments = {"x": X, "labels": LABELS, "train": slice(None), "fanouts": (5, 5), "batch_size": 10, **options}
     with pytest.raises(error, match=message):
-        NeighborLoader(plain(), given.pop("x"), given.pop("labels"), given.pop("train"), **given)
+        NeighborLoader(plain(), arguments.pop("x"), arguments.pop("labels"), arguments.pop("train"), **arguments)
 
 
 def test_what_a_batch_refuses():
@@ -208,7 +208,7 @@ def test_an_empty_list_of_seeds_is_a_batch():
 def test_the_sampler_alone():
     """Columns beyond the destinations stand behind the layer's rows and are never expanded."""
     edges = InEdges(np.array([0, 2, 3]), np.array([1, 5, 4], np.int32))
-    found = Sampler(edges, (-1,), n_columns=6)([1, 0], 0)
-    (layer,) = found.layers
-    assert found.rows.tolist() == [1, 0] and layer.halo.tolist() == [4, 5]
+    result = Sampler(edges, (-1,), n_columns=6)([1, 0], 0)
+    (layer,) = result.layers
+    assert result.rows.tolist() == [1, 0] and layer.halo.tolist() == [4, 5]
     assert layer.picked.columns.tolist() == [2, 0, 3] and layer.picked.positions.tolist() == [2, 0, 1]

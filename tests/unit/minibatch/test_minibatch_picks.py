@@ -78,38 +78,38 @@ def test_the_mean_gradient_of_2000_batches_is_the_full_one():
     inside[seeds] = 1
     full = gradient(graph, Tensor(X), c * inside)
     place = np.argsort(graph.dst_ids)
-    loaded, found = batches(graph, seeds, fanouts=(2, 3), batch_size=12, sample_ahead=0), []
+    loaded, collected = batches(graph, seeds, fanouts=(2, 3), batch_size=12, sample_ahead=0), []
     for _ in range(500):
         total = 0
         for batch in loaded:
             rows = place[np.searchsorted(graph.dst_ids[place], batch.dst_ids)]
             total = total + gradient(batch, batch.x, c[rows])
-        found.append(total)
-    mean, error = mean_and_error(np.array(found))
+        collected.append(total)
+    mean, error = mean_and_error(np.array(collected))
     assert (np.abs(mean - full) <= 4 * error + 1e-12).all() and (error > 0).mean() > 0.5
 
 
 def digest(loaded, epochs=2):
-    found = hashlib.blake2b()
+    hashed = hashlib.blake2b()
     for _ in range(epochs):
         for batch in loaded:
             arrays = [batch.src_ids, batch.rows]
             for g in batch.layers(3):
                 arrays += [g.plan.local.indptr, g.plan.local.indices, g.edge_ids]
             for array in arrays:
-                found.update(np.ascontiguousarray(array, np.int64).tobytes())
-    return found.hexdigest()
+                hashed.update(np.ascontiguousarray(array, np.int64).tobytes())
+    return hashed.hexdigest()
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "replace", "labor"])
 def test_one_hash_for_any_number_of_threads(sampler):
     edges = random_edges(4000, 60000, seed=1)
-    graph, found = Graph.from_edges(*edges), set()
+    graph, collected = Graph.from_edges(*edges), set()
     for threads, ahead in ((1, 0), (2, 0), (4, 0), (2, 1), (2, 3)):
         kernels.set_threads(threads)
-        found.add(digest(NeighborLoader(graph, np.zeros((4000, 1)), None, slice(None), fanouts=(3, 4, 40), batch_size=1500, seed=7,
+        collected.add(digest(NeighborLoader(graph, np.zeros((4000, 1)), None, slice(None), fanouts=(3, 4, 40), batch_size=1500, seed=7,
                                         sampler=sampler, sample_ahead=ahead)))
-    assert len(found) == 1
+    assert len(collected) == 1
 
 
 def test_a_pick_does_not_depend_on_the_rest_of_the_batch():
@@ -123,9 +123,9 @@ def test_a_pick_does_not_depend_on_the_rest_of_the_batch():
         return [{int(g.dst_ids[i]): g.src_ids[g.plan.local.indices[a:b]].tolist()
                  for i, (a, b) in enumerate(zip(g.plan.local.indptr, g.plan.local.indptr[1:]))} for g in batch.layers(2)]
 
-    alone, many = picks(graph, [5], 0), picks(graph, np.arange(300)[::-1], 0)
-    assert alone[1][5] == many[1][5] and all(many[0][node] == found for node, found in alone[0].items())
-    assert picks(graph, [5], 1)[1] != alone[1] and picks(graph, [5], 0, seed=1)[1] != alone[1] and alone[0][5] != alone[1][5]
+    one_rank, many = picks(graph, [5], 0), picks(graph, np.arange(300)[::-1], 0)
+    assert one_rank[1][5] == many[1][5] and all(many[0][node] == result for node, result in one_rank[0].items())
+    assert picks(graph, [5], 1)[1] != one_rank[1] and picks(graph, [5], 0, seed=1)[1] != one_rank[1] and one_rank[0][5] != one_rank[1][5]
     order = np.random.default_rng(0).permutation(300)
     parts = graph.shard(graph.comm, np.zeros(300, int), order=order)  # the same graph, its rows in another order
     row = int(np.flatnonzero(parts.dst_ids == 5)[0])
@@ -150,13 +150,13 @@ def test_weights_of_picks_in_attention_do_not_depend_on_their_dtype():
     def outputs(dtype):
         graph = Graph.from_edges(src, dst, 40).with_edge_values(weights.astype(dtype))
         loader = NeighborLoader(graph, x, None, np.arange(40), fanouts=(3,), batch_size=8)
-        found = []
+        collected = []
         for batch in loader:
             (layer,) = batch.layers(1)
             z = Tensor(x[layer.src_ids].reshape(-1, 2, 3))
             scores = z.sum(-1)
-            found.append(layer.aggregate(fn.attend(z, scores, scores[: layer.n_dst]), "sum").data)
-        return found
+            collected.append(layer.aggregate(fn.attend(z, scores, scores[: layer.n_dst]), "sum").data)
+        return collected
 
     for single, double in zip(outputs(np.float32), outputs(np.float64), strict=True):
         np.testing.assert_array_equal(single, double)
@@ -167,8 +167,8 @@ def test_weights_of_picks_in_attention_do_not_depend_on_their_dtype():
 def test_rows_pick_among_their_other_edges_where_some_are_left_out(kind, loops):
     """As many picks as a graph without these edges has, each edge as likely; of "labor" the same picks."""
     dice, n, k = np.random.default_rng(5), 30, -1 if kind == "full" else 3
-    own = [np.sort(np.concatenate([dice.permutation(np.delete(np.arange(n), row))[: row % 9], [row] * loops])) for row in range(n)]
-    dst, src = np.repeat(np.arange(n), [len(row) for row in own]), np.concatenate(own).astype(np.int32)
+    part = [np.sort(np.concatenate([dice.permutation(np.delete(np.arange(n), row))[: row % 9], [row] * loops])) for row in range(n)]
+    dst, src = np.repeat(np.arange(n), [len(row) for row in part]), np.concatenate(part).astype(np.int32)
     added, is_loop = np.ones(n, bool) if loops else None, (dst == src) & loops
     left_out = np.flatnonzero((dice.random(len(src)) < 0.4) & ~is_loop)
     rest = np.delete(np.arange(len(src)), left_out)
@@ -176,12 +176,12 @@ def test_rows_pick_among_their_other_edges_where_some_are_left_out(kind, loops):
     samplers, rows = [Sampler(edges, (k,), kind, 2) for edges in (whole, without)], dice.permutation(n)
     counts, n_steps = np.zeros(len(src)), 300
     for step in range(n_steps):
-        found, expected = samplers[0](rows, step, [left_out]), samplers[1](rows, step)
-        picked, reference = found.layers[0].picked, expected.layers[0].picked
+        result, expected = samplers[0](rows, step, [left_out]), samplers[1](rows, step)
+        picked, reference = result.layers[0].picked, expected.layers[0].picked
         np.testing.assert_array_equal(picked.indptr, reference.indptr)
         assert not np.isin(picked.positions, left_out).any()
         np.testing.assert_array_equal(dst[picked.positions], np.repeat(rows, np.diff(picked.indptr)))
-        np.testing.assert_array_equal(found.rows[picked.columns], src[picked.positions])
+        np.testing.assert_array_equal(result.rows[picked.columns], src[picked.positions])
         counts += np.bincount(picked.positions, minlength=len(src))
         if kind in ("labor", "full"):
             np.testing.assert_array_equal(picked.positions, rest[reference.positions])

@@ -70,10 +70,10 @@ def test_rows_are_not_kept_among_the_buffers_of_a_step():
         pusher, rows, buffers = Pusher(comm.channel("embeddings"), Profile()), np.ones((1000, 300)), kernels.Buffers()
         with buffers:
             pusher.submit(0, 0, [(np.arange(1000), None, rows)] * comm.size)
-            found = pusher.take(0, 0)
+            result = pusher.take(0, 0)
             assert buffers.n_bytes == 0
         pusher.close()
-        assert all((rows == 1).all() for _, _, rows in found)
+        assert all((rows == 1).all() for _, _, rows in result)
 
     threads.run(2, work)
 
@@ -124,9 +124,9 @@ def test_without_threads_submit_exchanges():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         threads.run(1, unthreaded)  # one rank has nothing to overlap
-    with pytest.warns(RuntimeWarning, match="without MPI_THREAD_MULTIPLE: rows are pushed without overlap") as told:
+    with pytest.warns(RuntimeWarning, match="without MPI_THREAD_MULTIPLE: rows are pushed without overlap") as reported:
         threads.run(2, unthreaded)
-    assert len(told.list) == 1  # of rank 0
+    assert len(reported.list) == 1  # of rank 0
 
 
 def unthreaded(comm):

@@ -117,9 +117,9 @@ def test_a_failure_in_the_thread_is_raised_by_all_that_follows(n_ranks):
         pusher.submit(1, 0, messages(comm, 1, 0))
         for action in (lambda: pusher.take(1, 0), pusher.drain, lambda: pusher.submit(2, 0, messages(comm, 2, 0)),
                        lambda: pusher.take(0, 0)):  # fmt: skip
-            with pytest.raises(Fault, match="the cause") as found:
+            with pytest.raises(Fault, match="the cause") as caught:
                 action()
-            causes.append(found.value)
+            causes.append(caught.value)
         assert all(cause is causes[0] for cause in causes)
         pusher.close()
         comm.barrier()  # a rank that has ended would be the others' failure

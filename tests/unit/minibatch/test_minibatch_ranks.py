@@ -50,7 +50,7 @@ def models(batch_norm):
 
 def passes(graph, **options):
     """By step and model the loss, the gradients and the logits by id of each batch of an epoch, all on this rank."""
-    loader, found = loader_of(graph, batch_size=16, **options), []
+    loader, collected = loader_of(graph, batch_size=16, **options), []
     for batch in loader:
         for model in models(batch_norm=True):
             flat = nn.flatten(model)
@@ -58,8 +58,8 @@ def passes(graph, **options):
             logits = model(batch, batch.x)
             loss = ops.cross_entropy(logits, batch.labels, batch.rows, batch.n_global)
             loss.backward()
-            found.append((loss.item(), flat.grad.copy(), dict(zip(batch.dst_ids.tolist(), logits.data.copy()))))
-    return found
+            collected.append((loss.item(), flat.grad.copy(), dict(zip(batch.dst_ids.tolist(), logits.data.copy()))))
+    return collected
 
 
 def assert_equal_sums(by_rank, expected):
@@ -98,10 +98,10 @@ def test_local_is_the_graph_without_its_cut_edges(size):
     graph, options = whole(), {"fanouts": (3, 2, -1), "batches": "global"}
 
     def work(comm):
-        found = passes(graph.shard(comm, part), remote="local", **options)
-        return [found[k] for k in range(len(found)) if k % 5 < 4]  # edges have other numbers in the other graph
+        actual = passes(graph.shard(comm, part), remote="local", **options)
+        return [actual[k] for k in range(len(actual)) if k % 5 < 4]  # edges have other numbers in the other graph
 
-    expected = [found for k, found in enumerate(passes(inner, **options)) if k % 5 < 4]
+    expected = [actual for k, actual in enumerate(passes(inner, **options)) if k % 5 < 4]
     assert_equal_sums(threads.run(size, work), expected)
 
 
@@ -109,9 +109,9 @@ def test_local_is_the_graph_without_its_cut_edges(size):
 def test_a_whole_run_is_one_ranks(size):
     """The loss of each step of three epochs, whatever N: seeds, picks and masks depend on ids."""
     expected, parameters, _ = trained(whole())
-    for losses, found, _ in threads.run(size, lambda comm: trained(whole().shard(comm, parts(size)))):
+    for losses, of_rank, _ in threads.run(size, lambda comm: trained(whole().shard(comm, parts(size)))):
         np.testing.assert_allclose(losses, expected, rtol=1e-9)
-        np.testing.assert_allclose(found, parameters, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(of_rank, parameters, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "replace", "labor"])
@@ -120,17 +120,17 @@ def test_one_hash_of_the_picks(sampler):
     def divided(comm):
         return picks(whole(True).shard(comm, parts(comm.size), order=order), sampler=sampler)
 
-    before, found = kernels.threads(), set()
+    before, collected = kernels.threads(), set()
     order = np.random.default_rng(0).permutation(N)
     try:
         for n_threads in (1, 2, 4):
             kernels.set_threads(n_threads)
-            found.add(picks(whole(True), sampler=sampler))
+            collected.add(picks(whole(True), sampler=sampler))
             for size in (1, 2, 4):
-                found.update(threads.run(size, divided))
+                collected.update(threads.run(size, divided))
     finally:
         kernels.set_threads(before)
-    assert len(found) == 1
+    assert len(collected) == 1
 
 
 @pytest.mark.parametrize("batches", ["global", "balanced"])
@@ -152,7 +152,7 @@ def test_every_seed_is_there_once_an_epoch(size, batches):
         assert sorted(node for steps in epoch for _, seeds in steps for node in seeds) == SEEDS.tolist()
         if batches == "balanced":  # so are the steps of all ranks together, none of which is empty or above the batch size
             steps = np.sum(counts, 0)
-            assert all(max(own) - min(own) <= 1 for own in [*counts, steps]) and 0 < min(steps) and max(steps) <= 7
+            assert all(max(each_part) - min(each_part) <= 1 for each_part in [*counts, steps]) and 0 < min(steps) and max(steps) <= 7
 
 
 @pytest.mark.parametrize("counts", [(19, 19), (1, 1, 1), (5, 0, 5, 5), (7, 11, 13, 2)])
@@ -160,13 +160,13 @@ def test_balanced_steps_are_even_where_no_rank_has_as_many_seeds_as_steps(counts
     """Each rank's odd seeds stand in other steps than the rank's before."""
     def work(comm):
         seeds = Balanced(comm, np.arange(counts[comm.rank]) * comm.size + comm.rank, 2, seed=1)
-        own = [len(seeds(step)) for step in range(2 * seeds.n_steps)]
-        return own, [seeds.count(step) for step in range(2 * seeds.n_steps)]
+        part = [len(seeds(step)) for step in range(2 * seeds.n_steps)]
+        return part, [seeds.count(step) for step in range(2 * seeds.n_steps)]
 
-    found = threads.run(len(counts), work)
-    steps = np.sum([own for own, _ in found], 0).tolist()
-    assert all(told == steps for _, told in found) and set(steps) <= {1, 2}
-    assert sum(steps) == 2 * sum(counts) and all(max(own) - min(own) <= 1 for own, _ in found)
+    by_rank = threads.run(len(counts), work)
+    steps = np.sum([part for part, _ in by_rank], 0).tolist()
+    assert all(reported == steps for _, reported in by_rank) and set(steps) <= {1, 2}
+    assert sum(steps) == 2 * sum(counts) and all(max(part) - min(part) <= 1 for part, _ in by_rank)
 
 
 def test_seeds_asked_for_twice_are_global_too():
@@ -178,8 +178,8 @@ def test_seeds_asked_for_twice_are_global_too():
         loader = NeighborLoader(part, X[part.src_ids], None, np.repeat(rows, 3), fanouts=(2,), batch_size=2)
         return [(b.n_global, b.dst_ids[b.rows].tolist()) for b in loader]
 
-    (alone,) = threads.run(1, work)
-    for step, expected in zip(zip(*threads.run(3, work)), alone):
+    (one_rank,) = threads.run(1, work)
+    for step, expected in zip(zip(*threads.run(3, work)), one_rank):
         assert {n for n, _ in step} == {expected[0]} and sorted(sum((seeds for _, seeds in step), [])) == sorted(expected[1])
 
 
@@ -212,10 +212,10 @@ def test_predictions_are_those_of_one_rank():
         assert batch.n_global == N
         return dict(zip(batch.dst_ids.tolist(), model(batch, batch.x).data))
 
-    (alone,) = threads.run(1, work)
-    found = {node: row for rank in threads.run(3, work) for node, row in rank.items()}
+    (one_rank,) = threads.run(1, work)
+    result = {node: row for rank in threads.run(3, work) for node, row in rank.items()}
     for node in range(N):
-        np.testing.assert_allclose(found[node], alone[node], rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(result[node], one_rank[node], rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("options, error, message", [
@@ -229,10 +229,10 @@ def test_what_all_ranks_refuse(options, error, message):
 
     def work(comm):
         part = graph.shard(comm, "contiguous")
-        given = {"fanouts": (2,), "batch_size": 4, "train": np.isin(part.dst_ids, SEEDS), **options}
-        given["train"] = given["train"][: part.n_dst]
+        arguments = {"fanouts": (2,), "batch_size": 4, "train": np.isin(part.dst_ids, SEEDS), **options}
+        arguments["train"] = arguments["train"][: part.n_dst]
         with pytest.raises(error, match=message):
-            NeighborLoader(part, X[part.src_ids], None, given.pop("train"), **given)
+            NeighborLoader(part, X[part.src_ids], None, arguments.pop("train"), **arguments)
 
     threads.run(2, work)
 
@@ -243,10 +243,10 @@ def test_what_one_rank_gives_wrong_is_an_error_on_all(wrong):
 
     def work(comm):
         part = graph.shard(comm, "contiguous")
-        given = {"x": X[part.src_ids], "train": np.isin(part.dst_ids, SEEDS), "fanouts": (2,), "batch_size": 4}
-        given |= wrong if comm.rank == 1 else {}
+        arguments = {"x": X[part.src_ids], "train": np.isin(part.dst_ids, SEEDS), "fanouts": (2,), "batch_size": 4}
+        arguments |= wrong if comm.rank == 1 else {}
         with pytest.raises(SarliteError):
-            NeighborLoader(part, given.pop("x"), None, given.pop("train"), **given)
+            NeighborLoader(part, arguments.pop("x"), None, arguments.pop("train"), **arguments)
 
     threads.run(3, work)
 
@@ -302,9 +302,9 @@ def test_the_order_of_the_products_is_the_same_on_all_ranks():
         step = TrainingStep(model, optim.SGD(nn.flatten(model), 0.1), rng, part.comm)
         return [step(b.with_input(Tensor(b.x.data), b.rows, b.n_global)) for b, _ in zip(loader, range(3))]
 
-    (alone,) = threads.run(1, work)
-    for found in threads.run(3, work):
-        np.testing.assert_allclose(found, alone, rtol=1e-9)
+    (one_rank,) = threads.run(1, work)
+    for of_rank in threads.run(3, work):
+        np.testing.assert_allclose(of_rank, one_rank, rtol=1e-9)
 
 
 @pytest.mark.parametrize("remote", ["local", HEC(), HEC(features="cache", push="demand")])
@@ -314,17 +314,17 @@ def test_ranks_need_not_aggregate_equally_often_over_layers_without_peers(remote
 
     def work(comm):
         part = graph.shard(comm, "random", prefetch=0)
-        own = X[part.src_ids]
-        for batch in NeighborLoader(part, own, None, slice(None), fanouts=(2,), batch_size=40, remote=remote):
+        local = X[part.src_ids]
+        for batch in NeighborLoader(part, local, None, slice(None), fanouts=(2,), batch_size=40, remote=remote):
             (g,) = batch.layers(1)
             g, h = g.enter(batch.x)
             for _ in range(1 + comm.rank):
                 g.aggregate(fn.copy_src(h), "sum")
-        return part.dst_ids, part.aggregate(fn.copy_src(Tensor(own)), "sum").data
+        return part.dst_ids, part.aggregate(fn.copy_src(Tensor(local)), "sum").data
 
     expected = graph.aggregate(fn.copy_src(Tensor(X)), "sum").data
-    for ids, found in threads.run(3, work):
-        np.testing.assert_allclose(found, expected[ids], rtol=1e-12)
+    for ids, of_rank in threads.run(3, work):
+        np.testing.assert_allclose(of_rank, expected[ids], rtol=1e-12)
 
 
 @pytest.mark.parametrize("size, kind, remote, mode", [
@@ -333,9 +333,9 @@ def test_ranks_need_not_aggregate_equally_often_over_layers_without_peers(remote
 ])  # fmt: skip
 def test_evaluation_makes_batch_norms_moments_exact(size, kind, remote, mode):
     graph = whole()
-    found = threads.run(size, lambda comm: check_evaluation(graph.shard(comm, parts(comm.size, kind), mode=mode),
+    by_rank = threads.run(size, lambda comm: check_evaluation(graph.shard(comm, parts(comm.size, kind), mode=mode),
                                                             remote=REMOTES.get(remote, remote)))
-    for ours in found if remote == "exact" else ():
-        for own, right in zip(ours, check_evaluation(graph)):
-            np.testing.assert_allclose(own, right, rtol=1e-8)
-    assert all((a == b).all() for own in found for a, b in zip(own[1], found[0][1]))
+    for ours in by_rank if remote == "exact" else ():
+        for part, right in zip(ours, check_evaluation(graph)):
+            np.testing.assert_allclose(part, right, rtol=1e-8)
+    assert all((a == b).all() for part in by_rank for a, b in zip(part[1], by_rank[0][1]))

@@ -38,15 +38,15 @@ FANOUTS = {"uniform": (2, 3), "replace": (2, 2), "labor": (3, 2), "full": (-1, -
 def passes(graph, case, how="uniform", node_type="paper", **options):
     """What `gradients` returns of each batch of an epoch, logits by id, on this rank's part of a graph."""
     rng, nodes = nn.Random(5), graph.of(node_type)
-    model, found, ids = MODELS[case](nodes, rng), [], nodes.dst_ids
+    model, collected, ids = MODELS[case](nodes, rng), [], nodes.dst_ids
     x = {"paper": X["paper"][graph.node_ids["paper"]]}
     labels, train = (LABELS[ids], TRAIN[ids]) if node_type == "paper" else (ids % 4, ids >= 0)
     loader = NeighborLoader(nodes, x, labels, train, fanouts=FANOUTS[how], batch_size=5, sampler=how, seed=3, **options)
     for batch in loader:
         rng.step = batch.step
         *sums, logits = gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
-        found.append((*sums, dict(zip(batch.dst_ids.tolist(), logits))))
-    return found
+        collected.append((*sums, dict(zip(batch.dst_ids.tolist(), logits))))
+    return collected
 
 
 @cache
@@ -55,15 +55,15 @@ def one_rank(case, how, node_type="paper"):
 
 
 def assert_one_ranks(by_rank, expected):
-    assert {len(own) for own in by_rank} == {len(expected)}
+    assert {len(part) for part in by_rank} == {len(expected)}
     for each, (loss, grad, owned, logits) in zip(zip(*by_rank), expected):
-        np.testing.assert_allclose(sum(own[0] for own in each), loss, rtol=1e-12)
-        close(sum(own[1] for own in each), grad, "gradient")
+        np.testing.assert_allclose(sum(part[0] for part in each), loss, rtol=1e-12)
+        close(sum(part[1] for part in each), grad, "gradient")
         for name, rows in owned.items():
-            together = {node: row for own in each for node, row in own[2][name].items()}
+            together = {node: row for part in each for node, row in part[2][name].items()}
             assert together.keys() == rows.keys()
             close(np.array([together[node] for node in rows]), np.array([*rows.values()]), f"gradient of {name}")
-        together = {node: row for own in each for node, row in own[3].items()}
+        together = {node: row for part in each for node, row in part[3].items()}
         assert together.keys() == logits.keys()
         close(np.array([together[node] for node in logits]), np.array([*logits.values()]), "logits")
 
@@ -98,18 +98,18 @@ def test_all_in_edges_are_the_whole_graph(case, n_ranks, parts, mode, prefetch):
 def test_picks_are_so_many_of_each_relation_and_go_by_ids():
     """Whatever the number of ranks: by layer, relation and destination the edges, by their numbers in the whole graph."""
     def picks(comm=None):
-        graph, found = make(comm, "random"), set()
+        graph, collected = make(comm, "random"), set()
         nodes, x = graph.of("paper"), {"paper": X["paper"][graph.node_ids["paper"]]}
         for batch in NeighborLoader(nodes, x, None, slice(None), fanouts=(2, 3), batch_size=7, sample_ahead=0):
             for k, layer in enumerate(batch.layers(2)):
-                for own in (own for graphs in layer.by_source(layer.relations) for own in graphs.values()):
-                    ends = np.cumsum(own.in_degrees)[:-1]
-                    for node, numbers in zip(own.dst_ids.tolist(), np.split(own.edge_ids, ends)):
-                        src, dst = EDGES[own.relation]
+                for part in (part for graphs in layer.by_source(layer.relations) for part in graphs.values()):
+                    ends = np.cumsum(part.in_degrees)[:-1]
+                    for node, numbers in zip(part.dst_ids.tolist(), np.split(part.edge_ids, ends)):
+                        src, dst = EDGES[part.relation]
                         assert (np.asarray(dst, int)[numbers] == node).all() and len({*numbers.tolist()}) == len(numbers)
                         assert len(numbers) == min((2, 3)[k], np.count_nonzero(np.asarray(dst) == node))
-                        found.add((batch.step, k, own.relation, node, *sorted(numbers.tolist())))
-        return found
+                        collected.add((batch.step, k, part.relation, node, *sorted(numbers.tolist())))
+        return collected
 
     expected = picks()
     for n_ranks in (2, 3):
@@ -125,7 +125,7 @@ def test_labor_shares_sources_over_relations():
     def n_sources(how):
         (batch,) = NeighborLoader(graph.of("b"), {}, None, slice(None), fanouts=(3,), batch_size=8, sampler=how)
         (graphs,) = batch.layers(1)[0].by_source(graph.relations)
-        first, second = (np.split(own.src_ids[own.picked.columns], 8) for own in graphs.values())
+        first, second = (np.split(part.src_ids[part.picked.columns], 8) for part in graphs.values())
         return len({*batch.part_rows["a"]}), all(np.array_equal(a, b) for a, b in zip(first, second))
 
     assert n_sources("labor") == (3, True)
@@ -138,11 +138,11 @@ def test_sums_over_picks_estimate_the_whole_graphs(reducer, edges):
     def work(comm):
         graph = make(comm, "random")
         nodes, of_all = graph.of("paper"), {name: values(k, n, 3) for k, (name, n) in enumerate(N_NODES.items())}
-        own = {name: of_all[name][ids] for name, ids in graph.node_ids.items()}
+        part = {name: of_all[name][ids] for name, ids in graph.node_ids.items()}
         relations = (WRITES, CITES)
-        expected = graph.aggregate({r: fn.copy_src(Tensor(own[r[0]])) for r in relations}, reducer)["paper"].data
+        expected = graph.aggregate({r: fn.copy_src(Tensor(part[r[0]])) for r in relations}, reducer)["paper"].data
         rows, n_draws = nodes.n_dst, 1 if edges == "all" else 1500
-        loader = NeighborLoader(nodes, own, None, slice(None), fanouts=(-1 if edges == "all" else 2,), batch_size=23, sample_ahead=0)
+        loader = NeighborLoader(nodes, part, None, slice(None), fanouts=(-1 if edges == "all" else 2,), batch_size=23, sample_ahead=0)
         total = np.zeros((rows, 3))
         for _ in range(n_draws):
             (batch,) = loader
@@ -173,7 +173,7 @@ def test_weighted_sums_of_relations_are_the_dense_ones(reducer, evaluation):
     def work(comm=None):
         graph = make(comm, "random")
         graph = graph.with_edge_values({r: weight[graph.edge_ids[r]] for r, weight in WEIGHTS.items()})
-        own = {name: rows[graph.node_ids[name]] for name, rows in x.items()}
+        part = {name: rows[graph.node_ids[name]] for name, rows in x.items()}
         weight = Tensor(w, requires_grad=True)
 
         def sums(g, h):
@@ -181,8 +181,8 @@ def test_weighted_sums_of_relations_are_the_dense_ones(reducer, evaluation):
             out.sum().backward()
             return out.data
 
-        close(sums(graph, {name: Tensor(rows) for name, rows in own.items()}), expected[graph.node_ids["paper"]], "whole")
-        (batch,) = NeighborLoader(graph.of("paper"), own, None, slice(None), fanouts=(-1,), batch_size=n_dst)
+        close(sums(graph, {name: Tensor(rows) for name, rows in part.items()}), expected[graph.node_ids["paper"]], "whole")
+        (batch,) = NeighborLoader(graph.of("paper"), part, None, slice(None), fanouts=(-1,), batch_size=n_dst)
         close(sums(*batch.layers(1)[0].enter(batch.x)), expected[batch.dst_ids], "batch")
 
     work()
@@ -200,8 +200,8 @@ def test_edge_values_of_relations_are_checked():
     weighted = graph.with_edge_values({CITES: -np.ones(80)})
     with pytest.raises(DataError, match="weights whose sums are degrees must be 0 or more"):
         weighted.aggregate({CITES: fn.copy_src(Tensor(X["paper"]))}, "mean")
-    kept = weighted.subgraph({CITES: np.arange(80) % 2 == 0})
-    assert len(kept.edge_values[CITES].weight) == 40 and kept.edge_values[CITES].features is None
+    saved = weighted.subgraph({CITES: np.arange(80) % 2 == 0})
+    assert len(saved.edge_values[CITES].weight) == 40 and saved.edge_values[CITES].features is None
 
 
 def test_local_is_the_graph_without_its_cut_edges():
@@ -210,19 +210,19 @@ def test_local_is_the_graph_without_its_cut_edges():
              for r, pair in EDGES.items()}
 
     def sums(graph, **options):
-        nodes, own = graph.of("paper"), {name: values(k, n, 3)[graph.node_ids[name]] for k, (name, n) in enumerate(N_NODES.items())}
-        (batch,) = NeighborLoader(nodes, own, None, slice(None), fanouts=(-1,), batch_size=23, **options)
+        nodes, part = graph.of("paper"), {name: values(k, n, 3)[graph.node_ids[name]] for k, (name, n) in enumerate(N_NODES.items())}
+        (batch,) = NeighborLoader(nodes, part, None, slice(None), fanouts=(-1,), batch_size=23, **options)
         g, h = batch.layers(1)[0].enter(batch.x)
         messages = {r: fn.linear(h[r[0]], Tensor(values(9, 3, 2))) for r in g.relations if r[2] == "paper"}
         out = g.aggregate(messages, "sym", self_terms={"paper": (g.dst(h)["paper"], Tensor(values(8, 3, 2)))})["paper"]
         return dict(zip(batch.dst_ids.tolist(), out.data))
 
     expected = sums(HeteroGraph.from_edges(inner, N_NODES))
-    found = {}
-    for own in threads.run(2, lambda comm: sums(HeteroGraph.from_edges(EDGES, N_NODES, comm=comm, parts=parts), remote="local")):
-        found |= own
-    assert found.keys() == expected.keys()
-    close(np.array([found[node] for node in expected]), np.array([*expected.values()]), "sums")
+    collected = {}
+    for part in threads.run(2, lambda comm: sums(HeteroGraph.from_edges(EDGES, N_NODES, comm=comm, parts=parts), remote="local")):
+        collected |= part
+    assert collected.keys() == expected.keys()
+    close(np.array([collected[node] for node in expected]), np.array([*expected.values()]), "sums")
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
@@ -240,10 +240,10 @@ def test_a_trainer_takes_steps_and_evaluates_over_batches(n_ranks):
         losses = [trainer.epoch(epoch) for epoch in range(3)]
         return [*losses, *trainer.evaluate().values()]
 
-    found = [threads.run(n_ranks, work, sampled)[0] for sampled in (False, True)]
+    by_rank = [threads.run(n_ranks, work, sampled)[0] for sampled in (False, True)]
     expected = work(None, False)
-    for own in found:
-        np.testing.assert_allclose([v for v in own if v is not None], [v for v in expected if v is not None], rtol=1e-10)
+    for part in by_rank:
+        np.testing.assert_allclose([v for v in part if v is not None], [v for v in expected if v is not None], rtol=1e-10)
     assert len({*expected[:3]}) == 3
 
 

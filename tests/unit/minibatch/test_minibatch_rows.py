@@ -78,11 +78,11 @@ def gradients(make, batch, x, dtype):
 def test_bits_are_those_of_gathered_rows(name, dtype):
     make, gathers = MODELS[name]
     batch, table = batch_of(dtype)
-    found = gradients(make, batch, batch.x, dtype)
+    result = gradients(make, batch, batch.x, dtype)
     assert (batch.x.rows is None) == gathers
     copied = gradients(make, batch, Tensor(table[batch.part_rows]), dtype)
-    assert len(found) > 1
-    for a, b in zip(found, copied, strict=True):
+    assert len(result) > 1
+    for a, b in zip(result, copied, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -101,12 +101,12 @@ def test_ranks_read_rows_where_they_stand(name, remote, monkeypatch):
         x = values(1, 50, 5)[part.src_ids]
         loader = NeighborLoader(part, x, np.arange(part.n_dst) % 3, slice(0, 9), fanouts=(3, 4), batch_size=20, sample_ahead=0, remote=how)
         batch = next(iter(loader))
-        found, taken = gradients(make, batch, batch.x, np.float64), isinstance(batch.x, TableRows)
-        return found, gradients(make, batch, Tensor(batch.take(x)), np.float64), taken
+        of_rank, taken = gradients(make, batch, batch.x, np.float64), isinstance(batch.x, TableRows)
+        return of_rank, gradients(make, batch, Tensor(batch.take(x)), np.float64), taken
 
-    for found, copied, taken in threads.run(3, work):
-        assert len(found) > 1 and (taken or gathers or mode == "broadcast")
-        for a, b in zip(found, copied, strict=True):
+    for of_rank, copied, taken in threads.run(3, work):
+        assert len(of_rank) > 1 and (taken or gathers or mode == "broadcast")
+        for a, b in zip(of_rank, copied, strict=True):
             np.testing.assert_array_equal(a, b)
     assert bool(gathered) == (gathers and mode != "broadcast")
 
@@ -138,9 +138,9 @@ def test_a_change_of_the_copy_is_seen():
     assert x.rows is not None
     np.testing.assert_array_equal(ops.matmul(x, w).data, start)
     assert x.rows is not None
-    own = batch.layers(2)[0].dst(x)
+    local = batch.layers(2)[0].dst(x)
     x.data[...] += 1
-    for some in (x, own, batch.layers(2)[0].dst(x)):
+    for some in (x, local, batch.layers(2)[0].dst(x)):
         np.testing.assert_array_equal(ops.matmul(some, w).data, start[: len(some)] + 1)
     np.testing.assert_array_equal(table[batch.part_rows], start)
 
@@ -156,11 +156,11 @@ def test_other_tables_are_gathered():
 def test_a_batch_goes_with_its_last_name():
     """Nothing of it refers to itself: its memory does not wait for the collector of cycles."""
     batch, _ = batch_of(np.float32)
-    x, own = batch.x, batch.layers(2)[0].dst(batch.x)
-    alive = [weakref.ref(t) for t in (batch, x, own)]
+    x, local = batch.x, batch.layers(2)[0].dst(batch.x)
+    alive = [weakref.ref(t) for t in (batch, x, local)]
     gc.disable()
     try:
-        del batch, x, own
+        del batch, x, local
         assert [ref() for ref in alive] == [None] * 3
     finally:
         gc.enable()
@@ -179,6 +179,6 @@ def test_rows_that_want_a_gradient_have_that_of_a_copy(name):
         model(batch, h).sum().backward()
         return h.grad
 
-    found, expected = gradient(False), gradient(True)
+    result, expected = gradient(False), gradient(True)
     assert expected.any()
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)

@@ -29,9 +29,9 @@ def test_lists_against_a_dict(n_ranks, seed):
     lists = SendLists(asked)
     for n in (0, 1, 7, n_rows + 20):
         rows = rng.permutation(n_rows + 20)[:n].astype(rng.choice([np.int32, np.int64]))
-        found = lists.of(rows)
-        assert len(found) == n_ranks
-        for q, (places, slots) in enumerate(found):
+        result = lists.of(rows)
+        assert len(result) == n_ranks
+        for q, (places, slots) in enumerate(result):
             expected = sorted((s, row) for row in rows.tolist() for peer, s in entries[row] if peer == q)
             assert list(zip(slots.tolist(), rows[places].tolist())) == expected and slots.dtype == np.int32
             assert lists.rows[lists.numbers_at(q, slots)].tolist() == [row for _, row in expected]
@@ -65,8 +65,8 @@ def test_weights():
 
 def chosen_slots(n, limit, weights, number, ids=None, order=None):
     ids, order = np.arange(n) if ids is None else ids, np.arange(n) if order is None else order
-    found = key(7, "push", "1", number, 2)
-    places, slots = choose(order, order.astype(np.int32), limit, np.asarray(weights, float)[order], found, ids[order])
+    result = key(7, "push", "1", number, 2)
+    places, slots = choose(order, order.astype(np.int32), limit, np.asarray(weights, float)[order], result, ids[order])
     assert (places == slots).all() and (np.diff(slots) > 0).all()
     return slots.tolist()
 
@@ -96,21 +96,21 @@ def test_choose_takes_the_lowest_ids_of_like_scores():
 
 def exact_sets(weights, limit):
     """The probability of each set that draws one after the other, in proportion to the weights left, may take."""
-    found = {}
+    collected = {}
     for draws in permutations(range(len(weights)), limit):
         left, p = sum(weights), 1.0
         for k in draws:
             p, left = p * weights[k] / left, left - weights[k]
-        found[tuple(sorted(draws))] = found.get(tuple(sorted(draws)), 0.0) + p
-    return found
+        collected[tuple(sorted(draws))] = collected.get(tuple(sorted(draws)), 0.0) + p
+    return collected
 
 
 @pytest.mark.parametrize("weights, limit", [([1, 2, 3, 10, 4], 2), ([1, 1, 1, 1, 1, 1], 3), ([5, 1, 1, 40], 3), ([1, 2, 4], 1)])
 def test_choose_has_the_right_probabilities(weights, limit):
     exact, seen = exact_sets(weights, limit), {}
     for number in range(N_KEYS):
-        found = tuple(chosen_slots(len(weights), limit, weights, number))
-        seen[found] = seen.get(found, 0) + 1
+        result = tuple(chosen_slots(len(weights), limit, weights, number))
+        seen[result] = seen.get(result, 0) + 1
     assert seen.keys() <= exact.keys()
     chi_square = sum((seen.get(k, 0) - N_KEYS * p) ** 2 / (N_KEYS * p) for k, p in exact.items())
     freedom = len(exact) - 1
@@ -131,18 +131,18 @@ def test_on_demand_against_a_dict():
     rng = np.random.default_rng(5)
     asked = random_asked(6, 3, 40)
     life, lists = 4, SendLists(asked)
-    sender, kept = OnDemand(lists, life), {}
+    sender, saved = OnDemand(lists, life), {}
     for step in range(60):
         rows = rng.permutation(45)[: rng.integers(0, 8)]
         h = rng.standard_normal((len(rows), 2, 3)).astype(np.float32)
-        kept |= {row: (step, value) for row, value in zip(rows.tolist(), h.copy())}
+        saved |= {row: (step, value) for row, value in zip(rows.tolist(), h.copy())}
         slots = [np.sort(rng.permutation(len(theirs))[:9]).astype(np.int32) for theirs in asked]
         answers = sender.messages(step, rows, h, slots)
         h[:] = np.nan
-        for q, (found, made, values) in enumerate(answers):
-            expected = [(s, *kept[asked[q][s]]) for s in slots[q].tolist() if step - kept.get(asked[q][s], (-99,))[0] <= life]
-            assert found.tolist() == [s for s, _, _ in expected] and found.dtype == np.int32
-            assert made.tolist() == [m for _, m, _ in expected] and made.dtype == np.int64
+        for q, (result, built, values) in enumerate(answers):
+            expected = [(s, *saved[asked[q][s]]) for s in slots[q].tolist() if step - saved.get(asked[q][s], (-99,))[0] <= life]
+            assert result.tolist() == [s for s, _, _ in expected] and result.dtype == np.int32
+            assert built.tolist() == [m for _, m, _ in expected] and built.dtype == np.int64
             np.testing.assert_array_equal(values, np.array([v for _, _, v in expected], np.float32).reshape(-1, 2, 3))
     assert sender.table.nbytes == len(lists.rows) * (24 + 24 + 4) + 24
     check_state_of(sender, lists, slots, life)
@@ -151,13 +151,13 @@ def test_on_demand_against_a_dict():
 def check_state_of(sender, lists, slots, life):
     """A sender that took over its state answers alike; and one that took over an older checkpoint's: the steps of all rows, and -1."""
     none, state = np.empty((0, 2, 3), np.float32), sender.table.state()
-    made, order = np.full(len(lists.rows), -1), np.argsort(state["halo"])
-    made[state["halo"]] = state["made"]
+    made_steps, order = np.full(len(lists.rows), -1), np.argsort(state["halo"])
+    made_steps[state["halo"]] = state["made"]
     others = [OnDemand(lists, life) for _ in range(2)]
     others[0].load(state)
-    others[1].load({"made": made, "rows": state["rows"][order]})
+    others[1].load({"made": made_steps, "rows": state["rows"][order]})
     expected = sender.messages(60, np.arange(0), none, slots)
-    assert any(len(found) for found, _, _ in expected) and (made < 0).sum() + len(order) == len(made)
+    assert any(len(actual) for actual, _, _ in expected) and (made_steps < 0).sum() + len(order) == len(made_steps)
     for other in others:
         for (a, b, c), (d, e, f) in zip(expected, other.messages(60, np.arange(0), none, slots), strict=True):
             assert a.tolist() == d.tolist() and b.tolist() == e.tolist() and c.tobytes() == f.tobytes()
@@ -168,8 +168,8 @@ def test_on_demand_answers_a_peer_once_with_a_row():
     sender = OnDemand(SendLists([np.array([3, 5]), np.array([5]), np.arange(0)]), 2, once=True)
     slots = [np.array([0, 1]), np.array([0]), np.arange(0)]
 
-    def answered(now, slots=slots, made=()):
-        return [found.tolist() for found, _, _ in sender.messages(now, np.array(made, int), np.ones((len(made), 2)), slots)]
+    def answered(now, slots=slots, made_steps=()):
+        return [result.tolist() for result, _, _ in sender.messages(now, np.array(made_steps, int), np.ones((len(made_steps), 2)), slots)]
 
     assert answered(0, [slots[0], slots[2], slots[2]], [5]) == [[1], [], []]
     assert answered(1) == [[], [0], []] and answered(1) == [[], [], []]
@@ -183,8 +183,8 @@ def test_on_demand_without_rows():
     lists = SendLists([np.arange(0), np.arange(4)])
     sender, slots = OnDemand(lists), [np.arange(0), np.arange(2)]
     OnDemand(lists).load(sender.table.state())
-    (_, _, none), (found, made, rows) = sender.messages(10**6, np.arange(0), np.empty((0, 7)), slots)
-    assert len(found) == len(made) == 0 and rows.shape == none.shape == (0, 7)
+    (_, _, none), (result, made_steps, rows) = sender.messages(10**6, np.arange(0), np.empty((0, 7)), slots)
+    assert len(result) == len(made_steps) == 0 and rows.shape == none.shape == (0, 7)
     sender.messages(1, np.arange(4), np.ones((4, 7)), slots)
     for values in (np.empty((4, 6)), np.empty((3, 7)), np.empty((4, 7), np.float32)):
         with pytest.raises(ShapeError):
@@ -200,5 +200,5 @@ def test_on_demand_without_rows():
 def test_rows_that_never_change_are_there_from_the_start():
     features = np.arange(12.0).reshape(6, 2)
     sender = OnDemand(SendLists([np.arange(0), np.array([1, 4])]), features=features)
-    (_, (found, made, rows)) = sender.messages(99, np.array([1]), np.full((1, 2), -1.0), [np.arange(0), np.array([0, 1])])
-    assert found.tolist() == [0, 1] and made.tolist() == [0, 0] and rows.tolist() == features[[1, 4]].tolist()
+    (_, (result, made_steps, rows)) = sender.messages(99, np.array([1]), np.full((1, 2), -1.0), [np.arange(0), np.array([0, 1])])
+    assert result.tolist() == [0, 1] and made_steps.tolist() == [0, 0] and rows.tolist() == features[[1, 4]].tolist()

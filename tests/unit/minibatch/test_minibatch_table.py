@@ -33,8 +33,8 @@ class Plain:
     def __init__(self, n_lines, life):
         self.n_lines, self.life, self.rows, self.before = n_lines, life, {}, itertools.count()
 
-    def store(self, halo, made, values):
-        for number, step, value in zip(halo, made, values, strict=True):
+    def store(self, halo, made_steps, values):
+        for number, step, value in zip(halo, made_steps, values, strict=True):
             if number not in self.rows and len(self.rows) == self.n_lines:
                 del self.rows[self.by_age()[0]]
             self.rows[number] = step, next(self.before), value
@@ -75,13 +75,13 @@ class CacheMachine(RuleBasedStateMachine):
         halo = self.numbers(data, 8)
         values = [next(self.values) for _ in halo]
         if data.draw(st.booleans()):
-            given = data.draw(st.integers(max(0, self.now - 2), self.now))
-            made = [given] * len(halo)
+            arguments = data.draw(st.integers(max(0, self.now - 2), self.now))
+            made_steps = [arguments] * len(halo)
         else:
-            made = data.draw(st.lists(st.integers(max(0, self.now - 6), self.now), min_size=len(halo), max_size=len(halo)))
-            given = np.array(made, np.int64)
-        self.cache.put(np.array(halo, np.int32), given, self.rows(values))
-        self.plain.store(halo, made, values)
+            made_steps = data.draw(st.lists(st.integers(max(0, self.now - 6), self.now), min_size=len(halo), max_size=len(halo)))
+            arguments = np.array(made_steps, np.int64)
+        self.cache.put(np.array(halo, np.int32), arguments, self.rows(values))
+        self.plain.store(halo, made_steps, values)
 
     @rule(data=st.data())
     def look_up(self, data):
@@ -107,8 +107,8 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def holds_the_same(self):
         state, order = self.cache.state(), self.plain.by_age()
-        made, _, values = zip(*(self.plain.rows[number] for number in order), strict=True) if order else ((), (), ())
-        assert state["halo"].tolist() == order and state["made"].tolist() == list(made)
+        made_steps, _, values = zip(*(self.plain.rows[number] for number in order), strict=True) if order else ((), (), ())
+        assert state["halo"].tolist() == order and state["made"].tolist() == list(made_steps)
         assert not order or np.array_equal(state["rows"], self.rows(values))
         assert [a.dtype for a in state.values()] == [np.int32, np.int64, self.dtype if order else np.float32]
 
@@ -134,9 +134,9 @@ def test_cache_against_a_dict():
 class WrongTag(RowTable):
     """Where a row is forgotten, the entry of its place in the batch is cleared, not that of its number."""
 
-    def put(self, halo, made, rows):
+    def put(self, halo, made_steps, rows):
         place, before = self._lines.place, self._lines.place.copy()
-        super().put(halo, made, rows)
+        super().put(halo, made_steps, rows)
         forgotten = np.flatnonzero((before >= 0) & (place < 0))
         place[forgotten] = before[forgotten]
         place[: len(forgotten)] = -1
@@ -147,8 +147,8 @@ class FromReceipt(RowTable):
 
     now = 0
 
-    def put(self, halo, made, rows):
-        self.now = max(self.now, int(np.max(made, initial=0)))
+    def put(self, halo, made_steps, rows):
+        self.now = max(self.now, int(np.max(made_steps, initial=0)))
         super().put(halo, self.now, rows)
 
     def find(self, halo, now):
@@ -159,9 +159,9 @@ class FromReceipt(RowTable):
 class FirstWins(RowTable):
     """Of a number's rows in one store the first stays."""
 
-    def put(self, halo, made, rows):
+    def put(self, halo, made_steps, rows):
         first = np.sort(np.unique(halo, return_index=True)[1])
-        super().put(halo[first], made[first] if np.ndim(made) else made, rows[first])
+        super().put(halo[first], made_steps[first] if np.ndim(made_steps) else made_steps, rows[first])
 
 
 class LongerLife(RowTable):
@@ -177,20 +177,20 @@ class ShorterLife(RowTable):
 class AsStored(RowTable):
     """The oldest is the one that came first, not the one that was made first."""
 
-    def put(self, halo, made, rows):
-        made = np.broadcast_to(made, len(halo)).astype(np.int64)
-        super().put(halo, np.maximum(made, self._lines.lines["made"][:-1].max(initial=0)), rows)
-        self._lines.lines["made"][self._lines.place[halo]] = made
+    def put(self, halo, made_steps, rows):
+        made_steps = np.broadcast_to(made_steps, len(halo)).astype(np.int64)
+        super().put(halo, np.maximum(made_steps, self._lines.lines["made"][:-1].max(initial=0)), rows)
+        self._lines.lines["made"][self._lines.place[halo]] = made_steps
 
 
 class NewerStays(RowTable):
     """A row that is older than the one that is there is not taken."""
 
-    def put(self, halo, made, rows):
-        made = np.broadcast_to(made, len(halo)).astype(np.int64)
-        there = self._lines.place[halo]
-        new = (there < 0) | (self._lines.lines["made"][there] <= made)
-        super().put(halo[new], made[new], rows[new])
+    def put(self, halo, made_steps, rows):
+        made_steps = np.broadcast_to(made_steps, len(halo)).astype(np.int64)
+        line = self._lines.place[halo]
+        new = (line < 0) | (self._lines.lines["made"][line] <= made_steps)
+        super().put(halo[new], made_steps[new], rows[new])
 
 
 @pytest.mark.parametrize("planted", [WrongTag, FromReceipt, FirstWins, LongerLife, ShorterLife, AsStored, NewerStays])
@@ -211,14 +211,14 @@ def test_no_row_is_older_than_its_life():
     out = np.empty((60, 2), np.float32)
     for now in range(10_000):
         halo = rng.integers(0, n_halo, rng.integers(0, 40)).astype(np.int32)
-        made = np.maximum(now - rng.integers(0, 9, len(halo)), 0)
-        cache.put(halo, made, np.repeat(made, 2).reshape(-1, 2).astype(np.float32))
+        made_steps = np.maximum(now - rng.integers(0, 9, len(halo)), 0)
+        cache.put(halo, made_steps, np.repeat(made_steps, 2).reshape(-1, 2).astype(np.float32))
         lines = cache.find(rng.integers(0, n_halo, len(out)).astype(np.int32), now)
-        found = lines[lines >= 0]
-        cache.take(found, out[: len(found)])
-        age = now - out[: len(found)]
+        result = lines[lines >= 0]
+        cache.take(result, out[: len(result)])
+        age = now - out[: len(result)]
         assert (age >= 0).all() and (age <= life).all()
-        oldest, n_found, n_asked = max(oldest, age.max(initial=0)), n_found + len(found), n_asked + len(lines)
+        oldest, n_found, n_asked = max(oldest, age.max(initial=0)), n_found + len(result), n_asked + len(lines)
     assert oldest == life and 0.05 < n_found / n_asked < 0.5
 
 
@@ -316,6 +316,6 @@ def test_wrong_sizes(arguments):
 def test_a_state_is_a_copy():
     cache = filled()
     state = cache.state()
-    kept = copy.deepcopy(state)
+    saved = copy.deepcopy(state)
     cache.put(some(4, 7, 1), 8, np.full((3, 2), -1.0))
-    assert all(np.array_equal(state[key], kept[key]) for key in state)
+    assert all(np.array_equal(state[key], saved[key]) for key in state)

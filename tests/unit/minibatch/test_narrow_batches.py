@@ -39,7 +39,7 @@ def model_of(name, **options):
 
 def passes(graph, name, batches):
     """By batch the gradients of all ranks, and the logits, of rows that no rank has twice, by node."""
-    found = []
+    collected = []
     for batch in batches:
         model = model_of(name)
         flat = nn.flatten(model)
@@ -48,12 +48,12 @@ def passes(graph, name, batches):
         graph.comm.allreduce(flat.grad)
         rows = np.zeros((N, N_OUT), np.float32)
         rows[batch.dst_ids] = logits.data
-        found.append((flat.grad.copy(), graph.comm.allreduce(rows)))
-    return found
+        collected.append((flat.grad.copy(), graph.comm.allreduce(rows)))
+    return collected
 
 
-def distance(found, expected):
-    return max(np.linalg.norm(a - b) / np.linalg.norm(b) for pair in zip(found, expected, strict=True) for a, b in zip(*pair))
+def distance(actual, expected):
+    return max(np.linalg.norm(a - b) / np.linalg.norm(b) for pair in zip(actual, expected, strict=True) for a, b in zip(*pair))
 
 
 @pytest.mark.parametrize("n_ranks, mode, prefetch", [(2, "sar", 1), (3, "sa", 0), (3, "oneshot", 0), (2, "broadcast", 1)])
@@ -64,8 +64,8 @@ def test_exact_batches_are_one_ranks(name, n_ranks, mode, prefetch):
         return passes(graph, name, loader_of(graph))
 
     one, wide = work(Solo()), work(Solo(), "float32")
-    for found in threads.run(n_ranks, work):
-        assert distance(found, one) < 1e-5
+    for of_rank in threads.run(n_ranks, work):
+        assert distance(of_rank, one) < 1e-5
     assert 1e-4 < distance(one, wide) < 0.05
 
 
@@ -153,5 +153,5 @@ def test_a_run_with_a_cache_goes_on_with_its_rows(tmp_path, here):
     flags = ("--rows", "bfloat16", "--batch-size", 16, "--fanouts", "3,3", "--layers", 2, "--remote", "hec", "--ranks", 2)
     whole = here(tmp_path / "whole", *flags, "--epochs", 3)
     here(tmp_path / "half", *flags, "--epochs", 2)
-    found = here(tmp_path / "rest", *flags, "--resume", tmp_path / "half" / "checkpoint.safetensors", "--epochs", 3)
-    assert found[-1]["loss"] == whole[-1]["loss"]
+    result = here(tmp_path / "rest", *flags, "--resume", tmp_path / "half" / "checkpoint.safetensors", "--epochs", 3)
+    assert result[-1]["loss"] == whole[-1]["loss"]

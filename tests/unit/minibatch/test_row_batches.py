@@ -28,8 +28,8 @@ def curve(folder, *flags):
     words = ["--data", DATA, "--threads", 1, "--lr", 0.02, "--progress", "none",
              "--run-dir", folder, "--dtype", "float64", "--epochs", 2, "--hops", 2, *flags]
     options = config.parse([str(word) for word in words])
-    found = threads.run(options.machine.ranks, run.train, options) if options.machine.ranks > 1 else [run.train(Solo(), options)]
-    return found[0], [m["loss"] for m in metrics(folder)]
+    by_rank = threads.run(options.machine.ranks, run.train, options) if options.machine.ranks > 1 else [run.train(Solo(), options)]
+    return by_rank[0], [m["loss"] for m in metrics(folder)]
 
 
 def test_a_batch_of_all_rows_is_a_full_batch_and_a_run_goes_on(tmp_path):
@@ -42,11 +42,11 @@ def test_a_batch_of_all_rows_is_a_full_batch_and_a_run_goes_on(tmp_path):
 
 def test_rows_of_the_powers_train_alike_on_any_ranks_and_predict(tmp_path):
     flags = ["--model", "sgc", "--dropout", 0.2, "--batch-size", 23, "--propagated", tmp_path / "kept"]
-    alone, three = curve(tmp_path / "alone", *flags), curve(tmp_path / "three", *flags, "--ranks", 3, "--partition", "random")
-    assert three[1] == pytest.approx(alone[1], rel=1e-11) and alone[0]["steps"] == three[0]["steps"] == 2 * 3
-    (found, _), (expected, _) = (predict_here(tmp_path / "three", tmp_path / f"p{n}.npy", "--ranks", n) for n in (1, 2))
-    assert found.shape == (120, 4)
-    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
+    one_rank, three = curve(tmp_path / "alone", *flags), curve(tmp_path / "three", *flags, "--ranks", 3, "--partition", "random")
+    assert three[1] == pytest.approx(one_rank[1], rel=1e-11) and one_rank[0]["steps"] == three[0]["steps"] == 2 * 3
+    (actual, _), (expected, _) = (predict_here(tmp_path / "three", tmp_path / f"p{n}.npy", "--ranks", n) for n in (1, 2))
+    assert actual.shape == (120, 4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-13)
     with pytest.raises(DataError, match="kept: .*other data: of the same size, but other values"):
         predict_here(tmp_path / "three", tmp_path / "p.npy", "--propagated", tmp_path / "kept", "--data", f"{DATA},seed=1")
 
@@ -66,13 +66,13 @@ def test_a_row_loader_gives_each_seed_once_an_epoch_and_its_own_rows():
             next(iter(loader)).layers(1)
         return [(n, ids) for n, ids, *_ in steps]
 
-    alone, *ranks = own(Solo()), *threads.run(3, own)
-    for step, (n, ids) in enumerate(alone):
+    one_rank, *ranks = own(Solo()), *threads.run(3, own)
+    for step, (n, ids) in enumerate(one_rank):
         assert n == len(ids) == (2 if step % 5 == 4 else 7)
         assert sorted(id for rank in ranks for id in rank[step][1]) == ids
-    for epoch in (alone[:5], alone[5:]):
+    for epoch in (one_rank[:5], one_rank[5:]):
         assert sorted(id for _, ids in epoch for id in ids) == list(range(0, 90, 3))
-    assert alone[:5] != alone[5:]
+    assert one_rank[:5] != one_rank[5:]
     graph = Graph.from_edges(*EDGES)
     for error, words, args in ((ShapeError, "x of shape", (X[1:], None, [0])), (DataError, "empty", (X, None, []))):
         with pytest.raises(error, match=words):
@@ -143,12 +143,12 @@ def watched(trainer):
 
 
 def test_a_batchs_seeds_hide_their_labels_and_a_share_of_the_other_training_nodes_shows_them():
-    own = trainer(Graph.from_edges(*EDGES))
-    steps, n_shown, n_others = watched(own), 0, 0
+    local = trainer(Graph.from_edges(*EDGES))
+    steps, n_shown, n_others = watched(local), 0, 0
     for epoch in range(3):
-        own.epoch(epoch)
-        own.evaluate()  # which shows all
-    assert len(steps) == 3 * len(own.batches)
+        local.epoch(epoch)
+        local.evaluate()  # which shows all
+    assert len(steps) == 3 * len(local.batches)
     for columns, seeds, features, ids in steps:
         np.testing.assert_array_equal(features, X[ids])
         for node, row in columns.items():
@@ -156,7 +156,7 @@ def test_a_batchs_seeds_hide_their_labels_and_a_share_of_the_other_training_node
             assert not row.any() if hidden else (not row.any() or (row == np.eye(N_OUT)[LABELS[node]]).all())
             n_shown, n_others = n_shown + bool(row.any()), n_others + (not hidden)
     assert 0.5 < n_shown / n_others < 0.7
-    np.testing.assert_array_equal(own.x.data[:, N_IN:], np.where(TRAIN[:, None], np.eye(N_OUT)[LABELS], 0))
+    np.testing.assert_array_equal(local.x.data[:, N_IN:], np.where(TRAIN[:, None], np.eye(N_OUT)[LABELS], 0))
 
 
 def test_no_label_of_validation_or_test_reaches_a_batch():
@@ -172,19 +172,19 @@ def test_no_label_of_validation_or_test_reaches_a_batch():
 def test_ranks_and_sampled_evaluation_agree():
     def curve(comm, **options):
         graph = Graph.from_edges(*EDGES)
-        own = trainer(graph.shard(comm, parts(comm.size)) if comm.size > 1 else graph, **options)
-        steps = watched(own)
-        return [(own.epoch(epoch), *own.evaluate().values()) for epoch in range(2)], [columns for columns, *_ in steps]
+        local = trainer(graph.shard(comm, parts(comm.size)) if comm.size > 1 else graph, **options)
+        steps = watched(local)
+        return [(local.epoch(epoch), *local.evaluate().values()) for epoch in range(2)], [columns for columns, *_ in steps]
 
-    expected, alone = curve(Solo())
+    expected, one_rank = curve(Solo())
     sampled, _ = curve(Solo(), sampled=True)
     np.testing.assert_allclose(sampled, expected, rtol=1e-11)
-    found = threads.run(2, curve, sampled=True)
-    for scores, steps in found:
+    by_rank = threads.run(2, curve, sampled=True)
+    for scores, steps in by_rank:
         np.testing.assert_allclose(scores, expected, rtol=1e-10)
-        for here, there in zip(steps, alone):
+        for here, expected_step in zip(steps, one_rank):
             for node, row in here.items():
-                np.testing.assert_array_equal(row, there[node])
+                np.testing.assert_array_equal(row, expected_step[node])
 
 
 def test_labels_are_no_inputs_of_rows_from_caches_or_without_neighbours():

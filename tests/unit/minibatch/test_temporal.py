@@ -60,12 +60,12 @@ def picks(graph):
 
 def leaks(world, batch, seed_times):
     """The edges and rows of a batch that are later than their seed, and rows whose time is no seed's."""
-    found = []
+    collected = []
     for graph in batch.graphs:
         for node, time, edges, _ in picks(graph):
             late = [e for e in edges if world.edge_times[e] > time or world.node_times[world.src[e]] > time]
-            found += [(node, time, late)] if late or time not in seed_times else []
-    return found
+            collected += [(node, time, late)] if late or time not in seed_times else []
+    return collected
 
 
 # ---- the rule
@@ -127,11 +127,11 @@ def test_all_in_edges_of_a_seed_are_the_graph_at_its_time(reducer):
         return x
 
     batch = world.loader(world.graph(), fanouts=(-1, -1), batch_size=12).batch(np.arange(12))
-    found = two_layers(batch, batch.x).data[batch.rows]
+    result = two_layers(batch, batch.x).data[batch.rows]
     for node, time in enumerate(world.node_times):
-        kept = world.known_from() <= time
-        snapshot = Graph.from_edges(world.src[kept], world.dst[kept], world.n)
-        np.testing.assert_allclose(found[node], two_layers(snapshot, Tensor(world.x)).data[node], rtol=1e-12, atol=1e-12)
+        saved = world.known_from() <= time
+        snapshot = Graph.from_edges(world.src[saved], world.dst[saved], world.n)
+        np.testing.assert_allclose(result[node], two_layers(snapshot, Tensor(world.x)).data[node], rtol=1e-12, atol=1e-12)
 
 
 def test_an_added_self_loop_is_always_there_and_weights_are_those_of_the_picks():
@@ -165,9 +165,9 @@ def test_nothing_is_later_than_its_seed_on_any_number_of_ranks(n_ranks, pick):
 def test_a_planted_leak_is_found(monkeypatch, n_ranks):
     world = World(5, n=30, n_edges=200)
     monkeypatch.setattr(TimedEdges, "_first_later", lambda self, low, high, times: high)
-    found = threads.run(n_ranks, lambda comm: [leak for batch in world.loader(world.graph(comm))
+    by_rank = threads.run(n_ranks, lambda comm: [leak for batch in world.loader(world.graph(comm))
                                                for leak in leaks(world, batch, {*world.node_times})])
-    assert sum(found, [])
+    assert sum(by_rank, [])
 
 
 @pytest.mark.parametrize("remote", ["exact", "local"])
@@ -194,18 +194,18 @@ def typed(comm=None, parts="metis"):
 
 def passes(graph, case, pick):
     rng, nodes = nn.Random(5), graph.of("paper")
-    model, found, ids = MODELS[case](nodes, rng), [], nodes.dst_ids
+    model, collected, ids = MODELS[case](nodes, rng), [], nodes.dst_ids
     x = {"paper": X["paper"][graph.node_ids["paper"]]}
     temporal = Temporal(pick, {name: times[graph.node_ids[name]] for name, times in NODE_TIMES.items()})
     loader = NeighborLoader(nodes, x, LABELS[ids], TRAIN[ids], fanouts=(2, 3), batch_size=5, seed=3, temporal=temporal)
     for batch in loader:
         rng.step = batch.step
         *sums, logits = gradients(model, batch, batch.x, batch.labels, batch.rows, batch.n_global)
-        late = [found for layer in batch.graphs for graphs in layer.by_source(layer.relations)
-                for relation, graph in graphs.items() for found in late_picks(graph, relation)]
+        late = [collected for layer in batch.graphs for graphs in layer.by_source(layer.relations)
+                for relation, graph in graphs.items() for collected in late_picks(graph, relation)]
         assert not late, late
-        found.append((*sums, dict(zip(batch.dst_ids.tolist(), logits))))
-    return found
+        collected.append((*sums, dict(zip(batch.dst_ids.tolist(), logits))))
+    return collected
 
 
 def late_picks(graph, relation):
@@ -229,12 +229,12 @@ def test_n_ranks_make_one_ranks_batches_of_relations(case, pick, n_ranks, parts)
     """Losses, gradients, of learned rows too, and logits; nothing is later than its seed in any relation."""
     by_rank, expected = threads.run(n_ranks, lambda comm: passes(typed(comm, parts), case, pick)), one_rank(case, pick)
     for each, (loss, grad, owned, logits) in zip(zip(*by_rank, strict=True), expected, strict=True):
-        np.testing.assert_allclose(sum(own[0] for own in each), loss, rtol=1e-12)
-        close(sum(own[1] for own in each), grad, "gradient")
+        np.testing.assert_allclose(sum(part[0] for part in each), loss, rtol=1e-12)
+        close(sum(part[1] for part in each), grad, "gradient")
         for name, rows in owned.items():
-            together = {node: row for own in each for node, row in own[2][name].items()}
+            together = {node: row for part in each for node, row in part[2][name].items()}
             close(np.array([together[node] for node in rows]), np.array([*rows.values()]), f"gradient of {name}")
-        together = {node: row for own in each for node, row in own[3].items()}
+        together = {node: row for part in each for node, row in part[3].items()}
         close(np.array([together[node] for node in logits]), np.array([*logits.values()]), "logits")
 
 

@@ -46,7 +46,7 @@ ANNOTATED = {
     "sarlite.oracle.finding": ("Finding",),
     "sarlite.oracle.check_report": ("Report", "OracleError"),
     "sarlite.minibatch": ("HEC", "GraphBatch", "GraphLoader", "NeighborLoader", "Batch", "Sampler"),
-    "sarlite.minibatch.hec.row_table": ("Table",),
+    "sarlite.minibatch.hec.row_table": ("RowTable",),
     "sarlite.minibatch.hec.sending": ("Chosen", "OnDemand", "SendLists", "choose"),
     "sarlite.minibatch.hec.push": ("Pusher",),
     "sarlite.nn": tuple(nn.__all__),

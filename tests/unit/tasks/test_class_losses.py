@@ -44,12 +44,12 @@ def label_losses(gamma, weights):
 
 def shares(comm, task, targets, parts):
     """This rank's share of the loss and the gradient of its rows."""
-    own = np.flatnonzero(parts == comm.rank)
-    rows = np.flatnonzero(np.isin(own, ROWS))
-    x = Tensor(LOGITS[own], requires_grad=True)
-    share = task.loss_over(targets[own], rows, comm, 4)(x, targets[own], rows, len(ROWS))
+    local = np.flatnonzero(parts == comm.rank)
+    rows = np.flatnonzero(np.isin(local, ROWS))
+    x = Tensor(LOGITS[local], requires_grad=True)
+    share = task.loss_over(targets[local], rows, comm, 4)(x, targets[local], rows, len(ROWS))
     share.backward()
-    return own, share.item(), x.grad
+    return local, share.item(), x.grad
 
 
 BALANCED = len(ROWS) / (4 * np.bincount(CLASSES[ROWS], minlength=4))
@@ -62,17 +62,17 @@ WEIGHTS = {"balanced": (BALANCED, POSITIVE), None: (np.ones(4), np.ones(4))}
 @pytest.mark.parametrize("gamma", [None, 0.5, 2.0])
 @pytest.mark.parametrize("form", ["classify", "multilabel"])
 def test_a_loss_is_its_formula_on_any_number_of_ranks(form, gamma, weights):
-    given = GIVEN if weights == "given" else weights
-    own = WEIGHTS.get(weights, (np.array([0.5, 1, 1, 20]),) * 2)[form == "multilabel"]
-    task = NodeTask(form, loss=None if gamma is None else f"focal:{gamma}", class_weights=given)
+    arguments = GIVEN if weights == "given" else weights
+    local = WEIGHTS.get(weights, (np.array([0.5, 1, 1, 20]),) * 2)[form == "multilabel"]
+    task = NodeTask(form, loss=None if gamma is None else f"focal:{gamma}", class_weights=arguments)
     targets = CLASSES if form == "classify" else LABELS
-    expected = (class_losses if form == "classify" else label_losses)(gamma or 0, own)
+    expected = (class_losses if form == "classify" else label_losses)(gamma or 0, local)
     _, loss, slope = shares(Solo(), task, targets, np.zeros(40, int))
     assert loss == pytest.approx(expected, rel=1e-12)
     for n, parts in ((2, np.arange(40) % 2), (3, np.where(np.arange(40) < 10, 2, 0))):
-        found = threads.run(n, shares, task, targets, parts)
-        assert sum(share for _, share, _ in found) == pytest.approx(expected, rel=1e-12)
-        for rows, _, own_slope in found:
+        by_rank = threads.run(n, shares, task, targets, parts)
+        assert sum(share for _, share, _ in by_rank) == pytest.approx(expected, rel=1e-12)
+        for rows, _, own_slope in by_rank:
             np.testing.assert_allclose(own_slope, slope[rows], rtol=1e-12, atol=1e-15)
 
 
@@ -107,8 +107,8 @@ def test_exact_numerics_have_the_same_bits_on_any_number_of_ranks(case, monkeypa
 def test_trainings_agree_on_any_number_of_ranks(case, monkeypatch):
     monkeypatch.setitem(CASES, case, TASKS[case])
     _, one = work(Solo(), case, np.float64, numerics="fast")
-    for _, found in threads.run(3, work, case, np.float64, numerics="fast"):
-        for a, b in zip(found, one):
+    for _, of_rank in threads.run(3, work, case, np.float64, numerics="fast"):
+        for a, b in zip(of_rank, one):
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
@@ -139,9 +139,9 @@ WRONG = {
 @pytest.mark.parametrize("message", WRONG)
 def test_refusals_name_the_value(message):
     form, arguments = WRONG[message]
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as caught:
         NodeTask(form, **arguments)
-    assert message in str(found.value)
+    assert message in str(caught.value)
 
 
 def test_more_weights_than_columns():

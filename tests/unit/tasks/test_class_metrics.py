@@ -17,8 +17,8 @@ DIVISIONS = ((2, np.arange(N) % 2), (3, np.zeros(N, int)), (4, np.where(np.arang
 
 def value(comm, task, name, output, labels, parts, positive=1):
     metric = find_metric(task, name).make(positive)
-    own = np.flatnonzero(parts == comm.rank)
-    for piece in np.array_split(own, 2):  # as of two batches
+    local = np.flatnonzero(parts == comm.rank)
+    for piece in np.array_split(local, 2):  # as of two batches
         metric.add(output[piece], labels[piece])
     return metric.value(comm.allreduce(metric.counts()), comm), metric.note
 
@@ -33,8 +33,8 @@ def rows(k, seed=0, ties=True):
 
 
 def softmax(output):
-    found = np.exp(output.astype(np.float64))
-    return found / found.sum(1, keepdims=True)
+    result = np.exp(output.astype(np.float64))
+    return result / result.sum(1, keepdims=True)
 
 
 def of_two(output, labels, positive=1):
@@ -55,13 +55,13 @@ def of_counts(labels, predicted, average):
 
 def of_classes(output, labels):
     predicted, k = output.argmax(1), output.shape[1]
-    found = {"accuracy": reference.accuracy_score(labels, predicted), "mcc": reference.matthews_corrcoef(labels, predicted),
+    result = {"accuracy": reference.accuracy_score(labels, predicted), "mcc": reference.matthews_corrcoef(labels, predicted),
              "balanced-accuracy": reference.balanced_accuracy_score(labels, predicted),
              "macro-f1": reference.f1_score(labels, predicted, average="macro"),
              "micro-f1": reference.f1_score(labels, predicted, average="micro")}
     if k == 2:
-        return found | of_two(output, labels)
-    return {**found, "ap": reference.average_precision_score(np.eye(k)[labels], softmax(output), average="macro"),
+        return result | of_two(output, labels)
+    return {**result, "ap": reference.average_precision_score(np.eye(k)[labels], softmax(output), average="macro"),
             "brier": np.square(softmax(output) - np.eye(k)[labels]).sum(1).mean(),
             "top@2": reference.top_k_accuracy_score(labels, output, k=2), **of_counts(labels, predicted, {"average": "macro"})}
 
@@ -124,9 +124,9 @@ def test_calibration_error_is_its_definition_for_any_division():
 def test_a_class_without_rows_is_left_out_of_the_mean_and_told():
     output, labels = rows(4)
     labels[labels == 3] = 0
-    found, note = value(Solo(), "classify", "ap", output, labels, np.zeros(N, int))
+    result, note = value(Solo(), "classify", "ap", output, labels, np.zeros(N, int))
     classes = reference.average_precision_score(np.eye(4)[labels][:, :3], softmax(output)[:, :3], average="macro")
-    assert found == pytest.approx(classes, rel=1e-12) and note == "1 of 4 labels, without a positive row"
+    assert result == pytest.approx(classes, rel=1e-12) and note == "1 of 4 labels, without a positive row"
 
 
 def test_rows_of_equal_probability_have_equal_scores():
@@ -148,7 +148,7 @@ def test_nothing_to_tell_and_numbers_that_are_none():
     odd = output.copy()
     odd[3] = np.nan
     for name in ("ap", "recall@precision=0.5", "brier", "calibration-error"):
-        assert all(math.isnan(found) for found, _ in threads.run(2, value, "classify", name, odd, labels, np.arange(N) % 2))
+        assert all(math.isnan(of_rank) for of_rank, _ in threads.run(2, value, "classify", name, odd, labels, np.arange(N) % 2))
 
 
 def test_no_threshold_has_the_precision():

@@ -32,8 +32,8 @@ SPLIT = DRAW.integers(0, 3, 120)
 
 def made(comm, task="classify", mode="sar", decoder="mlp", batches=False, every=slice(None), layers=2):
     """A trainer on this rank's share of the pairs, by turns, and its links."""
-    graph, own = part(comm, mode), slice(comm.rank, None, comm.size)
-    links = labelled_links(graph, PAIRS[every][own], LABELS[task][every][own], split=SPLIT[every][own])
+    graph, local_slice = part(comm, mode), slice(comm.rank, None, comm.size)
+    links = labelled_links(graph, PAIRS[every][local_slice], LABELS[task][every][local_slice], split=SPLIT[every][local_slice])
     rng, x = nn.Random(1), FEATURES[graph.dst_ids]
     encoder = SAGE(6, 8, hidden=8, layers=layers, rng=rng, dtype=np.float64)
     predictor = nn.LinkPredictor(encoder, DECODERS[decoder](8, 3, rng=rng, dtype=np.float64))
@@ -77,8 +77,8 @@ def test_a_step_in_plain_numpy(n, batches):
         edges = np.stack([graph.edge_src_ids, np.repeat(graph.dst_ids, graph.in_degrees)[np.argsort(_places(graph))]], 1)
         edges = np.concatenate(comm.allgather(edges))
         of = trainer.batches.links(0) if batches else links.train
-        own = np.column_stack([links.heads[of], links.tails[of], links.labels[of]])
-        heads, tails, classes = np.concatenate(comm.allgather(own)).T
+        local = np.column_stack([links.heads[of], links.tails[of], links.labels[of]])
+        heads, tails, classes = np.concatenate(comm.allgather(local)).T
         a = np.zeros((N, N))
         np.add.at(a, (edges[:, 1], edges[:, 0]), 1.0)
         conv, decoder = model.encoder.convs[0], model.decoder
@@ -89,8 +89,8 @@ def test_a_step_in_plain_numpy(n, batches):
         expected = np.mean(np.log(np.exp(out).sum(1)) - out[np.arange(len(out)), classes])
         return trainer.step(0), expected, len(heads)
 
-    for found, expected, count in threads.run(n, work):
-        np.testing.assert_allclose(found, expected, rtol=1e-10)
+    for actual, expected, count in threads.run(n, work):
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
         assert count == (16 if batches else int((SPLIT == TRAIN).sum()))
 
 
@@ -102,10 +102,10 @@ def _places(graph):
 @pytest.mark.parametrize("decoder", sorted(DECODERS.keys() - {"dot"}))
 def test_gradients_of_decoders_with_outputs(decoder):
     rng = nn.Random(0)
-    made = DECODERS[decoder](6, 4, rng=rng, dtype=np.float64)
+    decoder_made = DECODERS[decoder](6, 4, rng=rng, dtype=np.float64)
     head, tail = (Tensor(DRAW.standard_normal((5, 1, 6)), requires_grad=True) for _ in range(2))
-    assert made(head, tail).shape == (5, 4) and made(head[:0], tail[:0]).shape == (0, 4)
-    gradcheck(lambda *_: made(head, tail), (head, tail, *made.parameters()))
+    assert decoder_made(head, tail).shape == (5, 4) and decoder_made(head[:0], tail[:0]).shape == (0, 4)
+    gradcheck(lambda *_: decoder_made(head, tail), (head, tail, *decoder_made.parameters()))
 
 
 def test_splits_are_of_pairs_in_either_direction():
@@ -145,7 +145,7 @@ def test_links_of_the_first_two_nodes_alone_are_no_mask():
 
 def test_bad_arguments_are_refused():
     graph = part(Solo())
-    for words, given in (
+    for words, arguments in (
         ("labels: 3 for 120 pairs", (PAIRS, np.zeros(3, np.int64))),
             ("split is int64 \\(2,\\), but .* each of 120 pairs", (PAIRS, LABELS["classify"], 0.1, 0.1, [0, 1])),
         ("labels are <U1", (PAIRS, np.full(120, "a"))), ("must be 0 train", (PAIRS, LABELS["classify"], 0.1, 0.1, np.full(120, 3))),
@@ -153,7 +153,7 @@ def test_bad_arguments_are_refused():
         ("pairs is int64 \\(2,\\)", ([0, 1], [1, 1])),
     ):
         with pytest.raises((ConfigError, DataError), match=words):
-            labelled_links(graph, *given[:4], **({"split": given[4]} if len(given) > 4 else {}))
+            labelled_links(graph, *arguments[:4], **({"split": arguments[4]} if len(arguments) > 4 else {}))
     with pytest.raises(ConfigError, match="bipartite graphs are not supported"):
         labelled_links(Graph.from_edges([0], [0], n_src=1, n_dst=2), [[0, 0]], [1])
     with pytest.raises(ConfigError, match="decoder dot makes one score of a link, but 3"):
@@ -185,18 +185,18 @@ def tables(tmp_path_factory):
 def test_what_a_table_tells(tables, monkeypatch):
     monkeypatch.chdir(tables)
     names = type("Names", (), {"find": staticmethod(lambda names: np.array([int(name[1:]) for name in names]))})
-    found = edge_labels.read("edges.csv,labels=kind,split=part", None, 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)
+    result = edge_labels.read("edges.csv,labels=kind,split=part", None, 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)
     rows = [row for row in csv.DictReader(open("edges.csv")) if row["kind"]]
-    assert found.class_names == ["blue", "green", "red"] and found.n_outputs == 3 and len(rows) == 450 == len(found.labels)
-    assert [found.class_names[label] for label in found.labels] == [row["kind"] for row in rows]
-    assert [["train", "val", "test"][split] for split in found.split] == [row["part"] for row in rows]
-    assert [f"n{one},n{other}" for one, other in found.pairs] == [f"{row['source']},{row['target']}" for row in rows]
+    assert result.class_names == ["blue", "green", "red"] and result.n_outputs == 3 and len(rows) == 450 == len(result.labels)
+    assert [result.class_names[label] for label in result.labels] == [row["kind"] for row in rows]
+    assert [["train", "val", "test"][split] for split in result.split] == [row["part"] for row in rows]
+    assert [f"n{one},n{other}" for one, other in result.pairs] == [f"{row['source']},{row['target']}" for row in rows]
     ends = [Ends(0, 60, names=names)] * 2
-    found = edge_labels.read("edges.csv,labels=amount,time=when,src=target,dst=source", "regress", 0.1, 0.2, 0, ends)
-    np.testing.assert_array_equal(found.split, np.repeat([TRAIN, VAL, TEST], [350, 50, 100]))
-    assert found.labels.dtype == np.float64 and set(found.labels.tolist()) == {0.5, 1.5, 2.5} and found.class_names is None
-    found = edge_labels.read("edges.csv,labels=x+y", "multilabel", 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)
-    assert found.labels.shape == (500, 2) and found.n_outputs == 2 and len(set(found.split.tolist())) == 3
+    result = edge_labels.read("edges.csv,labels=amount,time=when,src=target,dst=source", "regress", 0.1, 0.2, 0, ends)
+    np.testing.assert_array_equal(result.split, np.repeat([TRAIN, VAL, TEST], [350, 50, 100]))
+    assert result.labels.dtype == np.float64 and set(result.labels.tolist()) == {0.5, 1.5, 2.5} and result.class_names is None
+    result = edge_labels.read("edges.csv,labels=x+y", "multilabel", 0.1, 0.2, 0, [Ends(0, 60, names=names)] * 2)
+    assert result.labels.shape == (500, 2) and result.n_outputs == 2 and len(set(result.split.tolist())) == 3
     for kind, words, spec, task in (
         (ConfigError, "expected FILE,labels=COLUMN", "edges.csv", None),
         (ConfigError, "'label' is not expected", "edges.csv,label=kind", None),
@@ -205,7 +205,7 @@ def test_what_a_table_tells(tables, monkeypatch):
         (DataError, "row 0, column 'amount': label '0.5', expected|row 0 has label [12].5", "edges.csv,labels=amount", None),
         (DataError, "no column 'none'", "edges.csv,labels=none", None), (DataError, "none.csv: no such file", "none.csv,labels=x", None),
         (DataError, "row 0, column 'part': 'train' is no number", "edges.csv,labels=part", "regress"),
-        (DataError, "'x': '0' is not one of train", "edges.csv,labels=kind,split=x", None),
+        (DataError, "'x': '0' is none of train", "edges.csv,labels=kind,split=x", None),
         (ConfigError, "'src' is not expected", "edges.csv,labels=kind,src=", None),
     ):
         with pytest.raises(kind, match=words):
@@ -229,12 +229,12 @@ def test_the_command_trains_resumes_and_predicts_by_name(tables, tmp_path):
     with pytest.raises(ValueError):  # a table is no .npy file
         predict_here(tmp_path / "1", tmp_path / "kinds.csv", "--links", tmp_path / "pairs.csv", "--ranks", 2)
     with (tmp_path / "kinds.csv").open() as file:
-        told = [*csv.DictReader(file)]
-    assert [*told[0]] == ["source", "destination", "class", "p_blue", "p_green", "p_red"]
-    assert [row["source"] for row in told] == [row["source"] for row in rows]
-    known = [(own["class"], row["kind"]) for own, row in zip(told, rows) if row["kind"]]
-    assert np.mean([one == other for one, other in known]) > 0.9
-    np.testing.assert_allclose([sum(float(row[f"p_{name}"]) for name in ("blue", "green", "red")) for row in told], 1, rtol=1e-12)
+        predicted_rows = [*csv.DictReader(file)]
+    assert [*predicted_rows[0]] == ["source", "destination", "class", "p_blue", "p_green", "p_red"]
+    assert [row["source"] for row in predicted_rows] == [row["source"] for row in rows]
+    labelled_pairs = [(prediction["class"], row["kind"]) for prediction, row in zip(predicted_rows, rows) if row["kind"]]
+    assert np.mean([one == other for one, other in labelled_pairs]) > 0.9
+    np.testing.assert_allclose([sum(float(row[f"p_{name}"]) for name in ("blue", "green", "red")) for row in predicted_rows], 1, rtol=1e-12)
     (tmp_path / "odd.csv").write_text("source,target,kind\nn1,n2,red\nn1,n99,red\n")
     with pytest.raises(DataError, match="odd.csv: row 1, column 'target': no node is named 'n99'"):
         train_here(tmp_path / "3", *flags[:2], "--edge-labels", f"{tmp_path}/odd.csv,labels=kind")

@@ -46,14 +46,14 @@ def test_sums_and_their_gradients_are_those_of_the_dense_matrix(reducer):
     out = graph.aggregate(fn.linear(x, w), reducer)
     (out * g).sum().backward()
     a = MATRICES[reducer]
-    for found, expected in ((out.data, a @ FEATURES @ w.data), (x.grad, a.T @ g @ w.data.T), (w.grad, (a @ FEATURES).T @ g),
+    for actual, expected in ((out.data, a @ FEATURES @ w.data), (x.grad, a.T @ g @ w.data.T), (w.grad, (a @ FEATURES).T @ g),
                             (graph.aggregate(fn.copy_src(Tensor(FEATURES)), reducer).data, a @ FEATURES)):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13)
     bipartite = Graph.from_edges(EDGES.src, EDGES.dst, n_src=61, n_dst=57).with_edge_values(W)
     out_degrees = np.where(DENSE.sum(0) == 0, 1, DENSE.sum(0))
     expected = DENSE / np.sqrt(DEGREES[:, None] * out_degrees) if reducer == "sym" else a
-    found = bipartite.aggregate(fn.copy_src(Tensor(FEATURES)), reducer).data
-    np.testing.assert_allclose(found, (expected @ FEATURES)[:57], rtol=1e-12, atol=1e-13)
+    actual = bipartite.aggregate(fn.copy_src(Tensor(FEATURES)), reducer).data
+    np.testing.assert_allclose(actual, (expected @ FEATURES)[:57], rtol=1e-12, atol=1e-13)
 
 
 def test_weighted_gcn_is_the_oracles_with_its_gradients():
@@ -68,10 +68,10 @@ def test_weighted_gcn_is_the_oracles_with_its_gradients():
     (expected,), (cotangent,) = reference.outputs(case, FloatArithmetic()).values(), g.values()
     np.testing.assert_allclose(out.data, expected.value, rtol=1e-12, atol=1e-13)
     (out * cotangent).sum().backward()
-    found = {"x": x.grad, **{name: p.grad for name, p in conv.convs[0].named_parameters()}}
+    result = {"x": x.grad, **{name: p.grad for name, p in conv.convs[0].named_parameters()}}
     gradients = reference.gradients(case, g, FloatArithmetic())
-    assert found.keys() <= gradients.keys()
-    for name, array in found.items():
+    assert result.keys() <= gradients.keys()
+    for name, array in result.items():
         np.testing.assert_allclose(array, gradients[name].value, rtol=1e-11, atol=1e-12, err_msg=name)
 
 
@@ -81,8 +81,8 @@ def test_attention_times_weight_and_its_gradients():
     arrays = EDGES, z.data, src.data, dst.data, 0.2
     np.testing.assert_allclose(out.data, references.attend(*arrays, mask=W[:, None]), rtol=1e-12, atol=1e-13)
     (out * g).sum().backward()
-    for found, expected in zip((z, src, dst), references.attend_gradient(*arrays, g, mask=W[:, None])):
-        np.testing.assert_allclose(found.grad, expected, rtol=1e-11, atol=1e-12)
+    for actual, expected in zip((z, src, dst), references.attend_gradient(*arrays, g, mask=W[:, None])):
+        np.testing.assert_allclose(actual.grad, expected, rtol=1e-11, atol=1e-12)
 
 
 def test_weights_of_one_change_nothing_and_dropout_has_the_same_coins():
@@ -123,8 +123,8 @@ def test_weights_are_of_one_graph_and_not_of_the_one_that_it_was_made_of():
     for reducer, matrix in MATRICES.items():
         plain = graph.aggregate(fn.copy_src(x), reducer).data
         for weight, expected in ((np.ones(420), plain), (W, matrix @ FEATURES)):
-            found = graph.with_edge_values(weight).aggregate(fn.copy_src(x), reducer).data
-            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+            result = graph.with_edge_values(weight).aggregate(fn.copy_src(x), reducer).data
+            np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-13)
         np.testing.assert_array_equal(graph.with_edge_values(W).with_edge_values().aggregate(fn.copy_src(x), reducer).data, plain)
 
 
@@ -160,12 +160,12 @@ def told_of(graph):
 @pytest.mark.parametrize("n, mode", [(2, "sa"), (3, "sar"), (3, "oneshot"), (3, "broadcast")])
 @pytest.mark.parametrize("name", MODELS)
 def test_ranks_agree(name, n, mode):
-    _, logits, d_x, gradient, told = step(weighted(), name)
+    _, logits, d_x, gradient, reported = step(weighted(), name)
     division = np.random.default_rng(n).integers(0, n, 61)
-    for ids, own, d_own, whole_gradient, here in threads.run(n, lambda comm: step(weighted().shard(comm, division, mode=mode), name)):
-        for found, expected in ((own, logits[ids]), (d_own, d_x[ids]), (whole_gradient, gradient)):
-            assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
-        assert here == told
+    for ids, part, d_own, whole_gradient, here in threads.run(n, lambda comm: step(weighted().shard(comm, division, mode=mode), name)):
+        for actual, expected in ((part, logits[ids]), (d_own, d_x[ids]), (whole_gradient, gradient)):
+            assert np.abs(actual - expected).max() <= 1e-12 * np.abs(expected).max()
+        assert here == reported
     changed = W.copy()
     changed[7] += 1e-9
     assert len({str(told_of(graph)) for graph in (weighted(), weighted(changed), weighted(features=E + 1), weighted(features=None))}) == 4
@@ -177,13 +177,13 @@ def test_a_constant_is_aggregated_once_and_fixed_weights_fetch_nothing_backward(
         graph = weighted().shard(comm, "random")
         ids, w = graph.node_ids, Tensor(values(3, N_IN, N_OUT), requires_grad=True)
         x, h = Tensor(FEATURES[ids], constant=True), Tensor(FEATURES[ids], requires_grad=True)
-        found = [graph.aggregate(fn.linear(x, w), reducer) for _ in range(2)]
+        actual = [graph.aggregate(fn.linear(x, w), reducer) for _ in range(2)]
         once = graph.profile.received_bytes["forward_fetch"]
-        (graph.aggregate(fn.linear(h, w), reducer).sum() + found[1].sum()).backward()
-        return found[1].data, MATRICES[reducer][ids] @ FEATURES @ w.data, once, graph.plan.n_halo, graph.profile.received_bytes
+        (graph.aggregate(fn.linear(h, w), reducer).sum() + actual[1].sum()).backward()
+        return actual[1].data, MATRICES[reducer][ids] @ FEATURES @ w.data, once, graph.plan.n_halo, graph.profile.received_bytes
 
-    for found, expected, once, n_halo, received in threads.run(2, traffic):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+    for actual, expected, once, n_halo, received in threads.run(2, traffic):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13)
         assert once == n_halo * N_IN * 8 and received["backward_fetch"] == 0 and received["backward_push"] > 0
 
 
@@ -232,8 +232,8 @@ def test_with_all_in_edges_batches_and_message_flow_are_the_graphs(n, loops):
         with no_grad():
             return [(g.dst_ids, model(g, g.x).data) for g in (batch, flow, flow)]
 
-    for ids, found in (item for rank in (threads.run(n, own) if n > 1 else [own(Solo())]) for item in rank):
-        np.testing.assert_allclose(found, expected[ids], rtol=1e-11, atol=1e-13)
+    for ids, of_rank in (item for rank in (threads.run(n, own) if n > 1 else [own(Solo())]) for item in rank):
+        np.testing.assert_allclose(of_rank, expected[ids], rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("values_on_edges", [True, False])
@@ -271,8 +271,8 @@ def test_a_picks_message_counts_its_weight_and_a_share_of_the_weighted_degree():
         for reducer, scale in (("sum", 1), ("mean", 1 / degrees[dst]),
                                ("sym", 1 / np.sqrt(degrees[dst] * weighted_degrees[graph.src_ids[src]]))):
             expected = references.at_nodes(dst, (w * share * scale)[:, None] * X[graph.src_ids][src], graph.n_dst)
-            found = graph.aggregate(fn.copy_src(Tensor(X[graph.src_ids])), reducer).data
-            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+            result = graph.aggregate(fn.copy_src(Tensor(X[graph.src_ids])), reducer).data
+            np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("remote", ["hec", "local", "stand-ins"])
@@ -336,9 +336,9 @@ def test_negative_weights_are_refused_by_every_rank_where_a_degree_is_taken():
 
     matrix = np.zeros((61, 61))
     np.add.at(matrix, (EDGES.dst, EDGES.src), signed)
-    for said, found, ids in [own(Solo()), *threads.run(3, own)]:
+    for said, of_rank, ids in [own(Solo()), *threads.run(3, own)]:
         assert said == [True, True]
-        np.testing.assert_allclose(found, (matrix @ FEATURES)[ids], rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(of_rank, (matrix @ FEATURES)[ids], rtol=1e-12, atol=1e-13)
 
 
 def test_values_of_other_forms_on_other_ranks_are_refused_by_all():
@@ -375,6 +375,6 @@ def test_a_rank_without_rows_or_edges_has_weights_too(owner):
         return part.dst_ids, out.data, identity(part, rows, 2)
 
     (_, expected, whole_identity), = threads.run(1, on_rank)
-    for ids, out, found in threads.run(2, on_rank):
+    for ids, out, of_rank in threads.run(2, on_rank):
         np.testing.assert_allclose(out, expected[ids], rtol=1e-12)
-        assert found == whole_identity
+        assert of_rank == whole_identity

@@ -60,8 +60,8 @@ def test_a_share_of_the_training_rows_shows_its_labels_and_the_rest_counts():
 
 def test_whether_a_node_shows_its_label_goes_by_its_id():
     ids = np.random.default_rng(0).permutation(400)[:150]
-    there, some = shown(), shown(ids=ids)
-    np.testing.assert_array_equal(np.sort(ids[some.draw(7)[0]]), np.intersect1d(there.draw(7)[0], ids))
+    all_shown, some = shown(), shown(ids=ids)
+    np.testing.assert_array_equal(np.sort(ids[some.draw(7)[0]]), np.intersect1d(all_shown.draw(7)[0], ids))
 
 
 def test_where_chance_would_show_all_labels_none_is():
@@ -115,9 +115,9 @@ def curve(comm, parts=None, **how):
 def test_ranks_agree(n, mode):
     _, expected, scores = curve(Solo())
     parts = np.arange(EDGES.n_nodes) % n if n < 4 else np.where(TRAIN, 0, 1 + np.arange(EDGES.n_nodes) % 2)  # ranks without training rows
-    for ids, logits, found in threads.run(n, curve, parts, mode=mode):
+    for ids, logits, of_rank in threads.run(n, curve, parts, mode=mode):
         np.testing.assert_allclose(logits, expected[ids], rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(found, scores, rtol=1e-12)
+        np.testing.assert_allclose(of_rank, scores, rtol=1e-12)
 
 
 def test_bad_input_is_refused():
@@ -146,8 +146,8 @@ def test_bad_input_is_refused():
             settings(config.parse([*SMALL, *flags]))
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_after_training_the_best_model_is_smoothed_where_validation_does_not_lose(kept, tmp_path):
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_after_training_the_best_model_is_smoothed_where_validation_does_not_lose(is_kept, tmp_path):
     run, best = trainer(Graph.from_edges(*EDGES), LABELS.copy()), Best()
     for _ in range(5):
         run.step()
@@ -157,12 +157,12 @@ def test_after_training_the_best_model_is_smoothed_where_validation_does_not_los
         run.step()
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     scores = CorrectAndSmooth(smooth_alpha=0.9)(run.graph, probabilities, LABELS, TRAIN)
-    run.labels[VAL] = (scores if kept else probabilities)[VAL].argmax(1)  # so that one of them is right everywhere
+    run.labels[VAL] = (scores if is_kept else probabilities)[VAL].argmax(1)  # so that one of them is right everywhere
     options = config.parse([*SMALL, "--correct-and-smooth", "--smooth-alpha", "0.9"])
-    found = smoothing_run.after_training(run, best, options.smoothing.smoother(), tmp_path / "predictions.npy")
-    assert found["kept"] is kept and (found["val_accuracy"] == 1) is kept
-    assert found["test_accuracy"] == (scores[TEST].argmax(1) == LABELS[TEST]).mean()
-    np.testing.assert_allclose(np.load(tmp_path / "predictions.npy"), scores if kept else probabilities, rtol=1e-12, atol=1e-14)
+    result = smoothing_run.after_training(run, best, options.smoothing.smoother(), tmp_path / "predictions.npy")
+    assert result["kept"] is is_kept and (result["val_accuracy"] == 1) is is_kept
+    assert result["test_accuracy"] == (scores[TEST].argmax(1) == LABELS[TEST]).mean()
+    np.testing.assert_allclose(np.load(tmp_path / "predictions.npy"), scores if is_kept else probabilities, rtol=1e-12, atol=1e-14)
 
 
 def test_a_run_with_label_inputs_and_smoothing_on_one_and_three_ranks_and_resumed(tmp_path):
@@ -173,9 +173,9 @@ def test_a_run_with_label_inputs_and_smoothing_on_one_and_three_ranks_and_resume
     assert [m["loss"] for m in three] == pytest.approx([m["loss"] for m in one[:2]], rel=1e-11)
     resumed = train_here(tmp_path / "three", "--resume", checkpoint, "--epochs", 4)
     assert [m["loss"] for m in resumed] == pytest.approx([m["loss"] for m in one], rel=1e-11)
-    found, expected = (np.load(tmp_path / name / "predictions.npy") for name in ("three", "one"))
-    assert found.shape == (300, 4)
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    actual, expected = (np.load(tmp_path / name / "predictions.npy") for name in ("three", "one"))
+    assert actual.shape == (300, 4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-10)
     width = load_file(checkpoint)["model.convs.0.root.weight"].shape[0]
     assert width == 16 + 4
     with pytest.raises(ConfigError, match="--label-inputs 0.2: cannot change"):

@@ -37,8 +37,8 @@ def made(comm, model=SAGE, mode="sar", kind="uniform", directed=False, weights=F
 def test_training_is_the_same_on_any_number_of_ranks(options):
     def work(comm):
         trainer, links = made(comm, **options)
-        own = [np.stack([links.heads, links.tails], 1)[trainer.batches.links(step)] for step in range(len(trainer.batches))]
-        seeds = [sorted(map(tuple, np.concatenate(comm.allgather(pairs)).tolist())) for pairs in own]
+        each_part = [np.stack([links.heads, links.tails], 1)[trainer.batches.links(step)] for step in range(len(trainer.batches))]
+        seeds = [sorted(map(tuple, np.concatenate(comm.allgather(pairs)).tolist())) for pairs in each_part]
         return seeds, [trainer.epoch(epoch) for epoch in range(2)], trainer.evaluate(), trainer.flat.grad.copy()
 
     seeds, losses, scores, gradients = work(Solo())
@@ -61,7 +61,7 @@ def test_a_step_in_plain_numpy(n, weights):
         graph, encoder = links.graph.nodes, trainer.model.encoder
         edges = [np.stack([graph.edge_src_ids, np.repeat(graph.dst_ids, graph.in_degrees)[np.argsort(_places(graph))]], 1),
                  np.stack([links.heads, links.tails], 1)[trainer.batches.links(0)]]
-        edges, seeds = (np.concatenate(comm.allgather(own)) for own in edges)
+        edges, seeds = (np.concatenate(comm.allgather(each_part)) for each_part in edges)
         step = trainer.batches._candidates.pairs(0, trainer.batches.links(0))
         ids = np.concatenate(comm.allgather(graph.dst_ids))
         pairs = np.concatenate(comm.allgather(np.stack([ids[step[0]], ids[step[1]]], 2)))
@@ -76,8 +76,8 @@ def test_a_step_in_plain_numpy(n, weights):
         p[:, 1:] = 1 - p[:, 1:]
         return trainer.step(0), -np.log(p).mean()
 
-    for found, expected in threads.run(n, work):
-        np.testing.assert_allclose(found, expected, rtol=1e-10)
+    for actual, expected in threads.run(n, work):
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
 
 
 def _places(graph):
@@ -105,13 +105,14 @@ def test_a_pick_counts_what_it_stands_for_where_seeds_are_left_out():
 
 def test_what_cannot_be_is_refused():
     links, x = split_links(part(Solo()), 0.15, 0.2), FEATURES
-    given = (x, links.labels, links.train)
+    arguments = (x, links.labels, links.train)
     for words, call in (
-        ("minibatches of links must be exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote="local")),
-        ("minibatches of links must be exact", lambda: LinkLoader(links.graph, *given, fanouts=(2,), batch_size=4, remote=HEC())),
-        ("need a LinkGraph of split_links or labelled_links", lambda: LinkLoader(links.graph.nodes, *given, fanouts=(2,), batch_size=4)),
+        ("minibatches of links must be exact", lambda: LinkLoader(links.graph, *arguments, fanouts=(2,), batch_size=4, remote="local")),
+        ("minibatches of links must be exact", lambda: LinkLoader(links.graph, *arguments, fanouts=(2,), batch_size=4, remote=HEC())),
+        ("need a LinkGraph of split_links or labelled_links",
+         lambda: LinkLoader(links.graph.nodes, *arguments, fanouts=(2,), batch_size=4)),
         ("batches: a NeighborLoader cannot be used with a LinkGraph", lambda: Trainer(
-            links.graph, nn.LinkPredictor(SAGE(6, 8, rng=nn.Random(1), dtype=np.float64), nn.Dot()), *given, rng=nn.Random(1),
+            links.graph, nn.LinkPredictor(SAGE(6, 8, rng=nn.Random(1), dtype=np.float64), nn.Dot()), *arguments, rng=nn.Random(1),
             optimizer=lambda flat: optim.SGD(flat, 1), task=LinkTask(),
             batches=NeighborLoader(links.graph.nodes, x, None, slice(9), fanouts=(2,), batch_size=4))),
     ):  # fmt: skip
@@ -126,8 +127,8 @@ def test_runs_are_the_same_on_any_number_of_ranks_and_go_on(tmp_path):
     for name in ("loss", "val_loss", "test_roc_auc"):
         np.testing.assert_allclose([m[name] for m in other], [m[name] for m in whole[:2]], rtol=1e-11)
     more = ["--resume", tmp_path / "two" / "checkpoint.safetensors", "--epochs", 4]
-    found = train_here(tmp_path / "two", *flags, *more)
-    np.testing.assert_allclose(found[-1]["loss"], whole[-1]["loss"], rtol=1e-10)
+    result = train_here(tmp_path / "two", *flags, *more)
+    np.testing.assert_allclose(result[-1]["loss"], whole[-1]["loss"], rtol=1e-10)
     assert checkpoint.read(Solo(), tmp_path / "two" / "checkpoint.safetensors", ("model.",))[1]["task"] == "link"
     for words, more in (("--remote hec: a link's ends", ["--remote", "hec"]), ("--remote local", ["--remote", "local"]),
                         ("--eval-fanouts: of links", ["--eval-fanouts", "2,2"]), ("fanouts has 1 entries", ["--fanouts", "2"])):

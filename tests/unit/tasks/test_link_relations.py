@@ -49,15 +49,15 @@ def split_of(comm, relation=BUYS, **options):
     links = split_links(graph_of(comm), 0.15, 0.2, relation=relation, seed=3, **options)
     nodes = links.graph.nodes
     ends = np.stack([links.heads - nodes.first[relation[0]], links.tails - nodes.first[relation[2]]], 1)
-    own = [{tuple(pair) for pair in ends[getattr(links, name)].tolist()} for name in ("train", "val", "test")]
+    part = [{tuple(pair) for pair in ends[getattr(links, name)].tolist()} for name in ("train", "val", "test")]
     training = links.graph.draw(0, links.train).nodes.graph
     messages = [pairs_of(graph, one) for graph in (nodes.graph, training) for one in EDGES]
-    return [set.union(*every) for every in zip(*comm.allgather([*own, *messages]))], links.undirected
+    return [set.union(*every) for every in zip(*comm.allgather([*part, *messages]))], links.undirected
 
 
 def test_a_split_leaks_nothing_along_the_reverse():
-    found, undirected = split_of(Solo())
-    train, val, test, *messages = found
+    result, undirected = split_of(Solo())
+    train, val, test, *messages = result
     assert not undirected and train | val | test == LINKS and len(val) > 5 and len(test) > 10 and not (train & (val | test))
     scored, training = (dict(zip(EDGES, messages[at : at + 5])) for at in (0, 5))
     assert scored == training and scored[BUYS] == train
@@ -67,7 +67,7 @@ def test_a_split_leaks_nothing_along_the_reverse():
     for relation in (LIKES, FOLLOWS, SELLS):
         assert scored[relation] == pairs_of(graph_of(Solo()), relation)
     for n in (2, 3):
-        assert threads.run(n, split_of) == [(found, undirected)] * n
+        assert threads.run(n, split_of) == [(result, undirected)] * n
 
 
 def test_disjoint_links_bring_no_messages_in_training_either_way():
@@ -92,21 +92,21 @@ def test_negatives_are_of_the_relations_types(sampler):
     hard = np.stack([np.repeat(np.arange(15), 6), DRAW.integers(0, 20, 90)], 1)
 
     def work(comm):
-        given = hard[comm.rank :: comm.size] if sampler == "hard" else sampler
-        links = split_links(graph_of(comm), 0.15, 0.2, relation=BUYS, seed=3, negatives=2, eval_negatives=5, sampler=given)
-        nodes, found = links.graph.nodes, []
+        arguments = hard[comm.rank :: comm.size] if sampler == "hard" else sampler
+        links = split_links(graph_of(comm), 0.15, 0.2, relation=BUYS, seed=3, negatives=2, eval_negatives=5, sampler=arguments)
+        nodes, result = links.graph.nodes, []
         ids = np.concatenate(comm.allgather(nodes.dst_ids))
         for graph in (links.graph, links.graph.draw(1, links.train)):
             pairs = np.stack(np.broadcast_arrays(ids[graph.heads] - nodes.first["user"], ids[graph.tails] - nodes.first["item"]), 2)
-            found.append({tuple(map(tuple, row.tolist())) for rank in comm.allgather(pairs) for row in rank})
-        return found
+            result.append({tuple(map(tuple, row.tolist())) for rank in comm.allgather(pairs) for row in rank})
+        return result
 
-    scored, step = found = work(Solo())
+    scored, step = result = work(Solo())
     assert {row[0] for row in scored} == LINKS and len(step) > 60
     for row in scored | step:
         assert all(0 <= user < 30 and 0 <= item < 20 for user, item in row)
     assert not any(pair in LINKS for row in scored for pair in row[1:])
-    assert threads.run(3, work) == [found] * 3
+    assert threads.run(3, work) == [result] * 3
 
 
 def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=BUYS, fanouts=None, **options):
@@ -116,8 +116,8 @@ def trained(comm, model=RGCN, mode="sar", decoder="dot", labels=None, relation=B
         links = split_links(graph, 0.15, 0.2, relation=relation, seed=3, **options)
         n_out = len(relation) if isinstance(relation, list) and decoder != "dot" else None
     else:
-        own = slice(comm.rank, None, comm.size)
-        links = labelled_links(graph, PAIRS[own], labels[own], 0.2, 0.2, relation=relation, seed=3)
+        local = slice(comm.rank, None, comm.size)
+        links = labelled_links(graph, PAIRS[local], labels[local], 0.2, 0.2, relation=relation, seed=3)
     nodes, widths = links.graph.nodes, {name: x.shape[1] for name, x in FEATURES.items()}
     more = {"hidden": 4, "heads": 2} if model is RGAT else {"hidden": 8, "n_bases": 2, "embedding": 6}
     encoder = model(widths, 6, nodes, dropout=0.2, rng=rng, dtype=np.float64, **more)
@@ -157,7 +157,7 @@ def test_no_message_passes_along_a_steps_links(relation):
         links = split_links(graph_of(Solo()), 0.1, 0.1, relation=relation, seed=3)
         graph, several = links.graph.draw.nodes.graph, relation if isinstance(relation, list) else [relation]
         x = {name: rows[graph.node_ids[name]] for name, rows in FEATURES.items()}
-        loader, found, left = LinkLoader(links.graph, x, links.labels, links.train, fanouts=(-1,), batch_size=25), set(), set()
+        loader, result, left = LinkLoader(links.graph, x, links.labels, links.train, fanouts=(-1,), batch_size=25), set(), set()
         every, first = set(), links.graph.nodes.first
         for batch in loader:
             of, (layer,) = loader.links(batch.step), batch.graph.nodes.layers(1)
@@ -167,37 +167,37 @@ def test_no_message_passes_along_a_steps_links(relation):
                 pair = source - first[one[0]], to - first[one[2]]
                 left.add((batch.step, one, *pair))
                 left |= {(batch.step, other, *pair[::-1]) for other in graph.relations if (other[2], other[0]) == (one[0], one[2])}
-            for own in (own for graphs in layer.by_source(layer.relations) for own in graphs.values()):
-                dst = np.repeat(own.dst_ids, own.in_degrees)
-                found |= {(batch.step, own.relation, *pair) for pair in zip(own.edge_src_ids.tolist(), dst.tolist())}
+            for part in (part for graphs in layer.by_source(layer.relations) for part in graphs.values()):
+                dst = np.repeat(part.dst_ids, part.in_degrees)
+                result |= {(batch.step, part.relation, *pair) for pair in zip(part.edge_src_ids.tolist(), dst.tolist())}
             every |= {(batch.step, one, *pair) for one in graph.relations for pair in pairs_of(graph, one)
                       if pair[1] in layer.dst_ids[one[2]]}
-        return found, left, every
+        return result, left, every
 
-    found, left, every = work()
-    assert found == every - left and len(every & left) > 20
+    result, left, every = work()
+    assert result == every - left and len(every & left) > 20
 
 
-def several_of(comm, sampler, told=False):
+def several_of(comm, sampler, listed=False):
     """Each candidate of several relations as (relation, source, destination) in its own types, by row, in evaluation and in a step;
     the splits' links; and the edges by relation that bring messages."""
-    val, test = ({BUYS: PAIRS[:5]}, {FOLLOWS: [[1, 2], [3, 4]]}) if told else (0.15, 0.2)
+    val, test = ({BUYS: PAIRS[:5]}, {FOLLOWS: [[1, 2], [3, 4]]}) if listed else (0.15, 0.2)
     links = split_links(graph_of(comm), val, test, relation=SEVERAL, seed=3, negatives=2, eval_negatives=5, sampler=sampler)
-    nodes, found = links.graph.nodes, []
+    nodes, collected = links.graph.nodes, []
     ids = np.concatenate(comm.allgather(nodes.dst_ids))
     step = links.graph.draw(1, links.train)
     for graph in (links.graph, step):
         first = np.array([[nodes.first[one[0]], nodes.first[one[2]]] for one in SEVERAL])[graph.relations]
         pairs = np.stack(np.broadcast_arrays(ids[graph.heads] - first[:, :1], ids[graph.tails] - first[:, 1:]), 2).tolist()
-        found.append([(SEVERAL[of], *map(tuple, row)) for of, row in zip(graph.relations.tolist(), pairs)])
-    splits = [[found[0][row][:2] for row in rows] for rows in (links.train, links.val, links.test)]
-    own = [set(part) for part in (*found, *splits)] + [pairs_of(nodes.graph, one) for one in EDGES]
-    return [set.union(*every) for every in zip(*comm.allgather(own))]
+        collected.append([(SEVERAL[of], *map(tuple, row)) for of, row in zip(graph.relations.tolist(), pairs)])
+    splits = [[collected[0][row][:2] for row in rows] for rows in (links.train, links.val, links.test)]
+    each_part = [set(part) for part in (*collected, *splits)] + [pairs_of(nodes.graph, one) for one in EDGES]
+    return [set.union(*every) for every in zip(*comm.allgather(each_part))]
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "per-source", "in-batch"])
 def test_several_relations_have_negatives_of_their_own_and_leak_nothing(sampler):
-    scored, step, train, val, test, *messages = found = several_of(Solo(), sampler)
+    scored, step, train, val, test, *messages = result = several_of(Solo(), sampler)
     messages = dict(zip(EDGES, messages))
     edges = {relation: {pair for pair in pairs_of(graph_of(Solo()), relation) if relation != FOLLOWS or pair[0] != pair[1]}
              for relation in SEVERAL}
@@ -216,16 +216,16 @@ def test_several_relations_have_negatives_of_their_own_and_leak_nothing(sampler)
             assert pair[::-1] not in messages[BUYS] and pair[::-1] not in messages[LIKES]
     assert messages[SELLS] == pairs_of(graph_of(Solo()), SELLS)
     for n in (2, 3):
-        assert threads.run(n, several_of, sampler) == [found] * n
+        assert threads.run(n, several_of, sampler) == [result] * n
 
 
 def test_splits_of_several_relations_are_told_by_relation():
-    *_, train, val, test, _, buys, back, _, follows = found = several_of(Solo(), "uniform", told=True)
-    told = {tuple(pair) for pair in PAIRS[:5].tolist()}
-    assert val == {(BUYS, pair) for pair in told} and test == {(FOLLOWS, (1, 2)), (FOLLOWS, (3, 4))} and len(found) == 10
-    assert not told & buys and not told & {pair[::-1] for pair in back} and (1, 2) not in follows and len(buys) == len(LINKS) - 5
-    assert not train & {(BACK, pair[::-1]) for pair in told}
-    assert {(LIKES, pair) for pair in told & LIKED} <= train and told & LIKED
+    *_, train, val, test, _, buys, back, _, follows = result = several_of(Solo(), "uniform", listed=True)
+    reported = {tuple(pair) for pair in PAIRS[:5].tolist()}
+    assert val == {(BUYS, pair) for pair in reported} and test == {(FOLLOWS, (1, 2)), (FOLLOWS, (3, 4))} and len(result) == 10
+    assert not reported & buys and not reported & {pair[::-1] for pair in back} and (1, 2) not in follows and len(buys) == len(LINKS) - 5
+    assert not train & {(BACK, pair[::-1]) for pair in reported}
+    assert {(LIKES, pair) for pair in reported & LIKED} <= train and reported & LIKED
     graph = graph_of(Solo())
     for words, options in (
         ("several relations: pairs and splits must be dicts", {"val": PAIRS[:3]}), ("is not one of", {"val": {SELLS: PAIRS[:3]}}),
@@ -257,11 +257,11 @@ def test_a_step_of_several_relations_in_plain_numpy(n):
         loss = LinkTask().loss(scores, np.zeros(step.n_dst, np.int64), np.arange(step.n_dst), count)
         loss.backward()
         ids = np.concatenate(comm.allgather(nodes.dst_ids))
-        own = comm.allgather((ids[step.heads], ids[step.tails], step.relations))
-        return comm.allreduce(np.array([loss.item()]))[0], comm.allreduce(decoder.relation.grad), own
+        each_part = comm.allgather((ids[step.heads], ids[step.tails], step.relations))
+        return comm.allreduce(np.array([loss.item()]))[0], comm.allreduce(decoder.relation.grad), each_part
 
-    for loss, gradient, own in threads.run(n, work):
-        heads, tails, relations = (np.concatenate(part) for part in zip(*own))
+    for loss, gradient, each_part in threads.run(n, work):
+        heads, tails, relations = (np.concatenate(part) for part in zip(*each_part))
         products = table[heads] * table[tails]
         scores = (rows[relations][:, None] * products).sum(2)
         wanted = np.zeros(scores.shape)
@@ -275,11 +275,11 @@ def test_a_step_of_several_relations_in_plain_numpy(n):
 def test_a_list_of_one_relation_is_that_relation():
     for decoder in ("dot", "distmult"):  # whose rows begin alike, whatever their number
         losses, scores, gradients, counts = trained(Solo(), decoder=decoder, relation=[BUYS])
-        alone = trained(Solo(), decoder=decoder)
-        assert counts == alone[3]
-        np.testing.assert_allclose(losses, alone[0], rtol=1e-13)
-        np.testing.assert_allclose([*scores.values()], [*alone[1].values()], rtol=1e-13)
-        np.testing.assert_allclose(gradients, alone[2], rtol=1e-10, atol=1e-15)
+        one_rank = trained(Solo(), decoder=decoder)
+        assert counts == one_rank[3]
+        np.testing.assert_allclose(losses, one_rank[0], rtol=1e-13)
+        np.testing.assert_allclose([*scores.values()], [*one_rank[1].values()], rtol=1e-13)
+        np.testing.assert_allclose(gradients, one_rank[2], rtol=1e-10, atol=1e-15)
 
 
 def test_decoders_of_one_relation_refuse_several():
@@ -306,11 +306,11 @@ def test_listed_links_of_a_relation_without_edges_are_not_turned_round(n):
     def work(comm):
         graph = HeteroGraph.from_edges({BUYS: ([], []), FOLLOWS: EDGES[FOLLOWS]}, {"user": 30, "item": 20}, comm=comm, parts="random")
         links = split_links(graph, PAIRS[:9][comm.rank :: n], PAIRS[9:15][comm.rank :: n], relation=BUYS)
-        own = graph.of("user", "item").first
-        return links.undirected, np.stack([links.heads - own["user"], links.tails - own["item"]], 1).tolist()
+        part = graph.of("user", "item").first
+        return links.undirected, np.stack([links.heads - part["user"], links.tails - part["item"]], 1).tolist()
 
     undirected, pairs = zip(*threads.run(n, work))
-    assert undirected == (False,) * n and sorted(pair for own in pairs for pair in own) == sorted(PAIRS[:15].tolist())
+    assert undirected == (False,) * n and sorted(pair for part in pairs for pair in part) == sorted(PAIRS[:15].tolist())
 
 
 def test_told_splits_are_ids_of_either_type():

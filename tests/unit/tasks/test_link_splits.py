@@ -22,8 +22,8 @@ def found(comm, links):
     """The links of each split, in either direction as one, and the edges of messages, of all ranks."""
     graph, ends = links.graph.nodes, np.sort(np.stack([links.heads, links.tails], 1), 1)
     edges = np.stack([graph.edge_src_ids, np.repeat(graph.dst_ids, graph.in_degrees)[np.argsort(_places(graph))]], 1)
-    own = [*(ends[rows] for rows in (links.train, links.val, links.test)), np.sort(edges[edges[:, 0] != edges[:, 1]], 1)]
-    return [{tuple(pair) for rank in ranks for pair in rank.tolist()} for ranks in zip(*comm.allgather(own))]
+    each_part = [*(ends[rows] for rows in (links.train, links.val, links.test)), np.sort(edges[edges[:, 0] != edges[:, 1]], 1)]
+    return [{tuple(pair) for rank in ranks for pair in rank.tolist()} for ranks in zip(*comm.allgather(each_part))]
 
 
 def _places(graph):
@@ -39,8 +39,8 @@ def expected(val, test):
 @pytest.mark.parametrize("directed", [False, True])
 def test_pairs_are_the_splits_on_any_number_of_ranks(directed):
     def work(comm):
-        own = slice(comm.rank, None, comm.size)  # each rank gives some
-        links = split_links(part(comm, directed=directed), VAL_PAIRS[own], TEST_PAIRS[own], seed=3)
+        local_slice = slice(comm.rank, None, comm.size)  # each rank gives some
+        links = split_links(part(comm, directed=directed), VAL_PAIRS[local_slice], TEST_PAIRS[local_slice], seed=3)
         assert links.undirected is not directed
         return found(comm, links)
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_is_refused():
         (DataError, "test: pair 0 has node 40, outside", lambda: split_links(graph, 0, [[3, 40]])),
         (ConfigError, "val is float64 .*, but must be pairs of ids", lambda: split_links(graph, 0.1, [[3, 4]])),
         (ConfigError, "split is float64 .* must be 0 train", lambda: split_links(graph, split=split * 1.0)),
-        (ConfigError, "0 train, 1 val, 2 test", lambda: split_links(graph, split=split + 3)),
+        (ConfigError, "0 train, 1 val or 2 test", lambda: split_links(graph, split=split + 3)),
     ):
         with pytest.raises(kind, match=words):
             call()
@@ -100,7 +100,7 @@ def test_times_are_of_the_first_edge_of_a_pair(tmp_path):
         (DataError, r"row 1, column 'whom': '9+\S* ... \S*9+' is not a node number", "long.csv,split=part"),
         (DataError, "no link is left for the split val", "one.csv,time=since"),
         (DataError, "pair 0, 1 is in the splits train and val", "words.csv,split=part"),
-        (DataError, "row 0, column 'since': '5' is not one of train, val, test", "one.csv,split=since"),
+        (DataError, "row 0, column 'since': '5' is none of train, val, test", "one.csv,split=since"),
         (DataError, "no column 'when'", "one.csv,time=when"),
         (DataError, "'whom': 3 is outside 0 <= node < 3", "one.csv,time=since"),
         (ConfigError, "expected FILE,split=COLUMN", "one.csv"), (ConfigError, "'at' is not expected", "one.csv,time=since,at=3"),
@@ -121,11 +121,11 @@ def test_runs_with_files_and_tables_of_splits(tmp_path):
     files = ["--link-val", tmp_path / "val.csv", "--link-test", tmp_path / "test.csv"]
     one = train_here(tmp_path / "files", *common, *files)
     train_here(tmp_path / "table", *common, "--link-split", f"{tmp_path / 'all.csv'},split=part", "--ranks", 2)
-    for there, here in zip(one, metrics(tmp_path / "table")):
+    for expected_record, here in zip(one, metrics(tmp_path / "table")):
         np.testing.assert_allclose([here[name] for name in ("loss", "val_roc_auc", "test_roc_auc")],
-                                   [there[name] for name in ("loss", "val_roc_auc", "test_roc_auc")], rtol=1e-11)
-    found = [predict_here(tmp_path / run, tmp_path / "o.npy", "--links", tmp_path / "test.csv")[0] for run in ("files", "table")]
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-9)
+                                   [expected_record[name] for name in ("loss", "val_roc_auc", "test_roc_auc")], rtol=1e-11)
+    result = [predict_here(tmp_path / run, tmp_path / "o.npy", "--links", tmp_path / "test.csv")[0] for run in ("files", "table")]
+    np.testing.assert_allclose(result[0], result[1], rtol=1e-9)
     test[0] = 298, 299
     np.savetxt(tmp_path / "test.csv", test, "%d", ",")  # another test edge: what was left out of messages is unknown
     with pytest.raises(CheckpointError, match="the splits in its files .* have changed"):

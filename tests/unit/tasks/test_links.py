@@ -44,14 +44,14 @@ def split_of(comm, directed=False, **options):
     links = split_links(part(comm, directed=directed), 0.15, 0.2, seed=3, **options)
     ends = np.stack([links.heads, links.tails], 1)
     training = links.graph.draw(0, links.train).nodes
-    own = [ends[links.train], ends[links.val], ends[links.test], ids_of(links.graph.nodes), ids_of(training)]
-    return [{tuple(pair) for rank in ranks for pair in rank.tolist()} for ranks in zip(*comm.allgather(own))], links.undirected
+    local = [ends[links.train], ends[links.val], ends[links.test], ids_of(links.graph.nodes), ids_of(training)]
+    return [{tuple(pair) for rank in ranks for pair in rank.tolist()} for ranks in zip(*comm.allgather(local))], links.undirected
 
 
 @pytest.mark.parametrize("directed", [False, True])
 def test_a_split_leaks_nothing_and_is_the_same_on_any_number_of_ranks(directed):
-    found, undirected = split_of(Solo(), directed)
-    train, val, test, messages, training = found
+    result, undirected = split_of(Solo(), directed)
+    train, val, test, messages, training = result
     assert undirected is not directed and messages == training
     assert {tuple(sorted(pair)) for pair in train | val | test} == EDGES and len(train) + len(val) + len(test) == len(EDGES)
     assert len(val) > 5 and len(test) > 10
@@ -61,7 +61,7 @@ def test_a_split_leaks_nothing_and_is_the_same_on_any_number_of_ranks(directed):
     assert {(u, v) for u, v in messages if u != v} == others
     assert {(u, v) for u, v in messages if u == v} >= {tuple(pair) for pair in PAIRS.tolist() if pair[0] == pair[1]}
     for n in (2, 3):
-        assert threads.run(n, split_of, directed) == [(found, undirected)] * n
+        assert threads.run(n, split_of, directed) == [(result, undirected)] * n
 
 
 def test_opposite_edges_of_a_directed_graph_are_of_one_split():
@@ -88,23 +88,23 @@ HARD = np.stack([np.repeat(np.arange(N // 2), 4), DRAW.integers(0, N, 2 * N)], 1
 def negatives_of(comm, sampler, **options):
     """The candidates of each link, by its ends, in evaluation and in two steps; of hard pairs each rank gives some."""
     sampler = HARD[comm.rank :: comm.size] if sampler == "hard" else sampler
-    links, found = split_links(part(comm), 0.15, 0.2, negatives=2, eval_negatives=6, sampler=sampler, seed=3, **options), []
+    links, collected = split_links(part(comm), 0.15, 0.2, negatives=2, eval_negatives=6, sampler=sampler, seed=3, **options), []
     ids = np.concatenate(comm.allgather(links.graph.nodes.dst_ids))
     for graph in (links.graph, links.graph.draw(0, links.train), links.graph.draw(1, links.train)):
         pairs = np.stack(np.broadcast_arrays(ids[graph.heads], ids[graph.tails]), 2)
-        found.append({tuple(map(tuple, row.tolist())) for rank in comm.allgather(pairs) for row in rank})
-    return found
+        collected.append({tuple(map(tuple, row.tolist())) for rank in comm.allgather(pairs) for row in rank})
+    return collected
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "per-source", "in-batch", "hard"])
 def test_negatives_are_no_links_and_the_same_on_any_number_of_ranks(sampler):
-    scored, *steps = found = negatives_of(Solo(), sampler)
+    scored, *steps = result = negatives_of(Solo(), sampler)
     (train, val, test, *_), _ = split_of(Solo())
     assert {row[0] for row in scored} == train | val | test and {row[0] for row in steps[0]} == train
     for row in scored:
         assert len(row) == 7 and all(tuple(sorted(pair)) not in EDGES and pair[0] != pair[1] for pair in row[1:])
-    known = {tuple(sorted(pair)) for pair in train}
-    assert all(tuple(sorted(pair)) not in known and pair[0] != pair[1] for step in steps for row in step for pair in row[1:])
+    link_pairs = {tuple(sorted(pair)) for pair in train}
+    assert all(tuple(sorted(pair)) not in link_pairs and pair[0] != pair[1] for step in steps for row in step for pair in row[1:])
     assert any(tuple(sorted(pair)) in EDGES for step in steps for row in step for pair in row[1:])  # training knows no others
     assert steps[0] != steps[1]
     if sampler != "uniform":
@@ -116,11 +116,11 @@ def test_negatives_are_no_links_and_the_same_on_any_number_of_ranks(sampler):
     if sampler == "hard":
         hard = {(u, v) for u, v in HARD.tolist() if (min(u, v), max(u, v)) not in EDGES and u != v}
         for (u, _), *others in scored:
-            own = {pair for pair in hard if pair[0] == u}
-            assert own <= {*others} if len(own) <= 6 else {*others} <= own
-            assert not own or {*others} <= own
+            each_part = {pair for pair in hard if pair[0] == u}
+            assert each_part <= {*others} if len(each_part) <= 6 else {*others} <= each_part
+            assert not each_part or {*others} <= each_part
     for n in (2, 3):
-        assert threads.run(n, negatives_of, sampler) == [found] * n
+        assert threads.run(n, negatives_of, sampler) == [result] * n
 
 
 def dense(comm):
@@ -139,27 +139,28 @@ def test_negatives_are_never_links_however_many_there_are(sampler):
     def work(comm):
         a, graph = dense(comm)
         links = split_links(graph, 0.15, 0.2, negatives=3, eval_negatives=3, sampler=sampler, seed=3)
-        ids, found = np.concatenate(comm.allgather(graph.dst_ids)), []
+        ids, result = np.concatenate(comm.allgather(graph.dst_ids)), []
         trained = np.zeros((N, N), bool)
         for rows in comm.allgather(np.stack([links.heads, links.tails])[:, links.train]):
             trained[tuple(rows)] = True
         trained[3] |= sampler != "uniform"
-        for made, known in ((links.graph, a), (links.graph.draw(0, links.train), trained), (links.graph.draw(1, links.train), trained)):
-            pairs = np.stack(np.broadcast_arrays(ids[made.heads], ids[made.tails]), 2)
+        for link_graph, link_pairs in ((links.graph, a), (links.graph.draw(0, links.train), trained),
+                                       (links.graph.draw(1, links.train), trained)):
+            pairs = np.stack(np.broadcast_arrays(ids[link_graph.heads], ids[link_graph.tails]), 2)
             heads, tails = pairs[:, 1:].reshape(-1, 2).T
-            assert not known[heads, tails].any() and (heads != tails).all()
-            found.append(sorted(map(str, np.concatenate(comm.allgather(pairs)).tolist())))
+            assert not link_pairs[heads, tails].any() and (heads != tails).all()
+            result.append(sorted(map(str, np.concatenate(comm.allgather(pairs)).tolist())))
         free, drawn = ~a & ~np.eye(N, dtype=bool), np.zeros((2, N, N))
         for heads, tails in zip(links.graph.heads, links.graph.tails):  # of one rank, whose rows are ids
             np.add.at(drawn[0], (heads[1:] if sampler == "uniform" else heads.repeat(3), tails[1:]), 1)
             drawn[1] += 3 * (free / free.sum() if sampler == "uniform" else
                              free * (np.arange(N) == heads[0])[:, None] / max(free[heads[0]].sum(), 1))
-        return found, *drawn[:, free]
+        return result, *drawn[:, free]
 
-    found, drawn, expected = work(Solo())
-    assert drawn.sum() == 3 * len(found[0]) and (np.abs(drawn - expected) < 4.5 * np.sqrt(expected)).all()
+    result, drawn, expected = work(Solo())
+    assert drawn.sum() == 3 * len(result[0]) and (np.abs(drawn - expected) < 4.5 * np.sqrt(expected)).all()
     for n in (2, 3):
-        assert [other for other, *_ in threads.run(n, work)] == [found] * n
+        assert [other for other, *_ in threads.run(n, work)] == [result] * n
 
 
 def test_links_of_a_source_that_is_linked_to_all_are_left_out_and_it_is_said():
@@ -178,8 +179,8 @@ def test_links_of_a_source_that_is_linked_to_all_are_left_out_and_it_is_said():
 
 def test_evaluations_negatives_may_be_links_or_of_another_sampler():
     """As benchmarks that are not filtered have them."""
-    told, *_ = negatives_of(Solo(), "per-source", filtered=False)
-    assert any(tuple(sorted(pair)) in EDGES for row in told for pair in row[1:])
+    reported, *_ = negatives_of(Solo(), "per-source", filtered=False)
+    assert any(tuple(sorted(pair)) in EDGES for row in reported for pair in row[1:])
     one, *steps = negatives_of(Solo(), "in-batch", eval_sampler="uniform")
     other, *uniform = negatives_of(Solo(), "uniform")
     assert one == other and steps[0] != uniform[0]
@@ -190,8 +191,8 @@ def test_evaluations_negatives_may_be_links_or_of_another_sampler():
 @pytest.mark.parametrize("options", RUNS, ids=lambda options: options.get("decoder", "dot") + options.get("mode", ""))
 def test_training_is_the_same_on_any_number_of_ranks(options):
     def work(comm):
-        made, _ = trainer(comm, **options)
-        return [made.step() for _ in range(3)], made.evaluate(), made.flat.grad.copy()
+        made_trainer, _ = trainer(comm, **options)
+        return [made_trainer.step() for _ in range(3)], made_trainer.evaluate(), made_trainer.flat.grad.copy()
 
     losses, scores, gradients = work(Solo())
     assert len(set(losses)) == 3 and np.abs(gradients).max() > 1e-3
@@ -206,7 +207,7 @@ def test_a_step_and_an_evaluation_in_plain_numpy():
     """GCN of one layer, dot, binary cross entropy, ROC-AUC; messages are those of the training links and self loops."""
     links, rng = split_links(whole(), 0.15, 0.2, negatives=2, sampler="per-source", seed=3), nn.Random(1)
     predictor = nn.LinkPredictor(GCN(6, 8, layers=1, dropout=0, rng=rng, dtype=np.float64), nn.Dot())
-    made = Trainer(links.graph, predictor, FEATURES, links.labels, links.train, links.val, links.test, task=LinkTask(), rng=rng,
+    made_trainer = Trainer(links.graph, predictor, FEATURES, links.labels, links.train, links.val, links.test, task=LinkTask(), rng=rng,
                    optimizer=lambda flat: optim.SGD(flat, 1e-30))  # fmt: skip
     a = np.eye(N)
     for u, v in zip(links.heads[links.train], links.tails[links.train]):
@@ -220,11 +221,11 @@ def test_a_step_and_an_evaluation_in_plain_numpy():
     step = scores(links.graph.draw(0, links.train))
     truth = np.arange(3) == np.zeros((len(step), 1))
     p = 1 / (1 + np.exp(-step))
-    np.testing.assert_allclose(made.step(), -np.where(truth, np.log(p), np.log(1 - p)).mean(), rtol=1e-12)
+    np.testing.assert_allclose(made_trainer.step(), -np.where(truth, np.log(p), np.log(1 - p)).mean(), rtol=1e-12)
     tested = scores(links.graph)[links.test]
     pairs = tested[:, :1] - tested[:, 1:].reshape(1, -1)
-    np.testing.assert_allclose(made.evaluate()["test_roc_auc"], ((pairs > 0) + (pairs == 0) / 2).mean(), rtol=1e-12)
-    np.testing.assert_allclose(made.predict(), scores(links.graph), rtol=1e-12)
+    np.testing.assert_allclose(made_trainer.evaluate()["test_roc_auc"], ((pairs > 0) + (pairs == 0) / 2).mean(), rtol=1e-12)
+    np.testing.assert_allclose(made_trainer.predict(), scores(links.graph), rtol=1e-12)
 
 
 @pytest.mark.parametrize("loss", ["bpr", "margin", "cross-entropy"])
@@ -233,8 +234,8 @@ def test_losses_are_their_formulas(loss):
     rows, d = np.array([0, 3]), scores[[0, 3], 1:] - scores[[0, 3], :1]
     expected = {"bpr": np.log1p(np.exp(d)).sum() / 3, "margin": np.maximum(0, 1 + d).sum() / 3,
                 "cross-entropy": np.log1p(np.exp(d).sum(1)).sum()}[loss]  # fmt: skip
-    found = LinkTask(loss).loss(Tensor(scores), np.zeros(5, int), rows, 7)
-    np.testing.assert_allclose(found.item(), expected / 7, rtol=1e-12)
+    result = LinkTask(loss).loss(Tensor(scores), np.zeros(5, int), rows, 7)
+    np.testing.assert_allclose(result.item(), expected / 7, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -257,9 +258,9 @@ def test_decoders_are_their_formulas(name):
 @pytest.mark.parametrize("name", sorted(DECODERS.keys() - {"dot"}))
 def test_no_parameter_of_a_decoder_has_rounding_errors_for_a_gradient(name, loss):
     """Adam divides a gradient by its size, so a parameter that no score depends on would follow the number of ranks."""
-    made, _ = trainer(Solo(), decoder=name, loss=loss, negatives=3)
-    made.step()
-    assert all(np.abs(p.grad).max() > 1e-6 for p in made.model.decoder.parameters())
+    made_trainer, _ = trainer(Solo(), decoder=name, loss=loss, negatives=3)
+    made_trainer.step()
+    assert all(np.abs(p.grad).max() > 1e-6 for p in made_trainer.model.decoder.parameters())
 
 
 def test_of_several_relations_mlp_learns_no_constant():
@@ -276,17 +277,17 @@ def test_scores_of_mlp_after_adam_are_one_ranks_in_float32(loss):
         graph, rng = part(comm), nn.Random(1)
         links = split_links(graph, 0.15, 0.2, seed=3, negatives=3)
         predictor = nn.LinkPredictor(GCN(6, 8, layers=1, dropout=0, rng=rng), DECODERS["mlp"](8, rng=rng))
-        made = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val,
+        made_trainer = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val,
                        links.test, rng=rng, task=LinkTask(loss), optimizer=lambda flat: optim.Adam(flat, 0.01))
         for _ in range(10):
-            made.step()
-        rows = np.concatenate(comm.allgather(np.column_stack([links.heads, links.tails, made.predict()])))
+            made_trainer.step()
+        rows = np.concatenate(comm.allgather(np.column_stack([links.heads, links.tails, made_trainer.predict()])))
         return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
 
     expected = work(Solo())
     for n in (2, 3):
-        for found in threads.run(n, work):
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+        for of_rank in threads.run(n, work):
+            np.testing.assert_allclose(of_rank, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("metric", ["roc-auc", "ap", "mrr", "hits@3"])
@@ -298,10 +299,10 @@ def test_ties_up_to_rounding_count_alike_in_exact_numerics(metric):
         graph, rng = part(comm), nn.Random(1)
         links = split_links(graph, 0.15, 0.2, seed=3, eval_negatives=5, sampler="per-source")
         predictor = nn.LinkPredictor(SAGE(6, 8, hidden=8, dropout=0, rng=rng), nn.Dot())
-        made = Trainer(links.graph, predictor, x[graph.dst_ids], links.labels, links.train, links.val, links.test, rng=rng,
+        made_trainer = Trainer(links.graph, predictor, x[graph.dst_ids], links.labels, links.train, links.val, links.test, rng=rng,
                        task=LinkTask(metric=metric), optimizer=lambda flat: optim.Adam(flat, 0.01), numerics=numerics)
-        made.step()
-        return [value for name, value in made.evaluate().items() if name != "val_loss"]
+        made_trainer.step()
+        return [value for name, value in made_trainer.evaluate().items() if name != "val_loss"]
 
     expected = work(Solo(), "exact")
     for n in (2, 3):
@@ -339,19 +340,19 @@ def test_what_cannot_be_is_refused():
     rng, arguments = nn.Random(0), (FEATURES, links.labels, links.train)
     predictor = nn.LinkPredictor(GCN(6, 8, rng=rng, dtype=np.float64), nn.Dot())
     common = {"optimizer": lambda flat: optim.SGD(flat, 0.1), "rng": rng}
-    for words, made, options in (
+    for words, built, options in (
         ("needs a Graph or NodeType, but graph is a LinkGraph", predictor, {}),
         ("the task must be LinkTask", predictor, {"task": EdgeTask()}),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
-            Trainer(links.graph, made, *arguments, **common, **options)
+            Trainer(links.graph, built, *arguments, **common, **options)
     with pytest.raises(ConfigError, match="LinkTask needs a LinkGraph, but graph is a Graph"):
         Trainer(graph, predictor, FEATURES, np.zeros(N, int), slice(9), task=LinkTask(), **common)
     with pytest.raises(DataError, match="for links they must be the .* zeros"):
         Trainer(links.graph, predictor, FEATURES, links.labels + 1, links.train, task=LinkTask(), **common)
-    alone = Trainer(links.graph, GCN(6, 8, rng=rng, dtype=np.float64), *arguments, task=LinkTask(), **common)
+    one_rank = Trainer(links.graph, GCN(6, 8, rng=rng, dtype=np.float64), *arguments, task=LinkTask(), **common)
     with pytest.raises(ConfigError, match="give the model of nodes a decoder"):
-        alone.step()
+        one_rank.step()
 
 
 def test_narrow_rows_round_what_edges_gather_and_not_what_decoders_take():
@@ -363,9 +364,9 @@ def test_narrow_rows_round_what_edges_gather_and_not_what_decoders_take():
             w.shard(comm, PARTS[comm.size], mode="oneshot", row_dtype=rows)
         links, rng = split_links(graph, 0.15, 0.2, seed=3, negatives=2, disjoint=0.3), nn.Random(1)
         predictor = nn.LinkPredictor(GCN(6, 8, hidden=8, rng=rng), nn.DistMult(8))
-        made = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val, links.test,
-                       task=LinkTask(), optimizer=lambda flat: optim.Adam(flat, 0.02), rng=rng)
-        losses = [made.epoch(epoch) for epoch in range(4)]
+        made_trainer = Trainer(links.graph, predictor, FEATURES[graph.dst_ids].astype(np.float32), links.labels, links.train, links.val,
+                       links.test, task=LinkTask(), optimizer=lambda flat: optim.Adam(flat, 0.02), rng=rng)
+        losses = [made_trainer.epoch(epoch) for epoch in range(4)]
         ends = [graph.schedule.row_format.name for graph in links.graph._slots]
         return losses, links.graph.nodes.schedule.row_format.name, links.graph.draw(0, links.train).nodes.schedule.row_format.name, ends
 
@@ -373,9 +374,9 @@ def test_narrow_rows_round_what_edges_gather_and_not_what_decoders_take():
     assert narrow[1:] == ("bfloat16", "bfloat16", ["float32", "float32"]) and wide[1] == "float32"
     assert 1e-6 < np.abs(np.array(narrow[0]) - wide[0]).max() < 0.01
     for n in (2, 3):
-        for found in threads.run(n, work, "bfloat16"):
-            np.testing.assert_allclose(found[0], narrow[0], rtol=1e-5)
-            assert found[1:] == narrow[1:]
+        for of_rank in threads.run(n, work, "bfloat16"):
+            np.testing.assert_allclose(of_rank[0], narrow[0], rtol=1e-5)
+            assert of_rank[1:] == narrow[1:]
 
 
 @pytest.mark.parametrize("per_head", [False, True])
@@ -390,11 +391,11 @@ def test_scores_in_pieces_are_those_of_all_at_once(per_head):
         h = Tensor(DRAW.standard_normal((len(graph.dst_ids), 4)), requires_grad=True)
         whole, pieces = LinkGraph(graph, heads, tails), LinkGraph(graph, heads, tails, at_once=7)
         with no_grad():
-            graphs = [made.score(nn.Dot(), h).data for made in (whole, pieces, pieces)]
+            graphs = [link_graph.score(nn.Dot(), h).data for link_graph in (whole, pieces, pieces)]
         counts, held = pieces._n_pieces, pieces._slots
         gradients = []
-        for made in (whole, pieces):
-            (made.score(nn.Dot(), h) ** 2).sum().backward()
+        for link_graph in (whole, pieces):
+            (link_graph.score(nn.Dot(), h) ** 2).sum().backward()
             gradients.append(h.grad.copy())
             h.grad = None
         return graphs, gradients, counts, held is None, n

@@ -42,12 +42,12 @@ def loader(links, kind=LinkLoader, rows=None, pick="uniform", fanouts=(3, 2), **
 
 
 def leaks(batch):
-    found = []
+    collected = []
     for layer in batch.graphs:
         times = np.repeat(layer.picked.times, np.diff(layer.picked.indptr))
         edges = layer.edge_ids
-        found += edges[(TIMES[edges] > times) | (NODE_TIMES[SRC[edges]] > times)].tolist()
-    return found
+        collected += edges[(TIMES[edges] > times) | (NODE_TIMES[SRC[edges]] > times)].tolist()
+    return collected
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
@@ -60,13 +60,13 @@ def test_a_pair_has_the_split_of_its_first_edge_in_either_direction(n_ranks):
         messages = links.graph.nodes.edge_ids.tolist()
         return [*zip(links.heads.tolist(), links.tails.tolist(), links.times.tolist(), names.tolist())], messages
 
-    found = threads.run(n_ranks, work)
-    rows, messages = sum((own for own, _ in found), []), sum((own for _, own in found), [])
+    by_rank = threads.run(n_ranks, work)
+    rows, messages = sum((part for part, _ in by_rank), []), sum((part for _, part in by_rank), [])
     assert {(head, tail) for head, tail, *_ in rows} == {pair for pair in zip(SRC.tolist(), DST.tolist()) if pair[0] != pair[1]}
     for head, tail, time, split in rows:
         assert time == first_time(head, tail) and split == SPLIT([time])[0]
-    kept = [edge for edge in range(140) if SRC[edge] == DST[edge] or first_time(SRC[edge], DST[edge]) < 25]
-    assert sorted(messages) == kept
+    saved = [edge for edge in range(140) if SRC[edge] == DST[edge] or first_time(SRC[edge], DST[edge]) < 25]
+    assert sorted(messages) == saved
 
 
 def test_the_first_time_of_a_pair_that_is_no_edge_is_refused():
@@ -89,8 +89,8 @@ def test_edges_without_times_have_no_split_by_time():
 def test_no_edge_and_no_row_of_a_batch_is_later_than_its_link(kind, rows, n_ranks):
     def work(comm):
         links = split_links(graph(comm), SPLIT, negatives=2)
-        own = getattr(links, rows)
-        return [leak for pick in ("uniform", "latest") for batch in loader(links, kind, own, pick) for leak in leaks(batch)]
+        local = getattr(links, rows)
+        return [leak for pick in ("uniform", "latest") for batch in loader(links, kind, local, pick) for leak in leaks(batch)]
 
     assert sum(threads.run(n_ranks, work), []) == []
 
@@ -110,9 +110,9 @@ def test_both_ends_of_a_link_and_of_its_negatives_are_rows_at_its_time():
         for column in (batch.graph.heads, batch.graph.tails):
             assert (times[column] == links.times[of][:, None]).all()
         assert (ids[batch.graph.heads[:, 0]] == links.heads[of]).all() and (ids[batch.graph.tails[:, 0]] == links.tails[of]).all()
-        own = {frozenset(pair) for pair in zip(links.heads[of].tolist(), links.tails[of].tolist())}
+        part = {frozenset(pair) for pair in zip(links.heads[of].tolist(), links.tails[of].tolist())}
         for layer in batch.graphs:  # no message along a link of the step
-            assert not own & {frozenset((int(SRC[e]), int(DST[e]))) for e in layer.edge_ids if SRC[e] != DST[e]}
+            assert not part & {frozenset((int(SRC[e]), int(DST[e]))) for e in layer.edge_ids if SRC[e] != DST[e]}
 
 
 def trained(comm, times, split, fanouts, timed=True, **options):
@@ -148,14 +148,15 @@ def test_labels_of_pairs_are_predicted_at_the_times_of_their_rows(n_ranks):
     pairs, labels, times = np.array([[0, 1], [0, 1], [5, 7], [9, 2]]), np.array([0, 1, 1, 0]), np.array([40, 3, 20, 11])
 
     def work(comm):
-        own = slice(comm.rank, None, comm.size)
-        links = labelled_links(graph(comm), pairs[own], labels[own], split=np.zeros(len(pairs[own]), int), times=times[own])
-        found = [leak for batch in loader(links) for leak in leaks(batch)]
-        return [*zip(links.heads.tolist(), links.tails.tolist(), links.labels.tolist(), links.times.tolist())], found
+        local_slice = slice(comm.rank, None, comm.size)
+        links = labelled_links(graph(comm), pairs[local_slice], labels[local_slice],
+                               split=np.zeros(len(pairs[local_slice]), int), times=times[local_slice])
+        collected = [leak for batch in loader(links) for leak in leaks(batch)]
+        return [*zip(links.heads.tolist(), links.tails.tolist(), links.labels.tolist(), links.times.tolist())], collected
 
     results = threads.run(n_ranks, work)
     assert sorted(sum((rows for rows, _ in results), [])) == [(0, 1, 0, 40), (0, 1, 1, 3), (5, 7, 1, 20), (9, 2, 0, 11)]
-    assert sum((found for _, found in results), []) == []
+    assert sum((collected for _, collected in results), []) == []
     assert EdgeTask("classify").graph_types == LinkTask().graph_types
 
 

@@ -36,8 +36,8 @@ def value(comm, task, name, output, labels, parts):
     metric = find_metric(task, name).make()
     if find_metric(task, name).kind.takes == "ranks":
         output = ranked_among_negatives(output)
-    own = np.flatnonzero(parts == comm.rank)
-    for piece in np.array_split(own, 2):  # as of two batches
+    local = np.flatnonzero(parts == comm.rank)
+    for piece in np.array_split(local, 2):  # as of two batches
         metric.add(output[piece], labels[piece])
     return metric.value(comm.allreduce(metric.counts()), comm), metric.note
 
@@ -88,8 +88,8 @@ def expected(task, name, output, labels):
         return sum(scores) / len(scores)
     if task == "classify":
         return plain_auc(output[:, 1].astype(float) - output[:, 0], labels == 1)
-    found = [plain_auc(output[:, c], true[:, c]) for c in range(k) if 0 < true[:, c].sum() < len(true)]
-    return sum(found) / len(found)
+    result = [plain_auc(output[:, c], true[:, c]) for c in range(k) if 0 < true[:, c].sum() < len(true)]
+    return sum(result) / len(result)
 
 
 OLDER = [("classify", name) for name in ("accuracy", "micro-f1", "macro-f1", "roc-auc")]
@@ -115,7 +115,7 @@ def test_links_without_a_number_or_without_rows():
     odd[3, 1] = np.nan
     for name in ("roc-auc", "ap", "mrr"):
         assert threads.run(2, value, "link", name, output[:0], labels[:0], np.zeros(0, int))[1][0] is None
-        assert all(math.isnan(found) for found, _ in threads.run(2, value, "link", name, odd, labels, np.arange(N) % 2))
+        assert all(math.isnan(of_rank) for of_rank, _ in threads.run(2, value, "link", name, odd, labels, np.arange(N) % 2))
 
 
 def test_nothing_to_tell():
@@ -129,18 +129,18 @@ def test_nothing_to_tell():
     odd[3, 1] = np.nan
     for name, targets in (("roc-auc", labels), ("mae", labels.astype(float))):
         task = "regress" if name == "mae" else "multilabel"
-        assert all(math.isnan(found) for found, _ in threads.run(2, value, task, name, odd, targets, np.arange(5) % 2))
+        assert all(math.isnan(of_rank) for of_rank, _ in threads.run(2, value, task, name, odd, targets, np.arange(5) % 2))
 
 
 def test_scores_are_sorted_in_ranges(monkeypatch):
     """Each rank sorts about its share of the distinct scores, also where one rank holds all; columns come in groups."""
     largest, groups, sort = [], [], auc._sorted_range
 
-    def watched(comm, own, k):
-        found = sort(comm, own, k)
-        largest.append(len(found) / k)
+    def watched(comm, local, k):
+        result = sort(comm, local, k)
+        largest.append(len(result) / k)
         groups.append(k)
-        return found
+        return result
 
     monkeypatch.setattr(auc, "_sorted_range", watched)
     scores = np.random.default_rng(1).permutation(1500).reshape(500, 3).astype(np.float32)
@@ -150,7 +150,7 @@ def test_scores_are_sorted_in_ranges(monkeypatch):
         return auc.pairs(comm, *(a[owner == comm.rank] for a in (scores, positive)), at_once=1000)
 
     one = auc.pairs(Solo(), scores, positive, at_once=1000)
-    assert [found / (2 * n) for found, n in one] == [plain_auc(scores[:, c], positive[:, c]) for c in range(3)]
+    assert [result / (2 * n) for result, n in one] == [plain_auc(scores[:, c], positive[:, c]) for c in range(3)]
     assert groups == [2, 1]
     largest.clear()
     for owner in (np.zeros(500, int), np.arange(500) % 4, np.argsort(np.argsort(scores[:, 0])) // 125):

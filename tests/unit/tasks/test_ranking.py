@@ -44,45 +44,45 @@ def score_rows(ids, ties):
 def rankings_of(comm, relation=BUYS, ties=True, decoder="dot", **options):
     """The metrics and the coverage of both splits, and all links with their splits and scores."""
     links = links_of(comm, relation, **options)
-    made = DECODERS[decoder](4, rng=nn.Random(0), dtype=np.float64)
+    decoder_made = DECODERS[decoder](4, rng=nn.Random(0), dtype=np.float64)
     h = score_rows(links.graph.nodes.dst_ids, ties)
     with no_grad():
-        judged, covered = links.graph.ranking(made, h), links.graph.ranking.coverage(made, h, 3)
-    found = {}
+        judged, covered = links.graph.ranking(decoder_made, h), links.graph.ranking.coverage(decoder_made, h, 3)
+    collected = {}
     for split in ("val", "test"):
         for name in METRICS:
             metric = find_metric("link", name).make()
             metric.add(judged[getattr(links, split)], links.labels[getattr(links, split)])
-            found[split, name] = metric.value(comm.allreduce(metric.counts()), comm)
+            collected[split, name] = metric.value(comm.allreduce(metric.counts()), comm)
     splits = np.zeros(len(links.heads), int)
     splits[links.val], splits[links.test] = 1, 2
-    return found, covered, np.concatenate(comm.allgather(np.stack([links.heads, links.tails, splits], 1)))
+    return collected, covered, np.concatenate(comm.allgather(np.stack([links.heads, links.tails, splits], 1)))
 
 
-def plain(links, scores, known, destinations, split, filtered=True):
+def plain(links, scores, excluded, destinations, split, filtered=True):
     """The metrics of one split (1 or 2) from all scores: for each link and each source a loop over the destinations."""
     by_rank, by_source = {name: [] for name in METRICS[:3]}, {name: [] for name in METRICS[3:]}
     listed = set()
     for source in np.unique(links[links[:, 2] == split, 0]).tolist():
-        out = {tail for head, tail, level in known if head == source and level <= split} if filtered else set()
-        own = links[(links[:, 0] == source) & (links[:, 2] == split), 1].tolist()
-        rivals = [node for node in destinations if node not in out and node not in own and node != source]
+        out = {tail for head, tail, level in excluded if head == source and level <= split} if filtered else set()
+        destinations_of = links[(links[:, 0] == source) & (links[:, 2] == split), 1].tolist()
+        rivals = [node for node in destinations if node not in out and node not in destinations_of and node != source]
         in_list = []
-        for tail in own:
+        for tail in destinations_of:
             def rank(others, row=scores[source], score=scores[source, tail]):
                 return 1 + sum(row[other] > score for other in others) + 0.5 * sum(row[other] == score for other in others)
 
             free = rivals if filtered else [node for node in destinations if node not in (source, tail)]
-            alone = rank(free)
-            in_list.append(rank([*rivals, *(other for other in own if other != tail)]) if filtered else alone)
-            by_rank["mrr"].append(1 / alone)
-            by_rank["hits@1"].append(alone <= 1)
-            by_rank["hits@5"].append(alone <= 5)
+            plain_rank = rank(free)
+            in_list.append(rank([*rivals, *(other for other in destinations_of if other != tail)]) if filtered else plain_rank)
+            by_rank["mrr"].append(1 / plain_rank)
+            by_rank["hits@1"].append(plain_rank <= 1)
+            by_rank["hits@5"].append(plain_rank <= 5)
         for k in (3, 10):
             by_source[f"recall@{k}"].append(np.mean([rank <= k for rank in in_list]))
-            best = sum(1 / np.log2(1 + place) for place in range(1, min(len(own), k) + 1))
+            best = sum(1 / np.log2(1 + place) for place in range(1, min(len(destinations_of), k) + 1))
             by_source[f"ndcg@{k}"].append(sum(1 / np.log2(1 + rank) for rank in in_list if rank <= k) / best)
-        before = {tail for head, tail, level in known if head == source and level < split} if filtered else set()
+        before = {tail for head, tail, level in excluded if head == source and level < split} if filtered else set()
         free = [node for node in destinations if node not in before and node != source]
         listed |= {*sorted(free, key=lambda node: (-scores[source, node], node))[:3]}
     return {name: np.mean(values) for name, values in {**by_rank, **by_source}.items()}, len(listed) / len(destinations)
@@ -91,29 +91,29 @@ def plain(links, scores, known, destinations, split, filtered=True):
 @pytest.mark.parametrize("ties", [True, False])
 @pytest.mark.parametrize("relation", [BUYS, FOLLOWS, None])
 def test_metrics_of_rankings_are_those_of_a_loop_and_the_same_on_any_number_of_ranks(relation, ties):
-    found, covered, links = rankings_of(Solo(), relation, ties)
+    result, covered, links = rankings_of(Solo(), relation, ties)
     n_nodes = N if relation is None else sum(COUNTS[name] for name in {relation[0], relation[2]})
     first = n_nodes - 25 if relation == BUYS and links[:, 1].min() >= 30 else 0
     destinations = range(first, first + 25) if relation == BUYS else range(n_nodes)
     h = score_rows(np.arange(n_nodes), ties)
-    known = links.tolist() + ([[tail, head, split] for head, tail, split in links.tolist()] if relation is None else [])
+    link_pairs = links.tolist() + ([[tail, head, split] for head, tail, split in links.tolist()] if relation is None else [])
     for number, split in ((1, "val"), (2, "test")):
-        expected, coverage = plain(links, h @ h.T, known, destinations, number)
-        assert {name: found[split, name] for name in METRICS} == pytest.approx(expected, rel=1e-12)
+        expected, coverage = plain(links, h @ h.T, link_pairs, destinations, number)
+        assert {name: result[split, name] for name in METRICS} == pytest.approx(expected, rel=1e-12)
         assert covered[split] == pytest.approx(coverage)
     for n in (2, 3):
         for other in threads.run(n, rankings_of, relation, ties):
-            assert other[:2] == (found, covered)
+            assert other[:2] == (result, covered)
 
 
 def test_without_a_filter_known_links_count():
-    found, _, links = rankings_of(Solo(), filtered=False)
+    result, _, links = rankings_of(Solo(), filtered=False)
     h = score_rows(np.arange(55), True)
     first = 30 if links[:, 1].min() >= 30 else 0
     for number, split in ((1, "val"), (2, "test")):
         expected, _ = plain(links, h @ h.T, links.tolist(), range(first, first + 25), number, filtered=False)
         for name in ("mrr", "hits@1", "hits@5"):
-            assert found[split, name] == pytest.approx(expected[name], rel=1e-12)
+            assert result[split, name] == pytest.approx(expected[name], rel=1e-12)
 
 
 def test_ndcg_without_ties_is_scikit_learns():
@@ -121,8 +121,8 @@ def test_ndcg_without_ties_is_scikit_learns():
     relevant[:, 0] = True
     rows, columns = np.nonzero(relevant)
     others = np.where(relevant, -np.inf, scores)
-    own = scores[rows, columns]
-    judged = np.stack([rows, own, 1 + (others[rows] > own[:, None]).sum(1)], 1)[DRAW.permutation(len(rows))]
+    local = scores[rows, columns]
+    judged = np.stack([rows, local, 1 + (others[rows] > local[:, None]).sum(1)], 1)[DRAW.permutation(len(rows))]
     for k in (1, 5, 30):
         metric = find_metric("link", f"ndcg@{k}").make()
         metric.add(judged, None)
@@ -143,9 +143,9 @@ def test_blocks_of_any_size_give_the_same_ranks_and_lists(monkeypatch):
 
 def test_a_product_of_all_pairs_is_the_score_of_each_pair():
     heads, tails = (Tensor(DRAW.standard_normal((n, 4))) for n in (3, 5))
-    made = DECODERS["distmult"](4, rng=nn.Random(0), dtype=np.float64)
-    made.relation.data[:] = [1, -2, 3, 0.5]
-    for decoder in (nn.Dot(), made):
+    decoder_made = DECODERS["distmult"](4, rng=nn.Random(0), dtype=np.float64)
+    decoder_made.relation.data[:] = [1, -2, 3, 0.5]
+    for decoder in (nn.Dot(), decoder_made):
         np.testing.assert_allclose(decoder.cross(heads, tails).data, decoder(heads[:, None], tails[None]).data, rtol=1e-12)
 
 
@@ -159,19 +159,19 @@ def popularity_of(comm, relation=BUYS, several=False):
 
 @pytest.mark.parametrize("several", [False, True])
 def test_popularity_counts_training_links_of_the_relation(several):
-    found = popularity_of(Solo(), several=several)
-    train = [tail for _, tail, trained, _ in found if trained]
-    assert len({score for *_, score in found}) > 5
-    for _, tail, trained, score in found:
+    result = popularity_of(Solo(), several=several)
+    train = [tail for _, tail, trained, _ in result if trained]
+    assert len({score for *_, score in result}) > 5
+    for _, tail, trained, score in result:
         assert trained or score == train.count(tail)  # users are followed and items are bought, so tails tell relations
     for n in (2, 3):
-        assert threads.run(n, popularity_of, BUYS, several) == [found] * n
+        assert threads.run(n, popularity_of, BUYS, several) == [result] * n
 
 
 def test_popularity_of_links_in_both_directions_counts_both_ends():
-    found = popularity_of(Solo(), None)
-    ends = [end for head, tail, trained, _ in found if trained for end in (head, tail)]
-    assert all(trained or score == ends.count(tail) for _, tail, trained, score in found)
+    result = popularity_of(Solo(), None)
+    ends = [end for head, tail, trained, _ in result if trained for end in (head, tail)]
+    assert all(trained or score == ends.count(tail) for _, tail, trained, score in result)
 
 
 def trainer(comm, metric="mrr", loss=None, eval_negatives="all"):
@@ -183,9 +183,9 @@ def trainer(comm, metric="mrr", loss=None, eval_negatives="all"):
 
 
 def training_of(comm):
-    made = trainer(comm, "ndcg@5")
-    best = made.fit(8)
-    return best.scores, link_outcome(made, best), made.model.state_dict()["encoder.convs.1.biases.user"].tolist()
+    made_trainer = trainer(comm, "ndcg@5")
+    best = made_trainer.fit(8)
+    return best.scores, link_outcome(made_trainer, best), made_trainer.model.state_dict()["encoder.convs.1.biases.user"].tolist()
 
 
 def test_training_and_its_comparison_with_popularity_are_the_same_on_any_number_of_ranks():
@@ -222,6 +222,6 @@ def test_what_cannot_be_is_refused(metric, eval_negatives, message):
 
 
 def test_a_rank_among_all_destinations_needs_rows_of_an_encoder():
-    made = trainer(Solo())
+    made_trainer = trainer(Solo())
     with pytest.raises(ConfigError, match="ranks all destinations, so the model must be an nn.LinkPredictor, but is a Popularity"):
-        made.task.check_arguments(made.graph, Popularity(made.graph, made.rows["train"]), {}, None, None)
+        made_trainer.task.check_arguments(made_trainer.graph, Popularity(made_trainer.graph, made_trainer.rows["train"]), {}, None, None)

@@ -37,8 +37,8 @@ def test_the_first_line_says_which_defaults_follow_from_the_metric(tmp_path, cap
 
 
 def test_what_follows_by_default_is_what_the_options_give(tmp_path):
-    told = ["--loss", "cross-entropy", "--negatives", 10, "--negative-sampler", "per-source", "--eval-negatives", "all"]
-    curves = [train_here(tmp_path / name, *LINK, "--metric", "ndcg@5", *flags) for name, flags in (("a", []), ("b", told))]
+    options_given = ["--loss", "cross-entropy", "--negatives", 10, "--negative-sampler", "per-source", "--eval-negatives", "all"]
+    curves = [train_here(tmp_path / name, *LINK, "--metric", "ndcg@5", *flags) for name, flags in (("a", []), ("b", options_given))]
     assert [m["loss"] for m in curves[0]] == [m["loss"] for m in curves[1]]
     assert summary(tmp_path / "a")["compared"] == summary(tmp_path / "b")["compared"]
     other = train_here(tmp_path / "c", *LINK, "--metric", "ndcg@5", "--loss", "bpr", "--negatives", 2)
@@ -59,17 +59,17 @@ def test_a_model_that_does_not_beat_popularity_is_told(tmp_path, capsys):
     train_here(tmp_path / "run", *LINK, "--metric", "mrr", "--lr", 1e-9)
     out, err = capsys.readouterr()
     assert "warning: the best model does not beat popularity in mrr of validation" in err
-    found = summary(tmp_path / "run")["compared"]
-    assert f"popularity   validation {100 * found['mrr']['popularity']['val']:.2f} %, test" in out
-    assert found["mrr"]["model"]["val"] <= found["mrr"]["popularity"]["val"]
+    compared = summary(tmp_path / "run")["compared"]
+    assert f"popularity   validation {100 * compared['mrr']['popularity']['val']:.2f} %, test" in out
+    assert compared["mrr"]["model"]["val"] <= compared["mrr"]["popularity"]["val"]
     train_here(tmp_path / "none", *LINK, "--metric", "mrr", "--lr", 1e-9, "--no-baseline")
     assert "popularity" not in "".join(capsys.readouterr()) and "compared" not in summary(tmp_path / "none")
 
 
 def test_popularity_of_a_metric_of_negatives(tmp_path, capsys):
     train_here(tmp_path / "run", *LINK)
-    found = summary(tmp_path / "run")["compared"]
-    assert [*found] == ["roc-auc"] and 0 < found["roc-auc"]["popularity"]["val"] < 1
+    compared = summary(tmp_path / "run")["compared"]
+    assert [*compared] == ["roc-auc"] and 0 < compared["roc-auc"]["popularity"]["val"] < 1
     assert "is about ranks" not in capsys.readouterr().out
 
 

@@ -25,18 +25,18 @@ TOLERANCE = {"rtol": 1e-9, "atol": 1e-12}
 
 @pytest.mark.parametrize("task, columns", [("multilabel", 3), ("regress", 1), ("regress", 2)])
 def test_labels_are_kept_through_disk_and_division(task, columns, tmp_path, capsys):
-    made = dataset(task, columns)
+    data_made = dataset(task, columns)
     folder = stored(tmp_path, task, columns)
     opened = format.open(folder, verify=True)
-    assert (opened.task, opened.n_classes, opened.labels.dtype) == (task, columns, made.labels.dtype)
-    assert np.array_equal(opened.labels, made.labels, equal_nan=task == "regress")
+    assert (opened.task, opened.n_classes, opened.labels.dtype) == (task, columns, data_made.labels.dtype)
+    assert np.array_equal(opened.labels, data_made.labels, equal_nan=task == "regress")
     assert data_command(["partition", str(folder), "--parts", "2", "--progress", "none"]) == 0
     again = load(folder)
-    assert again.task == task and np.array_equal(again.labels, made.labels[again.ids], equal_nan=task == "regress")
+    assert again.task == task and np.array_equal(again.labels, data_made.labels[again.ids], equal_nan=task == "regress")
     capsys.readouterr()
     assert data_command(["info", str(folder), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["task"], told["unlabelled"], told["class_nodes"]) == (task, 20, None)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["task"], printed["unlabelled"], printed["class_nodes"]) == (task, 20, None)
     assert data_command(["info", str(folder)]) == 0 and f"none: {columns} " in capsys.readouterr().out
 
 
@@ -55,17 +55,17 @@ WRONG = {
 @pytest.mark.parametrize("message", WRONG)
 def test_labels_that_are_not_the_tasks_are_refused(message):
     task, change = WRONG[message]
-    made = dataset(task.rstrip("1"), 1 if task.endswith("1") else 3)
+    data_made = dataset(task.rstrip("1"), 1 if task.endswith("1") else 3)
     if isinstance(change, dict):
         for name, value in change.items():
-            setattr(made, name, value)
+            setattr(data_made, name, value)
     else:
-        made.train[0], made.val[0], made.test[0] = True, False, False
-        made.labels[0] = 0
-        made.labels[0, 1] = change
-    with pytest.raises(DataError) as found:
-        made.check()
-    assert message in str(found.value)
+        data_made.train[0], data_made.val[0], data_made.test[0] = True, False, False
+        data_made.labels[0] = 0
+        data_made.labels[0, 1] = change
+    with pytest.raises(DataError) as caught:
+        data_made.check()
+    assert message in str(caught.value)
 
 
 def test_a_directory_without_a_task_has_classes(tmp_path):
@@ -115,13 +115,13 @@ def test_readers_take_what_they_are_told_and_guess_nothing(tmp_path):
 
 
 def test_the_layout_of_ogbn_proteins(tmp_path):
-    found = load(write_proteins(tmp_path))
-    assert (found.task, found.n_classes, found.labels.tolist()[0]) == ("multilabel", 3, [0, 1, 1])
-    pairs = sorted(zip(found.indices.tolist(), np.repeat(np.arange(5), np.diff(found.indptr)).tolist(), found.edge_features.tolist()))
+    result = load(write_proteins(tmp_path))
+    assert (result.task, result.n_classes, result.labels.tolist()[0]) == ("multilabel", 3, [0, 1, 1])
+    pairs = sorted(zip(result.indices.tolist(), np.repeat(np.arange(5), np.diff(result.indptr)).tolist(), result.edge_features.tolist()))
     one_way = [(0, 1, [0.5, 1]), (0, 1, [0.25, 1]), (1, 2, [1, 0]), (0, 3, [0, 0])]
     assert pairs == sorted([*one_way, *((dst, src, values) for src, dst, values in one_way)])
     means = [[0.25, 2 / 3], [1.75 / 3, 2 / 3], [1, 0], [0, 0], [0, 0]]
-    np.testing.assert_allclose(found.features, means, rtol=1e-6)
+    np.testing.assert_allclose(result.features, means, rtol=1e-6)
     species = [[0, 1], [1, 0], [0, 1], [0, 1], [1, 0]]
     assert load(f"ogb:{tmp_path},features=species,drop_edge_values").features.tolist() == species
     both = load(f"ogb:{tmp_path},features=both,drop_edge_values")
@@ -161,9 +161,9 @@ def test_a_task_trains_alike_on_any_number_of_ranks(case, here, tmp_path, capsys
     three = here(tmp_path / "three", *flags, "--ranks", 3, "--partition", "random")
     rest = here(tmp_path / "rest", *flags, "--resume", tmp_path / "cut" / "checkpoint.safetensors")
     for name in ("loss", "val_loss", f"train_{key}", f"val_{key}", f"test_{key}"):
-        found = [[m[name] for m in epochs] for epochs in (one, three, one[:2] + rest)]
-        np.testing.assert_allclose(found[1], found[0], err_msg=name, **TOLERANCE)
-        assert found[2] == found[0], name
+        result = [[m[name] for m in epochs] for epochs in (one, three, one[:2] + rest)]
+        np.testing.assert_allclose(result[1], result[0], err_msg=name, **TOLERANCE)
+        assert result[2] == result[0], name
     assert one[-1]["loss"] < one[0]["loss"]
 
 
@@ -206,9 +206,9 @@ REFUSED = {
 def test_what_is_not_of_the_task_is_refused(message, here, tmp_path):
     flags = ["--data", stored(tmp_path, "multilabel"), *REFUSED[message]]
     flags = [flag if flag != "sbm:nodes=300" else "sbm:nodes=300,classes=4" for flag in flags]
-    with pytest.raises(SarliteError) as found:
+    with pytest.raises(SarliteError) as caught:
         here(tmp_path / "run", *flags, "--epochs", 1, "--ranks", 2)
-    assert message in str(found.value) and not (tmp_path / "run").exists()
+    assert message in str(caught.value) and not (tmp_path / "run").exists()
 
 
 def test_a_trainer_of_a_task():
@@ -229,9 +229,9 @@ def test_a_trainer_of_a_task():
     losses, scores, before = work(Solo(), labels)
     np.testing.assert_allclose(losses[0], np.square(before - labels)[:3].mean(), **TOLERANCE)
     assert losses[0] > losses[-1] and scores["test_rmse"] is None and scores["train_rmse"] > 0
-    for found, told, _ in threads.run(3, work, labels):
-        np.testing.assert_allclose(found, losses, **TOLERANCE)
-        assert told.keys() == scores.keys()
+    for of_rank, reported, _ in threads.run(3, work, labels):
+        np.testing.assert_allclose(of_rank, losses, **TOLERANCE)
+        assert reported.keys() == scores.keys()
     unknown = np.where(np.arange(6)[:, None] == 1, np.nan, labels)
     for wrong, error, message in ((unknown, DataError, r"labels\[1\], of the train split, is in a split but has no label in column 0"),
                                   (labels[:, :1], ShapeError, r"the model's output is \(6, 2\), but the labels are \(6, 1\)"),

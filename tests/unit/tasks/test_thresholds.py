@@ -34,8 +34,8 @@ def expected(rule, scores, positive):
 
 
 def work(comm, rule, scores, positive, parts):
-    own = parts == comm.rank
-    return choose_threshold(rule, comm, scores[own], positive[own])
+    local = parts == comm.rank
+    return choose_threshold(rule, comm, scores[local], positive[local])
 
 
 ROWS = st.lists(st.tuples(st.integers(-6, 6), st.booleans(), st.integers(0, 2)), min_size=1, max_size=25)

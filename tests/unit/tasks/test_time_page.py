@@ -26,10 +26,10 @@ def test_the_page_trains_and_predicts_in_time_the_same_on_one_rank_and_on_three(
             assert printed == text
         for line in text.splitlines() if not kind else ():
             _, _, module, *last = shlex.split(line)
-            found = command(*last, module=module, cwd=tmp_path)
-            assert found.returncode == 0, found.stderr
-    found = command(*last[:-1], "three.csv", "--ranks", "3", module="sarlite.predict", cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
+            output = command(*last, module=module, cwd=tmp_path)
+            assert output.returncode == 0, output.stderr
+    output = command(*last[:-1], "three.csv", "--ranks", "3", module="sarlite.predict", cwd=tmp_path)
+    assert output.returncode == 0, output.stderr
     one, three = ([*csv.DictReader((tmp_path / name).open())] for name in ("fraud.csv", "three.csv"))
     assert [row["id"] for row in one] == [row["id"] for row in three] and len(one) == 1500
     np.testing.assert_allclose([float(row["p_1"]) for row in one], [float(row["p_1"]) for row in three], rtol=1e-4)

@@ -48,10 +48,10 @@ def test_linear_regression_is_scikit_learns():
 
 
 def work(comm, task, data, n_outputs, parts):
-    own = np.flatnonzero(parts == comm.rank)
-    rows = {name: np.flatnonzero(getattr(data, name)[own]) for name in ("train", "val", "test")}
-    found = baselines(comm, task, np.asarray(data.features)[own], own, data.labels[own], rows, n_outputs)
-    return {name: value for name, value in found.items() if name != "seconds"}
+    local = np.flatnonzero(parts == comm.rank)
+    rows = {name: np.flatnonzero(getattr(data, name)[local]) for name in ("train", "val", "test")}
+    result = baselines(comm, task, np.asarray(data.features)[local], local, data.labels[local], rows, n_outputs)
+    return {name: value for name, value in result.items() if name != "seconds"}
 
 
 def on_ranks(task, data, n_outputs):
@@ -64,24 +64,24 @@ def on_ranks(task, data, n_outputs):
 
 def test_of_two_classes_on_any_number_of_ranks():
     data = rare()
-    found = on_ranks(NodeTask(metric="ap"), data, 2)
+    by_rank = on_ranks(NodeTask(metric="ap"), data, 2)
     scaler = StandardScaler().fit(data.features[data.train])
     model = LogisticRegression(C=1, max_iter=5000, tol=1e-9).fit(scaler.transform(data.features[data.train]), data.labels[data.train])
     for split in ("train", "val", "test"):
         rows = getattr(data, split)
         scores = model.decision_function(scaler.transform(data.features[rows]))
         expected = reference.average_precision_score(data.labels[rows], scores)
-        assert found["features"][split] == pytest.approx(expected, abs=1e-3)
-        assert found["prior"][split] == pytest.approx(data.labels[rows].mean())
-    assert found["rows"] == 300
+        assert by_rank["features"][split] == pytest.approx(expected, abs=1e-3)
+        assert by_rank["prior"][split] == pytest.approx(data.labels[rows].mean())
+    assert by_rank["rows"] == 300
 
 
 @pytest.mark.parametrize("form, metric", [("classify", None), ("multilabel", None), ("multilabel", "macro-f1"), ("regress", None)])
 def test_of_each_form_on_any_number_of_ranks(form, metric):
     data = dataset(form)
-    found = on_ranks(NodeTask(form, metric=metric), data, data.n_classes)
-    prior, own = found["prior"]["train"], found["features"]["train"]
-    assert own < prior if form == "regress" else own > prior
+    by_rank = on_ranks(NodeTask(form, metric=metric), data, data.n_classes)
+    prior, local = by_rank["prior"]["train"], by_rank["features"]["train"]
+    assert local < prior if form == "regress" else local > prior
     if form == "regress":
         rows = data.train
         errors = data.labels[rows] - data.labels[rows].mean(0)
@@ -90,8 +90,8 @@ def test_of_each_form_on_any_number_of_ranks(form, metric):
 
 def test_the_sample_is_bounded_and_the_same_on_any_number_of_ranks(monkeypatch):
     monkeypatch.setattr(baseline, "MOST_ROWS", 80)
-    found = on_ranks(NodeTask(metric="ap"), rare(), 2)
-    assert 40 < found["rows"] < 120 and found["features"]["val"] > found["prior"]["val"]
+    by_rank = on_ranks(NodeTask(metric="ap"), rare(), 2)
+    assert 40 < by_rank["rows"] < 120 and by_rank["features"]["val"] > by_rank["prior"]["val"]
     monkeypatch.setattr(baseline, "MOST_VALUES", 8 * 30)
     assert 10 < on_ranks(NodeTask(metric="ap"), rare(), 2)["rows"] < 60
 
@@ -115,8 +115,8 @@ def test_more_features_than_rows():
     train = np.flatnonzero(data.train)
     model = LogisticRegression(C=1, max_iter=5000, tol=1e-9).fit(
         scaled := StandardScaler().fit_transform(data.features[train]), data.labels[train])
-    found = on_ranks(NodeTask(), data, 4)
-    assert found["features"]["train"] == pytest.approx((model.predict(scaled) == data.labels[train]).mean(), abs=0.02)
+    by_rank = on_ranks(NodeTask(), data, 4)
+    assert by_rank["features"]["train"] == pytest.approx((model.predict(scaled) == data.labels[train]).mean(), abs=0.02)
 
 
 def test_without_features_the_prior_is_all():
@@ -127,9 +127,9 @@ def test_without_features_the_prior_is_all():
 
 def told(tmp_path, name, *flags):
     train_here(tmp_path / name, "--epochs", 1, *flags)
-    found = json.loads((tmp_path / name / "summary.json").read_text())["counted"]
-    found.get("baseline", {}).pop("seconds", None)
-    return found.get("baseline")
+    result = json.loads((tmp_path / name / "summary.json").read_text())["counted"]
+    result.get("baseline", {}).pop("seconds", None)
+    return result.get("baseline")
 
 
 def test_a_run_tells_them_beside_its_metric(tmp_path, capsys):

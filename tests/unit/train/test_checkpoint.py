@@ -152,12 +152,12 @@ def test_the_base_of_a_resumed_run(tmp_path):
 def test_metrics_keep_whole_lines_of_epochs_before(tmp_path):
     (tmp_path / "c").mkdir()
     path = tmp_path / "c" / folder.METRICS
-    for start, kept in ((3, [1, 2, 3]), (2, [1, 2]), (0, [])):
+    for start, epochs_left in ((3, [1, 2, 3]), (2, [1, 2]), (0, [])):
         path.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3}\n{"epo')
-        assert [json.loads(line)["epoch"] for line in folder._lines_until(path, start)] == kept
+        assert [json.loads(line)["epoch"] for line in folder._lines_until(path, start)] == epochs_left
 
 
 def test_what_does_not_fit_is_told_once_with_the_files_name():
-    with pytest.raises(CheckpointError) as found, checkpoint.errors_of("a/c"):
+    with pytest.raises(CheckpointError) as caught, checkpoint.errors_of("a/c"):
         raise CheckpointError("rank 1: rank 0: 'w' is missing from the checkpoint")
-    assert str(found.value) == "checkpoint a/c: 'w' is missing from the checkpoint"
+    assert str(caught.value) == "checkpoint a/c: 'w' is missing from the checkpoint"

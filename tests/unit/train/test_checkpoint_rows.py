@@ -42,15 +42,15 @@ def test_pieces_are_small_and_by_ascending_id(division):
     every = np.sort(np.concatenate(ids))
 
     def work(comm):
-        own = ids[comm.rank]
-        rows = np.stack([own, own % 10], 1)
-        found = Owners(comm, own, "table")
-        assert found.n == len(every)
-        pieces = list(found.gather(rows))
+        local = ids[comm.rank]
+        rows = np.stack([local, local % 10], 1)
+        result = Owners(comm, local, "table")
+        assert result.n == len(every)
+        pieces = list(result.gather(rows))
         back = np.full_like(rows, -1)
-        found.scatter(None if comm.rank else Whole(np.stack([every, every + 1], 1)), back)
-        np.testing.assert_array_equal(back, np.stack([own, own + 1], 1))
-        found.check(None if comm.rank else Whole(every))
+        result.scatter(None if comm.rank else Whole(np.stack([every, every + 1], 1)), back)
+        np.testing.assert_array_equal(back, np.stack([local, local + 1], 1))
+        result.check(None if comm.rank else Whole(every))
         return pieces
 
     root, *others = threads.run(len(ids), work)
@@ -69,34 +69,34 @@ def test_an_id_of_two_owners_is_refused():
     assert threads.run(3, work) == [True] * 3
 
 
-def told(there, here):
-    """What is to be said of the checkpoint's ids and those of the ranks."""
-    if not np.array_equal(there, np.unique(there)):
+def told(stored_ids, here):
+    """Return the part of the error that names the first difference between the checkpoint's ids and the ranks' ids."""
+    if not np.array_equal(stored_ids, np.unique(stored_ids)):
         return "the checkpoint's ids do not ascend"
-    odd = np.setxor1d(there, here).tolist()
-    return odd and f"id {odd[0]} is " + ("missing from the checkpoint" if odd[0] in here else "nobody's here")
+    odd = np.setxor1d(stored_ids, here).tolist()
+    return odd and f"id {odd[0]} " + ("is missing from the checkpoint" if odd[0] in here else "belongs to no rank")
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_ids_that_differ_are_told(seed):
     rng = np.random.default_rng(seed)
     here = np.sort(rng.permutation(900)[:600])
-    there = here.copy()
+    stored_ids = here.copy()
     places = rng.integers(0, 600, 2)
     if seed % 4 == 0:
-        there = np.delete(there, places)
+        stored_ids = np.delete(stored_ids, places)
     elif seed % 4 == 1:
-        there = np.unique(np.append(there, [*rng.integers(0, 900, 2), 1000]))
+        stored_ids = np.unique(np.append(stored_ids, [*rng.integers(0, 900, 2), 1000]))
     elif seed % 4 == 2:
-        there = there[: places[0]]
+        stored_ids = stored_ids[: places[0]]
     else:
-        there[places] = there[places[::-1]]
-    expected = told(there, here)
+        stored_ids[places] = stored_ids[places[::-1]]
+    expected = told(stored_ids, here)
 
     def work(comm):
-        found = Owners(comm, here[comm.rank :: comm.size], "table")
+        result = Owners(comm, here[comm.rank :: comm.size], "table")
         with pytest.raises(CheckpointError) as error:
-            found.check(None if comm.rank else Whole(there))
+            result.check(None if comm.rank else Whole(stored_ids))
         return str(error.value)
 
     for text in threads.run(3, work):
@@ -105,9 +105,9 @@ def test_ids_that_differ_are_told(seed):
 
 def set_state(trainer):
     """Values that depend on rows' ids alone, whoever has them."""
-    for group, kept in zip(trainer.flat.groups, trainer.optimizer.states):
+    for group, saved in zip(trainer.flat.groups, trainer.optimizer.states):
         if group.ids is not None:
-            for number, array in enumerate([group.data, *kept.values()]):
+            for number, array in enumerate([group.data, *saved.values()]):
                 array[...] = np.sin(group.ids[:, None] + 1000 * number + np.arange(array.shape[1]))
 
 
@@ -129,8 +129,8 @@ def test_the_file_of_any_number_of_ranks_is_the_same(n_ranks, tmp_path):
 
 def by_the_library(path, tensors, metadata):
     """Write a checkpoint as sarlite did that gave the library whole arrays; the metadata are then in any order."""
-    told = {"format": checkpoint.FORMAT, "sarlite": json.dumps(metadata), "sha256": "0" * 64}
-    data = save({name: np.asarray(a, order="C") for name, a in tensors.items()}, told)
+    header = {"format": checkpoint.FORMAT, "sarlite": json.dumps(metadata), "sha256": "0" * 64}
+    data = save({name: np.asarray(a, order="C") for name, a in tensors.items()}, header)
     path.write_bytes(data.replace(b'"sha256":"' + b"0" * 64, b'"sha256":"' + hashlib.sha256(data).hexdigest().encode()))
 
 
@@ -276,14 +276,14 @@ def test_what_was_opened_is_read_whatever_takes_its_name(tmp_path):
     write(Solo(), tmp_path / "c")
 
     def work(comm):
-        found = checkpoint.read(comm, tmp_path / "c")
+        contents = checkpoint.read(comm, tmp_path / "c")
         comm.barrier()
         if comm.rank == 0:
             checkpoint.save(tmp_path / "c", {"model.a": np.zeros(3)}, {})
         comm.barrier()
         trainer, expected = make(comm, seed=9), make(comm)
         set_state(expected)
-        checkpoint.restore_state(trainer, *found)
+        checkpoint.restore_state(trainer, *contents)
         np.testing.assert_array_equal(trainer.model.table.weight.data, expected.model.table.weight.data)
 
     threads.run(2, work)
@@ -293,13 +293,13 @@ def test_a_file_cut_off_meanwhile_is_told_on_every_rank(tmp_path):
     write(Solo(), tmp_path / "c")
 
     def work(comm):
-        found = checkpoint.read(comm, tmp_path / "c")
+        contents = checkpoint.read(comm, tmp_path / "c")
         comm.barrier()
         if comm.rank == 0:
             os.truncate(tmp_path / "c", 20_000)
         comm.barrier()
         with pytest.raises(CheckpointError, match=f"checkpoint {tmp_path}/c: cannot be read: the file was truncated"):
-            checkpoint.restore_state(make(comm), *found)
+            checkpoint.restore_state(make(comm), *contents)
         return True
 
     assert threads.run(2, work) == [True, True]

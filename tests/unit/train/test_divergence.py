@@ -30,31 +30,31 @@ def make(comm, factor, from_epoch=4, val=True):
 
 
 def fitted(comm, factor, val=True):
-    trainer, told = make(comm, factor, val=val), []
-    with warnings.catch_warnings(record=True) as found:
+    trainer, reported = make(comm, factor, val=val), []
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        best = trainer.fit(12, callbacks=[told.append])
+        best = trainer.fit(12, callbacks=[reported.append])
     state = trainer.model.state_dict()
-    return best.epoch, [record["epoch"] for record in told], [str(each.message) for each in found], state, best.state
+    return best.epoch, [record["epoch"] for record in reported], [str(each.message) for each in caught], state, best.state
 
 
 @pytest.mark.parametrize("factor", [1e12, 1e300], ids=["a large loss", "a loss that is not finite"])
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_the_best_epoch_is_kept(factor, n_ranks):
-    found = threads.run(n_ranks, fitted, factor) if n_ranks > 1 else [fitted(Solo(), factor)]
-    epochs = {best for best, *_ in found}
+    by_rank = threads.run(n_ranks, fitted, factor) if n_ranks > 1 else [fitted(Solo(), factor)]
+    epochs = {best for best, *_ in by_rank}
     assert len(epochs) == 1 and epochs.pop() <= 5
-    for best, told, texts, state, kept in found:
-        assert max(told) <= 7  # of 12
-        assert all(np.array_equal(state[name], kept[name]) and np.isfinite(state[name]).all() for name in state)
+    for best, reported, texts, state, saved in by_rank:
+        assert max(reported) <= 7  # of 12
+        assert all(np.array_equal(state[name], saved[name]) and np.isfinite(state[name]).all() for name in state)
         if n_ranks == 1:  # Python collects warnings of all threads together
             [text] = [text for text in texts if "diverged" in text]
             assert f"parameters of epoch {best}: try a lower learning rate" in text
 
 
 def test_without_validation_rows_the_epoch_before_is_kept():
-    best, told, texts, state, _ = fitted(Solo(), 1e12, val=False)
-    assert best == max(told) - 1 and len(texts) == 1
+    best, reported, texts, state, _ = fitted(Solo(), 1e12, val=False)
+    assert best == max(reported) - 1 and len(texts) == 1
 
 
 def test_a_training_without_any_good_epoch_is_an_error():
@@ -66,8 +66,8 @@ def test_a_training_without_any_good_epoch_is_an_error():
 
 def test_a_run_that_diverges_ends_well(tmp_path, capsys):
     train_here(tmp_path / "run", "--lr", "1e4", "--epochs", 9)
-    told = capsys.readouterr()
-    assert "warning: training diverged, the loss rose from" in told.err and "(--lr)" in told.err
+    printed = capsys.readouterr()
+    assert "warning: training diverged, the loss rose from" in printed.err and "(--lr)" in printed.err
     assert len(metrics(tmp_path / "run")) < 9
     tensors, about = checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")
     assert about["best"]["epoch"] >= 1 and all(np.isfinite(array).all() for array in tensors.values())
@@ -97,9 +97,9 @@ WITHOUT_EFFECT = {
 
 @pytest.mark.parametrize("message", WITHOUT_EFFECT)
 def test_options_without_effect_are_refused(message, tmp_path):
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as caught:
         train_here(tmp_path / "run", *WITHOUT_EFFECT[message])
-    assert message in str(found.value)
+    assert message in str(caught.value)
 
 
 def test_options_with_effect_on_one_layer_are_taken(tmp_path):

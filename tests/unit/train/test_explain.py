@@ -69,10 +69,10 @@ def test_features_of_a_linear_model(linear, tmp_path):
         label = int(dense.logits(dense.adjacency)[node].argmax())
         expected = s[node] @ (dense.x - dense.mean) * dense.weight[:, label]
         for method in ("integrated gradients", "occlusion"):
-            found = of(rows, "feature", method, str(node))
-            assert {row["label"] for row in found} == {str(label)} and [row["rank"] for row in found] == list(range(1, 17))
-            assert np.all(np.diff([abs(row["attribution"]) for row in found]) <= 0)
-            by_name = {row["name"]: row["attribution"] for row in found}
+            result = of(rows, "feature", method, str(node))
+            assert {row["label"] for row in result} == {str(label)} and [row["rank"] for row in result] == list(range(1, 17))
+            assert np.all(np.diff([abs(row["attribution"]) for row in result]) <= 0)
+            by_name = {row["name"]: row["attribution"] for row in result}
             np.testing.assert_allclose([by_name[f"feature {at}"] for at in range(16)], expected, rtol=1e-10, atol=1e-10)
 
 
@@ -86,9 +86,9 @@ def test_edges_of_a_linear_model(linear, tmp_path):
     y = dense.x @ dense.weight[:, label]
     half = (s + loops) / 2  # gates of 1/2, where a gradient that is linear in the gates has its mean
     for method in ("integrated gradients", "occlusion"):
-        found = of(rows, "edge", method)
-        assert {row["name"] for row in found} == {"edge"} and len(found) >= 4
-        for row in found:
+        result = of(rows, "edge", method)
+        assert {row["name"] for row in result} == {"edge"} and len(result) >= 4
+        for row in result:
             source, to = int(row["source"]), int(row["destination"])
             assert dense.adjacency[to, source] == 1
             if method == "occlusion":
@@ -155,8 +155,9 @@ def test_a_planted_neighbour_and_a_planted_category_come_first(moods, tmp_path):
     nodes = [f"n{node}" for node in range(140, 164)]
     rows = explain_here(folder / "run", nodes, tmp_path / "e.csv", "--steps", 16)
     for method in ("integrated gradients", "occlusion"):
-        found = recall(rows, nodes, "mood", method, lambda row: (row["source"], row["destination"]) == (carriers[row["node"]], row["node"]))
-        assert min(found) >= 0.95, (method, found)
+        result = recall(rows, nodes, "mood", method,
+                        lambda row: (row["source"], row["destination"]) == (carriers[row["node"]], row["node"]))
+        assert min(result) >= 0.95, (method, result)
     columns = of(rows, "column", node=nodes[0])
     assert {row["name"] for row in columns} == {"mood=calm", "mood=none", "mood=wild"}
     whole = next(row for row in of(rows, "feature", node=nodes[0]) if row["name"] == "mood")
@@ -203,8 +204,9 @@ dst = "user"
     flags = ["--steps", 16]
     rows = explain_here(tmp_path / "run", nodes, tmp_path / "e.csv", *flags)
     for method in ("integrated gradients", "occlusion"):
-        found = recall(rows, nodes, "shop.risk", method, lambda row: row["name"] == "shop.sells.user" and row["destination"] == row["node"])
-        assert min(found) >= 0.9, (method, found)
+        result = recall(rows, nodes, "shop.risk", method,
+                        lambda row: row["name"] == "shop.sells.user" and row["destination"] == row["node"])
+        assert min(result) >= 0.9, (method, result)
     names = {row["name"] for row in of(rows, "feature")}
     assert names == {"user.age", "shop.size", "shop.risk", "learned rows of device"}
     ends = {(row["source"][0], row["destination"][0]) for row in of(rows, "edge") if row["name"] == "device.uses.user"}
@@ -214,15 +216,15 @@ dst = "user"
         assert_same(again, [row for row in rows if row["node"] in nodes[:7]])
 
 
-def assert_same(found, expected):
+def assert_same(actual, expected):
     """Rows of equal attributions may be in any order."""
     def by_key(rows):
         return {tuple(row[name] for name in ("node", "label", "kind", "name", "source", "destination", "method")): row["attribution"]
                 for row in rows}
 
-    found, expected = by_key(found), by_key(expected)
-    assert found.keys() == expected.keys()
-    np.testing.assert_allclose([found[key] for key in expected], [*expected.values()], rtol=1e-9, atol=1e-12)
+    actual, expected = by_key(actual), by_key(expected)
+    assert actual.keys() == expected.keys()
+    np.testing.assert_allclose([actual[key] for key in expected], [*expected.values()], rtol=1e-9, atol=1e-12)
 
 
 # ---- what an attribution means, on every model
@@ -239,10 +241,11 @@ def test_attributions_add_up_on_any_number_of_ranks(model, here, tmp_path, capsy
     train_here(run, "--data", DATA.replace("degree=8", "degree=3"), "--dtype", "float64", "--epochs", 3, *named, *MODELS[model])
     flags = ["--top", 10_000, "--occlude", 5, "--score", "probability"]
     rows = explain_here(run, [0, 7], tmp_path / "e.csv", *flags)
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     p, labels = predict_here(run, tmp_path / "p.npy")
     for node in (0, 7):
-        line = re.search(rf"^{node}: probability of (\d) ([0-9.]+); without features ([0-9.]+), .*; without edges ([0-9.]+), ", told, re.M)
+        line = re.search(rf"^{node}: probability of (\d) ([0-9.]+); without features ([0-9.]+), .*; without edges ([0-9.]+), ",
+                         printed, re.M)
         assert int(line[1]) == labels[node] and abs(float(line[2]) - p[node].max()) < 1e-4
         for kind, without in (("feature", line[3]), ("edge", line[4])):
             total = sum(row["attribution"] for row in of(rows, kind, node=str(node)))
@@ -259,9 +262,9 @@ def test_occlusion_is_the_change_of_the_prediction_without_the_edge(moods, tmp_p
     for name in ("n.csv", "graph.toml"):
         (tmp_path / name).write_text((folder / name).read_text())
     for row in rows[:3]:
-        kept = [line for line in lines if line != f"{row['source']},{row['destination']}"]
-        assert len(kept) == len(lines) - 1
-        (tmp_path / "e.csv").write_text("\n".join(kept) + "\n")
+        saved = [line for line in lines if line != f"{row['source']},{row['destination']}"]
+        assert len(saved) == len(lines) - 1
+        (tmp_path / "e.csv").write_text("\n".join(saved) + "\n")
         less, _ = predict_here(folder / "run", tmp_path / "q.npy", "--data", f"tables:{tmp_path}/graph.toml")
         at = whole[150].argmax()
         assert abs(row["attribution"] - (whole[150, at] - less[150, at])) < 1e-12
@@ -299,7 +302,7 @@ def test_the_page_is_escaped_and_needs_no_network(here, tmp_path):
     ids = ["<script>alert(1)</script>", "a&b", '"quoted"', *(f"n{at}" for at in range(57))]
     with (tmp_path / "n.csv").open("w") as file:
         file.write("who,<i>x</i>,kind\n")
-        csv.writer(file, lineterminator="\n").writerows((own, at % 3, at % 2) for at, own in enumerate(ids))
+        csv.writer(file, lineterminator="\n").writerows((part, at % 3, at % 2) for at, part in enumerate(ids))
     with (tmp_path / "e.csv").open("w") as file:
         file.write("source,target\n")
         csv.writer(file, lineterminator="\n").writerows((ids[at], ids[(at + 3) % 60]) for at in range(60))
@@ -342,10 +345,10 @@ def test_what_cannot_be_is_refused_and_what_stood_there_stands(message, moods, t
     (tmp_path / "e.csv").write_text("old")
     (tmp_path / "target").write_text("kept")
     (tmp_path / "link.html").symlink_to(tmp_path / "target")
-    with pytest.raises(SarliteError) as found:
+    with pytest.raises(SarliteError) as caught:
         explain_here(folder / "run", nodes, tmp_path / "e.csv", *(str(flag).replace("HERE", str(tmp_path)) for flag in flags), "--ranks", 2)
     if message != "4 classes, 16 features":
-        assert message.replace("HERE", str(tmp_path)) in str(found.value)
+        assert message.replace("HERE", str(tmp_path)) in str(caught.value)
     assert (tmp_path / "e.csv").read_text() == "old" and (tmp_path / "target").read_text() == "kept"
 
 

@@ -33,28 +33,28 @@ def test_a_checkpoint_is_restored_on_another_number_of_ranks(tmp_path):
 
     def begin(comm):
         trainer = trainer_of(comm)
-        found = [trainer.step() for _ in range(2)]
+        by_rank = [trainer.step() for _ in range(2)]
         checkpoint.write(tmp_path / "c", trainer, {}, trainer.model.state_dict())
-        return found
+        return by_rank
 
     def go_on(comm):
         trainer = trainer_of(comm, seed=9)
         checkpoint.restore_state(trainer, *checkpoint.read(comm, tmp_path / "c"))
         trainer.training_step.rng.seed = 2  # of dropout's keys
         return [trainer.step() for _ in range(2)], trainer.evaluate(), {
-            name: (p.ids, p.data, [kept[k] for k in ("m", "v")]) for (name, p), kept in
+            name: (p.ids, p.data, [saved[k] for k in ("m", "v")]) for (name, p), saved in
             zip([(group.names[0], group._parameters[0]) for group in trainer.flat.owned], trainer.optimizer.states[1:])}
 
     np.testing.assert_allclose(threads.run(3, begin)[1], losses[:2], rtol=1e-12)
-    found = threads.run(2, go_on)
-    np.testing.assert_allclose(found[0][0], losses[2:], rtol=1e-12)
-    assert found[0][1] == pytest.approx(one.evaluate(), rel=1e-12)
-    for group, kept in zip(one.flat.owned, one.optimizer.states[1:]):
-        for _, _, rows in found:
+    by_rank = threads.run(2, go_on)
+    np.testing.assert_allclose(by_rank[0][0], losses[2:], rtol=1e-12)
+    assert by_rank[0][1] == pytest.approx(one.evaluate(), rel=1e-12)
+    for group, saved in zip(one.flat.owned, one.optimizer.states[1:]):
+        for _, _, rows in by_rank:
             ids, data, state = rows[group.names[0]]
             np.testing.assert_allclose(data, group.data[ids], rtol=1e-11, atol=1e-13)
             for name, array in zip(("m", "v"), state):
-                np.testing.assert_allclose(array, kept[name][ids], rtol=1e-10, atol=1e-15)
+                np.testing.assert_allclose(array, saved[name][ids], rtol=1e-10, atol=1e-15)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -111,19 +111,19 @@ VALUES = {"best where it was cut": [0.1, 0.2, 0.9, 0.3, 0.4, 0.4, 0.4, 0.4], "ri
 def test_an_evaluation_that_the_end_forces_decides_nothing(values, every, cut):
     """A run that is cut and goes on, as a checkpoint has it, is the run that was never cut."""
     def run(*ends, patience):
-        trainer, kept, records = Scripted(VALUES[values]), {"best": {}}, []
+        trainer, saved, records = Scripted(VALUES[values]), {"best": {}}, []
         for end in ends:
             best, stopping = Best(), Stopping(patience, optim.Plateau(0.5, 1))
-            vars(best).update(kept["best"])
-            stopping.load_state(kept)
+            vars(best).update(saved["best"])
+            stopping.load_state(saved)
             fit(trainer, end, start=len(records), eval_every=every, best=best, stopping=stopping, on_epoch=records.append)
-            kept = {"best": {name: getattr(best, name) for name in ("epoch", "scores", "state", "decided")}, **stopping.state()}
-        return kept, [record["val_accuracy"] for record in records]
+            saved = {"best": {name: getattr(best, name) for name in ("epoch", "scores", "state", "decided")}, **stopping.state()}
+        return saved, [record["val_accuracy"] for record in records]
 
     for patience in (None, 3):
-        (whole, told), (parts, told_of_parts) = run(8, patience=patience), run(cut, 8, patience=patience)
-        assert parts == whole and len(told) == len(told_of_parts)
-        assert len(told) < cut or told_of_parts[cut - 1] == VALUES[values][cut - 1]  # it is told all the same
+        (whole, reported), (parts, told_of_parts) = run(8, patience=patience), run(cut, 8, patience=patience)
+        assert parts == whole and len(reported) == len(told_of_parts)
+        assert len(reported) < cut or told_of_parts[cut - 1] == VALUES[values][cut - 1]  # it is told all the same
 
 
 def test_the_only_evaluation_gives_the_best_epoch_until_another_comes(here, tmp_path):
@@ -144,17 +144,17 @@ def test_clipped_gradients_have_the_norm_of_one_rank():
 
     def gradients(comm, norm):
         trainer = make(comm, "plain", clip_norm=norm)
-        kept = []
-        trainer.optimizer.step = lambda factor: kept.append([g.grad.copy() for g in trainer.flat.groups])
+        saved = []
+        trainer.optimizer.step = lambda factor: saved.append([g.grad.copy() for g in trainer.flat.groups])
         trainer.step()
-        own = sum(float(np.square(g, dtype=float).sum()) for g in kept[-1][1:])
-        return (float(np.square(kept[-1][0], dtype=float).sum()) + float(comm.allreduce(np.array([own]))[0])) ** 0.5, kept[-1][0]
+        part = sum(float(np.square(g, dtype=float).sum()) for g in saved[-1][1:])
+        return (float(np.square(saved[-1][0], dtype=float).sum()) + float(comm.allreduce(np.array([part]))[0])) ** 0.5, saved[-1][0]
 
     norm, grad = gradients(Solo(), None)
     assert gradients(Solo(), 2 * norm)[1].tolist() == grad.tolist()
     for n in (1, 3, 4):
-        for found, clipped in threads.run(n, gradients, norm / 4):
-            assert abs(found - norm / 4) < 1e-6 * norm  # one table is float32
+        for of_rank, clipped in threads.run(n, gradients, norm / 4):
+            assert abs(of_rank - norm / 4) < 1e-6 * norm  # one table is float32
             np.testing.assert_allclose(clipped, grad / 4, rtol=1e-6, atol=1e-12)
 
 
@@ -166,9 +166,9 @@ def test_a_norm_that_is_not_finite_is_refused(n):
         loss = trainer.training_step._backward
 
         def blown_up(*args):
-            found = loss(*args)
+            result = loss(*args)
             trainer.flat.grad[0] = np.inf
-            return found
+            return result
 
         trainer.training_step._backward = blown_up
         with pytest.raises(DataError, match="the norm of the gradients is inf at step 1: try a lower learning rate"):
@@ -180,6 +180,6 @@ def test_a_norm_that_is_not_finite_is_refused(n):
 
 def test_numbers_out_of_range_are_refused():
     for flags, message in {"--patience 0": "--patience 0 is less than 1", "--clip-norm 0": "--clip-norm 0.0 is not above 0"}.items():
-        with pytest.raises(ConfigError) as found:
+        with pytest.raises(ConfigError) as caught:
             config.parse(flags.split())
-        assert str(found.value) == message
+        assert str(caught.value) == message

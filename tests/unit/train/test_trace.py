@@ -104,9 +104,9 @@ def test_waiting_is_seen(tmp_path):
             graph.aggregate(lambda s, d, e: s["x"].tanh(), "sum", src={"x": x}).sum().backward()
         return sorted((args["phase"], args.get("peer", -1)) for name, *_, args in recorded.spans if name == "wait")
 
-    for rank, found in enumerate(threads.run(3, work)):
+    for rank, of_rank in enumerate(threads.run(3, work)):
         peers = [peer for peer in range(3) if peer != rank]
-        assert found == [(phase, peer) for phase in ("backward", "forward") for peer in (-1, *peers)] + [("push", peer) for peer in peers]
+        assert of_rank == [(phase, peer) for phase in ("backward", "forward") for peer in (-1, *peers)] + [("push", peer) for peer in peers]
 
 
 # ---- when nothing is recorded
@@ -156,8 +156,8 @@ def test_what_the_thread_that_samples_does_is_not_among_what_is_computed():
                 pass
         return {(name, track) for name, track, *_ in recorded.spans}
 
-    for found in threads.run(2, work):
-        assert ("alltoall", "sample") in found and not [name for name, track in found if track == "compute"]
+    for of_rank in threads.run(2, work):
+        assert ("alltoall", "sample") in of_rank and not [name for name, track in of_rank if track == "compute"]
 
 
 def test_a_phase_of_the_thread_that_samples_is_not_that_of_the_step():
@@ -280,10 +280,10 @@ def test_the_command_records_the_first_epochs(tmp_path):
 
 def test_three_epochs_by_default_and_a_resumed_run(here, tmp_path):
     resume = ["--resume", tmp_path / "run" / "checkpoint.safetensors"]
-    for epochs, flags, found in ((5, [], [1, 2, 3]), (9, resume, [6, 7, 8])):
+    for epochs, flags, result in ((5, [], [1, 2, 3]), (9, resume, [6, 7, 8])):
         here(tmp_path / "run", "--epochs", epochs, "--trace", tmp_path / "run" / "t.json", *flags)
         compute = of_track(read(tmp_path / "run" / "t.json")[0], 0, "compute")
-        assert [event["name"] for event in compute if event["name"].startswith("epoch")] == [f"epoch {k}" for k in found]
+        assert [event["name"] for event in compute if event["name"].startswith("epoch")] == [f"epoch {k}" for k in result]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -294,9 +294,9 @@ def test_three_epochs_by_default_and_a_resumed_run(here, tmp_path):
 def test_a_file_that_cannot_be_written_is_refused_first(here, file, words, ranks, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as caught:
         here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, "--trace", tmp_path / file)
-    assert str(found.value) == f"--trace {tmp_path / file}: cannot be written: {words}"
+    assert str(caught.value) == f"--trace {tmp_path / file}: cannot be written: {words}"
     assert not (tmp_path / "run" / "metrics.jsonl").exists() and not list(tmp_path.glob("*.tmp"))
 
 

@@ -48,22 +48,22 @@ def three(tmp_path_factory):
 
 
 def test_the_line_of_json(six):
-    found = six[1]
-    assert list(found) == list(KEYS)
-    assert {name: type(value) for name, value in found.items()} == KEYS
-    assert (found["ranks"], found["mode"], found["seed"]) == (1, "sar", 5)
-    assert 0 < found["test_accuracy"] <= 1 and 0 < found["best_val_accuracy"] <= 1 and found["epoch_seconds"] > 0
-    assert [type(n) for n in found["peak_bytes"]] == [int] and found["live_remote_buffers"] == 0 and found["sent_bytes"] == {}
+    summary = six[1]
+    assert list(summary) == list(KEYS)
+    assert {name: type(value) for name, value in summary.items()} == KEYS
+    assert (summary["ranks"], summary["mode"], summary["seed"]) == (1, "sar", 5)
+    assert 0 < summary["test_accuracy"] <= 1 and 0 < summary["best_val_accuracy"] <= 1 and summary["epoch_seconds"] > 0
+    assert [type(n) for n in summary["peak_bytes"]] == [int] and summary["live_remote_buffers"] == 0 and summary["sent_bytes"] == {}
 
 
 def test_the_metrics(six):
-    _, found, metrics = six
+    _, summary, metrics = six
     assert [m["epoch"] for m in metrics] == [1, 2, 3, 4, 5, 6]
     for m in metrics:
         assert {name: type(value) for name, value in m.items()} == METRICS
     best = max(metrics, key=lambda m: m["val_accuracy"])
-    assert found["best_val_accuracy"] == best["val_accuracy"]
-    assert found["test_accuracy"] in [m["test_accuracy"] for m in metrics if m["val_accuracy"] == best["val_accuracy"]]
+    assert summary["best_val_accuracy"] == best["val_accuracy"]
+    assert summary["test_accuracy"] in [m["test_accuracy"] for m in metrics if m["val_accuracy"] == best["val_accuracy"]]
     assert metrics[-1]["loss"] < metrics[0]["loss"]
 
 
@@ -94,13 +94,13 @@ def test_the_written_configuration_gives_the_same_run(six, tmp_path):
 
 def test_ranks_as_threads_give_the_same_run(six, tmp_path):
     for mode in ("sar", "oneshot"):
-        found, metrics = train(tmp_path / mode, "--epochs", 6, "--ranks", 3, "--mode", mode)
+        result, metrics = train(tmp_path / mode, "--epochs", 6, "--ranks", 3, "--mode", mode)
         assert_same_curve(metrics, six[2], rtol=1e-4)
-        assert found["test_accuracy"] == six[1]["test_accuracy"] and found["ranks"] == 3
-        assert len(found["peak_bytes"]) == 3
-        assert found["live_remote_buffers"] == 2 if mode == "oneshot" else 1 <= found["live_remote_buffers"] <= 2
-        assert {"allreduce", "backward_push", "evaluation", "forward_fetch"} <= found["sent_bytes"].keys()
-        assert all(type(n) is int and n > 0 for n in found["sent_bytes"].values())
+        assert result["test_accuracy"] == six[1]["test_accuracy"] and result["ranks"] == 3
+        assert len(result["peak_bytes"]) == 3
+        assert result["live_remote_buffers"] == 2 if mode == "oneshot" else 1 <= result["live_remote_buffers"] <= 2
+        assert {"allreduce", "backward_push", "evaluation", "forward_fetch"} <= result["sent_bytes"].keys()
+        assert all(type(n) is int and n > 0 for n in result["sent_bytes"].values())
 
 
 @pytest.mark.parametrize("model, flags", [
@@ -172,13 +172,13 @@ def test_the_stored_division_is_used_unless_told(here, tmp_path, capsys, monkeyp
     flags = ["--data", folder, "--dtype", "float64", "--epochs", 2, "--ranks", 2]
     capsys.readouterr()
     none = here(tmp_path / "none", *flags, "--order", "none")
-    told = capsys.readouterr()
-    assert "divided anew" in told.err and "reordered" not in told.out
+    printed = capsys.readouterr()
+    assert "divided anew" in printed.err and "reordered" not in printed.out
     monkeypatch.setattr(orders, "order", None)  # not to be asked
     for name in ("stored", "metis"):
         assert_same_curve(here(tmp_path / name, *flags, "--order", name), none, rtol=1e-9)
-        told = capsys.readouterr()
-        assert "divided anew" not in told.err and "nodes reordered" in told.out
+        printed = capsys.readouterr()
+        assert "divided anew" not in printed.err and "nodes reordered" in printed.out
 
 
 def test_edge_values_are_never_dropped_in_silence(here, tmp_path):
@@ -198,9 +198,9 @@ def test_edge_values_are_never_dropped_in_silence(here, tmp_path):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_resuming_gives_the_run_that_never_stopped(six, three, ranks, tmp_path):
     flags = ["--epochs", 6, "--resume", three / "checkpoint.safetensors", *(["--ranks", ranks] if ranks > 1 else [])]
-    found, metrics = train(tmp_path / "run", *flags)
+    result, metrics = train(tmp_path / "run", *flags)
     assert_same_curve(metrics, six[2][3:], rtol=1e-6 if ranks == 1 else 1e-4)
-    assert found["best_val_accuracy"] == six[1]["best_val_accuracy"]
+    assert result["best_val_accuracy"] == six[1]["best_val_accuracy"]
     one, other = (load_file(folder / "checkpoint.safetensors") for folder in (six[0], tmp_path / "run"))
     assert one.keys() == other.keys()
     rtol, atol = (1e-6, 1e-7) if ranks == 1 else (2e-3, 1e-4)
@@ -246,11 +246,11 @@ def test_a_run_that_blows_up_on_the_way(three, tmp_path):
     flags = ["--run-dir", tmp_path / "run", "--lr-schedule", "step:2:1e39", "--epochs", 8]
     done = command(*SMALL, *flags, "--checkpoint-every", 2)
     assert done.returncode == 0 and "error" not in done.stderr
-    [told] = [line for line in done.stderr.splitlines() if line.startswith("warning: training diverged")]
+    [printed] = [line for line in done.stderr.splitlines() if line.startswith("warning: training diverged")]
     tensors, metadata = checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")
     best = metadata["best"]["epoch"]
     assert metadata["epoch"] == 3 and 1 <= best <= 2 and all(np.isfinite(array).all() for array in tensors.values())
-    assert told == (f"warning: training diverged, the loss is nan at step 4, and ended; "
+    assert printed == (f"warning: training diverged, the loss is nan at step 4, and ended; "
                     f"the model has the parameters of epoch {best}: try a lower learning rate "
                     "(--lr)")
     refuse = lambda word: pytest.fail(f"{word} is no JSON")  # noqa: E731
@@ -275,9 +275,9 @@ def test_a_damaged_checkpoint_is_refused(here, three, damage, tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     if damage:
         path.write_bytes(damage((three / "checkpoint.safetensors").read_bytes()))
-    with pytest.raises(CheckpointError) as found:
+    with pytest.raises(CheckpointError) as caught:
         here(tmp_path / "run", "--epochs", 6, "--resume", path)
-    assert str(found.value).startswith(f"checkpoint {path}: {'cannot be read' if damage else 'no such file'}")
+    assert str(caught.value).startswith(f"checkpoint {path}: {'cannot be read' if damage else 'no such file'}")
     assert not (tmp_path / "run").exists()
 
 

@@ -22,8 +22,8 @@ BATCHES = ["--batch-size", 40, "--fanouts", "3,5"]
 
 
 def test_the_command_trains_and_tells(tmp_path):
-    found, curve = train(tmp_path / "run", "--epochs", 12, *BATCHES, "--batch-size", 8, "--trace", tmp_path / "trace.json")
-    assert list(found)[-4:] == ["steps", "imbalance", "baseline", "calibration"] and found["steps"] == 48 and found["imbalance"] == 1.0
+    result, curve = train(tmp_path / "run", "--epochs", 12, *BATCHES, "--batch-size", 8, "--trace", tmp_path / "trace.json")
+    assert list(result)[-4:] == ["steps", "imbalance", "baseline", "calibration"] and result["steps"] == 48 and result["imbalance"] == 1.0
     assert curve[-1]["loss"] < curve[0]["loss"] and len(curve) == 12
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     names = [event["name"] for event in events]
@@ -38,8 +38,8 @@ def test_one_step_of_all_in_edges_is_a_full_batch_step(here, model, tmp_path):
     flags = ["--model", model, "--no-batch-norm", "--dropout", 0, "--dtype", "float64", "--epochs", 4]
     flags += {"gcn": ["--input-dropout", 0], "gat": ["--input-dropout", 0, "--attention-dropout", 0]}.get(model, [])
     whole = here(tmp_path / "whole", *flags)
-    for name, own in {"larger": ["--batch-size", 1000], "sampled evaluation": ["--batch-size", 32, "--eval-fanouts", "all,all"]}.items():
-        assert_same_curve(here(tmp_path / name, *flags, "--fanouts", "all,all", *own), whole, rtol=1e-9)
+    for name, part in {"larger": ["--batch-size", 1000], "sampled evaluation": ["--batch-size", 32, "--eval-fanouts", "all,all"]}.items():
+        assert_same_curve(here(tmp_path / name, *flags, "--fanouts", "all,all", *part), whole, rtol=1e-9)
 
 
 def test_sampled_evaluation_sums_over_rows(here, tmp_path):
@@ -67,13 +67,13 @@ def test_predictions_of_a_checkpoint_are_as_accurate_as_was_told(here, flags, tm
     curve = here(tmp_path / "run", *MANY, *BATCHES, "--epochs", 3, "--dtype", "float64", *flags)
     for ranks in (1, 2):
         assert accuracies(tmp_path / "run", "--ranks", ranks) == [curve[-1]["val_accuracy"], curve[-1]["test_accuracy"]]
-    state, told = checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[0], []
+    state, reported = checkpoint.load(tmp_path / "run" / "checkpoint.safetensors")[0], []
     for name in ("mean", "var"):  # of rows of all in-edges, as these averages of another run are not
-        told.append(state[f"model.activations.0.norm.running_{name}"])
+        reported.append(state[f"model.activations.0.norm.running_{name}"])
     here(tmp_path / "sampled", *MANY, *BATCHES, "--epochs", 3, "--dtype", "float64", *flags, "--eval-fanouts", "3,5")
     state = checkpoint.load(tmp_path / "sampled" / "checkpoint.safetensors")[0]
-    for name, own in zip(("mean", "var"), told):
-        assert np.abs(state[f"model.activations.0.norm.running_{name}"] - own).max() > 1e-3
+    for name, part in zip(("mean", "var"), reported):
+        assert np.abs(state[f"model.activations.0.norm.running_{name}"] - part).max() > 1e-3
 
 
 def make(schedule=lambda epoch: 1.0, optimizer=lambda flat: optim.SGD(flat, 0.5)):
@@ -103,7 +103,7 @@ def test_the_schedule_goes_by_epochs_and_steps_go_on():
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_seeds():
     trainer, losses = make(optimizer=lambda flat: optim.SGD(flat, 1.0), schedule=lambda epoch: 0.0), []
-    loss = trainer.epoch(0, lambda n, found: losses.append(found))
+    loss = trainer.epoch(0, lambda n, result: losses.append(result))
     assert loss == pytest.approx((10 * losses[0] + 10 * losses[1] + 5 * losses[2]) / 25, rel=1e-12)
 
 
@@ -142,10 +142,10 @@ def test_the_timeline_has_tracks_of_the_sampler_and_of_the_caches(here, tmp_path
     here(tmp_path / "run", *flags)
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     for rank in range(2):
-        own = [event for event in events if event["pid"] == 1 + rank]
-        tracks = {event["tid"]: event["args"]["name"] for event in own if event["name"] == "thread_name"}
-        found = {(tracks[event["tid"]], event["name"]) for event in own if event["ph"] == "X"}
-        assert {("sample", "sample"), ("lookup", "lookup"), ("compute", "step 4")} <= found and "push" in {track for track, _ in found}
+        part = [event for event in events if event["pid"] == 1 + rank]
+        tracks = {event["tid"]: event["args"]["name"] for event in part if event["name"] == "thread_name"}
+        result = {(tracks[event["tid"]], event["name"]) for event in part if event["ph"] == "X"}
+        assert {("sample", "sample"), ("lookup", "lookup"), ("compute", "step 4")} <= result and "push" in {track for track, _ in result}
 
 
 def test_progress_within_an_epoch(capsys, monkeypatch):

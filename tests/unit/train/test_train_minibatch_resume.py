@@ -22,9 +22,9 @@ MANY = ["--data", f"{DATA},train=0.5"]
 BATCHES = ["--batch-size", 40, "--fanouts", "3,5"]
 
 
-def same(found, expected):
+def same(actual, expected):
     """Whether two runs' metrics are equal, bit for bit, but for times."""
-    without = [[{name: value for name, value in m.items() if name != "seconds"} for m in run] for run in (found, expected)]
+    without = [[{name: value for name, value in m.items() if name != "seconds"} for m in run] for run in (actual, expected)]
     assert without[0] == without[1]
     return True
 
@@ -79,12 +79,12 @@ REMOTE = {
 def test_caches_train_and_go_on_to_the_same_numbers(here, name, ranks, capsys, tmp_path):
     flags = [*MANY, *BATCHES, "--epochs", 4, *REMOTE[name], "--ranks", ranks, "--partition", "random"]
     whole = here(tmp_path / "four", *flags)
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert whole[-1]["loss"] < whole[0]["loss"] and found["steps"] == 16 and found["imbalance"] >= 1
-    assert list(found)[9:-2] == ["steps", "imbalance", *([] if name == "local" else ["hit_rate", "rows_pushed", "bytes_pushed"])]
+    output = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert whole[-1]["loss"] < whole[0]["loss"] and output["steps"] == 16 and output["imbalance"] >= 1
+    assert list(output)[9:-2] == ["steps", "imbalance", *([] if name == "local" else ["hit_rate", "rows_pushed", "bytes_pushed"])]
     if name != "local":
-        assert len(found["hit_rate"]) == 2 and 0 < found["hit_rate"][1] < 1 and found["rows_pushed"][1] > 0 < found["bytes_pushed"]
-        assert (found["hit_rate"][0] == 1) == (name == "hec") == (found["rows_pushed"][0] == 0)  # where features are kept
+        assert len(output["hit_rate"]) == 2 and 0 < output["hit_rate"][1] < 1 and output["rows_pushed"][1] > 0 < output["bytes_pushed"]
+        assert (output["hit_rate"][0] == 1) == (name == "hec") == (output["rows_pushed"][0] == 0)  # where features are kept
     saved = stopped(tmp_path / "part", 2, *flags)
     assert len(caches.files(saved.parent)) == (0 if name == "local" else ranks)
     assert same(here(tmp_path / "rest", *flags, "--resume", saved), whole[2:])
@@ -96,9 +96,9 @@ def test_caches_that_cannot_go_on_start_empty_and_the_run_says_so(here, capsys, 
     here(tmp_path / "two", *flags)
     saved, go_on = tmp_path / "two" / "checkpoint.safetensors", ["--epochs", 3, "--resume", tmp_path / "two" / "checkpoint.safetensors"]
 
-    def told(name, *own):
+    def told(name, *local):
         capsys.readouterr()
-        assert len(here(tmp_path / name, *flags, *go_on, *own)) == 1
+        assert len(here(tmp_path / name, *flags, *go_on, *local)) == 1
         return re.findall("warning: the caches of embeddings start empty: (.*)", capsys.readouterr().err)
 
     assert told("same") == []
@@ -120,8 +120,8 @@ def test_a_set_of_caches_without_its_checkpoint_is_not_read(here, monkeypatch, c
     here(tmp_path / "run", *flags, "--epochs", 2)
     go_on = [*flags, "--epochs", 3, "--resume", tmp_path / "run" / "checkpoint.safetensors"]
     with monkeypatch.context() as patch, pytest.raises(CheckpointError, match="full"):
-        open_ = checkpoint.Writer.open
-        patch.setattr(checkpoint.Writer, "open", lambda writer, **options: full() if writer.path.name == "checkpoint.safetensors" and
+        open_ = checkpoint.TensorWriter.open
+        patch.setattr(checkpoint.TensorWriter, "open", lambda writer, **options: full() if writer.path.name == "checkpoint.safetensors" and
                       not options["trial"] else open_(writer, **options))
         here(tmp_path / "run", *go_on)
     assert sorted({path.name.split("-")[1] for path in caches.files(tmp_path / "run")}) == ["12", "8"]
@@ -167,10 +167,10 @@ def test_caches_are_written_by_each_rank_and_come_back(tmp_path):
             caches.write(comm, tmp_path / "run", cached(comm))  # a folder that is missing later was removed
         comm.barrier()
         caches.write(comm, tmp_path / "run", cached(comm), trial=True)
-        found = caches.write(comm, tmp_path / "run", cached(comm))
-        json.dumps(found)
+        result = caches.write(comm, tmp_path / "run", cached(comm))
+        json.dumps(result)
         other = cached(comm, value=-1.0)
-        assert caches.restore(comm, tmp_path / "run", other, found, 12) is None
+        assert caches.restore(comm, tmp_path / "run", other, result, 12) is None
         assert (other.got["0.rows"] == 1.0 + comm.rank).all() and other.got["0.halo"].dtype == np.int32
         again = caches.write(comm, tmp_path / "run", cached(comm, step=15))
         assert len(caches.files(tmp_path / "run")) == 4
@@ -178,16 +178,16 @@ def test_caches_are_written_by_each_rank_and_come_back(tmp_path):
         caches.remove_others(tmp_path / "run", again, comm.size)
         comm.barrier()
         assert sorted(path.name for path in caches.files(tmp_path / "run")) == [f"caches-15-{k}of2.safetensors" for k in range(2)]
-        return caches.restore(comm, tmp_path / "run", other, found, 12)
+        return caches.restore(comm, tmp_path / "run", other, result, 12)
 
     assert threads.run(2, work) == ["files caches-12-0of2.safetensors and following are missing"] * 2
     assert caches.write(Solo(), tmp_path, Cached([0])) is None
 
 
 def test_caches_that_do_not_fit_are_left_and_told_of(tmp_path):
-    found = threads.run(2, lambda comm: caches.write(comm, tmp_path, cached(comm)))[0]
+    by_rank = threads.run(2, lambda comm: caches.write(comm, tmp_path, cached(comm)))[0]
 
-    def words(about=found, step=12, n=2, rows=None):
+    def words(about=by_rank, step=12, n=2, rows=None):
         def work(comm):
             trainer = cached(comm)
             trainer.graph.dst_ids = trainer.graph.dst_ids if rows is None else rows
@@ -227,12 +227,12 @@ def test_caches_are_written_in_pieces(tmp_path):
                               graph=SimpleNamespace(dst_ids=np.arange(5)))
     tracemalloc.start()
     try:
-        told = caches.write(Solo(), tmp_path, trainer)
+        reported = caches.write(Solo(), tmp_path, trainer)
         assert tracemalloc.get_traced_memory()[1] < 10 << 20 < table.nbytes
     finally:
         tracemalloc.stop()
     (path,) = caches.files(tmp_path)
-    found, _ = checkpoint.load(path)
+    result, _ = checkpoint.load(path)
     for name, array in table.state().items():
-        assert found[f"cache.0.{name}"].dtype == array.dtype and found[f"cache.0.{name}"].tobytes() == array.tobytes()
-    assert told["files"] == [checkpoint.verify(path)]
+        assert result[f"cache.0.{name}"].dtype == array.dtype and result[f"cache.0.{name}"].tobytes() == array.tobytes()
+    assert reported["files"] == [checkpoint.verify(path)]

@@ -42,9 +42,9 @@ def test_what_is_wrong_in_a_models_file_is_told_once_and_of_the_file_alone(here,
     flags = [flag for flag in SMALL if flag not in ("--layers", "2")]
     for ranks in ("1", "2"):
         options = config.parse([*flags, "--model", f"{path}:Mine", "--run-dir", str(tmp_path / ranks), "--epochs", "1", "--ranks", ranks])
-        with pytest.raises(ConfigError) as found:
+        with pytest.raises(ConfigError) as caught:
             threads.run(2, run.train, options) if ranks == "2" else run.train(Solo(), options)
-        text = str(found.value)
+        text = str(caught.value)
         assert text.startswith(f"--model {path}:Mine") and words in text and (line is None or line in text), text
         assert "sarlite/" not in text.replace(str(path), "") and text.count('File "') == (line is not None), text
 
@@ -99,25 +99,26 @@ def test_a_models_class_says_which_layer_is_its_first(cls):
 
 
 class Mine(nn.Module):
-    def __init__(self, told):
+    def __init__(self, returned):
         self.one = [nn.Linear(2, 2, rng=nn.Random(0)) for _ in range(2)]
-        self.two, self.told = nn.LayerNorm(2), told
+        self.two, self.told = nn.LayerNorm(2), returned
 
     def first_layer(self):
         return self.told(self)
 
 
 def test_what_it_says_is_modules_and_parameters_of_the_model():
-    model = Mine(lambda own: [own.one[1], own.two.beta])
+    model = Mine(lambda model_self: [model_self.one[1], model_self.two.beta])
     assert first_layer(model) == {"one.1.weight", "one.1.bias", "two.beta"}
-    made = TrainingOptions(weight_decay=0.25, weight_decay_on="first").make_optimizer(model, 0.1)(flat := nn.flatten(model))
-    decays = dict(zip(flat.replicated.names, (made.decays[0][where].max() for where in flat.replicated.slices)))
+    optimizer = TrainingOptions(weight_decay=0.25, weight_decay_on="first").make_optimizer(model, 0.1)(flat := nn.flatten(model))
+    decays = dict(zip(flat.replicated.names, (optimizer.decays[0][where].max() for where in flat.replicated.slices)))
     assert decays == {name: 0.25 if name in first_layer(model) else 0.0 for name in decays} and len(decays) == 6
-    for told, words in ((lambda own: own.two, "returned LayerNorm"), (lambda own: [own.two, 3], "must return a list of modules"),
-                        (lambda own: [], "returned no parameter of the model"),
-                        (lambda own: [own.two, nn.LayerNorm(2)], "returned a parameter that is not the model's")):
+    for returned, words in ((lambda model_self: model_self.two, "returned LayerNorm"),
+                            (lambda model_self: [model_self.two, 3], "must return a list of modules"),
+                        (lambda model_self: [], "returned no parameter of the model"),
+                        (lambda model_self: [model_self.two, nn.LayerNorm(2)], "returned a parameter that is not the model's")):
         with pytest.raises(ConfigError, match=words):
-            first_layer(Mine(told))
+            first_layer(Mine(returned))
 
 
 @pytest.mark.parametrize("ranks", ["1", "2"])
@@ -126,7 +127,7 @@ def test_a_decay_of_a_first_layer_that_no_class_tells_is_refused(ranks, tmp_path
     flags = [flag for flag in SMALL if flag not in ("--layers", "2")]
     flags += ["--model", f"{tmp_path}/mine.py:Mine", "--weight-decay", "0.1", "--weight-decay-on", "first", "--ranks", ranks]
     options = config.parse([*flags, "--epochs", "1", "--run-dir", str(tmp_path / "run")])
-    words = "--weight-decay-on first: the model .*mine.py:Mine needs a method first_layer"
+    words = "--weight-decay-on first: the model .*mine.py:Mine does not say which layer is its first"
     with pytest.raises(ConfigError, match=words):
         threads.run(options.machine.ranks, run.train, options)
     method = "    def first_layer(self):\n        return [self.six]\n\n"
@@ -136,7 +137,7 @@ def test_a_decay_of_a_first_layer_that_no_class_tells_is_refused(ranks, tmp_path
 
 
 def test_a_suggestion_only_where_it_is_close():
-    for given, close in (("mlp", None), ("gat3", "gat"), ("sgae", "sage"), ("gta", "gat"), ("transformer", None)):
-        with pytest.raises(ConfigError, match=f"model '{given}' is not one of") as found:
-            model_class(given)
-        assert str(found.value).endswith(f"; did you mean {close}?") if close else "did you mean" not in str(found.value)
+    for word, close in (("mlp", None), ("gat3", "gat"), ("sgae", "sage"), ("gta", "gat"), ("transformer", None)):
+        with pytest.raises(ConfigError, match=f"model '{word}' is not one of") as caught:
+            model_class(word)
+        assert str(caught.value).endswith(f"; did you mean {close}?") if close else "did you mean" not in str(caught.value)

@@ -47,10 +47,10 @@ ADAM = ["--optimizer", "adam", "--layers", "1"]
 """Adam's first steps divide by what may be rounding alone."""
 
 
-def assert_same(found, expected, rtol=1e-12):
-    assert [m["epoch"] for m in found] == [m["epoch"] for m in expected]
+def assert_same(actual, expected, rtol=1e-12):
+    assert [m["epoch"] for m in actual] == [m["epoch"] for m in expected]
     for name in ("loss", "val_loss", "train_accuracy", "val_accuracy", "test_accuracy"):
-        np.testing.assert_allclose([m[name] for m in found], [m[name] for m in expected], rtol=rtol, err_msg=name)
+        np.testing.assert_allclose([m[name] for m in actual], [m[name] for m in expected], rtol=rtol, err_msg=name)
 
 
 CASES = [("rgcn", "sar", 3, "stored"), ("bases", "oneshot", 2, "drawn"), ("rgat", "sa", 2, "stored")]
@@ -67,8 +67,8 @@ def test_ranks_are_one_rank(model, mode, n_ranks, where, stored, one_rank, tmp_p
     ("rgcn", 2, ["--backward", "fetch"]), ("bases", 4, ["--backward", "fetch"]),
     ("rgat", 3, ["--backward", "fetch", "--mode", "broadcast"])])  # fmt: skip
 def test_ranks_whose_relations_are_apart_are_one_rank(model, n_ranks, flags, stored, one_rank, tmp_path):
-    found = relational_run(tmp_path / "run", *MODELS[model], "--data", stored, "--ranks", n_ranks, *flags)
-    assert_same(found, one_rank(model))
+    result = relational_run(tmp_path / "run", *MODELS[model], "--data", stored, "--ranks", n_ranks, *flags)
+    assert_same(result, one_rank(model))
 
 
 def test_a_run_goes_on_elsewhere(stored, tmp_path):
@@ -114,22 +114,23 @@ def test_the_identity_of_data():
     def work(comm, edges, x, labels):
         graph = HeteroGraph.from_edges(edges, {"a": 6, "b": 4}, comm=comm, parts="random" if comm.size > 1 else "metis")
         ids, split = graph.node_ids, np.zeros(6, bool)
-        found = identity.identity(graph.of("a"), Rows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
+        by_rank = identity.identity(graph.of("a"), Rows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
         assert not graph.exchanges
-        return found
+        return by_rank
 
     src, dst = np.array([0, 1, 2, 3, 3]), np.array([5, 1, 4, 4, 0])
     edges = {("b", "to", "a"): (src, dst), ("b", "by", "a"): (np.array([1, 2]), np.array([5, 3]))}
-    given = edges, np.arange(8.0).reshape(4, 2), np.arange(6) % 3
-    (one,) = threads.run(1, work, *given)
+    arguments = edges, np.arange(8.0).reshape(4, 2), np.arange(6) % 3
+    (one,) = threads.run(1, work, *arguments)
     assert one["nodes"] == "a 6, b 4" and one["edges"] == "b.to.a 5, b.by.a 2" and one["features"] == "b 2" and one["classes"] == 3
-    assert all(found == one for found in threads.run(3, work, *given))
+    assert all(by_rank == one for by_rank in threads.run(3, work, *arguments))
     moved = {**edges, ("b", "to", "a"): (src, np.roll(dst, 1))}
     swapped = {("b", "to", "a"): (np.array([1, 1, 2, 3, 3]), dst), ("b", "by", "a"): (np.array([0, 2]), np.array([5, 3]))}  # b to 5
-    others = [(moved, *given[1:]), (swapped, *given[1:]), (edges, given[1] + 1, given[2]), (*given[:2], np.zeros(6, int)),
-              (dict(reversed(edges.items())), *given[1:])]
-    found = [threads.run(1, work, *other)[0] for other in others]
-    assert len({one["digest"], *(other["digest"] for other in found[:4])}) == 5 and found[4]["edges"] == "b.by.a 2, b.to.a 5"
+    others = [(moved, *arguments[1:]), (swapped, *arguments[1:]), (edges, arguments[1] + 1, arguments[2]),
+              (*arguments[:2], np.zeros(6, int)),
+              (dict(reversed(edges.items())), *arguments[1:])]
+    by_rank = [threads.run(1, work, *other)[0] for other in others]
+    assert len({one["digest"], *(other["digest"] for other in by_rank[:4])}) == 5 and by_rank[4]["edges"] == "b.by.a 2, b.to.a 5"
 
 
 REFUSED = {
@@ -183,10 +184,10 @@ def test_edge_values_are_used_or_left_out_as_told(tmp_path):
     run = lambda *flags: relational_run(next(folders), *flags)  # noqa: E731
     plain = run(*flags, "--data", f"{tmp_path / 'even'},drop_edge_values")
     assert_same(run(*flags, "--data", tmp_path / "even", "--edge-weights"), plain)
-    found = run(*flags, "--data", tmp_path / "uneven", "--edge-weights")
-    assert [epoch["loss"] for epoch in found] != [epoch["loss"] for epoch in plain]
+    result = run(*flags, "--data", tmp_path / "uneven", "--edge-weights")
+    assert [epoch["loss"] for epoch in result] != [epoch["loss"] for epoch in plain]
     for more in (["--ranks", 2], ["--ranks", 2, "--partition", "random", "--mode", "oneshot"]):
-        assert_same(run(*flags, "--data", tmp_path / "uneven", "--edge-weights", *more), found)
+        assert_same(run(*flags, "--data", tmp_path / "uneven", "--edge-weights", *more), result)
     with pytest.raises(SarliteError, match="other values"):
         run(*flags, "--resume", tmp_path / "run3" / "checkpoint.safetensors", "--data", tmp_path / "even", "--edge-weights")
     table.edge_weight[4] = -1
@@ -222,8 +223,8 @@ class Mine(nn.Module):
 def test_a_model_of_your_own(tmp_path):
     (tmp_path / "mine.py").write_text(MODEL)
     flags = ["--model", f"{tmp_path / 'mine.py'}:Mine", "--hidden", "6"]
-    found = [relational_run(tmp_path / str(n), *flags, "--ranks", n) for n in (1, 2)]
-    assert_same(*found)
+    result = [relational_run(tmp_path / str(n), *flags, "--ranks", n) for n in (1, 2)]
+    assert_same(*result)
 
 
 def write_mag(folder, data):
@@ -263,7 +264,7 @@ def test_ogbn_mags_folder_from_raw_files_to_a_trained_model(tmp_path, capsys):
     assert len(one) < 6 and len(one) == 2 + max(range(len(one)), key=lambda k: (one[k]["val_accuracy"], -one[k]["val_loss"]))
     *table, line = capsys.readouterr().out.splitlines()
     said = json.loads(line)
-    assert {found["name"] for found in said["relations"]} <= {"inside", "first"} and len(said["relations"]) == 4
+    assert {result["name"] for result in said["relations"]} <= {"inside", "first"} and len(said["relations"]) == 4
     rows = [row for row in table if row.startswith("relation ")]
     assert len(rows) == 4 and any("author.writes.paper, 4 to 3: weight" in row for row in rows)
     assert re.search(r"302 nodes, 2,000 edges, paper 4 features, 3 classes", "\n".join(table))
@@ -271,10 +272,10 @@ def test_ogbn_mags_folder_from_raw_files_to_a_trained_model(tmp_path, capsys):
 
 
 def test_the_weights_evaluation_is_chosen(one_rank, tmp_path, capsys):
-    alone = one_rank("rgcn")  # which prints where no test has asked for it before
+    single = one_rank("rgcn")  # which prints where no test has asked for it before
     capsys.readouterr()
-    found = relational_run(tmp_path / "run", *MODELS["rgcn"], "--relation-weights", "inside", "--ranks", 2)
-    assert_same(found, alone)
+    result = relational_run(tmp_path / "run", *MODELS["rgcn"], "--relation-weights", "inside", "--ranks", 2)
+    assert_same(result, single)
     assert capsys.readouterr().out.count(": weight inside (") == 11
 
 

@@ -64,9 +64,9 @@ def test_options_are_the_runs_unless_told(runs, three, go_on):
 def test_flags_come_before_the_run_and_a_file_between(three, tmp_path):
     (tmp_path / "c.toml").write_text('lr = 0.5\nweight_decay = 0.25\neval_every = 2\n')
     flags = ["--resume", str(three / "checkpoint.safetensors"), "--config", str(tmp_path / "c.toml"), "--lr", "0.125"]
-    found = config.parse(flags)
-    assert [found.values[name] for name in ("model", "hidden", "seed", "data", "epochs")] == ["gcn", 8, 5, DATA, 3]
-    assert [found.values[name] for name in ("lr", "weight_decay", "eval_every", "run_dir", "dtype")] == [0.125, 0.25, 2, None, "float32"]
+    result = config.parse(flags)
+    assert [result.values[name] for name in ("model", "hidden", "seed", "data", "epochs")] == ["gcn", 8, 5, DATA, 3]
+    assert [result.values[name] for name in ("lr", "weight_decay", "eval_every", "run_dir", "dtype")] == [0.125, 0.25, 2, None, "float32"]
 
 
 def test_under_a_launcher_its_number_of_ranks_holds(three, monkeypatch):
@@ -94,9 +94,9 @@ def test_under_a_launcher_its_number_of_ranks_holds(three, monkeypatch):
 ])  # fmt: skip
 def test_what_cannot_change_is_refused_and_nothing_changes(three, go_on, flags, words, ranks):
     before, path = content(three), three / "checkpoint.safetensors"
-    with pytest.raises(SarliteError) as found:
+    with pytest.raises(SarliteError) as caught:
         go_on(path, "--epochs", 6, "--ranks", ranks, *flags)
-    assert words.replace("CHECKPOINT", str(path)) in str(found.value)
+    assert words.replace("CHECKPOINT", str(path)) in str(caught.value)
     assert content(three) == before
 
 

@@ -34,12 +34,12 @@ def test_learned_rows_are_the_same_on_any_number_of_ranks(n_ranks, optimizer, tm
     assert {"model.table.weight", "ids.table.weight", "model.low.weight", "model.sage.convs.0.root.weight"} <= state.keys()
     assert state["model.table.weight"].shape == (200, 4) and state["ids.low.weight"].tolist() == list(range(200))
     assert losses[-1] < losses[0]
-    found = threads.run(n_ranks, train, optimizer, tmp_path / "c")
-    for other_losses, other_scores, _ in found:
+    by_rank = threads.run(n_ranks, train, optimizer, tmp_path / "c")
+    for other_losses, other_scores, _ in by_rank:
         np.testing.assert_allclose(other_losses, losses, rtol=1e-7)
         assert {k: v for k, v in other_scores.items() if k != "val_loss"} == {k: v for k, v in scores.items() if k != "val_loss"}
         np.testing.assert_allclose(other_scores["val_loss"], scores["val_loss"], rtol=1e-7)
-    assert_same_state(found[0][2], state)
+    assert_same_state(by_rank[0][2], state)
 
 
 def test_learned_rows_send_nothing():
@@ -90,16 +90,16 @@ def test_a_checkpoint_continues_on_another_number_of_ranks(before, after, optimi
         return losses
 
     expected = never_stopped(Solo())
-    for found in threads.run(before, first):
-        np.testing.assert_allclose(found, expected[:4], rtol=1e-6)
-    for found in threads.run(after, second):
-        np.testing.assert_allclose(found, expected[4:], rtol=1e-6)
-    (found, meta), (state, expected_meta) = (checkpoint.load(tmp_path / f"{name}.safetensors") for name in ("last", "expected"))
+    for actual in threads.run(before, first):
+        np.testing.assert_allclose(actual, expected[:4], rtol=1e-6)
+    for actual in threads.run(after, second):
+        np.testing.assert_allclose(actual, expected[4:], rtol=1e-6)
+    (actual, meta), (state, expected_meta) = (checkpoint.load(tmp_path / f"{name}.safetensors") for name in ("last", "expected"))
     assert meta == expected_meta and meta["step"] == 7
     assert meta["rows"]["best.low.weight"] == "low.weight"
     slot = {"adam": "m", "sgd": "velocity"}[optimizer]
     assert meta["rows"][f"optimizer.{slot}.table.weight"] == "table.weight" and meta["rows"].keys() < state.keys()
-    assert_same_state(found, state)
+    assert_same_state(actual, state)
 
 
 def test_names_without_owned_rows_are_the_models_own(tmp_path):
@@ -133,11 +133,11 @@ def test_rows_of_another_set_are_refused_on_every_rank(message, tmp_path):
     def restore(comm):
         trainer = make(comm, make_model=shifted(OTHERS[message]))
         before = trainer.model.state_dict()
-        with pytest.raises(CheckpointError) as found:
+        with pytest.raises(CheckpointError) as caught:
             checkpoint.restore_state(trainer, *checkpoint.read(comm, tmp_path / "c"))
         for name, array in trainer.model.state_dict().items():
             np.testing.assert_array_equal(array, before[name])
-        return str(found.value)
+        return str(caught.value)
 
     threads.run(3, write)
     for text in threads.run(2, restore):

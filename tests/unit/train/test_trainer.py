@@ -44,12 +44,12 @@ def test_predictions_are_those_of_the_evaluation():
         trainer = make(comm)
         trainer.step()
         scores, logits = trainer.evaluate(), trainer.predict()
-        own = TRAIN[trainer.graph.node_ids]
-        hits = comm.allreduce(np.array([(logits.argmax(1) == LABELS[trainer.graph.node_ids])[own].sum()]))[0]
+        local = TRAIN[trainer.graph.node_ids]
+        hits = comm.allreduce(np.array([(logits.argmax(1) == LABELS[trainer.graph.node_ids])[local].sum()]))[0]
         assert logits.shape == (trainer.graph.n_dst, 3) and scores["train_accuracy"] == hits / TRAIN.sum()
-        kept = logits.copy()
+        saved = logits.copy()
         trainer.step()
-        np.testing.assert_array_equal(logits, kept)
+        np.testing.assert_array_equal(logits, saved)
         return True
 
     assert all(threads.run(2, work)) and work(Solo())
@@ -62,10 +62,10 @@ def test_predictions_are_not_the_parameters_themselves():
 
     trainer = make(Solo(), make_model=lambda ids, rng: Bare(ids, rng, width=3))
     logits = trainer.predict()
-    kept = logits.copy()
+    saved = logits.copy()
     trainer.step()
-    np.testing.assert_array_equal(logits, kept)
-    assert (trainer.predict() != kept).any()
+    np.testing.assert_array_equal(logits, saved)
+    assert (trainer.predict() != saved).any()
 
 
 def test_a_second_trainer_of_a_model_goes_on_with_it():
@@ -91,10 +91,10 @@ def test_rows_are_masks_or_numbers(kind):
         return Trainer(whole(), GCN(6, 3, rng=rng, dtype=np.float64), FEATURES, LABELS, rows, ROWS[kind],
                        optimizer=OPTIMIZERS["plain"], rng=rng)
 
-    found, expected = trainer(ROWS[kind]), trainer(np.flatnonzero(TRAIN))
-    assert found.counts == {"train": TRAIN.sum(), "val": TRAIN.sum(), "test": 0}
-    assert found.step() == expected.step()
-    scores = found.evaluate()
+    result, expected = trainer(ROWS[kind]), trainer(np.flatnonzero(TRAIN))
+    assert result.counts == {"train": TRAIN.sum(), "val": TRAIN.sum(), "test": 0}
+    assert result.step() == expected.step()
+    scores = result.evaluate()
     assert scores["train_accuracy"] == scores["val_accuracy"] and scores["test_accuracy"] is None
 
 
@@ -103,8 +103,8 @@ def test_row_numbers():
     assert row_numbers("r", slice(-2, None), 8).tolist() == [6, 7] and row_numbers("r", slice(None), 0).tolist() == []
     assert row_numbers("r", [5, 2, 5], 8).tolist() == [5, 2, 5]
     for nothing in ((), [], np.zeros(0), np.zeros(0, int), np.zeros(8, bool)):
-        found = row_numbers("r", nothing, 8)
-        assert found.dtype == np.int64 and found.shape == (0,)
+        result = row_numbers("r", nothing, 8)
+        assert result.dtype == np.int64 and result.shape == (0,)
     assert row_numbers("r", np.zeros(0, bool), 0).tolist() == []
 
 
@@ -182,9 +182,9 @@ def test_fit_goes_on_where_it_ended_and_is_the_same_on_any_number_of_ranks():
     assert all(set(record) >= {"loss", "seconds", "lr", "val_loss", "train_accuracy"} for record in records) and state
     losses = [record["loss"] for record in records]
     assert [record["loss"] for record in fitted(Solo(), epochs=(3, len(records)))[2]] == losses
-    for other, _, found in threads.run(2, lambda comm: fitted(comm, patience=4, eval_every=2)):
+    for other, _, of_rank in threads.run(2, lambda comm: fitted(comm, patience=4, eval_every=2)):
         assert other == epoch
-        np.testing.assert_allclose([record["loss"] for record in found], losses, rtol=1e-9)
+        np.testing.assert_allclose([record["loss"] for record in of_rank], losses, rtol=1e-9)
 
 
 def test_a_callback_ends_training_and_each_hears_of_every_epoch():

@@ -26,10 +26,10 @@ def part_of(comm):
 def trainer(graph, splits=SPLITS, **sources):
     """A trainer of this rank's rows; each source is made of (graph, x, labels, rows of the splits)."""
     ids, rng = graph.dst_ids, nn.Random(2)
-    own = [np.concatenate([np.flatnonzero(ids == node) for node in nodes]).astype(int) for nodes in splits]
+    local = [np.concatenate([np.flatnonzero(ids == node) for node in nodes]).astype(int) for nodes in splits]
     model = SAGE(N_IN, N_OUT, layers=LAYERS, hidden=8, dropout=0.2, batch_norm=False, rng=rng, dtype=np.float64)
-    made = {name: make(graph, X[ids], LABELS[ids], own) for name, make in sources.items()}
-    return Trainer(graph, model, X[ids], LABELS[ids], *own, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.05), **made)
+    built = {name: make(graph, X[ids], LABELS[ids], local) for name, make in sources.items()}
+    return Trainer(graph, model, X[ids], LABELS[ids], *local, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.05), **built)
 
 
 def sampled(graph, x, labels, splits):
@@ -71,12 +71,12 @@ TWICE = [SPLITS[0], np.concatenate([SPLITS[1], SPLITS[1][:3], SPLITS[0][:4]]), S
 @pytest.mark.parametrize("name", SCORED)
 def test_any_batches_with_the_rows_score_alike(name, way, splits):
     def scores(comm, **more):
-        own = trainer(part_of(comm), splits, **WAYS[way], **more)
-        return [list(own.evaluate().values()) for _ in range(2) if np.isfinite(own.step())]
+        local = trainer(part_of(comm), splits, **WAYS[way], **more)
+        return [list(local.evaluate().values()) for _ in range(2) if np.isfinite(local.step())]
 
     expected = scores(Solo())
-    for found in [scores(Solo(), scoring=SCORED[name]), *threads.run(2, scores, scoring=SCORED[name])]:
-        np.testing.assert_allclose(found, expected, rtol=1e-10)
+    for of_rank in [scores(Solo(), scoring=SCORED[name]), *threads.run(2, scores, scoring=SCORED[name])]:
+        np.testing.assert_allclose(of_rank, expected, rtol=1e-10)
 
 
 def batches_of(graph):
@@ -89,12 +89,12 @@ def batches_of(graph):
 
 
 def restored_amid_an_epoch(comm, path):
-    own, losses = batches_of(part_of(comm))
-    assert [own.step() for _ in range(2)] == losses[:2]
-    checkpoint.write(path, own, {})
-    assert [own.step() for _ in range(2)] == losses[2:4] and len(own.batches) > 4
-    checkpoint.restore_state(own, *checkpoint.read(comm, path))
-    assert [own.step() for _ in range(len(losses) - 2)] == losses[2:]
+    local, losses = batches_of(part_of(comm))
+    assert [local.step() for _ in range(2)] == losses[:2]
+    checkpoint.write(path, local, {})
+    assert [local.step() for _ in range(2)] == losses[2:4] and len(local.batches) > 4
+    checkpoint.restore_state(local, *checkpoint.read(comm, path))
+    assert [local.step() for _ in range(len(losses) - 2)] == losses[2:]
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
@@ -103,19 +103,19 @@ def test_a_state_restored_amid_an_epoch_goes_on_with_its_own_batches(n_ranks, tm
 
 
 def failed_amid_an_epoch(comm):
-    own, losses = batches_of(part_of(comm))
-    loss, found = own.loss, [own.step(), own.step()]
+    local, losses = batches_of(part_of(comm))
+    loss, result = local.loss, [local.step(), local.step()]
 
     def fails(*arguments):
         if comm.rank == 0:
             raise ValueError("a fault of the loss")
         return loss(*arguments)
 
-    own.loss = fails
+    local.loss = fails
     with pytest.raises(Exception, match="a fault of the loss"):
-        own.step()
-    own.loss = loss
-    assert [*found, *(own.step() for _ in losses[2:])] == losses
+        local.step()
+    local.loss = loss
+    assert [*result, *(local.step() for _ in losses[2:])] == losses
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2])
@@ -125,12 +125,12 @@ def test_the_batch_of_a_step_that_failed_is_the_next_steps(n_ranks):
 
 def test_trainers_with_label_inputs_take_steps_in_turn():
     def make():
-        own, rng = SPLITS, nn.Random(2)
+        local, rng = SPLITS, nn.Random(2)
         graph, task = Graph.from_edges(*EDGES), NodeTask(label_inputs=LabelInputs(0.5, N_OUT))
         model = SAGE(N_IN + N_OUT, N_OUT, layers=LAYERS, hidden=8, batch_norm=False, rng=rng, dtype=np.float64)
-        return Trainer(graph, model, X, LABELS, *own, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.05), task=task,
-                       batches=sampled(graph, X, LABELS, own))
+        return Trainer(graph, model, X, LABELS, *local, rng=rng, optimizer=lambda flat: optim.Adam(flat, 0.05), task=task,
+                       batches=sampled(graph, X, LABELS, local))
 
-    alone, one, other = make(), make(), make()
-    losses = [alone.step() for _ in range(3)]
+    one_rank, one, other = make(), make(), make()
+    losses = [one_rank.step() for _ in range(3)]
     assert [(one.step(), other.step()) for _ in losses] == [(loss, loss) for loss in losses]
