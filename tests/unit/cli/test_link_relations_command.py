@@ -168,7 +168,7 @@ def test_what_cannot_be_is_refused_by_the_command(data, tmp_path):
     (tmp_path / "swapped.csv").write_text("i0,u0\n")
     flags, run = ["--data", data / "data", "--model", "rgcn", "--task", "link"], tmp_path / "run"
     for kind, words, more in (
-        (ConfigError, "link-relation: which of user.buys.item, item.rev_buys.user is predicted", []),
+        (ConfigError, "link-relation: the graph has several, user.buys.item, item.rev_buys.user", []),
         (ConfigError, "link-relation user.eats.item is not one of user.buys.item", ["--link-relation", "user.eats.item"]),
         (DataError, "no node is named 'i0'", ["--link-relation", "user.buys.item", "--link-val", tmp_path / "swapped.csv"]),
         (ConfigError, "list each relation once", ["--link-relation", "user.buys.item,user.buys.item"]),

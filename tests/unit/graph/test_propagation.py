@@ -159,7 +159,7 @@ def test_a_folder_of_other_data_or_damaged_is_refused(tmp_path):
     refused("meta.json: the contents do not match the sha256")
     meta = {name: value for name, value in {**meta, "dtype": "x" * 10_000}.items() if name != "sha256"}
     (folder / "meta.json").write_text(json.dumps({**meta, "sha256": meta_hash(meta)}))
-    refused(r"dtype x+\S* ")
+    refused(r"dtype is x+\S* ")
 
 
 def test_a_run_that_fails_on_the_way_leaves_no_folder(tmp_path, monkeypatch):
