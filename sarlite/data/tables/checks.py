@@ -242,14 +242,18 @@ def _nanoseconds(name):
 
 def _times_in_words(table, column):
     name, missing = quote(column), is_missing(table, column)
-    whole_, dates = f"TRY_CAST({name} AS BIGINT)", f"TRY_CAST({name} AS TIMESTAMP_NS)"
+    whole_ = f"TRY_CAST({name} AS BIGINT)"
+    dates = f"(CASE WHEN regexp_matches({name}, '^[+-]?[0-9]') THEN TRY_CAST({name} AS TIMESTAMP_NS) END)"  # else epoch is 0
     digits = f"(CASE WHEN regexp_full_match(trim({name}), '[+-]?[0-9]+') THEN {whole_} END)"
     n_whole, n_dates = table.one(f"count({digits})", f"count({dates})")
     found = Times(f"epoch_ns({dates})", "dates") if n_dates > n_whole else Times(digits, "integers")
     other = {"dates": "no date or timestamp of ISO 8601, such as 2026-03-01 or 2026-03-01T14:30:00Z, from 1678 to 2261",
-             "integers": "no whole number of 64 bits"}[found.kind]
-    beside = f", as are the other rows' times of {column}" if max(n_whole, n_dates) else ""
-    refuse(table, [_no_time(column, missing), Doubt(column, f"{found.expression} IS NULL", f"VALUE is {other}{beside}")])
+             "integers": "no whole number of 64 bits"}
+    if max(n_whole, n_dates):
+        expected = f"{other[found.kind]}, as are the other rows' times of {column}"
+    else:
+        expected = f"{other['dates']}, and {other['integers']}"
+    refuse(table, [_no_time(column, missing), Doubt(column, f"{found.expression} IS NULL", f"VALUE is {expected}")])
     return found
 
 

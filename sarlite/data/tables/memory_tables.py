@@ -1,7 +1,7 @@
 """Tables in memory as arrays of pyarrow: dicts of arrays, tables of pandas, polars and pyarrow, pieces, and .npy files."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,12 +78,32 @@ def _stream(arrow, source, where):
         raise ConfigError(f"{where}: {type(source).__name__} is no table with columns that pyarrow reads: {error}") from error
 
 
+def parquet_reader(files: Sequence[str]) -> Any:
+    """Return a record batch reader over Parquet files with nanoseconds that have a zone; None for other files."""
+    arrow, parquet = needs("pyarrow", files[0]), needs("pyarrow.parquet", files[0])
+    schema = parquet.read_schema(files[0])
+    if not any(is_zoned_nanoseconds(type_) for type_ in schema.types):
+        return None
+    pieces = (piece.cast(schema) for file in files for piece in parquet.ParquetFile(file).iter_batches())
+    return _full_width(arrow, arrow.RecordBatchReader.from_batches(schema, pieces))
+
+
+def is_zoned_nanoseconds(type_: Any) -> bool:
+    """Return True if a type of pyarrow is a timestamp in nanoseconds with a time zone."""
+    return str(type_).startswith("timestamp[ns, tz=")
+
+
 def _full_width(arrow, reader):
-    """Return a record batch reader whose numbers of 16 bits, which DuckDB does not read, are float32."""
+    """Return a record batch reader with the types that DuckDB reads exactly.
+
+    DuckDB does not read numbers of 16 bits, and reads nanoseconds with a zone as microseconds.
+    """
     schema = reader.schema
     for at, field in enumerate(schema):
         if arrow.types.is_float16(field.type):
             schema = schema.set(at, field.with_type(arrow.float32()))
+        if is_zoned_nanoseconds(field.type):
+            schema = schema.set(at, field.with_type(arrow.timestamp("ns")))  # of UTC
     return reader if schema is reader.schema else reader.cast(schema)
 
 

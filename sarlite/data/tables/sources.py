@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from sarlite.command import suggestion
 from sarlite.data.tables.duckdb_errors import explained, line_ends_explained, told_by_duckdb
-from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, npy_columns
+from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, npy_columns, parquet_reader
 from sarlite.data.tables.text_form import Reading, listing, literal, quote, text_form
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
 
@@ -230,6 +230,9 @@ def _relation(connection, source, reading_, asked, where, held):
         raise ConfigError(f"{path}: a database; in a TOML file database={path!r} and table= or query= name the rows")
     listed = listing(files)
     if suffix == ".parquet":
+        zoned = parquet_reader(files)
+        if zoned is not None:
+            return _registered(connection, zoned, held)
         return _described(connection, f"read_parquet({listed})")
     if suffix in JSON:
         return _described(connection, f"read_json({listed}, format='newline_delimited', sample_size=-1)")

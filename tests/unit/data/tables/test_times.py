@@ -54,11 +54,28 @@ def test_dates_of_each_type_are_nanoseconds(typed):
     (["12", "1.5"], "row 1, column 't': '1.5' is no whole number of 64 bits"),
     ([1.0, 2.5], "column 't' has no times, which are dates, timestamps or whole numbers; whole numbers keep"),
     ([datetime(2026, 3, 1), datetime(2400, 1, 1)], "row 1, column 't': .* does not fit nanoseconds since 1970"),
+    (["epoch", "infinity"], "row 0, column 't': 'epoch' is no date or timestamp of ISO 8601.* from 1678 to 2261, and no whole number"),
+    (["2026-03-01", "infinity"], "row 1, column 't': 'infinity' is no date or timestamp"),
     (["12", "99999999999999999999"], "row 1, column 't': '99999999999999999999' is no whole number of 64 bits"),
 ])  # fmt: skip
 def test_what_is_no_time_is_refused_with_its_row(times, message):
     with pytest.raises(DataError, match=message):
         graph(times)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_timestamps_of_arrow_are_exact_in_memory_and_in_files(unit, zone, tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    n = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    times = [-(10**8) * n - 1, 17 * 10**8 * n + n - 1]
+    table = arrow.table({"s": [0, 1], "d": [1, 2], "t": arrow.array(times, arrow.timestamp(unit, tz=zone))})
+    for name in ("1.parquet", "2.parquet"):
+        parquet.write_table(table, tmp_path / name)
+    expected = [time * (10**9 // n) for time in times]
+    for source, n_tables in ((table, 1), (table.to_pandas(), 1), (str(tmp_path / "1.parquet"), 1), (str(tmp_path / "*.parquet"), 2)):
+        dataset = graph([0, 0], file=source)
+        assert sorted(dataset.edge_time.tolist()) == sorted(expected * n_tables) and dataset.time_kind == "dates"
 
 
 def test_times_of_two_kinds_are_refused():
