@@ -42,5 +42,9 @@ def read_time(text: str, kind: str, where: str) -> int:
     except ValueError:
         raise ConfigError(f"{where}: {text!r} is no date or timestamp, such as 2026-03-01 or 2026-03-01T14:30:00, as "
                           "the times of the data are") from None
-    second = second.astimezone(timezone.utc) if second.tzinfo else second.replace(tzinfo=timezone.utc)
-    return (int(second.timestamp()) * 10**9) + int(digits)
+    second = second if second.tzinfo else second.replace(tzinfo=timezone.utc)
+    since_1970 = second - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    time = (since_1970.days * 86_400 + since_1970.seconds) * 10**9 + int(digits)
+    if not -(2**63) <= time < 2**63:
+        raise ConfigError(f"{where}: {text!r} does not fit nanoseconds since 1970 in 64 bits: 1678 to 2261")
+    return time
