@@ -14,7 +14,7 @@ from sarlite.nn.module import load_arrays
 from sarlite.numerics import power
 from sarlite.types import Array
 
-__all__ = ["SGD", "Adam", "Optimizer", "Plateau", "Warmup", "constant", "cosine", "schedule", "steps", "warmup"]
+__all__ = ["SGD", "Adam", "Optimizer", "Plateau", "constant", "cosine", "schedule", "steps", "warmup"]
 
 Decay = float | Callable[[str], float]
 """Weight decay of all parameters, or a function from a parameter's name to its weight decay."""

@@ -214,16 +214,36 @@ def _take(x, rows, buffers):
 class FullBatch:
     """The whole part as a batch: its graph, all its rows, and the rows that count in the loss.
 
-    Attributes
+    Parameters
     ----------
     graph : Graph, or NodeType
         First argument of the model.
-    x : Tensor, or for a node type a dict of Tensor by type
+    x : Tensor (n_src, ...), or for a node type a dict of Tensor by type
+        Input rows.
     labels : (n_dst, ...) array
+        Targets of all rows of `graph`.
     rows : (n,) int64
         Rows of the output that count in the loss.
     n_global : int
         Number of rows that count, over all ranks.
+
+    Examples
+    --------
+    Each of two ranks has three of six nodes; the loss runs over two nodes of all ranks:
+
+    >>> import numpy as np
+    >>> from sarlite import Graph, Tensor, nn
+    >>> from sarlite.comm import threads
+    >>> from sarlite.minibatch.batch import FullBatch
+    >>> from sarlite.models import SAGE
+    >>> ring = np.arange(6)
+    >>> def outputs(comm):
+    ...     graph = Graph.from_edges(ring, (ring + 1) % 6).shard(comm, parts="contiguous")
+    ...     x, labels = Tensor(np.ones((graph.n_src, 8), np.float32)), np.zeros(graph.n_dst, int)
+    ...     batch = FullBatch(graph, x, labels, rows=np.array([0]), n_global=2)
+    ...     return SAGE(8, 4, rng=nn.Random(0))(batch.graph, batch.x).shape, len(batch.rows)
+    >>> threads.run(2, outputs)
+    [((3, 4), 1), ((3, 4), 1)]
     """
 
     graph: Any

@@ -29,7 +29,7 @@ class Links(NamedTuple):
 
     The model is an `nn.LinkPredictor`.
 
-    Attributes
+    Parameters
     ----------
     graph : LinkGraph
         Graph with one row for each of this rank's links of all splits: the link and its negatives. `graph.nodes` has the
@@ -46,6 +46,22 @@ class Links(NamedTuple):
         without edges.
     times : (graph.n_dst,) int64, or None
         Time of each link: the time of the first edge between its ends, in either direction.
+
+    Examples
+    --------
+    Each of two ranks has the links of its own nodes; messages pass only along the training links:
+
+    >>> import numpy as np
+    >>> from sarlite import Graph
+    >>> from sarlite.comm import threads
+    >>> from sarlite.tasks.link_data import split_links
+    >>> ring = np.arange(10)
+    >>> def links_of_rank(comm):
+    ...     graph = Graph.from_edges(ring, (ring + 1) % 10).shard(comm, parts="contiguous")
+    ...     links = split_links(graph, val=[[0, 1]], test=[[5, 6]])
+    ...     return links.heads.tolist(), links.train.tolist(), links.val.tolist(), links.test.tolist(), links.graph.nodes.n_edges
+    >>> threads.run(2, links_of_rank)
+    [([0, 1, 2, 3, 4], [1, 2, 3, 4], [0], [], 4), ([5, 6, 7, 8, 9], [1, 2, 3, 4], [], [0], 4)]
     """
 
     graph: LinkGraph
@@ -160,8 +176,8 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
     Parameters
     ----------
-    graph, relation
-        See `split_links`. Ids of pairs count within the node types of the relation.
+    graph : Graph or HeteroGraph
+        See `split_links`.
     pairs : (k, 2) array of ids
         Sources and destinations; each rank passes some of the pairs. A pair may occur several times, and need not be an
         edge.
@@ -171,6 +187,9 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
     val, test : float
         Shares of the pairs. The split of a pair is drawn from the ids of its ends, in either order, so the shares hold on
         average.
+    relation : (source type, name, destination type), optional
+        Relation of a `HeteroGraph`; by default the only relation. Ids of pairs count within the node types of the
+        relation.
     split : (k,) array of int, optional
         In place of `val` and `test`: 0 for a training pair, 1 for validation, 2 for test.
     seed : int

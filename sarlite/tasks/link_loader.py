@@ -75,8 +75,12 @@ class LinkLoader(NeighborLoader):
         Labels of the links.
     train : (n_links,) bools, slice, or (k,) row numbers
         This rank's links of an epoch.
-    fanouts, batch_size, **options
-        See `NeighborLoader`. `remote` must be "exact". With `temporal`, its `seeds` are the times of the links,
+    fanouts, batch_size
+        See `NeighborLoader`.
+    remote : {"exact"}
+        See `NeighborLoader`; no other value is accepted.
+    **options
+        Further arguments of `NeighborLoader`. With `temporal`, its `seeds` are the times of the links,
         (n_links,), and the ends of a link and of its negatives see the graph at the time of the link.
 
     Raises
@@ -93,6 +97,7 @@ class LinkLoader(NeighborLoader):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from sarlite import Graph
     >>> from sarlite.tasks.link_data import split_links
     >>> from sarlite.tasks.link_loader import LinkLoader

@@ -24,7 +24,7 @@ class LabelInputs:
     evaluation all training rows show their labels. In a minibatch the seeds, which the loss runs over, hide their labels,
     and a share of the other training rows shows its labels.
 
-    Attributes
+    Parameters
     ----------
     share : float in (0, 1)
         Share of the training rows that show their labels.
@@ -34,6 +34,7 @@ class LabelInputs:
     Examples
     --------
     >>> from sarlite.tasks.node_task import NodeTask
+    >>> from sarlite.tasks.shown_labels import LabelInputs
     >>> task = NodeTask(label_inputs=LabelInputs(share=0.65, n_classes=3))
     >>> task.label_inputs
     LabelInputs(share=0.65, n_classes=3)
