@@ -76,7 +76,7 @@ class PaperGATConv(AttentionConv):
 class EdgeGATConv(AttentionConv):
     """Graph attention layer whose scores depend on edge features e_ij too.
 
-    As `GATConv`, with a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i + a_edge . e_ij)).
+    The layer is a `GATConv` with a_ij = softmax_j(leaky_relu(a_src . z_j + a_dst . z_i + a_edge . e_ij)).
 
     Parameters
     ----------

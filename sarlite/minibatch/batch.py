@@ -272,7 +272,7 @@ class FixedBatch:
     step : int
         The global step of the next epoch.
     sampled, fresh
-        As of `Loader`.
+        See `Loader`.
     """
 
     sampled, fresh = False, True

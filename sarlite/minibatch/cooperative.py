@@ -23,7 +23,7 @@ class Cooperative(Sampler):
         For the sampling thread alone.
     part : PartEdges
     sets, args, options
-        As of `Sampler`.
+        See `Sampler`.
 
     Notes
     -----

@@ -238,7 +238,7 @@ class TemporalSampler(Sampler):
     ----------
     sets : sequence of TimedEdges
     args, options
-        As for `Sampler`.
+        See `Sampler`.
     temporal : Temporal
         Checked.
 

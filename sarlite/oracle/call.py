@@ -77,7 +77,7 @@ def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Arr
     Raises
     ------
     CallFailure
-        As `outputs`.
+        See `outputs`.
     """
     handed = GuardedCase(case)
 

@@ -124,7 +124,7 @@ class Report:
         ConfigError
             There is no finding.
         DataError
-            As `sarcase.save`.
+            See `sarcase.save`.
         """
         bad = self.first_bad
         if bad is None or isinstance(bad.case, str):

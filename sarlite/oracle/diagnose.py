@@ -31,7 +31,7 @@ class Cause(NamedTuple):
     edges : tuple of (src, dst)
         Edges that the text names.
     support : int
-        As of `Finding`.
+        See `Finding`.
     confirms : (Difference) -> bool, optional
         For an assumption: returns True if the assumption explains another difference, too.
     """

@@ -40,7 +40,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
     level : str
         "probe" or "certified"; "ci" and "all" are both, on the smaller graphs of the corpus or on all of them.
     dtype, index_dtype, seed
-        As of `check`.
+        See `check`.
     most_edges : int
         Graphs of more edges are left out.
     graphs : str

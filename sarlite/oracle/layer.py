@@ -35,7 +35,7 @@ class LayerFormula:
     numbers : dict of str to float
         Other numeric attributes, with their defaults.
     square : dict of str to value
-        As of `Definition`.
+        See `Definition`.
     arrays : (edges, n_in, attributes) -> {name: shape}
     extra_outputs : (inputs, attributes) -> {output: Expr}
         Outputs besides "out".

@@ -111,7 +111,7 @@ def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
     DataError
         The other library's layer has no such parameter.
     ConfigError
-        As `load_state`.
+        See `load_state`.
 
     Examples
     --------

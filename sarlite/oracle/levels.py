@@ -32,7 +32,7 @@ class Level(NamedTuple):
     ----------
     name : str
     tolerance, add_finding
-        As of `Trial.judge`.
+        See `Trial.judge`.
     cotangents : (reference, case, seed) -> {output: array}
         Gradients of the outputs; raises NotExact if no exact gradient follows from any.
     outputs : (reference, case) -> {output: BoundedArray}

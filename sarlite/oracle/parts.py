@@ -38,7 +38,7 @@ class RankPart:
         This rank's rows of the gradient of each output; empty if gradients are not checked.
     attributes : dict
     name, op, dtype : str
-        As of `Case`; `dtype` is the case's `format`.
+        See `Case`; `dtype` is the case's `format`.
     results : dict of str to shape
         Shapes of the arrays that the rank may return, as `read_results` reads them: outputs by name, "layers.0" and so
         on

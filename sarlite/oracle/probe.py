@@ -61,7 +61,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
     skipped : list, optional
         Receives a line for each kind of input without an exact result, if another kind has one.
     **options
-        As of `Reference.case`.
+        See `Reference.case`.
 
     Raises
     ------

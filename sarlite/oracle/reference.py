@@ -156,7 +156,7 @@ class Reference:
             Normal random numbers with standard deviation 1 (1/4 for parameters), or integers from -3 to 3.
         seed : int
         dtype, accumulate, index_dtype : str
-            As of `Case`. `accumulate` is the dtype's default if omitted.
+            See `Case`. `accumulate` is the dtype's default if omitted.
         width : int
             Number of columns of the inputs.
         square : bool

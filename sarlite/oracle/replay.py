@@ -19,15 +19,15 @@ def replay(path: str | os.PathLike[str], run: Run, *, vjp: Vjp | None = None, co
            time_limit: float = 60.0, seed: int = 0) -> Report:
     """Check a function on one saved case: at levels "probe", "certified" and "repeat".
 
-    Gradients are checked in every layout of the cotangents. These are the saved ones; if there are none, they are
-    random.
+    Gradients are checked in every layout of the cotangents. The cotangents are the saved arrays, or random arrays if none
+    were saved.
 
     Parameters
     ----------
     path : path
         A .sarcase directory.
     run, vjp, convert, time_limit, seed
-        As of `check`.
+        See `check`.
 
     Returns
     -------
