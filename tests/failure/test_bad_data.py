@@ -63,7 +63,7 @@ def refuse(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [_nan, _label, _index, _overlap, _empty, _empty_val])
-def test_bad_data(refuse, damage, tmp_path):
+def test_bad_data_are_refused_by_both_ranks(refuse, damage, tmp_path):
     dataset = load(DATA)
     word = damage(dataset)
     with format.GraphWriter(tmp_path / "data") as out:  # not by `write`, which would refuse such edges

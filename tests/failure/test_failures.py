@@ -178,7 +178,7 @@ def test_a_postponed_signal(job):
     assert (done.status, done.err) == (0, "")
 
 
-def test_a_stall(job):
+def test_a_stall_ends_the_job_with_the_stacks_of_all_ranks(job):
     failed = job(3, """
         with guard(comm, stall_seconds=2) as watch:
             watch.tick()
@@ -340,7 +340,7 @@ def test_singletons_whose_launcher_is_not_understood(job):
     assert "ConfigError: the launcher started 2 ranks (MPI_LOCALNRANKS=2), but MPI sees 1" in failed.err
 
 
-def test_no_mpi4py(job, tmp_path):
+def test_ranks_without_mpi4py_name_the_extra(job, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['mpi4py'] = None")
     failed = job(2, "", environ={"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"})
     assert failed.status != 0 and "pip install 'sarlite[mpi]'" in failed.err

@@ -82,7 +82,7 @@ def in_epoch_2(when):
     return f"failure(graph, training, epoch, lambda: {when})"
 
 
-def test_without_failure(fail):
+def test_a_run_without_failure_ends_silently(fail):
     job = fail()
     assert job.status == 0 and job.err == "", job.err
 
@@ -116,14 +116,14 @@ def test_a_killed_rank(fail, number):
 @pytest.mark.parametrize("when, words", [("raises(KeyError('the cause'))", ["[rank 1] KeyError: 'the cause'", "model.py"]),
                                          ("os.kill(os.getpid(), signal.SIGKILL)", [])])  # fmt: skip
 @pytest.mark.parametrize("remote", ["exact", "hec", "local"])
-def test_on_minibatches(fail, remote, when, words):
+def test_a_failure_on_minibatches_ends_all_ranks(fail, remote, when, words):
     """The failure is in the second step, while threads sample the next batch and push rows."""
     flags = ["--batch-size", 4, "--fanouts", 5, "--remote", remote, *(["--halo-features", "cache"] if remote == "hec" else [])]
     entered = "graph, h = graph.layers(1)[0].enter(h); " + in_epoch_2(when)
     assert_ended(fail(entered, flags=flags), *words)
 
 
-def test_a_stall(fail):
+def test_a_stall_ends_the_run_with_the_stacks_of_all_ranks(fail):
     job = fail(in_epoch_2("time.sleep(999)"), flags=["--stall-timeout", STALL_SECONDS])
     assert_ended(job, f"[rank 0] {STALLED}", f"[rank 1] {STALLED}")
     assert any(line.startswith("[rank 1]") and "model.py" in line for line in job.err.splitlines()), "no stack of the rank that sleeps"

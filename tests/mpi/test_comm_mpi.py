@@ -33,7 +33,7 @@ def comm():
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_mpi(name, comm):
+def test_mpi_passes_the_checks_of_every_communicator(name, comm):
     CHECKS[name](comm)
 
 

@@ -25,7 +25,7 @@ def comm():
 @pytest.mark.sampled(24)
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
 @pytest.mark.parametrize("case", CASES)
-def test_equality(comm, case, mode):
+def test_models_give_one_ranks_values_and_gradients(comm, case, mode):
     parts = partition(*Graph.from_edges(*EDGES).in_edges()[:2], comm.size, "random")
     for dtype, prefetch in ((np.float64, 2), (np.float32, 0)):
         check_equality(comm, case, dtype, parts, mode=mode, prefetch=prefetch)

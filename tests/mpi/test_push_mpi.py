@@ -20,7 +20,7 @@ def comm():
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_pusher(comm, name):
+def test_a_pusher_over_mpi_passes_its_checks(comm, name):
     CHECKS[name](comm)
 
 

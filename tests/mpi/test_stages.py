@@ -24,12 +24,12 @@ def comm():
 
 
 @pytest.mark.parametrize("case", ["gcn", "gat", "edges", "softmax", "weighted"])
-def test_equality(comm, case):
+def test_models_give_one_ranks_values_and_gradients_in_stages_of_pieces(comm, case):
     for prefetch in (1, 2):
         check_equality(comm, case, np.float64, "random", mode=in_ranges(), prefetch=prefetch)
 
 
-def test_after_failures(comm):
+def test_after_failures_results_are_those_of_one_rank(comm):
     graph = shard(comm, mode=in_ranges(), prefetch=1)
     assert comm.size == 1 or len(graph.plan.forward) == 1 + N_RANGES * comm.size
     for call in (1, 2, 4) if comm.size > 1 else ():

@@ -7,7 +7,6 @@ and later all ranks make another one of the same shape.
 import functools
 import threading
 from collections import Counter
-from typing import Any
 
 from sarlite.comm import threads
 from sarlite.train.step import TrainingStep
@@ -65,7 +64,7 @@ class CountingWorld(threads._World):
 class CountingCommunicator(threads.ThreadCommunicator):
     """A `ThreadCommunicator` whose collective calls are counted in its rank's tally."""
 
-    def __init__(self, world: Any, rank: int, context: tuple[int, ...] = ()) -> None:
+    def __init__(self, world: CountingWorld, rank: int, context: tuple[int, ...] = ()) -> None:
         super().__init__(world, rank, context)
         if rank not in world.tallies:
             world.tallies[rank] = Tally(world, rank)

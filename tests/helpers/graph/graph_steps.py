@@ -3,7 +3,8 @@
 Steps ask a world for aggregations, choices and constants. All else are operators and NumPy's functions.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ class Leaf(NamedTuple):
 
 class Step(NamedTuple):
     name: str
-    run: Any  # (world, leaves, src values, dst values) -> value of the destinations
+    run: Callable  # (world, leaves, src values, dst values) -> value of the destinations
     onto: str = "dst"
 
 

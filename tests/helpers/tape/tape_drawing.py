@@ -1,6 +1,7 @@
 """A step of random tape programs, and the small draws that the families of steps share."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,8 +9,8 @@ import numpy as np
 class Step(NamedTuple):
     name: str
     taken: tuple
-    run: Any
-    formula: Any
+    run: Callable
+    formula: Callable
 
 
 def one(dice, values):

@@ -5,9 +5,10 @@
 
 import hashlib
 import sys
+from collections.abc import Callable
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,15 +84,15 @@ class Case(NamedTuple):
     clip_norm, decay : float
     """
 
-    model: Any
+    model: Callable[..., nn.Module]
     loops: bool = True
     values: bool = False
     relational: bool = False
     shown: bool = False
-    batches: Any = None
-    smooth: Any = None
-    links: Any = None
-    task: Any = None
+    batches: Callable[..., dict[str, object]] | None = None
+    smooth: CorrectAndSmooth | None = None
+    links: Callable[[Graph], tuple] | None = None
+    task: NodeTask | LinkTask | EdgeTask | None = None
     clip_norm: float | None = None
     decay: float = 0.0
 

@@ -104,7 +104,7 @@ def test_names_stand_for_sizes(monkeypatch, name, drawn):
     assert seeded_graphs.draw(name) == (drawn[:2], drawn[2])
 
 
-def test_limits(tmp_path, monkeypatch):
+def test_limits_reports_every_probe(tmp_path, monkeypatch):
     import limits
 
     monkeypatch.setattr(limits, "GEMM", (1000, 16, 16))
@@ -127,7 +127,7 @@ def test_triad_adds_and_multiplies():
     assert np.array_equal(a, b + 3)
 
 
-def test_allowed_times():
+def test_allowed_times_are_the_formulas():
     import limits
 
     limit = limits.Limits(4e9, {100: 1e9, 200: 2e9}, 1e12)
@@ -160,7 +160,7 @@ def test_least_bytes_of_an_epoch():
     assert epoch.least_bytes(case._replace(keeps_first=False), 0, 1000) == 4 * 4 * 1000
 
 
-def test_spmm(folder, tmp_path):
+def test_spmm_writes_its_rows(folder, tmp_path):
     import spmm
 
     rows = rows_of(spmm, folder, tmp_path, "--graphs-list", "S/1000-shuffled", "--widths", "8")
@@ -168,7 +168,7 @@ def test_spmm(folder, tmp_path):
     assert all(row["case"] == "spmm" and row["peer"] is None and row["ratio"] is None for row in rows)
 
 
-def test_attention(folder, tmp_path):
+def test_attention_writes_its_rows(folder, tmp_path):
     import attention_speed
 
     row, = rows_of(attention_speed, folder, tmp_path, "--graphs-list", "S/1000", "--heads", "2", "--dim", "5")
@@ -177,7 +177,7 @@ def test_attention(folder, tmp_path):
     assert row["net_peak_mib"] == pytest.approx(row["peak_mib"] - 3 * 100 * 2 * 5 * 4 / 2**20)
 
 
-def test_epoch(folder, tmp_path, capsys):
+def test_epoch_writes_its_rows(folder, tmp_path, capsys):
     import epoch
 
     rows = rows_of(epoch, folder, tmp_path, "--cases", "gat:S/1000", "--profile")
@@ -187,7 +187,7 @@ def test_epoch(folder, tmp_path, capsys):
     assert "optimizer" in printed
 
 
-def test_relations(folder, tmp_path):
+def test_relations_writes_its_rows(folder, tmp_path):
     import relations_speed
 
     (row,) = rows_of(relations_speed, folder, tmp_path, "--cases", "mag/100")
@@ -212,7 +212,7 @@ def test_epoch_counts_flops_and_bytes():
     assert epoch.gathered_row_bytes(epoch.CASES["gcn"]) == [4 * 41]
 
 
-def test_schedules(folder, tmp_path):
+def test_schedules_counts_the_numbers_sent(folder, tmp_path):
     import schedules
 
     out = tmp_path / "rows.json"
@@ -225,7 +225,7 @@ def test_schedules(folder, tmp_path):
     assert {mode for _, mode, _ in row_of} == {"sar", "broadcast"}
 
 
-def test_reorder(folder, tmp_path):
+def test_reorder_writes_its_rows(folder, tmp_path):
     import reorder
 
     rows = rows_of(reorder, folder, tmp_path, "--graph", "S/100", "--orders", "metis")
@@ -305,7 +305,7 @@ EVENTS = [
     (ROWS, []), (ROWS, ["--x", "width"]), ({"traceEvents": EVENTS}, []),
     ({"traceEvents": EVENTS}, ["--format", "svg", "--end", "3"]),
 ])  # fmt: skip
-def test_plot_draws(tmp_path, content, flags):
+def test_plot_draws_rows_and_traces(tmp_path, content, flags):
     pytest.importorskip("matplotlib")
     import plot
 

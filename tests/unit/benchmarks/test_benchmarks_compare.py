@@ -57,7 +57,7 @@ def test_rounds_alternate_and_ratios_are_of_a_round(compare, tmp_path, capsys):
     assert "1000000000.0 (1000000000.0..1000000000.0)" in capsys.readouterr().out
 
 
-def test_turns(compare, monkeypatch, tmp_path):
+def test_the_two_sides_take_turns(compare, monkeypatch, tmp_path):
     args, ran = compare.arguments().parse_args(["--rounds", "3"]), []
     measured = {"before": {"seconds": 2.0, "peak_mib": 8.0}, "after": {"seconds": 3.0, "peak_mib": 4.0}}
     monkeypatch.setattr(compare, "run", lambda args, side, *rest: ran.append(side) or measured[side])

@@ -57,7 +57,7 @@ def test_decomposition_is_of_the_whole_epoch(mg_gcn):
 
 
 @pytest.mark.parametrize("figure, ways", [("6", ["original order", "permuted"]), ("8", ["no overlap", "overlap"])])
-def test_timeline(mg_gcn, figure, ways):
+def test_a_timeline_shows_computation_and_communication(mg_gcn, figure, ways):
     rows = mg_gcn(figure)
     whole = [r for r in rows if "ms" in r]
     assert [r["way"] for r in whole] == ways and whole[0]["share"] == 1
@@ -81,7 +81,7 @@ def test_orders_and_ranks(mg_gcn):
     assert all(r["speed"] == 1 for r in rows[::2]) and all(r["speed_min"] <= r["speed"] <= r["speed_max"] for r in rows)
 
 
-def test_degrees(mg_gcn):
+def test_degrees_give_speedups(mg_gcn):
     rows = mg_gcn("9", "--scales", "1,2", "--rounds", "1")
     assert [(r["scale"], r["way"]) for r in rows] == \
         [(scale, f"{case}, {mode}") for scale in (1, 2) for case in ("epoch", "sum") for mode in ("broadcast", "sar")]

@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_large(tmp_path, monkeypatch):
+def test_large_writes_its_rows(tmp_path, monkeypatch):
     root = Path(__file__).parents[3]
     monkeypatch.syspath_prepend(str(root / "benchmarks"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])]))

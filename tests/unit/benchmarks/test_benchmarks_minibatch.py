@@ -58,7 +58,7 @@ def test_the_limit_and_who_reads_what():
     assert by_hand((9, 1, 1, "paper"), [[([2, 3], [2, 3]), ([], [2, 3])]]) == ([(0, 0), (1, 1)], {0: 1, 1: 1})
 
 
-def test_on_demand():
+def test_rows_are_pushed_on_demand():
     """Rows are asked for a step before.
 
     Node 3, whose row was never computed, comes as a feature alone; the row of node 2 comes while it is young.
@@ -69,7 +69,7 @@ def test_on_demand():
     assert by_hand((1, 9, 1, "demand"), [steps[:1], steps[1:]]) == (hits, pushed)
 
 
-def test_cache(tmp_path):
+def test_the_cache_hits_what_the_simulation_hits(tmp_path):
     """If the limits are above all rows, nothing is drawn, and the cache has the hits and the pushed rows of the simulation."""
     import cache_hits
 
@@ -90,7 +90,7 @@ def test_cache(tmp_path):
             assert abs(row["hit_rate"] - row["simulated_hit_rate"]) < 0.1
 
 
-def test_minibatch_accuracy(tmp_path, capsys):
+def test_minibatch_accuracy_writes_its_rows(tmp_path, capsys):
     import minibatch_accuracy as accuracy
 
     out = tmp_path / "rows.json"
@@ -146,7 +146,7 @@ def test_the_work_of_a_batch_by_hand():
                               rates) == pytest.approx((flops + sum(n * size for n, size in counts["gathers"])) / 1e6)
 
 
-def test_message_flow(tmp_path):
+def test_message_flow_writes_its_rows(tmp_path):
     import message_flow
 
     out = tmp_path / "rows.json"
@@ -159,7 +159,7 @@ def test_message_flow(tmp_path):
         assert 0 < row["rows_3"] < row["rows_2"] <= row["rows_1"] <= 1
 
 
-def test_links(tmp_path):
+def test_links_writes_its_rows(tmp_path):
     import links_speed
 
     out = tmp_path / "rows.json"

@@ -36,7 +36,7 @@ def in_threads(module):
     return run
 
 
-def test_broadcast(tmp_path, monkeypatch, capsys):
+def test_broadcast_writes_its_rows(tmp_path, monkeypatch, capsys):
     import broadcast_speed
     import harness
 
@@ -71,7 +71,7 @@ def test_broadcast(tmp_path, monkeypatch, capsys):
         broadcast_speed.main(["--modes", "broadcast"])
 
 
-def test_stage_imbalance():
+def test_stage_imbalance_is_the_sum_of_the_largest_tiles():
     import broadcast_speed
 
     rng = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def test_stage_imbalance():
     assert broadcast_speed.stage_imbalance(np.array([0, 2, 4]), np.array([0, 1, 0, 1]), np.array([0, 1]), 2) == 1.0
 
 
-def test_density(tmp_path, monkeypatch, capsys):
+def test_density_writes_its_rows(tmp_path, monkeypatch, capsys):
     import density
     import harness
 

@@ -33,7 +33,7 @@ def rows_of(module, tmp_path, *flags):
     return rows
 
 
-def test_scaling(tmp_path):
+def test_scaling_writes_its_rows(tmp_path):
     import scaling
 
     flags = ["--graph", "S/1000", "--graphs", str(tmp_path), "--cases", "gat", "--ranks", "1,2", "--threads", "1,1",
@@ -55,7 +55,7 @@ def test_scaling(tmp_path):
     assert all(rank["peers"] > 0 and rank["wait"] > 0 for rank in sar["account"])
 
 
-def test_busy(tmp_path, monkeypatch):
+def test_busy_writes_its_rows(tmp_path, monkeypatch):
     import busy
 
     monkeypatch.setitem(busy.CASES, "small", dict(data="sbm:nodes=100,classes=3,features=8,degree=5", epochs=5))
@@ -118,7 +118,7 @@ def test_seconds_of_each_epoch():
     assert len(line["seconds"]) == 3 and sorted(line["seconds"])[1] == line["epoch_seconds"]
 
 
-def test_memory(tmp_path):
+def test_memory_writes_its_rows(tmp_path):
     import memory
 
     flags = ["--places", "sar:1", "--models", "sage", "--ranks", "1,2", "--nodes", "100", "--degree", "5",
@@ -195,7 +195,7 @@ def test_overlap_on_hosts(tmp_path):
 
 
 @pytest.mark.parametrize("is_root", [False, True])
-def test_push(is_root, tmp_path, monkeypatch):
+def test_push_overlap_measures_or_says_why_not(is_root, tmp_path, monkeypatch):
     """Hosts are tested if they can be made, else the row that says why not."""
     import hosts
     import push_overlap

@@ -39,7 +39,7 @@ def test_python_sees_other_exceptions(error, capfd):
     assert caught.value is error and capfd.readouterr().err == ""
 
 
-def test_a_refusal(capfd):
+def test_a_refusal_is_one_line_and_status_2(capfd):
     with pytest.raises(SystemExit) as caught, guard(Solo()):
         raise DataError("file x, field y: 7")
     assert caught.value.code == 2 and capfd.readouterr().err == "error: file x, field y: 7\n"
@@ -62,11 +62,12 @@ def test_ticks_put_it_off(capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_last_words(capfd):
+def test_last_words_name_the_rank_and_stacks_name_the_function(capfd):
     end = ending.Ending(Solo())
     end.say("one\n\ntwo\n")
     assert capfd.readouterr().err == "[rank 0] one\n[rank 0] \n[rank 0] two\n"
-    assert "test_last_words" in end.stacks() and end.stacks().count("most recent call first") >= 1
+    assert "test_last_words_name_the_rank_and_stacks_name_the_function" in end.stacks()
+    assert end.stacks().count("most recent call first") >= 1
     end.close()
 
 

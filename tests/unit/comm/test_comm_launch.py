@@ -34,7 +34,7 @@ STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}
         ({"PMI_SIZE": "٣"}, None),
     ],
 )
-def test_launched_ranks(environ, n_ranks):
+def test_launched_ranks_are_read_from_the_environment(environ, n_ranks):
     assert launch.launched_ranks(environ) == n_ranks
 
 
@@ -43,7 +43,7 @@ def test_one_rank_needs_no_mpi(environ):
     assert isinstance(launch.connect(environ), Solo)
 
 
-def test_mpi4py_missing(monkeypatch):
+def test_a_missing_mpi4py_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ConfigError, match=r"PMI_SIZE=2.*pip install 'sarlite\[mpi\]'"):
         launch.connect({"PMI_SIZE": "2"})
@@ -120,7 +120,7 @@ def _threads_with(monkeypatch, cores, hosts=None, quotas=None):
     return n_threads
 
 
-def test_default_threads(monkeypatch):
+def test_default_threads_share_the_cores(monkeypatch):
     eight = set(range(8))
     assert _threads_with(monkeypatch, [eight] * 3) == [2, 2, 2]
     assert _threads_with(monkeypatch, [eight] * 16) == [1] * 16

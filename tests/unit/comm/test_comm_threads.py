@@ -24,12 +24,12 @@ def _ranks_make_the_same_collectives():
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", CHECKS)
-def test_threads(name, n_ranks):
+def test_threads_pass_the_checks_of_every_communicator(name, n_ranks):
     threads.run(n_ranks, CHECKS[name])
 
 
 @pytest.mark.parametrize("name", [name for name in CHECKS if name not in NEED_A_PEER])
-def test_solo(name):
+def test_solo_passes_the_checks_of_every_communicator(name):
     CHECKS[name](Solo())
 
 
@@ -38,7 +38,7 @@ def test_solo_has_no_peer():
         Solo().start_send(np.zeros(1), 0)
 
 
-def test_sixteen_ranks():
+def test_sixteen_ranks_send_to_each_other():
     def work(comm):
         array = np.full(5, comm.rank)
         requests = [comm.start_send(array, peer) for peer in range(comm.size)]

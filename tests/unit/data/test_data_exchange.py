@@ -44,7 +44,7 @@ def test_mggcn_is_read_as_it_was_written(tmp_path, weighted):
             pigo.write_directory(tmp_path / "d", written)
 
 
-def test_mggcn_bytes(tmp_path):
+def test_mggcn_writes_the_bytes_of_its_toy_example(tmp_path):
     """The bytes are from MG-GCN's toy example: rows are sources, and weights of one follow the node ids."""
     ends = np.array([1, 3, 0, 2, 1, 3, 0, 2])
     indptr, indices = csr_by_dst(np.repeat(np.arange(4), 2), ends, 4)
@@ -109,7 +109,7 @@ def graph_bin(label="<u4", ordinal="<u4", magic=b"PIGO-CSR-v2", sizes=None, head
 
 
 @pytest.mark.parametrize("label, ordinal", [("<u4", "<u8"), ("<u8", "<u4"), ("<u8", "<u8")])
-def test_pigo_widths(tmp_path, label, ordinal):
+def test_pigo_is_read_with_labels_of_any_width(tmp_path, label, ordinal):
     (tmp_path / "g").write_bytes(graph_bin(label, ordinal))
     assert edges(load(f"pigo:{tmp_path}/g", check=False)) == [(0, 1), (2, 2)]
 
@@ -192,7 +192,7 @@ def write_roc(folder, packed=False):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_roc(tmp_path, packed):
+def test_roc_is_read(tmp_path, packed):
     x = write_roc(tmp_path, packed)
     data = load(f"roc:{tmp_path}/g", allow_empty=("val",))
     assert edges(data) == [(0, 0), (0, 1), (1, 1), (2, 2)] and data.name == "g"
@@ -230,7 +230,7 @@ def write_reddit(folder, name="reddit_graph.npz", **changes):
     np.savez_compressed(folder / name, **{key: value for key, value in {**graph, **changes}.items() if key in graph})
 
 
-def test_reddit(tmp_path):
+def test_reddit_is_read(tmp_path):
     write_reddit(tmp_path, "reddit_self_loop_graph.npz", row=np.arange(3), col=np.arange(3), data=np.ones(3))
     assert edges(load(f"reddit:{tmp_path}")) == [(0, 0), (1, 1), (2, 2)]
     write_reddit(tmp_path)

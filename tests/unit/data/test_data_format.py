@@ -39,7 +39,7 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_round_trip(dataset, stored):
+def test_a_round_trip_is_bit_equal(dataset, stored):
     opened = format.open(stored, verify=True)
     assert dataset.equals(opened) and opened.check() is opened
     assert opened.name == dataset.name and opened.provenance == json.loads(json.dumps(dataset.provenance))

@@ -74,7 +74,7 @@ def test_it_is_the_one_made_in_memory(folder, tmp_path, options):
     assert format.read_meta(tmp_path / "one") == format.read_meta(tmp_path / "two")
 
 
-def test_the_command(folder, tmp_path, capsys):
+def test_the_command_converts_in_bounded_memory(folder, tmp_path, capsys):
     out = tmp_path / "out"
     for name, more in (("one", []), ("two", ["--memory", "4GiB"])):
         assert main(["convert", f"mag:{folder}", str(out / name), *more]) == 0

@@ -30,7 +30,7 @@ def stored(tmp_path):
     return tmp_path / "d"
 
 
-def test_round_trip(stored, rounded, tmp_path):
+def test_a_round_trip_keeps_the_rounded_features(stored, rounded, tmp_path):
     opened = format.open(stored, verify=True).check()
     assert opened.features.dtype == BFLOAT16 and opened.features.nbytes == rounded.nbytes // 2
     assert format.read_meta(stored)["nodes"]["node"]["arrays"]["features"]["dtype"] == "bfloat16"
@@ -51,7 +51,7 @@ def test_they_are_no_numbers_by_mistake(stored):
 
 
 @pytest.mark.parametrize("options", [(), ("--memory", "4GiB")], ids=["in-memory", "streamed"])
-def test_parts(stored, rounded, options):
+def test_parts_have_the_rounded_features(stored, rounded, options):
     assert main(["partition", str(stored), "--parts", "2", "--method", "random", *options]) == 0
     opened = format.open(stored, verify=True)
     for rank in range(2):
@@ -115,7 +115,7 @@ def test_a_type_without_features(tmp_path):
 
 
 @pytest.mark.parametrize("rows", ["float32", "bfloat16"])
-def test_training(stored, rounded, tmp_path, rows):
+def test_training_on_narrow_features_is_training_on_rounded_ones(stored, rounded, tmp_path, rows):
     """float32 widens the features once, exactly; if edges gather narrow rows too, they are read as they are stored."""
     dataset = load(SPEC)
     dataset.features = rounded

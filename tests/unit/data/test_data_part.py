@@ -63,7 +63,7 @@ def test_what_is_not_there():
     assert np.shares_memory(part.rows().features, data.features)  # in memory nothing is copied
 
 
-def test_dtype(dataset):
+def test_features_are_read_in_the_wanted_dtype(dataset):
     rows = Part(dataset, 1, 3).rows(np.float64)
     assert rows.features.dtype == np.float64 and np.array_equal(rows.features, dataset.features[9:40])
 

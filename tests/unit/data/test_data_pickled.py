@@ -39,7 +39,7 @@ def read(tmp_path):
 
 @pytest.mark.parametrize("protocol", range(5))
 @pytest.mark.parametrize("dtype", ["f4", ">f8", "i8", "?", "u1"])
-def test_arrays(read, protocol, dtype):
+def test_arrays_are_read_from_their_pickles(read, protocol, dtype):
     array = np.arange(6).reshape(2, 3).astype(dtype)
     for some in (array, np.asfortranarray(array), *([array[:0]] if protocol > 2 else [])):
         read_array = read(pickle.dumps(some, protocol))

@@ -27,7 +27,7 @@ def sizes(dataset):
     return [int(getattr(dataset, name).sum()) for name in ("train", "val", "test")]
 
 
-def test_planetoid_cora():
+def test_planetoid_reads_cora():
     real("planetoid/ind.cora.x")
     cora = load(f"planetoid:{REAL}/planetoid/cora")
     assert (cora.n_nodes, cora.n_features, cora.n_classes) == (2708, 1433, 7)

@@ -38,7 +38,7 @@ def edges(dataset):
 # .npz
 
 
-def test_npz_cora():
+def test_npz_reads_cora():
     cora = load(f"npz:{real('npz/cora.npz')}")
     assert (cora.n_nodes, cora.n_edges, cora.n_features, cora.n_classes) == (2708, 5429, 1433, 7)
     assert sizes(cora) == [140, 210, 2358]
@@ -54,7 +54,7 @@ def test_npz_facebook_pages():
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz_small(tmp_path, save):
+def test_npz_reads_a_small_archive(tmp_path, save):
     save(tmp_path / "toy.npz", **toy_npz())
     toy = load(f"npz:{tmp_path}/toy.npz,{TOY}", **EMPTY)
     assert edges(toy) == [(0, 1), (0, 2), (3, 0)]  # a row of the file is an edge's source
@@ -123,7 +123,7 @@ def test_a_member_shorter_than_its_header_says(tmp_path):
 # OGB
 
 
-def test_ogb_arxiv(tmp_path):
+def test_ogb_reads_arxivs_layout(tmp_path):
     graph = write_ogb(tmp_path / "ogbn_arxiv")
     arxiv = load(f"ogb:{tmp_path}/ogbn_arxiv")
     assert edges(arxiv) == sorted(map(tuple, graph["edges"].tolist()))
@@ -140,7 +140,7 @@ def test_ogb_products_gets_inverse_edges(tmp_path):
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_ogb_papers(tmp_path, save):
+def test_ogb_reads_papers_layout(tmp_path, save):
     rng = np.random.default_rng(0)
     (tmp_path / "raw").mkdir()
     edge_index, features = rng.integers(0, 6, (2, 9)), rng.standard_normal((6, 70_000)).astype(np.float32)
@@ -158,7 +158,7 @@ def test_ogb_papers(tmp_path, save):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_ogbl(tmp_path, zipped):
+def test_ogb_reads_the_layouts_of_links(tmp_path, zipped):
     """The layouts are ogbl-collab's and ogbl-citation2's; the links of the second have a direction."""
     graph = write_ogb(tmp_path / "ogbl_collab")
     (tmp_path / "ogbl_collab/raw/node-label.csv.gz").unlink()

@@ -177,7 +177,7 @@ def test_a_partition_from_a_file(whole, written, tmp_path):
             assert ids[name].tolist() == np.flatnonzero(type_parts == rank).tolist()
 
 
-def test_the_command(written, tmp_path, capsys):
+def test_the_command_converts_reports_and_refuses(written, tmp_path, capsys):
     assert main(["convert", SPEC, str(tmp_path / "d")]) == 0
     assert "302 nodes of 4 types, 2,000 edges of 8 relations" in capsys.readouterr().out
     assert format.open(tmp_path / "d").equals(format.open(written))

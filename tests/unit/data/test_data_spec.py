@@ -39,7 +39,7 @@ def test_the_options_of_a_spec_reach_the_reader():
     assert load(SBM + ",train=3,val=0.5").train.sum() == 9
 
 
-def test_changes(stored):
+def test_changes_of_a_spec_are_applied(stored):
     plain = load(SBM)
     loops = load(stored + ",self_loops")
     assert loops.n_edges == plain.n_edges + 60
@@ -86,7 +86,7 @@ def test_edges_with_values_are_not_changed(tmp_path):
         load(f"{tmp_path}/d,self_loops")
 
 
-def test_convert_flags(tmp_path, capsys):
+def test_flags_of_convert_change_the_data(tmp_path, capsys):
     (tmp_path / "e.csv").write_text("0,1\n0,1\n1,2\n")
     (tmp_path / "y.txt").write_text("0\n1\n0\n")
     np.savetxt(tmp_path / "x.txt", [[1, 3], [2, 2], [0, 0]])
@@ -102,7 +102,7 @@ def test_convert_flags(tmp_path, capsys):
     assert format.open(tmp_path / "d").indices.tolist() == [0, 1]
 
 
-def test_info(stored, capsys):
+def test_info_counts_and_measures(stored, capsys):
     assert main(["info", stored, "--parts", "3", "--json", "--verify"]) == 0
     printed = json.loads(capsys.readouterr().out)
     dataset = load(SBM)
@@ -129,7 +129,7 @@ def test_info_of_a_directed_graph(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("method", ["metis", "random", "contiguous", "FILE"])
-def test_partition(stored, tmp_path, capsys, method):
+def test_partition_reports_what_it_writes(stored, tmp_path, capsys, method):
     if method == "FILE":
         method = str(tmp_path / "mine.txt")
         np.savetxt(method, np.arange(60) % 4, fmt="%d")

@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_nothing(folder, tmp_path):
     format.open(Path(tmp_path, "d"), verify=True)
 
 
-def test_parquet(folder, tmp_path):
+def test_parquet_files_give_the_data_of_text_files(folder, tmp_path):
     import pyarrow as arrow
     from pyarrow import parquet
 

@@ -74,7 +74,7 @@ def test_convert_keeps_ids_and_classes(files, capsys):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "pandas", "polars", "pyarrow", "dict"])
-def test_other_tables(files, kind):
+def test_every_kind_of_table_gives_the_same_data(files, kind):
     arrow = None if kind == "dict" else pytest.importorskip("pyarrow", reason="tables of Arrow need pyarrow")
     if kind in ("parquet", "arrow"):
         from pyarrow import feather, parquet

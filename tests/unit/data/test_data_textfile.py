@@ -12,7 +12,7 @@ from sarlite.data.textfile import read_parts
 from sarlite.errors import DataError
 
 
-def test_read_parts(tmp_path):
+def test_parts_are_read_from_npy_and_text(tmp_path):
     parts = np.array([0, 2, 1, 0])
     np.save(tmp_path / "p.npy", parts)
     np.savetxt(tmp_path / "p.txt", parts, fmt="%d")
@@ -57,7 +57,7 @@ def text(tmp_path, content, encoding="utf-8", field="edges", dtype=np.int64, **o
 @pytest.mark.parametrize("content", ["0,1\n2,3\n", "src,dst\n0,1\n2,3\n", '"src","dst"\n0,1\n2,3\n', "0 1\n2 3", "0,1\r\n2,3\r\n",
                                      "# a\n\nfrom to # b\n\n0 1 # c\n\n2\t3\n\n"])  # fmt: skip
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_text(tmp_path, content, encoding):
+def test_numbers_are_read_from_any_text(tmp_path, content, encoding):
     assert text(tmp_path, content, encoding).tolist() == [[0, 1], [2, 3]]
 
 
@@ -152,7 +152,7 @@ def test_every_flipped_byte_of_a_npy_file(tmp_path):
                 assert str(error).startswith(f"{tmp_path}/b.npy: parts: ") and "\n" not in str(error)
 
 
-def test_names(tmp_path):
+def test_names_become_codes(tmp_path):
     allowed = ("none", "train")
     (tmp_path / "s.txt").write_text("train\n\nnone\n", encoding="utf-8-sig")
     np.save(tmp_path / "s.npy", np.array(["train", "none"]))

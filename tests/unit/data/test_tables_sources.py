@@ -89,7 +89,7 @@ def test_a_source_of_any_kind_gives_the_same_directory(tmp_path, expected, kind)
     assert arrays_of(tmp_path / "d", described(sources["users"], sources["orders"])) == expected
 
 
-def test_sqlite(tmp_path, expected):
+def test_tables_of_sqlite_are_read(tmp_path, expected):
     pytest.importorskip("duckdb_extension_sqlite_scanner", reason="reading SQLite needs sarlite[databases]")
     with sqlite3.connect(tmp_path / "shop.db") as base:
         for name, table in (("users", USERS), ("orders", ORDERS)):
@@ -133,7 +133,7 @@ def server():
             run("pg_ctl", "-D", f"{home}/data", "-m", "immediate", "stop")
 
 
-def test_postgresql(tmp_path, expected, server):
+def test_tables_of_postgresql_are_read(tmp_path, expected, server):
     pytest.importorskip("duckdb_extension_postgres_scanner", reason="reading PostgreSQL needs sarlite[databases]")
     url, run = server
     for name, table in (("users", USERS), ("orders", ORDERS)):
@@ -179,7 +179,7 @@ def test_oddities_of_csv(tmp_path, data, expected):
     assert words_of(tmp_path / "t.csv", Reading(header=True)) == expected
 
 
-def test_many_columns(tmp_path):
+def test_a_table_of_many_columns_is_read(tmp_path):
     n = 100_000
     names = [f"c{at}" for at in range(n)]
     (tmp_path / "wide.csv").write_text(",".join(names) + "\n" + ",".join("7" * n) + "\n")

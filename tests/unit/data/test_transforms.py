@@ -361,7 +361,7 @@ def test_descriptions_that_cannot_be_are_refused(value, message):
         Feature.parse(value, "graph.toml: age")
 
 
-def test_descriptions():
+def test_descriptions_are_parsed():
     assert Feature.parse("standard", "x") == Feature("standard")
     assert Feature.parse({"missing": 0}, "x") == Feature("number", ("0",))
     assert Feature.parse({"transform": "hash", "n": 8}, "x") == Feature.parse("hash:8", "x") == Feature("hash", (), 8)
@@ -369,6 +369,6 @@ def test_descriptions():
     assert Feature.parse("text", "x") == Feature("text")
 
 
-def test_examples_run():
+def test_examples_in_docstrings_run():
     outcome = doctest.testmod(transforms)
     assert outcome.failed == 0 and outcome.attempted > 6

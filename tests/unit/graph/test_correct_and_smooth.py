@@ -41,7 +41,7 @@ def joined(ranks):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_dense(weighted):
+def test_scores_are_those_of_the_dense_equations(weighted):
     weights = WEIGHTS if weighted else None
     for name, options in CASES.items():
         _, corrected = smoothed(Solo(), None, weights, options)
@@ -50,7 +50,7 @@ def test_dense(weighted):
 
 
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
-def test_ranks_agree(mode):
+def test_several_ranks_give_the_dense_scores(mode):
     few = {"correct_iterations": 9, "smooth_iterations": 9}
     cases = (WEIGHTS, few), (None, {**few, "scale": 1.5}), (None, {**few, "smooth_normalization": "row"})
     for n, prefetch in ((2, 0), (3, 1), (4, 2)):

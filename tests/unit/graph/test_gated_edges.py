@@ -78,7 +78,7 @@ def test_a_gate_of_zero_leaves_out_a_message_but_not_its_degree():
 
 
 @pytest.mark.parametrize("reducer", ["mean", "max", "sym"])
-def test_relations(reducer):
+def test_a_gate_of_1_changes_nothing_over_relations(reducer):
     """Two of three relations have gates."""
     relations = {("a", "to", "b"): (SRC, DST), ("b", "to", "a"): (DST, SRC), ("a", "of", "b"): (DST, SRC)}
     graph = HeteroGraph.from_edges(relations, {"a": 6, "b": 6})

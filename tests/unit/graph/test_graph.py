@@ -189,7 +189,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
+def test_wrong_graphs_are_refused(name):
     make, word = REFUSED[name]
     with pytest.raises(SarliteError, match=word) as caught:
         make()

@@ -66,7 +66,7 @@ def test_a_part_keeps_its_ids():
     assert threads.run(2, on_rank) == [(["bob"], ["ann", "bob"]), (["ann", "dan"], ["dan"])]
 
 
-def test_relations():
+def test_tables_of_relations_become_a_graph():
     tables = {("user", "rates", "film"): {"src": ["u2", "u1"], "dst": [7, 9]}, ("user", "knows", "user"): {"src": ["u1"], "dst": ["u3"]}}
     graph = HeteroGraph.from_pandas(tables, nodes={"film": {"id": [9, 7, 8]}})
     assert {name: ids.tolist() for name, ids in graph.ids.items()} == {"film": [9, 7, 8], "user": ["u1", "u2", "u3"]}
@@ -155,7 +155,7 @@ def test_ids_have_the_type_that_holds_them(ids, kind):
     assert graph.ids.dtype.kind == kind and graph.ids.tolist() == sorted(ids)
 
 
-def test_to_scipy():
+def test_to_scipy_gives_the_matrix_again():
     graph = Graph.from_pandas(EDGES, "from", "to", weight="w")
     assert graph.to_scipy().toarray().tolist() == [[0, 0, 0.5], [2, 3, 0], [4, 0, 0]]
     again, weights = Graph.from_scipy(graph.to_scipy())

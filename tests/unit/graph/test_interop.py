@@ -60,7 +60,7 @@ def test_an_edge_index_of_a_wrong_shape_is_refused_by_name(index):
         interop.from_pyg(SimpleNamespace(edge_index=index, num_nodes=5))
 
 
-def test_pyg_itself():
+def test_a_graph_of_pyg_itself_is_read():
     torch = pytest.importorskip("torch")
     pyg = pytest.importorskip("torch_geometric.data")
     data = pyg.Data(edge_index=torch.tensor(np.stack([SRC, DST])), edge_attr=torch.ones(6, 2), num_nodes=5)

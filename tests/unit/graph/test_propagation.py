@@ -66,7 +66,7 @@ def test_sgc_and_sign_are_the_papers_layers():
     assert (sgc.powers, sign.powers) == ((2,), (0, 1, 2))
 
 
-def test_gradients():
+def test_gradients_agree_with_finite_differences():
     graph, x = Graph.from_edges([0, 1, 2, 2, 3], [1, 2, 0, 1, 1], 4), values(1, 4, 3)
     for model, width in ((APPNP(3, 2, hops=3, hidden=4, dropout=0.3, rng=nn.Random(0), **F64), 3),
                          (SIGN(3, 2, hops=1, hidden=4, layers=3, input_dropout=0.2, rng=nn.Random(0), **F64), 6)):

@@ -1,4 +1,4 @@
-"""Kernels give the same bits on every instruction set, with any index type, alignment and threads, except `test_product`'s."""
+"""Kernels give the same bits on every instruction set, with any index type, alignment and threads; products do not."""
 
 import os
 import re
@@ -70,7 +70,7 @@ def spmm(arrays, kind, shape, words):
 
 @every_float
 @pytest.mark.parametrize("words", SPMM)
-def test_spmm(dtype, words):
+def test_spmm_has_the_same_bits(dtype, words):
     for kind, shape in SIZES[:: 1 if words in ("", SPMM[8]) else 5]:
         check(spmm, dtype, kind, shape, words)
 
@@ -95,7 +95,7 @@ def edge_dot(arrays, kind, shape, words):
 
 @every_float
 @pytest.mark.parametrize("words", ["", "heads eid", "rows heads eid", "segment heads"])
-def test_edge_dot(dtype, words):
+def test_edge_dot_has_the_same_bits(dtype, words):
     for kind, shape in SIZES if "eid" in words else SIZES[::4]:
         check(edge_dot, dtype, kind, shape, words)
 
@@ -125,7 +125,7 @@ def extremum(arrays, kind, width, sign, words):
 @every_float
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("words", ["", "order", "rows label order", "segment"])
-def test_extremum(dtype, sign, words):
+def test_extremum_has_the_same_bits(dtype, sign, words):
     for kind, width in [("hard", width) for width in WIDTHS] + [("long", 1), ("long", 3), ("one node", 5), ("no edges", 5)]:
         check(extremum, dtype, kind, width, sign, words)
 
@@ -163,7 +163,7 @@ def attend(arrays, kind, shape, slope, dropped, numbered=False):
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("heads", [*HEADS, "other graphs"])
-def test_attend(dtype, heads, dropped):
+def test_attend_has_the_same_bits(dtype, heads, dropped):
     for kind, shape in SIZES:
         if (kind == "hard" and shape[0] == heads) or (kind != "hard" and heads == "other graphs"):
             check(attend, dtype, kind, shape, 0.2, dropped)
@@ -201,7 +201,7 @@ def rows(arrays, width):
 
 
 @every_float
-def test_rows(dtype):
+def test_kernels_of_rows_have_the_same_bits(dtype):
     for width in WIDTHS:
         check(rows, dtype, width)
 
@@ -222,7 +222,7 @@ def activate(arrays, width, kind, shift, p):
 @pytest.mark.parametrize("kind", kernels.ACTIVATIONS)
 @pytest.mark.parametrize("shift", ["plain", "bias", "norm"])
 @pytest.mark.parametrize("p", [0.0, P])
-def test_activate(dtype, kind, shift, p):
+def test_activate_has_the_same_bits(dtype, kind, shift, p):
     for width in (1, 3, 8, 17, 33, 100, 129, 300):
         check(activate, dtype, width, kind, shift, p)
 
@@ -236,7 +236,7 @@ def product(arrays, width):
 
 
 @every_float
-def test_product(dtype):
+def test_products_agree_within_rounding(dtype):
     """The portable kernels may lack an instruction that multiplies and adds in one rounding, so they have other bits."""
     portable, *others = kernels.instruction_sets()
     for width in (1, 3, 17, 64, 300):
@@ -290,7 +290,7 @@ def exact(arrays, kind, shape):
 
 
 @every_float
-def test_exact(dtype):
+def test_exact_kernels_have_the_same_bits(dtype):
     for shape in ((1, 1), (3, 5), (2, 33)):
         check(exact, dtype, "hard", shape)
 

@@ -68,5 +68,5 @@ def test_arrays_of_another_type_or_shape_are_refused():
         kernels.dequantize(np.zeros((2, 3), np.int8), (3,))
 
 
-def test_examples():
+def test_examples_in_docstrings_run():
     assert doctest.testmod(integer_rows).failed == 0

@@ -32,7 +32,7 @@ from tests.helpers.kernels.kernel_references import (
 @pytest.mark.sampled(60)
 @pytest.mark.parametrize("shape", [(1, 1), (2, 7), (4, 32), (5, 33), (1, 257)])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_attend(dtype, itype, kind, shape, dropped):
+def test_attend_is_an_explicit_softmax(dtype, itype, kind, shape, dropped):
     graph = make_graph(kind, itype)
     z, src, dst = attend_operands(graph, dtype, *shape)
     dropout = make_dropout(graph) if dropped else None
@@ -130,7 +130,7 @@ def test_backward_is_exact_to_rounding_whatever_the_size_of_the_scores(size):
 
 @every_float
 @pytest.mark.parametrize("low", [-800.0, -110.0, -80.0, -1.0])
-def test_exponential(dtype, low):
+def test_the_exponential_is_accurate(dtype, low):
     """The backward pass shows the kernels' exp: with one edge a source, m = 0 and l = g = 1, dz is exp(score)."""
     s = np.concatenate([np.linspace(low, 0, 20_001), [0, -np.inf]]).astype(dtype)[:, None]
     n, one, zero = len(s), np.ones((1, 1, 1), dtype), np.zeros((1, 1), dtype)
@@ -179,7 +179,7 @@ def test_attend_backward_against_finite_differences(kind, shape, dropped):
 @pytest.mark.sampled(60)
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 8), (4, 32), (2, 100)])
-def test_attend_backward(dtype, itype, kind, dropped, shape):
+def test_attend_backward_is_the_explicit_gradient(dtype, itype, kind, dropped, shape):
     graph, rng = make_graph(kind, itype), np.random.default_rng(15)
     z, src, dst = (a.astype(np.float64) for a in attend_operands(graph, dtype, *shape))
     dropout = make_dropout(graph) if dropped else None
@@ -215,7 +215,7 @@ def test_attend_is_deterministic_and_close_across_threads():
             np.testing.assert_array_equal(a, b)
 
 
-def test_backward_accumulates():
+def test_backward_adds_to_what_the_outputs_hold():
     graph = make_graph("random", np.int32)
     operands = attend_operands(graph, np.float64, 2, 3)
     out, m, scale = attend([(graph, 0, graph.n_src)], *operands, 0.2)
@@ -252,7 +252,7 @@ def test_what_is_overwritten_needs_no_start(shape, dropped):
 
 @every_float
 @pytest.mark.parametrize("width", WIDTHS)
-def test_row_dot(dtype, width):
+def test_row_dot_is_a_dot_product_by_row_and_head(dtype, width):
     rng = np.random.default_rng(18)
     a, b, out = normal(rng, dtype, 50, 3, width), normal(rng, dtype, 50, 3, width), normal(rng, dtype, 50, 3)
     kernels.row_dot(a, b, out)

@@ -28,7 +28,7 @@ def rows_of(lines, out):
 @every_float
 @pytest.mark.parametrize("shape", [(), (3,), (2, 8), (129,)])
 @pytest.mark.parametrize("n_lines", [3000, 5])
-def test_many_rows(dtype, shape, n_lines):
+def test_many_rows_are_stored_and_looked_up_as_in_a_dict(dtype, shape, n_lines):
     """There are more rows than lines, and some numbers come twice.
 
     Each store is newer than the previous one, so the oldest row is the first in a dict.
@@ -126,6 +126,6 @@ def wrong_arguments():
 
 
 @pytest.mark.parametrize("message, call", list(wrong_arguments()))
-def test_wrong_arguments(message, call):
+def test_wrong_arguments_are_refused_by_name(message, call):
     with pytest.raises(ShapeError, match=f"^{message}"):
         call()

@@ -34,7 +34,7 @@ def assert_near(got, a, b):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("m, k, n", SHAPES)
-def test_gemm(m, k, n, dtype, n_threads):
+def test_gemm_is_numpys_product(m, k, n, dtype, n_threads):
     a, b = matrices(m, k, n, dtype)
     out = np.full((m, n), 7, dtype)
     kernels.gemm(a, b, out)
@@ -48,7 +48,7 @@ def test_gemm(m, k, n, dtype, n_threads):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("k, m, n", SHAPES)
-def test_gemm_backward(k, m, n, dtype, n_threads):
+def test_gemm_backward_is_the_transposed_product(k, m, n, dtype, n_threads):
     a, g = matrices(k, m, n, dtype)[0], matrices(n, k, n, dtype)[1]
     out, again = np.full((m, n), np.nan, dtype), np.empty((m, n), dtype)
     kernels.gemm_backward(a, g, out)
@@ -152,7 +152,7 @@ def test_products_do_not_touch_memory_beside_the_output():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", [0, 1, 15, 100_001])
-def test_add(n, dtype, n_threads):
+def test_add_is_numpys_sum_and_may_write_over_an_operand(n, dtype, n_threads):
     a, b = np.random.default_rng(0).standard_normal((2, n)).astype(dtype)
     out, want = np.empty(n, dtype), a + b
     kernels.add(a, b, out)

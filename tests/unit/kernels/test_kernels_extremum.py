@@ -34,7 +34,7 @@ def extremum_reference(graph, x, sign, label, rank):
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "star"])
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("labelled", "ordered"), [(False, False), (False, True), (True, False), (True, True)])
-def test_extremum(dtype, itype, kind, sign, labelled, ordered):
+def test_extremum_is_a_loop_over_edges(dtype, itype, kind, sign, labelled, ordered):
     graph, rng = make_graph(kind, itype), np.random.default_rng(8)
     for width in (1, 17, 65):
         x = rng.integers(-2, 3, (graph.n_src, width)).astype(dtype)      # few values give many ties
@@ -110,7 +110,7 @@ def test_extremum_over_edges(dtype):
 
 @every_type
 @pytest.mark.parametrize("width", WIDTHS)
-def test_extremum_backward(dtype, itype, width):
+def test_extremum_backward_gives_gradients_to_the_winners(dtype, itype, width):
     rng = np.random.default_rng(11)
     g, arg = normal(rng, dtype, 300, width), rng.integers(-1, 40, (300, width)).astype(itype)
     start = normal(rng, dtype, 20, width)

@@ -40,7 +40,7 @@ every_order = pytest.mark.parametrize("order", ["ascending", "shuffled"])
 @every_type
 @every_kind
 @every_order
-def test_spmm(dtype, itype, kind, order):
+def test_spmm_into_numbered_rows(dtype, itype, kind, order):
     graph, rng = make_graph(kind, itype), np.random.default_rng(32)
     indptr, indices, rows, edges = short(graph, order)
     x, start = normal(rng, dtype, graph.n_src, 3, 7), normal(rng, dtype, graph.n_dst, 3, 7)
@@ -59,7 +59,7 @@ def test_spmm(dtype, itype, kind, order):
 @every_type
 @every_kind
 @every_order
-def test_edge_dot(dtype, itype, kind, order):
+def test_edge_dot_of_numbered_rows(dtype, itype, kind, order):
     graph, rng = make_graph(kind, itype), np.random.default_rng(33)
     indptr, indices, rows, edges = short(graph, order)
     g, x, scale = normal(rng, dtype, graph.n_dst, 2, 9), normal(rng, dtype, graph.n_src, 2, 9), normal(rng, dtype, graph.n_dst)
@@ -73,7 +73,7 @@ def test_edge_dot(dtype, itype, kind, order):
 @every_type
 @every_kind
 @every_order
-def test_extremum(dtype, itype, kind, order):
+def test_extremum_into_numbered_rows(dtype, itype, kind, order):
     graph, rng = make_graph(kind, itype), np.random.default_rng(34)
     indptr, indices, rows, _ = short(graph, order)
     x = rng.integers(-2, 3, (graph.n_src, 6)).astype(dtype)

@@ -160,7 +160,7 @@ def test_attention(seed, dtype, lengths, heads, width, positive):
 
 
 @every_float
-def test_long_rows(dtype):
+def test_long_rows_are_as_accurate_as_short_ones(dtype):
     """The rows have 10^5 neighbours."""
     for width, positive in ((1, False), (3, True), (16, False), (19, True)):
         check_spmm(1, dtype, LONG, 1, width, positive)
@@ -171,7 +171,7 @@ def test_long_rows(dtype):
 
 
 @every_float
-def test_column_sums(dtype):
+def test_column_sums_are_accurate(dtype):
     """Sums over rows are float64, added one row after another: their error grows with the rows of a thread."""
     rng, n = np.random.default_rng(2), 20_000
     x = draw(rng, True, dtype, n, 5)

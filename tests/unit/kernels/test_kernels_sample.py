@@ -259,7 +259,7 @@ def wrong_arguments():
 
 
 @pytest.mark.parametrize("name, call", list(wrong_arguments()))
-def test_wrong_arguments(name, call):
+def test_wrong_arguments_are_refused_by_name(name, call):
     with pytest.raises(ShapeError, match=name):
         call()
 

@@ -25,7 +25,7 @@ from tests.helpers.kernels.kernel_references import (
 @every_type
 @every_kind
 @pytest.mark.parametrize("width", WIDTHS)
-def test_spmm_plain(dtype, itype, kind, width):
+def test_spmm_without_weights_is_the_reference(dtype, itype, kind, width):
     graph, rng = make_graph(kind, itype), np.random.default_rng(1)
     x, out = normal(rng, dtype, graph.n_src, width), normal(rng, dtype, graph.n_dst, width)
     expected = out + spmm_reference(graph, x)
@@ -71,7 +71,7 @@ def test_spmm_trailing_shapes(dtype, itype):
 
 
 @every_type
-def test_long_row(dtype, itype):
+def test_a_long_row_is_summed_like_others(dtype, itype):
     rng = np.random.default_rng(5)
     graph = Csr([1] * 100_000, rng.integers(0, 50, 100_000), 3, 50, itype)
     x, out = normal(rng, dtype, 50, 19), np.zeros((3, 19), dtype)
@@ -166,7 +166,7 @@ def test_adjoint(seed, n_dst, n_src, n_edges, width):
 @every_kind
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("heads", [None, 3])
-def test_edge_dot(dtype, itype, kind, width, heads):
+def test_edge_dot_is_the_reference(dtype, itype, kind, width, heads):
     graph, rng = make_graph(kind, itype), np.random.default_rng(7)
     shape = (width,) if heads is None else (heads, width)
     g, x = normal(rng, dtype, graph.n_dst, *shape), normal(rng, dtype, graph.n_src, *shape)
@@ -199,7 +199,7 @@ def test_edge_dot_of_values_that_are_not_finite(dtype):
 
 
 @every_type
-def test_transpose(dtype, itype):
+def test_transpose_is_a_stable_sort_by_source(dtype, itype):
     for kind in KINDS:
         graph = make_graph(kind, itype)
         t_indptr, t_indices, perm = kernels.transpose(graph.indptr, graph.indices, graph.n_src)

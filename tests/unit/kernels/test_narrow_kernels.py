@@ -71,7 +71,7 @@ def test_rows_that_cannot_be_written_are_not_narrowed_in_place():
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", ["random", "star"])
-def test_sums(isa, kind):
+def test_sums_have_the_bits_of_widened_rows(isa, kind):
     kernels.set_instruction_set(isa)
     graph, rng = make_graph(kind, np.int32), np.random.default_rng(2)
     for width in WIDTHS:
@@ -85,7 +85,7 @@ def test_sums(isa, kind):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_dot_products(isa):
+def test_dot_products_have_the_bits_of_widened_rows(isa):
     kernels.set_instruction_set(isa)
     graph, rng = make_graph("random", np.int32), np.random.default_rng(4)
     for width in WIDTHS:
@@ -111,7 +111,7 @@ def attention(graph, z, src, dst, g, dropout):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (8, 8), (4, 16), (2, 33), (2, 64), (1, 150)])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_attention(isa, shape, dropped):
+def test_attention_has_the_bits_of_widened_rows(isa, shape, dropped):
     kernels.set_instruction_set(isa)
     graph = make_graph("random", np.int32)
     z, src, dst = attend_operands(graph, np.float32, *shape)

@@ -72,7 +72,7 @@ def run(kind, alpha, x, g, mean, inv_std, gamma, beta, mask, means):
 
 @every_way
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_kernels(kind, shift, p, dtype):
+def test_kernels_are_numpys_formulas(kind, shift, p, dtype):
     tolerance = 1e-13 if dtype == np.float64 else 2e-5
     for width, n in itertools.product(WIDTHS, (0, 1, 50)):
         ids = np.arange(n) * 2**33 - 5
@@ -87,7 +87,7 @@ def test_kernels(kind, shift, p, dtype):
 
 @every_way
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_threads(kind, shift, p, dtype):
+def test_bits_do_not_depend_on_threads(kind, shift, p, dtype):
     """The bits of out and dx are the same for any number of threads; the sums have the same bits for the same number."""
     x, g, *affine = arrays(2000, 33, dtype, shift)
     mask = kernels.Mask(np.arange(2000), KEY, p) if p else None
@@ -194,7 +194,7 @@ def test_module_equals_the_steps_one_by_one(kind, shift, p, dtype, training):
 
 
 @every_way
-def test_gradient(kind, shift, p):
+def test_gradients_agree_with_finite_differences(kind, shift, p):
     act = make(kind, shift, p, np.float64)
     for _ in range(2):
         gradcheck(lambda x, *_: act(x, GRAPH), [values(1, 40, 5), *act.parameters()])

@@ -60,7 +60,7 @@ def test_gcn_with_self_loops_is_the_paper():
     np.testing.assert_allclose(conv(graph, Tensor(X)).data, d @ dense @ d @ X @ conv.linear.weight.data, rtol=1e-12)
 
 
-def test_sage_mean():
+def test_sage_with_means_is_the_papers():
     conv = SAGEConv(5, 3, rng=nn.Random(0), **F64)
     p = parameters(conv)
     mean = A @ X / np.maximum(A.sum(1), 1)[:, None]
@@ -79,7 +79,7 @@ def test_sage_max_pool():
 
 @pytest.mark.parametrize("concat", [True, False])
 @pytest.mark.parametrize("residual", [True, False])
-def test_gat(residual, concat):
+def test_gat_is_the_papers(residual, concat):
     conv = GATConv(5, 3, 2, concat=concat, residual=residual, rng=nn.Random(0), **F64)
     p = parameters(conv)
     z = (X @ p["linear.weight"]).reshape(-1, 2, 3)

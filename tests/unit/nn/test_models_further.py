@@ -105,7 +105,7 @@ def test_a_model_is_the_papers_formula(formula):
 
 @pytest.mark.parametrize("n, mode", [(2, "sar"), (3, "oneshot"), (2, "sa"), (3, "broadcast")])
 @pytest.mark.parametrize("name", MODELS)
-def test_over_ranks(name, n, mode, monkeypatch):
+def test_several_ranks_equal_one_rank(name, n, mode, monkeypatch):
     monkeypatch.setitem(references.CASES, name, lambda rng, dtype: MODELS[name](rng=rng, dtype=dtype))
     threads.run(n, check_equality, name, np.float64, np.arange(EDGES.n_nodes) % n, mode=mode)
 
@@ -119,7 +119,7 @@ def test_a_batch_of_all_in_edges_is_the_whole_graph(name):
     np.testing.assert_allclose(model(batch, batch.x).data[: len(seeds)], whole, rtol=1e-11, atol=1e-12)
 
 
-def test_edge_weights():
+def test_edge_weights_count_or_are_refused():
     """Weights of 2 count an edge twice in GIN's sum, and change nothing in a weighted mean; PNA refuses weights."""
     twice = Graph.from_edges(np.tile(EDGES.src, 2), np.tile(EDGES.dst, 2), EDGES.n_nodes)
     model, weighted = model_and_parameters("gin")[0], GRAPH.with_edge_values(np.full(EDGES.n_edges, 2.0))

@@ -195,7 +195,7 @@ def test_a_copy_of_a_flat_model_is_a_model_of_its_own(duplicate):
 # ---- owned by rows
 
 
-def test_groups():
+def test_parameters_lie_in_groups_by_placement_and_dtype():
     """Replicated parameters share one array; each parameter owned by rows has its own, of any dtype and number of rows."""
     model = Model()
     model.tables = [Embedding(np.array([4, 2, 9]), 2, rng=Random(0), dtype=np.float64), Embedding(np.zeros(0, int), 3, rng=Random(0))]
@@ -309,7 +309,7 @@ def test_generators_follow_the_number_of_draws():
 # ---- layers
 
 
-def test_linear():
+def test_linear_is_a_product_and_a_bias():
     x = np.random.default_rng(0).standard_normal((5, 3))
     linear = Linear(3, 4, rng=Random(1), dtype=np.float64)
     linear.bias.data[...] = [1, 2, 3, 4]
@@ -327,7 +327,7 @@ def test_glorot_bound_and_rounding():
     np.testing.assert_array_equal(Linear(200, 100, rng=Random(1)).weight.data, weight.astype(np.float32))
 
 
-def test_dropout_layers():
+def test_dropout_layers_draw_masks_of_their_own():
     rng = Random(4)
     first, second = Dropout(0.5, rng), Dropout(0.5, rng)
     x, ids = Tensor(np.ones((50, 8))), np.arange(50)
@@ -349,7 +349,7 @@ def test_dropout_layers():
             Dropout(p, rng)
 
 
-def test_layer_norm():
+def test_layer_norm_is_the_formula():
     x = np.random.default_rng(0).standard_normal((5, 3))
     norm = LayerNorm(3, dtype=np.float64)
     expected = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)

@@ -51,7 +51,7 @@ def on_ranks(n, x=X, g=G, dtype=np.float64, steps=1):
     return np.concatenate(out), np.concatenate(dx), sum(dgamma), sum(dbeta), running_mean[0], running_var[0]
 
 
-def test_formula():
+def test_batch_norm_is_the_plain_formula():
     np.testing.assert_allclose(make()(Tensor(X), Solo()).data, plain(X), rtol=1e-12)
 
 
@@ -62,7 +62,7 @@ def test_nothing_is_left_of_constant_columns(n):
     np.testing.assert_array_equal(out, np.tile(BETA, (12, 1)))
 
 
-def test_gradient():
+def test_gradients_agree_with_finite_differences():
     norm = make()
     gradcheck(lambda x, *_: norm(x, Solo()), [X, *norm.parameters()])
     norm.eval()
@@ -76,7 +76,7 @@ def test_ranks_agree_with_one(n, dtype, tolerance):
         np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_running_statistics():
+def test_running_statistics_follow_the_steps():
     norm = make(momentum=0.25)
     for k in range(2):
         norm(Tensor(X + k), Solo())
@@ -175,7 +175,7 @@ class Layers(Module):
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("n", SPLITS)
-def test_exact_moments(n, shared):
+def test_exact_moments_are_those_of_all_rows(n, shared):
     bounds, expected = [0, *SPLITS[n], len(X)], []
 
     def one(comm):

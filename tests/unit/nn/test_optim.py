@@ -39,7 +39,7 @@ DECAYS = {0.0: np.zeros(5), 0.1: np.full(5, 0.1), first_only: np.array([0.1, 0.1
 
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd(momentum, decay):
+def test_sgd_is_its_formula(momentum, decay):
     steps = train(SGD(flatten(Two()), lr=0.2, momentum=momentum, weight_decay=decay))
     w, v = START.copy(), np.zeros(5)
     for g, step in zip(GRADIENTS, steps):
@@ -50,7 +50,7 @@ def test_sgd(momentum, decay):
 
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_adam(decoupled, decay):
+def test_adam_is_its_formula(decoupled, decay):
     steps = train(Adam(flatten(Two()), lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=decay, decoupled=decoupled))
     w, m, v = START.copy(), np.zeros(5), np.zeros(5)
     for t, (g, step) in enumerate(zip(GRADIENTS, steps), 1):
@@ -207,7 +207,7 @@ def test_bad_options_are_refused():
         ("warmup:1:warmup:2:constant", [1, 0.5, 1, 1, 1]),
     ],
 )
-def test_schedule(spec, expected):
+def test_a_schedule_scales_the_learning_rate(spec, expected):
     factor = schedule(spec, 4)
     np.testing.assert_allclose([factor(epoch) for epoch in range(5)], expected, atol=1e-15)
 

@@ -275,7 +275,7 @@ def test_a_fast_reduction_changes_the_hash_somewhere(name, instruction_set, monk
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_functions(dtype):
+def test_functions_are_accurate(dtype):
     values = np.concatenate([np.linspace(-60, 60, 4001), [-800, 0, 1e-12]]).astype(dtype)
     wide = values.astype(np.longdouble)
     exact = Exact(Solo())

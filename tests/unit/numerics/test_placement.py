@@ -20,7 +20,7 @@ X = np.arange(12.0).reshape(4, 3)
     (["rows", "replicated"], "rows"), (["unknown", "rows"], "rows"), (["replicated", "replicated"], "replicated"),
     (["replicated", "unknown"], "unknown"), (["unknown"], "unknown"), ([], "unknown"),
 ])  # fmt: skip
-def test_the_rule(placements, expected):
+def test_the_placement_of_a_result_follows_from_its_inputs(placements, expected):
     assert joined(placements) == expected
 
 

@@ -77,7 +77,7 @@ def test_a_graph_whose_edges_are_all_masked_is_zero():
 
 
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot", "broadcast"])
-def test_backward_again(mode):
+def test_a_second_backward_pass_gives_the_same_gradients(mode):
     once, twice = (whole(threads.run(2, attention, mode, *inputs(), passes=n)) for n in (1, 2))
     for a, b in zip(once, twice, strict=True):
         np.testing.assert_array_equal(a, b)

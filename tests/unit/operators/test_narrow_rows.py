@@ -33,7 +33,7 @@ def rounded(x):
 
 @pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3), MODES)])
 @pytest.mark.parametrize("case", ["gcn", "sage", "gat", "weighted", "sage pool"])
-def test_equality(case, n_ranks, mode):
+def test_models_on_several_ranks_equal_one_rank(case, n_ranks, mode):
     """Whole models run, with dropout and batch norm; gradients are pushed on 2 ranks, rows are fetched on 3."""
     ways = {1: [(0, "metis", None)], 2: [(1, "random", "push")], 3: [(0, "metis", None), (1, "random", None)]}
     for prefetch, method, backward in ways[n_ranks]:
@@ -121,7 +121,7 @@ def test_gradients_are_fetched_unless_they_are_to_be_pushed():
     assert threads.run(2, ways) == [(False, False)] * 2
 
 
-def test_backward_twice():
+def test_backward_twice_gives_the_same_gradients():
     graph, x = WHOLE.shard(Solo(), **NARROW), Tensor(values(1, EDGES.n_nodes, 3).astype(np.float32), requires_grad=True)
     out = graph.aggregate(fn.copy_src(x), "sym")
     out.backward(np.ones_like(out.data), retain_graph=True)

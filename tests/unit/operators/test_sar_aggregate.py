@@ -43,7 +43,7 @@ def assert_same(actual, expected, dtype="float64"):
 @dtypes
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
-def test_copy_src(kind, reducer, dtype):
+def test_copy_src_is_the_reference(kind, reducer, dtype):
     edges = KINDS[kind]
     for make in (values, tied_values):
         x, g = make(1, edges.n_nodes, FEAT), values(2, edges.n_nodes, FEAT)
@@ -64,7 +64,7 @@ WEIGHT_SHAPES = {"an edge": ((FEAT,), ()), "an edge, of heads": ((HEADS, FEAT), 
 @pytest.mark.parametrize("one", WEIGHT_SHAPES)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
-def test_mul_edge(kind, reducer, one, dtype):
+def test_mul_edge_is_the_reference(kind, reducer, one, dtype):
     edges, (row, weight_row) = KINDS[kind], WEIGHT_SHAPES[one]
     x, w, g = values(1, edges.n_nodes, *row), values(2, edges.n_edges, *weight_row), values(3, edges.n_nodes, *row)
     wide = lambda w: w.reshape(*w.shape, *[1] * (x.ndim - w.ndim))  # noqa: E731
@@ -108,7 +108,7 @@ def coins(edges, p):
 @dtypes
 @pytest.mark.parametrize("p", [0.0, P])
 @kinds
-def test_attend(kind, p, dtype):
+def test_attend_is_the_reference(kind, p, dtype):
     edges = KINDS[kind]
     z, src, dst = values(1, edges.n_nodes, HEADS, FEAT), values(2, edges.n_nodes, HEADS), values(3, edges.n_nodes, HEADS)
     g = values(4, edges.n_nodes, HEADS, FEAT)

@@ -98,7 +98,7 @@ def reference(edges, messages, reducer, g):
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
-def test_copy_src(kind, reducer):
+def test_copy_src_is_the_reference(kind, reducer):
     edges = KINDS[kind]
     for make in (values, tied_values):
         x, g = make(1, edges.n_src, WIDTH), values(2, edges.n_dst, WIDTH)
@@ -111,7 +111,7 @@ def test_copy_src(kind, reducer):
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @kinds
-def test_mul_edge(kind, reducer):
+def test_mul_edge_is_the_reference(kind, reducer):
     edges = KINDS[kind]
     x, w, g = values(1, edges.n_src, WIDTH), values(2, edges.n_edges), values(3, edges.n_dst, WIDTH)
     out, d_messages = reference(edges, x[edges.src] * w[:, None], reducer, g)
@@ -138,7 +138,7 @@ def test_a_message_of_both_sides(kind, reducer):
 
 
 @kinds
-def test_attend(kind):
+def test_attend_is_the_reference(kind):
     edges = KINDS[kind]
     z, src, dst, g = values(1, edges.n_src, 2, 3), values(2, edges.n_src, 2), values(3, edges.n_dst, 2), values(4, edges.n_dst, 2, 3)
     n, m = edges.n_src, edges.n_dst
@@ -282,7 +282,7 @@ def check_sharded(n_ranks, make, **options):
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, 4])
-def test_equality(n_ranks, mode, prefetch):
+def test_several_ranks_equal_one_rank(n_ranks, mode, prefetch):
     rng = np.random.default_rng(n_ranks)
     parts, src_parts = rng.integers(0, n_ranks, EDGES.n_dst), rng.integers(0, n_ranks, EDGES.n_src)
     check_sharded(n_ranks, tied_values if prefetch else values, parts=parts, src_parts=src_parts, mode=mode, prefetch=prefetch)
@@ -321,7 +321,7 @@ def test_from_csr_with_n_src():
         Graph.from_csr(indptr, indices, n_src=int(indices.max()))
 
 
-def test_deduplicated():
+def test_deduplicated_edges_count_once():
     graph = Graph.from_edges(*EDGES[:2], n_src=EDGES.n_src, n_dst=EDGES.n_dst, deduplicate=True)
     x = values(1, EDGES.n_src, 3)
     np.testing.assert_allclose(graph.aggregate(fn.copy_src(x), "sum").data, (EDGES.dense > 0) @ x, rtol=1e-12)
@@ -351,7 +351,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
+def test_wrong_inputs_are_refused(name):
     make, error, word = REFUSED[name]
     with pytest.raises(error, match=word):
         make(EDGES.graph())

@@ -85,7 +85,7 @@ MASKED = {"the first block": [0, 1, 2], "all of node 5's": [0, 1], "the last": [
 
 
 @pytest.mark.parametrize("masked", MASKED)
-def test_masked_softmax(masked):
+def test_a_masked_softmax_ignores_masked_edges(masked):
     score, value = SCORE.copy(), RNG.standard_normal((N, 2, 3))
     score[list(MASKED[masked])] = -np.inf
     expected = softmax(score, value)

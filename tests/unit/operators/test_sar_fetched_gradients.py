@@ -89,7 +89,7 @@ def _bytes(messages, owner, widths):
 @pytest.mark.parametrize("prefetch", [0, 1])
 @pytest.mark.parametrize("graph_edges", [SYMMETRIC, SPARSE, COMPLETE])
 @pytest.mark.parametrize("mode", MODES)
-def test_bytes(mode, graph_edges, prefetch):
+def test_bytes_are_those_of_the_fetched_rows(mode, graph_edges, prefetch):
     """The test counts the bytes of attention and of a linear message.
 
     Attention sends (H D) + (H) forward, fetches (H D) + (4 H) and pushes (H) backward. A linear message sends its width each
@@ -122,7 +122,7 @@ def test_bytes(mode, graph_edges, prefetch):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_rows_held(mode):
+def test_peers_rows_are_held_for_a_piece_alone(mode):
     """Forward keeps no peer's rows in any mode; backward holds the rows of at most 1 + prefetch peers, or of all in `oneshot`."""
 
     def work(comm):
@@ -180,7 +180,7 @@ def test_what_backward_is_not():
         threads.run(2, lambda comm: shard(comm, EDGES, backward=("push", "fetch")[comm.rank]))
 
 
-def test_the_command(tmp_path, monkeypatch):
+def test_the_command_fetches_gradients(tmp_path, monkeypatch):
     make, seen = schedule.make, []
     monkeypatch.setattr(schedule, "make", lambda *args: seen.append(args[2].backward) or make(*args))
     data = "sbm:nodes=60,classes=2,features=4,degree=4"

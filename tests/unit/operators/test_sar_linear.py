@@ -34,7 +34,7 @@ def dense(edges, reducer):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("reducer", SUMS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_linear(kind, reducer, dtype):
+def test_linear_messages_are_dense_products(kind, reducer, dtype):
     """Values and gradients are tested in both orders, and with a constant x."""
     edges = KINDS[kind]
     a, tolerance = dense(edges, reducer), 1e-12 if dtype == np.float64 else 2e-5
@@ -64,7 +64,7 @@ def test_sym_of_copy_src(kind):
 
 
 @pytest.mark.parametrize("reducer", SUMS)
-def test_gradcheck(reducer):
+def test_gradients_agree_with_finite_differences(reducer):
     graph = Graph.from_edges(*EDGES)
     for n_in, n_out in WIDTHS[:2]:
         gradcheck(lambda x, w: graph.aggregate(fn.linear(x, w), reducer), [values(1, 61, n_in), values(2, n_in, n_out)])

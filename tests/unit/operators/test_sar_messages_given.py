@@ -87,7 +87,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
+def test_wrong_inputs_are_refused(name):
     aggregate, error, word = REFUSED[name]
     with pytest.raises(error, match=word):
         aggregate(Graph.from_edges(*KINDS["random"]))

@@ -182,7 +182,7 @@ def test_a_loops_variable_is_bound_by_a_default(mode):
 
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
-def test_relations(n_ranks):
+def test_a_changed_variable_of_a_relations_message_is_refused(n_ranks):
     def work(comm, change):
         graph = make(comm, "random") if comm.size > 1 else make()
         x = {kind: Tensor(values(7, n, 5)[graph.node_ids[kind]], requires_grad=True) for kind, n in N_NODES.items()}

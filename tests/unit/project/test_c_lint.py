@@ -9,7 +9,7 @@ from tests import c_lint
 NATIVE = Path(__file__).parents[3] / "native"
 
 
-def test_sources(capsys):
+def test_the_c_sources_have_no_faults(capsys):
     files = sorted([*NATIVE.glob("*.c"), *NATIVE.glob("*.h")])
     assert len(files) > 15
     assert not c_lint.main(files), capsys.readouterr().out
@@ -25,7 +25,7 @@ def test_sources(capsys):
     ("int f(void)\n{\n    if (a) {\n}\n", 5, "not closed"),
     ("int f(void)\n{\n}\n}\n", 4, "closes what was not opened"),
 ])  # fmt: skip
-def test_faults(text, line, fault):
+def test_each_fault_of_layout_is_reported(text, line, fault):
     (number, said), *others = c_lint.faults(text)
     assert number == line and fault in said and not others
 

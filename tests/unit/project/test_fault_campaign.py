@@ -6,5 +6,5 @@ from tests.fault_campaign import campaign
 
 
 @pytest.mark.timeout(120)
-def test_some_faults():
+def test_some_faults_end_on_every_rank():
     assert campaign(20, seed=0).total() == 20

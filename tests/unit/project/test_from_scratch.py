@@ -30,7 +30,7 @@ def test_sum_and_attention_equal_the_library(check, kind, n_ranks):
 
 
 @pytest.mark.parametrize("check", [from_scratch.check_sum, from_scratch.check_attention])
-def test_empty_ranks(check):
+def test_empty_ranks_change_nothing(check):
     on_ranks(3, check, EDGES, "last")
 
 

@@ -30,7 +30,7 @@ def owners(method, n_ranks):
 @pytest.mark.sampled(40)
 @pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3, 4), MODES)])
 @pytest.mark.parametrize("case", CASES)
-def test_equality(case, n_ranks, mode):
+def test_models_give_one_ranks_values_and_gradients(case, n_ranks, mode):
     points = [(np.float64, 0, "metis"), (np.float64, 1, "random"), (np.float64, 2, "contiguous"),
               (np.float32, 1, "random")]  # benchmarks/equality.py runs all of them
     for dtype, prefetch, method in points:
@@ -90,7 +90,7 @@ PARTITIONS = [_all_on_last, _no_training_nodes_on_first, _no_edges_on_first, _on
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("layout", PARTITIONS)
-def test_uneven_partitions(layout, mode):
+def test_uneven_partitions_change_nothing(layout, mode):
     array = layout(EDGES.n_nodes, 3)
     for k, case in enumerate(CASES):
         prefetch = (k + PARTITIONS.index(layout)) % 2  # each case with both
@@ -219,7 +219,7 @@ ODD_INPUTS = {
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ODD_INPUTS)
-def test_odd_inputs(name, mode):
+def test_odd_inputs_change_nothing(name, mode):
     expected = ODD_INPUTS[name](Graph.from_edges(*EDGES)).data
     np.testing.assert_allclose(_gathered(3, ODD_INPUTS[name], mode=mode), expected, rtol=1e-12, atol=1e-12)
 

@@ -58,7 +58,7 @@ def test_the_seed_decides_and_chunks_do_not():
     assert not np.array_equal(one.indices, other.indices)
 
 
-def test_blocks():
+def test_blocks_are_filled_by_degree():
     """Blocks have d + 1 nodes from degree 2 on, filled up with nodes of higher degrees; the last one takes the rest."""
     groups = bter.blocks(by_degree(_0=1, _1=4, _2=4, _3=5, _6=2), np.array([0, 0, 1, 0.125, 0, 0, 0.001]))
     assert groups.firsts.tolist() == [5, 8, 11, 15] and groups.sizes.tolist() == [3, 3, 4, 1]
@@ -82,7 +82,7 @@ def test_clustering_0_is_chung_lu():
     assert low[graph.indices][low[dst]].mean() == pytest.approx(300 / 6300, abs=0.03)  # ends in proportion to degrees
 
 
-def test_local_clustering():
+def test_local_clustering_is_the_share_of_closed_pairs():
     rng = np.random.default_rng(0)
     dense = np.triu(rng.random((60, 60)) < 0.2, 1)
     dense = (dense | dense.T).astype(np.float64)

@@ -55,7 +55,7 @@ def test_sbm_has_the_size_asked_for():
     assert degrees.max() > 5 * degrees.mean()  # a heavy tail
 
 
-def test_sbm_homophily():
+def test_sbm_has_the_homophily_asked_for():
     for wanted in (0.0, 0.5, 1.0):
         graph = sbm(nodes=3000, homophily=wanted, seed=1)
         homophily = (graph.labels[graph.indices] == graph.labels[destinations(graph.indptr)]).mean()

@@ -40,7 +40,7 @@ def test_keys_are_compared_by_identity():
         _ = a in [b]  # arrays give the same
 
 
-def test_tensor_map():
+def test_a_tensor_map_forgets_dead_tensors():
     a, b, numbers = leaf(1, 2), leaf(1, 2), TensorMap()
     numbers[a] = 1
     assert numbers.setdefault(b, 2) == 2 and numbers.setdefault(a, 3) == numbers[a] == 1 and len(numbers) == 2 and a in numbers
@@ -79,7 +79,7 @@ def test_numpy_gets_the_values():
     np.testing.assert_array_equal(x, [1, 2])
 
 
-def test_dlpack():
+def test_tensors_are_exported_by_dlpack():
     x = leaf(1, 2)
     assert x.__dlpack_device__() == x.data.__dlpack_device__()
     assert np.shares_memory(np.from_dlpack(x), x.data)
@@ -88,7 +88,7 @@ def test_dlpack():
     assert np.shares_memory(shared, constant.data) and not shared.flags.writeable
 
 
-def test_iteration():
+def test_iteration_gives_rows_with_gradients():
     x = Tensor(np.arange(6.0).reshape(3, 2), requires_grad=True)
     a, b, c = x
     assert a.tolist() == [0, 1] and [float(v) for v in c] == [4, 5] and len(x) == 3

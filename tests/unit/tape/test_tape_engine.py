@@ -136,7 +136,7 @@ def test_no_grad_records_nothing():
     assert constant.node is None
 
 
-def test_backward_accumulates():
+def test_backward_adds_to_gradients():
     a = leaf(3)
     (a * 2).sum().backward()
     first = a.grad
@@ -156,7 +156,7 @@ def test_a_leafs_grad_is_its_own():
     assert b.grad.tolist() == g.tolist() == [1, 1, 1]
 
 
-def test_diamond():
+def test_gradients_of_both_paths_of_a_diamond_add_up():
     a = leaf(3)
     b = a * 2
     (b * b + b).sum().backward()

@@ -72,7 +72,7 @@ def test_inputs_are_put_back():
     assert linear.weight.grad is None
 
 
-def test_only_float64():
+def test_gradcheck_takes_only_float64():
     with pytest.raises(TypeError, match="input 1 is float32"):
         gradcheck(ops.add, [X, X.astype(np.float32)])
 

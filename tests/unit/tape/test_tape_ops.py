@@ -13,7 +13,7 @@ from tests.helpers.tape.tape_cases import CASES, RNG, draw
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_value(name):
+def test_values_are_numpys(name):
     f, reference, inputs = CASES[name]
     if reference is not None:
         out = f(*map(Tensor, inputs)).data
@@ -23,13 +23,13 @@ def test_value(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_gradient(name):
+def test_gradients_agree_with_finite_differences(name):
     f, _, inputs = CASES[name]
     gradcheck(f, inputs)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_float32(name):
+def test_float32_stays_float32_and_agrees_with_float64(name):
     """Values and gradients stay float32, and both agree with float64."""
     f, _, inputs = CASES[name]
     if any(word in name for word in ("array", "rmatmul", "reshape")):
@@ -107,7 +107,7 @@ def test_a_backward_pass_writes_to_nothing_that_is_read_again(name):
     (lambda: ([np.frombuffer(bytearray(8))], None), False),
     (lambda: ([np.float64(1)], None), False),
 ])
-def test_sole_memory(make, sole):
+def test_memory_with_one_owner_may_be_written(make, sole):
     cell, other = make()
     assert ownership.is_sole(cell) is sole
     del other

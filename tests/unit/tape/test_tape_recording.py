@@ -39,7 +39,7 @@ def test_seeds_that_fit():
         (y * y).backward(np.array(1.0))
 
 
-def test_retain_graph():
+def test_a_retained_graph_goes_back_again():
     x = leaf(3)
     out = ((x * x).exp() @ x).log()
     out.backward(retain_graph=True)
