@@ -1,4 +1,4 @@
-"""For all command lines: how a command ends, a parser whose errors are one line with a suggestion, types of options."""
+"""Base of all command lines: exit statuses, printing, a parser with one-line errors, and readers of option values."""
 
 import argparse
 import contextlib
@@ -11,48 +11,71 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import wraps
 from types import MappingProxyType
-from typing import Any, NoReturn, ParamSpec, TextIO
+from typing import Any, NoReturn, TextIO
 
 from sarlite.errors import SIGNALS, ConfigError, Interrupted, SarliteError, printable, writing
 
 
 def run_command(action: Callable[[], int | None]) -> int:
-    """Run a command of one process; return its exit status.
+    """Run a command in one process and return its exit status; print errors to standard error.
+
+    A notebook that calls a command's `main` continues after the command. `sys.exit(main())` ends a process with the same
+    status.
 
     Parameters
     ----------
     action : callable
-        Returns the exit status; None is 0.
+        Returns the exit status, or None for 0.
 
     Returns
     -------
     int
-        2 after a SarliteError, which is printed in one line. 128 + the number of a signal that asked the process to
-        end; what `action` holds, such as private files, is then removed.
+        Status of `action`, or the status of a SystemExit that `action` raises, such as argparse's after `--help`. 2
+        after a SarliteError, whose message is printed as one line. 128 + the signal's number after a signal of
+        `SIGNALS`; `action` has then left its contexts, which remove private files.
+
+    Examples
+    --------
+    >>> run_command(lambda: None), run_command(lambda: 3)
+    (0, 3)
     """
     try:
         with _signals_raised():
             return action() or 0
+    except SystemExit as exit:
+        return exit_status(exit)
     except SarliteError as error:
         show(f"error: {error}", sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         number = error.signum if isinstance(error, Interrupted) else signal.SIGINT
-        show(f"interrupted by {signal.Signals(number).name}; nothing was changed that is not whole", sys.stderr)
+        show(f"interrupted by {signal.Signals(number).name}; unfinished output was removed", sys.stderr)
         return 128 + number
+
+
+def exit_status(exit: SystemExit) -> int:
+    """Return the status that a process would end with after a SystemExit; print a message that it carries.
+
+    Examples
+    --------
+    >>> exit_status(SystemExit(3)), exit_status(SystemExit())
+    (3, 0)
+    """
+    if isinstance(exit.code, str):
+        print(exit.code, file=sys.stderr)
+    return exit.code if isinstance(exit.code, int) else int(exit.code is not None)
 
 
 @contextlib.contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Return a context where `SIGNALS` raise Interrupted in the main thread; one that is ignored stays ignored."""
+    """Return a context that turns `SIGNALS` into Interrupted in the main thread; ignored signals stay ignored."""
     def handle(number, frame):
         raise Interrupted(number)
 
-    here = threading.current_thread() is threading.main_thread()
-    taken = [number for number in SIGNALS if here and signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handle) for number in taken}
+    is_main = threading.current_thread() is threading.main_thread()
+    handled = [number for number in SIGNALS if is_main and signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in handled}
     try:
         yield
     finally:
@@ -61,36 +84,50 @@ def _signals_raised() -> Iterator[None]:
 
 
 def refuse_input(argument: str, path: str, inputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Raise a ConfigError if a file to write, the value of `argument`, is one of the files that are read.
+    """Raise a ConfigError if the output file at `path` is also an input file.
 
     Parameters
     ----------
     argument : str
+        Name of the argument, or the flag, whose value is `path`.
     path : str
+        File that the command is about to write.
     inputs : dict of str to path or None
-        The files that are read, by what names them.
+        Input files, keyed by the flag or the name that the error message shows. None is skipped.
+
+    Raises
+    ------
+    ConfigError
+        Both paths lead to the same file.
     """
-    for name, read in inputs.items():
+    for name, input_path in inputs.items():
         with contextlib.suppress(OSError):
-            if read is not None and os.path.samefile(path, read):
-                raise ConfigError(f"{argument} {path}: this is the file of {name}, which is read: name another file",
+            if input_path is not None and os.path.samefile(path, input_path):
+                raise ConfigError(f"{argument} {path}: this is also the input file of {name}: name another file",
                                   argument)
 
 
 def show(text: object, file: TextIO | None = None) -> None:
-    """Print a text that may hold names of data, which are not the user's own: it is made `printable`.
+    """Print a text and flush. Control characters, which names in data may contain, are escaped by `printable`.
+
+    Parameters
+    ----------
+    text : object
+        Its `str` is printed.
+    file : text file, optional
+        Standard output by default.
 
     Raises
     ------
     DataError
-        It cannot be written, for example to a full disk.
+        The text cannot be written, for example to a full disk.
     """
     with writing("standard output" if file is None else "standard error"):
         print(printable(str(text)), file=file or sys.stdout, flush=True)
 
 
 class _Output(io.FileIO):
-    """Standard output or error. Once nobody reads it, as behind `| head` and a closed terminal, the rest is dropped."""
+    """Standard output or standard error that drops text once the reader has closed it, as `| head` does."""
 
     def write(self, data):
         try:
@@ -103,21 +140,28 @@ class _Output(io.FileIO):
 
 
 def outlast_readers() -> None:
-    """Let this process's standard output and error drop what nobody reads any more, instead of raising an OSError."""
+    """Replace this process's standard output and error by streams that drop text after the reader has gone.
+
+    Without the replacement, a write to a closed pipe or terminal raises an OSError.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if type(stream) is not io.TextIOWrapper or isinstance(getattr(stream.buffer, "raw", stream.buffer), _Output):
-            continue  # another program's, as a notebook's or a test's; or it is done
+            continue  # a stream of a notebook or of a test, or one that is replaced already
         raw = _Output(stream.fileno(), "w", closefd=False)
-        layer: Any = raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw)
+        layer = raw if isinstance(stream.buffer, io.RawIOBase) else io.BufferedWriter(raw)
         setattr(sys, name, io.TextIOWrapper(layer, stream.encoding, stream.errors, line_buffering=stream.line_buffering,
                                             write_through=stream.write_through))
 
-P = ParamSpec("P")
-
 
 def flag(option: str) -> str:
-    """Return the flag of an option, "--batch-size" of "batch_size"."""
+    """Return the command line flag of an option's name.
+
+    Examples
+    --------
+    >>> flag("batch_size")
+    '--batch-size'
+    """
     return "--" + option.replace("_", "-")
 
 
@@ -128,146 +172,227 @@ SYNONYMS = {"learning-rate": "lr", "rate": "lr", "l2": "weight-decay", "wd": "we
             "num-neighbors": "fanouts", "auc": "roc-auc", "auroc": "roc-auc", "rocauc": "roc-auc", "acc": "accuracy",
             "average-precision": "ap", "auprc": "ap", "pr-auc": "ap", "f1": "macro-f1", "source": "src", "from": "src",
             "target": "dst", "destination": "dst", "dest": "dst", "to": "dst"}
-"""What other programs call our options and their values."""
+"""Names that other programs use for options and option values, each with sarlite's name."""
 
 
-def suggestion(word: Any, known: Iterable[Any]) -> str:
-    """Return "; did you mean ...?" with one or two known words that are close, or that mean the same; else nothing.
+def suggestion(word: object, choices: Iterable[object]) -> str:
+    """Return "; did you mean ...?" with the one or two choices nearest to a misspelt word; "" if none is near.
+
+    A word of `SYNONYMS` yields the choice of the same meaning.
 
     Examples
     --------
     >>> suggestion("RGCN", ["gcn", "rgcn"]), suggestion("auc", ["accuracy", "roc-auc"]), suggestion("x", ["y"])
     ('; did you mean rgcn?', '; did you mean roc-auc?', '')
     """
-    bare, words = _plain(word), {_plain(name): str(name) for name in known}
+    bare, words = _plain(word), {_plain(name): str(name) for name in choices}
     same = bare if bare in words else SYNONYMS.get(bare)
     swapped = [name for name in words if sorted(name) == sorted(bare)]
-    near = difflib.get_close_matches(bare, words, n=1, cutoff=0.7)  # of three letters one that differs is another word
+    near = difflib.get_close_matches(bare, words, n=1, cutoff=0.7)  # no word of three letters is near another one
     close = [same] if same in words else difflib.get_close_matches(bare, words, n=2, cutoff=0.8) or swapped[:1] or near
     return f"; did you mean {' or '.join(words[name] for name in close)}?" if close else ""
 
 
 def _plain(word):
-    """Return a word without the marks and capitals that do not make it another word."""
+    """Return a word in lower case, without leading dashes and with dashes for underscores."""
     return str(word).lstrip("-").lower().replace("_", "-")
 
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?:([KMGT])(i?B)?|B?)", re.IGNORECASE)
 
 
-def byte_size(value: Any) -> int:
-    """Read a number of bytes, from an option (as its `type`) or from a file.
+def byte_size(value: object) -> int:
+    """Return the number of bytes of a size in text, for example the value of a flag.
 
     Parameters
     ----------
     value : str or int
-        IEC 80000-13: 1 GiB is 1024^3 bytes and 1 GB 10^9. A bare 1.5G is in GiB, as in GNU's commands. A number alone
-        is in bytes.
+        Size with a unit of IEC 80000-13: 1 GiB is 1024^3 bytes, and 1 GB is 10^9 bytes. As in GNU's commands, G alone
+        means GiB. A number without a unit counts bytes.
+
+    Returns
+    -------
+    int
+        Bytes.
 
     Raises
     ------
     argparse.ArgumentTypeError
-        It is no size.
+        The text is not a size.
+
+    Examples
+    --------
+    >>> byte_size("2GiB"), byte_size("1.5 GB"), byte_size(4096)
+    (2147483648, 1500000000, 4096)
     """
-    found = _SIZE.fullmatch(str(value))
-    if not found:
-        raise argparse.ArgumentTypeError(f"{value!r} is no size, such as 512MiB, 2GiB or 1.5GB")
-    number, prefix, unit = found.groups("")
+    match = _SIZE.fullmatch(str(value))
+    if not match:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a size, such as 512MiB, 2GiB or 1.5GB")
+    number, prefix, unit = match.groups("")
     return round(float(number) * (1000 if unit.upper() == "B" else 1024) ** " KMGT".index(prefix.upper() or " "))
 
 
-def count(value: Any) -> int:
-    """Read a whole number, also as 2e9; raises an argparse.ArgumentTypeError for another word."""
+def count(value: object) -> int:
+    """Return the whole number in a text, which may have an exponent.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        The text is not a whole number.
+
+    Examples
+    --------
+    >>> count("2000000"), count("1.5e3")
+    (2000000, 1500)
+    """
     text = str(value)
-    found = re.fullmatch(r"([0-9]{1,19})(?:\.([0-9]{1,19}))?(?:e\+?([0-9]{1,2}))?", text, re.IGNORECASE)
-    if found:
-        digits, fraction, power = found[1], (found[2] or "").rstrip("0"), int(found[3] or 0)
+    match = re.fullmatch(r"([0-9]{1,19})(?:\.([0-9]{1,19}))?(?:e\+?([0-9]{1,2}))?", text, re.IGNORECASE)
+    if match:
+        digits, fraction, power = match[1], (match[2] or "").rstrip("0"), int(match[3] or 0)
         if len(fraction) <= power:
             return int(digits + fraction) * 10 ** (power - len(fraction))
-    raise argparse.ArgumentTypeError(f"{text!r} is no whole number, such as 2000000 or 2e6")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 2000000 or 2e6")
 
 
-_EVERY = re.compile(r"([0-9]{1,9})(s|min|h)?")
+_INTERVAL = re.compile(r"([0-9]{1,9})(s|min|h)?")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-def every(value: Any) -> Any:
-    """Read how often something is done.
+def interval(value: object) -> int | str:
+    """Return an interval between two checkpoints, in epochs or as a time.
+
+    Parameters
+    ----------
+    value : str or int
+        A number of epochs, or a time with the unit s, min or h.
 
     Returns
     -------
     int or str
-        A number of epochs, or a time such as "90s", "10min" or "2h" as text.
+        Number of epochs, or the time as it stands in `value`; `interval_seconds` converts a time.
 
     Raises
     ------
     argparse.ArgumentTypeError
-        It is neither.
+        The value is neither.
+
+    Examples
+    --------
+    >>> interval("5"), interval("10min")
+    (5, '10min')
     """
-    found = _EVERY.fullmatch(str(value))
-    if not found:
+    match = _INTERVAL.fullmatch(str(value))
+    if not match:
         raise argparse.ArgumentTypeError(f"{value!r} is neither a number of epochs nor a time such as 90s, 10min or 2h")
-    return str(value) if found[2] else int(found[1])
+    return str(value) if match[2] else int(match[1])
 
 
-def seconds(every: Any) -> float | None:
-    """Return the time that `every` specifies, in seconds; None if it is a number of epochs."""
-    found = _EVERY.fullmatch(str(every))
-    return int(found[1]) * _SECONDS[found[2]] if found and found[2] else None
+def interval_seconds(value: object) -> float | None:
+    """Return the seconds of an interval that is a time; None for a number of epochs.
+
+    Examples
+    --------
+    >>> interval_seconds("10min"), interval_seconds(5)
+    (600.0, None)
+    """
+    match = _INTERVAL.fullmatch(str(value))
+    return int(match[1]) * _SECONDS[match[2]] if match and match[2] else None
 
 
-def share_or_file(value: Any) -> Any:
-    """Read a share, a float, or else the path of a file."""
-    try:
-        return float(value)
-    except (ValueError, TypeError):
-        if isinstance(value, str) and value:
-            return value
+def share_or_file(value: object) -> float | str:
+    """Return a number as a float, and any other text as the path of a file.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        The value is neither a number nor a text, or is empty.
+    """
+    if isinstance(value, str | int | float):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    if isinstance(value, str) and value:
+        return value
     raise argparse.ArgumentTypeError(f"{value!r} is neither a share nor a file")
 
 
-def count_or_all(value: Any) -> int | str:
-    """Read a whole number, or the word all."""
-    if value == "all" or isinstance(value, int) and not isinstance(value, bool):
+def count_or_all(value: object) -> int | str:
+    """Return a whole number as an int, and the word "all" as it is.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        The value is neither.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if value == "all":
+        return "all"
     if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value):
         return int(value)
     raise argparse.ArgumentTypeError(f"{value!r} is neither a whole number nor all")
 
 
-_PICKS = re.compile(r"-1|[0-9]{1,9}")
+_FANOUT = re.compile(r"-1|[0-9]{1,9}")
 
 
-def fanouts(value: Any) -> list[int]:
-    """Read picks a row of each layer, as a list; "all" is -1.
+def fanouts(value: object) -> list[int]:
+    """Return the number of in-edges that each layer samples per node, the first layer first; -1 takes all in-edges.
 
     Parameters
     ----------
     value : str or list
-        As "5,10,all", or [5, 10, -1] of a file.
+        Numbers, or the word "all", separated by commas; or a list of numbers from a TOML file.
 
     Raises
     ------
     argparse.ArgumentTypeError
-        It is neither.
+        The value is neither, or an entry is 0.
+
+    Examples
+    --------
+    >>> fanouts("5,10,all")
+    [5, 10, -1]
     """
-    words = value.split(",") if isinstance(value, str) else map(str, value) if isinstance(value, list) else ()
-    found = [-1 if word == "all" else int(word) if _PICKS.fullmatch(word) else 0 for word in words]
-    if not found or not all(found):
-        raise argparse.ArgumentTypeError(f"{value!r} is no list of picks a row, one a layer, such as 5,10,all")
-    return found
+    entries = value.split(",") if isinstance(value, str) else map(str, value) if isinstance(value, list) else ()
+    numbers = [-1 if entry == "all" else int(entry) if _FANOUT.fullmatch(entry) else 0 for entry in entries]
+    if not numbers or not all(numbers):
+        raise argparse.ArgumentTypeError(f"{value!r} is not a list of in-edges per node, one number per layer, such as 5,10,all")
+    return numbers
 
 
-def words(value: Any) -> list[str]:
-    """Read words with commas between, or a list of a file; raise an argparse.ArgumentTypeError for anything else."""
-    found = value.split(",") if isinstance(value, str) else value
-    if not isinstance(found, list) or not all(isinstance(word, str) and word for word in found):
-        raise argparse.ArgumentTypeError(f"{value!r} is no list of words with commas between")
-    return found
+def words(value: object) -> list[str]:
+    """Return the words of a text with commas between; a list of words, from a TOML file, is returned as it is.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        The value is neither, or a word is empty.
+
+    Examples
+    --------
+    >>> words("author,paper")
+    ['author', 'paper']
+    """
+    entries = value.split(",") if isinstance(value, str) else value
+    if not isinstance(entries, list) or not all(isinstance(word, str) and word for word in entries):
+        raise argparse.ArgumentTypeError(f"{value!r} is not a list of words with commas between")
+    return entries
 
 
 def readable(n_bytes: float, base: int = 1024) -> str:
-    """Return a number of bytes as readable text: 1536 is "1.5 KiB", and with base 1000 "1.536 kB"."""
+    """Return a number of bytes as text with a unit.
+
+    Parameters
+    ----------
+    n_bytes : float
+    base : {1024, 1000}
+        1024 for KiB, MiB, GiB and TiB; 1000 for kB, MB, GB and TB.
+
+    Examples
+    --------
+    >>> readable(1536), readable(1536, base=1000)
+    ('1.5 KiB', '1.536 kB')
+    """
     *units, last = ("B", "KiB", "MiB", "GiB", "TiB") if base == 1024 else ("B", "kB", "MB", "GB", "TB")
     for unit in units:
         if n_bytes < base:
@@ -277,35 +402,39 @@ def readable(n_bytes: float, base: int = 1024) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:
-    """Return the cells of a table as text, one line per row; columns align to the left ("<") or right (">")."""
+    """Return a table as text: one line per row, with columns padded to equal width.
+
+    Parameters
+    ----------
+    lines : sequence of sequence of str
+        Cells of each row.
+    side : {"<", ">"}
+        Alignment of the columns: left or right.
+
+    Examples
+    --------
+    >>> print(aligned([["rank", "bytes"], ["0", "1,024"]], ">"))
+    rank  bytes
+       0  1,024
+    """
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join("  ".join(f"{cell:{side}{width}}" for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
-def returns_status(main: Callable[P, int | None]) -> Callable[P, int]:
-    """Decorate a command's `main` so that it returns the exit status where it would raise SystemExit.
-
-    A notebook that calls `main(words)` goes on then; `sys.exit(main())` ends a process with the same status.
-    """
-    @wraps(main)
-    def run(*args: P.args, **options: P.kwargs) -> int:
-        try:
-            return main(*args, **options) or 0
-        except SystemExit as left:  # of argparse, which prints help, of a guard, or of the user's model
-            if isinstance(left.code, str):
-                print(left.code, file=sys.stderr)
-            return left.code if isinstance(left.code, int) else int(left.code is not None)
-
-    return run
-
-
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser without abbreviated options, whose errors are ConfigErrors of one line.
+    """ArgumentParser without abbreviated flags, which raises a ConfigError of one line for a wrong command line.
 
     Parameters
     ----------
     pages : dict of str to str
-        By option, the page that the error of an unknown choice names.
+        Documentation page of a flag, which the error for an unknown choice of the flag names.
+    **options
+        Keywords of `argparse.ArgumentParser`.
+
+    Attributes
+    ----------
+    help_flag : str
+        Flag that lists all options, for error messages.
     """
 
     def __init__(self, pages: Mapping[str, str] = MappingProxyType({}), **options: Any) -> None:
@@ -315,34 +444,39 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"sarlite {version}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        r"""Return the options as a Namespace; a ConfigError names the first that is unknown.
+        r"""Return the options as a Namespace, and prepare the standard streams.
 
-        From here on standard output writes what its encoding has not as \xXX or \uXXXX, as standard error does, and
-        both drop what nobody reads (`outlast_readers`).
+        From this call on, standard output escapes characters outside its encoding as \xXX or \uXXXX, as standard error
+        does. Both streams drop text that nobody reads (`outlast_readers`).
+
+        Raises
+        ------
+        ConfigError
+            A flag or an argument is unknown, or a value is invalid.
         """
         outlast_readers()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")
-        found, others = self.parse_known_args(args, namespace)
-        for word in [*(word for word in others if word.startswith("-")), *others]:
+        options, unknown = self.parse_known_args(args, namespace)
+        for word in [*(word for word in unknown if word.startswith("-")), *unknown]:
             option = word.partition("=")[0]
             self.error(f"unknown option {option}" + suggestion(option, self._all_options()) if word.startswith("-") else
                        f"unexpected argument {word!r}")
-        return found
+        return options
 
     def error(self, message: str) -> NoReturn:
         hint = f"{self.prog} {self.help_flag} lists all"
         choice = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if choice:
-            known = [word.strip("' ") for word in choice[2].split(",")]
-            told = f"{choice[1]!r} is not one of {', '.join(known)}{suggestion(choice[1], known)}"
-            message = message[: choice.start()] + told
+            choices = [word.strip("' ") for word in choice[2].split(",")]
+            refusal = f"{choice[1]!r} is not one of {', '.join(choices)}{suggestion(choice[1], choices)}"
+            message = message[: choice.start()] + refusal
             page = self._pages.get(message.removeprefix("argument ").partition(":")[0])
             hint = f"{page} tells which to choose; {hint}" if page else hint
         raise ConfigError(f"{message.removeprefix('argument ')} ({hint})")
 
     def _all_options(self):
-        """The option names of this command and of its subcommands."""
+        """Yield the flags of this command and of its subcommands."""
         for action in self._actions:
             yield from action.option_strings
             for parser in (action.choices or {}).values() if isinstance(action, argparse._SubParsersAction) else ():

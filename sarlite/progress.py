@@ -1,4 +1,4 @@
-"""`Progress`: reports on standard error how far long work is and how long it will still take."""
+"""`Progress`: prints the completed share and the remaining time of long operations to standard error."""
 
 import contextlib
 import os
@@ -8,45 +8,81 @@ import threading
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Protocol, TextIO
 
 from sarlite.errors import ConfigError, needs
 
 KINDS = ("auto", "bar", "lines", "none")
 LINE_SECONDS = 5.0
-"""Time from one line to the next, at least; after minutes a line comes less often."""
+"""Least time between two lines. After minutes, lines come less often."""
 BAR_SECONDS = 0.5
+"""Time between two updates of a bar."""
 
 
-def bar_class(kind: str, stream: TextIO) -> Any:
-    """Return tqdm's class of bars, or None where no bar is shown.
+class Bar(Protocol):
+    """Progress bar with the methods of tqdm's bars that sarlite calls."""
 
-    A bar is shown of kind "bar", and of "auto" on a terminal or in a notebook, where tqdm is there.
+    def __enter__(self) -> "Bar": ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> object: ...
+
+    def update(self, n: float = 1) -> object:
+        """Add `n` to the count of the bar."""
+
+    def set_description_str(self, desc: str | None = None, refresh: bool | None = True) -> object:
+        """Set the text before the bar."""
+
+    def set_postfix_str(self, s: str = "", refresh: bool = True) -> object:
+        """Set the text behind the bar."""
+
+    def close(self) -> object:
+        """Remove the bar, or leave it as it is."""
+
+
+class MakesBars(Protocol):
+    """Class of progress bars, such as tqdm's."""
+
+    def __call__(self, **options: object) -> Bar: ...
+
+
+
+def bar_class(kind: str, stream: TextIO) -> MakesBars | None:
+    """Return tqdm's class of progress bars, or None if no bar is shown.
+
+    Parameters
+    ----------
+    kind : {"auto", "bar", "lines", "none"}
+        "bar" shows a bar. "auto" shows a bar on a terminal and in a notebook, if tqdm is installed.
+    stream : file
+        Stream that the bar is written to.
 
     Raises
     ------
     ConfigError
-        Kind "bar" without tqdm.
+        `kind` is "bar", and tqdm is not installed.
     """
     in_notebook = "ipykernel" in sys.modules
-    module = "tqdm.auto" if in_notebook and find_spec("ipywidgets") else "tqdm.std"  # tqdm.auto warns of its lack
+    module = "tqdm.auto" if in_notebook and find_spec("ipywidgets") else "tqdm.std"  # tqdm.auto warns without ipywidgets
+    bars: MakesBars | None = None
     if kind == "bar":
-        return needs(module, "--progress bar").tqdm
-    if kind == "auto" and (stream.isatty() or in_notebook):
+        bars = needs(module, "--progress bar").tqdm
+    elif kind == "auto" and (stream.isatty() or in_notebook):
         with contextlib.suppress(ConfigError):
-            return needs(module, "--progress auto").tqdm
-    return None
+            bars = needs(module, "--progress auto").tqdm
+    return bars
 
 
 class Step:
-    """One step of long work.
+    """One step of a long operation, whose progress is reported.
 
     Attributes
     ----------
     text : str
-        What is done.
+        Words for the step, such as "write d".
     total, done : int
-        How much there is to do, and how much is done, in one unit. A total of 0 is not known.
+        Total amount of work and completed amount, in the same unit; `total` is 0 if it is unknown.
     """
 
     def __init__(self, text: str, total: int = 0, reads: str | None = None) -> None:
@@ -54,15 +90,15 @@ class Step:
         self._doing = ""
 
     def add(self, n: int) -> None:
-        """Count `n` more as done."""
+        """Add `n` to the completed amount."""
         self.done += n
 
     def tell(self, doing: str) -> None:
-        """Say what of the step is done now."""
+        """Set the words for the current part of the step, which `line` shows."""
         self._doing = f", {doing}"
 
     def line(self) -> str:
-        """Return the progress as text: "write d: 40 %, 12 s, 18 s left", or without a total "METIS: 12 s"."""
+        """Return the progress as text, such as "write d: 40 %, 12 s, 18 s left"; without a total, "METIS: 12 s"."""
         seconds, done, total, text = time.monotonic() - self._begun, self.done, self.total, self.text + self._doing
         if self._reads and not total:
             name, done, total = _position(self._reads)
@@ -73,23 +109,31 @@ class Step:
 
 
 class Progress:
-    """Reports steps: by a progress bar on a terminal (tqdm), else by a new line every few seconds.
+    """Reporter of progress: a tqdm bar on a terminal, else a new line every few seconds.
 
-    A step that takes less has no line.
+    A step that ends before the first line is due prints nothing.
 
     Parameters
     ----------
     kind : {"auto", "bar", "lines", "none"}
-        "auto" is a bar on a terminal. Under mpiexec standard error is a pipe, so only the caller knows of a terminal.
+        "auto" shows a bar on a terminal and lines elsewhere. Under mpiexec, standard error is a pipe, so "auto" shows
+        lines.
     stream : file, optional
-        By default standard error.
+        Standard error by default.
     line_seconds, bar_seconds : float, optional
-        Time from one line, or change of the bar, to the next; `LINE_SECONDS` and `BAR_SECONDS`.
+        Seconds between two lines, and between two updates of the bar; by default `LINE_SECONDS` and `BAR_SECONDS`.
 
     Raises
     ------
     ConfigError
-        Another kind, or "bar" without tqdm.
+        `kind` is unknown, or "bar" without tqdm.
+
+    Examples
+    --------
+    >>> with Progress("none").step("count edges", total=10) as step:
+    ...     step.add(10)
+    >>> step.done
+    10
     """
 
     def __init__(self, kind: str = "auto", stream: TextIO | None = None, *, line_seconds: float | None = None,
@@ -103,49 +147,50 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, text: str, total: int = 0, reads: str | None = None) -> Iterator[Step]:
-        """Tell of the step for as long as the context lasts.
+        """Return a context that yields a `Step` and reports its progress from a thread until the context ends.
 
         Parameters
         ----------
         text : str
-            What is done.
+            Words for the step, such as "write d".
         total : int
-            How much there is to do, in the unit that `Step.add` counts; 0 if that is not known.
+            Total amount of work, in the unit that `Step.add` counts; 0 if it is unknown.
         reads : path, optional
-            Without a total, the file or the folder of files that is read. Linux tells how far the reading is.
+            File, or folder of files, that the step reads. Without a total, the position in the open file, which Linux
+            tells, stands for the completed amount.
         """
-        step, over = Step(text, total, reads), threading.Event()
-        thread = threading.Thread(target=self._tell, args=(step, over), name="sarlite-progress", daemon=True)
+        step, ended = Step(text, total, reads), threading.Event()
+        thread = threading.Thread(target=self._report, args=(step, ended), name="sarlite-progress", daemon=True)
         if not self.silent:
-            with contextlib.suppress(RuntimeError):  # no thread to be had: then nothing is told
+            with contextlib.suppress(RuntimeError):  # the system has no thread to spare: report nothing
                 thread.start()
         try:
             yield step
         finally:
-            over.set()
+            ended.set()
             if thread.ident is not None:
                 thread.join()
 
-    def _tell(self, step, over):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads the stream any more
+    def _report(self, step, ended):
+        with contextlib.suppress(OSError, ValueError):  # the stream was closed
             if self._bar is None:
-                self._lines(step, over)
+                self._print_lines(step, ended)
             else:
-                self._line_that_changes(step, over)
+                self._update_bar(step, ended)
 
-    def _lines(self, step, over):
+    def _print_lines(self, step, ended):
         begun, pause = time.monotonic(), self.line_seconds
-        while not over.wait(pause):
+        while not ended.wait(pause):
             print(step.line(), file=self.stream, flush=True)
             pause = max(self.line_seconds, (time.monotonic() - begun) / 10)
 
-    def _line_that_changes(self, step, over):
-        if over.wait(self.bar_seconds):
+    def _update_bar(self, step, ended):
+        if ended.wait(self.bar_seconds):
             return
         with self._bar(bar_format="{desc}", file=self.stream, leave=False, dynamic_ncols=True) as bar:
             while True:
                 bar.set_description_str(step.line())
-                if over.wait(self.bar_seconds):
+                if ended.wait(self.bar_seconds):
                     break
 
 
@@ -153,7 +198,13 @@ SILENT = Progress("none")
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words: 12 s, 3 min 05 s, 2 h 10 min."""
+    """Return a time as text.
+
+    Examples
+    --------
+    >>> duration(12), duration(185), duration(7800)
+    ('12 s', '3 min 05 s', '2 h 10 min')
+    """
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -161,7 +212,7 @@ def duration(seconds: float) -> str:
 
 
 def _position(path):
-    """(name, place, size) of the file at or below `path` that this process is reading; None, 0, 0 if there is none."""
+    """Return (name, position, size in bytes) of an open file at or below `path`; (None, 0, 0) without one."""
     path = os.path.realpath(path)
     with contextlib.suppress(OSError):
         for fd in os.listdir("/proc/self/fd"):
@@ -170,6 +221,6 @@ def _position(path):
                 facts = os.stat(f"/proc/self/fd/{fd}")
                 if (name == path or name.startswith(path + os.sep)) and stat.S_ISREG(facts.st_mode):
                     with open(f"/proc/self/fdinfo/{fd}") as file:
-                        place = next(int(line.split()[1]) for line in file if line.startswith("pos:"))
-                        return name, place, facts.st_size
+                        position = next(int(line.split()[1]) for line in file if line.startswith("pos:"))
+                        return name, position, facts.st_size
     return None, 0, 0

@@ -1,6 +1,7 @@
 """Names of types that many annotations use."""
 
 import os
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ ArrayDType = np.dtype[Any]  # the dtype of an Array
 Axis = int | tuple[int, ...] | None  # one axis, several axes, or all axes
 DType = npt.DTypeLike
 Path = str | os.PathLike[str]
+JsonObject = Mapping[str, Any]  # as Python's json module reads it
 RowIndex = slice | Array  # consecutive rows, or row numbers
 
 T = TypeVar("T")

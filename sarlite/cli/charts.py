@@ -1,32 +1,30 @@
-"""SVG charts that use the colour variables of the page: lines, bars and a timeline."""
+"""SVG charts for HTML pages: lines, bars, matrices and timelines. Colours are the page's CSS variables."""
 
 import html
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 480, 230, 58, 22, 8
 COLOURS = 8
 MOST_POINTS = 2000
-"""Of a line; of a longer one every k-th epoch and the last is drawn."""
+"""Largest number of points of a curve. A longer curve is drawn with every k-th point and the last point."""
 MOST_SPANS = 4000
-"""Of a timeline; of more the longest are drawn."""
-
-
+"""Largest number of spans in a timeline. The longest spans are drawn."""
 DASHES = {"train": "1 4", "val": "7 4", "test": ""}
-"""Dash pattern of each split's curves, in SVG units; a curve of no split is solid."""
+"""Dash pattern of each split's curves, in SVG units. A curve without a split is solid."""
 
 
 class Curve(NamedTuple):
-    """A curve of a chart: the colour says its run or series, and the dash its split.
+    """Curve of a chart. Its colour stands for its series, and its dash pattern for its split.
 
     Attributes
     ----------
     series : str
-        Name of the run or series; curves with one name have one colour.
+        Name of the run or of the series. Curves with the same name have the same colour.
     split : str
         Key of `DASHES`, or "".
-    points : list of (x, y)
+    points : sequence of (x, y)
     """
 
     series: str
@@ -34,13 +32,47 @@ class Curve(NamedTuple):
     points: Sequence[tuple[float, float]]
 
 
+class Span(NamedTuple):
+    """Activity of a thread in a trace.
+
+    Attributes
+    ----------
+    name : str
+        Name of the activity.
+    rank : int
+        Process number in the trace: the rank + 1.
+    thread : int
+        Number of the thread.
+    start, length : float
+        Beginning and duration in microseconds.
+    """
+
+    name: str
+    rank: int
+    thread: int
+    start: float
+    length: float
+
+
 def colour(number: int) -> str:
-    """Return the colour of a series: of the page's colours, and beyond these hues that are far apart."""
+    """Return the CSS colour of a series: a colour of the page, or after the last one a hue.
+
+    Examples
+    --------
+    >>> colour(0), colour(9)
+    ('var(--c0)', 'hsl(158 60% 50%)')
+    """
     return f"var(--c{number})" if number < COLOURS else f"hsl({number * 137.5 % 360:.0f} 60% 50%)"
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return round numbers from about `low` to about `high`, at most `most` + 1 of them."""
+    """Return the multiples of a round step from `low` to `high`, at most `most` + 1 numbers.
+
+    Examples
+    --------
+    >>> ticks(0, 9)
+    [0, 2, 4, 6, 8]
+    """
     if not high - low > 1e-300:
         high = low + (abs(low) or 1.0)
     step = 10 ** math.floor(math.log10((high - low) / most))
@@ -50,14 +82,16 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 class Chart:
-    """A figure with a title, a legend and an SVG."""
+    """Figure with a title, a legend and an SVG. A subclass implements `marks`."""
 
     wide = False
+    """True if the figure takes the width of the page."""
 
     def __init__(self, title: str) -> None:
         self.title = title
 
     def html(self) -> str:
+        """Return the figure as an HTML element."""
         keys = "".join(f'<span class="key"><i style="background:{colour(at)}"></i>{html.escape(name)}</span> '
                        for at, name in enumerate(self.legend()))
         keys += "".join(f'<span class="key"><svg class="dash" viewBox="0 0 24 4"><path class="line" stroke="var(--text)" '
@@ -69,30 +103,31 @@ class Chart:
                 f'{"".join(self.marks())}</svg></figure>')
 
     def legend(self) -> Sequence[str]:
-        """Return the names of the colours, in their order."""
+        """Return the names of the series, in the order of their colours."""
         return ()
 
     def splits(self) -> Sequence[str]:
-        """Return the splits whose dashes the legend explains."""
+        """Return the splits whose dash patterns the legend explains."""
         return ()
 
     def size(self) -> tuple[int, int]:
+        """Return the width and the height of the SVG, in SVG units."""
         return WIDTH, HEIGHT
 
-    def marks(self) -> Any:
+    def marks(self) -> Iterator[str]:
         """Yield the elements of the SVG."""
         raise NotImplementedError
 
 
 class Lines(Chart):
-    """Curves on one pair of axes.
+    """Line chart.
 
     Parameters
     ----------
     title : str
     curves : sequence of Curve
     whole : bool
-        True if the horizontal axis counts, so that its ticks are integers.
+        True if the ticks of the horizontal axis are integers, as for epochs.
     """
 
     def __init__(self, title: str, curves: Sequence[Curve], whole: bool = True) -> None:
@@ -106,7 +141,7 @@ class Lines(Chart):
     def splits(self) -> Sequence[str]:
         return [split for split in DASHES if any(curve.split == split for curve in self.curves)]
 
-    def marks(self) -> Any:
+    def marks(self) -> Iterator[str]:
         xs, ys = zip(*(point for curve in self.curves for point in curve.points))
         of_x, of_y = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
         x_low, x_high = min(xs), max(max(xs), min(xs) + 1)
@@ -143,16 +178,16 @@ class Bars(Chart):
     ----------
     title : str
     values : dict of str to dict of str to float
-        By run, then by what a bar is of.
-    told : callable
-        The words of a value.
+        Length of each bar, by run and then by name.
+    shown : callable
+        shown(value) -> text beside the bar.
     """
 
     ROW = 16
 
-    def __init__(self, title: str, values: Mapping[str, Mapping[str, float]], told: Callable[[float], str]) -> None:
+    def __init__(self, title: str, values: Mapping[str, Mapping[str, float]], shown: Callable[[float], str]) -> None:
         super().__init__(title)
-        self.values, self.told = values, told
+        self.values, self.shown = values, shown
         self.names = [*dict.fromkeys(name for of_run in values.values() for name in of_run)]
 
     def legend(self) -> Sequence[str]:
@@ -161,7 +196,7 @@ class Bars(Chart):
     def size(self) -> tuple[int, int]:
         return WIDTH, max(1, len(self.names)) * (len(self.values) * self.ROW + 6)
 
-    def marks(self) -> Any:
+    def marks(self) -> Iterator[str]:
         most = max((value for of_run in self.values.values() for value in of_run.values()), default=0) or 1
         left, right, y = 110, 80, 0
         for name in self.names:
@@ -169,7 +204,7 @@ class Bars(Chart):
             for number, of_run in enumerate(self.values.values()):
                 if name in of_run:
                     length = of_run[name] / most * (WIDTH - left - right)
-                    size, words = f'width="{length:.1f}" height="{self.ROW - 4}"', html.escape(self.told(of_run[name]))
+                    size, words = f'width="{length:.1f}" height="{self.ROW - 4}"', html.escape(self.shown(of_run[name]))
                     yield f'<rect x="{left}" y="{y + 2}" {size} fill="{colour(number)}"/>'
                     yield f'<text x="{left + length + 4:.1f}" y="{y + 12}">{words}</text>'
                 y += self.ROW
@@ -177,33 +212,33 @@ class Bars(Chart):
 
 
 class Matrix(Chart):
-    """A square of cells, the darker the more; of few cells with their numbers.
+    """Square matrix of cells; a larger value has a darker cell. Up to `MOST_NAMED` rows have numbers in the cells.
 
     Parameters
     ----------
     title : str
     values : list of list of float
-        By row.
-    told : callable
-        The words of a value.
+        Values by row and column.
+    shown : callable
+        shown(value) -> text of the cell.
     names : list of str
-        Of rows and columns.
+        Names of the rows, which are also the names of the columns.
     axes : (str, str)
-        What a row is, and a column.
+        Words for a row and for a column, such as ("from rank", "to rank").
     """
 
     MOST_NAMED = 12
 
-    def __init__(self, title: str, values: Sequence[Sequence[float]], told: Callable[[float], str],
+    def __init__(self, title: str, values: Sequence[Sequence[float]], shown: Callable[[float], str],
                  names: Sequence[str], axes: tuple[str, str]) -> None:
         super().__init__(f"{title} (rows: {axes[0]}, columns: {axes[1]})")
-        self.values, self.told, self.names, self.axes = values, told, names, axes
+        self.values, self.shown, self.names, self.axes = values, shown, names, axes
         self.side = (WIDTH - LEFT) / max(len(values), 5)
 
     def size(self) -> tuple[int, int]:
         return WIDTH, round(TOP + BOTTOM + len(self.values) * self.side / 2)
 
-    def marks(self) -> Any:
+    def marks(self) -> Iterator[str]:
         most, side, named = max(map(max, self.values)) or 1, self.side, len(self.values) <= self.MOST_NAMED
         for i, row in enumerate(self.values):
             y = BOTTOM + i * side / 2
@@ -212,13 +247,13 @@ class Matrix(Chart):
                 yield f'<text x="{LEFT - 6}" y="{y + side / 4 + 4:.1f}" text-anchor="end">{name}</text>'
                 yield f'<text x="{LEFT + (i + 0.5) * side:.1f}" y="{BOTTOM - 6}" text-anchor="middle">{name}</text>'
             for j, value in enumerate(row):
-                words = f"{self.axes[0]} {self.names[i]}, {self.axes[1]} {self.names[j]}: {self.told(value)}"
+                words = f"{self.axes[0]} {self.names[i]}, {self.axes[1]} {self.names[j]}: {self.shown(value)}"
                 yield (f'<rect x="{LEFT + j * side:.2f}" y="{y:.2f}" width="{side:.2f}" height="{side / 2:.2f}" '
                        f'fill="{colour(0)}" fill-opacity="{0.05 + 0.6 * value / most:.3f}">'
                        f'<title>{html.escape(words)}</title></rect>')
                 if named:
                     yield (f'<text class="cell" x="{LEFT + (j + 0.5) * side:.1f}" y="{y + side / 4 + 4:.1f}" '
-                           f'text-anchor="middle">{html.escape(self.told(value))}</text>')
+                           f'text-anchor="middle">{html.escape(self.shown(value))}</text>')
 
 
 class Timeline(Chart):
@@ -227,19 +262,19 @@ class Timeline(Chart):
     Parameters
     ----------
     title : str
-    spans : list of dict
-        name, rank, thread, start and length in microseconds.
+    spans : sequence of Span
+        Spans of all threads. Up to 16 threads are drawn.
     """
 
     wide = True
     ROW = 18
 
-    def __init__(self, title: str, spans: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, title: str, spans: Sequence[Span]) -> None:
         super().__init__(title)
-        self.rows = [*dict.fromkeys(sorted((span["rank"], span["thread"]) for span in spans))][:16]
-        kept = [span for span in spans if (span["rank"], span["thread"]) in self.rows]
-        self.spans = sorted(kept, key=lambda span: -span["length"])[:MOST_SPANS]
-        names = dict.fromkeys(span["name"] for span in self.spans)
+        self.rows = [*dict.fromkeys(sorted((span.rank, span.thread) for span in spans))][:16]
+        drawn = [span for span in spans if (span.rank, span.thread) in self.rows]
+        self.spans = sorted(drawn, key=lambda span: -span.length)[:MOST_SPANS]
+        names = dict.fromkeys(span.name for span in self.spans)
         self.names = [name for name in names if not name.startswith(("epoch", "step"))]
 
     def legend(self) -> Sequence[str]:
@@ -248,19 +283,19 @@ class Timeline(Chart):
     def size(self) -> tuple[int, int]:
         return 2 * WIDTH, len(self.rows) * self.ROW + BOTTOM
 
-    def marks(self) -> Any:
-        first = min(span["start"] for span in self.spans)
-        length = max(span["start"] + span["length"] for span in self.spans) - first or 1
+    def marks(self) -> Iterator[str]:
+        first = min(span.start for span in self.spans)
+        length = max(span.start + span.length for span in self.spans) - first or 1
         scale = (2 * WIDTH - LEFT - 8) / length
         for row, (rank, thread) in enumerate(self.rows):
             yield f'<text x="{LEFT - 6}" y="{row * self.ROW + 12}" text-anchor="end">{rank - 1}:{thread // 1000}</text>'
         for span in self.spans:
-            if span["name"] in self.names:
-                y = self.rows.index((span["rank"], span["thread"])) * self.ROW
-                told = f'{span["name"]}, rank {span["rank"] - 1}: {span["length"] / 1e3:.3g} ms'
-                x, width = LEFT + (span["start"] - first) * scale, max(span["length"] * scale, 0.2)
+            if span.name in self.names:
+                y = self.rows.index((span.rank, span.thread)) * self.ROW
+                words = f'{span.name}, rank {span.rank - 1}: {span.length / 1e3:.3g} ms'
+                x, width = LEFT + (span.start - first) * scale, max(span.length * scale, 0.2)
                 yield (f'<rect x="{x:.2f}" y="{y + 1}" width="{width:.2f}" height="{self.ROW - 3}" '
-                       f'fill="{colour(self.names.index(span["name"]))}"><title>{html.escape(told)}</title></rect>')
+                       f'fill="{colour(self.names.index(span.name))}"><title>{html.escape(words)}</title></rect>')
         for tick in ticks(0, length / 1e3, 8):
             at = LEFT + tick * 1e3 * scale
             yield f'<text x="{at:.1f}" y="{len(self.rows) * self.ROW + 14}" text-anchor="middle">{tick:g}</text>'

@@ -1,7 +1,6 @@
-"""Options about classes, whose values depend on the data: the default metric, the positive class, weights of classes."""
+"""Options whose values depend on the classes in the data: default metric, positive class and class weights."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,14 +13,17 @@ from sarlite.tasks.class_losses import class_counts
 from sarlite.tasks.loss_table import LOSSES, find_loss
 from sarlite.tasks.metric_table import METRICS, find_metric
 from sarlite.tasks.thresholds import threshold_rule
+from sarlite.train.load import Shard
 
 RARE = 0.1
-"""Largest share of the training rows that a rare class has. Of many classes a rare one also has less than half of an
-even share."""
+"""Largest share of the training rows that a rare class may have. A rare one of n classes also has less than 0.5 / n."""
 
 
 def check(training: TrainingOptions) -> None:
-    """Raise a ConfigError if a metric, loss, threshold or weight is none that any task takes."""
+    """Raise a ConfigError if the metric, the loss, the threshold or a class weight is invalid for the task.
+
+    Without a task in the options, the metric and the loss may be those of any task.
+    """
     for name, table, find in (("loss", LOSSES, find_loss), ("metric", METRICS, find_metric)):
         word = getattr(training, name)
         if word is not None:
@@ -32,7 +34,7 @@ def check(training: TrainingOptions) -> None:
 
 
 def _check_word(option, word, table, find):
-    """Raise a ConfigError if no form in a table by form and name takes a word."""
+    """Raise a ConfigError if `find(form, word)` fails for every form of targets in `table`."""
     errors = []
     for form, kinds in table.items():
         try:
@@ -43,13 +45,13 @@ def _check_word(option, word, table, find):
             errors += [error] if len(table) == 1 or word.partition("@")[0].partition(":")[0] in stems else []
     if errors:
         raise errors[0]
-    known = tuple(dict.fromkeys(name for kinds in table.values() for name in kinds))
-    raise ConfigError(f"{option} {word!r} is not one of {', '.join(known)}{suggestion(word, known)}", option)
+    choices = tuple(dict.fromkeys(name for kinds in table.values() for name in kinds))
+    raise ConfigError(f"{option} {word!r} is not one of {', '.join(choices)}{suggestion(word, choices)}", option)
 
 
 def _pairs(text):
-    """Return (class, weight) pairs of a text as "a:1,b:20"."""
-    found = []
+    """Return the (class, weight) pairs of a text such as "a:1,b:20"."""
+    pairs = []
     for word in text.split(","):
         name, colon, number = word.rpartition(":")
         try:
@@ -57,43 +59,46 @@ def _pairs(text):
         except ValueError:
             weight = 0.0
         if not colon or not 0 < weight < float("inf"):
-            raise ConfigError(f"class_weights {text!r}: {word!r} is no CLASS:WEIGHT with a weight above 0; or balanced",
+            raise ConfigError(f"class_weights {text!r}: {word!r} is not CLASS:WEIGHT with a weight above 0; the other choice "
+                              "is balanced",
                               "class_weights")
-        found.append((name, weight))
-    return found
+        pairs.append((name, weight))
+    return pairs
 
 
-def of_data(comm: Communicator, training: TrainingOptions, part: Any) -> tuple[TrainingOptions, list[str]]:
-    """Return the options with values that fit the data, and lines that tell what was decided. Collective.
+def of_data(comm: Communicator, training: TrainingOptions, part: Shard) -> tuple[TrainingOptions, list[str]]:
+    """Return the training options with class names replaced by class indices, and with the default metric. Collective.
 
     Parameters
     ----------
     comm : Communicator
     training : TrainingOptions
     part : load.Shard
-        With the targets of the run's task.
+        This rank's part of the data, with the targets of the run's task.
 
     Returns
     -------
     TrainingOptions
-        `metric` is a name, `positive` the number of a class, and `class_weights` "balanced" or by number of a class.
+        `positive` is a class index. `class_weights` is "balanced" or a dict by class index. If a class is rare and no
+        metric was given, `metric` is "ap" for two classes and "macro-f1" for more.
     list of str
+        Lines for the user about rare classes and about the positive class.
 
     Raises
     ------
     ConfigError
-        On every rank: a class is none of the data, or an option is about classes and the task is not.
+        On every rank: a class name is not in the data, or an option is about classes and the task has none.
 
     Notes
     -----
-    A class that has at most `RARE` of the training rows is rare. With one the default metric is average precision (two
-    classes) or the mean F1 score over classes, because a model that never predicts the class has a good accuracy.
+    A class with at most `RARE` of the training rows is rare. A model that never predicts a rare class still has a high
+    accuracy, so accuracy is not the default metric then.
     """
     form, names = part.task, part.class_names
     if form not in ("classify", "multilabel"):
         for name in ("class_weights", "positive", "threshold"):
             if getattr(training, name) not in (None, "0.5"):
-                raise ConfigError(f"{name} {getattr(training, name)}: is of classes and labels, but the task is {form}",
+                raise ConfigError(f"{name} {getattr(training, name)}: applies to classes and labels, but the task is {form}",
                                   name)
         return training, []
     n = part.n_classes
@@ -103,13 +108,13 @@ def of_data(comm: Communicator, training: TrainingOptions, part: Any) -> tuple[T
     if form == "multilabel" or n != 2:
         for name, value in (("positive", None), ("threshold", "0.5")):
             if getattr(training, name) != value and not (form == "multilabel" and name == "threshold"):
-                raise ConfigError(f"{name} {getattr(training, name)}: is of two classes, but there are {n} "
+                raise ConfigError(f"{name} {getattr(training, name)}: applies to two classes, but there are {n} "
                                   f"{'labels' if form == 'multilabel' else 'classes'}", name)
     return (training, []) if form == "multilabel" else _of_classes(comm, training, part)
 
 
 def _of_classes(comm, training, part):
-    """Return the result of `of_data` for one class of each row. Collective."""
+    """Return the result of `of_data` for targets with one class per row. Collective."""
     rows = row_numbers("train", part.rows.train, part.graph.n_dst)
     counts = class_counts(comm, np.asarray(part.rows.labels), rows, part.n_classes)
     shares, n = counts / max(counts.sum(), 1), part.n_classes
@@ -117,25 +122,25 @@ def _of_classes(comm, training, part):
     names = part.class_names or [f"class {number}" for number in range(n)]
     lines = []
     if len(rare) and n > 1:
-        told = ", ".join(f"{names[k]} {100 * shares[k]:.2g} %" for k in rare[np.argsort(shares[rare])][:5])
+        listed = ", ".join(f"{names[k]} {100 * shares[k]:.2g} %" for k in rare[np.argsort(shares[rare])][:5])
         more = f" and {len(rare) - 5} more" if len(rare) > 5 else ""
-        line = f"rare among the training rows: {told}{more}"
+        line = f"rare among the training rows: {listed}{more}"
         if training.metric is None:
             training = replace(training, metric="ap" if n == 2 else "macro-f1")
-            line += f"; so the metric is {training.metric} (--metric accuracy is the share of rows that are right)"
+            line += f"; so the metric is {training.metric} (--metric accuracy is the share of correct rows)"
         lines.append(line)
     if n == 2:
-        own = training.positive
-        number = int(0 in rare) ^ 1 if own is None else _number(own, part.class_names, n, "positive")
+        name = training.positive
+        number = int(0 in rare) ^ 1 if name is None else _number(name, part.class_names, n, "positive")
         training = replace(training, positive=number)
-        lines += [f"positive class: {names[number]}"] if len(rare) or own is not None else []
+        lines += [f"positive class: {names[number]}"] if len(rare) or name is not None else []
     return training, lines
 
 
 def _number(word, names, n, option):
-    """Return the number of the class that a word names."""
-    known = names or [str(number) for number in range(n)]
-    if word not in known:
-        some = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
-        raise ConfigError(f"{option}: {word!r} is no class of the data, which have {some}", option)
-    return known.index(word)
+    """Return the index of the class that a word names."""
+    class_names = names or [str(number) for number in range(n)]
+    if word not in class_names:
+        some = ", ".join(class_names[:10]) + (", ..." if len(class_names) > 10 else "")
+        raise ConfigError(f"{option}: {word!r} is not a class of the data, which have {some}", option)
+    return class_names.index(word)

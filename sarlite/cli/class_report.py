@@ -1,44 +1,67 @@
-"""Rows of a run's table about the decisions and the calibration of its best model, and warnings about these."""
+"""Rows of the closing table about the best model's decision threshold and calibration, and warnings about both."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+
+from sarlite.tasks.task import Task
+from sarlite.types import JsonObject
 
 _WORDS = {"brier": "Brier score", "calibration-error": "calibration error"}
 _SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
-def threshold_row(found: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """Yield the row of the decision threshold, as `outcome` has it; none of a run that decides by 0.5."""
-    if not found:
+def threshold_row(threshold: JsonObject | None) -> Iterator[tuple[str, str]]:
+    """Yield the table's rows about the decision threshold: its values, then the scores of each split at the threshold.
+
+    Parameters
+    ----------
+    threshold : dict or None
+        Entry "threshold" of `outcome`; None, which yields nothing, if the threshold is 0.5.
+    """
+    if not threshold:
         return
-    values = found["values"]
-    told = f"{values[0]:.4g}" if len(values) == 1 else f"{min(values):.4g} to {max(values):.4g}"
+    values = threshold["values"]
+    shown = f"{values[0]:.4g}" if len(values) == 1 else f"{min(values):.4g} to {max(values):.4g}"
     rule = {"fixed": "as given", "best-f1": "the best F1 of validation",
-            "precision": f"precision {found['level']:g} of validation"}[found["rule"]]
-    yield "threshold", f"{told}, {rule}"
-    for split, own in found["splits"].items():
-        scores = ", ".join(f"{name} {100 * own[key]:.2f} %" for name, key in (("precision", "precision"),
+            "precision": f"precision {threshold['level']:g} of validation"}[threshold["rule"]]
+    yield "threshold", f"{shown}, {rule}"
+    for split, values_at in threshold["splits"].items():
+        scores = ", ".join(f"{name} {100 * values_at[key]:.2f} %" for name, key in (("precision", "precision"),
                                                                               ("recall", "recall"), ("F1", "f1")))
         yield "decisions", f"{_SPLITS[split]}: {scores}"
 
 
-def calibration_row(found: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """Yield the row of the metrics of `CLOSING`, for the last split that has rows; none of a run without classes."""
+def calibration_row(calibration: JsonObject | None) -> Iterator[tuple[str, str]]:
+    """Yield the table's row with the Brier score and the calibration error of one split.
+
+    Parameters
+    ----------
+    calibration : dict or None
+        Entry "calibration" of `outcome`: the metrics by split. The row shows the test split, else the validation split,
+        else the training split. None, for a task without classes, yields nothing.
+    """
     for split in ("test", "val", "train"):
-        if found and split in found:
-            own = found[split]
-            told = (f"{words} {'-' if own[name] is None else format(own[name], '.4g')}" for name, words in _WORDS.items())
-            yield "calibration", f"{', '.join(told)} ({_SPLITS[split]})"
+        if calibration and split in calibration:
+            scores = calibration[split]
+            shown = (f"{words} {'-' if scores[name] is None else format(scores[name], '.4g')}" for name, words in _WORDS.items())
+            yield "calibration", f"{', '.join(shown)} ({_SPLITS[split]})"
             return
 
 
-def warnings(task: Any, judged: dict[str, Any] | None, class_names: Sequence[str] | None) -> Iterator[str]:
-    """Yield what a user should know before using the best model's decisions, from its `outcome`."""
+def warnings(task: Task, judged: JsonObject | None, class_names: Sequence[str] | None) -> Iterator[str]:
+    """Yield warnings about the best model's decisions: a rule that no threshold fits, or a single predicted class.
+
+    Parameters
+    ----------
+    task : Task
+    judged : dict or None
+        The best model's `outcome`; None if nothing was trained.
+    class_names : sequence of str or None
+    """
     judged = judged or {}
     threshold, split = judged.get("threshold"), "val" if "val" in judged.get("predicted", {}) else "train"
     if threshold and threshold["not_found"]:
-        yield (f"--threshold: no threshold does what the rule asks on the validation rows, for "
-               f"{threshold['not_found']} of {len(threshold['values'])} labels or classes: 0.5 stays")
+        yield (f"--threshold: no threshold fulfils the rule on the validation rows, for "
+               f"{threshold['not_found']} of {len(threshold['values'])} labels or classes: 0.5 is used")
     if threshold is None and "predicted" in judged:
         predicted = judged["predicted"].get(split, [])
         used = [number for number, n_rows in enumerate(predicted) if n_rows]
@@ -47,7 +70,7 @@ def warnings(task: Any, judged: dict[str, Any] | None, class_names: Sequence[str
             yield f"the best model predicts no label of any {_SPLITS[split]} row: {_REMEDY}"
         elif not several and len(used) == 1 < len(predicted):
             name = class_names[used[0]] if class_names else f"class {used[0]}"
-            yield f"the best model predicts {name} alone for all {_SPLITS[split]} rows: {_REMEDY}"
+            yield f"the best model predicts {name} for all {_SPLITS[split]} rows: {_REMEDY}"
 
 
-_REMEDY = "--threshold best-f1 moves the decision, --class-weights balanced weighs rare classes more"
+_REMEDY = "--threshold best-f1 moves the threshold, --class-weights balanced gives rare classes more weight"

@@ -1,150 +1,175 @@
-"""The table of options, and of options and kinds of run, that are refused together."""
+"""Table of option pairs, and of pairs of an option and a kind of run, that are refused together."""
 
 from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, NamedTuple
 
-from sarlite.cli.option import options_of
+from sarlite.cli.option import OptionValues, options_of
 from sarlite.cli.options import OPTIONS, MinibatchOptions, ReadoutOptions
 from sarlite.command import flag
 from sarlite.errors import ConfigError
 from sarlite.schedule.row_format import ROW_FORMATS
 
 SAMPLING = [name for name in options_of(MinibatchOptions) if name not in ("batch_size", "batches", "lr_scale")]
-"""Options of minibatches that only a run which samples edges has."""
+"""Minibatch options that only a run which samples edges uses."""
 HIDDEN = ("hidden", "heads", "batch_norm", "activation", "dropout")
-"""Options that stand between a model's layers; `hidden_options` of its class says which of them."""
+"""Options of what stands between layers. A model's class lists the options that it has in `hidden_options`."""
 NARROW = [f"rows {each.name}" for each in ROW_FORMATS.values() if each.is_narrow]
-"""Options of rows that are rounded."""
+"""Values of --rows that round the exchanged rows."""
 REFUSED: list[tuple[str, str, str]] = [
-    # an option, or "option value"; another one, or a kind of run in `KINDS`; what the error says
+    # (an option, or "option value"; another one, or a kind of run in `KINDS`; message of the error)
     ("mfg", "batch_size",
-     "{option} is of full-batch training: minibatches, of {other}, compute only what reaches their seeds anyway"),
+     "{option} applies to full-batch training: minibatches, of {other}, always compute only the rows that their seeds need"),
     *(("backward fetch", other, "{option} does not go with {other}: parts of the graph have no reversed edges")
       for other in ("batch_size", "mfg")),
-    ("temporal", "remote hec", "{option} {temporal} does not go with {other}: a cache keeps rows that were computed at "
+    ("temporal", "remote hec", "{option} {temporal} does not go with {other}: a cache holds rows that were computed for "
      "other times, maybe later ones: --remote exact or local"),
-    ("temporal", "sampler labor", "{option} {temporal} does not go with {other}, which draws otherwise: --sampler uniform"),
-    ("temporal latest", "sampler replace", "{option} does not go with {other}: the latest edges are not drawn"),
+    ("temporal", "sampler labor", "{option} {temporal} does not go with {other}, which ignores times: --sampler uniform"),
+    ("temporal latest", "sampler replace", "{option} does not go with {other}: the latest edges are taken, not drawn"),
     *(("temporal", other, "{option} {temporal} does not go with {other}: its rows have no time")
       for other in ("label_inputs", "correct_and_smooth")),
     ("link_split", "time_split", "{option} and --time-split: one of them says each link's split"),
     ("label_inputs", "batches of a cache",
-     "{option} does not go with --remote hec: its rows were made when labels that a step hides were shown"),
+     "{option} does not go with --remote hec: cached rows were computed from labels that a later step hides"),
     ("eval_fanouts", "other layers", "{option} has {n_eval_fanouts} entries, but --fanouts {n_fanouts}"),
     ("model", "relational model, plain data",
-     "{option} {model}: takes relational graphs, but --data {data} is of one kind"),
+     "{option} {model}: takes relational graphs, but --data {data} has one kind of nodes and edges"),
     ("model", "plain model, relational data",
-     "{option} {model}: takes graphs of one kind, but --data {data} is relational: --model rgcn or rgat takes it"),
-    *((option, "relational data", "{option}: does not go with relational graphs, as --data {data} is") for option in (
+     "{option} {model}: takes graphs with one kind of nodes and edges, but --data {data} is relational: --model rgcn or "
+     "rgat takes relational graphs"),
+    *((option, "relational data", "{option}: does not go with relational graphs, such as --data {data}") for option in (
         "label_inputs", "correct_and_smooth", "propagated", "self_loops", "normalize_features")),
-    ("remote hec", "relational data", "{option}: relational graphs, as --data {data} is, have no cache of each type's "
-     "rows: --remote exact or local"),
+    ("remote hec", "relational data", "{option}: relational graphs, such as --data {data}, have no cache: --remote exact or "
+     "local"),
     ("batch_size", "sampled rows without fan-outs",
-     "{option} needs --fanouts: the in-edges picked a row, one number a layer"),
+     "{option} needs --fanouts: the number of in-edges sampled per node, for each layer"),
     *((option, "model of propagated rows",
-       "{option}: the model {model} needs no neighbours in training, so nothing is sampled")
+       "{option}: the model {model} uses no neighbours in training, so nothing is sampled")
       for option in SAMPLING),
     ("weight_decay_on first", "model without a first layer",
-     "{option}: the model {model} does not say which layer is its first, as by a method first_layer"),
+     "{option}: the model {model} has no method first_layer, which names its first layer"),
     *((option, f"one layer, {option}",
-       "{option}: stands between layers, so it means nothing for --model {model} with --layers 1")
+       "{option}: applies between layers, so it has no effect on --model {model} with --layers 1")
       for option in HIDDEN),
     ("edge_features", "model without edge features", "{option}: the model {model} takes no edge features"),
-    ("edge_weights", "largest of neighbours", "{option}: aggregator max-pool takes none, --aggregator mean does"),
+    ("edge_weights", "largest of neighbours", "{option}: aggregator max-pool takes no edge weights, --aggregator mean does"),
     ("label_inputs", "propagated rows",
      "{option} {label_inputs}: the model {model} trains on features that were propagated before"),
     ("propagated", "nothing propagated", "{option} {propagated}: the model {model} propagates nothing before training"),
     ("fanouts", "propagated rows",
-     "--model {model}: for minibatches of propagated features its class must have an attribute powers"),
-    *(("numerics exact", other, "{option} does not go with {other}: its steps differ on other numbers of ranks")
+     "--model {model}: its class must have an attribute powers to train on minibatches of propagated features"),
+    *(("numerics exact", other, "{option} does not go with {other}: its steps depend on the number of ranks")
       for other in ("remote hec", "remote local", "batches balanced", "lr_scale sqrt", "lr_scale linear")),
     ("numerics exact", "relation_weights inside",
-     "{option} does not go with {other}: the weights' gradients would be sums of each rank's rounded parts"),
+     "{option} does not go with {other}: gradients of the weights would be sums of parts that each rank rounds"),
     ("numerics exact", "learned rows of several relations",
-     "{option} does not go with --decoder {decoder} and --link-relation {link_relation}: gradients of a row that each "
-     "relation has are not exact yet; --decoder dot has none"),
+     "{option} does not go with --decoder {decoder} and --link-relation {link_relation}: gradients of a decoder's "
+     "rows, one per relation, are not exact yet; --decoder dot has no such rows"),
     *((rows, other, "{option} does not go with {other}, whose rows are float32") for rows in NARROW for other in (
         "correct_and_smooth", "edge_features", "numerics exact", "dtype float64")),
-    *((rows, "propagated rows", "{option}: propagated features, as of --model {model}, are float32") for rows in NARROW),
+    *((rows, "propagated rows", "{option}: the propagated features of --model {model} are float32") for rows in NARROW),
     *((rows, "batches of a cache", "{option} does not go with --remote hec: its rows are float32 or bfloat16")
       for rows in NARROW if rows != "rows bfloat16"),
     ("edge_labels", "task link",
      "{option} {edge_labels}: labels of edges are predicted, but --task link predicts edges: --task classify, "
      "multilabel or regress"),
-    *((option, other, "{option} does not go with {other}: a link's ends may be of any two ranks, which compute them")
+    *((option, other, "{option} does not go with {other}: the ends of a link may belong to two other ranks, which must compute their rows")
       for option in ("task link", "edge_labels") for other in ("remote hec", "remote local")),
-    *((option, other, "{option} does not go with {other}: of links it is not done yet")
+    *((option, other, "{option} does not go with {other}: not supported for links yet")
       for option in ("task link", "edge_labels") for other in (
         "eval_fanouts", "mfg", "label_inputs", "correct_and_smooth")),
     ("link_relation", "plain data",
-     "{option} {link_relation}: --data {data} is of one kind, whose edges are one relation"),
+     "{option} {link_relation}: --data {data} has one kind of edges, which is the only relation"),
     *((option, "class of propagated rows",
        "{option}: the model {model} trains on features that were propagated before, over all edges")
       for option in ("task link", "edge_labels")),
     ("edge_labels", "file of links",
-     "{option}: a column of its table says which rows are to validate and to test on, as split=COLUMN, so --link-val "
-     "and --link-test are shares, or are not given"),
+     "{option}: a column of its table, split=COLUMN, names the rows for validation and test, so --link-val and "
+     "--link-test must be shares or left out"),
     ("link_split", "file of links",
-     "{option} says which edges are links to validate and to test on, so --link-val and --link-test are shares, or are "
-     "not given"),
+     "{option} names the links for validation and test, so --link-val and --link-test must be shares or left out"),
     ("task link", "file of links, and a share",
-     "--link-val {link_val} and --link-test {link_test}: both are files, or both shares; beside a file 0, or nothing, "
-     "is no link"),
+     "--link-val {link_val} and --link-test {link_test}: give two files or two shares; beside a file, 0 or no "
+     "flag means no links"),
     *((option, "shares beside words",
-       "{option} with split=COLUMN says each link's split: --link-val and --link-test mean nothing")
+       "{option} with split=COLUMN sets the split of each link, so --link-val and --link-test have no effect")
       for option in ("link_split", "edge_labels")),
-    *((option, "no set of graphs", "{option}: --data {data} is no set of graphs, or the model {model} relational")
+    *((option, "no set of graphs", "{option}: applies to sets of graphs, but --data {data} is none, or the model {model} is relational")
       for option in options_of(ReadoutOptions)),
-    *((option, "a set of graphs", "{option}: of sets of graphs, as --data {data} is, it is not done yet")
+    *((option, "a set of graphs", "{option}: not supported yet for sets of graphs, such as --data {data}")
       for option in (
         "task link", "edge_labels", "mfg", *NARROW, "label_inputs", "correct_and_smooth",
         "normalize_features", "embeddings", "propagated", "time_split")),
     *((option, "a set of graphs", "{option}: batches of --data {data} are whole graphs, so nothing is sampled")
       for option in SAMPLING),
     ("model", "a set of graphs and propagated rows",
-     "{option} {model}: trains on features that were propagated before, but --data {data} is a set of graphs"),
-    *((option, "other task than classify", "{option}: is of classes, but the task is {task}")
+     "{option} {model}: trains on propagated features, but --data {data} is a set of graphs"),
+    *((option, "other task than classify", "{option}: applies to classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
     ("temporal", "model of whole degrees", "{option} {temporal}: the model {model} divides by degrees of the whole graph, "
-     "which count later edges: --model sage, gat or gin, or for relational data rgcn or rgat, does not"),
+     "which count later edges: choose --model sage, gat or gin, or for relational data rgcn or rgat"),
 ]
 
-class Run(NamedTuple):
-    """Facts about a run, filled in stages: the options, then the model's class and the kind of data, then the task."""
 
-    options: Mapping[str, Any]
-    cls: Any = None
+class Run(NamedTuple):
+    """Facts about a run, filled in stages. A fact that is not known yet is None, and rules about it do not apply.
+
+    Attributes
+    ----------
+    options : dict of str to OptionValue
+        Values of the options by name.
+    cls : type, optional
+        Class of the model.
+    relational : bool, optional
+        True if the data are a relational graph, or a set of graphs that a relational model takes.
+    model : Module, optional
+    task : str, optional
+        Name of the task.
+    graphs : bool, optional
+        True if the data are a set of graphs.
+    """
+
+    options: OptionValues
+    cls: type | None = None
     relational: bool | None = None
-    model: Any = None
+    model: object = None
     task: str | None = None
     graphs: bool | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], model: Any, kind: str) -> "Run":
-        """Return the facts for data of a `load.kind`; a relational model takes sets of graphs as relational."""
+    def of(cls, options: OptionValues, model: type | None, kind: str) -> "Run":
+        """Return the facts about a run before its data are read.
+
+        Parameters
+        ----------
+        options : dict of str to OptionValue
+        model : type or None
+            Class of the model. A relational model takes a set of graphs as one relational graph.
+        kind : str
+            Kind of the data, as `load.kind` returns it.
+        """
         graphs = kind == "graphs" and not getattr(model, "relational", False)
         return cls(options, model, kind != "plain" and not graphs, graphs=graphs)
 
     def has(self, what: str) -> bool:
-        """Return True if the run has an option, written as in `REFUSED`, or is known to be of a kind in `KINDS`."""
+        """Return True if the run has an option, "option" or "option value", or belongs to a kind in `KINDS`."""
         if what in KINDS:
             return bool(KINDS[what](self))
         name, _, value = what.partition(" ")
-        found = self.options.get(name)
-        return str(found) == value if value else not (found is None or found is False or found == _OFF.get(name))
+        option = self.options.get(name)
+        return str(option) == value if value else not (option is None or option is False or option == _OFF.get(name))
 
 
 _OFF = {"batch_size": 0, "weight_decay": 0, "dropout": 0}
-"""Values of options that ask for nothing, beside None and False."""
+"""Values, beside None and False, with which an option has no effect."""
 
 
-def _means_nothing(option: str) -> Callable[[Run], bool]:
-    """Return a function that says whether an option has no effect on a run's model, which has one layer."""
+def _has_no_effect(option: str) -> Callable[[Run], bool]:
+    """Return a function that is True for a run whose model has one layer and would ignore the option."""
     return lambda run: run.options.get("layers") == 1 and option in getattr(run.cls, "hidden_options", ())
 
 
-KINDS: dict[str, Callable[[Run], Any]] = {
+KINDS: dict[str, Callable[[Run], object]] = {
     "model of whole degrees": lambda run: run.options.get("model") in ("gcn", "gcnii", "appnp"),
     "relational data": lambda run: run.relational,
     "plain data": lambda run: run.relational is False,
@@ -158,7 +183,7 @@ KINDS: dict[str, Callable[[Run], Any]] = {
         run.cls and not hasattr(run.cls, "powers") and not run.has("fanouts") and not run.graphs),
     "model without edge features": lambda run: (
         run.cls and ".py:" not in run.options["model"] and "edge_features" not in signature(run.cls).parameters),
-    **{f"one layer, {option}": _means_nothing(option) for option in HIDDEN},
+    **{f"one layer, {option}": _has_no_effect(option) for option in HIDDEN},
     "model without a first layer": lambda run: run.cls and not hasattr(run.cls, "first_layer"),
     "largest of neighbours": lambda run: run.has("model sage") and run.has("aggregator max-pool"),
     "class of propagated rows": lambda run: hasattr(run.cls, "powers"),
@@ -184,39 +209,42 @@ KINDS: dict[str, Callable[[Run], Any]] = {
 
 
 def refuse(run: Run) -> None:
-    """Raise a ConfigError if the known facts about a run do not go together."""
+    """Raise a ConfigError if two facts about a run are refused together, as `REFUSED` lists."""
     for option, other, message in REFUSED:
         if run.has(option) and run.has(other):
             raise ConfigError(message.format(**_words(run), option=flag(option), other=flag(other)))
 
 
-def only_needed(options: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options, with None for each option that means nothing without an option that the run lacks.
+def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, Any]:
+    """Return a copy of the options with None in place of options without effect.
+
+    An option has no effect if the run lacks an option that it needs (`Option.needs`).
 
     Parameters
     ----------
-    options : dict
-    given : dict
-        For each option that was given for this run, the words that gave it.
+    options : dict of str to OptionValue
+        Values of all options by name.
+    sources : dict of str to str
+        Source of each option that the user set for this run, such as "--hec-life", for error messages.
 
     Raises
     ------
     ConfigError
-        An option that means nothing was given for this run.
+        The user set an option that has no effect.
     """
-    found = dict(options)
+    values = dict(options)
     for name, option in OPTIONS.items():
-        missing = next((needed for needed in option.needs if not Run(found).has(needed)), None)
-        if missing is None or option.needs_for not in (None, found[name]):
+        missing = next((needed for needed in option.needs if not Run(values).has(needed)), None)
+        if missing is None or option.needs_for not in (None, values[name]):
             continue
-        if name in given and found[name] is not None:
+        if name in sources and values[name] is not None:
             value = f" {option.needs_for}" if option.needs_for else ""
-            raise ConfigError(f"{given[name]}{value} means nothing without {flag(missing)}")
-        found[name] = None
-    return found
+            raise ConfigError(f"{sources[name]}{value} has no effect without {flag(missing)}")
+        values[name] = None
+    return values
 
 
 def _words(run):
-    """Return the values that a message may name."""
+    """Return the values that the messages in `REFUSED` may name."""
     lengths = {f"n_{name}": len(run.options.get(name) or ()) for name in ("fanouts", "eval_fanouts")}
     return {**run.options, **lengths, "task": run.task}

@@ -1,4 +1,7 @@
-"""From the command line to `RunOptions`: a flag over a file over the run before over the default."""
+"""Parsing of command lines into `RunOptions`.
+
+A flag overrides the configuration file, the file overrides the options of a resumed run, and these override defaults.
+"""
 
 import functools
 import json
@@ -7,12 +10,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar
 
 from sarlite.cli import resume
 from sarlite.cli.combinations import Run, only_needed, refuse
 from sarlite.cli.help import parser, training_parser
-from sarlite.cli.option import Option, from_values, options_of
+from sarlite.cli.option import HasFields, Option, OptionValues, from_values, options_of
 from sarlite.cli.options import ARGUMENTS, OPTIONS, RunOptions
 from sarlite.command import flag, suggestion
 from sarlite.errors import ConfigError, SarliteError, needs, reading, regular
@@ -22,18 +26,32 @@ from sarlite.types import Path as AnyPath
 from sarlite.user_code import names_file
 
 __all__ = ["naming_flags", "parse", "parse_further", "read_toml", "resolve", "to_toml"]
+P = ParamSpec("P")
 R = TypeVar("R")
-Own = TypeVar("Own")
+Section = TypeVar("Section", bound=HasFields)
 _MAX_BYTES = 1 << 20  # of a configuration file
 
 
 def parse(argv: Sequence[str] | None = None) -> RunOptions:
-    """Return the options of a training run; exits after --help, --help-all and --version.
+    """Return the options of a training run from its command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; by default the arguments of the process.
 
     Raises
     ------
     ConfigError
-        An unknown flag or key or a bad value, naming it.
+        A flag or a key of the configuration file is unknown, or has an invalid value; the message names it.
+    SystemExit
+        After --help, --help-all and --version.
+
+    Examples
+    --------
+    >>> options = parse(["--model", "gcn", "--lr", "0.1"])
+    >>> options.model.model, options.training.lr, options.training.epochs
+    ('gcn', 0.1, 100)
     """
     flags = vars(training_parser().parse_args(argv))
     before = resume.base(flags["resume"]) if flags.get("resume") else {}
@@ -43,54 +61,81 @@ def parse(argv: Sequence[str] | None = None) -> RunOptions:
         return resolve(flags, read_toml(flags["config"]), before)
 
 
-def resolve(flags: Mapping[str, Any], file: Any = (), before: Mapping[str, Any] | None = None,
+def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({}), before: OptionValues | None = None,
             checkpoint: str | None = None) -> RunOptions:
-    """Return the options: a flag over the file over the run `before`, which wrote `checkpoint`, over the default."""
+    """Return the options of a run from all their sources, checked one by one and together.
+
+    Parameters
+    ----------
+    flags : dict
+        Values of flags by option name, which override all other values.
+    file : dict
+        Contents of the configuration file; keys may have dashes.
+    before : dict, optional
+        Options of the run that wrote the checkpoint.
+    checkpoint : str, optional
+        Path of the checkpoint, for error messages; by default the value of --resume.
+
+    Raises
+    ------
+    ConfigError
+        A key of the file is unknown, a value is invalid, or two options do not go together.
+    """
     where = f"--config {flags.get('config', 'file')}: "
-    stored = {key.replace("-", "_"): (key, value) for key, value in dict(file).items() if not _is_gone(key, value)}
+    stored = {key.replace("-", "_"): (key, value) for key, value in file.items() if not _is_obsolete(key, value)}
     merged = {name: option.unset for name, option in OPTIONS.items()}
-    merged |= _of_before(before or {}, f"checkpoint {checkpoint or flags.get('resume')}: options: ")
+    merged |= _options_before(before or {}, f"checkpoint {checkpoint or flags.get('resume')}: options: ")
     for name, (key, value) in stored.items():
         if isinstance(value, dict):
-            raise ConfigError(f"{where}[{key}] is a section, but options stand at the top of the file, in no section")
+            raise ConfigError(f"{where}[{key}] is a section, but options stand at the top level of the file")
         if name not in OPTIONS or name == "config":
             raise ConfigError(f"{where}unknown option {key!r}{suggestion(name, OPTIONS)}")
         merged[name] = OPTIONS[name].typed(value, where)
         OPTIONS[name].check(f"{where}{key} = {value!r}", merged[name])
     for name, value in flags.items():
         OPTIONS[name].check(f"{flag(name)} {value}", value)
-    given = {name: f"{where}{key}" for name, (key, _) in stored.items()} | {name: flag(name) for name in flags}
-    found = only_needed({**merged, **flags}, given)
-    found["resume"] = found["resume"] and path_of(found["resume"])
+    sources = {name: f"{where}{key}" for name, (key, _) in stored.items()} | {name: flag(name) for name in flags}
+    values = only_needed({**merged, **flags}, sources)
+    values["resume"] = values["resume"] and path_of(values["resume"])
     for name in ("model", "mode"):
-        if names_file(found[name]) and name not in given and before:
-            raise ConfigError(f"the run before has {flag(name)} {found[name]}, but a checkpoint names no code to run: "
+        if names_file(values[name]) and name not in sources and before:
+            raise ConfigError(f"the run before has {flag(name)} {values[name]}, but a checkpoint names no code to run: "
                               f"give {flag(name)} FILE.py:Class")
-    if found["mode"] in GONE_MODES and "mode" not in given and before:
-        raise ConfigError(f"--resume {found['resume']}: the run had --mode {found['mode']}, which no longer exists; "
-                          f"{GONE_MODES[found['mode']]} gives the same answers")
-    refuse(Run(found))
-    return RunOptions.of(found)
+    if values["mode"] in OBSOLETE_MODES and "mode" not in sources and before:
+        raise ConfigError(f"--resume {values['resume']}: the run had --mode {values['mode']}, which no longer exists; "
+                          f"{OBSOLETE_MODES[values['mode']]} gives the same results")
+    refuse(Run(values))
+    return RunOptions.of(values)
 
 
-def _of_before(before, where):
-    """Return the options of the run before that a checkpoint may name, checked as flags are."""
-    found = {}
+def _options_before(before, where):
+    """Return the options of the earlier run that its checkpoint may set, checked as flags are."""
+    values = {}
     for name, value in before.items():
         is_path = name == "partition" and value not in (*METHODS, "stored")
         if name not in OPTIONS or OPTIONS[name].on_resume == "forget" or value is None or is_path:
             continue
-        is_gone = name == "mode" and value in tuple(GONE_MODES)
-        found[name] = value if is_gone else OPTIONS[name].typed(value, where)
-        OPTIONS[name].check(f"{where}{name} = {value!r}", found[name])
-    return found
+        is_obsolete = name == "mode" and value in tuple(OBSOLETE_MODES)
+        values[name] = value if is_obsolete else OPTIONS[name].typed(value, where)
+        OPTIONS[name].check(f"{where}{name} = {value!r}", values[name])
+    return values
 
 
-def naming_flags(action: Callable[..., R]) -> Callable[..., R]:
-    """Name the flag instead of the argument in the errors of a command's action."""
+def naming_flags(action: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a command's action so that its errors name flags in place of Python arguments.
+
+    Examples
+    --------
+    >>> @naming_flags
+    ... def action():
+    ...     raise ConfigError("batch_size 0: is less than 1", "batch_size")
+    >>> action()
+    Traceback (most recent call last):
+    sarlite.errors.ConfigError: --batch-size 0: is less than 1
+    """
 
     @functools.wraps(action)
-    def named(*args: Any, **options: Any) -> R:
+    def named(*args: P.args, **options: P.kwargs) -> R:
         try:
             return action(*args, **options)
         except SarliteError as error:
@@ -102,7 +147,7 @@ def naming_flags(action: Callable[..., R]) -> Callable[..., R]:
 
 
 def _with_flags(error):
-    """The text of an error, with flags in place of arguments."""
+    """Return the text of an error with flags in place of arguments."""
     ranks, text = re.match(r"(rank \d+: )*", str(error)), str(error)
     begin = ranks.end() if ranks else 0
     if error.argument is not None:
@@ -115,68 +160,84 @@ def _with_flags(error):
     return text
 
 
-GONE_MODES = {"auto": "--mode sar", "cover": "--mode sar", "host": "--mode sar"}
-"""Modes that a checkpoint may have of an earlier version, and what stands in for each."""
+OBSOLETE_MODES = {"auto": "--mode sar", "cover": "--mode sar", "host": "--mode sar"}
+"""Modes of earlier versions that a checkpoint may name, and the flag that replaces each."""
 
 
-def _is_gone(key, value):
-    """Return True if an option of an earlier version has the value that holds without the option, too."""
+def _is_obsolete(key, value):
+    """Return True for an option of an earlier version whose value is today's only behaviour, so it can be ignored."""
     return (key, value) in (("halo", "fetch"), ("trace_epochs", 3), ("columns", 1))
 
 
-def parse_further(argv: Sequence[str] | None, own: type[Own], needed: Sequence[str], taken: Sequence[str],
-                  changed: Mapping[str, Option] | None = None, **words: Any) -> tuple[Own, dict[str, Any]]:
-    """Return the own options of a further command, and the training options that were given, by name.
+def parse_further(argv: Sequence[str] | None, section: type[Section], needed: Sequence[str], taken: Sequence[str],
+                  changed: Mapping[str, Option] | None = None, **parser_options: Any) -> tuple[Section, dict[str, Any]]:
+    """Parse the command line of a command other than training, which has some training options too.
 
     Parameters
     ----------
-    own : dataclass of options
+    argv : sequence of str, optional
+        Arguments; by default the arguments of the process.
+    section : type
+        Dataclass of the command's own options.
     needed : sequence of str
-        Own or taken options that must be given.
+        Names of options that must be given.
     taken : sequence of str
-        Names of training options that the command has too.
+        Names of the training options that the command has too.
     changed : dict of str to Option, optional
-        Options that stand in place of taken ones.
-    **words
-        As for `command.Parser`.
+        Options that replace options of `taken`, for example with another default.
+    **parser_options
+        Keywords of `command.Parser`.
+
+    Returns
+    -------
+    section
+        Instance of `section` with the command's own options.
+    dict
+        Values of the training options that the command line has, by name.
 
     Raises
     ------
     ConfigError
-        An unknown flag, a bad value, or a needed option that is missing.
+        A flag is unknown, a value is invalid, or a needed option is missing.
     """
-    options = {**options_of(own), **{name: OPTIONS[name] for name in taken}, **(changed or {})}
-    command = parser({"options of this command": options}, **words)
-    given = vars(command.parse_args(argv))
-    missing = next((name for name in needed if name not in given), None)
+    options = {**options_of(section), **{name: OPTIONS[name] for name in taken}, **(changed or {})}
+    command = parser({"options of this command": options}, **parser_options)
+    values = vars(command.parse_args(argv))
+    missing = next((name for name in needed if name not in values), None)
     if missing:
         *first, last = map(flag, needed)
         raise ConfigError(f"{flag(missing)} is missing: {command.prog.rpartition('.')[2]} needs {', '.join(first)} and "
                           f"{last}")
-    for name, value in given.items():
+    for name, value in values.items():
         options[name].check(f"{flag(name)} {value}", value)
-    return from_values(own, given), {name: value for name, value in given.items() if name not in options_of(own)}
+    return from_values(section, values), {name: value for name, value in values.items() if name not in options_of(section)}
 
 
 def read_toml(path: AnyPath) -> dict[str, Any]:
-    """Return the options in a TOML file, by name."""
+    """Return the contents of a TOML file of options.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, is larger than 1 MiB, or is not TOML.
+    """
     tomllib = needs("tomllib" if sys.version_info >= (3, 11) else "tomli", "--config")
     with reading(f"--config {path}", kind=ConfigError):
         if regular(path).stat().st_size > _MAX_BYTES:
-            raise ConfigError(f"--config {path}: more than {_MAX_BYTES} bytes, so it is no file of options")
-        found = tomllib.loads(Path(path).read_text(encoding="utf-8-sig", errors="surrogateescape"))
-    # paths as this locale has them, also of names that are no UTF-8
+            raise ConfigError(f"--config {path}: more than {_MAX_BYTES} bytes, so it cannot be a file of options")
+        contents = tomllib.loads(Path(path).read_text(encoding="utf-8-sig", errors="surrogateescape"))
+    # a path that is not UTF-8 is decoded as the locale decodes file names
     return {name: os.fsdecode(value.encode(errors="surrogateescape")) if isinstance(value, str) else value
-            for name, value in found.items()}
+            for name, value in contents.items()}
 
 
 def to_toml(options: RunOptions) -> str:
-    """Return the options as TOML that `--config` reads back."""
+    """Return the options as the text of a TOML file, which `--config` reads back."""
     return "".join(f"{name} = {_toml(value)}\n" for name, value in options.values.items()
                    if value is not None and name not in ("config", "resume", "run_dir"))
 
 
 def _toml(value):
-    """A value as TOML writes it: as JSON, but for characters beyond 16 bits, which TOML has no pair of escapes for."""
+    """Return a value in TOML syntax: JSON without escapes of characters, because TOML lacks JSON's surrogate pairs."""
     value = os.fsencode(value).decode(errors="surrogateescape") if isinstance(value, str) else value
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,13 +1,14 @@
-"""python -m sarlite.data: convert, info, partition, report, export. Runs on one process, without MPI."""
+"""python -m sarlite.data: convert, describe, partition and export data sets. Runs in one process, without MPI."""
 
 import contextlib
 import faulthandler
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from sarlite.command import Parser, byte_size, returns_status, run_command, show
+from sarlite.command import Parser, byte_size, run_command, show
 from sarlite.data import budget, format, scratch
 from sarlite.data.assignment import make_parts, plan, structure
 from sarlite.data.divide import divide
@@ -34,15 +35,20 @@ from sarlite.structure.partition import METHODS
 _MOST_PARTS = 1 << 20
 
 
-@returns_status
-def main(arguments=None):
-    """Run one command; return the exit status, as `run_command` does."""
-    faulthandler.enable(2)  # a crash in C names its place
-    return run_command(lambda: _main(arguments))
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m sarlite.data` and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+    """
+    faulthandler.enable(2)  # a crash in C prints the Python traceback
+    return run_command(lambda: _main(argv))
 
 
-def _main(arguments):
-    options = _parser().parse_args(arguments)
+def _main(argv):
+    options = _parser().parse_args(argv)
     if "all" in getattr(options, "allow_empty", ()):
         options.allow_empty = SPLITS
     options.run(options)
@@ -57,11 +63,11 @@ def _parser():
     convert.set_defaults(run=_convert)
     convert.add_argument("spec", metavar="SPEC")
     convert.add_argument("directory", metavar="DIR", help="the directory to write")
-    for flag, what in (("--undirected", "add the reverse of every edge; keep each edge once"),
+    for flag, text in (("--undirected", "add the reverse of every edge; keep each edge once"),
                        ("--self-loops", "add the self loops that are missing"),
                        ("--deduplicate", "keep equal edges once"),
                        ("--normalize-features", "make each row of the features sum to one")):
-        convert.add_argument(flag, action="store_true", default=None, help=what)
+        convert.add_argument(flag, action="store_true", default=None, help=text)
     convert.add_argument("--features-dtype", choices=("bfloat16",),
                          help="round the nodes' features to bfloat16: half the bytes of float32 [as they are]")
     convert.add_argument("--transforms-of", metavar="RUN",
@@ -72,24 +78,25 @@ def _parser():
     _add_allow_empty(convert)
     _add_progress(convert)
 
-    info = commands.add_parser("info", help="describe SPEC", epilog=forms)
+    info = commands.add_parser("info", help="describe the data set SPEC", epilog=forms)
     info.set_defaults(run=_info)
     info.add_argument("spec", metavar="SPEC")
     info.add_argument("--parts", type=int, metavar="N", help="divide into N parts and describe the parts too")
     _add_method(info)
     info.add_argument("--json", action="store_true", help="print one JSON object")
-    info.add_argument("--verify", action="store_true", help="compare the hashes of a native data set's files")
+    info.add_argument("--verify", action="store_true", help="check the hashes of a native data set's files")
     _add_allow_empty(info)
 
-    divided = commands.add_parser("partition", help="write the rows and edges of DIR by part, in place or into DIR2")
+    divided = commands.add_parser("partition", help="divide the nodes of DIR, and write rows and edges by part, in place "
+                                                     "or into DIR2")
     divided.set_defaults(run=_partition)
     divided.add_argument("directory", metavar="DIR")
     divided.add_argument("--parts", type=int, metavar="N", required=True, help="number of parts")
     _add_method(divided)
     rows = "order of a part's rows: none, by id; metis and cluster, nodes that share neighbours together [none]"
     divided.add_argument("--order", choices=("none", *orders.METHODS), default="none", help=rows)
-    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if METIS would take "
-                         "more")
+    _add_memory(divided, "rows and edges are sorted on disk, beside the output; METIS is refused if METIS needs "
+                         "more memory")
     _add_progress(divided)
     divided.add_argument("--output", metavar="DIR2", help="leave DIR as it is")
     divided.add_argument("--overwrite", action="store_true", help="replace DIR2 if it is a data set")
@@ -103,31 +110,31 @@ def _parser():
     export.add_argument("--overwrite", action="store_true", help="replace files that are there")
     _add_allow_empty(export)
 
-    told = commands.add_parser("report", help="show what the parts of DIR cost: cut, halo rows, balance, edges by pair "
-                                              "of parts")
-    told.set_defaults(run=_report)
-    told.add_argument("directory", metavar="DIR")
-    told.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_memory(told, "edges are read in pieces; less than a byte a node is refused")
-    _add_progress(told)
+    report = commands.add_parser("report", help="show the costs of the parts of DIR: cut, halo rows, balance, edges by pair "
+                                                "of parts")
+    report.set_defaults(run=_report)
+    report.add_argument("directory", metavar="DIR")
+    report.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_memory(report, "edges are read in pieces; less than a byte per node is refused")
+    _add_progress(report)
     return top
 
 
-def _add_memory(command, what):
+def _add_memory(command, method):
     command.add_argument("--memory", type=byte_size, metavar="SIZE",
-                         help=f"most memory of this process, such as 2GiB: {what} [no limit]")
+                         help=f"most memory of this process, such as 2GiB: {method} [no limit]")
 
 
 def _add_progress(command):
-    told = "bar, or a line every few seconds [bar on a terminal]"
-    command.add_argument("--progress", choices=KINDS, default="auto", help=told)
+    command.add_argument("--progress", choices=KINDS, default="auto",
+                         help="bar, or a line every few seconds [bar on a terminal]")
 
 
 def _add_method(command):
     command.add_argument("--method", default="metis", metavar="|".join((*METHODS, "FILE")),
-                         help="how to divide; FILE has the part of each node, one a line, or .npy [metis]")
-    even = "what METIS or Fennel makes even [nodes and train, and edges if the degrees are skewed]"
-    command.add_argument("--balance", default="auto", metavar="nodes,edges,train", help=even)
+                         help="method of the division; FILE has the part of each node, one per line, or .npy [metis]")
+    command.add_argument("--balance", default="auto", metavar="nodes,edges,train", help="quantities that METIS or Fennel "
+                         "balances between parts [nodes and train, and edges if the degrees are skewed]")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the division [0]")
 
 
@@ -140,17 +147,17 @@ def _convert(options):
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
     changes |= {"normalize": options.normalize_features, "allow_empty": options.allow_empty}
     n_bytes, progress, out = _memory(options), Progress(options.progress), Path(os.path.realpath(options.directory))
-    format.GraphWriter(out, overwrite=options.overwrite)  # refuses, before anything is read, what may not be replaced
+    format.GraphWriter(out, overwrite=options.overwrite)  # raises, before reading, if the output must not be replaced
     schema = None if options.transforms_of is None else _schema_of_run(options.transforms_of, options.spec)
-    with contextlib.ExitStack() as held:
-        held.enter_context(_reading(native_directory(options.spec), but=out))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_reading(native_directory(options.spec), but=out))
         with progress.step(f"read {options.spec}", reads=source_path(options.spec)) as step:
-            folder = None if n_bytes is None else held.enter_context(scratch.beside(out))
+            folder = None if n_bytes is None else stack.enter_context(scratch.beside(out))
             dataset = load(options.spec, verify=True, relational=is_relational(options.spec), folder=folder,
                            n_bytes=n_bytes, tell=step.tell, transforms=transforms_of(schema) if schema else None,
                            **changes)
         if schema is not None:
-            matched(dataset, schema, options.spec)  # refuses now what predict would refuse
+            matched(dataset, schema, options.spec)  # raises now an error that predict would raise
         format.write(out, dataset, overwrite=options.overwrite, progress=progress,
                      bfloat16=options.features_dtype is not None)
     if dataset.relational:
@@ -162,11 +169,11 @@ def _convert(options):
 
 
 def _schema_of_run(run, spec):
-    """Return the names and transforms that a run's checkpoint keeps of the data that it was trained on."""
+    """Return the schema of a run's training data, with transforms of features, from the run's checkpoint."""
     from sarlite.train.checkpoint import load_metadata
 
     if not has_transforms(spec):
-        raise ConfigError(f"--transforms-of: {spec}: edges: and tables: have transforms")
+        raise ConfigError(f"--transforms-of: {spec}: only edges: and tables: have transforms")
     schema = load_metadata(run).get("schema")
     if not is_schema(schema) or not transforms_of(schema):
         raise ConfigError(f"--transforms-of: {run}: its data have no transforms")
@@ -178,46 +185,46 @@ def _info(options):
         _check_method(options)
     relational = is_relational(options.spec)
     dataset = load(options.spec, verify=options.verify, allow_empty=options.allow_empty, relational=relational)
-    facts, found = summary(dataset), None
+    facts, costs = summary(dataset), None
     if options.parts is not None:
         parts = make_parts(dataset, options.parts, options.method, balance=options.balance, seed=options.seed)
-        found = measured(dataset, parts, options.parts)
+        costs = measured(dataset, parts, options.parts)
     if options.json:
-        print(json.dumps({**facts, **({"partition": found} if found else {})}))
+        print(json.dumps({**facts, **({"partition": costs} if costs else {})}))
         return
     show("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset), *account_lines(dataset))))
-    if found:
+    if costs:
         print()
-        _tell(dataset, found, options.method, options.balance)
+        _show_parts(dataset, costs, options.method, options.balance)
 
 
 def _partition(options):
     _check_method(options)
     output, progress, n_bytes = options.output or options.directory, Progress(options.progress), _memory(options)
-    with contextlib.ExitStack() as held:
-        held.enter_context(_reading(options.directory, but=output))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_reading(options.directory, but=output))
         overwrite = options.overwrite or not options.output
-        out = held.enter_context(format.GraphWriter(output, overwrite=overwrite))  # which locks it
+        out = stack.enter_context(format.GraphWriter(output, overwrite=overwrite))  # locks the output
         with progress.step(f"check {options.directory}", reads=options.directory):
             dataset = format.open(options.directory, verify=True).check(allow_empty=SPLITS)
         if options.parts > max(1, dataset.n_nodes // 10):
             most = dataset.n_nodes // 100
             remedy = f"with {most} parts or fewer each rank has some work" if most > 1 else "one part is enough"
-            show(f"warning: --parts {options.parts}: fewer than ten nodes a part, of {dataset.n_nodes:,} nodes; "
+            show(f"warning: --parts {options.parts}: fewer than ten nodes per part, of {dataset.n_nodes:,} nodes; "
                  f"{remedy}", sys.stderr)
         parts, order, division = plan(dataset, options.parts, options.method, options.order, balance=options.balance,
                                       seed=options.seed, n_bytes=n_bytes, progress=progress)
         near = None
-        if order is not None and not n_bytes and len(dataset.nodes) == 1:  # before the files that it reads are replaced
+        if order is not None and not n_bytes and len(dataset.nodes) == 1:  # compute before the input files are replaced
             near = _near_shares(dataset, order)
         with progress.step(f"write {output}", dataset.n_bytes) as out.step:
-            folder = None if n_bytes is None else held.enter_context(scratch.beside(output))
+            folder = None if n_bytes is None else stack.enter_context(scratch.beside(output))
             divide(dataset, parts, options.parts, out, order=order, division=division, folder=folder, n_bytes=n_bytes)
         del parts, order
         dataset = format.open(output)
         with progress.step(f"count {output}", dataset.n_edges) as step:
-            found = quality(dataset, n_bytes, step, tiles=False)
-    _tell(dataset, found, **_stored_division(dataset))
+            costs = quality(dataset, n_bytes, step, tiles=False)
+    _show_parts(dataset, costs, **_stored_division(dataset))
     if near is not None:
         print(near)
 
@@ -235,11 +242,11 @@ def _report(options):
         dataset = format.open(options.directory)
         dataset.check_edges()
         with progress.step(f"count {options.directory}", dataset.n_edges) as step:
-            found = quality(dataset, n_bytes, step)
+            costs = quality(dataset, n_bytes, step)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(costs))
         return
-    _tell(dataset, found, **_stored_division(dataset), more=quality_lines(found))
+    _show_parts(dataset, costs, **_stored_division(dataset), more=quality_lines(costs))
 
 
 def _memory(options):
@@ -247,13 +254,17 @@ def _memory(options):
 
 
 def _reading(directory, but=None):
-    """Hold a lock that keeps others from replacing a native data set: none on the directory `but`, or on None."""
+    """Return a context with a lock that keeps other processes from replacing a native data set.
+
+    There is no lock if `directory` is None, or is the directory `but`.
+    """
     if directory is None or (but is not None and os.path.realpath(directory) == os.path.realpath(but)):
         return contextlib.nullcontext()
     return scratch.locked(Path(directory) / format.META, exclusive=False)
 
 
 def _near_shares(dataset, order):
+    """Return a line with the share of edges between nodes that are close in memory, with and without `order`."""
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
     places = f"{orders.cluster_size(graph.indptr.size - 1):,} places apart"
@@ -265,13 +276,13 @@ def _stored_division(dataset):
     return {"method": division.get("partition"), "balance": division.get("balance")}
 
 
-def _tell(dataset, found, method, balance, more=()):
-    """Print what parts that a method made cost, and warn where they are uneven."""
-    own = () if dataset.relational else part_bytes(dataset, found)
-    show("\n".join((*report_lines(found, *own), *more)))
-    n_empty = list(found["nodes"]).count(0)
-    empty = f"{n_empty:,} of {found['n_parts']:,} parts have no nodes" if n_empty else None
-    for text in filter(None, (empty, balancing.warning(found, method, balance))):
+def _show_parts(dataset, costs, method, balance, more=()):
+    """Print the costs of a division into parts, and warn about empty or uneven parts."""
+    n_bytes = () if dataset.relational else part_bytes(dataset, costs)
+    show("\n".join((*report_lines(costs, *n_bytes), *more)))
+    n_empty = list(costs["nodes"]).count(0)
+    empty = f"{n_empty:,} of {costs['n_parts']:,} parts have no nodes" if n_empty else None
+    for text in filter(None, (empty, balancing.warning(costs, method, balance))):
         show(f"warning: {text}", sys.stderr)
 
 
@@ -279,7 +290,7 @@ def _check_method(options):
     if not 1 <= options.parts <= _MOST_PARTS:
         raise ConfigError(f"--parts: {options.parts} is outside 1 <= parts <= {_MOST_PARTS}")
     if options.method not in METHODS and not Path(options.method).exists():
-        raise ConfigError(f"--method: {options.method!r} is none of {', '.join(METHODS)}, and no such file exists")
+        raise ConfigError(f"--method: {options.method!r} is not one of {', '.join(METHODS)}, and no such file exists")
 
 
 if __name__ == "__main__":

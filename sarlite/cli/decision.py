@@ -1,66 +1,94 @@
-"""The decision threshold of predictions: as the run stored it, or as the command line gives it."""
+"""Decision thresholds of predictions, from the run's checkpoint or from the command line."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from sarlite.cli.options import RunOptions
 from sarlite.errors import CheckpointError, ConfigError
 from sarlite.tasks.thresholds import decide, threshold_rule
-from sarlite.types import Array
+from sarlite.types import Array, JsonObject
 
 
 class Decision(NamedTuple):
-    """Rule that predicts the positive one of two classes, or a label, from a probability on.
+    """Rule that predicts the positive class, or a label, if its probability reaches a threshold.
 
     Attributes
     ----------
     positive : int
-        The positive one of two classes.
-    thresholds : (1,) or (n_labels,) float64
+        Index of the positive class, 0 or 1.
+    thresholds : ndarray
+        Smallest probability that is predicted as positive, shape (1,) for two classes or (n_labels,), float64.
     """
 
     positive: int
     thresholds: Array
 
     def of(self, output: Array, several: bool) -> Array:
-        """Return the class of each row of logits, (n,) int64; if `several`, 0 or 1 for each label, (n, k) uint8."""
+        """Return the predictions for some rows of logits.
+
+        Parameters
+        ----------
+        output : ndarray
+            Logits, shape (n, 2) for two classes or (n, n_labels).
+        several : bool
+            True if a row has several labels.
+
+        Returns
+        -------
+        ndarray
+            Class indices, shape (n,), int64; or, if `several`, 0 or 1 for each label, shape (n, n_labels), uint8.
+        """
         if several:
             return decide(output.astype(np.float64), self.thresholds).astype(np.uint8)
         scores = output[:, self.positive].astype(np.float64) - output[:, 1 - self.positive]
         return np.where(decide(scores, self.thresholds[0]), self.positive, 1 - self.positive)
 
 
-def decision_of(config: Any, options: RunOptions, meta: Mapping[str, Any], form: str) -> Decision | None:
-    """Return the decision of the predictions; None if it is the likeliest class, or a probability of 0.5.
+class HasThreshold(Protocol):
+    """Command line options with a checkpoint and a threshold, such as `trained_run.CheckpointOptions`."""
+
+    @property
+    def checkpoint(self) -> str:
+        """Path of the checkpoint."""
+
+    @property
+    def threshold(self) -> float | None:
+        """Threshold of the command line, in (0, 1); None for the run's own threshold."""
+
+
+def decision_of(config: HasThreshold, options: RunOptions, meta: JsonObject, form: str) -> Decision | None:
+    """Return the decision rule for predictions; None if the likeliest class, or a probability of 0.5, decides.
 
     Parameters
     ----------
-    config : PredictOptions
+    config : CheckpointOptions
+        Options of the command, whose threshold overrides the run's threshold.
     options : RunOptions
-        Of the run that wrote the checkpoint.
+        Options of the run that wrote the checkpoint.
     meta : dict
-        The checkpoint's metadata.
+        Metadata of the checkpoint.
     form : str
-        Name of the targets' form.
+        Name of the form of the targets, such as "classify".
 
     Raises
     ------
-    ConfigError, CheckpointError
-        A threshold is given for another task, or for more than two classes; the run chose none.
+    ConfigError
+        The command line has a threshold, but the task has neither two classes nor labels.
+    CheckpointError
+        The run was to choose a threshold, but ended before; or the number of thresholds is wrong.
     """
     of_classes = form == "multilabel" or (form == "classify" and meta["data"]["classes"] == 2)
     rule, values = threshold_rule(options.training.threshold), meta.get("thresholds")
     if config.threshold is not None:
         if not of_classes:
-            raise ConfigError(f"--threshold {config.threshold}: is of two classes and of labels, but the task of "
-                              f"{config.checkpoint} is {form} of {meta['data']['classes']}")
+            raise ConfigError(f"--threshold {config.threshold}: applies to two classes and to labels, but the task of "
+                              f"{config.checkpoint} is {form} with {meta['data']['classes']} outputs")
         values = [config.threshold] * (meta["data"]["classes"] if form == "multilabel" else 1)
     elif values is None and rule.chosen:
         raise CheckpointError(f"checkpoint {config.checkpoint}: its run had --threshold {options.training.threshold}, "
-                              "but ended before it chose one: go on with --resume, or give --threshold P")
+                              "but ended before the choice: continue the run with --resume, or give --threshold P")
     if values is not None and len(values) != (meta["data"]["classes"] if form == "multilabel" else 1):
-        raise CheckpointError(f"checkpoint {config.checkpoint}: thresholds: {len(values)} of "
+        raise CheckpointError(f"checkpoint {config.checkpoint}: {len(values)} thresholds for "
                               f"{meta['data']['classes']} labels")
     return None if values is None else Decision(meta.get("positive", 1), np.array(values))

@@ -1,4 +1,4 @@
-"""`python -m sarlite.estimate`: memory, bytes and seconds of full-batch training, from a formula (docs/cost.md)."""
+"""`python -m sarlite.estimate`: estimate memory, sent bytes and time of full-batch training from formulas (docs/cost.md)."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from sarlite.cli.run_report import duration
 from sarlite.cli.settings import settings
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads, openmp_threads
-from sarlite.command import aligned, byte_size, count, readable, returns_status, run_command, show
+from sarlite.command import aligned, byte_size, count, readable, run_command, show
 from sarlite.data import load
 from sarlite.errors import ConfigError, needs
 from sarlite.graph.graph import Graph
@@ -32,18 +32,21 @@ from sarlite.train.cost import ARRAYS, Shape, evaluation_bytes, peak_bytes, step
 from sarlite.train.load import kind
 from sarlite.train.loop import set_threads
 
+Row = dict[str, Any]
+"""Estimate for one number of ranks and one mode, by the keys in `COLUMNS`."""
 _RANKS = [16, 64, 256, 1024]
-_MOST_RANKS = 4096  # that are tried for --memory
+_MOST_RANKS = 4096
+"""Largest number of ranks that is tried for --memory."""
 
 
-def _numbers(text):
+def _rank_counts(text):
     try:
-        found = [int(word) for word in text.split(",")]
+        counts = [int(word) for word in text.split(",")]
     except ValueError:
-        found = [0]
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers of ranks, such as 16,64,1024")
-    return found
+        counts = [0]
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers of ranks, such as 16,64,1024")
+    return counts
 
 
 def _rate(text):
@@ -55,9 +58,9 @@ def _rate(text):
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """The sizes that an estimate is for, and the speeds of a machine."""
+    """Sizes of the graph, and speeds of the machine, for an estimate."""
 
-    ranks: list[int] | None = option(None, "numbers of ranks, such as 16,64,1024", metavar="N,N,..", read=_numbers,
+    ranks: list[int] | None = option(None, "numbers of ranks, such as 16,64,1024", metavar="N,N,..", read=_rank_counts,
                                      otherwise="16,64,256,1024, as far as there are nodes")
     nodes: int | None = option(None, "number of nodes, for a graph given by numbers in place of --data", metavar="N",
                                read=count)
@@ -84,46 +87,61 @@ TAKEN = ("data", "self_loops", *options_of(ModelOptions), "task", "label_inputs"
 
 
 def parse(argv: Sequence[str] | None) -> tuple[EstimateOptions, RunOptions]:
-    """Return the options of this command, and the options of the run that it estimates."""
-    own, given = config.parse_further(
-        argv, EstimateOptions, (), TAKEN, prog="python -m sarlite.estimate", usage="%(prog)s [options]",
-        description="Memory of a rank, bytes and seconds by mode, on any number of ranks, from a formula; nothing is "
-                    "loaded but the sizes of the data.")
-    if own.nodes is not None and "data" in given:
-        raise ConfigError("--nodes and --data: give one of the two")
-    if own.halo is not None and not 0 <= own.halo <= 1:
-        raise ConfigError(f"--halo {own.halo} is not in [0, 1]")
-    if own.plot:
-        needs("matplotlib", "--plot")
-    return own, config.resolve({"prefetch": 1, **given})
-
-
-def estimate(own: EstimateOptions, options: RunOptions) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a row of `COLUMNS` for each number of ranks and mode, and lines that say what fits in --memory.
-
-    Parameters
-    ----------
-    own : EstimateOptions
-    options : RunOptions
+    """Return the options of this command and the options of the estimated run, from the command line.
 
     Raises
     ------
     ConfigError
-        The model has no formula, a size is missing, or an option is refused as in training.
+        A flag is unknown, a value is invalid, or two flags do not go together.
+    """
+    sizes, values = config.parse_further(
+        argv, EstimateOptions, (), TAKEN, prog="python -m sarlite.estimate", usage="%(prog)s [options]",
+        description="Memory of a rank, bytes and seconds by mode, on any number of ranks, from a formula; nothing is "
+                    "loaded but the sizes of the data.")
+    if sizes.nodes is not None and "data" in values:
+        raise ConfigError("--nodes and --data: give one of the two")
+    if sizes.halo is not None and not 0 <= sizes.halo <= 1:
+        raise ConfigError(f"--halo {sizes.halo} is not in [0, 1]")
+    if sizes.plot:
+        needs("matplotlib", "--plot")
+    return sizes, config.resolve({"prefetch": 1, **values})
+
+
+def estimate(sizes: EstimateOptions, options: RunOptions) -> tuple[list[Row], list[str]]:
+    """Return an estimate for each number of ranks and each mode.
+
+    Parameters
+    ----------
+    sizes : EstimateOptions
+        Options of the command.
+    options : RunOptions
+        Options of the estimated run.
+
+    Returns
+    -------
+    rows : list of dict
+        Estimates; `COLUMNS` names the entries. Bytes and seconds are those of one rank.
+    lines : list of str
+        Lines that compare the estimates with --memory; [] without --memory.
+
+    Raises
+    ------
+    ConfigError
+        The model has no formula, a size is missing, or the training command would refuse the options.
     DataError
         The data set cannot be read.
     """
     run = settings(options)
-    model, data_kind = run.model.spec, "plain" if own.nodes is not None else kind(Solo(), run.source.spec)
+    model, data_kind = run.model.spec, "plain" if sizes.nodes is not None else kind(Solo(), run.source.spec)
     refuse(Run.of(options.values, run.model.cls, data_kind))
     if model not in ARRAYS or data_kind != "plain":
-        raise ConfigError(f"--model {model} on {data_kind} data has no formula, which {', '.join(ARRAYS)} have "
-                          "on a graph of one relation: python -m sarlite.train --dry-run measures any run")
-    n_nodes, n_edges, n_in, n_out = _sizes(own, run)
+        raise ConfigError(f"--model {model} on {data_kind} data has no formula; {', '.join(ARRAYS)} have one "
+                          "on a graph with one relation: python -m sarlite.train --dry-run measures any run")
+    n_nodes, n_edges, n_in, n_out = _sizes(sizes, run)
     degree, n_edges = n_edges / n_nodes, n_edges + (n_nodes if run.source.self_loops else 0)
     n_in += n_out if run.training.label_inputs else 0
-    sizes = own.ranks or [size for size in _RANKS if size <= n_nodes] or [n_nodes]
-    for size in sizes:
+    rank_counts = sizes.ranks or [size for size in _RANKS if size <= n_nodes] or [n_nodes]
+    for size in rank_counts:
         if size > n_nodes:
             raise ConfigError(f"--ranks {size}: more than the {n_nodes} nodes")
     measured = cache(_rates)
@@ -131,37 +149,38 @@ def estimate(own: EstimateOptions, options: RunOptions) -> tuple[list[dict[str, 
     @cache
     def rows_on(size):
         n_rows, rates = -(-n_nodes // size), measured(options.machine.threads or openmp_threads() or _threads(size))
-        share = own.halo if own.halo is not None or size == 1 else -np.expm1(degree * np.log1p(-1 / size))
+        share = sizes.halo if sizes.halo is not None or size == 1 else -np.expm1(degree * np.log1p(-1 / size))
         rows = []
         for mode in MODES if size > 1 else [next(iter(MODES))]:
             needed = 0 if size == 1 else 1 if mode == "broadcast" else share
             shape = Shape.of_model(run.model, n_in, n_out, n_rows=n_rows, n_edges=-(-n_edges // size),
                                    n_halo=round(needed * (n_nodes - n_rows)), size=size, mode=mode,
                                    prefetch=run.graph.prefetch, itemsize=8 if run.model.dtype == "float64" else 4)
-            rows.append(_row(shape, rates, own))
+            rows.append(_row(shape, rates, sizes))
         return rows
 
-    rows = [row for size in sizes for row in rows_on(size)]
-    return rows, _fits(rows, own.memory, min(n_nodes, _MOST_RANKS), rows_on) if own.memory else []
+    rows = [row for size in rank_counts for row in rows_on(size)]
+    return rows, _fits(rows, sizes.memory, min(n_nodes, _MOST_RANKS), rows_on) if sizes.memory else []
 
 
-def _sizes(own, run):
-    """Return the numbers of nodes, edges, features and classes."""
-    if own.nodes is None:
+def _sizes(sizes, run):
+    """Return the numbers of nodes, edges, features and classes, from the flags or from the data."""
+    if sizes.nodes is None:
         dataset = load(run.source.spec, task=run.source.task)
         return dataset.n_nodes, dataset.n_edges, dataset.n_features, dataset.n_classes
     for name in ("nodes", "edges", "features", "classes"):
-        value = getattr(own, name)
+        value = getattr(sizes, name)
         if value is None or value < 1:
             raise ConfigError(f"--{name}: a graph given by numbers needs --nodes, --edges, --features and --classes, "
                               "each 1 or more")
-    return own.nodes, own.edges, own.features, own.classes
+    return sizes.nodes, sizes.edges, sizes.features, sizes.classes
 
 
-def _row(shape, rates, own):
+def _row(shape, rates, sizes):
+    """Return the estimate for one number of ranks and one mode, a `Row`; flags override the measured rates."""
     phases, work = step_bytes(shape), step_work(shape)
-    given = {"flops": own.gflops, "edge_bytes": own.gb_per_s, "received": own.network_gbit and own.network_gbit / 8}
-    rates = rates | {name: 1e9 * value for name, value in given.items() if value}
+    speeds = {"flops": sizes.gflops, "edge_bytes": sizes.gb_per_s, "received": sizes.network_gbit and sizes.network_gbit / 8}
+    rates = rates | {name: 1e9 * value for name, value in speeds.items() if value}
     received = sum(phases.values())
     seconds = sum(work[name] / rates[name] for name in work) + received / rates["received"]
     evaluation = evaluation_bytes(shape)
@@ -172,12 +191,19 @@ def _row(shape, rates, own):
 
 
 def _threads(size):
-    """Return how many threads each of `size` ranks on this machine would use."""
+    """Return the number of threads of each rank if `size` ranks share this machine."""
     return min(max(1, default_threads(Solo()) // size), most_threads())
 
 
 def _rates(n_threads):
-    """Return this machine's products, sums over edges and copies with `n_threads` threads, each a second."""
+    """Measure this machine's rates with some threads, per second.
+
+    Returns
+    -------
+    dict
+        "flops": operations of matrix products; "edge_bytes": bytes of rows that sums over edges read; "received": bytes
+        of a copy in memory.
+    """
     set_threads(n_threads)
     draw = np.random.default_rng(0)
     n_rows, width = 20_000, 128
@@ -186,9 +212,9 @@ def _rates(n_threads):
     work = {"flops": (2 * n_rows * width * width, lambda: x @ weight),
             "edge_bytes": (4 * width * graph.n_edges, lambda: graph.aggregate(fn.copy_src(x), "sum")),
             "received": (x.data.nbytes, x.data.copy)}
-    found = {name: n / min(_seconds(function) for _ in range(5)) for name, (n, function) in work.items()}
+    rates = {name: n / min(_seconds(function) for _ in range(5)) for name, (n, function) in work.items()}
     set_threads(1)
-    return found
+    return rates
 
 
 def _seconds(function):
@@ -198,7 +224,18 @@ def _seconds(function):
 
 
 def _fits(rows, memory, most, rows_on):
-    """Return lines that say which rows fit the memory, and the fewest ranks on which a mode does."""
+    """Return a line for each row that compares its memory with the limit, and a line with the fewest ranks that fit.
+
+    Parameters
+    ----------
+    rows : list of Row
+    memory : int
+        Memory of a rank in bytes.
+    most : int
+        Largest number of ranks to try.
+    rows_on : callable
+        rows_on(n_ranks) -> rows for each mode.
+    """
     lines = []
     for row in rows:
         spare = memory - row["peak_bytes"]
@@ -209,7 +246,7 @@ def _fits(rows, memory, most, rows_on):
     def fitting(size):
         return [row for row in rows_on(size) if row["peak_bytes"] <= memory]
 
-    few, many = 0, 1  # on the first none fits, on the second one may
+    few, many = 0, 1  # no mode fits on `few` ranks; one may fit on `many` ranks
     while not fitting(many) and many < most:
         few, many = many, min(2 * many, most)
     if not fitting(many):
@@ -221,7 +258,7 @@ def _fits(rows, memory, most, rows_on):
 
 _bytes = partial(readable, base=1000)
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    # by heading, a row's key and how the value is shown
+    # heading: (key of a `Row`, function that formats the value)
     "ranks": ("ranks", "{:,}".format),
     "mode": ("mode", str),
     "memory a rank": ("peak_bytes", _bytes),
@@ -234,13 +271,13 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as text; bytes in powers of 1000."""
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as a text table, with bytes in units of powers of 1000."""
     return aligned([list(COLUMNS), *([show(row[key]) for key, show in COLUMNS.values()] for row in rows)], ">")
 
 
-def plot(rows: Sequence[dict[str, Any]], path: str) -> None:
-    """Draw bytes received and memory by number of ranks, a line a mode."""
+def plot(rows: Sequence[Row], path: str) -> None:
+    """Write a figure with received bytes and memory by number of ranks, with a line for each mode."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -250,26 +287,31 @@ def plot(rows: Sequence[dict[str, Any]], path: str) -> None:
     shown = {"step_received_bytes": "GB received a rank and step", "peak_bytes": "GB of memory a rank"}
     for axis, (name, title) in zip(axes, shown.items()):
         for mode in dict.fromkeys(row["mode"] for row in rows):
-            own = [row for row in rows if row["mode"] == mode]
-            axis.plot([row["ranks"] for row in own], [row[name] / 1e9 for row in own], marker="o", label=mode)
+            of_mode = [row for row in rows if row["mode"] == mode]
+            axis.plot([row["ranks"] for row in of_mode], [row[name] / 1e9 for row in of_mode], marker="o", label=mode)
         axis.set(xscale="log", yscale="log", xlabel="ranks", title=title)
         axis.legend()
     figure.savefig(path)
     pyplot.close(figure)
 
 
-@returns_status
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, as the command line says; return the exit status."""
+    """Run `python -m sarlite.estimate` and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+    """
     return run_command(lambda: _main(argv))
 
 
 def _main(argv):
-    own, options = parse(argv)
-    rows, lines = estimate(own, options)
+    sizes, options = parse(argv)
+    rows, lines = estimate(sizes, options)
     show("\n".join([table(rows), *lines]))
-    if own.plot:
-        plot(rows, own.plot)
+    if sizes.plot:
+        plot(rows, sizes.plot)
     if options.output.json:
         print(json.dumps(rows))
 

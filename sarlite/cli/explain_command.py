@@ -1,7 +1,7 @@
 """Explain a trained model's predictions of some nodes: the features and the edges that matter, as a table and a page."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,21 @@ from sarlite import kernels
 from sarlite.cli import config
 from sarlite.cli.config import naming_flags
 from sarlite.cli.explain_page import page
-from sarlite.cli.explanation import KINDS, METHODS, Explainer, Explanation, X, label_names
+from sarlite.cli.explanation import KINDS, METHODS, Explainer, Explanation, Total, X, label_names
 from sarlite.cli.option import option
 from sarlite.cli.options import RunOptions
 from sarlite.cli.train_command import main_on_ranks
-from sarlite.cli.trained_run import TAKEN, CheckpointOptions, TrainedRun, input_rows, load_data, open_run, outputs_in_time, restore_model
+from sarlite.cli.trained_run import (
+    TAKEN,
+    CheckpointOptions,
+    Features,
+    TrainedRun,
+    input_rows,
+    load_data,
+    open_run,
+    outputs_in_time,
+    restore_model,
+)
 from sarlite.comm import Communicator, together
 from sarlite.comm.working import working
 from sarlite.command import refuse_input, show, suggestion
@@ -28,6 +38,7 @@ from sarlite.files import try_whole, write_whole
 from sarlite.graph.graph_set import GraphSet
 from sarlite.graph.hetero import NodeType
 from sarlite.graph.reach import Reach
+from sarlite.nn import Module
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.tape import Tensor, no_grad
@@ -37,16 +48,18 @@ from sarlite.train.attribution import Inputs
 from sarlite.train.batch_sources import temporal_of
 from sarlite.train.load import Shard
 from sarlite.train.neighborhood import Moment, Neighborhood, Neighborhoods, NodeRowTable
+from sarlite.train.predictions import Asked
 from sarlite.train.trainer_arguments import check_output
 from sarlite.types import Array
 from sarlite.user_code import errors_of
 
 _MOST_SHOWN = 20
+"""Largest number of nodes for which a line is printed."""
 
 
 @dataclass(frozen=True)
 class ExplainOptions(CheckpointOptions):
-    """Options of the command that explains: the nodes, the output files, and the score that is explained."""
+    """Options of the explaining command: nodes, output files, explained score and effort."""
 
     nodes: str = option(None, "nodes whose predictions are explained: an id of the data on each line, or .npy",
                         metavar="FILE")
@@ -59,9 +72,9 @@ class ExplainOptions(CheckpointOptions):
     score: str = option("log-odds", "what is explained: log(p / (1 - p)) of the probability p, p itself, or the model's output "
                         "before softmax; of a regression the number", choices=("log-odds", "probability", "output"))
     top: int = option(10, "features and edges of each node in the table and on the page", metavar="K", least=1)
-    steps: int = option(64, "places on the path of integrated gradients", metavar="N", least=1, most=1024)
-    occlude: int = option(1000, "edges of a node that are left out, one at a time: those with the largest integrated "
-                          "gradients", metavar="N", least=0)
+    steps: int = option(64, "points on the path of integrated gradients", metavar="N", least=1, most=1024)
+    occlude: int = option(1000, "number of a node's edges that are left out, one at a time: the edges with the largest "
+                          "integrated gradients", metavar="N", least=0)
 
     def __post_init__(self) -> None:
         if self.out is None and self.html is None:
@@ -73,49 +86,62 @@ class ExplainOptions(CheckpointOptions):
 
     @property
     def files(self) -> dict[str, str]:
-        """The files to write, by option."""
+        """Paths of the output files, keyed by option: "out" and "html"."""
         return {name: path for name, path in (("out", self.out), ("html", self.html)) if path is not None}
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, ExplainOptions]:
-    """Return the options of a run without a checkpoint, and of this command.
+    """Return the training options of the command line and the options of this command.
 
     Raises
     ------
     ConfigError
-        An unknown flag, a bad value, or a file that is not named.
+        A flag is unknown, a value is invalid, a needed flag is missing, or an output file is also an input file.
     """
-    own, given = config.parse_further(
+    options, values = config.parse_further(
         argv, ExplainOptions, ("checkpoint", "nodes"), TAKEN, prog="python -m sarlite.explain",
         usage="%(prog)s --checkpoint RUN --nodes FILE --html FILE.html [options]", description=__doc__)
     needs("safetensors", "a checkpoint")
-    for name, path in own.files.items():
-        refuse_input(f"--{name}", path, {"--checkpoint": own.checkpoint, "--nodes": own.nodes})
-    if own.out is not None and own.html is not None and Path(own.out).absolute() == Path(own.html).absolute():
-        raise ConfigError(f"--html {own.html}: this is the file of --out: name another file")
-    return config.resolve(given), own.with_given(given)
+    for name, path in options.files.items():
+        refuse_input(f"--{name}", path, {"--checkpoint": options.checkpoint, "--nodes": options.nodes})
+    if options.out is not None and options.html is not None and Path(options.out).absolute() == Path(options.html).absolute():
+        raise ConfigError(f"--html {options.html}: this is also the file of --out: name another file")
+    return config.resolve(values), options.with_overrides(values)
 
 
 @naming_flags
-def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainOptions, tick: Any = lambda: None,
-            interrupts: Any = None, at_once: int = 1 << 20) -> None:
-    """Explain the predictions of some nodes by a checkpoint's model, and write a table and a page. Collective.
+def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainOptions,
+            tick: Callable[[], object] = lambda: None, interrupts: object = None, at_once: int = 1 << 20) -> None:
+    """Explain predictions of a checkpoint's model for some nodes, and write a table and an HTML page. Collective.
 
-    Each node is explained on its neighbourhood, the nodes and edges from which messages reach it, which one rank gathers
-    from all ranks. Ranks take turns, so that N ranks explain N nodes at once.
+    The attributions of a node are computed on its neighbourhood: the nodes and edges whose messages reach the node. One
+    rank gathers the neighbourhood from all ranks, so N ranks explain N nodes at the same time.
+
+    Parameters
+    ----------
+    comm : Communicator
+    without_checkpoint : RunOptions
+        Training options of the command line, for options that the checkpoint does not have.
+    config : ExplainOptions
+    tick : callable
+        tick() is called whenever this rank makes progress.
+    interrupts : Interrupts, optional
+        Not used.
+    at_once : int
+        Number of ids of --nodes that rank 0 sends in one message.
 
     Raises
     ------
     SarliteError
-        On every rank together: the checkpoint cannot be read, does not fit the data, or is of links or graphs; a node is
-        none; the prediction on a neighbourhood is another one; or a file cannot be written. What stood there before is
-        intact then.
+        On every rank together: the checkpoint cannot be read, does not fit the data, or predicts links or graphs; a node
+        does not exist; the prediction on a neighbourhood differs from the prediction on the whole graph; or a file cannot
+        be written. Old output files are unchanged then.
 
     Notes
     -----
-    Memory: as a forward pass, 33 bytes an edge, and the neighbourhoods of as many nodes as there are ranks. Time: for each
-    node `steps` forward and backward passes for features and for edges each, and a forward pass for each feature and each
-    edge that is left out.
+    Memory: a forward pass, 33 bytes per edge, and the neighbourhoods of as many nodes as there are ranks. Time for each
+    node: `steps` forward and backward passes for features and as many for edges, and a forward pass for each feature and
+    for each edge of the occlusion.
     """
     trained = open_run(comm, config, partial(_check_task, config))
     together(comm, lambda: _check_files(config) if comm.rank == 0 else None)
@@ -126,43 +152,47 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
     end = Linked.of_nodes(part.graph, part.target, part.names).ends[0][0]
     wanted = predictions.nodes(comm, config.nodes, end, part.graph, at_once)
     if not wanted.n:
-        raise ConfigError(f"--nodes {config.nodes}: no node in it")
+        raise ConfigError(f"--nodes {config.nodes}: the file lists no node")
     with working(tick), errors_of(trained.run.model.spec), kernels.Buffers():
-        found = _explained(comm, trained, part, wanted)
-    together(comm, lambda: _write(config, found) if comm.rank == 0 else None)
+        explanations = _explained(comm, trained, part, wanted)
+    together(comm, lambda: _write(config, explanations) if comm.rank == 0 else None)
 
 
 def _check_task(config, options):
-    """Raise a ConfigError if the run's predictions are not of nodes, or --label is none of its outputs."""
+    """Raise a ConfigError if the run predicts links or labels of edges."""
     task = options.training.task
     if task == "link" or options.links.edge_labels is not None:
-        what = "links" if task == "link" else "labels of edges"
-        raise ConfigError(f"checkpoint {config.checkpoint}: the run predicts {what}, but explain is for predictions of nodes")
+        predicted = "links" if task == "link" else "labels of edges"
+        raise ConfigError(f"checkpoint {config.checkpoint}: the run predicts {predicted}, but explain is for predictions of "
+                          "nodes")
 
 
 def _check_files(config):
+    """Raise a ConfigError if an output file cannot be written."""
     for name, path in config.files.items():
         with writing(path, name, ConfigError):
             try_whole(path)
 
 
 def _check_data(trained, part):
+    """Raise a ConfigError if the data are a set of graphs, or --label is not one of the outputs."""
     config = trained.config
     if isinstance(part.graph, GraphSet):
         raise ConfigError(f"checkpoint {config.checkpoint}: the run predicts labels of graphs, but explain is for predictions "
                           "of nodes")
-    known = label_names(trained, trained.meta["data"]["classes"])
-    if config.label is not None and config.label not in known:
-        raise ConfigError(f"--label {config.label}: the outputs are {', '.join(known[:20])}"
-                          f"{suggestion(config.label, known)}")
+    names = label_names(trained, trained.meta["data"]["classes"])
+    if config.label is not None and config.label not in names:
+        raise ConfigError(f"--label {config.label}: the outputs are {', '.join(names[:20])}"
+                          f"{suggestion(config.label, names)}")
 
 
-def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Any) -> list[Explanation]:
-    """Return the explanations of all nodes, in the order of the file, on rank 0. Collective."""
+def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Asked) -> list[Explanation]:
+    """Return the explanations of all requested nodes in the order of the file on rank 0; [] on others. Collective."""
     model = restore_model(comm, trained, part)
     x, reach = input_rows(comm, trained, part, model), Reach()
     with using(named(trained.run.training.numerics, comm)), no_grad():
-        tensors = {name: Tensor(own, constant=True) for name, own in x.items()} if isinstance(x, dict) else Tensor(x, constant=True)
+        constant = partial(Tensor, constant=True)
+        tensors = {name: constant(rows) for name, rows in x.items()} if isinstance(x, dict) else constant(x)
         output = model(reach.of(part.graph), tensors)
     check_output(output, type(model).__name__, part.graph.n_dst, trained.meta["data"]["classes"])
     outputs: Array = _in_order(comm, wanted, output.data)
@@ -180,29 +210,32 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Any
     neighborhoods = Neighborhoods(comm, part.graph, tables, _times(part))
     target = part.target if isinstance(part.graph, NodeType) else NODE
     ids = comm.bcast(wanted.ids)
-    found: list[Explanation] = []
+    explanations: list[Explanation] = []
     for first in range(0, wanted.n, comm.size):
-        seen = zip(ids[first : first + comm.size].tolist(), moments[first:])
-        around = [neighborhoods.around(target, node, reach.hops + reach.of_source_degrees, moment) for node, moment in seen]
-        own = list(zip(outputs[first:], around))[comm.rank : comm.rank + 1]
+        nodes = zip(ids[first : first + comm.size].tolist(), moments[first:])
+        around = [neighborhoods.around(target, node, reach.hops + reach.of_source_degrees, moment) for node, moment in nodes]
+        of_this_rank = list(zip(outputs[first:], around))[comm.rank : comm.rank + 1]
         del around
-        pieces = comm.allgather(together(comm, partial(_explain_each, explainer, own)))
-        found += [each for piece in pieces for each in piece] if comm.rank == 0 else []
-    return found
+        pieces = comm.allgather(together(comm, partial(_explain_each, explainer, of_this_rank)))
+        explanations += [explanation for piece in pieces for explanation in piece] if comm.rank == 0 else []
+    return explanations
 
 
-def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x: Any, wanted: Any) -> tuple[Array, list[Moment]]:
-    """Return the outputs of the wanted nodes, each at its own time, and the moments that they see. Collective.
+def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x: Features,
+             wanted: Asked) -> tuple[Array, list[Moment]]:
+    """Return the outputs of the requested nodes, each at its own time, and the moment of each node. Collective.
 
-    A model that was trained on the latest edges is explained on these. Of edges that are drawn, all are explained.
+    With --temporal latest, a node's neighbourhood has only the latest edges of each node. With sampled edges, it has all
+    edges up to the node's time.
     """
     batches: Any = trained.run.batches
     temporal, fanouts = temporal_of(batches.temporal, part), list(batches.eval_fanouts or batches.fanouts)
     if temporal.pick == "uniform" or batches.sampler == "full":
         fanouts = [-1] * len(fanouts)
     if len(set(fanouts)) > 1:
-        raise ConfigError(f"checkpoint {trained.config.checkpoint}: its layers pick {', '.join(map(str, fanouts))} of the latest "
-                          "edges, but a prediction is explained on one graph: --fanouts or --eval-fanouts of equal numbers")
+        raise ConfigError(f"checkpoint {trained.config.checkpoint}: its layers take {', '.join(map(str, fanouts))} of the latest "
+                          "edges, but an explanation needs one graph for all layers: train with equal --fanouts or "
+                          "--eval-fanouts")
     if comm.rank == 0:
         show("each node is explained at its own time, on " + (f"the latest {fanouts[0]} edges of each node up to then"
              if fanouts[0] >= 0 else "all edges up to then" + ", of which predictions sample some" * (batches.sampler != "full")))
@@ -213,7 +246,7 @@ def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x
 
 
 def _times(part: Shard) -> dict[str, NodeRowTable]:
-    """Return the times of this rank's nodes, by node type."""
+    """Return the times of this rank's nodes as tables of rows, by node type."""
     ids = part.graph.graph.node_ids if isinstance(part.graph, NodeType) else {NODE: part.graph.dst_ids}
     return {name: NodeRowTable(name, ids[name], times) for name, times in part.times.items()}
 
@@ -222,19 +255,19 @@ def _explain_each(explainer: Explainer, nodes: Sequence[tuple[Array, Neighborhoo
     return [explainer.explain(output, around) for output, around in nodes]
 
 
-def _tables(part: Shard, x: Any, model: Any) -> dict[str, NodeRowTable]:
-    """Return this rank's rows of features by node type, and its learned rows by parameter."""
+def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
+    """Return this rank's tables of rows: input rows by `X` + node type, and learned rows by name of the parameter."""
     relational = isinstance(part.graph, NodeType)
     ids = part.graph.graph.node_ids if relational else {NODE: part.graph.dst_ids}
     tables = {X + name: NodeRowTable(name, ids[name], rows) for name, rows in (x if relational else {NODE: x}).items()}
-    return tables | {name: NodeRowTable(own.node_type if relational else NODE, own.ids, own.data)
-                     for name, own in model.named_parameters() if own.ids is not None}
+    return tables | {name: NodeRowTable(parameter.node_type if relational else NODE, parameter.ids, parameter.data)
+                     for name, parameter in model.named_parameters() if parameter.ids is not None}
 
 
 def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
-    """Return the mean of each table's rows, with known labels hidden, and words on which rows the means are of. Collective.
+    """Return the mean row of each table with label inputs of 0, and a text that names the averaged rows. Collective.
 
-    Rows of the target's features are those of training nodes, if there are any.
+    For the node type that has labels, the mean is over the training nodes, if there are any.
     """
     target, train = X + (part.target if isinstance(part.graph, NodeType) else NODE), np.asarray(part.rows.train)
     n_train = sum(comm.allgather(int(np.count_nonzero(train))))
@@ -246,66 +279,75 @@ def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], 
         means[name] = np.array(total) / max(n, 1)
     if trained.run.training.label_inputs:
         means[target][-trained.meta["data"]["classes"]:] = 0
-    of_rows = f"the {n_train:,} training nodes" if n_train else "all nodes, as the data have no training nodes"
+    of_rows = f"the {n_train:,} training nodes" if n_train else "all nodes, because the data have no training nodes"
     learned = {name: mean for name, mean in means.items() if not name.startswith(X)}
     return Inputs({name.removeprefix(X): mean for name, mean in means.items() if name not in learned}, learned), of_rows
 
 
-def _in_order(comm: Communicator, wanted: Any, output: Array) -> Array:
-    """Return the outputs of the wanted nodes, in the order of the file, on every rank. Collective."""
+def _in_order(comm: Communicator, wanted: Asked, output: Array) -> Array:
+    """Return the outputs of the requested nodes in the order of the file, on every rank. Collective."""
     rows = np.empty((wanted.n, *output.shape[1:]), output.dtype)
-    for places, own in comm.allgather((wanted.places, output[wanted.rows])):
-        rows[places] = own
+    for places, rows_of_rank in comm.allgather((wanted.places, output[wanted.rows])):
+        rows[places] = rows_of_rank
     return rows
 
 
-def _write(config: ExplainOptions, found: list[Explanation]) -> None:
+def _write(config: ExplainOptions, explanations: list[Explanation]) -> None:
     """Write the table and the page, and print each node's score and the sums of its attributions."""
     if config.out is not None:
-        result_table.write_pieces(config.out, _NAMES, [_columns(found)])
-        show(f"{config.out}: {sum(len(own.attributions) for own in found):,} rows")
+        result_table.write_pieces(config.out, _NAMES, [_columns(explanations)])
+        show(f"{config.out}: {sum(len(explanation.attributions) for explanation in explanations):,} rows")
     if config.html is not None:
         with writing(config.html, "html"):
-            write_whole(config.html, page(found, config.score).encode(errors="backslashreplace"))
-        show(f"{config.html}: {len(found):,} nodes")
-    for own in found[:_MOST_SHOWN]:
-        show(f"{own.node}: {config.score} of {own.label} {own.score:.4f}; {_told(own, 'features', own.features)}; "
-             f"{_told(own, 'edges', own.edges)}")
-    if len(found) > _MOST_SHOWN:
-        show(f"and {len(found) - _MOST_SHOWN:,} more nodes")
-    _warn(config, found)
+            write_whole(config.html, page(explanations, config.score).encode(errors="backslashreplace"))
+        show(f"{config.html}: {len(explanations):,} nodes")
+    for explanation in explanations[:_MOST_SHOWN]:
+        show(f"{explanation.node}: {config.score} of {explanation.label} {explanation.score:.4f}; "
+             f"{_sum_line(explanation, 'features', explanation.features)}; {_sum_line(explanation, 'edges', explanation.edges)}")
+    if len(explanations) > _MOST_SHOWN:
+        show(f"and {len(explanations) - _MOST_SHOWN:,} more nodes")
+    _warn(config, explanations)
 
 
-def _told(own: Explanation, what: str, total: Any) -> str:
-    return f"without {what} {total.without:.4f}, attributions add up to {total.sum:+.4f}, off by {abs(own.missed(total)):.1e}"
+def _sum_line(explanation: Explanation, subject: str, total: Total) -> str:
+    return (f"without {subject} {total.without:.4f}, attributions add up to {total.sum:+.4f}, off by "
+            f"{abs(explanation.missed(total)):.1e}")
 
 
-def _warn(config: ExplainOptions, found: list[Explanation]) -> None:
-    """Print warnings on attributions that are not complete, and on edges that were not left out."""
-    off = [own for own in found for total in (own.features, own.edges)
-           if abs(own.missed(total)) > 0.02 * max(abs(own.score - total.without), abs(own.score), 1e-6)]
+def _warn(config: ExplainOptions, explanations: list[Explanation]) -> None:
+    """Print a warning if integrated gradients are inaccurate, and a line if --occlude leaves some edges out."""
+    off = [explanation for explanation in explanations for total in (explanation.features, explanation.edges)
+           if abs(explanation.missed(total)) > 0.02 * max(abs(explanation.score - total.without), abs(explanation.score), 1e-6)]
     if off:
-        show(f"warning: the integrated gradients of {len({own.node for own in off}):,} nodes, such as {off[0].node}, miss the change of "
-             f"the score by more than 2 %: --steps {2 * config.steps} comes closer", sys.stderr)
-    cut = [own for own in found if own.n_occluded < own.n_edges]
+        show(f"warning: the integrated gradients of {len({each.node for each in off}):,} nodes, such as {off[0].node}, miss the "
+             f"change of the score by more than 2 %: --steps {2 * config.steps} comes closer", sys.stderr)
+    cut = [explanation for explanation in explanations if explanation.n_occluded < explanation.n_edges]
     if cut:
         show(f"{len(cut):,} nodes have more edges than --occlude {config.occlude}, such as {cut[0].node} with {cut[0].n_edges:,}: "
-             "those with the largest integrated gradients were left out", sys.stderr)
+             "only the edges with the largest integrated gradients have an occlusion", sys.stderr)
 
 
 _NAMES = ("node", "label", "kind", "name", "source", "destination", "method", "attribution", "rank")
 
 
-def _columns(found: list[Explanation]) -> list[Any]:
+def _columns(explanations: list[Explanation]) -> list[list[str] | Array]:
     """Return the columns of the table, in the order of `_NAMES`."""
-    rows = [(own.node, own.label, kind, each.name, *([end.id for end in each.ends] or ["", ""]), method, each.value, rank)
-            for own in found for kind in KINDS for method in METHODS for rank, each in enumerate(own.of(kind, method), 1)]
+    rows = [(explanation.node, explanation.label, kind, attribution.name, *([end.id for end in attribution.ends] or ["", ""]),
+             method, attribution.value, rank)
+            for explanation in explanations for kind in KINDS for method in METHODS
+            for rank, attribution in enumerate(explanation.of(kind, method), 1)]
     *words, values, ranks = zip(*rows) if rows else [()] * len(_NAMES)
     return [*map(list, words), np.array(values, np.float64), np.array(ranks, np.int64)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Explain as the command line says; return the exit status."""
+    """Run `python -m sarlite.explain` and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+    """
     return main_on_ranks(argv, parse, lambda: explain)
 
 

@@ -1,4 +1,4 @@
-"""The page of explanations: bars of each node's features and edges, and a drawing of its important neighbourhood."""
+"""HTML page of explanations: for each node, bars of its attributions and a drawing of its most important edges."""
 
 import html
 import math
@@ -16,49 +16,49 @@ circle { fill: var(--back); stroke: var(--text); } circle.centre { fill: var(--t
 """
 
 
-def page(found: Sequence[Explanation], score: str) -> str:
-    """Return a page of HTML that needs no network and has no scripts.
+def page(explanations: Sequence[Explanation], score: str) -> str:
+    """Return an HTML page about some explanations, which needs no network and has no scripts.
 
     Parameters
     ----------
-    found : sequence of Explanation
+    explanations : sequence of Explanation
     score : {"log-odds", "probability", "output"}
-        What is explained.
+        Kind of the explained scores.
     """
-    parts = [f"<h1>{len(found):,} explained predictions</h1><p>Blue raises the {score}, orange lowers it. Integrated gradients "
+    parts = [f"<h1>{len(explanations):,} explained predictions</h1><p>Blue raises the {score}, orange lowers it. Integrated gradients "
              "add up to the change of the score from the baseline; occlusion is the change when one feature is set to its "
-             "mean, or one edge is left out.</p>", *(_section(own, score) for own in found)]
+             "mean, or one edge is left out.</p>", *(_section(explanation, score) for explanation in explanations)]
     return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><title>explained predictions</title>'
             f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
             f'{"".join(parts)}</body></html>\n')
 
 
-def _section(own: Explanation, score: str) -> str:
-    charts = [_bars(f"{kind}s, {method}", own.of(kind, method)) for kind in (FEATURE, COLUMN, EDGE) for method in METHODS
-              if own.of(kind, method)]
-    edges = own.of(EDGE, GRADIENTS)[:_MOST_EDGES]
-    drawing = [_drawing(own, edges)] if edges else []
-    return (f"<h2>{html.escape(own.node)}: {score} of {html.escape(own.label)} {own.score:.4g}</h2><p>With all features at the "
-            f"baseline {own.features.without:.4g}; without the {own.n_edges:,} edges that reach the node "
-            f"{own.edges.without:.4g}.</p><main>{''.join(drawing + charts)}</main>")
+def _section(explanation: Explanation, score: str) -> str:
+    charts = [_bars(f"{kind}s, {method}", attributions) for kind in (FEATURE, COLUMN, EDGE) for method in METHODS
+              if (attributions := explanation.of(kind, method))]
+    edges = explanation.of(EDGE, GRADIENTS)[:_MOST_EDGES]
+    drawing = [_drawing(explanation, edges)] if edges else []
+    return (f"<h2>{html.escape(explanation.node)}: {score} of {html.escape(explanation.label)} {explanation.score:.4g}</h2>"
+            f"<p>With all features at the baseline {explanation.features.without:.4g}; without the {explanation.n_edges:,} "
+            f"edges that reach the node {explanation.edges.without:.4g}.</p><main>{''.join(drawing + charts)}</main>")
 
 
 def _bars(title: str, rows: Sequence[Attribution]) -> str:
     """Return a figure with a bar for each attribution, to the right if it is positive."""
-    most = max(abs(own.value) for own in rows) or 1.0
+    most = max(abs(attribution.value) for attribution in rows) or 1.0
     marks = [f'<line class="grid" x1="{_MIDDLE}" x2="{_MIDDLE}" y1="0" y2="{len(rows) * _ROW}"/>']
-    for number, own in enumerate(rows):
-        y, length = number * _ROW, abs(own.value) / most * (_WIDTH - _MIDDLE - 60)
-        name, kind = _words(own), "minus" if own.value < 0 else "plus"
-        left = _MIDDLE - length if own.value < 0 else _MIDDLE
+    for number, attribution in enumerate(rows):
+        y, length = number * _ROW, abs(attribution.value) / most * (_WIDTH - _MIDDLE - 60)
+        name, kind = _words(attribution), "minus" if attribution.value < 0 else "plus"
+        left = _MIDDLE - length if attribution.value < 0 else _MIDDLE
         marks.append(f'<text x="{_LEFT}" y="{y + 12}" text-anchor="end">{_short(name, 32)}<title>{html.escape(name)}</title></text>'
                      f'<rect class="{kind}" x="{left:.1f}" y="{y + 3}" width="{length:.1f}" height="{_ROW - 6}"/>'
-                     f'<text x="{_WIDTH}" y="{y + 12}" text-anchor="end">{own.value:+.3g}</text>')
+                     f'<text x="{_WIDTH}" y="{y + 12}" text-anchor="end">{attribution.value:+.3g}</text>')
     return _figure(title, _WIDTH, len(rows) * _ROW, marks)
 
 
-def _words(own: Attribution) -> str:
-    return own.name if not own.ends else f"{own.ends[0].id} → {own.ends[1].id} ({own.name})"
+def _words(attribution: Attribution) -> str:
+    return attribution.name if not attribution.ends else f"{attribution.ends[0].id} → {attribution.ends[1].id} ({attribution.name})"
 
 
 def _short(text: str, most: int) -> str:
@@ -70,19 +70,19 @@ def _figure(title: str, width: float, height: float, marks: Sequence[str]) -> st
             f'aria-label="{html.escape(title)}">{"".join(marks)}</svg></figure>')
 
 
-def _drawing(own: Explanation, edges: Sequence[Attribution]) -> str:
-    """Return a figure of the edges with the largest integrated gradients: the node in the middle, a ring for each hop."""
+def _drawing(explanation: Explanation, edges: Sequence[Attribution]) -> str:
+    """Return a figure of edges, with the explained node in the middle and a ring of nodes for each number of hops."""
     places, most = _places([*chain.from_iterable(edge.ends for edge in edges)]), max(abs(edge.value) for edge in edges) or 1.0
     marks = [_arrow(edge, places[edge.ends[0]], places[edge.ends[1]], abs(edge.value) / most) for edge in edges]
     for end, (x, y) in places.items():
         marks.append(f'<circle{"" if end.hops else " class=centre"} cx="{x:.1f}" cy="{y:.1f}" r="5"><title>'
                      f'{html.escape(f"{end.id} ({end.node_type}), {end.hops} hops")}</title></circle>'
                      f'<text x="{x:.1f}" y="{y - 8:.1f}" text-anchor="middle">{_short(end.id, 14)}</text>')
-    return _figure(f"{len(edges)} of {own.n_edges:,} edges, by integrated gradients", _SIDE, _SIDE, marks)
+    return _figure(f"{len(edges)} of {explanation.n_edges:,} edges, by integrated gradients", _SIDE, _SIDE, marks)
 
 
 def _places(ends: Sequence[End]) -> dict[End, tuple[float, float]]:
-    """Return the place of each node: evenly on the ring of its number of hops."""
+    """Return the (x, y) position of each node, evenly spaced on the ring of its number of hops."""
     rings: dict[int, list[End]] = {}
     for end in dict.fromkeys(ends):
         rings.setdefault(end.hops, []).append(end)
@@ -98,7 +98,7 @@ def _places(ends: Sequence[End]) -> dict[End, tuple[float, float]]:
 
 
 def _arrow(edge: Attribution, start: tuple[float, float], end: tuple[float, float], share: float) -> str:
-    """Return a curve from source to destination with a head; both directions between two nodes stay apart."""
+    """Return an arrow from source to destination, curved so that the arrows of both directions do not overlap."""
     (x0, y0), (x1, y1) = start, end
     kind, title = "minus" if edge.value < 0 else "plus", f"<title>{html.escape(f'{_words(edge)}: {edge.value:+.4g}')}</title>"
     style = f'class="{kind}" stroke-width="{0.8 + 3 * share:.2f}" stroke-opacity="{0.35 + 0.65 * share:.2f}"'

@@ -1,4 +1,4 @@
-"""The folder of a run: which one it is, and that nothing of the user's in it is changed."""
+"""Folder of a run: its path, its files, and the checks that no file of the user is overwritten."""
 
 import contextlib
 import json
@@ -14,27 +14,28 @@ from sarlite.train import caches, checkpoint
 FILES = ("config.toml", "metrics.jsonl", checkpoint.NAME, "summary.json")
 CONFIG, METRICS, CHECKPOINT, SUMMARY = FILES
 KEPT = "kept-{}.safetensors"
-"""Name of a checkpoint that stays, with the number of its epoch."""
+"""File name of a checkpoint that `--keep` retains, with a place for its epoch."""
 PREDICTIONS = "predictions.npy"
-"""What Correct and Smooth leaves."""
+"""File name of the predictions that Correct and Smooth writes."""
 ARGUMENT = "run_dir"
 SCHEMA = "sarlite_summary"
-"""The key of a summary's version, by which a summary is known."""
+"""Key of the format version in summary.json, which identifies the file as a summary."""
 MARK = "# options of a run of sarlite.train\n"
+"""First line of config.toml, which identifies the file as one that a run wrote."""
 
 
 class Folder:
-    """Folder for a run's `FILES`. Construction is collective.
+    """Folder for the `FILES` of a run. Construction is collective.
 
     A new run needs a folder without any of these files. A run that is resumed from the checkpoint in its own folder
-    continues there. Nothing is written before `begin`. A folder that was made and stayed empty is removed, with its new
-    parent folders.
+    continues in that folder. No file is written before `begin`. `close` removes a new folder that is still empty,
+    together with its new parent folders.
 
     Parameters
     ----------
     comm : Communicator
     run_dir : path or None
-        Folder to use; None for a new folder runs/TIME-NAME, or for the folder of the checkpoint.
+        Folder to use. None means the folder of the checkpoint, or without a checkpoint a new folder runs/TIME-NAME.
     resume : path or None
         Checkpoint that the run continues from.
     name : str
@@ -46,24 +47,25 @@ class Folder:
         Path of the folder, the same on every rank.
     continues : bool
         True if the run continues in the folder of its checkpoint.
-    metrics : text file
-        Open metrics file on rank 0, from `begin` on.
+    metrics : text file or None
+        The open metrics.jsonl on rank 0, from `begin` to `close`.
 
     Raises
     ------
     ConfigError
-        On every rank: the folder cannot be made, another run works in it, or it holds a file that is not this run's.
+        On every rank: the folder cannot be made, another run uses the folder, or the folder holds a file that this run
+        has not written.
     """
 
     def __init__(self, comm, run_dir, resume, name):
-        self._root, self._made, self._lock, self.metrics = comm.rank == 0, False, None, None
+        self._root, self._is_new, self._lock, self.metrics = comm.rank == 0, False, None, None
         self._new_parents: list[Path] = []  # innermost first
         path = together(comm, lambda: self._choose(run_dir, resume, name) if self._root else None)
         self.path = Path(comm.bcast(path))
         self.checkpoint = self.path / CHECKPOINT
         self.continues = comm.bcast(bool(resume) and _same(resume, self.checkpoint))
         try:
-            together(comm, lambda: self._refuse_others() if self._root else None)
+            together(comm, lambda: self._check_files() if self._root else None)
         except BaseException:
             self.close()
             raise
@@ -72,75 +74,83 @@ class Folder:
         if run_dir is None and not resume:
             return _new_folder(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}", self)
         path = Path(run_dir if run_dir is not None else Path(resume).parent)
-        with _told(path):
+        with _naming(path):
             self._make_parents(path)
             try:
                 path.mkdir()
-                self._made = True
+                self._is_new = True
             except FileExistsError:
                 if not path.is_dir():
                     raise
         return path
 
     def _make_parents(self, path):
-        """Make the folders above `path`, and record the new ones."""
+        """Make the folders above `path`, and record the new folders for `close`."""
         self._new_parents = [parent for parent in path.absolute().parents if not parent.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
 
-    def _refuse_others(self):
+    def _check_files(self):
         self._lock = _lock(self.path)
         remove_left(self.path)
         link = next((path.name for path in self._own_files() if path.is_symlink()), None)
         if self.continues and link is not None:
-            raise ConfigError(f"{ARGUMENT} {self.path}: {link} is a symbolic link, which nothing is written through: "
-                              "put the file itself there", ARGUMENT)
+            raise ConfigError(f"{ARGUMENT} {self.path}: {link} is a symbolic link, and runs write no file through a "
+                              "link: put the file itself in its place", ARGUMENT)
         if not self.continues:
-            found = next((path.name for path in self._own_files() if os.path.lexists(path)), None)
-            if found is not None:
-                raise ConfigError(f"{ARGUMENT} {self.path} already holds {found}; name another folder, "
+            old = next((path.name for path in self._own_files() if os.path.lexists(path)), None)
+            if old is not None:
+                raise ConfigError(f"{ARGUMENT} {self.path} already holds {old}; name another folder, "
                                   f"or --resume a run's checkpoint", ARGUMENT)
             return
-        for name, is_ours in _OURS.items():
-            if os.path.lexists(self.path / name) and not _reads(is_ours, self.path / name):
+        for name, is_from_run in _RECOGNIZED.items():
+            if os.path.lexists(self.path / name) and not _passes(is_from_run, self.path / name):
                 raise ConfigError(f"{ARGUMENT} {self.path} holds a {name} that no run wrote; it is not replaced",
                                   ARGUMENT)
 
     def _own_files(self):
-        """Return the paths of the files that a run writes, and of the caches that are there."""
+        """Return the paths of the files that a run writes, and of existing caches and kept checkpoints."""
         return [*(self.path / name for name in (*FILES, PREDICTIONS)), *caches.files(self.path),
                 *sorted(self.path.glob(KEPT.format("*")))]
 
     def kept(self, epoch):
-        """Return the path of the checkpoint of an epoch that `--keep` keeps."""
+        """Return the path of the checkpoint that `--keep` retains for an epoch."""
         return self.path / KEPT.format(f"{epoch:06}")
 
     def check_other(self, argument, path):
-        """Raise a ConfigError if an output, the value of `argument`, is the folder or a file that the run writes."""
+        """Raise a ConfigError if another output is the folder itself or one of the files that the run writes.
+
+        Parameters
+        ----------
+        argument : str
+            Name of the option whose value is `path`.
+        path : path
+            Path of the other output.
+        """
         absolute = Path(path).absolute()
-        own = (absolute.name in (*FILES, PREDICTIONS) or caches.NAMES.fullmatch(absolute.name)
-               or absolute.match(KEPT.format("*")))
-        if (own and _same(absolute.parent, self.path)) or _same(absolute, self.path):
+        is_reserved = (absolute.name in (*FILES, PREDICTIONS) or caches.NAMES.fullmatch(absolute.name)
+                       or absolute.match(KEPT.format("*")))
+        if (is_reserved and _same(absolute.parent, self.path)) or _same(absolute, self.path):
             raise ConfigError(f"{argument} {path}: the run writes its own {absolute.name} there; name another path",
                               argument)
 
-    def check_there(self):
-        """Raise a ConfigError if the folder was removed or replaced since the run began. On rank 0."""
+    def check_exists(self):
+        """Raise a ConfigError if the folder was removed or replaced since the run began. Called on rank 0."""
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self._lock), os.stat(self.path)):
                 return
         raise ConfigError(f"{ARGUMENT} {self.path}: the folder was removed during the run", ARGUMENT)
 
     def begin(self, options, start):
-        """Write the options and open the metrics, as the first epoch has ended well. On rank 0.
+        """Write config.toml and open metrics.jsonl, after the first epoch has succeeded. Called on rank 0.
 
         Parameters
         ----------
         options : str
-            TOML.
+            Options of the run as TOML.
         start : int
-            Metrics of epochs up to this one stay; a run that is resumed writes the others again.
+            Epoch that a resumed run continues from. Lines of later epochs are removed from metrics.jsonl.
         """
-        with _told(self.path):
+        with _naming(self.path):
             write_whole(self.path / CONFIG, (MARK + options).encode(errors="surrogateescape"), new=not self.continues)
             path = self.path / METRICS
             if self.continues:
@@ -150,8 +160,8 @@ class Folder:
             self.metrics = open(path, mode, encoding="utf-8", opener=no_follow)  # noqa: SIM115, closed by `close`
 
     def end(self, summary):
-        """Leave what the run has counted, a dict, as it has ended. On rank 0."""
-        with _told(self.path):
+        """Write summary.json, with the contents `summary`, a dict. Called on rank 0."""
+        with _naming(self.path):
             write_whole(self.path / SUMMARY, (json.dumps({SCHEMA: 1, **summary}) + "\n").encode())
 
     def close(self):
@@ -161,7 +171,7 @@ class Folder:
                 self.metrics.close()
         if self._lock is not None:
             os.close(self._lock)
-        if self._made:
+        if self._is_new:
             with contextlib.suppress(OSError):
                 for folder in (self.path, *self._new_parents):
                     folder.rmdir()
@@ -169,7 +179,8 @@ class Folder:
 
 
 @contextlib.contextmanager
-def _told(path):
+def _naming(path):
+    """Return a context that turns an OSError into a ConfigError that names the folder."""
     try:
         yield
     except OSError as error:
@@ -178,14 +189,14 @@ def _told(path):
 
 
 def _new_folder(first, folder):
-    """Make the first that is free of NAME, NAME-2, ... : of two runs in one second each gets its own."""
-    with _told(first.parent):
+    """Make the first folder of NAME, NAME-2, ... that does not exist, since two runs may start in one second."""
+    with _naming(first.parent):
         folder._make_parents(first)
         path, number = first, 1
         while True:
             try:
                 path.mkdir()
-                folder._made = True
+                folder._is_new = True
                 return path
             except FileExistsError:
                 number += 1
@@ -208,15 +219,16 @@ def _lock(path):
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise ConfigError(f"{ARGUMENT} {path}: another run works in it", ARGUMENT) from None
+        raise ConfigError(f"{ARGUMENT} {path}: another run uses this folder", ARGUMENT) from None
     except (ImportError, OSError):
         pass
     return handle
 
 
-def _reads(is_ours, path):
+def _passes(check, path):
+    """Return True if `check(path)` is True and raises no error."""
     try:
-        return is_ours(regular(path))
+        return check(regular(path))
     except (OSError, ValueError, TypeError, RecursionError):
         return False
 
@@ -236,8 +248,8 @@ def _is_summary(path):
     return path.stat().st_size < 1 << 24 and SCHEMA in json.loads(path.read_bytes())
 
 
-_OURS = {CONFIG: _is_config, METRICS: _is_metrics, SUMMARY: _is_summary}
-"""Whether a run wrote a file."""
+_RECOGNIZED = {CONFIG: _is_config, METRICS: _is_metrics, SUMMARY: _is_summary}
+"""Function for each file that returns True if a run wrote the file."""
 
 
 def _epoch(line):
@@ -250,12 +262,12 @@ def _epoch(line):
 
 
 def _lines_until(path, epoch):
-    """Return the complete lines of epochs up to `epoch`; a killed run may end in the middle of a line."""
-    kept, last = [], 0
+    """Return the lines of the epochs up to `epoch`, without an incomplete line of a run that was killed."""
+    lines, last = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-        found = _epoch(line)
-        if found is None or found > epoch or found <= last:
+        number = _epoch(line)
+        if number is None or number > epoch or number <= last:
             break
-        kept.append(line)
-        last = found
-    return kept
+        lines.append(line)
+        last = number
+    return lines

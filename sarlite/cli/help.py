@@ -1,4 +1,4 @@
-"""The parsers of commands, `--help`, and the table of options in docs/training.md."""
+"""Parsers of commands with their help texts, and the table of options in docs/training.md."""
 
 import argparse
 import inspect
@@ -15,51 +15,67 @@ TITLES = {
     "smoothing": "correct and smooth", "minibatch": "minibatches", "partition": "division of the nodes",
     "schedule": "exchange between ranks", "machine": "ranks", "output": "files and output",
 }  # fmt: skip
-"""Titles of sections whose title is not their name."""
+"""Titles of the sections of `RunOptions` whose title differs from their name."""
 
 
 def groups() -> dict[str, Mapping[str, Option]]:
-    """Return the training options by name, in groups by title."""
+    """Return the training options: a dict of options by name for each title of a section."""
     return {TITLES.get(name, name): options_of(section) for name, section in SECTIONS.items()}
 
 
 class _HelpAll(argparse.Action):
-    """Prints the help of all options and exits."""
+    """Action of the flag --help-all: print the help of all options and exit."""
 
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object,
+                 option_string: str | None = None) -> None:
         training_parser(everything=True).print_help()
         parser.exit()
 
 
 def training_parser(everything: bool = False) -> Parser:
-    """Return the parser of the training command; its help shows the common options, or everything.
+    """Return the parser of the training command.
 
-    Defaults are filled in by `config.resolve`, so that a file can come between.
+    The parser sets no defaults: `config.resolve` fills them in, after the values of the configuration file.
+
+    Parameters
+    ----------
+    everything : bool
+        True if the help shows all options, False if it shows only the common options.
     """
-    found = parser(groups(), everything, prog="python -m sarlite.train", usage="%(prog)s [options]",
+    command = parser(groups(), everything, prog="python -m sarlite.train", usage="%(prog)s [options]",
                    pages={"--mode": "docs/which-mode.md"}, description="Train a graph neural network, full-batch and "
                    "exactly or on minibatches, on the ranks of mpiexec or on --ranks threads.\n"
                    "Each option is followed by its [default]. All options may stand in a file, as `hidden = 64`: "
                    "--config.\n" + ("" if everything else "These are the options that most runs need; --help-all shows "
                                     "all options."))
-    found.help_flag = "--help-all"
-    found.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options and exit")
-    return found
+    command.help_flag = "--help-all"
+    command.add_argument("--help-all", action=_HelpAll, nargs=0, help="show all options and exit")
+    return command
 
 
-def parser(options: Mapping[str, Mapping[str, Option]], everything: bool = True, **words: Any) -> Parser:
-    """Return a parser of options in groups by title; only `everything` shows options that are not common."""
-    found = Parser(argument_default=argparse.SUPPRESS, **words)
-    for title, own in options.items():
-        group = found.add_argument_group(title)
-        for option in own.values():
+def parser(groups: Mapping[str, Mapping[str, Option]], everything: bool = True, **parser_options: Any) -> Parser:
+    """Return a parser of options in groups.
+
+    Parameters
+    ----------
+    groups : dict of str to dict of str to Option
+        Options by name, for each title of a group.
+    everything : bool
+        False if the help leaves out the options that are not common.
+    **parser_options
+        Keywords of `command.Parser`.
+    """
+    command = Parser(argument_default=argparse.SUPPRESS, **parser_options)
+    for title, options in groups.items():
+        group = command.add_argument_group(title)
+        for option in options.values():
             default = defaults_of_models(option) if _is_of_models(option) else option.default_words
             option.add_to(group, default, hidden=not (everything or option.common))
-    return found
+    return command
 
 
 def table() -> str:
-    """Return the table of options for docs/training.md."""
+    """Return the table of options in docs/training.md, as Markdown."""
     lines: list[str] = []
     for title, options in groups().items():
         lines += ["", f"| {title} | default | |", "|---|---|---|"]
@@ -74,17 +90,17 @@ def table() -> str:
 
 
 def _is_of_models(option):
-    """Return True if the default is the model's own."""
+    """Return True if the option's default is the default of the model's class."""
     return option.name in options_of(ModelOptions) and option.default is None
 
 
 def defaults_of_models(option):
-    """Return the default of each model whose class takes the option, in words."""
-    own = {model: inspect.signature(cls).parameters.get(option.argument or option.name)
+    """Return a text with the option's default in each model that takes the option, such as "gcn 16, sage 256"."""
+    parameters = {model: inspect.signature(cls).parameters.get(option.argument or option.name)
            for model, cls in {**MODELS, **RELATIONAL}.items()}
     none = "as dropout" if option.name.endswith("dropout") else "none"
     return ", ".join(f"{model} {none if p.default is None else in_words(p.default)}"
-                     for model, p in own.items() if p is not None)
+                     for model, p in parameters.items() if p is not None)
 
 
 if __name__ == "__main__":

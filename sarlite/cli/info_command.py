@@ -1,4 +1,4 @@
-"""`python -m sarlite.info`: versions and capabilities of sarlite on this machine. `--json` prints one object."""
+"""`python -m sarlite.info`: print versions and capabilities of sarlite on this machine; `--json` prints one object."""
 
 import importlib.metadata
 import importlib.util
@@ -9,41 +9,51 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from sarlite import kernels
 from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads
-from sarlite.command import Parser, returns_status, run_command, show
+from sarlite.command import Parser, run_command, show
 from sarlite.errors import EXTRAS
+from sarlite.types import JsonObject
 
 ALWAYS = ("numpy", "scipy", "cffi", "threadpoolctl")  # packages that are needed without any extra
 CPU_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
 _COMPILERS = (rb"GNU C\d+ [^\0]+", rb"clang version [^\0]+", rb"GCC: \([^\0]+")
 
 
-def collect(extras: Mapping[str, Sequence[str]] = EXTRAS) -> dict[str, Any]:
-    """Return what there is to know, JSON-able by `text`'s names; None for what this machine does not tell.
-
-    "extras" has for each extra the packages that are missing, none where it is installed.
+def collect(extras: Mapping[str, Sequence[str]] = EXTRAS) -> JsonObject:
+    """Return facts about this installation and this machine, for JSON.
 
     Parameters
     ----------
     extras : dict of str to sequence of str
-        The packages of each extra.
+        Packages of each extra.
+
+    Returns
+    -------
+    dict
+        "versions" by package; "extras", the missing packages of each extra; "mpi", library and thread level; "kernels",
+        instruction sets, threads and compiler; "blas", a dict for each BLAS library; "cpu"; and "memory" in bytes. None
+        stands for facts that this machine does not provide.
 
     Notes
     -----
-    Loads MPI where mpi4py is installed, and so initialises it, as training on ranks does.
+    If mpi4py is installed, the function initialises MPI.
+
+    Examples
+    --------
+    >>> sorted(collect())
+    ['blas', 'cpu', 'extras', 'kernels', 'memory', 'mpi', 'versions']
     """
     import threadpoolctl
 
-    wanted = dict.fromkeys([*ALWAYS, *(package for packages in extras.values() for package in packages)])
-    blas = [{key: found.get(key) for key in ("internal_api", "version", "num_threads", "architecture")}
-            for found in threadpoolctl.threadpool_info() if found["user_api"] == "blas"]
+    packages_shown = dict.fromkeys([*ALWAYS, *(package for packages in extras.values() for package in packages)])
+    blas = [{key: library.get(key) for key in ("internal_api", "version", "num_threads", "architecture")}
+            for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"]
     return {
         "versions": {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
-                     **{name: _version(name) for name in wanted}},
+                     **{name: _version(name) for name in packages_shown}},
         "extras": {extra: [name for name in packages if _version(name) is None] for extra, packages in extras.items()},
         "mpi": _mpi(),
         "kernels": {"instruction_set": kernels.instruction_set(), "instruction_sets": list(kernels.instruction_sets()),
@@ -76,13 +86,13 @@ def _mpi():
 
 
 def _compiler():
-    """Return the compiler's identification string in the compiled module, or None.
+    """Return the compiler's version string in the compiled extension, or None if the extension has none.
 
-    With debug information the string includes the compiler flags.
+    With debug information, the string includes the compiler's flags.
     """
     data = Path(importlib.util.find_spec("sarlite._native").origin).read_bytes()
-    found = (re.search(pattern, data) for pattern in _COMPILERS)
-    return next((match[0].decode(errors="replace") for match in found if match), None)
+    matches = (re.search(pattern, data) for pattern in _COMPILERS)
+    return next((match[0].decode(errors="replace") for match in matches if match), None)
 
 
 def _read(path):
@@ -102,46 +112,54 @@ def _sysconf(name):
 
 
 def _huge_pages():
-    """Return Linux's setting of transparent huge pages, the word in brackets."""
+    """Return Linux's setting of transparent huge pages, such as "madvise", or None."""
     match = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled"))
     return match and match[1]
 
 
-def text(found: dict[str, Any]) -> str:
-    """Return `collect`'s result as lines for people."""
-    known = lambda value: "unknown" if value is None else value  # noqa: E731
-    mpi, native, cpu, memory = (found[name] for name in ("mpi", "kernels", "cpu", "memory"))
-    rows = [(name, version or "not installed") for name, version in found["versions"].items()]
+def text(facts: JsonObject) -> str:
+    """Return the facts of `collect` as text, one line for each fact."""
+    mpi, native, cpu, memory = (facts[name] for name in ("mpi", "kernels", "cpu", "memory"))
+    rows = [(name, version or "not installed") for name, version in facts["versions"].items()]
     rows += [
         ("extras", "; ".join(extra if not missing else f"{extra} lacks {' '.join(missing)}"
-                             for extra, missing in found["extras"].items())),
+                             for extra, missing in facts["extras"].items())),
         ("MPI", "none: mpi4py is not installed" if mpi is None else
          mpi.get("error") or f"{mpi['library']}, {mpi['thread_level']}"),
         ("kernels", f"{native['instruction_set']} of {', '.join(native['instruction_sets'])}; "
                     f"{native['threads']} threads"),
-        ("compiler", known(native["compiler"])),
+        ("compiler", _or_unknown(native["compiler"])),
         *(("BLAS", "{internal_api} {version}, {num_threads} threads, {architecture}".format(**blas))
-          for blas in found["blas"]),
+          for blas in facts["blas"]),
         ("CPU", f"{cpu['model']}, {cpu['cores']} cores"),
         ("CPU features", " ".join(cpu["features"]) or "unknown"),
         ("memory", "unknown" if memory["bytes"] is None else f"{memory['bytes'] / 2**30:.1f} GiB"),
-        ("pages", f"{known(memory['page_bytes'])} bytes, transparent huge pages: {known(memory['huge_pages'])}"),
+        ("pages", f"{_or_unknown(memory['page_bytes'])} bytes, transparent huge pages: {_or_unknown(memory['huge_pages'])}"),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-@returns_status
-def main(argv: list[str] | None = None) -> int:
-    """Print what sarlite runs on, as the command line says; return the exit status."""
+def _or_unknown(value):
+    return "unknown" if value is None else value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m sarlite.info` and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+    """
     return run_command(lambda: _main(argv))
 
 
 def _main(argv):
-    parser = Parser(prog="python -m sarlite.info", description="Show what sarlite runs on here.")
+    parser = Parser(prog="python -m sarlite.info", description="Show versions and capabilities of sarlite on this machine.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options, found = parser.parse_args(argv), collect()
-    show(json.dumps(found) if options.json else text(found))
+    options, facts = parser.parse_args(argv), collect()
+    show(json.dumps(facts) if options.json else text(facts))
 
 
 if __name__ == "__main__":

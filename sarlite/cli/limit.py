@@ -1,4 +1,4 @@
-"""The limit of a rank's memory: the estimate is checked before a run, the measured peak after its first step."""
+"""Memory limit of a rank. The estimate is checked before training, and the measured peak after the first step."""
 
 from collections.abc import Callable
 
@@ -13,24 +13,33 @@ from sarlite.train.load import Shard
 
 
 class MemoryLimit:
-    """Largest memory that this rank may use, including Python and its libraries.
+    """Largest amount of memory that this rank may use, including Python and its libraries.
 
     Parameters
     ----------
     n_bytes : float
+        The limit, in bytes.
     name : str
-        Where the limit comes from, for error messages.
+        Source of the limit, such as "--memory-limit", for error messages.
     base : int
-        Bytes that the rank had before it read its part of the data.
+        Bytes in use before the rank read its part of the data.
     peak : callable
-        Returns the most bytes that the rank has had so far, above `base`.
+        Returns the peak memory of the rank so far, in bytes above `base`.
     """
 
     def __init__(self, n_bytes: float, name: str, base: int, peak: Callable[[], int]) -> None:
         self.n_bytes, self.name, self.base, self._peak, self._checked = n_bytes, name, base, peak, False
 
     def check(self, comm: Communicator, n_bytes: int, what: str) -> None:
-        """Refuse `n_bytes` above `base` that exceed the limit. Collective.
+        """Check that the ranks may use some more memory. Collective.
+
+        Parameters
+        ----------
+        comm : Communicator
+        n_bytes : int
+            Memory of this rank in bytes, above `base`.
+        what : str
+            Beginning of the error message, such as "the first step took".
 
         Raises
         ------
@@ -44,35 +53,35 @@ class MemoryLimit:
                               "more ranks take less each; docs/how-to/memory.md lists other ways")
 
     def check_once(self, comm: Communicator) -> None:
-        """Check the measured peak, in the first call alone. Collective."""
+        """Check the measured peak in the first call; later calls do nothing. Collective."""
         if not self._checked:
             self._checked = True
             self.check(comm, self._peak(), "the first step took")
 
 
-def of_run(comm: Communicator, part: Shard, given: float | None, n_sharing: int) -> MemoryLimit:
-    """Return the limit of each rank. Collective.
+def of_run(comm: Communicator, part: Shard, limit: float | None, n_sharing: int) -> MemoryLimit:
+    """Return the memory limit of this rank. Collective.
 
     Parameters
     ----------
     comm : Communicator
     part : Shard
-    given : float, optional
-        Bytes, as of --memory-limit; by default the rank's share of the memory of its machine or container.
+    limit : float or None
+        Value of --memory-limit in bytes; None for the rank's share of the memory of its machine or container.
     n_sharing : int
         Number of ranks that are threads of this process.
     """
     memory, hosts = part.memory, comm.allgather(host())
     share = memory_limit() / hosts.count(host())
-    name = "a rank's share of the memory of the machine or container," if given is None else "--memory-limit"
-    return MemoryLimit(share if given is None else given, name, memory.base // n_sharing,
+    name = "a rank's share of the memory of the machine or container," if limit is None else "--memory-limit"
+    return MemoryLimit(share if limit is None else limit, name, memory.base // n_sharing,
                        lambda: memory.peak() // n_sharing)
 
 
 def check_estimate(comm: Communicator, limit: MemoryLimit, run: Settings, part: Shard) -> None:
-    """Raise an error if the estimated memory of a full-batch run exceeds the limit. Collective.
+    """Raise a ConfigError if the estimated memory of a full-batch run exceeds the limit. Collective.
 
-    Other runs have no formula; the measured peak is checked for them, too.
+    Minibatch and message-flow runs have no estimate, so nothing is checked here.
     """
     full_batch = not run.batches and not run.training.mfg
     shape = Shape.of_part(comm, part, run.model, run.graph, bool(run.training.label_inputs)) if full_batch else None

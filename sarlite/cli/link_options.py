@@ -10,11 +10,13 @@ import numpy as np
 from sarlite.cli.option import fixed_option
 from sarlite.comm import together
 from sarlite.command import count_or_all, share_or_file
+from sarlite.data.names import Names
 from sarlite.errors import ConfigError
+from sarlite.graph.array_checks import Relation
 from sarlite.graph.graph import Graph
-from sarlite.graph.hetero import HeteroGraph
+from sarlite.graph.hetero import HeteroGraph, NodeType
 from sarlite.nn import Random
-from sarlite.nn.decoders import DECODERS, LinkPredictor
+from sarlite.nn.decoders import DECODERS, Encoder, LinkPredictor
 from sarlite.tasks import edge_labels, link_splits
 from sarlite.tasks.edge_labels import EdgeLabels
 from sarlite.tasks.link_data import Links, labelled_links, split_links
@@ -24,16 +26,19 @@ from sarlite.tasks.link_splits import TEST, VAL
 from sarlite.tasks.link_task import is_ranked
 from sarlite.tasks.negatives import SAMPLERS
 from sarlite.tasks.time_split import TimeSplit
+from sarlite.types import Array
 
 RANKING_NEGATIVES = 10
-"""Default number of negatives of each link where the metric is about ranks."""
+"""Default number of negatives for each link if the metric is a ranking metric."""
+Split = TimeSplit | float | Array | dict[Relation, Array]
+"""Argument `val` or `test` of `split_links`."""
 _LINKS = {"needs": ("task link",)}
 _LINKS_OR_LABELS = {"needs": ("task link or --edge-labels",)}
 
 
 @dataclass(frozen=True)
 class LinkOptions:
-    """Links that a run predicts, or labels of edges: splits, negatives, and the decoder."""
+    """Options for the prediction of links or of edge labels: relations, splits, negatives and decoder."""
 
     edge_labels: str | None = fixed_option(
         None, "FILE,labels=COLUMN: a table of edges, or of any pairs, with the labels to predict; --task says what the "
@@ -62,7 +67,7 @@ class LinkOptions:
         **_LINKS)
     negatives: int | None = fixed_option(None, "negatives of each link: pairs without a link, drawn anew each epoch",
                                          least=1, otherwise=f"for roc-auc and ap 1, else {RANKING_NEGATIVES}", **_LINKS)
-    eval_negatives: Any = fixed_option(
+    eval_negatives: int | str | None = fixed_option(
         None, "negatives of each link in evaluation, the same each time; all: links to validate and to test on are "
         "ranked among all destinations", metavar="N|all", read=count_or_all, least=1, see="links.md#rankings",
         otherwise="for roc-auc and ap 1, else all, or 100 with --eval-negative-sampler", **_LINKS)
@@ -76,40 +81,66 @@ class LinkOptions:
         otherwise="as in training, if that is uniform or per-source", **_LINKS)
     filtered: bool = fixed_option(True, "no negative of evaluation is a link of any split", **_LINKS)
 
-    def linked(self, graph: Any, names: Mapping[str, Any]) -> Linked:
-        """Return whose links they are, of a run's graph, and the names of nodes by type; a ConfigError of another
-        relation."""
-        found = linked(graph, None) if isinstance(graph, Graph) else linked(graph.graph, self.predicted(graph.graph))
-        found = found._replace(ends=[(one._replace(names=names.get(one.node_type)),
-                                      other._replace(names=names.get(other.node_type))) for one, other in found.ends])
-        if found.several:
-            given = {"edge_labels": self.edge_labels, "link_split": self.link_split}
+    def linked(self, graph: Graph | NodeType, names: Mapping[str, Names]) -> Linked:
+        """Return the graph together with the relations whose edges are links.
+
+        Parameters
+        ----------
+        graph : Graph or NodeType
+            This rank's part of the run's graph.
+        names : dict of str to Names
+            Names of nodes by node type, for types whose nodes have names.
+
+        Raises
+        ------
+        ConfigError
+            The data lack the relation, or an option does not go together with several relations.
+        """
+        links = linked(graph, None) if isinstance(graph, Graph) else linked(graph.graph, self.predicted(graph.graph))
+        links = links._replace(ends=[(source._replace(names=names.get(source.node_type)),
+                                      destination._replace(names=names.get(destination.node_type)))
+                                     for source, destination in links.ends])
+        if links.several:
+            unsupported = {"edge_labels": self.edge_labels, "link_split": self.link_split}
             samplers = {"negative_sampler": self.negative_sampler, "eval_negative_sampler": self.eval_negative_sampler}
-            given |= {name: one for name, one in samplers.items() if one not in SAMPLERS}
-            for name, value in given.items():
+            unsupported |= {name: sampler for name, sampler in samplers.items() if sampler not in SAMPLERS}
+            for name, value in unsupported.items():
                 if value is not None:
-                    raise ConfigError(f"{name} {value}: of several relations, as link_relation {self.link_relation} "
-                                      "has it, it is not done yet", name)
-        return found
+                    raise ConfigError(f"{name} {value}: is not supported for several relations, as in link_relation "
+                                      f"{self.link_relation}", name)
+        return links
 
-    def predicted(self, graph: HeteroGraph) -> Any:
-        """Return the relation that is predicted as `split_links` takes it: one, a list of several, or None."""
-        known = {".".join(one): one for one in graph.relations}
-        if self.link_relation is None or self.link_relation in known:
-            return known.get(self.link_relation or "")
-        words = known if self.link_relation == "all" else self.link_relation.split(",")
-        found = [known.get(word, (word,)) for word in words]  # one that is none is refused by its name
-        return found[0] if len(found) == 1 else found
+    def predicted(self, graph: HeteroGraph) -> Relation | list[Relation] | None:
+        """Return the predicted relation, a list of several relations, or None for the only relation of the graph.
 
-    def splits(self, linked: Linked, time_split: TimeSplit | None = None) -> tuple[Any, Any]:
-        """Return `val` and `test` as `split_links` takes them. Collective; raises as `link_splits.read`.
+        A name that is not a relation of the graph is returned as (name,), which `linked` refuses.
+        """
+        relations = {".".join(relation): relation for relation in graph.relations}
+        if self.link_relation is None or self.link_relation in relations:
+            return relations.get(self.link_relation or "")
+        words = relations if self.link_relation == "all" else self.link_relation.split(",")
+        requested: list[Any] = [relations.get(word, (word,)) for word in words]
+        return requested[0] if len(requested) == 1 else requested
 
-        They are shares, or the pairs that files tell rank 0, of several relations by relation, or `time_split`.
+    def splits(self, linked: Linked, time_split: TimeSplit | None = None) -> tuple[Split, Split]:
+        """Return the arguments `val` and `test` of `split_links`. Collective.
+
+        Returns
+        -------
+        val, test : TimeSplit, float, ndarray, or dict of Relation to ndarray
+            `time_split` and 0 if there is a time split; shares; or the pairs of nodes in files, shape (n_pairs, 2),
+            int64, for several relations by relation. Rank 0 reads the files; other ranks have no pairs.
+
+        Raises
+        ------
+        SarliteError
+            On every rank: a file cannot be read; see `link_splits.read`.
         """
         if time_split is not None:
             return time_split, 0.0
-        if self.link_split is None and not any(isinstance(given, str) for given in (self.link_val, self.link_test)):
-            return self.link_val, self.link_test
+        shares = [value for value in (self.link_val, self.link_test) if not isinstance(value, str)]
+        if self.link_split is None and len(shares) == 2:
+            return shares[0], shares[1]
 
         def read():
             if linked.graph.comm.rank:
@@ -117,62 +148,118 @@ class LinkOptions:
             return link_splits.read(self.link_val, self.link_test, self.link_split, linked.ends[0])
 
         if linked.several:
-            given = self.link_val, self.link_test
-            return tuple(together(linked.graph.comm, lambda: [_by_relation(linked, one) for one in given]))
+            val, test = together(linked.graph.comm, lambda: [_pairs_by_relation(linked, value)
+                                                             for value in (self.link_val, self.link_test)])
+            return val, test
         pairs, split = together(linked.graph.comm, read)
         return pairs[split == VAL], pairs[split == TEST]
 
     def for_metric(self, metric: str | None) -> "LinkOptions":
-        """Return the options with negatives and samplers that fit the metric where no option gives these."""
+        """Return a copy with the metric's defaults for negatives and samplers that no option sets.
+
+        For a ranking metric, each link has 10 negatives drawn per source, and evaluation ranks all destinations. For
+        other metrics, each link has 1 uniform negative.
+        """
         ranked = is_ranked(metric)
-        own = "per-source" if ranked else "uniform"
-        to_train = self.negative_sampler or own
-        to_eval = self.eval_negative_sampler or (to_train if to_train in SAMPLERS[:2] else own)
+        default = "per-source" if ranked else "uniform"
+        to_train = self.negative_sampler or default
+        to_eval = self.eval_negative_sampler or (to_train if to_train in SAMPLERS[:2] else default)
         n_eval: int | str = 1 if not ranked else 100 if self.eval_negative_sampler else "all"
         return replace(self, negatives=self.negatives or (RANKING_NEGATIVES if ranked else 1),
                        eval_negatives=self.eval_negatives or n_eval, negative_sampler=to_train,
                        eval_negative_sampler=to_eval)
 
-    def samplers(self, linked: Linked) -> list[Any]:
-        """Return the samplers of training and of evaluation as `split_links` takes them.
+    def samplers(self, linked: Linked) -> list[str | Array]:
+        """Return the arguments `sampler` and `eval_sampler` of `split_links`. Collective.
 
-        Collective; raises a ConfigError where one is no sampler and no file, and as `read_pairs`.
+        Returns
+        -------
+        list of str or ndarray
+            Name of a sampler, or the pairs of a head and a hard tail in a file, shape (n_pairs, 2), int64. Rank 0 reads
+            the file; other ranks have no pairs.
+
+        Raises
+        ------
+        ConfigError
+            A value is neither the name of a sampler nor a file.
+        DataError
+            A file is invalid.
         """
 
-        def read(argument, one):
-            if one in SAMPLERS:
-                return one
-            if not Path(one).exists():
-                raise ConfigError(f"{argument} {one!r}: no such file, and none of {', '.join(SAMPLERS)}", argument)
-            return read_pairs(one, linked.ends[0]) if linked.graph.comm.rank == 0 else np.empty((0, 2), np.int64)
+        def read(argument, sampler):
+            if sampler in SAMPLERS:
+                return sampler
+            if not Path(sampler).exists():
+                raise ConfigError(f"{argument} {sampler!r}: no such file, and not one of {', '.join(SAMPLERS)}", argument)
+            return read_pairs(sampler, linked.ends[0]) if linked.graph.comm.rank == 0 else np.empty((0, 2), np.int64)
 
         return together(linked.graph.comm, lambda: [read("negative_sampler", self.negative_sampler),
                                                     read("eval_negative_sampler", self.eval_negative_sampler)])
 
-    def of_graph(self, linked: Linked, splits: tuple[Any, Any], samplers: list[Any], seed: int) -> Links:
-        """Return the links of a graph, with the negatives of `for_metric`. Collective; raises as `split_links`."""
+    def of_graph(self, linked: Linked, splits: tuple[Split, Split], samplers: list[str | Array], seed: int) -> Links:
+        """Divide the links of a graph into training, validation and test links with negatives. Collective.
+
+        Parameters
+        ----------
+        linked : Linked
+        splits : (val, test)
+            Result of `splits`.
+        samplers : (sampler, eval_sampler)
+            Result of `samplers`.
+        seed : int
+            Seed of the drawn splits and negatives.
+        """
         return split_links(linked.graph, *splits, relation=linked.relation, disjoint=self.link_disjoint,
-                           negatives=self.negatives or 1, eval_negatives=self.eval_negatives, sampler=samplers[0], eval_sampler=samplers[1],
-                           filtered=self.filtered, seed=seed)
+                           negatives=self.negatives or 1, filtered=self.filtered, seed=seed, sampler=samplers[0],
+                           eval_negatives=1 if self.eval_negatives is None else self.eval_negatives,
+                           eval_sampler=samplers[1])
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
-        """Return the labelled links from the result of `read_labels`. Collective."""
-        relation: Any = linked.relation
+        """Return the links that have labels, from the result of `read_labels`. Collective."""
+        relation: Any = linked.relation  # one relation: `linked` refuses several
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split,
                               times=labels.times)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int, time_split: str | None) -> EdgeLabels:
-        """Return the labels in the table; rank 0 gets all pairs, other ranks none. Collective."""
-        comm = linked.graph.comm
-        told: Any = (self.edge_labels, task, self.link_val, self.link_test, seed, linked.ends[0], time_split)
-        own = together(comm, lambda: edge_labels.read(*told) if comm.rank == 0 else None)
-        others = comm.bcast(own and own._replace(pairs=own.pairs[:0], labels=own.labels[:0], split=own.split[:0],
-                                                 times=None if own.times is None else own.times[:0]))
-        return own or others
+        """Read the table of labelled pairs. Collective.
 
-    def decoded(self, encoder: Any, rng: Random, dtype: str, nodes: Any, n_out: int) -> LinkPredictor:
-        """Return an encoder with the decoder behind it: of labels with `n_out` outputs, of several relations of `nodes`
-        with a row each."""
+        Parameters
+        ----------
+        linked : Linked
+        task : str or None
+            Name of the task, such as "classify".
+        seed : int
+            Seed of the drawn splits.
+        time_split : str or None
+            Value of --time-split.
+
+        Returns
+        -------
+        EdgeLabels
+            All pairs on rank 0; no pairs on other ranks.
+        """
+        comm = linked.graph.comm
+        arguments: Any = (self.edge_labels, task, self.link_val, self.link_test, seed, linked.ends[0], time_split)
+        labels = together(comm, lambda: edge_labels.read(*arguments) if comm.rank == 0 else None)
+        empty = comm.bcast(labels and labels._replace(pairs=labels.pairs[:0], labels=labels.labels[:0], split=labels.split[:0],
+                                                      times=None if labels.times is None else labels.times[:0]))
+        return labels or empty
+
+    def decoded(self, encoder: Encoder, rng: Random, dtype: str, nodes: Graph | NodeType, n_out: int) -> LinkPredictor:
+        """Return a model that scores pairs of nodes: the encoder followed by the decoder that the options name.
+
+        Parameters
+        ----------
+        encoder : Encoder
+            Model that computes a row of `link_width` numbers for each node.
+        rng : Random
+            Generator of the decoder's initial parameters.
+        dtype : {"float32", "float64"}
+        nodes : Graph or NodeType
+            Graph that the encoder computes on. A decoder of several relations has a row of parameters for each.
+        n_out : int
+            Number of outputs for labels of edges; ignored for links.
+        """
         relation = None if isinstance(nodes, Graph) or self.edge_labels else self.predicted(nodes.graph)
         kind = self.decoder or ("mlp" if self.edge_labels else "dot")
         n_relations = len(relation) if relation and is_several(relation) and kind != "dot" else None
@@ -180,9 +267,9 @@ class LinkOptions:
         return LinkPredictor(encoder, DECODERS[kind](self.link_width, rows, rng=rng, dtype=np.dtype(dtype)))
 
 
-def _by_relation(linked, given):
-    """Return the links in a file by relation, read on rank 0; no links if `given` is not the name of a file."""
-    found = np.empty((0, 3), np.int64)
-    if isinstance(given, str) and not linked.graph.comm.rank:
-        found = read_links(given, linked)
-    return {one: found[found[:, 2] == at, :2] for at, one in enumerate(linked.relations)}
+def _pairs_by_relation(linked, path):
+    """Return the pairs in a file of links, by relation: all on rank 0, none on other ranks or if `path` is not a str."""
+    links = np.empty((0, 3), np.int64)
+    if isinstance(path, str) and not linked.graph.comm.rank:
+        links = read_links(path, linked)
+    return {relation: links[links[:, 2] == index, :2] for index, relation in enumerate(linked.relations)}

@@ -1,37 +1,49 @@
-"""Lines of a run on links: what follows from the metric, and the best model's metrics beside popularity's."""
+"""Printed lines of a run on links: defaults that the metric implies, and the metrics of the model and of popularity."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from sarlite.cli.link_options import LinkOptions
 from sarlite.cli.options import TrainingOptions
 from sarlite.tasks.link_task import RANKING_LOSS, is_ranked
 
 _SPLITS = {"val": "validation", "test": "test"}
-_REMEDY = ("recommending the destinations with the most links would do as well: more --epochs, more --negatives or another "
-           "--lr may help, or the links show no taste of their own")
+_REMEDY = ("recommending the destinations with the most links would be as good: more --epochs, more --negatives or another "
+           "--lr may help, unless links depend on popularity alone")
 
 
-def default_lines(training: TrainingOptions, given: LinkOptions, used: LinkOptions) -> Iterator[str]:
-    """Yield a line on the defaults of a metric of ranks; none for other metrics, or if options give everything."""
+def default_lines(training: TrainingOptions, requested: LinkOptions, used: LinkOptions) -> Iterator[str]:
+    """Yield a line that lists the defaults which a ranking metric implies, if any default is used.
+
+    Parameters
+    ----------
+    training : TrainingOptions
+    requested : LinkOptions
+        Options as the user gave them.
+    used : LinkOptions
+        Options of the run, with the defaults of the metric.
+    """
     if training.task != "link" or not is_ranked(training.metric):
         return
     decided = [("loss", training.loss, f"loss {RANKING_LOSS}"),
-               ("negatives", given.negatives, f"{used.negatives} negatives of each link"),
-               ("negative_sampler", given.negative_sampler, f"drawn {used.negative_sampler}"),
-               ("eval_negatives", given.eval_negatives or given.eval_negative_sampler,
+               ("negatives", requested.negatives, f"{used.negatives} negatives of each link"),
+               ("negative_sampler", requested.negative_sampler, f"drawn {used.negative_sampler}"),
+               ("eval_negatives", requested.eval_negatives or requested.eval_negative_sampler,
                 "links to validate and to test on are ranked among all destinations")]
     defaults = ", ".join(words for _, value, words in decided if value is None)
     if defaults:
         yield f"metric {training.metric} is about ranks, so by default: {defaults}"
 
 
-def popularity_rows(compared: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """Yield the rows of popularity and of further metrics, from the result of `link_outcome`."""
+Compared = Mapping[str, Mapping[str, Mapping[str, float | None]]]
+"""Result of `link_outcome`: score by metric, by "model" or "popularity", and by split. The run's metric comes first."""
+
+
+def popularity_rows(compared: Compared | None) -> Iterator[tuple[str, str]]:
+    """Yield the closing table's rows that compare the model with popularity, in the run's metric and in further metrics."""
     if not compared:
         return
     metric, *others = compared
-    yield "popularity", f"{_by_split(compared[metric]['popularity'])} (destinations by their number of training links)"
+    yield "popularity", f"{_by_split(compared[metric]['popularity'])} (destinations ranked by their number of training links)"
     for split, words in _SPLITS.items():
         if others and compared[metric]["model"][split] is not None:
             numbers = ", ".join(f"{name} {_percent(compared[name]['model'][split])} ({_percent(compared[name]['popularity'][split])})"
@@ -39,11 +51,11 @@ def popularity_rows(compared: dict[str, Any] | None) -> Iterator[tuple[str, str]
             yield "ranking", f"{words}: {numbers}; in parentheses popularity"
 
 
-def popularity_warnings(compared: dict[str, Any] | None) -> Iterator[str]:
+def popularity_warnings(compared: Compared | None) -> Iterator[str]:
     """Yield a warning if the best model does not beat popularity in the run's metric."""
     for metric, scores in list((compared or {}).items())[:1]:
         beaten = [_SPLITS[split] for split, value in scores["model"].items()
-                  if value is not None and not value > scores["popularity"][split]]
+                  if value is not None and not value > (scores["popularity"][split] or 0.0)]
         if beaten:
             yield f"the best model does not beat popularity in {metric} of {' and '.join(beaten)}: {_REMEDY}"
 

@@ -1,4 +1,4 @@
-"""Options of commands, declared as fields of dataclasses. The parser, TOML and the tables follow from the fields."""
+"""Options of commands, declared as fields of dataclasses. Parsers, TOML files and tables are derived from the fields."""
 
 import argparse
 import dataclasses
@@ -9,55 +9,70 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from sarlite.command import byte_size, count_or_all, every, fanouts, flag, share_or_file, suggestion, words
+from sarlite.command import byte_size, count_or_all, fanouts, flag, interval, share_or_file, suggestion, words
 from sarlite.errors import ConfigError, one_line
+
+OptionValue = bool | int | float | str | list[int] | list[str] | dict[int, float] | None
+"""Value of an option; None if nobody gave the option."""
+OptionValues = Mapping[str, Any]
+"""Values of options by name."""
+
+
+class HasFields(Protocol):
+    """Instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
+Section = TypeVar("Section", bound=HasFields)
 
 RANGES: dict[str, Callable[[float], bool]] = {
     "in [0, 1)": lambda value: 0 <= value < 1, "above 0": lambda value: value > 0,
     "above 0 and below 1": lambda value: 0 < value < 1,
 }  # fmt: skip
-_KINDS = {
-    int: "a whole number", float: "a number", bool: "true or false", str: "text", every: "a number of epochs or a time",
-    byte_size: "a size such as 2GiB", count_or_all: "a whole number or all", share_or_file: "a share or a file's path",
-    fanouts: "a list of picks a row, such as [5, 10, 15]", words: "a list of words",
+"""Test of a number for each range that an option may have, keyed by the words of error messages."""
+_KINDS: dict[object, str] = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "text", interval: "a number of epochs or a time",
+    byte_size: "a size such as 2GiB", count_or_all: "a whole number or all", share_or_file: "a share or the path of a file",
+    fanouts: "a list of in-edges per node, such as [5, 10, 15]", words: "a list of words",
 }  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """The metadata of a field that is an option.
+    """Metadata of a dataclass field that is an option of a command.
 
     Attributes
     ----------
     help : str
         Text for `--help` and for the table in docs/training.md.
     metavar : str
-        Placeholder for the value: its unit, or what the value is.
+        Placeholder for the value in help texts, such as its unit.
     choices : tuple of str
-        Values that a text may have; empty if any text may stand.
+        Accepted texts; an empty tuple accepts any text.
     read : callable, optional
-        Reads a value from text or from TOML. By default the field's type decides.
+        Converts a text, or a value from TOML, to the option's value. By default the field's type converts the text.
     least, most : number, optional
-        Smallest and largest value.
+        Smallest and largest accepted number.
     inside : str
-        Key of `RANGES`.
+        Key of `RANGES`, or "" for no range.
     common : bool
         True if `--help` shows the option. `--help-all` shows all options.
     on_resume : {"free", "fixed", "forget"}
-        A resumed run may change a free option, and cannot change a fixed one. A checkpoint does not store an option
-        to forget, which belongs to one run alone.
+        A resumed run may change a "free" option and cannot change a "fixed" option. A "forget" option applies to one
+        process; checkpoints do not store the option.
     needs : tuple of str
-        Options, or kinds of run as in `combinations.KINDS`, without which the option means nothing.
+        Options, or kinds of run in `combinations.KINDS`, without which the option has no effect.
     needs_for : str, optional
-        Value that `needs` is about; by default each value.
+        Value of the option that `needs` applies to; None for all values.
     recorded : bool
-        True if config.toml and checkpoints name the option even if nobody gave it.
+        True if config.toml and checkpoints store the option's default when nobody gave the option.
     otherwise : str
-        Words for the default where the field's default is None.
+        Text that describes the default where the field's default is None.
     argument : str
-        Keyword that the option sets, where the keyword has another name.
+        Name of the keyword that the option sets, if it differs from the option's name.
     see : str
         Link for the table in docs/training.md.
     name, default, kind
@@ -67,7 +82,7 @@ class Option:
     help: str
     metavar: str = ""
     choices: tuple[str, ...] = ()
-    read: Callable[[Any], Any] | None = None
+    read: Callable[[Any], OptionValue] | None = None
     least: float | None = None
     most: float | None = None
     inside: str = ""
@@ -81,15 +96,28 @@ class Option:
     see: str = ""
     name: str = ""
     default: Any = None
-    kind: Any = str
+    kind: type = str
 
     @property
-    def unset(self) -> Any:
-        """The value of the option in `RunOptions.values` if nobody gave it."""
+    def unset(self) -> OptionValue:
+        """Value that `RunOptions.values` has for the option if nobody gave the option."""
         return None if not self.recorded or self.needs and self.needs_for is None else self.default
 
-    def typed(self, value: Any, where: str) -> Any:
-        """Return the value that TOML or a checkpoint holds, or raise a ConfigError that begins with `where`."""
+    def typed(self, value: object, where: str) -> Any:
+        """Return a value from TOML or from a checkpoint, converted to the option's type.
+
+        Parameters
+        ----------
+        value : object
+            Value of any JSON type.
+        where : str
+            Beginning of the error message: the file and the table.
+
+        Raises
+        ------
+        ConfigError
+            The value has another type, or is not one of the choices.
+        """
         if self.read:
             with suppress(argparse.ArgumentTypeError):
                 return self.read(value)
@@ -104,15 +132,22 @@ class Option:
             expected = (f"one of {', '.join(self.choices)}{suggestion(value, self.choices)}" if self.choices
                         else _KINDS[self.read or self.kind])
             raise ConfigError(one_line(f"{where}{self.name} = {value!r} is not {expected}"))
-        return float(value) if self.kind is float and not self.read else value
+        return float(value) if self.kind is float and isinstance(value, int | float) else value
 
-    def check(self, shown: str, value: Any) -> None:
-        """Raise a ConfigError if the option cannot have the value; `shown` names the option and the value."""
+    def check(self, shown: str, value: object) -> None:
+        """Raise a ConfigError if the value is outside the option's range, or is a text that cannot be a file name.
+
+        Parameters
+        ----------
+        shown : str
+            Option and value as the error message shows both, such as "--lr 0".
+        value : object
+        """
         if isinstance(value, str):
             _check_text(shown, value)
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{shown} is not a finite number")
-        if isinstance(value, (str, list)) or value is None:
+        if not isinstance(value, int | float):
             return
         if self.least is not None and value < self.least:
             raise ConfigError(f"{shown} is less than {self.least}")
@@ -121,8 +156,17 @@ class Option:
         if self.inside and not RANGES[self.inside](value):
             raise ConfigError(f"{shown} is not {self.inside}")
 
-    def add_to(self, group: Any, default: str, hidden: bool = False) -> None:
-        """Add the option to a parser or to a group of a parser; `default` is the text for its default."""
+    def add_to(self, group: "argparse.ArgumentParser | argparse._ArgumentGroup", default: str, hidden: bool = False) -> None:
+        """Add the option's flag to a parser or to a group of a parser.
+
+        Parameters
+        ----------
+        group : ArgumentParser or argument group
+        default : str
+            Text that describes the default; "" shows none.
+        hidden : bool
+            True if the help text leaves the option out.
+        """
         keywords: dict[str, Any] = {"choices": self.choices}
         if self.kind is bool:
             keywords = {"action": argparse.BooleanOptionalAction}
@@ -133,34 +177,51 @@ class Option:
 
     @property
     def value_words(self) -> str:
-        """The placeholder for the value, "" for a flag without a value and for one with choices."""
+        """Placeholder for the value in help texts; "" for a flag without a value and for an option with choices."""
         if self.kind is bool or self.choices:
             return ""
         return self.metavar or ("N" if self.kind is int else self.kind.__name__.upper())
 
     @property
     def default_words(self) -> str:
-        """The default in words; "" if there is none."""
+        """Text that describes the default; "" if there is none."""
         return self.otherwise if self.default is None else in_words(self.default)
 
 
-def in_words(value: Any) -> str:
-    """Return a value as help texts show it."""
+def in_words(value: object) -> str:
+    """Return a value as help texts show the value: "yes" and "no" for booleans."""
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def option(default: Any, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field that is an option of a command; the keywords are attributes of `Option`."""
+def option(default: OptionValue, help: str, **metadata: Any) -> Any:
+    """Return a dataclass field that is an option of a command.
+
+    Parameters
+    ----------
+    default : OptionValue
+    help : str
+        Text for `--help`.
+    **metadata
+        Further attributes of `Option`.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass
+    ... class Sizes:
+    ...     width: int = option(64, "width of a row", least=1)
+    >>> options_of(Sizes)["width"].default_words, Sizes().width
+    ('64', 64)
+    """
     return dataclasses.field(default=default, metadata={"option": Option(help, **metadata)})
 
 
-def fixed_option(default: Any, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field that is an option which a resumed run cannot change."""
+def fixed_option(default: OptionValue, help: str, **metadata: Any) -> Any:
+    """Return a dataclass field for an option that a resumed run cannot change; see `option` for the parameters."""
     return option(default, help, on_resume="fixed", **metadata)
 
 
-def options_of(section: type) -> Mapping[str, Option]:
-    """Return the options of a dataclass by name, in order."""
+def options_of(section: type[HasFields]) -> Mapping[str, Option]:
+    """Return the options of a dataclass, keyed by name, in the order of the fields."""
     hints = typing.get_type_hints(section)
     return {field.name: dataclasses.replace(field.metadata["option"], name=field.name, default=field.default,
                                             kind=_kind(hints[field.name]))
@@ -168,31 +229,39 @@ def options_of(section: type) -> Mapping[str, Option]:
 
 
 def _kind(hint):
-    """The type without None; of several the first."""
+    """Return the class of a type hint: the first member of a union that is not None, without type arguments."""
     if isinstance(hint, types.UnionType):
         hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
     return typing.get_origin(hint) or hint
 
 
-def from_values(section: type, values: Mapping[str, Any]) -> Any:
-    """Return a dataclass of options with the values that are not None, and defaults for the others."""
+def from_values(section: type[Section], values: OptionValues) -> Section:
+    """Return an instance of a dataclass of options; an option whose value is None or missing has its default.
+
+    Parameters
+    ----------
+    section : type
+        Dataclass.
+    values : dict of str to OptionValue
+        Values by option name. Names that `section` does not have are ignored.
+    """
     names = [field.name for field in dataclasses.fields(section)]
     return section(**{name: value for name in names if (value := values.get(name)) is not None})
 
 
-def by_name(sections: Sequence[type]) -> dict[str, Option]:
-    """Return the options of several dataclasses by name."""
+def by_name(sections: Sequence[type[HasFields]]) -> dict[str, Option]:
+    """Return the options of several dataclasses, keyed by name."""
     return {name: option for section in sections for name, option in options_of(section).items()}
 
 
 def _check_text(shown, value):
-    """Raise a ConfigError if a text cannot be a file name, because text options may be paths."""
+    """Raise a ConfigError if a text cannot be a file name. Any text option may be a path, so all are checked."""
     if len(value) > 4096:
-        raise ConfigError(f"{one_line(shown)}: {len(value):,} characters are too long for a path")
+        raise ConfigError(f"{one_line(shown)}: {len(value):,} characters are too many for a path")
     if "\0" in value:
         raise ConfigError(f"{one_line(shown)}: it has a NUL character")
     try:
         os.fsencode(value)
     except UnicodeEncodeError:
-        raise ConfigError(f"{one_line(shown)}: no file can be named so where file names are in "
-                          f"{sys.getfilesystemencoding()}; set LC_ALL=C.UTF-8") from None
+        raise ConfigError(f"{one_line(shown)}: this system's encoding of file names, {sys.getfilesystemencoding()}, "
+                          f"lacks a character; set LC_ALL=C.UTF-8") from None

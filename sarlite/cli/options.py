@@ -1,10 +1,10 @@
-"""The options of a training run, in one dataclass for each part of a run.
+"""Options of a training run, in one dataclass for each part of a run.
 
-An option is declared once, as a field. `config` reads the fields from the command line and from TOML, and `help`
+Each option is declared once, as a field. `config` reads the options from the command line and from TOML, and `help`
 prints them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from sarlite import optim
 from sarlite.cli.link_options import LinkOptions
-from sarlite.cli.option import by_name, fixed_option, from_values, option, options_of
-from sarlite.command import byte_size, every, seconds, words
+from sarlite.cli.option import HasFields, OptionValue, OptionValues, by_name, fixed_option, from_values, option, options_of
+from sarlite.command import byte_size, interval, interval_seconds, words
 from sarlite.command import fanouts as picks
 from sarlite.graph.correct_and_smooth import CorrectAndSmooth
 from sarlite.graph.propagation import NORMALIZATIONS
@@ -22,7 +22,8 @@ from sarlite.minibatch.hec.halo_cache import CHOICES, HEC
 from sarlite.minibatch.sampler import KINDS
 from sarlite.minibatch.seeds import BATCHES
 from sarlite.minibatch.temporal import PICKS
-from sarlite.nn import Flat, GraphPredictor, Random
+from sarlite.nn import Flat, GraphPredictor, Module, Random
+from sarlite.nn.decoders import Encoder
 from sarlite.nn.readout import READOUTS
 from sarlite.numerics import NUMERICS
 from sarlite.operators.evaluation import EVALUATIONS
@@ -57,7 +58,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options of the model. An option that is None has the default of the model's class."""
+    """Options of the model. An option that is None takes the default of the model's class."""
 
     model: str = fixed_option("sage", "gcn, sage, gat, gatv2, gin, gcnii, pna, appnp, sgc, sign; for relational data "
                               "rgcn, rgat; or path/to/file.py:Class", metavar="MODEL", common=True, see="#models")
@@ -97,12 +98,12 @@ class ModelOptions:
     dtype: str = fixed_option("float32", "number type of parameters and activations", choices=("float32", "float64"))
 
     def keywords(self) -> dict[str, Any]:
-        """Return the keywords of the model's class that were given."""
+        """Return the keywords for the model's class, without options that nobody gave."""
         return {option.argument or name: value for name, option in options_of(ModelOptions).items()
                 if name not in ("model", "dtype") and (value := getattr(self, name)) is not None}
 
-    def spec(self, cls: Any = None) -> ModelSpec:
-        """Return the `ModelSpec` of the run; `cls` is the model's class, if it is known already."""
+    def spec(self, cls: type | None = None) -> ModelSpec:
+        """Return the `ModelSpec` of the run; `cls` is the model's class if the caller has loaded the class already."""
         return ModelSpec(self.model, cls or model_class(self.model), self.keywords(), self.dtype)
 
 
@@ -161,8 +162,20 @@ class TrainingOptions:
     propagated: str | None = option(None, "for sgc and sign: folder that keeps the propagated features for later runs",
                                     metavar="DIR", on_resume="forget")
 
-    def make_optimizer(self, model: Any, lr: float) -> Callable[[Flat], optim.Optimizer]:
-        """Return a function that makes the optimizer of a model's parameters; raises as `first_layer`."""
+    def make_optimizer(self, model: Module, lr: float) -> Callable[[Flat], optim.Optimizer]:
+        """Return a function that makes the optimizer from the model's flat parameters.
+
+        Parameters
+        ----------
+        model : Module
+        lr : float
+            Learning rate.
+
+        Raises
+        ------
+        ConfigError
+            Weight decay applies to the first layer alone, and the model does not name its first layer.
+        """
         first = first_layer(model) if self.weight_decay and self.weight_decay_on == "first" else None
 
         def decay(name: str) -> float:
@@ -175,15 +188,15 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class ReadoutOptions:
-    """How the rows of a graph's nodes become the graph's row, for data that are a set of graphs."""
+    """Options of the readout, which combines the rows of a graph's nodes into one row, for sets of graphs."""
 
     readout: str = fixed_option("sum", "how the rows of a graph's nodes become the graph's row", choices=READOUTS,
                                 recorded=False)
     readout_width: int = fixed_option(64, "width of a node's row that the model makes and the readout takes", least=1,
                                       recorded=False)
 
-    def read_out(self, encoder: Any, n_out: int, rng: Random, dtype: str) -> GraphPredictor:
-        """Return an encoder with the readout behind it."""
+    def read_out(self, encoder: Encoder, n_out: int, rng: Random, dtype: str) -> GraphPredictor:
+        """Return a model that predicts graphs: the encoder of nodes followed by the readout."""
         return GraphPredictor(encoder, self.readout_width, n_out, self.readout, rng=rng, dtype=np.dtype(dtype))
 
 
@@ -212,7 +225,7 @@ class SmoothingOptions:
                                        choices=NORMALIZATIONS, **_SMOOTHING)
 
     def smoother(self) -> CorrectAndSmooth | None:
-        """Return the function that corrects and smooths; None if the run does neither."""
+        """Return the postprocessing of the scores; None if the run has none."""
         if not self.correct_and_smooth:
             return None
         return CorrectAndSmooth(self.correct_alpha, self.correct_iterations, self.correct_normalization,
@@ -264,7 +277,13 @@ class MinibatchOptions:
                                             otherwise="exactly, on the full graph", **_BATCHES)
 
     def at_remote(self) -> str | HEC:
-        """Return the treatment of remote neighbours as `NeighborLoader` takes it; raise as `HEC`."""
+        """Return the argument `remote` of `NeighborLoader`: "exact", "local", or the settings of the cache.
+
+        Raises
+        ------
+        ConfigError
+            An option of the cache is invalid.
+        """
         if self.remote != "hec":
             return self.remote
         return HEC(self.hec_lines, self.hec_life, self.hec_limit, self.hec_delay, self.on_miss, self.push,
@@ -330,8 +349,8 @@ class OutputOptions:
                                 on_resume="forget")
     run_dir: str | None = option(None, "folder for the run's files", metavar="DIR", common=True, on_resume="forget",
                                  otherwise="runs/TIME-MODEL")
-    checkpoint_every: Any = option("10min", "epochs, or time such as 90s, 10min or 2h, between checkpoints; 0 writes a "
-                                   "checkpoint only at the end", metavar="EPOCHS|TIME", read=every)
+    checkpoint_every: int | str = option("10min", "epochs, or time such as 90s, 10min or 2h, between checkpoints; 0 writes a "
+                                   "checkpoint only at the end", metavar="EPOCHS|TIME", read=interval)
     resume: str | None = option(None, "folder of the run to go on from, or its checkpoint, which has data, model and all "
                                 "other options; give only what changes", metavar="RUN", common=True,
                                 on_resume="forget", see="#checkpoints-and-resuming")
@@ -351,37 +370,37 @@ class OutputOptions:
 
     @property
     def every_seconds(self) -> float | None:
-        """Seconds between checkpoints; None if they are counted in epochs."""
-        return seconds(self.checkpoint_every)
+        """Seconds between checkpoints; None if the interval is a number of epochs."""
+        return interval_seconds(self.checkpoint_every)
 
     @property
     def every_epochs(self) -> int | None:
-        """Epochs between checkpoints; None if they are counted in seconds, or come only at the end."""
+        """Epochs between checkpoints; None if the interval is a time, or if only the end writes a checkpoint."""
         return None if self.every_seconds is not None else int(self.checkpoint_every) or None
 
 
-SECTIONS: dict[str, type] = {
+SECTIONS: dict[str, type[HasFields]] = {
     "data": DataOptions, "model": ModelOptions, "training": TrainingOptions, "links": LinkOptions,
     "graphs": ReadoutOptions, "smoothing": SmoothingOptions, "minibatch": MinibatchOptions,
     "partition": PartitionOptions, "schedule": ScheduleOptions, "machine": MachineOptions, "output": OutputOptions,
 }  # fmt: skip
-"""Fields of `RunOptions` that are dataclasses of options."""
+"""Dataclasses of options by field of `RunOptions`."""
 OPTIONS = by_name([*SECTIONS.values()])
 """All options by name. No two sections have an option of the same name."""
-ARGUMENTS = {own.argument: name for name, own in OPTIONS.items() if own.argument and own.argument not in OPTIONS}
-"""Option by the argument that it sets, for options whose argument has another name."""
+ARGUMENTS = {option.argument: name for name, option in OPTIONS.items() if option.argument and option.argument not in OPTIONS}
+"""Names of options, keyed by the Python argument that the option sets, where the two names differ."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a run.
+    """All options of a training run.
 
     Attributes
     ----------
     data, model, training, links, graphs, smoothing, minibatch, partition, schedule, machine, output
-        One value for each thing that the run is made of, with defaults for options that nobody gave.
-    values : dict
-        Each option's value by name; None if nobody gave the option and its default depends on other options.
+        Options of each part of the run, with defaults for options that nobody gave.
+    values : dict of str to OptionValue
+        Value of each option by name; None if nobody gave the option and its default depends on other options.
     """
 
     data: DataOptions
@@ -395,13 +414,14 @@ class RunOptions:
     schedule: ScheduleOptions
     machine: MachineOptions
     output: OutputOptions
-    values: Mapping[str, Any]
+    values: OptionValues
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "RunOptions":
-        """Return the options that have some values, by option name."""
-        return cls(**{name: from_values(section, values) for name, section in SECTIONS.items()}, values=dict(values))
+    def of(cls, values: OptionValues) -> "RunOptions":
+        """Return the options with the values in a dict by option name; missing options have their defaults."""
+        sections: dict[str, Any] = {name: from_values(section, values) for name, section in SECTIONS.items()}
+        return cls(**sections, values=dict(values))
 
-    def replace(self, **values: Any) -> "RunOptions":
-        """Return these options with other values, by option name."""
+    def replace(self, **values: OptionValue) -> "RunOptions":
+        """Return a copy of these options with some values replaced; the keywords are names of options."""
         return RunOptions.of({**self.values, **values})

@@ -77,59 +77,77 @@ class PredictOptions(CheckpointOptions):
         if self.embeddings is not None and self.embeddings < 1:
             raise ConfigError(f"--embeddings {self.embeddings}: layers count from 1")
         if self.type is not None and self.embeddings is None:
-            raise ConfigError(f"--type {self.type} means nothing without --embeddings")
+            raise ConfigError(f"--type {self.type} has no effect without --embeddings")
         if self.top is not None and self.top < 1:
             raise ConfigError(f"--top {self.top}: at least 1 destination")
         if self.rank and self.links is None:
-            raise ConfigError("--rank means nothing without --links")
+            raise ConfigError("--rank has no effect without --links")
         if self.known and self.top is None and not self.rank:
-            raise ConfigError("--known means nothing without --top or --rank")
+            raise ConfigError("--known has no effect without --top or --rank")
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
-    """Return the options of a run without a checkpoint, and of this command.
+    """Return the training options of the command line and the options of this command.
 
     Raises
     ------
     ConfigError
-        An unknown flag, a bad value, or a file that is not named.
+        A flag is unknown, a value is invalid, or a needed flag is missing.
     """
-    own, given = config.parse_further(
+    options, values = config.parse_further(
         argv, PredictOptions, ("checkpoint", "out"), TAKEN, prog="python -m sarlite.predict",
         usage="%(prog)s --checkpoint RUN --out FILE.csv [options]", description=__doc__)
     needs("safetensors", "a checkpoint")
-    for path in (own.out, *predictions.paths(own, "classify")):
-        refuse_input("--out", path, {"--checkpoint": own.checkpoint, "--nodes": own.nodes, "--links": own.links})
-    return config.resolve(given), own.with_given(given)
+    inputs = {"--checkpoint": options.checkpoint, "--nodes": options.nodes, "--links": options.links}
+    for path in (options.out, *predictions.paths(options, "classify")):
+        refuse_input("--out", path, inputs)
+    return config.resolve(values), options.with_overrides(values)
 
 
 @naming_flags
 def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
-    """Run a checkpoint's model on a data set and write each rank's rows into their places of one file. Collective.
+    """Compute a checkpoint's predictions for a data set and write them to files. Collective.
 
-    Of a run with --task link --out is the score of each pair of --links, (pairs,): what is larger is likelier. Messages
-    pass along the edges that they passed along in the run's evaluation. With --rank --out is (pairs, 2) float64:
-    scores, and ranks of the destinations among all nodes, where ties count half. Of a run with --edge-labels a row is
-    of a pair.
-
-    Files: --out, (rows, n_outputs) in the model's dtype: probabilities of classes or labels, or numbers. Before
-    probabilities comes NAME.labels.npy beside it: the most likely class, (rows,) int64, or 0 and 1 of several labels,
-    (rows, n_labels) uint8. With --embeddings a layer's rows alone. A table has all of that as columns, behind the nodes'
-    ids; classes are told by name where they have names. Ids of --nodes are sent `at_once` at a time.
-    Of --top a table has a row a pair; in place of labels the ids of destinations, (rows, K) int64, stand, -1 where
-    there are no more.
+    Parameters
+    ----------
+    comm : Communicator
+    without_checkpoint : RunOptions
+        Training options of the command line, for options that the checkpoint does not have.
+    config : PredictOptions
+    tick : callable
+        tick() is called whenever this rank makes progress.
+    interrupts : Interrupts, optional
+        Not used.
+    at_once : int
+        Number of ids of --nodes or --links that rank 0 sends in one message.
 
     Raises
     ------
     SarliteError
-        On every rank together: the checkpoint cannot be read, is of another model, or of other features or classes than
-        the data; the data have values on edges that training did not use, and nothing says what is made of them; they
-        lack what training used, such as label inputs; a node is none; a file cannot be written. What stood there before
-        is intact then.
+        On every rank together: the checkpoint cannot be read, or has another model, other features or other classes than
+        the data; the data have edge values that training did not use, and no option says to use them; the data lack
+        values that training used; a requested node does not exist; or a file cannot be written. Old output files are
+        unchanged then.
 
     Notes
     -----
-    Memory: as training's forward pass, a copy of this rank's rows, and with --nodes on rank 0 8 bytes a row of it.
+    Files of the format .npy, all in the order of --nodes or --links, or by node id:
+
+    - A run on nodes or graphs writes --out: probabilities of classes or labels, or numbers, shape (n_rows, n_outputs),
+      in the model's dtype. Classes and labels have a second file NAME.labels.npy: the predicted class, shape (n_rows,),
+      int64; or 0 and 1 for each label, shape (n_rows, n_labels), uint8.
+    - --embeddings writes the rows of a layer, shape (n_rows, width).
+    - A run with --task link writes the score of each pair of --links, shape (n_pairs,); a larger score means a likelier
+      link. Messages pass along the same edges as in the run's evaluation. With --rank the shape is (n_pairs, 2),
+      float64: the score, and the rank of the destination among all nodes, where ties count half.
+    - --top writes scores, and in NAME.labels.npy the ids of the destinations, shape (n_rows, K), int64, -1 beyond the
+      last destination.
+    - A run with --edge-labels writes a row for each pair of --links.
+
+    A table, .csv, .jsonl or .parquet, has the same values as columns after the ids, and class names where the data have
+    names. --top has a row for each pair of nodes in a table.
+
+    Memory: a forward pass of training, a copy of this rank's rows, and with --nodes 8 bytes for each id on rank 0.
     """
     trained = open_run(comm, config, partial(_check_request, config))
     task, form, run, meta = trained.task, trained.form, trained.run, trained.meta
@@ -138,169 +156,167 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
     part = load_data(comm, trained, without_checkpoint.machine.threads, Path(config.out).absolute().parent,
                      {"embeddings": config.embeddings, "in_time": _is_of_nodes(config)}, tick)
     together(comm, lambda: _check_type(config, run, part))
-    of, known = Linked.of_nodes(part.graph, part.target, part.names), []
+    linked, excluded = Linked.of_nodes(part.graph, part.target, part.names), []
     if _of_pairs(run, part):
-        of = together(comm, lambda: run.links.linked(part.graph, part.names))
-        part = part._replace(graph=of.nodes)
-        together(comm, lambda: _check_several(config, of))
+        linked = together(comm, lambda: run.links.linked(part.graph, part.names))
+        part = part._replace(graph=linked.nodes)
+        together(comm, lambda: _check_several(config, linked))
     if task == "link":
-        splits = run.links.splits(of, time_split_of(run, part))
-        told = link_splits.digest(comm, *splits)
-        together(comm, lambda: _check_links(config, run, meta, told, of.several))
+        splits = run.links.splits(linked, time_split_of(run, part))
+        digest = link_splits.digest(comm, *splits)
+        together(comm, lambda: _check_links(config, run, meta, digest, linked.several))
         filtered = (config.top is not None or config.rank) and not config.known
-        known = known_links(of, *splits, run.training.seed) if filtered else [np.empty(0, np.int64)] * len(of.ends)
-        part = part._replace(graph=without_links(of, *splits, run.training.seed))
+        excluded = known_links(linked, *splits, run.training.seed) if filtered else [np.empty(0, np.int64)] * len(linked.ends)
+        part = part._replace(graph=without_links(linked, *splits, run.training.seed))
     if config.embeddings is not None and isinstance(part.graph, NodeType):
         node_type = together(comm, lambda: _type_of_rows(config, part))
-        of = Linked.of_nodes(part.graph.graph.of(node_type), node_type, part.names)
+        linked = Linked.of_nodes(part.graph.graph.of(node_type), node_type, part.names)
     if config.links is not None:
         with_negatives = task == "link" and not config.rank
-        wanted = predictions.pairs(comm, config.links, of, part.graph, at_once, with_negatives)
+        wanted = predictions.pairs(comm, config.links, linked, part.graph, at_once, with_negatives)
         part = part if config.rank else part._replace(graph=wanted.graph)
     else:
-        own = of.ends if config.top is not None else of.ends[:1]
-        nodes = part.graph if config.embeddings is None else of.nodes
-        wanted = [predictions.nodes(comm, config.nodes, one[0], nodes, at_once) for one in own]
+        ends = linked.ends if config.top is not None else linked.ends[:1]
+        nodes = part.graph if config.embeddings is None else linked.nodes
+        wanted = [predictions.nodes(comm, config.nodes, source, nodes, at_once) for source, _ in ends]
     with errors_of(run.model.spec), using(named(run.training.numerics, comm)), no_grad():
-        model, found = _computed(comm, trained, part)
+        model, output = _computed(comm, trained, part)
         if config.top is not None:
-            wanted, arrays = _top(part.graph, model.decoder, found, wanted, of, known, config)
+            wanted, arrays = _top(part.graph, model.decoder, output, wanted, linked, excluded, config)
         elif config.links is None:
             (wanted,) = wanted
-            arrays = [array[wanted.rows] for array in _arrays(config, form, found, trained.decision)]
+            arrays = [array[wanted.rows] for array in _arrays(config, form, output, trained.decision)]
         elif config.rank:
-            arrays = [_ranks(part.graph, model.decoder, found, wanted.graph, of, known)]
-            _tell_ranks(comm, arrays[0][:, 1])
+            arrays = [_ranks(part.graph, model.decoder, output, wanted.graph, linked, excluded)]
+            _show_rank_metrics(comm, arrays[0][:, 1])
         else:
-            wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, found, trained.decision))
-    predictions.write(comm, config, form, wanted, arrays, of, meta.get("class_names"))
+            wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, output, trained.decision))
+    predictions.write(comm, config, form, wanted, arrays, linked, meta.get("class_names"))
     if trained.decision is not None and comm.rank == 0:
         print(f"threshold {', '.join(f'{value:.4g}' for value in trained.decision.thresholds[:10])}", flush=True)
 
 
 def _check_type(config, run, part):
-    """Raise a ConfigError if --type is no node type of the data."""
+    """Raise a ConfigError if --type is not a node type of the data."""
     types = part.graph.graph.node_types if isinstance(part.graph, NodeType) else ()
     if config.type is not None and config.type not in types:
-        known = f"the node types are {', '.join(types)}" if types else f"--data {run.source.spec} are of one node type"
-        raise ConfigError(f"--type {config.type}: {known}")
+        available = f"the node types are {', '.join(types)}" if types else f"--data {run.source.spec} are of one node type"
+        raise ConfigError(f"--type {config.type}: {available}")
 
 
 def _type_of_rows(config, part):
     """Return the node type whose rows --embeddings writes."""
     if config.type is None and len(part.graph.node_types) > 1:
-        raise ConfigError(f"--embeddings {config.embeddings}: --type says whose rows, one of "
+        raise ConfigError(f"--embeddings {config.embeddings}: name the node type with --type, one of "
                           f"{', '.join(part.graph.node_types)}")
     return config.type or part.graph.node_type
 
 
-def _check_several(config, of):
+def _check_several(config, linked):
     """Raise a ConfigError if a request is not supported for several relations."""
-    if of.several and config.top is not None and config.out.endswith(".npy"):
-        raise ConfigError(f"--out {config.out}: --top of several relations is a table")
-    sources = {own[0].node_type for own in of.ends}
-    if of.several and config.nodes is not None and len(sources) > 1:
+    if linked.several and config.top is not None and config.out.endswith(".npy"):
+        raise ConfigError(f"--out {config.out}: --top of several relations needs a table, such as FILE.csv")
+    sources = {source.node_type for source, _ in linked.ends}
+    if linked.several and config.nodes is not None and len(sources) > 1:
         raise ConfigError(f"--nodes {config.nodes}: the sources of the relations are of several types, "
                           f"{', '.join(sorted(sources))}")
 
 
-def _by_relation(decoder, of):
-    """Return a scoring function for each relation.
-
-    A decoder of several relations also receives the index of the relation.
-    """
-    if not of.several:
+def _score_functions(decoder, linked):
+    """Return a function (head, tail) -> score for each predicted relation."""
+    if not linked.several:
         return [decoder]
-    return [one_relation(decoder, number) for number in range(len(of.ends))]
+    return [one_relation(decoder, number) for number in range(len(linked.ends))]
 
 
-def _ranks(graph, decoder, h, pairs, of, known):
-    """Return the result of `ranks` for pairs, each ranked within its relation, (n_pairs, 2). Collective."""
-    heads, tails, found = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
-    for at, one in enumerate(_by_relation(decoder, of)):
-        rows = pairs.relations == at if of.several else slice(None)
-        found[rows] = ranks(graph, one, h, heads[rows], tails[rows], of.ends[at][1], known[at])
-    return found
+def _ranks(graph, decoder, h, pairs, linked, excluded):
+    """Return the score and the rank of each pair within its relation, shape (n_pairs, 2). Collective."""
+    heads, tails, result = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
+    for index, score in enumerate(_score_functions(decoder, linked)):
+        rows = pairs.relations == index if linked.several else slice(None)
+        result[rows] = ranks(graph, score, h, heads[rows], tails[rows], linked.ends[index][1], excluded[index])
+    return result
 
 
-def _top(graph, decoder, h, wanted, of, known, config):
-    """Return the likeliest destinations, relation after relation. Collective."""
+def _top(graph, decoder, h, wanted, linked, excluded, config):
+    """Return the likeliest destinations of each source, relation after relation. Collective."""
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
-    for at, (own, one) in enumerate(zip(wanted, _by_relation(decoder, of))):
+    for index, (sources, score) in enumerate(zip(wanted, _score_functions(decoder, linked))):
         if table:
-            ids.append(np.stack([np.arange(own.n) if own.ids is None else own.ids, np.full(own.n, at)], 1))
-        arrays.append(top(graph, one, h, own.rows, of.ends[at][1], known[at], config.top))
-        arrays[-1] = n + own.places, *arrays[-1]
-        n += own.n
+            ids.append(np.stack([np.arange(sources.n) if sources.ids is None else sources.ids,
+                                 np.full(sources.n, index)], 1))
+        arrays.append(top(graph, score, h, sources.rows, linked.ends[index][1], excluded[index], config.top))
+        arrays[-1] = n + sources.places, *arrays[-1]
+        n += sources.n
     places, *arrays = (np.concatenate(each) for each in zip(*arrays))
     return PredictionRequest(places, n, np.concatenate(ids) if table else None), arrays
 
 
 def _scored(comm, config, pairs, arrays):
-    """The pairs and their scores. Where the file has negatives, too, what evaluators say is told. Collective."""
+    """Return the pairs and their scores without the negatives of the file, after printing metrics of ranks. Collective."""
     if pairs.per_link is None:
         return pairs, arrays
-    _tell(comm, f"negatives of {config.links}", pairs.metrics(comm, arrays[0]))
-    own = pairs.places < pairs.n
-    return pairs._replace(places=pairs.places[own]), [arrays[0][own]]
+    _show_metrics(comm, f"negatives of {config.links}", pairs.metrics(comm, arrays[0]))
+    is_pair = pairs.places < pairs.n
+    return pairs._replace(places=pairs.places[is_pair]), [arrays[0][is_pair]]
 
 
-def _tell_ranks(comm, found):
-    """Print the results of all ranks on rank 0. Collective."""
-    sums = np.array([np.sum(1 / found), np.sum(found <= 1), np.sum(found <= 10), len(found)])
+def _show_rank_metrics(comm, local_ranks):
+    """Print MRR and hits@k over the pairs of all processes, on process 0. Collective."""
+    sums = np.array([np.sum(1 / local_ranks), np.sum(local_ranks <= 1), np.sum(local_ranks <= 10), len(local_ranks)])
     *sums, n = comm.allreduce(sums).tolist()
-    _tell(comm, "all nodes", {name: one / max(n, 1) for name, one in zip(("mrr", "hits@1", "hits@10"), sums)})
+    _show_metrics(comm, "all nodes", {name: total / max(n, 1) for name, total in zip(("mrr", "hits@1", "hits@10"), sums)})
 
 
-def _tell(comm, among, numbers):
-    if comm.rank == 0 and numbers:
-        told = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
-        show(f"rank among {among}: {told}")
+def _show_metrics(comm, among, metrics):
+    if comm.rank == 0 and metrics:
+        values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        show(f"rank among {among}: {values}")
 
 
 def _check_request(config, options):
-    """Raise a ConfigError if the run's task has no predictions of the kind that the command line wants."""
+    """Raise a ConfigError if the command line requests predictions that the run's task does not have."""
     task = options.training.task
     labelled = options.links.edge_labels is not None
     for name in ("links", "top", "rank"):
         if getattr(config, name) and task != "link" and not (labelled and name == "links"):
-            of = f"{task}, of edges' labels" if labelled else task
+            actual = f"{task}, of edges' labels" if labelled else task
             value = "" if name == "rank" else f" {getattr(config, name)}"
-            raise ConfigError(f"--{name}{value}: the task of {config.checkpoint} is {of}, but must be link")
+            raise ConfigError(f"--{name}{value}: the task of {config.checkpoint} is {actual}, but must be link")
     if (labelled or task == "link") and [config.links, config.top, config.embeddings].count(None) != 2:
-        wanted, of = ("--links", "its run's --edge-labels") if labelled else ("--links, --top", "link")
-        raise ConfigError(f"{wanted} or --embeddings: the task of {config.checkpoint} is {of}: give one of these")
+        choices, actual = ("--links", "its run's --edge-labels") if labelled else ("--links, --top", "link")
+        raise ConfigError(f"{choices} or --embeddings: give one of these flags, because the task of {config.checkpoint} is "
+                          f"{actual}")
     if config.links is not None and config.nodes is not None:
-        raise ConfigError(f"--nodes {config.nodes}: not beside --links, which has the pairs")
+        raise ConfigError(f"--nodes {config.nodes}: cannot be combined with --links, which lists the pairs")
     if config.at is not None and not options.minibatch.temporal:
-        raise ConfigError(f"--at {config.at} means nothing for {config.checkpoint}, a run without --temporal")
+        raise ConfigError(f"--at {config.at} has no effect on {config.checkpoint}, a run without --temporal")
 
 
-def _check_links(config, run, meta, told, several):
-    """Raise a CheckpointError if the links do not fit the training.
+def _check_links(config, run, meta, digest, several):
+    """Raise a CheckpointError if the relations or the splits of the links have changed since the training.
 
-    The splits must be those of training, because test edges would pass messages otherwise. The data must have the
-    relations of the decoder.
+    With other splits, messages would pass along test edges. `digest` is the hash of the splits.
     """
-    there, here = meta["data"].get("relations"), ", ".join(several) if several else None
-    if there != here:
-        raise CheckpointError(f"checkpoint {config.checkpoint}: its decoder is of the relations {there}, but --data "
-                              f"{run.source.spec} have {here}")
-    if meta["data"].get("links") != told:
+    trained, available = meta["data"].get("relations"), ", ".join(several) if several else None
+    if trained != available:
+        raise CheckpointError(f"checkpoint {config.checkpoint}: its decoder is for the relations {trained}, but --data "
+                              f"{run.source.spec} have {available}")
+    if meta["data"].get("links") != digest:
         raise CheckpointError(f"checkpoint {config.checkpoint}: the splits in its files of --link-val, --link-test or "
                               "--link-split have changed")
 
 
 def _computed(comm, trained, part):
-    """Return the model, and this rank's rows, (n_local, ...): outputs, a layer's rows, or the encoder's rows for links.
+    """Return the model and this rank's rows, shape (n_local, ...). Collective.
 
-    Collective.
+    The rows are outputs, the rows of the layer of --embeddings, or for --top and --rank the encoder's rows.
     """
     config, run, n_out = trained.config, trained.run, trained.meta["data"]["classes"]
     model = restore_model(comm, trained, part)
     x = input_rows(comm, trained, part, model)
     of_pairs = _of_pairs(run, part)
-    runs = model.encoder if of_pairs and (config.links is None or config.rank) else model
+    module = model.encoder if of_pairs and (config.links is None or config.rank) else model
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     if run.batches and run.batches.temporal:
         temporal = temporal_of(run.batches.temporal, part)
@@ -310,17 +326,17 @@ def _computed(comm, trained, part):
         return model, outputs_in_time(trained, part, model, x, temporal, run.batches.eval_fanouts or run.batches.fanouts)
     with kernels.Buffers():
         constant = partial(Tensor, constant=True)
-        x = {name: constant(own) for name, own in x.items()} if isinstance(x, dict) else constant(x)
-        output = runs(graph, x)
-        # scores are as many as pairs, and rows as wide as --link-width
-        check_output(output, type(runs).__name__, part.graph.n_dst, 0 if of_pairs else n_out)
+        x = {name: constant(rows) for name, rows in x.items()} if isinstance(x, dict) else constant(x)
+        output = module(graph, x)
+        # n_classes 0: the width is not checked for scores of pairs, nor for the encoder's rows
+        check_output(output, type(module).__name__, part.graph.n_dst, 0 if of_pairs else n_out)
         if config.embeddings is None:
             return model, as_array(output).copy()
         return model, as_array(graph.rows(output, run.model.spec, config.type)).copy()
 
 
 def _is_of_nodes(config):
-    """Return True if outputs for nodes are written, which can be computed each at its own time."""
+    """Return True if the command predicts nodes, so that each row can be computed at its own time."""
     return not (config.links or config.top or config.embeddings)
 
 
@@ -330,10 +346,17 @@ def _of_pairs(run, part):
 
 
 class _Layers:
-    """A graph wrapper that keeps the input of one layer, which is the output of the layer before."""
+    """Graph that stores the input of one of the model's layers, which is the output of the layer before.
+
+    Parameters
+    ----------
+    graph : Graph or NodeType
+    layer : int
+        Index of the layer whose input is stored, from 0 on.
+    """
 
     def __init__(self, graph, layer):
-        self._graph, self._layer, self._entered, self._kept = graph, layer, 0, None
+        self._graph, self._layer, self._entered, self._stored = graph, layer, 0, None
 
     def __getattr__(self, name):
         return getattr(self._graph, name)
@@ -343,22 +366,32 @@ class _Layers:
 
     def _enter(self, h):
         if self._entered == self._layer:
-            self._kept = h
+            self._stored = h
         self._entered += 1
 
     def rows(self, output, model, node_type=None):
-        """Return the layer's rows, for relational data the rows of one type; the last layer's rows are the output."""
+        """Return the rows of layer `layer`, counted from 1; the last layer's rows are the model's output.
+
+        Parameters
+        ----------
+        output : Tensor
+            Output of the model.
+        model : str
+            Name of the model, for error messages.
+        node_type : str, optional
+            Node type of the rows for relational data; by default the type that has labels.
+        """
         if self._layer > self._entered:
-            has = f"has {self._entered} layers" if self._entered else "does not use graph.layers, so no layer is known"
+            has = f"has {self._entered} layers" if self._entered else "does not use graph.layers, which counts layers"
             raise ConfigError(f"--embeddings {self._layer}: the model {model} {has}")
         if not isinstance(self._graph, NodeType):
-            return output if self._kept is None else self._kept
-        found = self._by_type(output) if self._kept is None else self._kept
+            return output if self._stored is None else self._stored
+        rows = self._by_type(output) if self._stored is None else self._stored
         node_type = node_type or self._graph.node_type
-        if node_type not in found:
-            raise ConfigError(f"--type {node_type}: layer {self._layer} of the model {model} makes rows of "
-                              f"{', '.join(found)} alone, on which its output depends")
-        return found[node_type]
+        if node_type not in rows:
+            raise ConfigError(f"--type {node_type}: layer {self._layer} of the model {model} computes only the rows that "
+                              f"its output depends on, of {', '.join(rows)}")
+        return rows[node_type]
 
     def _by_type(self, output):
         counts = [len(self._graph.graph.node_ids[name]) for name in self._graph.node_types]
@@ -367,7 +400,7 @@ class _Layers:
 
 
 class _Layer:
-    """The graph that one layer computes on, which tells of the rows that enter the layer."""
+    """Graph of one layer that passes the input rows of the layer to a callback."""
 
     def __init__(self, graph, on_enter):
         self._graph, self._on_enter = graph, on_enter
@@ -380,21 +413,27 @@ class _Layer:
         return self._graph.enter(h)
 
 
-def _arrays(config, form, found, decision=None):
-    """Return the array for each file of `predictions.paths`."""
+def _arrays(config, form, output, decision=None):
+    """Return the array for each file of `predictions.paths`: scores, rows or numbers; or labels and probabilities."""
     if form == "link" and config.links is not None:
-        return [found[:, 0]]
+        return [output[:, 0]]
     if config.embeddings is not None or form == "regress":
-        return [found]
-    probabilities = (ops.softmax(Tensor(found), 1) if form == "classify" else ops.sigmoid(Tensor(found))).data
+        return [output]
+    probabilities = (ops.softmax(Tensor(output), 1) if form == "classify" else ops.sigmoid(Tensor(output))).data
     if decision is not None:
-        return [decision.of(found, form == "multilabel"), probabilities]
-    labels = found.argmax(1) if form == "classify" else (found > 0).astype(np.uint8)
+        return [decision.of(output, form == "multilabel"), probabilities]
+    labels = output.argmax(1) if form == "classify" else (output > 0).astype(np.uint8)
     return [labels, probabilities]
 
 
-def main(argv=None):
-    """Predict as the command line says; return the exit status."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m sarlite.predict` and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+    """
     return main_on_ranks(argv, parse, lambda: predict)
 
 

@@ -1,20 +1,22 @@
-"""`python -m sarlite.report`: runs of sarlite.train as one page of HTML that needs no network."""
+"""`python -m sarlite.report`: write an HTML page about runs of sarlite.train, which needs no network."""
 
 import html
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sarlite.cli.charts import DASHES, Bars, Curve, Lines, Matrix, Timeline
+from sarlite.cli.charts import DASHES, Bars, Curve, Lines, Matrix, Span, Timeline
 from sarlite.cli.config import read_toml
 from sarlite.cli.folder import CONFIG, FILES, METRICS, SCHEMA, SUMMARY
 from sarlite.cli.run_report import duration
 from sarlite.cli.score_charts import score_charts, threshold_rows
-from sarlite.command import Parser, readable, refuse_input, returns_status, run_command, show
+from sarlite.command import Parser, readable, refuse_input, run_command, show
 from sarlite.errors import ConfigError, DataError, reading, regular, writing
 from sarlite.files import write_whole
 from sarlite.tasks.metric_table import lower_is_better
+from sarlite.types import JsonObject
 
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #d0d4d9; --dim: #656c76;
@@ -46,38 +48,43 @@ class RunFiles(NamedTuple):
     Attributes
     ----------
     name : str
-        Name of the folder as given.
+        Path of the folder.
     options : dict
         Options in config.toml.
     epochs : list of dict
-        Lines of metrics.jsonl.
+        Records in metrics.jsonl, one for each epoch.
     summary : dict
-        Contents of summary.json; empty if the run has not ended.
+        Contents of summary.json; {} if the run has not ended.
     """
 
     name: str
-    options: dict[str, Any]
-    epochs: list[dict[str, Any]]
-    summary: dict[str, Any]
+    options: JsonObject
+    epochs: list[JsonObject]
+    summary: JsonObject
 
 
 def read(folder: str) -> RunFiles:
-    """Read a run's folder.
+    """Read the folder of a run.
+
+    Parameters
+    ----------
+    folder : str
+        Path of the folder.
 
     Raises
     ------
     DataError
-        It holds no run, or a file in it is not as a run leaves it: the message names the file, and the line.
+        The folder has no run, or one of its files is invalid; the message names the file and the line.
     """
     path = Path(folder)
     if not (path / METRICS).exists():
-        raise DataError(f"{folder}: no run of sarlite.train: it has no {METRICS}")
+        raise DataError(f"{folder}: not the folder of a run: it has no {METRICS}")
     options = read_toml(path / CONFIG)
     with reading(path / METRICS):
         lines = regular(path / METRICS).read_text(encoding="utf-8").splitlines()
     epochs = [_epoch(f"{path / METRICS}: line {number}", line) for number, line in enumerate(lines, 1)]
     if not epochs:
-        raise DataError(f"{path / METRICS}: no epoch in it")
+        raise DataError(f"{path / METRICS}: the file has no epoch")
     summary = {}
     if (path / SUMMARY).exists():
         with reading(path / SUMMARY):
@@ -89,42 +96,43 @@ def read(folder: str) -> RunFiles:
 
 
 def _object(where, text):
-    """A JSON object, of which numbers are numbers."""
+    """Return the JSON object in a text, a dict; raise a DataError that names `where` for any other text."""
     with reading(where):
-        found = json.loads(text)
-    if not isinstance(found, dict):
-        raise DataError(f"{where}: no JSON object")
-    return found
+        contents = json.loads(text)
+    if not isinstance(contents, dict):
+        raise DataError(f"{where}: not a JSON object")
+    return contents
 
 
 def _number(value):
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e300:
-        raise ValueError(f"{value!r} is no finite number")
+        raise ValueError(f"{value!r} is not a finite number")
     return float(value)
 
 
 def _epoch(where, line):
-    found = _object(where, line)
-    for name, value in found.items():
+    """Return the record of an epoch in a line of metrics.jsonl."""
+    record = _object(where, line)
+    for name, value in record.items():
         with reading(f"{where}: {name}"):
             if value is not None and not (name == "parameters" and isinstance(value, str)):
                 _number(value)
-    if type(found.get("epoch")) is not int:
-        raise DataError(f"{where}: it names no epoch")
-    return found
+    if type(record.get("epoch")) is not int:
+        raise DataError(f"{where}: the record has no epoch")
+    return record
 
 
 # ---- the page
 
 
-def page(runs: list[RunFiles], spans: list[dict[str, Any]] | None = None) -> str:
-    """Return the HTML of runs beside each other, and of one run's timeline.
+def page(runs: list[RunFiles], spans: list[Span] | None = None) -> str:
+    """Return an HTML page that compares runs, with a timeline of one run.
 
     Parameters
     ----------
     runs : list of RunFiles
-    spans : list of dict, optional
-        The events of a file that `--trace` wrote.
+    spans : list of Span, optional
+        Events of a trace, from `spans_of`; None for no timeline.
     """
     names = ", ".join(run.name for run in runs)
     parts = [f"<h1>{_text(names)}</h1>", _results(runs), "<h2>Training</h2><main>", *_curves(runs), "</main>"]
@@ -132,7 +140,7 @@ def page(runs: list[RunFiles], spans: list[dict[str, Any]] | None = None) -> str
     if ended:
         parts += ["<h2>Memory, bytes and time</h2><main>", *_counted(ended), *_pairs(ended), "</main>"]
         outcomes = [*_probabilities(ended), *(chart for run in ended for chart in _outcome(run, len(runs) > 1))]
-        parts += ["<h2>What the best model makes of the rows</h2><main>", *outcomes, "</main>"] if outcomes else []
+        parts += ["<h2>Predictions of the best model</h2><main>", *outcomes, "</main>"] if outcomes else []
     if spans:
         parts += ["<h2>Timeline</h2><main>", Timeline("spans of the first ranks, in ms", spans).html(), "</main>"]
     parts += ["<h2>Options</h2>", _options(runs)]
@@ -142,7 +150,7 @@ def page(runs: list[RunFiles], spans: list[dict[str, Any]] | None = None) -> str
 
 
 def _curves(runs):
-    """Return a chart for each number in metrics.jsonl; the splits of one metric share a chart."""
+    """Return a chart, as HTML, for each number in metrics.jsonl. The splits of a metric share a chart."""
     charts: dict[str, list[Curve]] = {}
     for run in runs:
         for key in dict.fromkeys(key for record in run.epochs for key in record
@@ -155,7 +163,7 @@ def _curves(runs):
 
 
 def _chart_of(key):
-    """Return the chart and the split of a number: "val_loss" belongs to the chart "loss", split "val"."""
+    """Return (title of the chart, split) for a key of metrics.jsonl: ("loss", "val") for "val_loss"."""
     split, _, rest = key.partition("_")
     if split in DASHES and rest:
         return rest.replace("_", " "), split
@@ -164,62 +172,62 @@ def _chart_of(key):
 
 
 def _counted(runs):
-    """Peak memory by rank, bytes by phase, seconds by what they went to, nodes and edges by part."""
-    for title, values, told in (
+    """Yield charts of peak memory by rank, bytes by phase, seconds by activity, and nodes and edges by part."""
+    for title, values_of, shown in (
         ("peak memory of a rank above libraries and edges", _peaks, readable),
         ("bytes that all ranks sent, by phase", lambda run: run.summary["counted"]["sent_bytes"], readable),
         ("seconds", _seconds, duration),
         ("nodes of a part", lambda run: _of_parts(run, "nodes"), "{:,.0f}".format),
         ("edges of a part", lambda run: _of_parts(run, "edges"), "{:,.0f}".format),
     ):
-        found = {}
+        values = {}
         for run in runs:
             with reading(Path(run.name) / SUMMARY):
-                found[run.name] = {str(name): _number(value) for name, value in values(run).items()}
-        yield Bars(title, found, told).html()
+                values[run.name] = {str(name): _number(value) for name, value in values_of(run).items()}
+        yield Bars(title, values, shown).html()
 
 
 def _pairs(runs):
-    """Bytes by phase and pair of ranks, and edges by pair of parts, of runs that told them."""
+    """Yield matrices of bytes by phase and pair of ranks, and of edges by pair of parts, if a run has reported both."""
     for run in runs:
-        of = f", {run.name}" if len(runs) > 1 else ""
+        suffix = f", {run.name}" if len(runs) > 1 else ""
         with reading(Path(run.name) / SUMMARY):
             for phase, values in run.summary.get("sent_pairs", {}).items():
-                yield Matrix(f"bytes of rows, {phase}{of}", _square(values), readable, [*map(str, range(len(values)))],
+                yield Matrix(f"bytes of rows, {phase}{suffix}", _square(values), readable, [*map(str, range(len(values)))],
                              ("from rank", "to rank")).html()
             if tiles := run.summary.get("tiles"):
                 parts = [*map(str, range(len(tiles)))]
-                yield Matrix(f"edges of each tile{of}", _square(tiles), "{:,.0f}".format, parts,
-                             ("part of destinations", "of sources")).html()
+                yield Matrix(f"edges by pair of parts{suffix}", _square(tiles), "{:,.0f}".format, parts,
+                             ("part of the destination", "part of the source")).html()
 
 
 def _square(values):
-    """Return a square matrix as rows of numbers; raise a ValueError if it is not square."""
-    found = [[_number(value) for value in row] for row in values]
-    if not found or {*map(len, found)} != {len(found)}:
+    """Return the rows of a matrix as lists of float; raise a ValueError if the matrix is not square."""
+    rows = [[_number(value) for value in row] for row in values]
+    if not rows or {*map(len, rows)} != {len(rows)}:
         raise ValueError("a matrix is not square")
-    return found
+    return rows
 
 
 def _outcome(run, several):
-    """Return a confusion matrix, or a histogram, for each split."""
-    found = run.summary.get("outcome") or {"splits": {}}
+    """Yield a table of rows by threshold, and for each split a confusion matrix or a histogram, as HTML."""
+    outcome = run.summary.get("outcome") or {"splits": {}}
     with reading(Path(run.name) / SUMMARY):
-        if found.get("scores", {}).get("ranked"):
-            split, rows = threshold_rows(found)
+        if outcome.get("scores", {}).get("ranked"):
+            split, rows = threshold_rows(outcome)
             yield (f"<figure class=wide><figcaption>rows by threshold, {split}{f', {_text(run.name)}' if several else ''}"
                    f"</figcaption>{_table(_THRESHOLD_HEADS, rows)}</figure>")
-        for split, values in found["splits"].items():
+        for split, values in outcome["splits"].items():
             title = f"{split}{f', {run.name}' if several else ''}"
-            if found["kind"] == "confusion":
-                names = found.get("classes") or [*map(str, range(len(values)))]
+            if outcome["kind"] == "confusion":
+                names = outcome.get("classes") or [*map(str, range(len(values)))]
                 yield Matrix(f"confusion, {title}", _square(values), "{:,.0f}".format, names,
                              ("true class", "predicted class")).html()
             else:
-                edges = [*map(_number, found["edges"])]
+                edges = [*map(_number, outcome["edges"])]
                 centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
-                curves = [Curve(str(name), "", [*zip(centres, map(_number, own))])
-                          for name, own in zip(found["series"], values)]
+                curves = [Curve(str(name), "", [*zip(centres, map(_number, counts))])
+                          for name, counts in zip(outcome["series"], values)]
                 yield Lines(f"histogram, {title}", curves, whole=False).html()
 
 
@@ -228,12 +236,12 @@ _THRESHOLD_HEADS = ("threshold", "true positive", "false positive", "false negat
 
 
 def _probabilities(runs):
-    """Return the charts of the runs' probabilities, which the runs share."""
+    """Return charts of the predicted probabilities, as HTML; all runs share each chart."""
     outcomes = {}
     for run in runs:
         with reading(Path(run.name) / SUMMARY):
             outcomes[run.name] = run.summary.get("outcome") or {}
-            list(score_charts({run.name: outcomes[run.name]}))  # an error names the file
+            list(score_charts({run.name: outcomes[run.name]}))  # raise errors here, where `reading` names the file
     return [*score_charts(outcomes)]
 
 
@@ -250,19 +258,19 @@ def _seconds(run):
 
 
 def _results(runs):
-    """Return a table with a row for each run, the best validation score first, and the options that differ."""
+    """Return an HTML table with a row for each run, the best validation score first, and the options that differ."""
     differ = [name for name in _differing(runs) if name not in ("data", "model")]
     heads = ("run", "data", "model", *differ, "ranks", "mode", "epochs", "best epoch", "train", "validation", "test",
              "no edges", "metric")
     rows = []
     for run in runs:
         with reading(Path(run.name) / SUMMARY):
-            rows.append((_rank_of(run), _result(run, differ)))
-    return _table(heads, [row for _, row in sorted(rows, key=lambda found: found[0])])
+            rows.append((_sort_key(run), _result(run, differ)))
+    return _table(heads, [row for _, row in sorted(rows, key=lambda pair: pair[0])])
 
 
-def _rank_of(run):
-    """Return what a run is sorted by: runs that have ended first, by metric, from the best validation score on."""
+def _sort_key(run):
+    """Return a key that sorts ended runs first, then by metric, then by validation score from the best on."""
     if not run.summary:
         return 1, "", 0.0
     metric, score = run.summary["metric"], run.summary["best"]["scores"].get(f"val_{_key(run.summary)}")
@@ -274,19 +282,20 @@ def _key(summary):
 
 
 def _result(run, differ):
+    """Return the cells of a run's row in the table of results."""
     options = [json.dumps(run.options[name]) if name in run.options else "-" for name in differ]
-    found, told = run.summary, [run.name, run.options.get("data", ""), run.options.get("model", ""), *options]
-    if not found:
-        return [*told, "", run.options.get("mode", ""), run.epochs[-1]["epoch"], "not ended", "", "", "", "", ""]
-    scores = found["best"]["scores"]
-    shown = [_score(scores.get(f"{split}_{_key(found)}")) for split in DASHES]
-    without_edges = _score(found["counted"].get("baseline", {}).get("features", {}).get("test"))
-    return [*told, found["ranks"], found["mode"], run.epochs[-1]["epoch"], found["best"]["epoch"], *shown,
-            without_edges, found["metric"]]
+    summary, cells = run.summary, [run.name, run.options.get("data", ""), run.options.get("model", ""), *options]
+    if not summary:
+        return [*cells, "", run.options.get("mode", ""), run.epochs[-1]["epoch"], "not ended", "", "", "", "", ""]
+    scores = summary["best"]["scores"]
+    shown = [_score(scores.get(f"{split}_{_key(summary)}")) for split in DASHES]
+    without_edges = _score(summary["counted"].get("baseline", {}).get("features", {}).get("test"))
+    return [*cells, summary["ranks"], summary["mode"], run.epochs[-1]["epoch"], summary["best"]["epoch"], *shown,
+            without_edges, summary["metric"]]
 
 
 def _differing(runs):
-    """Return the names of the options that are not the same in all runs."""
+    """Return the names of the options whose values differ between runs."""
     names = dict.fromkeys(name for run in runs for name in run.options)
     return [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
 
@@ -296,7 +305,7 @@ def _score(value):
 
 
 def _options(runs):
-    """Return the options of each run; for several runs the options that differ come first."""
+    """Return an HTML table of the options with a column for each run; options that differ come first."""
     names, differ = [*dict.fromkeys(name for run in runs for name in run.options)], _differing(runs)
     order = differ + [name for name in names if name not in differ]
     rows = [[name, *(json.dumps(run.options[name], default=str) if name in run.options else "-" for run in runs)] for name in order]
@@ -324,18 +333,22 @@ def _text(value):
 # ---- the command
 
 
-def spans_of(path: str) -> list[dict[str, Any]]:
-    """Return the complete events of a file of `--trace`."""
+def spans_of(path: str) -> list[Span]:
+    """Return the events with a duration in a file that `--trace` wrote."""
     with reading(path):
         events = json.loads(regular(path).read_bytes())["traceEvents"]
-        return [{"name": str(event["name"]), "rank": int(event["pid"]), "thread": int(event["tid"]),
-                 "start": _number(event["ts"]), "length": _number(event["dur"])}
+        return [Span(str(event["name"]), int(event["pid"]), int(event["tid"]), _number(event["ts"]), _number(event["dur"]))
                 for event in events if event["ph"] == "X"]
 
 
-@returns_status
-def main(argv: list[str] | None = None) -> int:
-    """Write the page as the command line says; return the exit status."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m sarlite.report` and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+    """
     return run_command(lambda: _main(argv))
 
 
@@ -344,15 +357,15 @@ def _main(argv):
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run; several runs share their charts")
     parser.add_argument("--out", default="report.html", metavar="FILE.html",
                         help="the page; an old file is replaced (%(default)s)")
-    parser.add_argument("--trace", metavar="FILE.json", help="timeline that --trace of a run wrote")
+    parser.add_argument("--trace", metavar="FILE.json", help="timeline that a run has written with --trace")
     options = parser.parse_args(argv)
     if len(set(options.runs)) < len(options.runs):
-        raise ConfigError("RUN: a folder is named twice")
+        raise ConfigError("RUN: a folder occurs twice")
     names = {str(path): path for run in options.runs for path in map(Path(run).joinpath, FILES)}
     refuse_input("--out", options.out, {**names, "--trace": options.trace})
     text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
     with writing(options.out):
-        write_whole(options.out, text.encode(errors="backslashreplace"))  # of a path that is no UTF-8, too
+        write_whole(options.out, text.encode(errors="backslashreplace"))  # a path in the text may not be UTF-8
     show(f"{options.out}: {len(options.runs)} run{'s' * (len(options.runs) > 1)}")
 
 

@@ -14,16 +14,21 @@ from sarlite.keys import MOST_STEPS
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
+from sarlite.types import JsonObject
+from sarlite.types import Path as AnyPath
 
 
 def stored(options: RunOptions) -> dict[str, Any]:
-    """Return the options that a checkpoint stores, by name. A checkpoint names no path to write to."""
+    """Return the options that a checkpoint stores, by name. Output paths and options without a value are left out."""
     return {name: value for name, value in options.values.items()
             if OPTIONS[name].on_resume != "forget" and value is not None}
 
 
-def base(path):
-    """Return the options of the run that wrote a checkpoint; none if it cannot be read, as `checkpoint.read` tells."""
+def base(path: AnyPath) -> dict[str, Any]:
+    """Return the options of the run that wrote a checkpoint, by name.
+
+    The result is {} if the checkpoint cannot be read; `checkpoint.read` raises the error later, on all ranks.
+    """
     try:
         options = checkpoint.load_metadata(path)["options"]
     except (SarliteError, KeyError):
@@ -31,26 +36,27 @@ def base(path):
     if not isinstance(options, dict):
         return {}
     if launch.launched_ranks() not in (None, 1):
-        options.pop("ranks", None)  # the launcher says it
+        options.pop("ranks", None)  # mpiexec sets the number of ranks
     return options
 
 
-def _whole(value):
+def _is_count(value):
     return type(value) is int and 0 <= value <= MOST_STEPS
 
 
-def _score(value):
+def _is_score(value):
     return value is None or type(value) in (int, float)
 
 
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "epoch": (_whole, "a whole number"),
-    "step": (_whole, "a whole number"),
-    "best": (lambda best: isinstance(best, dict) and _whole(best.get("epoch")) and isinstance(best.get("scores"), dict)
-             and all(map(_score, best["scores"].values())) and type(best.get("decided", True)) is bool,
+FieldCheck = Callable[[Any], bool]
+_FIELDS: dict[str, tuple[FieldCheck, str]] = {
+    "epoch": (_is_count, "a whole number"),
+    "step": (_is_count, "a whole number"),
+    "best": (lambda best: isinstance(best, dict) and _is_count(best.get("epoch")) and isinstance(best.get("scores"), dict)
+             and all(map(_is_score, best["scores"].values())) and type(best.get("decided", True)) is bool,
              "an epoch and scores"),
     "options": (lambda options: isinstance(options, dict), "options by name"),
-    "data": (lambda data: isinstance(data, dict) and _whole(data.get("classes")),
+    "data": (lambda data: isinstance(data, dict) and _is_count(data.get("classes")),
              "an identity with a number of classes"),
     "task": (lambda task: isinstance(task, str) and task in TASKS, f"one of {', '.join(TASKS)}"),
     "used": (lambda used: isinstance(used, dict) and all(type(value) is bool for value in used.values()),
@@ -60,15 +66,15 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
                    and all(type(value) is float and 0 <= value <= 1 for value in values), "a list of probabilities"),
     "schema": (is_schema, "names of node types, relations and columns"),
 }
-"""Of the metadata of a run's checkpoint each field: whether a value can be, and what is said of others."""
+"""Check of each field of a checkpoint's metadata, and the words of the error message for the expected value."""
 _NEEDED = ("epoch", "best", "options", "data")
 
 
-def check_run(path, metadata):
-    """Raise a CheckpointError if `metadata` are not from a run: a field is missing or has an invalid value."""
+def check_run(path: AnyPath | None, metadata: JsonObject) -> None:
+    """Raise a CheckpointError if a field of a checkpoint's metadata is missing or invalid."""
     missing = [name for name in _NEEDED if name not in metadata]
     if missing:
-        raise CheckpointError(f"checkpoint {path} is not of a run: it has no {missing[0]}")
+        raise CheckpointError(f"checkpoint {path} is not from a run: it has no {missing[0]}")
     for name, (fits, expected) in _FIELDS.items():
         if name in metadata and not fits(metadata[name]):
             raise CheckpointError(f"checkpoint {path}: {name}: {str(metadata[name])[:80]!r} is not {expected}")
@@ -81,55 +87,71 @@ def check_run(path, metadata):
                               f"{metadata['epoch']}")
 
 
-def check_options(options: RunOptions, metadata: Mapping[str, Any]) -> None:
-    """Raise if an option differs that a resumed run cannot change, or if the run is past its last epoch.
+def check_options(options: RunOptions, metadata: JsonObject) -> None:
+    """Check that a run can continue from a checkpoint with the options of the command line.
+
+    Parameters
+    ----------
+    options : RunOptions
+        Options of the resumed run.
+    metadata : dict
+        Metadata of the checkpoint.
 
     Raises
     ------
     CheckpointError
-        The checkpoint is not of a run of the command.
+        The checkpoint is not from a run of the training command.
     ConfigError
-        Naming the option and both values.
+        An option differs that a resumed run cannot change, or the checkpoint is from an epoch after the last one.
     """
     check_run(options.output.resume, metadata)
     path, before = options.output.resume, metadata["options"]
     for name, option in OPTIONS.items():
         if option.on_resume != "fixed":
             continue
-        there, here = before.get(name, option.unset), options.values[name]
-        if there != here and not (name == "model" and same_class(there, here)):
-            raise ConfigError(f"{_flag(name, here)}: cannot change, the run of {path} has {_said(there)}")
+        old, new = before.get(name, option.unset), options.values[name]
+        if old != new and not (name == "model" and same_class(old, new)):
+            raise ConfigError(f"{_flag(name, new)}: cannot change, the run of {path} has "
+                              f"{'the default of the model' if old is None else old}")
     epochs = options.training.epochs
-    schedule, there = options.training.lr_schedule, before.get("epochs", OPTIONS["epochs"].unset)
-    if schedule.endswith("cosine") and schedule == before.get("lr_schedule") and epochs != there:
-        raise ConfigError(f"--epochs {epochs}: cannot change with --lr-schedule {schedule}, as the learning rate would "
-                          f"jump: the run of {path} has {there}. Another --lr-schedule may go on for more epochs")
+    schedule, old = options.training.lr_schedule, before.get("epochs", OPTIONS["epochs"].unset)
+    if schedule.endswith("cosine") and schedule == before.get("lr_schedule") and epochs != old:
+        raise ConfigError(f"--epochs {epochs}: cannot change with --lr-schedule {schedule}, because the learning rate "
+                          f"would jump: the run of {path} has {old}. Another --lr-schedule can continue for more epochs")
     if metadata["epoch"] > epochs:
-        raise ConfigError(f"--epochs {epochs}: the checkpoint {path} is of epoch {metadata['epoch']}; --epochs counts "
-                          "from the first one")
+        raise ConfigError(f"--epochs {epochs}: the checkpoint {path} is from epoch {metadata['epoch']}; --epochs counts "
+                          "all epochs, from the first one")
 
 
-def check_data(options: RunOptions, metadata: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise a CheckpointError if the data differ from the checkpoint's data; `here` is the `identity` of the data."""
-    found = difference(metadata["data"], here)
-    if found:
-        there = metadata["options"].get("data")
-        raise CheckpointError(f"checkpoint {options.output.resume}: its data, {there}, are not --data "
-                              f"{options.data.data}: {found}")
+def check_data(options: RunOptions, metadata: JsonObject, loaded: Mapping[str, object]) -> None:
+    """Raise a CheckpointError if the loaded data differ from the data of the checkpoint's run.
+
+    Parameters
+    ----------
+    options : RunOptions
+    metadata : dict
+        Metadata of the checkpoint.
+    loaded : dict
+        `identity` of the loaded data.
+    """
+    differing = difference(metadata["data"], loaded)
+    if differing:
+        raise CheckpointError(f"checkpoint {options.output.resume}: its data, {metadata['options'].get('data')}, are not "
+                              f"--data {options.data.data}: {differing}")
 
 
-def check_classes(options: RunOptions, metadata: Mapping[str, Any], here: list[str] | None) -> None:
-    """Raise a CheckpointError if classes of the data have other names than in the checkpoint."""
-    there = metadata.get("class_names")
-    odd = next((pair for pair in zip(there or (), here or ()) if pair[0] != pair[1]), None)
-    if odd:
-        raise CheckpointError(f"checkpoint {options.output.resume}: its class {odd[0]!r} is {odd[1]!r} in --data "
-                              f"{options.data.data}")
+def check_classes(options: RunOptions, metadata: JsonObject, class_names: list[str] | None) -> None:
+    """Raise a CheckpointError if the loaded data and the checkpoint have different class names."""
+    pairs = zip(metadata.get("class_names") or (), class_names or ())
+    for stored_name, loaded_name in pairs:
+        if stored_name != loaded_name:
+            raise CheckpointError(f"checkpoint {options.output.resume}: its class {stored_name!r} is {loaded_name!r} in "
+                                  f"--data {options.data.data}")
 
 
-def same_class(there, here):
-    """Return True if two model specifications name the same class of a file, which may have moved."""
-    names = [spec.rpartition(":") for spec in (str(there), str(here))]
+def same_class(one: object, other: object) -> bool:
+    """Return True if two specifications path/to/file.py:Class agree in file name and class; folders may differ."""
+    names = [spec.rpartition(":") for spec in (str(one), str(other))]
     return all(colon for _, colon, _ in names) and len({(os.path.basename(path), name) for path, _, name in names}) == 1
 
 
@@ -137,7 +159,3 @@ def _flag(name, value):
     if isinstance(value, bool):
         return flag(name if value else f"no_{name}")
     return flag(name) if value is None else f"{flag(name)} {value}"
-
-
-def _said(value):
-    return "the model's own" if value is None else value

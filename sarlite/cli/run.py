@@ -44,35 +44,35 @@ from sarlite.user_code import errors_of
 
 @naming_flags
 def train(comm, options, tick=lambda: None, interrupts=None):
-    """Load, train, report. Collective.
+    """Load the data, train the model, and write and print the results. Collective.
 
-    Nothing changes in the run's folder before the first epoch has ended well.
+    No file in the run's folder changes before the first epoch has succeeded.
 
     Parameters
     ----------
     comm : Communicator
     options : RunOptions
     tick : callable
-        Called whenever this rank makes progress.
+        tick() is called whenever this rank makes progress.
     interrupts : Interrupts, optional
-        While epochs run, the first signal that comes is postponed to the end of the epoch.
+        Handlers of signals. During an epoch, the first signal is postponed to the end of the epoch.
 
     Returns
     -------
     dict
-        What `--json` prints.
+        Measurements of the run, which `--json` prints.
 
     Raises
     ------
     SarliteError
-        On every rank together.
+        On every rank together: an option, a file or the data are invalid.
     SystemExit
-        On every rank, with 128 + the signal's number, where one came; rank 0 has written a checkpoint and told how to
-        go on.
+        On every rank, with status 128 + the signal's number, after a signal. Rank 0 has then written a checkpoint and
+        printed the command that continues the run.
     """
     run = together(comm, lambda: settings(options))
-    known = Run.of(options.values, run.model.cls, kind(comm, run.source.spec))
-    together(comm, lambda: refuse(known))
+    facts = Run.of(options.values, run.model.cls, kind(comm, run.source.spec))
+    together(comm, lambda: refuse(facts))
     resumed = checkpoint.read(comm, options.output.resume) if options.output.resume else None
     if resumed:
         together(comm, lambda: resume.check_options(options, resumed[1]))
@@ -81,27 +81,27 @@ def train(comm, options, tick=lambda: None, interrupts=None):
             if path:
                 together(comm, lambda argument=argument, path=path: folder.check_other(argument, path))
         if run.output.trace:
-            read = {"--config": run.output.config, "--resume": run.output.resume}
-            together(comm, lambda: refuse_input("trace", run.output.trace, read))
+            inputs = {"--config": run.output.config, "--resume": run.output.resume}
+            together(comm, lambda: refuse_input("trace", run.output.trace, inputs))
             trace.check_path(comm, run.output.trace)
         together(comm, lambda: comm.rank == 0 and report.events(run.output.tensorboard, check=True))
         tick()
-        return _train(comm, options, run, known, resumed, folder, tick, interrupts or Interrupts())
+        return _train(comm, options, run, facts, resumed, folder, tick, interrupts or Interrupts())
 
 
-def _train(comm, options, run, known, resumed, folder, tick, interrupts):
+def _train(comm, options, run, facts, resumed, folder, tick, interrupts):
     toml, stored = to_toml(options), resume.stored(options)
     machine = options.machine
     run = run._replace(graph=prefetched(comm, run.graph, options.schedule.prefetch, machine.threads))
     if machine.dry_run:
-        run = run._replace(training=replace(run.training, propagated=None))  # a folder that training would write
+        run = run._replace(training=replace(run.training, propagated=None))  # a dry run writes no folder
     if resumed:
         run = run._replace(source=run.source._replace(schema=resumed[1].get("schema")))
     with errors_of(options.schedule.mode, "mode"):
         part = load(comm, run.source, run.graph, folder.path, tick)
     tell(comm, part.left_out)
-    known = known._replace(task=part.task)
-    together(comm, lambda: refuse(known))
+    facts = facts._replace(task=part.task)
+    together(comm, lambda: refuse(facts))
     memory = limit.of_run(comm, part, machine.memory_limit, comm.size if machine.ranks > 1 else 1)
 
     data, used = identity(part.graph, part.rows, part.n_classes), _used(run, part.graph)
@@ -120,12 +120,12 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         print("\n".join(decided), flush=True)
     rng = nn.Random(run.training.seed)
     model = new_model(comm, run, part, rng)
-    together(comm, lambda: refuse(known._replace(model=model)))
+    together(comm, lambda: refuse(facts._replace(model=model)))
     limit.check_estimate(comm, memory, run, part)
     trainer = make_trainer(comm, run, part, model, rng, data)
     _warn_of_batch_norm(comm, run, model)
     if threshold_rule(run.training.threshold).chosen and not trainer.counts["val"]:
-        raise ConfigError(f"threshold {run.training.threshold}: is chosen on the validation rows, but there are none",
+        raise ConfigError(f"threshold {run.training.threshold}: the validation rows choose the threshold, but there are none",
                           "threshold")
 
     stored |= {option: True for option in ARRAYS.values() if used[option]}
@@ -139,8 +139,8 @@ def _train(comm, options, run, known, resumed, folder, tick, interrupts):
         features, ids = row_features(part)
         without_edges = baselines(comm, trainer.task, features, ids, trainer.labels, trainer.rows, part.n_classes)
         del features
-    part = part._replace(rows=None)  # the trainer has what it needs of the rows
-    trim()  # of the rows, and of messages that brought halo rows' features
+    part = part._replace(rows=None)  # the trainer holds all rows that it needs
+    trim()  # return the memory of the rows, and of messages with features of halo rows
     stopping = Stopping(run.training.patience, optim.plateau_of(run.schedule))
     start, best = 0, Best(trainer.task)
     if resumed:
@@ -161,11 +161,21 @@ def tell(comm, texts):
 
 
 def new_model(comm, run, part, rng):
-    """Return the model of a run, as wide as the data, and with labels as inputs wider. Collective."""
+    """Make the model of a run, with the widths of the data. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    run : Settings
+    part : load.Shard
+        This rank's part of the data. Labels as inputs widen the model's input.
+    rng : nn.Random
+        Generator of the initial parameters, in the same state on every rank.
+    """
     task, n_in, n_out = task_of(run, part), widths(part.rows), part.n_classes
     n_more = task.n_more_inputs(run.training, n_out)
     n_in = n_in + n_more if n_more else n_in
-    nodes = getattr(part.graph, "nodes", part.graph)  # of a graph whose rows are no nodes
+    nodes = getattr(part.graph, "nodes", part.graph)  # rows of a graph of links are links, not nodes
 
     def encoder(width, batches=None):
         return make_model(run.model, n_in, width, rng, nodes, batches)
@@ -174,13 +184,13 @@ def new_model(comm, run, part, rng):
 
 
 def task_of(run, part):
-    """Return the class of the task of a run's part."""
+    """Return the subclass of `Task` for a run's data: nodes, links, labelled edges or whole graphs."""
     return task_type(part.task, labelled_edges=run.links.edge_labels is not None,
                      graph_set=isinstance(part.graph, GraphSet))
 
 
 def make_trainer(comm, run, part, model, rng, data=None):
-    """Return the trainer of a run. Collective.
+    """Make the trainer of a run. Collective.
 
     Parameters
     ----------
@@ -189,21 +199,21 @@ def make_trainer(comm, run, part, model, rng, data=None):
     part : load.Shard
     model : Module
     rng : nn.Random
-        The one that the model was made with.
+        Generator that made the model's parameters.
     data : dict, optional
-        The data's `identity`, where propagated features are kept.
+        `identity` of the data, which is needed if a folder keeps propagated features.
     """
     training, rows = run.training, part.rows
     task = together(comm, lambda: _task(run, part))
     lr = training.lr * (batch_sources.LR_SCALES[run.batches.lr_scale](comm.size) if run.batches else 1)
     with errors_of(run.model.spec):
         optimizer = together(comm, lambda: training.make_optimizer(model, lr))
-    numerics = named(training.numerics, part.graph.comm)  # which counts what is sent
+    numerics = named(training.numerics, part.graph.comm)  # the graph's communicator counts sent bytes
     with using(numerics):
         features = propagated.inputs(comm, model, part, data, training.propagated, run.source.verify)
     batches = batch_sources.batches(comm, run, part, task, model, features)
     if run.batches:
-        features = batches["batches"].x  # where they were copied, that copy alone stays
+        features = batches["batches"].x  # if the loader copied the features, free the original
     return Trainer(part.graph, model, features, rows.labels, rows.train, rows.val, rows.test, **batches,
                    optimizer=optimizer, rng=rng, schedule=run.schedule, task=task,
                    clip_norm=training.clip_norm, numerics=numerics or training.numerics)
@@ -216,14 +226,16 @@ def _task(run, part):
 
 
 def _fit(run, trainer, part, saving, tick, memory):
-    """Train until the last epoch or a signal, judge the best model, and save. Collective.
+    """Train until the last epoch or a signal, evaluate the best model, and save. Collective.
 
     Returns
     -------
-    list of float, float
-        Each epoch's seconds; those of all, with evaluations and checkpoints.
-    Trace, or None
-    dict or None
+    seconds : list of float
+        Time of each epoch.
+    total : float
+        Seconds of all epochs, with evaluations and checkpoints.
+    recorded : Trace or None
+    judged : dict or None
         The best model's `outcome`; None if nothing was trained, or a signal ended the run early.
     """
     comm, profile, epochs, seconds = trainer.comm, trainer.graph.profile, run.training.epochs, []
@@ -274,7 +286,7 @@ def _fit(run, trainer, part, saving, tick, memory):
 
 
 def _report(run, trainer, part, saving, without_edges, seconds, total, recorded, judged):
-    """Write the trace, leave where a signal came, smooth, and tell what was counted. Collective."""
+    """Write the trace, exit after a signal, smooth the predictions, and print and write the results. Collective."""
     comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:
         trace.write(comm, run.output.trace, recorded)
@@ -294,11 +306,10 @@ def _report(run, trainer, part, saving, without_edges, seconds, total, recorded,
         for text in (*class_report.warnings(trainer.task, judged, part.class_names),
                      *link_report.popularity_warnings(counted.get("compared"))):
             print(f"warning: {text}", file=sys.stderr, flush=True)
-        told = report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process)
-        show(told)
+        show(report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process))
         if run.output.json:
             show(report.json_line(run, comm.size, counted, saving.best))
-    if seconds:  # else the run was complete, and stays as it was
+    if seconds:  # without a trained epoch, the summary of the complete run stays
         summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
         if judged:
             summary["outcome"] = report.finite(judged)
@@ -309,7 +320,7 @@ def _report(run, trainer, part, saving, without_edges, seconds, total, recorded,
 
 
 def _used(run, graph):
-    """Return by option whether training uses an optional part of the data, such as edge weights."""
+    """Return a dict from option to True if training uses an optional part of the data, such as edge weights."""
     values = {option: getattr(graph, name, None) is not None for name, option in ARRAYS.items()}
     return {**values, "label_inputs": run.training.label_inputs is not None}
 
@@ -317,6 +328,6 @@ def _used(run, graph):
 def _warn_of_batch_norm(comm, run, model):
     normalizes = any(isinstance(module, nn.BatchNorm) for _, module in model.named_modules())
     if run.training.mfg and normalizes and comm.rank == 0:
-        show("warning: --mfg: batch norm takes its statistics over the nodes that are computed, so results are not "
-             "the full graph's", sys.stderr)
+        show("warning: --mfg: batch norm takes its statistics over the computed nodes, so results differ from "
+             "training on the full graph", sys.stderr)
 

@@ -1,4 +1,4 @@
-"""Output of a run: progress, metrics.jsonl, the final table and the line of JSON."""
+"""Output of a run: progress, metrics.jsonl, the closing table, summary.json and the line of JSON."""
 
 import json
 import math
@@ -14,25 +14,32 @@ from sarlite.cli import class_report, link_report
 from sarlite.errors import needs, writing
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
+from sarlite.tasks.metric_table import lower_is_better
 
 LINE_SECONDS = 5.0
+"""Least time between two lines of progress."""
 
 
 def write_metrics(file, record):
-    """Append an epoch's line to metrics.jsonl; a number that is not finite is null."""
+    """Append the record of an epoch to metrics.jsonl as one line; a number that is not finite becomes null."""
     file.write(json.dumps(finite(record), allow_nan=False) + "\n")
     file.flush()
 
 
 def events(folder, check=False):
-    """Return a function that writes an epoch's record to `folder` for TensorBoard.
+    """Return a function that writes the record of an epoch for TensorBoard.
 
-    Without a folder the function does nothing. With `check` the package is looked for, and nothing is made.
+    Parameters
+    ----------
+    folder : path or None
+        Folder for TensorBoard's files. None returns a function that does nothing.
+    check : bool
+        True to check only that the package is installed, and to return None.
 
     Raises
     ------
     ConfigError
-        The package for writing is not installed, or the folder cannot be made.
+        The package tensorboardX is not installed, or the folder cannot be made.
     """
     if folder is None:
         return lambda record: None
@@ -52,10 +59,18 @@ def events(folder, check=False):
 
 
 class Progress:
-    """tqdm on a terminal and in a notebook, else one line an interval; on standard error, with the time that is left.
+    """Progress of training on standard error, with the remaining time: a tqdm bar, or a line every `LINE_SECONDS`.
 
-    Under mpiexec standard error is a pipe, so only the caller knows of a terminal: kind "bar". `steps` are those of an
-    epoch, `metric` its key in records.
+    Parameters
+    ----------
+    kind : {"auto", "bar", "lines", "none"}
+        As for `progress.bar_class`. Under mpiexec, standard error is a pipe, so that "auto" prints lines.
+    start, epochs : int
+        Epochs completed before, and the last epoch.
+    steps : int
+        Number of steps of an epoch.
+    metric : str
+        Key of the metric in records, such as "macro_f1".
     """
 
     def __init__(self, kind, start, epochs, steps=1, metric="accuracy"):
@@ -67,21 +82,28 @@ class Progress:
                            unit="epoch" if steps == 1 else "step")
 
     def step(self, done, loss):
-        """Report a step within an epoch; `done` is the number of steps so far."""
-        if done < self.steps:  # the last one is told with the epoch
-            self._tell(f"epoch {self.epoch + 1}/{self.epochs}, step {done}/{self.steps}",
+        """Report a step.
+
+        Parameters
+        ----------
+        done : int
+            Number of completed steps of the epoch. The last step is not reported, because `update` follows.
+        loss : float
+        """
+        if done < self.steps:
+            self._report(f"epoch {self.epoch + 1}/{self.epochs}, step {done}/{self.steps}",
                        self.epoch + done / self.steps, [f"loss {loss:.4f}"])
 
     def update(self, record):
-        """Report a completed epoch."""
+        """Report a completed epoch, from its record in metrics.jsonl."""
         self.epoch = record["epoch"]
         scores = [(name, record[f"{name}_{self.metric}"]) for name in ("train", "val")]
-        told = [f"{name} {self.metric.replace('_', '-')} {score:.4f}" for name, score in scores if score is not None]
-        parts = [f"loss {record['loss']:.4f}", *told]
-        self._tell(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
+        shown = [f"{name} {self.metric.replace('_', '-')} {score:.4f}" for name, score in scores if score is not None]
+        parts = [f"loss {record['loss']:.4f}", *shown]
+        self._report(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
 
-    def _tell(self, where, done, parts):
-        """Tell that `done` epochs are, if there is a bar or it is time for a line."""
+    def _report(self, where, done, parts):
+        """Update the bar, or print a line if one is due; `done` is the number of completed epochs, a float."""
         if self.bar is not None:
             self.bar.set_postfix_str(", ".join(parts), refresh=False)
             self.bar.update()
@@ -97,15 +119,37 @@ class Progress:
 
 
 def duration(seconds):
-    """Return a time in words, of a few seconds with tenths: 0.25 s, 12 s, 3 min 05 s, 2 h 10 min."""
+    """Return a time as text, with two digits below 9.5 seconds.
+
+    Examples
+    --------
+    >>> duration(0.25), duration(12), duration(185)
+    ('0.25 s', '12 s', '3 min 05 s')
+    """
     return f"{seconds:.2g} s" if seconds < 9.5 else progress.duration(seconds)
 
 
 def collect(comm, graph, memory, seconds):
-    """Return the counts of all ranks. Collective."""
+    """Return measurements of all ranks. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    graph : Graph, NodeType or GraphSet
+    memory : Memory
+    seconds : list of float
+        Time of each epoch.
+
+    Returns
+    -------
+    dict
+        "epoch_seconds": median time of an epoch, or None; "peak_bytes": peak memory by rank; "live_remote_buffers":
+        largest number of peers whose rows a rank held at once; "sent_bytes": bytes of all ranks by phase; for
+        relational graphs "relations": the evaluation order of each relation's weights.
+    """
     profile = graph.profile
-    own = {"peak_bytes": memory.peak(), "live": profile.peak_remote_buffers, "sent": dict(profile.sent_bytes)}
-    ranks = comm.allgather(own)
+    measured = {"peak_bytes": memory.peak(), "live": profile.peak_remote_buffers, "sent": dict(profile.sent_bytes)}
+    ranks = comm.allgather(measured)
     phases = sorted({phase for rank in ranks for phase, n in rank["sent"].items() if n})
     return {
         **_evaluations(graph),
@@ -117,28 +161,34 @@ def collect(comm, graph, memory, seconds):
 
 
 MOST_PAIRS = 64
-"""Ranks up to which a run tells bytes and edges by pair of ranks."""
+"""Largest number of ranks for which bytes and edges by pair of ranks are reported."""
 
 
 def pictured(comm, graph):
-    """Return for a run's page bytes of rows sent by phase and pair of ranks (from, to), and edges by pair of parts (of
-    the destination, of the source); nothing of one rank, and of many. Collective.
+    """Return matrices of bytes and edges for the HTML report. Collective.
+
+    Returns
+    -------
+    dict
+        "sent_pairs": for each phase, the bytes of rows by sending and by receiving rank, lists of shape (n_ranks,
+        n_ranks); for a `Graph` also "tiles": the number of edges by part of the destination and by part of the source.
+        {} for one rank and for more than `MOST_PAIRS` ranks.
     """
     if not 1 < comm.size <= MOST_PAIRS:
         return {}
-    own = {"sent": graph.profile.sent_to}
+    measured = {"sent": graph.profile.sent_to}
     if type(graph) is Graph:
-        own["edges"] = _edges_by_owner(graph.plan, comm.rank, comm.size)
-    ranks = comm.allgather(own)
+        measured["edges"] = _edges_by_owner(graph.plan, comm.rank, comm.size)
+    ranks = comm.allgather(measured)
     phases = sorted({phase for rank in ranks for phase, _ in rank["sent"]} - {"setup"})
     pairs = {phase: [[rank["sent"].get((phase, to), 0) for to in range(comm.size)] for rank in ranks]
              for phase in phases}
-    tiles = {"tiles": [rank["edges"] for rank in ranks]} if "edges" in own else {}
+    tiles = {"tiles": [rank["edges"] for rank in ranks]} if "edges" in measured else {}
     return {"sent_pairs": pairs, **tiles}
 
 
 def _edges_by_owner(plan, rank, size):
-    """Return for each rank the number of this rank's edges whose source belongs to that rank, a list of int."""
+    """Return the number of this rank's edges by the rank that owns the source node, a list of int."""
     counts = [0] * size
     for block, owner, columns in plan.halo():
         counts[owner] += int(np.count_nonzero((block.indices >= columns.start) & (block.indices < columns.stop)))
@@ -149,37 +199,52 @@ def _edges_by_owner(plan, rank, size):
 def _evaluations(graph):
     """Return the evaluation orders of a relational graph's weights, with their costs; {} for other graphs."""
     nodes = _nodes(graph)
-    return {"relations": [found._asdict() for found in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
+    return {"relations": [evaluation._asdict() for evaluation in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
 
 
 def _nodes(graph):
-    """Return the graph that the model's layers compute on; for links and sets of graphs, the graph of their nodes."""
+    """Return the graph of nodes that the model's layers compute on, also for links and sets of graphs."""
     return getattr(graph, "nodes", graph)
 
 
 def promise(options, size):
-    """Return how many peers' rows a rank may hold at once, (1 + prefetch) x peers at once; None if rows are kept."""
+    """Return the largest number of peers whose rows a rank holds at once.
+
+    Parameters
+    ----------
+    options : schedule.Options
+    size : int
+        Number of ranks.
+
+    Returns
+    -------
+    int or None
+        (1 + prefetch) times the peers at once, at most all peers; None if the mode keeps all rows.
+    """
     mode = options.mode_value
     at_once = getattr(mode, "peers_at_once", 1) or size - 1
     return None if mode.keeps_rows else min((1 + options.prefetch) * at_once, size - 1)
 
 
 def table(run, size, summary, counted, best, times, run_dir, one_process=False):
-    """Return the closing table as text.
+    """Return the closing table of a run as text.
 
     Parameters
     ----------
     run : Settings
     size : int
-        Number of ranks, which in `one_process` are threads.
+        Number of ranks.
     summary : dict
-        The part's.
+        Facts about the data and their division: `Shard.summary`.
     counted : dict
-        What `--json` prints.
+        Measurements, which `--json` prints too.
     best : Best
     times : dict
-        Seconds of "load", of "partition" in it, and of "epochs", their number "n", and whether patience ended them "early".
+        Seconds of "load", which include "partition", and of "epochs"; "n", the number of epochs; "early", True if
+        patience ended the training.
     run_dir : path
+    one_process : bool
+        True if the ranks are threads of one process.
     """
     balance, patience = summary["partition"]["imbalance"], run.training.patience
     kind = "a step" if not run.batches else "an epoch"
@@ -219,13 +284,13 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
 
 
 def _links(counts):
-    """The row of a run on links, of how many each split has; none of another run."""
+    """Yield the table's row with the number of links in each split, if the run is on links."""
     if counts:
         yield "links", f"{counts['train']:,} to train on, {counts['val']:,} to validate, {counts['test']:,} to test"
 
 
 def _minibatches(batches, size, counted):
-    """Yield the table rows of a minibatch run: its steps and its caches; none for another run."""
+    """Yield the table's rows about steps and caches, if the run has minibatches."""
     if not batches:
         return
     uneven = ""
@@ -239,7 +304,7 @@ def _minibatches(batches, size, counted):
 
 
 def _message_flow(counted):
-    """Yield a table row for each layer of a message-flow run: the rows and edges it uses, out of the graph's."""
+    """Yield the table's row for each layer of a message-flow graph: used rows and edges, out of all."""
     if "message_flow" not in counted:
         return
     full = counted["message_flow"]["graph"]
@@ -249,19 +314,19 @@ def _message_flow(counted):
 
 
 def _relations(counted):
-    """A row for each weight of a relation: how it was evaluated, and what either way costs a step."""
-    for found in counted.get("relations", ()):
-        bytes_ = ", ".join(f"{way} {_mib(found[f'{way}_bytes'])}" for way in ("inside", "first"))
-        yield "relation", (f"{'.'.join(found['relation'])}, {found['n_in']} to {found['n_out']}: "
-                           f"weight {found['name']} ({bytes_} a step)")
+    """Yield the table's row for each weight of a relation: its evaluation order, and the cost of both orders."""
+    for evaluation in counted.get("relations", ()):
+        costs = ", ".join(f"{order} {_mib(evaluation[f'{order}_bytes'])}" for order in ("inside", "first"))
+        yield "relation", (f"{'.'.join(evaluation['relation'])}, {evaluation['n_in']} to {evaluation['n_out']}: "
+                           f"weight {evaluation['name']} ({costs} a step)")
 
 
 _OUTPUTS = {"classify": "classes", "multilabel": "labels", "regress": "targets"}
-_PATIENT = "; none better for {}, so they ended"
+_PATIENT = "; ended early: no better epoch in the last {}"
 
 
 def _scores(scores, task):
-    """Return the metric of each split in words."""
+    """Return a text with the metric of each split."""
     return _by_split({split: scores[f"{split}_{task.key}"] for split in ("train", "val", "test")}, task)
 
 
@@ -271,22 +336,22 @@ def _by_split(values, task):
                      for name, value in named)
 
 
-def _without_edges(found, task):
-    """Yield the rows of the baselines without edges; none of a run without these."""
+def _without_edges(scores, task):
+    """Yield the table's rows with the scores of the baselines without edges, if the run computed them."""
     kind = "linear" if task.form.name == "regress" else "logistic"
-    if found and "features" in found:
-        yield "no edges", f"{_by_split(found['features'], task)} ({kind} regression on the features)"
-    if found:
+    if scores and "features" in scores:
+        yield "no edges", f"{_by_split(scores['features'], task)} ({kind} regression on the features)"
+    if scores:
         prior = "mean of the training rows" if kind == "linear" else "shares of the classes"
-        yield "prior", f"{_by_split(found['prior'], task)} ({prior})"
+        yield "prior", f"{_by_split(scores['prior'], task)} ({prior})"
 
 
-def _smoothed(found):
-    """The row of Correct and Smooth; none of a run without it."""
-    if found:
-        note = "kept" if found["kept"] else "not kept: validation was better before"
-        yield "smoothed", (f"train {_share(found['train_accuracy'])}, validation {_share(found['val_accuracy'])}, "
-                           f"test {_share(found['test_accuracy'])} ({note})")
+def _smoothed(scores):
+    """Yield the table's row with the accuracies after Correct and Smooth, if the run has smoothed."""
+    if scores:
+        note = "kept" if scores["kept"] else "not kept: validation was better before"
+        yield "smoothed", (f"train {_share(scores['train_accuracy'])}, validation {_share(scores['val_accuracy'])}, "
+                           f"test {_share(scores['test_accuracy'])} ({note})")
 
 
 def _share(value):
@@ -298,7 +363,7 @@ def _mib(n):
 
 
 def _memory(peaks, one_process):
-    """Return each rank's peak memory; for many ranks a summary."""
+    """Return a text with the peak memory of each rank, or of more than 4 ranks with the range and the median."""
     if one_process:
         return f"{_mib(max(peaks))} (all ranks in one process)"
     if len(peaks) > 4:
@@ -315,27 +380,36 @@ def _remote(live, options, size):
 
 
 def summary(run, size, data, counted, best, times):
-    """Return what `table` shows, as a dict that JSON can hold."""
+    """Return the contents of summary.json, a dict. See `table` for the parameters; `data` is `Shard.summary`."""
     versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
                 "numpy": np.__version__}
     return finite({"ranks": size, "mode": str(run.graph.mode), "prefetch": run.graph.prefetch, "data": data,
                     "seconds": times, "best": {"epoch": best.epoch, "scores": best.scores},
-                    "metric": best.task.metric, "key": best.task.key, "lower": best.task.lower, "counted": counted, "versions": versions,
-                    "processor": platform.machine(), "instruction_set": kernels.instruction_set()})
+                    "metric": best.task.metric, "key": best.task.key, "lower": lower_is_better(best.task.metric),
+                    "counted": counted, "versions": versions, "processor": platform.machine(),
+                    "instruction_set": kernels.instruction_set()})
 
 
 def finite(value):
-    """Return the value with null in place of numbers that are not finite."""
+    """Return a nested value for JSON, with None in place of numbers that are not finite.
+
+    NumPy scalars become Python numbers, tuples become lists, and keys become str.
+
+    Examples
+    --------
+    >>> finite({"loss": float("nan"), "counts": (1, np.int64(2))})
+    {'loss': None, 'counts': [1, 2]}
+    """
     if isinstance(value, dict):
-        return {str(name): finite(found) for name, found in value.items()}
+        return {str(name): finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(found) for found in value]
+        return [finite(item) for item in value]
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def json_line(run, size, counted, best):
-    """Return the line of JSON that `--json` ends with."""
+    """Return the line of JSON that ends standard output under `--json`."""
     key = best.task.key
     return json.dumps({"ranks": size, "mode": str(run.graph.mode), "seed": run.training.seed,
                        f"test_{key}": best.scores[f"test_{key}"],

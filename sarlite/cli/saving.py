@@ -1,4 +1,4 @@
-"""A run's checkpoints on the way, and its end in good order when a signal asks for it."""
+"""Checkpoints during a run, and the orderly end of a run after a signal."""
 
 import math
 import shlex
@@ -19,14 +19,15 @@ from sarlite.train.stopping import Best
 from sarlite.user_code import names_file
 
 WAIT_SECONDS = 2.0
-"""An epoch that takes longer is told of, once a signal came."""
+"""If an epoch takes longer, the first signal is answered at once with a message."""
 
 
 class Saving:
-    """Writes a run's files after each epoch, and stops the run on a signal. Every method except `votes` is collective.
+    """Writer of a run's files after each epoch, which also ends the run after a signal.
 
-    The ranks agree on signals, on the time for a checkpoint and on write errors of rank 0 by votes that travel with the
-    loss (`step.PiggybackReduce`). So all ranks stop at the same epoch.
+    Every method except `votes` is collective. The ranks agree on signals, on the time for a checkpoint and on write
+    errors of rank 0 by votes that are summed together with the loss (`step.PiggybackReduce`). All ranks therefore stop
+    after the same epoch.
 
     Parameters
     ----------
@@ -35,15 +36,16 @@ class Saving:
     best : Best
     stopping : Stopping
     about : dict
-        Entries of the checkpoint's metadata beside the epoch and the best epoch.
+        Metadata of the checkpoints, except for the epoch and the best epoch.
     toml : str
-        Text of the options file for the folder.
+        Contents of config.toml.
     run : Settings
     start : int
         Epoch that the run continues from.
     interrupts : Interrupts
+        Handlers of signals.
     keys : dict
-        The result of `row_keys`.
+        Keys of the rows of learned parameters: the result of `row_keys`.
     one_process : bool
         True if ranks are threads of this process.
 
@@ -69,18 +71,21 @@ class Saving:
         self._announce(slow=True)
 
     def votes(self):
-        """Return this rank's votes: one for each signal, and on rank 0 for a due checkpoint and for a write error."""
+        """Return this rank's votes, a tuple of bool: one for each signal, for a due checkpoint, and for a write error.
+
+        Only rank 0 votes for a checkpoint and for a write error.
+        """
         root = self.comm.rank == 0
         every = self._output.every_seconds
         due = root and every is not None and time.monotonic() - self._due >= every
         return (*(self.interrupts.noted == number for number in SIGNALS), due, root and self._error is not None)
 
     def try_disk(self):
-        """Raise an error if the disk is too full: write a checkpoint of full size and remove it again."""
+        """Write a checkpoint of full size and remove it, to raise an error now if the disk is too full."""
         self._write(trial=True, best=self.trainer.model.state_arrays())
 
     def on_epoch(self, record):
-        """Write the epoch's line, and a checkpoint if one is due; return True if training stops."""
+        """Write the record of an epoch, and a checkpoint if one is due; return True if training must stop."""
         self.epoch = record["epoch"]
         if self.epoch == self.start + 1:
             checkpoint.check_finite(self.trainer)
@@ -106,10 +111,16 @@ class Saving:
         return bool(self.signum) or self.epoch == self._output.stop_after
 
     def decide(self, threshold):
-        """Store the decision threshold of the best model, a dict of `outcome`, in the checkpoint; None without one."""
+        """Add the decision threshold of the best model to the metadata of the next checkpoint.
+
+        Parameters
+        ----------
+        threshold : dict or None
+            Entry "threshold" of `outcome`; None, which adds nothing, if the threshold is 0.5.
+        """
         if threshold is not None:
             self.about["thresholds"] = threshold["values"]
-            self.saved = self.start  # a checkpoint of this epoch has none yet
+            self.saved = self.start  # an existing checkpoint of this epoch lacks the threshold
 
     def save(self):
         """Write the checkpoint of the last completed epoch, unless it exists already."""
@@ -119,31 +130,31 @@ class Saving:
             self.saved, self._new, self._due = self.epoch, False, time.monotonic()
 
     def meet_signals(self):
-        """Take up a signal that came after the last votes, once signals are postponed no more."""
-        noted = max(self.comm.allgather(self.interrupts.noted))
-        self.signum = self.signum or noted
+        """Set `signum` if a rank has received a signal after the last votes. Call it when signals are not postponed."""
+        received = max(self.comm.allgather(self.interrupts.noted))
+        self.signum = self.signum or received
 
     def _write(self, best, trial=False, path=None, **options):
         scores = {name: value if value is not None and math.isfinite(value) else None
                   for name, value in self.best.scores.items()}
         best_epoch = {"epoch": self.best.epoch, "scores": scores, "decided": self.best.decided}
         about = {**self.about, "epoch": self.epoch, "best": best_epoch, **self.stopping.state()}
-        together(self.comm, lambda: self.comm.rank == 0 and self.folder.check_there())
-        self.trainer.buffers.trim()  # the pieces that are written of are not to stand beside a step's free memory
-        found = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
-        about |= {"caches": found} if found else {}
+        together(self.comm, lambda: self.comm.rank == 0 and self.folder.check_exists())
+        self.trainer.buffers.trim()  # writing needs memory, too, so return the free memory of a step first
+        cache_hashes = caches.write(self.comm, self.folder.path, self.trainer, trial=trial)
+        about |= {"caches": cache_hashes} if cache_hashes else {}
         checkpoint.write(path or self.folder.checkpoint, self.trainer, about, best, self._keys, trial=trial, **options)
         if not trial:
-            caches.remove_others(self.folder.path, found, self.comm.size)
+            caches.remove_others(self.folder.path, cache_hashes, self.comm.size)
 
     def _announce(self, slow):
-        """Have a signal answered at once where the end of the epoch may be long in coming."""
+        """Set the message that answers a signal at once, if epochs are slow."""
         if self.comm.rank == 0:
             answer = "the run ends with this epoch, and a checkpoint; a second signal ends it now\n"
             self.interrupts.answer = answer if slow else ""
 
     def leave(self, complete=False):
-        """Tell how the interrupted run goes on, or that it is complete, and exit."""
+        """Print the command that continues the interrupted run, or that the run is complete, and raise SystemExit."""
         name = signal.Signals(self.signum).name
         if self.comm.rank == 0 and complete:
             tell(f"interrupted by {name} in epoch {self.epoch}, the last one: the run is complete")
@@ -152,55 +163,56 @@ class Saving:
             command = f"{launcher}python -m sarlite.train --resume {shlex.quote(str(self.folder.checkpoint))}"
             for option in ("model", "mode"):
                 spec = self.about["options"][option]
-                command += f" --{option} {shlex.quote(spec)}" if names_file(spec) else ""  # no checkpoint names code
-            tell(f"interrupted by {name} after epoch {self.epoch} of {self._last}; to go on: {command}")
+                command += f" --{option} {shlex.quote(spec)}" if names_file(spec) else ""  # checkpoints name no code
+            tell(f"interrupted by {name} after epoch {self.epoch} of {self._last}; to continue: {command}")
         raise SystemExit(128 + self.signum)
 
 
 def restore(trainer, stopping, resumed, path, batches=None, keys=None):
-    """Restore a checkpoint's state in a trainer and `stopping`. Collective.
+    """Load the state of a checkpoint into a trainer and into `stopping`. Collective.
 
     Parameters
     ----------
     trainer : Trainer
     stopping : Stopping
-    resumed : tuple
-        What `checkpoint.read` returned.
+    resumed : (dict, dict)
+        Arrays and metadata of the checkpoint, from `checkpoint.read`. The arrays are cleared.
     path : path
-        Of the checkpoint; files of caches stand beside it.
-    batches : settings.Batches, optional
+        Path of the checkpoint. Files of embedding caches are in the same folder.
+    batches : MinibatchOptions, optional
     keys : dict, optional
-        The result of `row_keys`.
+        Keys of the rows of learned parameters: the result of `row_keys`.
 
     Returns
     -------
-    int, Best
-        The epoch to go on from, and the best one so far.
+    epoch : int
+        Epoch to continue from.
+    best : Best
+        Best epoch so far.
 
     Raises
     ------
     CheckpointError
-        On every rank: the state is of another model, or a file of caches is another one than the checkpoint was written
-        with.
+        On every rank: the state belongs to another model, or a file of caches is not the checkpoint's.
     """
     (tensors, meta), best = resumed, Best(trainer.task)
     with checkpoint.errors_of(path):
         best.state = checkpoint.restore_state(trainer, tensors, meta, keys)
-        tensors.clear()  # which closes the file
+        tensors.clear()  # closes the file
         stopping.load_state(meta)
     if batches is not None and batches.remote == "hec" and trainer.comm.size > 1:
         _restore_caches(trainer, meta, Path(path).parent, batches)
     best.epoch, best.scores = meta["best"]["epoch"], {**best.scores, **meta["best"]["scores"]}
-    best.decided = meta["best"].get("decided", best.epoch > 0)  # which an older checkpoint does not say
-    if best.scores["val_loss"] is None:  # there was none yet
+    best.decided = meta["best"].get("decided", best.epoch > 0)  # older checkpoints have no such entry
+    if best.scores["val_loss"] is None:  # no evaluation yet
         best.scores["val_loss"] = float("inf")
     return meta["epoch"], best
 
 
 def _restore_caches(trainer, meta, folder, batches):
-    """Restore the embedding caches if they fit; else report the reason why they start empty."""
-    told, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
-    others = told and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
-    reason = "their flags were others" if others else caches.restore(trainer.comm, folder, trainer, told, step)
+    """Restore the embedding caches if they fit; else warn that the caches start empty, with the reason."""
+    hashes, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
+    differ = hashes and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
+    reason = "their options have changed" if differ else caches.restore(trainer.comm, folder, trainer, hashes, step)
     if reason and trainer.comm.rank == 0:
         show(f"warning: the caches of embeddings start empty: {reason}", sys.stderr)

@@ -1,51 +1,63 @@
-"""Charts of a model's probabilities from counts by bin: precision and recall, ROC, calibration, and rows by threshold."""
+"""Charts of predicted probabilities: precision by recall, ROC and calibration; and the table of rows by threshold."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.cli.charts import Curve, Lines
 from sarlite.tasks.class_metrics import CALIBRATION_BINS
+from sarlite.types import Array, JsonObject
 
 THRESHOLDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
 class ScoreCounts(NamedTuple):
-    """Counts of a split's rows by bin of their probability, as `outcome_counts.score_counts` makes them.
+    """Histogram of a split's rows by predicted probability, as `outcome_counts.score_counts` computes it.
 
     Attributes
     ----------
-    edges : (n_bins + 1,) float64
-        Ascending probabilities.
-    negative, positive : (n_bins,) float64
+    edges : ndarray
+        Ascending edges of the bins, shape (n_bins + 1,), float64.
+    negative, positive : ndarray
+        Number of negative and of positive rows in each bin, shape (n_bins,), float64.
     """
 
-    edges: np.ndarray
-    negative: np.ndarray
-    positive: np.ndarray
+    edges: Array
+    negative: Array
+    positive: Array
 
-    def above(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return how many positive and negative rows lie above each inner edge and the lowest edge, descending."""
+    def above(self) -> tuple[Array, Array]:
+        """Return the number of positive and of negative rows above the lower edge of each bin, the last bin first."""
         return np.cumsum(self.positive[::-1]), np.cumsum(self.negative[::-1])
 
 
-def score_counts_of(outcome: Mapping[str, Any]) -> dict[str, ScoreCounts]:
-    """Return the counts of each split in a run's `outcome`; raise a ValueError or TypeError if these are no counts."""
-    found = outcome.get("scores")
-    if not found:
+Outcome = JsonObject
+"""Result of `train.outcome.outcome`, as it is in summary.json."""
+
+
+def score_counts_of(outcome: Outcome) -> dict[str, ScoreCounts]:
+    """Return the histogram of each split in an outcome.
+
+    Raises
+    ------
+    ValueError, TypeError
+        The entry "scores" is invalid.
+    """
+    scores = outcome.get("scores")
+    if not scores:
         return {}
-    edges = np.array(found["edges"], np.float64)
-    splits = {split: ScoreCounts(edges, *np.array(counts, np.float64)) for split, counts in found["splits"].items()}
+    edges = np.array(scores["edges"], np.float64)
+    splits = {split: ScoreCounts(edges, *np.array(counts, np.float64)) for split, counts in scores["splits"].items()}
     for counts in splits.values():
-        whole = np.stack([counts.negative, counts.positive])
-        if whole.shape != (2, len(edges) - 1) or not (whole >= 0).all() or not (np.diff(edges) > 0).all():
-            raise ValueError("scores are no counts by bin")
+        both = np.stack([counts.negative, counts.positive])
+        if both.shape != (2, len(edges) - 1) or not (both >= 0).all() or not (np.diff(edges) > 0).all():
+            raise ValueError("scores are not counts by bin")
     return splits
 
 
-def score_charts(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the charts, as HTML, of runs' outcomes by name: colour means the run, and dash the split."""
+def score_charts(runs: Mapping[str, Outcome]) -> Iterator[str]:
+    """Yield charts as HTML, from the outcome of each run. Colours stand for runs, and dash patterns for splits."""
     drawings = (
         ("precision by recall", precision_by_recall, True), ("ROC: true positives by false positives", roc, True),
         ("calibration: share of positives by probability", calibration, False),
@@ -61,37 +73,42 @@ def score_charts(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def precision_by_recall(counts: ScoreCounts) -> list[tuple[float, float]]:
-    """Return (recall, precision) at each bin's lower edge, from the highest probability on."""
+    """Return (recall, precision) for a threshold at the lower edge of each bin, the highest threshold first."""
     true, false = counts.above()
-    there = true + false > 0
-    return [*zip((true[there] / max(true[-1], 1)).tolist(), (true[there] / (true + false)[there]).tolist())]
+    predicted = true + false > 0
+    return [*zip((true[predicted] / max(true[-1], 1)).tolist(), (true[predicted] / (true + false)[predicted]).tolist())]
 
 
 def roc(counts: ScoreCounts) -> list[tuple[float, float]]:
-    """Return (share of negatives, share of positives) above each bin's lower edge."""
+    """Return (false positive rate, true positive rate) for a threshold at the lower edge of each bin, from (0, 0) on."""
     true, false = counts.above()
     return [(0.0, 0.0), *zip((false / max(false[-1], 1)).tolist(), (true / max(true[-1], 1)).tolist())]
 
 
 def calibration(counts: ScoreCounts) -> list[tuple[float, float]]:
-    """Return (mean probability, share of positives) of each tenth of the probabilities that has rows."""
+    """Return (mean probability, share of positives) for each calibration bin that has rows."""
     centres, rows = (counts.edges[1:] + counts.edges[:-1]) / 2, counts.negative + counts.positive
-    place = np.minimum((centres * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
-    n, sums, true = (np.bincount(place, weights, CALIBRATION_BINS) for weights in (rows, rows * centres,
-                                                                                    counts.positive))
-    there = n > 0
-    return [*zip((sums[there] / n[there]).tolist(), (true[there] / n[there]).tolist())]
+    bins = np.minimum((centres * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    n, sums, true = (np.bincount(bins, weights, CALIBRATION_BINS) for weights in (rows, rows * centres, counts.positive))
+    filled = n > 0
+    return [*zip((sums[filled] / n[filled]).tolist(), (true[filled] / n[filled]).tolist())]
 
 
-def threshold_rows(outcome: Mapping[str, Any]) -> tuple[str, list[tuple[Any, ...]]]:
-    """Return the split, and a row for each of `THRESHOLDS`: true and false positives, false and true negatives, scores.
+def threshold_rows(outcome: Outcome) -> tuple[str, list[tuple[str | int, ...]]]:
+    """Return the table of rows by threshold, for the validation split if it has rows.
 
-    The thresholds are rounded to the next lower edge of a bin. The split is the validation split, or else the first.
+    Returns
+    -------
+    split : str
+        "val", or else the first split.
+    rows : list of tuple
+        For each of `THRESHOLDS`, rounded down to an edge of a bin: the threshold; the numbers of true positives, false
+        positives, false negatives and true negatives; and precision, recall and F1.
     """
     splits = score_counts_of(outcome)
     split = "val" if "val" in splits else next(iter(splits))
     counts = splits[split]
-    rows: list[tuple[Any, ...]] = []
+    rows: list[tuple[str | int, ...]] = []
     for threshold in THRESHOLDS:
         at = int(np.searchsorted(counts.edges, threshold, "right")) - 1
         true, false = counts.positive[at:].sum(), counts.negative[at:].sum()

@@ -1,6 +1,6 @@
-"""Values that a run is made with, derived from its options and from the class of its model."""
+"""Settings of a run, derived from its options and from the class of its model."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sarlite import optim
 from sarlite.cli import class_options
@@ -18,15 +18,16 @@ from sarlite.user_code import errors_of, load_class, names_file
 
 
 class Settings(NamedTuple):
-    """The values that a run is made with.
+    """Settings of a run.
 
     Attributes
     ----------
     source : Source
-        The data, and how they are divided.
+        The data, and how they are divided among ranks.
     graph : Options
-        How the graph's rows travel.
+        Schedule of the exchange of rows between ranks.
     model : ModelSpec
+        Class and keywords of the model.
     batches : MinibatchOptions, optional
         None if the run trains full-batch.
     training : TrainingOptions
@@ -34,9 +35,9 @@ class Settings(NamedTuple):
     links : LinkOptions
     graphs : ReadoutOptions
     schedule : callable
-        Factor of the learning rate by epoch. Its state belongs to one rank.
+        schedule(epoch) -> factor of the learning rate. Each rank needs a schedule of its own, because it has state.
     smoother : CorrectAndSmooth, optional
-        Applied to the best model's output.
+        Postprocessing of the best model's output; None for none.
     """
 
     source: Source
@@ -51,26 +52,33 @@ class Settings(NamedTuple):
     smoother: CorrectAndSmooth | None = None
 
 
-def settings(options: RunOptions, cls: Any = None) -> Settings:
-    """Return the values that a run with some options is made with.
+def settings(options: RunOptions, cls: type | None = None) -> Settings:
+    """Return the settings of a run.
 
     Parameters
     ----------
     options : RunOptions
     cls : class, optional
-        The model's class; by default it is found.
+        The model's class; by default the class that the options name.
 
     Raises
     ------
     ConfigError
-        A value is refused by the thing that is made with it.
+        An option's value is invalid.
+
+    Examples
+    --------
+    >>> from sarlite.cli import config
+    >>> run = settings(config.parse(["--model", "gcn", "--batch-size", "100", "--fanouts", "5,5"]))
+    >>> run.model.cls.__name__, run.batches.fanouts, run.graph.mode
+    ('GCN', [5, 5], 'sar')
     """
     model, training, minibatch = options.model.spec(cls), options.training, options.minibatch
-    minibatch.at_remote()  # which refuses what no cache can have
+    minibatch.at_remote()  # raises for invalid options of the cache
     if minibatch.temporal and not minibatch.batch_size:
-        raise ConfigError(f"temporal {minibatch.temporal}: each seed sees the graph at a time of its own, so there is no full "
-                          "batch of all: minibatches do it, --batch-size 1000 --fanouts 10,10; --time-split alone divides "
-                          "rows by time", "temporal")
+        raise ConfigError(f"temporal {minibatch.temporal}: each seed sees the graph at its own time, so training needs "
+                          "minibatches: add --batch-size 1000 --fanouts 10,10. To divide only the rows by time, give "
+                          "--time-split without --temporal", "temporal")
     class_options.check(training)
     links = options.links.for_metric(training.metric) if training.task == "link" else options.links
     return Settings(source_of(options, model.cls), graph_of(options, model.cls), model,
@@ -78,8 +86,15 @@ def settings(options: RunOptions, cls: Any = None) -> Settings:
                     options.graphs, optim.schedule(training.lr_schedule, training.epochs), options.smoothing.smoother())
 
 
-def source_of(options: RunOptions, cls: Any = None) -> Source:
-    """Return the data that the options name, for a model's class."""
+def source_of(options: RunOptions, cls: type | None = None) -> Source:
+    """Return the description of the data that the options name.
+
+    Parameters
+    ----------
+    options : RunOptions
+    cls : class, optional
+        The model's class, which decides about self loops and edge values if no option does.
+    """
     data, partition = options.data, options.partition
     values = wanted(cls, data.edge_weights, data.edge_features, signed=".py:" in options.model.model)
     loops = getattr(cls, "self_loops", False) if data.self_loops is None else data.self_loops
@@ -92,11 +107,21 @@ def source_of(options: RunOptions, cls: Any = None) -> Source:
                   times=bool(options.training.time_split or options.minibatch.temporal))
 
 
-def graph_of(options: RunOptions, cls: Any = None) -> Options:
-    """Return how the graph's rows travel, for a model's class. Nothing is fetched ahead unless an option says so.
+def graph_of(options: RunOptions, cls: type | None = None) -> Options:
+    """Return the schedule of the exchange of rows between ranks.
 
-    Sums that exact numerics push are float64. Gradients are therefore fetched by default in exact numerics, except over
-    parts of the graph and over relations, which would have to be computed separately.
+    No rows are prefetched unless an option requests prefetching.
+
+    Parameters
+    ----------
+    options : RunOptions
+    cls : class, optional
+        The model's class.
+
+    Notes
+    -----
+    With exact numerics the backward pass fetches gradients by default, because pushed sums would be float64.
+    Minibatches, message-flow graphs and relational models push gradients also with exact numerics.
     """
     schedule, training = options.schedule, options.training
     separate = options.minibatch.batch_size or training.mfg or getattr(cls, "relational", False)
@@ -106,14 +131,13 @@ def graph_of(options: RunOptions, cls: Any = None) -> Options:
 
 
 def _mode(spec: str) -> str | Mode:
-    """Return the name of a mode as it is; of a class in a file an object, made without arguments."""
+    """Return a mode's name unchanged; for path/to/file.py:Class, return an instance of the class."""
     if not names_file(spec):
         return spec
     with errors_of(spec, "mode"):
-        made = load_class("mode", spec)()
-    lacking = [name for name in ("plan", "fetch", "keeps_rows", "reverses", "in_step") if not hasattr(made, name)]
+        mode: Mode = load_class("mode", spec)()
+    lacking = [name for name in ("plan", "fetch", "keeps_rows", "reverses", "in_step") if not hasattr(mode, name)]
     if lacking:
-        raise ConfigError(f"mode {spec}: the class has no {lacking[0]}: docs/how-to/own-mode.md tells what a mode has",
-                          "mode")
-    found: Mode = made
-    return found
+        raise ConfigError(f"mode {spec}: the class has no {lacking[0]}: docs/how-to/own-mode.md lists the methods of a "
+                          "mode", "mode")
+    return mode

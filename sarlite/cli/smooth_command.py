@@ -1,4 +1,4 @@
-"""`python -m sarlite.smooth`: Correct and Smooth on saved predictions."""
+"""`python -m sarlite.smooth`: apply Correct and Smooth to saved predictions."""
 
 import sys
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from sarlite.user_code import errors_of
 
 @dataclass(frozen=True)
 class SmoothOptions:
-    """The files of Correct and Smooth."""
+    """Input file and output file of the smoothing command."""
 
     predictions: str = option(
         None, "(n_nodes, n_classes) probabilities in the data's original node order, .npy", metavar="FILE.npy")
@@ -42,39 +42,49 @@ TAKEN = ("data", "self_loops", "mode", "prefetch", "partition", "balance", "nume
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, SmoothOptions]:
-    """Return the options of a run, and of this command.
+    """Return the options of a run and the options of this command, from the command line.
 
     Raises
     ------
     ConfigError
-        An unknown flag, a bad value, or a file that is not named.
+        A flag is unknown, a value is invalid, or a needed flag is missing.
     """
     changed = {"self_loops": replace(OPTIONS["self_loops"], help="add the self loops that are missing, of weight 1",
                                      default=False),
                "data": replace(OPTIONS["data"], default=None)}
-    own, given = config.parse_further(
+    files, values = config.parse_further(
         argv, SmoothOptions, ("data", "predictions", "out"), TAKEN, changed, prog="python -m sarlite.smooth",
         usage="%(prog)s --data SPEC --predictions FILE.npy --out FILE.npy [options]", description=__doc__)
-    return config.resolve({**given, "correct_and_smooth": True}), own
+    return config.resolve({**values, "correct_and_smooth": True}), files
 
 
 @naming_flags
 def smooth(comm, options, files, tick=lambda: None, interrupts=None):
-    """Read this rank's probabilities, correct and smooth them, and write its rows. Collective.
+    """Correct and smooth the probabilities of a file, and write the scores. Collective.
 
-    Edge weights of the data are used, with weighted degrees; an added self loop weighs 1. No features are read.
+    Edge weights in the data are used, with weighted degrees; an added self loop has weight 1. No features are read.
+
+    Parameters
+    ----------
+    comm : Communicator
+    options : RunOptions
+    files : SmoothOptions
+    tick : callable
+        tick() is called whenever this rank makes progress.
+    interrupts : Interrupts, optional
+        Not used.
 
     Raises
     ------
     SarliteError
-        On every rank together, naming the file, and the row and its sum where a row is none of probabilities.
+        On every rank together: a file cannot be read or written, or the rows of the predictions are not probabilities.
     """
     corrected = together(comm, lambda: options.smoothing.smoother())
-    together(comm, lambda: _look(files))
-    what = kind(comm, options.data.data)
-    together(comm, lambda: refuse(Run.of({"data": options.data.data, "correct_and_smooth": True}, None, what)))
+    together(comm, lambda: _check_files(files))
+    data_kind = kind(comm, options.data.data)
+    together(comm, lambda: refuse(Run.of({"data": options.data.data, "correct_and_smooth": True}, None, data_kind)))
     graph = prefetched(comm, graph_of(options), options.schedule.prefetch, options.machine.threads)
-    graph = graph._replace(backward="push")  # there is no backward, so no plan of the reversed edges is made
+    graph = graph._replace(backward="push")  # without a backward pass, no plan of reversed edges is needed
     values = EdgeValueUse(edge_weight="there", edge_features=False)
     source = source_of(options)._replace(dtype=None, features=False, edge_values=values)
     with errors_of(options.schedule.mode, "mode"):
@@ -87,8 +97,8 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
         show(f"{files.out}: {part.graph.n_nodes:,} nodes, {part.n_classes} classes")
 
 
-def _look(files):
-    """Check the arguments before the graph is loaded."""
+def _check_files(files):
+    """Raise an error if the output folder does not exist or the predictions cannot be read."""
     if not Path(files.out).absolute().parent.is_dir():
         raise ConfigError(f"--out {files.out}: cannot be written: no such folder")
     npyfile.load(files.predictions, "predictions")
@@ -102,8 +112,14 @@ def _probabilities(files, graph, n_classes):
     return z
 
 
-def main(argv=None):
-    """Smooth as the command line says; return the exit status."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `python -m sarlite.smooth` and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+    """
     return main_on_ranks(argv, parse, lambda: smooth)
 
 

@@ -1,7 +1,6 @@
-"""Correct and Smooth after training, applied to the best model's output."""
+"""Correct and Smooth, applied to the best model's output after training."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -9,25 +8,36 @@ from sarlite.data import node_rows
 from sarlite.graph.correct_and_smooth import CorrectAndSmooth
 from sarlite.numerics import using
 from sarlite.tape import Tensor, no_grad, ops
+from sarlite.train.loop import Trainer
+from sarlite.train.stopping import Best
 from sarlite.types import Array
 
 
-def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, path: Path) -> dict[str, Any]:
-    """Correct and smooth the best model's output, and write what comes out into the run's folder. Collective.
+def after_training(trainer: Trainer, best: Best, smooth: CorrectAndSmooth, path: Path) -> dict[str, float | bool | None]:
+    """Correct and smooth the best model's output, and write the predictions into the run's folder. Collective.
 
-    The smoothed scores are kept where the validation accuracy is not lower than before; else the model's probabilities
-    stay. So the file holds the smoothed scores, or the probabilities, in the data's node order. The trainer's model is
-    the best one from here on.
+    The file has the smoothed scores if the validation accuracy is not lower than before smoothing, else the model's
+    probabilities, in the data's node order.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        The trainer's model has the best parameters afterwards.
+    best : Best
+    smooth : CorrectAndSmooth
+    path : Path
+        The .npy file to write.
 
     Returns
     -------
     dict
-        Accuracies of the smoothed scores by split, None of an empty one, and "kept", a bool.
+        "train_accuracy", "val_accuracy" and "test_accuracy" of the smoothed scores, None for an empty split; and
+        "kept", True if the file has the smoothed scores.
 
     Raises
     ------
     SarliteError
-        On every rank: the file cannot be written, or as `CorrectAndSmooth`.
+        On every rank: the file cannot be written, or the graph does not suit `CorrectAndSmooth`.
     """
     if best.state:
         trainer.model.load_state_dict(best.state)
@@ -35,13 +45,19 @@ def after_training(trainer: Any, best: Any, smooth: CorrectAndSmooth, path: Path
     with graph.profile.phase("evaluation"):
         logits = trainer.predict()
     probabilities, scores, before, after = smoothed(trainer, smooth, logits)
-    kept = before["val_accuracy"] is None or after["val_accuracy"] >= before["val_accuracy"]
-    node_rows.write(trainer.comm, path, graph.dst_ids, scores if kept else probabilities, graph.n_nodes)
-    return {**after, "kept": bool(kept)}
+    is_better = (after["val_accuracy"] or 0.0) >= (before["val_accuracy"] or 0.0)
+    node_rows.write(trainer.comm, path, graph.dst_ids, scores if is_better else probabilities, graph.n_nodes)
+    return {**after, "kept": bool(is_better)}
 
 
-def smoothed(trainer: Any, smooth: CorrectAndSmooth, logits: Array) -> tuple[Array, Array, Any, Any]:
-    """Return the probabilities of a trainer's output, the smoothed scores, and the accuracies of both. Collective."""
+Accuracies = dict[str, float | None]
+
+
+def smoothed(trainer: Trainer, smooth: CorrectAndSmooth, logits: Array) -> tuple[Array, Array, Accuracies, Accuracies]:
+    """Return probabilities and smoothed scores, both of shape (n_local, n_classes), and the accuracies of both.
+
+    Collective.
+    """
     graph = trainer.graph
     spans = graph.profile.span("correct and smooth"), graph.profile.phase("smoothing")
     with trainer.buffers, no_grad(), using(trainer.numerics), spans[0], spans[1]:

@@ -12,20 +12,27 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
 
 from sarlite.cli import report_command
 from sarlite.cli.config import read_toml, resolve, to_toml
 from sarlite.cli.folder import CHECKPOINT, CONFIG, SUMMARY
 from sarlite.cli.options import OPTIONS
-from sarlite.command import Parser, aligned, returns_status, run_command, show, suggestion
+from sarlite.cli.training_process import start_training, wait_for_error
+from sarlite.command import Parser, aligned, run_command, show, suggestion
 from sarlite.errors import ConfigError, needs, writing
 from sarlite.files import write_whole
 
 METHODS = ("grid", "random", "tpe", "halving")
 RANKING, REPORT = "ranking.json", "report.html"
 NOT_SEARCHED = ("run_dir", "resume", "config", "dry_run", "progress", "json", "trace", "stop_after")
-"""Options that the sweep sets itself, or that make no run to compare."""
+"""Options that the sweep sets itself, or with which runs cannot be compared."""
+
+
+OptionValue = bool | int | float | str | list[int] | list[str]
+Range = dict[str, float]
+"""Range of a searched number: {"from": low, "to": high}. With "log": true, the number's logarithm is drawn uniformly."""
 
 
 class Search(NamedTuple):
@@ -34,16 +41,31 @@ class Search(NamedTuple):
     Attributes
     ----------
     path : str
+        Path of the file.
     run : dict
         Options that all runs share.
-    values : dict of str to list or dict
-        For each searched option its values, or its range: {"from": low, "to": high}, with "log": true for a range
-        whose logarithm is drawn uniformly.
+    values : dict of str to list or Range
+        For each searched option, its list of values or its range.
     """
 
     path: str
-    run: dict[str, Any]
-    values: dict[str, Any]
+    run: dict[str, OptionValue]
+    values: dict[str, list[OptionValue] | Range]
+
+
+class Trial(Protocol):
+    """The part of an Optuna trial that a sweep reads: its number, and the value of each searched option."""
+
+    number: int
+    params: dict[str, Any]
+
+
+class Study(Protocol):
+    """The part of an Optuna study that a sweep calls."""
+
+    def tell(self, trial: Trial, values: float | None = None, state: object = None) -> object:
+        """Record the result of a trial."""
+
 
 
 class Result(NamedTuple):
@@ -52,6 +74,7 @@ class Result(NamedTuple):
     Attributes
     ----------
     folder : Path
+        Folder of the run.
     options : dict
         Values of the searched options.
     epochs : int
@@ -69,7 +92,7 @@ class Result(NamedTuple):
     """
 
     folder: Path
-    options: dict[str, Any]
+    options: dict[str, OptionValue]
     epochs: int
     score: float | None = None
     metric: str = ""
@@ -79,7 +102,7 @@ class Result(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """The score as a number to minimize; infinite for a run without a score."""
+        """The score with the sign that makes lower values better; infinite for a run without a score."""
         return math.inf if self.score is None else self.score if self.lower else -self.score
 
 
@@ -89,11 +112,15 @@ class Result(NamedTuple):
 def read_search(path: str) -> Search:
     """Return the contents of a sweep's TOML file, with tables [run] and [search].
 
+    Parameters
+    ----------
+    path : str
+
     Raises
     ------
     ConfigError
-        Another table, an unknown option, a value that the option cannot have, or an option in both tables; the message
-        names the file and the option.
+        The file has another table, an unknown option, an invalid value of an option, or one option in both tables. The
+        message names the file and the option.
     """
     tables = read_toml(path)
     unknown = [name for name in tables if name not in ("run", "search")]
@@ -116,7 +143,7 @@ def read_search(path: str) -> Search:
     return Search(path, run, values)
 
 
-def _check_values(where: str, name: str, value: Any) -> None:
+def _check_values(where: str, name: str, value: object) -> None:
     """Raise a ConfigError unless `value` is a list of values or a range of the option `name`."""
     option = OPTIONS[name]
     if isinstance(value, list) and value:
@@ -127,7 +154,7 @@ def _check_values(where: str, name: str, value: Any) -> None:
         raise ConfigError(f"{where} = {value!r}: expected a list of values, or a range such as "
                           "{ from = 1e-4, to = 1e-1, log = true }")
     if option.kind not in (int, float) or option.read:
-        raise ConfigError(f"{where}: a range is of numbers, but {name} is none: give a list of values")
+        raise ConfigError(f"{where}: only numbers have a range, and {name} is not a number: give a list of values")
     low, high = (option.typed(value[end], f"{where}: {end}: ") for end in ("from", "to"))
     for end in (low, high):
         option.check(f"{where}: {end}", end)
@@ -140,11 +167,27 @@ def _check_values(where: str, name: str, value: Any) -> None:
 # ---- which runs
 
 
-def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[Any], Any]]:
-    """Yield (trials, study): the Optuna trials that run side by side, `jobs` at a time.
+def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[Trial], Study]]:
+    """Yield (trials, study) for each wave of up to `jobs` runs that train at the same time.
 
-    The caller tells the study the result of each trial before it takes the next wave. The values depend on the seed,
-    the number of jobs and the results alone, so a sweep that is started again takes the same values again.
+    The caller must tell the study the result of each trial before it takes the next wave.
+
+    Parameters
+    ----------
+    search : Search
+    method : str
+        One of `METHODS`.
+    trials : int
+        Number of all trials; "grid" ignores it and takes every combination of values.
+    jobs : int
+        Largest number of trials in a wave.
+    seed : int
+        Seed of Optuna's sampler.
+
+    Notes
+    -----
+    The values of a trial depend only on the seed, on `jobs` and on the earlier results. A sweep that is started again
+    therefore draws the same values.
     """
     optuna = needs("optuna", "sarlite-sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -161,15 +204,15 @@ def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Ite
         yield [study.ask(space) for _ in range(min(jobs, trials - start))], study
 
 
-def _distribution(distributions: Any, kind: type, value: Any) -> Any:
-    if isinstance(value, list):  # as JSON, because Optuna's choices are text and numbers, and some options are lists
+def _distribution(distributions: ModuleType, kind: object, value: list[OptionValue] | Range) -> object:
+    if isinstance(value, list):  # as JSON, because Optuna's choices cannot be lists, and values of some options are lists
         return distributions.CategoricalDistribution([json.dumps(item) for item in value])
     ends = value["from"], value["to"]
-    make = distributions.IntDistribution if kind is int else distributions.FloatDistribution
-    return make(*map(kind, ends), log=value.get("log", False))
+    number, make = (int, distributions.IntDistribution) if kind is int else (float, distributions.FloatDistribution)
+    return make(*map(number, ends), log=value.get("log", False))
 
 
-def chosen(search: Search, trial: Any) -> dict[str, Any]:
+def chosen(search: Search, trial: Trial) -> dict[str, OptionValue]:
     """Return the values of the searched options in a trial."""
     return {name: json.loads(trial.params[name]) if isinstance(value, list) else trial.params[name]
             for name, value in search.values.items()}
@@ -179,17 +222,17 @@ def chosen(search: Search, trial: Any) -> dict[str, Any]:
 
 
 class Runner:
-    """Starts runs of `sarlite.train` as processes and reads their results.
+    """Starter of the sweep's runs: starts `sarlite.train` as a process for each run, and reads the run's result.
 
-    A run whose folder has a summary of as many epochs is not started again; a run that left a checkpoint goes on.
+    A run that has completed as many epochs is not started again. A run that left a checkpoint is resumed.
 
     Parameters
     ----------
     search : Search
     folder : Path
-        Folder of the sweep; each run has a folder in it.
+        Folder of the sweep. Run 7 has the folder run-007 in it.
     threads : int
-        Threads of a run, unless the search has this option.
+        Number of threads of each run, unless the sweep's file sets this option.
     """
 
     def __init__(self, search: Search, folder: Path, threads: int) -> None:
@@ -197,8 +240,8 @@ class Runner:
         self._running: set[subprocess.Popen[str]] = set()
         self._lock, self._stopped = Lock(), False
 
-    def run(self, number: int, options: Mapping[str, Any], epochs: int) -> Result:
-        """Train run `number` up to `epochs` epochs, and return its result."""
+    def run(self, number: int, options: Mapping[str, OptionValue], epochs: int) -> Result:
+        """Train run `number` with the searched options up to epoch `epochs`, and return its result."""
         result = Result(self.folder / f"run-{number:03}", dict(options), epochs)
         earlier = self._read(result)
         if earlier is not None:
@@ -207,41 +250,39 @@ class Runner:
             config = self._write_config(number, {"threads": self.threads, **self.search.run, **options, "epochs": epochs})
         except ConfigError as error:
             return result._replace(error=str(error))
-        command = [sys.executable, "-m", "sarlite.train", "--run-dir", str(result.folder), "--progress", "none"]
+        flags = ["--run-dir", str(result.folder), "--config", str(config)]
         if (result.folder / CHECKPOINT).exists():
-            command += ["--resume", str(result.folder / CHECKPOINT)]
+            flags += ["--resume", str(result.folder / CHECKPOINT)]
         with self._lock:
             if self._stopped:
                 return result._replace(error="stopped before it began")
-            process = subprocess.Popen([*command, "--config", str(config)], stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.PIPE, text=True, errors="replace",
-                                       start_new_session=True)  # a Ctrl-C of the terminal reaches the sweep alone
+            process = start_training(flags)
             self._running.add(process)
-        _, errors = process.communicate()
+        failure = wait_for_error(process)
         with self._lock:
             self._running.discard(process)
-        lines = [line for line in errors.splitlines() if line.strip()]
-        if process.returncode:
-            return result._replace(error=lines[-1] if lines else f"exit status {process.returncode}")
+        if failure:
+            return result._replace(error=failure)
         return self._read(result) or result._replace(error=f"{result.folder}: the run left no {SUMMARY}")
 
     def stop(self) -> None:
-        """Ask the running runs to end; each writes a checkpoint first."""
+        """Send SIGTERM to every running process, which then writes a checkpoint and ends; start no more runs."""
         with self._lock:
             self._stopped = True
             for process in self._running:
                 process.send_signal(signal.SIGTERM)
 
-    def _write_config(self, number: int, options: Mapping[str, Any]) -> Path:
+    def _write_config(self, number: int, options: Mapping[str, OptionValue]) -> Path:
         path = self.folder / f"run-{number:03}.toml"
         with writing(path):
             write_whole(path, to_toml(resolve({}, options)).encode(errors="surrogateescape"))
         return path
 
     def _read(self, result: Result) -> Result | None:
-        """Return the result with its scores if the folder has a run of as many epochs, else None.
+        """Return the result with scores from the run's folder; None if the run has not completed its epochs.
 
-        A run that went on for more epochs has the score of its first epochs, so that halving takes the same runs again.
+        The scores of a run that went on for more epochs are the scores of its first `result.epochs` epochs. Method
+        halving therefore selects the same runs when a sweep is started again.
         """
         if not (result.folder / SUMMARY).exists():
             return None
@@ -265,21 +306,38 @@ class Runner:
 
 
 def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, seed: int) -> list[Result]:
-    """Train the runs of a sweep, `jobs` at a time, and return their results, the best first.
+    """Train the runs of a sweep and return their results, the best first.
 
-    Method "halving" trains all runs for few epochs and the best third three times as long, until the best runs have
-    had all epochs (successive halving; Jamieson and Talwalkar 2016).
+    Parameters
+    ----------
+    search : Search
+    folder : Path
+        Folder of the sweep.
+    method : str
+        One of `METHODS`. "halving" trains all runs for few epochs, then the best third of the runs for three times as
+        many epochs, and so on up to the full number of epochs.
+    trials : int
+        Number of runs; "grid" ignores it.
+    jobs : int
+        Number of runs that train at the same time.
+    seed : int
+        Seed of the drawn values.
+
+    References
+    ----------
+    K. Jamieson and A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", 2016
+    (successive halving).
     """
     runner, results = Runner(search, folder, max(len(os.sched_getaffinity(0)) // jobs, 1)), dict[int, Result]()
-    epochs = int(search.run.get("epochs", OPTIONS["epochs"].default))
+    epochs = OPTIONS["epochs"].default if "epochs" not in search.run else int(str(search.run["epochs"]))
     rungs = [epochs]
     while method == "halving" and rungs[0] >= 6 and trials // 3 ** len(rungs) >= 1:
         rungs.insert(0, rungs[0] // 3)
     with ThreadPoolExecutor(jobs) as pool:
         try:
             for wave, study in waves(search, method, trials, jobs, seed):
-                each = pool.map(lambda trial: runner.run(trial.number, chosen(search, trial), rungs[0]), wave)
-                for trial, result in zip(wave, each):
+                outcomes = pool.map(lambda trial: runner.run(trial.number, chosen(search, trial), rungs[0]), wave)
+                for trial, result in zip(wave, outcomes):
                     results[trial.number] = result
                     study.tell(trial, *((result.loss,) if math.isfinite(result.loss) else (None, _failed())))
                     _show(result)
@@ -293,18 +351,18 @@ def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, 
         except BaseException as error:
             runner.stop()
             if isinstance(error, KeyboardInterrupt):
-                show("the running runs end after their epoch; the same command goes on", sys.stderr)
+                show("the running runs end after their epoch; the same command continues the sweep", sys.stderr)
             raise
     return sorted(results.values(), key=lambda result: (-result.epochs, result.loss))
 
 
 def _train_on(runner: Runner, results: Mapping[int, Result], epochs: int, number: int) -> Result:
-    """Let a run go on up to `epochs` epochs; return a failed run as it is."""
+    """Continue a run up to epoch `epochs` and return its result; return a failed run's result unchanged."""
     result = results[number]
     return result if result.error else runner.run(number, result.options, epochs)
 
 
-def _failed() -> Any:
+def _failed() -> object:
     return needs("optuna", "sarlite-sweep").trial.TrialState.FAIL
 
 
@@ -316,7 +374,7 @@ def _show(result: Result) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the ranking as text: a line for each run, the best first, with the options that were searched."""
+    """Return a text table with a line for each run, in the order of `results`, and a column per searched option."""
     names = list(results[0].options)
     heads = ["run", *(name.replace("_", "-") for name in names), "epochs", results[0].metric or "score", "test"]
     lines = [[result.folder.name, *(str(result.options[name]) for name in names), str(result.epochs),
@@ -331,9 +389,14 @@ def _number(value: float | None) -> str:
 # ---- the command
 
 
-@returns_status
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a sweep as the command line says; return the exit status."""
+    """Run `sarlite-sweep` and return its exit status: 1 if every run failed, 2 after an error, else 0.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+    """
     return run_command(lambda: _main(argv))
 
 
@@ -359,7 +422,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog="sarlite-sweep", description="Train with many values of some options and rank the runs. "
-                    "The same command goes on with a sweep that was stopped.")
+                    "The same command continues a sweep that was stopped.")
     parser.add_argument("file", metavar="FILE.toml", help="[search] has options with lists of values or ranges; [run] "
                         "has options that all runs share")
     parser.add_argument("--folder", metavar="DIR", help="folder of the runs; by default sweeps/ and the file's name")
@@ -373,13 +436,13 @@ def _parser() -> Parser:
 
 
 def _check_first(search: Search) -> None:
-    """Raise a ConfigError if the options of a first run contradict each other, before any run starts."""
+    """Raise a ConfigError if the first value of each searched option does not go together with the other options."""
     first = {name: value[0] if isinstance(value, list) else value["from"] for name, value in search.values.items()}
     resolve({"config": search.path}, {**search.run, **first})
 
 
 def _write(folder: Path, results: Sequence[Result]) -> None:
-    """Write the ranking as JSON, and the report of the runs that have one."""
+    """Write the ranking as JSON, and the HTML report of the runs that did not fail."""
     ranking = [{**result._asdict(), "folder": result.folder.name} for result in results]
     with writing(folder / RANKING):
         write_whole(folder / RANKING, json.dumps(ranking, indent=1).encode())

@@ -1,4 +1,4 @@
-"""The training command, and the way in that all commands on ranks share."""
+"""The training command, and `main_on_ranks`, the entry point of all commands that run on several ranks."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,45 +8,65 @@ from sarlite.cli import config
 from sarlite.comm import Communicator, launch, threads
 from sarlite.comm.ending import call_off
 from sarlite.comm.guard import guard
-from sarlite.command import flag, returns_status, show
+from sarlite.command import exit_status, flag, show
 from sarlite.errors import ConfigError, SarliteError, needs, raise_together
 from sarlite.kernels import instruction_set
 
-_MAY_DIFFER = ("threads",)  # between ranks
-Parse = Callable[[Sequence[str] | None], tuple[Any, ...]]
+_RANK_LOCAL = ("threads",)
+"""Options whose values may differ between ranks."""
+Parsed = tuple[Any, ...]
+"""`RunOptions`, followed by the command's own dataclass of options if the command has one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train as the command line says; return the exit status."""
-    return main_on_ranks(argv, _parse, _train)
-
-
-def main_on_ranks(argv: Sequence[str] | None, parse: Parse, load_action: Callable[[], Callable[..., Any]]) -> int:
-    """Run a command on all ranks; return the exit status.
+    """Run `python -m sarlite.train` and return its exit status.
 
     Parameters
     ----------
     argv : sequence of str, optional
-        By default the words of the command line, after which the process is expected to end. With `argv` the caller's
-        process goes on.
+        Command line arguments; by default the arguments of the process.
+    """
+    return main_on_ranks(argv, _parse, _train)
+
+
+def main_on_ranks(argv: Sequence[str] | None, parse: Callable[[Sequence[str] | None], Parsed],
+                  load_action: Callable[[], Callable[..., object]]) -> int:
+    """Run a command on every rank and return the exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments. By default the arguments of the process, which is then expected to end after the
+        command. If `argv` is passed, the calling process goes on.
     parse : callable
-        parse(argv) -> (options, own...): the `RunOptions`, and the command's own dataclass of options if it has one.
+        parse(argv) -> `Parsed`. May raise a SarliteError or SystemExit, which all ranks then share.
     load_action : callable
-        Returns the function (comm, options, own..., tick, interrupts) that every rank runs. Its imports take long, and
-        here they are guarded.
+        load_action() -> action. Imports the code of the command, which takes long, while the ranks are guarded.
+        action(comm, *parsed, tick, interrupts) then runs on every rank.
+
+    Returns
+    -------
+    int
+        0, 2 after a SarliteError, or the status of a SystemExit.
     """
     try:
         return _on_ranks(argv, parse, load_action)
     finally:
         if argv is not None:
-            call_off()  # what `guard` has set for the end of the process
+            call_off()  # the timer that `guard` has set for the end of the process
 
 
-@returns_status
 def _on_ranks(argv, parse, load_action):
+    try:
+        return _connect_and_run(argv, parse, load_action)
+    except SystemExit as exit:  # of argparse, of `guard`, or of the user's model
+        return exit_status(exit)
+
+
+def _connect_and_run(argv, parse, load_action):
     launch.begin()
-    found, error = _parsed(argv, parse)
-    machine = found[0].machine if found else None
+    parsed, error = _parse_and_check(argv, parse)
+    machine = parsed[0].machine if parsed else None
     stall = (machine.stall_timeout or float("inf")) if machine else launch.START_SECONDS
     launch.begin(stall)
     try:
@@ -56,20 +76,20 @@ def _on_ranks(argv, parse, load_action):
         return 2
     with guard(comm, stall, machine.ranks if machine else 1) as watch:
         raise_together(comm, error)
-        agree_on_options(comm, found)
-        return _run(comm, found, watch, _with_threads(load_action()))
+        agree_on_options(comm, parsed)
+        return _run(comm, parsed, watch, _with_threads(load_action()))
 
 
-def _parsed(argv, parse):
-    """The options, or the error of the parser: a rank that left now would leave the others waiting."""
+def _parse_and_check(argv, parse):
+    """Return (options, None), or (None, error): if one rank raised the error at once, the other ranks would hang."""
     try:
-        found = parse(argv)
-        if found[0].output.progress == "bar":
+        parsed = parse(argv)
+        if parsed[0].output.progress == "bar":
             needs("tqdm", "--progress bar")
-        instruction_set()  # which refuses a value of SARLITE_ISA that it does not know
+        instruction_set()  # raises for an unknown value of SARLITE_ISA
     except (SarliteError, SystemExit) as error:
         return None, error
-    return found, None
+    return parsed, None
 
 
 def _parse(argv):
@@ -78,13 +98,22 @@ def _parse(argv):
     return (options,)
 
 
-def agree_on_options(comm: Communicator, found: tuple[Any, ...]) -> None:
-    """Raise a ConfigError on every rank unless all ranks have the same options. Collective."""
-    options, *own = found
-    values = {name: value for part in (options.values, *map(vars, own)) for name, value in part.items()}
+def agree_on_options(comm: Communicator, parsed: Parsed) -> None:
+    """Raise a ConfigError on every rank unless all ranks have the same options. Collective.
+
+    The number of threads may differ.
+
+    Parameters
+    ----------
+    comm : Communicator
+    parsed : tuple
+        `RunOptions` and further dataclasses of options, as in `Parsed`.
+    """
+    options, *further = parsed
+    values = {name: value for part in (options.values, *map(vars, further)) for name, value in part.items()}
     for rank, other in enumerate(all_values := comm.allgather(values)):
         for name, value in all_values[0].items():
-            if name not in _MAY_DIFFER and other[name] != value:
+            if name not in _RANK_LOCAL and other[name] != value:
                 raise ConfigError(f"{flag(name)} is {value!r} on rank 0, but {other[name]!r} on rank {rank}")
 
 
@@ -95,7 +124,7 @@ def _train():
 
 
 def _with_threads(action):
-    """The action of every rank, whose kernels get the threads that the options say."""
+    """Return an action that sets the threads of this rank's kernels before it runs `action`."""
     from sarlite.train.loop import set_threads
 
     def run(comm, options, *more):
@@ -105,15 +134,15 @@ def _with_threads(action):
     return run
 
 
-def _run(comm, found, watch, action):
-    n_ranks = found[0].machine.ranks
+def _run(comm, parsed, watch, action):
+    n_ranks = parsed[0].machine.ranks
     if n_ranks == 1:
-        action(comm, *found, watch.tick, watch.interrupts)
+        action(comm, *parsed, watch.tick, watch.interrupts)
         return 0
     if launch.launched_ranks() not in (None, 1):
-        raise ConfigError("--ranks makes threads of one process; under mpiexec leave it out")
+        raise ConfigError("--ranks makes threads of one process: leave the flag out under mpiexec")
     try:
-        threads.run(n_ranks, action, *found, watch.tick, watch.interrupts)
-    except SystemExit as left:  # before the end, whatever its status says
-        return left.code or 1
+        threads.run(n_ranks, action, *parsed, watch.tick, watch.interrupts)
+    except SystemExit as exit:  # the run is not complete, so its status is never 0
+        return exit.code or 1
     return 0

@@ -2,7 +2,6 @@
 
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ from typing import NamedTuple
 from sarlite.cli import report_command
 from sarlite.cli.folder import CHECKPOINT, CONFIG, KEPT, METRICS
 from sarlite.cli.options import OPTIONS
-from sarlite.command import Parser, returns_status, run_command, show
+from sarlite.cli.training_process import start_training, wait_for_error
+from sarlite.command import Parser, run_command, show
 from sarlite.errors import ConfigError, DataError
 from sarlite.files import private_folder
 from sarlite.train import checkpoint
@@ -41,12 +41,19 @@ class Segment(NamedTuple):
 
 
 def segments_of(folder: Path, n_epochs: int) -> list[Segment]:
-    """Return the segments between the kept checkpoints of a run of `n_epochs` epochs, in order.
+    """Return the segments between the kept checkpoints in a run's folder, in order.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the run.
+    n_epochs : int
+        Number of epochs of the run.
 
     Raises
     ------
     DataError
-        The folder has no kept checkpoint, or a checkpoint of an epoch that the run did not have.
+        The folder has no kept checkpoint, or a checkpoint of an epoch after the last one.
     """
     ends = sorted(folder.glob(KEPT.format("*")))
     epochs = [_epoch_of(path) for path in ends]
@@ -62,12 +69,20 @@ def segments_of(folder: Path, n_epochs: int) -> list[Segment]:
 def _epoch_of(path: Path) -> int:
     number = path.name.partition("-")[2].partition(".")[0]
     if not number.isdecimal():
-        raise DataError(f"{path}: the name has no number of an epoch")
+        raise DataError(f"{path}: the file name has no epoch number")
     return int(number)
 
 
 def check_records(run: report_command.RunFiles) -> None:
-    """Raise a ConfigError or DataError unless every epoch of a run in exact numerics has a record with a hash."""
+    """Raise an error if a run cannot be verified.
+
+    Raises
+    ------
+    ConfigError
+        The run did not use exact numerics.
+    DataError
+        The record of an epoch is missing, or has no hash of the parameters.
+    """
     if run.options.get("numerics") != "exact":
         raise ConfigError(f"{run.name}: numerics {run.options.get('numerics', 'fast')}: only exact numerics give the same "
                           "bits on other ranks, threads and processors, so only runs with --numerics exact can be verified")
@@ -79,61 +94,90 @@ def check_records(run: report_command.RunFiles) -> None:
 
 
 def recompute(run: report_command.RunFiles, segment: Segment, folder: Path, flags: Sequence[str]) -> None:
-    """Train the epochs of a segment again, in `folder`, by the training command with the run's options.
+    """Train the epochs of a segment again with the run's options.
+
+    Parameters
+    ----------
+    run : RunFiles
+    segment : Segment
+    folder : Path
+        New folder for the recomputed epochs.
+    flags : sequence of str
+        Flags of the training command that override the run's options.
 
     Raises
     ------
     DataError
-        The command failed; the message has its error.
+        The training command failed; the message ends with its error.
     """
-    command = [sys.executable, "-m", "sarlite.train", "--config", str(Path(run.name) / CONFIG), "--run-dir", str(folder),
-               "--stop-after", str(segment.last), "--progress", "none", *flags]
-    if segment.start is not None:
-        command += ["--resume", str(segment.start)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
-        raise DataError(f"epochs {segment.first} to {segment.last} cannot be recomputed: {lines[-1].removeprefix('error: ')}")
+    resume = [] if segment.start is None else ["--resume", str(segment.start)]
+    process = start_training(["--config", str(Path(run.name) / CONFIG), "--run-dir", str(folder),
+                              "--stop-after", str(segment.last), *flags, *resume])
+    error = wait_for_error(process).removeprefix("error: ")
+    if error:
+        raise DataError(f"epochs {segment.first} to {segment.last} cannot be recomputed: {error}")
 
 
 def differences(run: report_command.RunFiles, segment: Segment, folder: Path) -> list[str]:
-    """Return what differs between a segment of a run and the same epochs in `folder`, a line each."""
-    again = report_command.read(str(folder)).epochs
+    """Return a line of text for each difference between a segment of a run and the recomputed epochs in `folder`.
+
+    Records are compared up to the first epoch that differs, because later epochs follow from it. If all records agree,
+    the checkpoints of the last epoch are compared.
+    """
+    recomputed = report_command.read(str(folder)).epochs
     lines = []
-    for recorded, computed in zip(run.epochs[segment.first - 1 : segment.last], again):
+    for recorded, computed in zip(run.epochs[segment.first - 1 : segment.last], recomputed):
         names = [name for name in {**recorded, **computed} if name not in NOT_COMPARED]
         odd = [name for name in names if recorded.get(name) != computed.get(name)]
         if odd:
             name = "parameters" if "parameters" in odd else odd[0]
             lines.append(f"epoch {recorded['epoch']}: {name}: recorded {recorded.get(name)}, computed {computed.get(name)}")
-            break  # what follows differs because of this epoch
-    if len(again) != segment.last - segment.first + 1:
-        lines.append(f"epochs {segment.first} to {segment.last}: {len(again)} were computed")
+            break
+    if len(recomputed) != segment.last - segment.first + 1:
+        lines.append(f"epochs {segment.first} to {segment.last}: {len(recomputed)} were computed")
     lines += _other_state(segment.end, folder / CHECKPOINT) if not lines else []
     return lines
 
 
-def _other_state(kept: Path, computed: Path) -> list[str]:
-    """Return what differs between two checkpoints of one epoch: data, fixed options, or an array."""
-    (tensors, meta), (own, again) = (checkpoint.load(path) for path in (kept, computed))
+def _other_state(kept_path: Path, computed_path: Path) -> list[str]:
+    """Return the first difference between two checkpoints of one epoch: in the data, a fixed option, or an array."""
+    (kept, kept_meta), (computed, computed_meta) = (checkpoint.load(path) for path in (kept_path, computed_path))
     for name in ("epoch", "data", "best"):
-        if meta.get(name) != again.get(name):
-            return [f"{kept.name}: {name}: {json.dumps(meta.get(name))[:200]}, computed {json.dumps(again.get(name))[:200]}"]
+        if kept_meta.get(name) != computed_meta.get(name):
+            stored, again = (json.dumps(meta.get(name))[:200] for meta in (kept_meta, computed_meta))
+            return [f"{kept_path.name}: {name}: {stored}, computed {again}"]
     for name, option in OPTIONS.items():
-        there, here = (about["options"].get(name) for about in (meta, again))
-        if option.on_resume == "fixed" and there != here:
-            return [f"{kept.name}: option {name}: {there!r}, but {CONFIG} has {here!r}"]
-    for name in sorted({*tensors, *own}):
-        if name not in tensors or name not in own:
-            return [f"{kept.name}: array {name}: only {'kept' if name in tensors else 'computed'}"]
-        there, here = tensors[name], own[name]
-        if there.dtype != here.dtype or there.shape != here.shape or there.tobytes() != here.tobytes():
-            return [f"{kept.name}: array {name} differs"]
+        stored, again = (meta["options"].get(name) for meta in (kept_meta, computed_meta))
+        if option.on_resume == "fixed" and stored != again:
+            return [f"{kept_path.name}: option {name}: {stored!r}, but {CONFIG} has {again!r}"]
+    for name in sorted({*kept, *computed}):
+        if name not in kept or name not in computed:
+            return [f"{kept_path.name}: array {name}: only {'kept' if name in kept else 'computed'}"]
+        before, after = kept[name], computed[name]
+        if before.dtype != after.dtype or before.shape != after.shape or before.tobytes() != after.tobytes():
+            return [f"{kept_path.name}: array {name} differs"]
     return []
 
 
 def verify(path: str, n_segments: int, seed: int | None, flags: Sequence[str]) -> int:
-    """Recompute some segments of a run, drawn at random; print what was found, and return the exit status."""
+    """Recompute randomly drawn segments of a run, print the comparison, and return the exit status.
+
+    Parameters
+    ----------
+    path : str
+        Folder of the run.
+    n_segments : int
+        Number of segments to draw.
+    seed : int or None
+        Seed that draws the segments; None draws a seed.
+    flags : sequence of str
+        Flags of the training command that override the run's options.
+
+    Returns
+    -------
+    int
+        0 if all drawn segments agree, 1 if one differs, 2 if one cannot be recomputed.
+    """
     run = report_command.read(path)
     check_records(run)
     segments = segments_of(Path(path), len(run.epochs))
@@ -152,29 +196,39 @@ def verify(path: str, n_segments: int, seed: int | None, flags: Sequence[str]) -
                 status = 1 if "checkpoint" in str(error) else 2
                 continue
             lines = differences(run, segment, folder / "run")
-            show("\n".join(lines) if lines else f"{name}: every record and the state at the end are equal")
+            show("\n".join(lines) if lines else f"{name}: every record and the final state are equal")
             status = max(status, 1 if lines else 0)
-    show({0: "verified", 1: "NOT verified: the run's folder does not follow from the data and the options",
+    show({0: "verified", 1: "NOT verified: the data and the options do not give the files in the run's folder",
           2: "could not be verified"}[status])
     return status
 
 
-@returns_status
 def main(argv: Sequence[str] | None = None) -> int:
-    """Verify a run as the command line says; return 0 if it is verified, 1 if it differs, 2 if it cannot be checked."""
+    """Run `sarlite-verify` and return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+
+    Returns
+    -------
+    int
+        0 if the run is verified, 1 if it differs, 2 if it cannot be checked.
+    """
     return run_command(lambda: _main(argv))
 
 
 def _main(argv):
     parser = Parser(prog="sarlite-verify", description="Recompute some epochs of a run in exact numerics, and compare.")
     parser.add_argument("run", metavar="RUN", help="folder of a run with --numerics exact and --keep N")
-    parser.add_argument("--segments", type=int, default=2, metavar="N", help="segments between two kept checkpoints that are "
-                        "recomputed (%(default)s)")
+    parser.add_argument("--segments", type=int, default=2, metavar="N", help="number of segments to recompute; a segment lies "
+                        "between two kept checkpoints (%(default)s)")
     parser.add_argument("--all", action="store_true", help="recompute all epochs")
-    parser.add_argument("--seed", type=int, help="seed that draws the segments (drawn)")
+    parser.add_argument("--seed", type=int, help="seed that draws the segments (drawn at random)")
     for name in ("data", "mode", "ranks", "threads", "model"):
-        parser.add_argument(f"--{name}", metavar=name.upper(), help=f"in place of the run's {name}; it does not change a bit"
-                            if name in ("mode", "ranks", "threads") else f"where the {name} of the run stands here")
+        parser.add_argument(f"--{name}", metavar=name.upper(), help=f"replaces the run's {name}, which does not change the results"
+                            if name in ("mode", "ranks", "threads") else f"path of the run's {name} on this machine")
     options = parser.parse_args(argv)
     if options.segments < 1:
         raise ConfigError(f"--segments {options.segments} is less than 1")

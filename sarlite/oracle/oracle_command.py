@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sarlite import oracle
-from sarlite.command import Parser, returns_status, run_command, show
+from sarlite.command import Parser, run_command, show
 from sarlite.errors import ConfigError, DataError
 from sarlite.oracle.choices import ALLOWED, COMMAND_LEVELS, DTYPES, PARTS, check_choice
 
@@ -101,7 +101,6 @@ def _operation(parser):
     parser.add_argument("--seed", type=int, default=0, help="seed of random values (default: %(default)s)")
 
 
-@returns_status
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 

@@ -172,7 +172,7 @@ def interrupted(job, name, tmp_path):
     path = tmp_path / "run" / "checkpoint.safetensors"
     assert job.err.startswith(f"interrupted by {name} after epoch ") and job.err.count("\n") == 1, job.err
     assert sorted(os.listdir(tmp_path / "run")) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl"]
-    command = job.err.partition("to go on: ")[2].split()
+    command = job.err.partition("to continue: ")[2].split()
     assert command[-6:-1] == ["-m", "sarlite.train", "--resume", shlex.quote(str(path)), "--model"]
     assert command[-1].startswith(shlex.quote(str(tmp_path / "model.py")))
     return checkpoint.load(path)[1]["epoch"], command

@@ -1,4 +1,4 @@
-"""The table of what goes with what: each row refuses a run, in its words, and runs of no row are let through."""
+"""Test that each row of `REFUSED` refuses a run with its message, and that other runs pass."""
 
 import re
 from types import SimpleNamespace
@@ -24,16 +24,16 @@ VALUES = {"backward fetch": "fetch", "weight_decay_on first": "first", "columns"
           "rows bfloat16": "bfloat16", "rows int8": "int8",
           "dtype float64": "float64", "temporal": "uniform", "temporal latest": "latest",
           "sampler labor": "labor", "sampler replace": "replace", "time_split": "1,2"}  # fmt: skip
-"""Of an option its value; of others True."""
+"""Values of options, keyed by the names in `REFUSED`; other options have the value True."""
 
 
 def named(option):
-    """An option of a run, by its name."""
+    """Return a dict with one option and its value, for a name in `REFUSED`."""
     return {option.partition(" ")[0]: VALUES.get(option, True)}
 
 
 def case(option, other):
-    """What is known of a run that has nothing but an option and another one, or is of a kind: (options, the rest)."""
+    """Return (options, other facts) of a run that has only the two parts of a row of `REFUSED`."""
     kinds = {
         "batches of a cache": ({**BATCHES, "remote": "hec"}, {}),
         "other layers": (BATCHES, {}),
@@ -73,11 +73,11 @@ def case(option, other):
 @pytest.mark.parametrize("option, other, message", REFUSED, ids=lambda value: str(value)[:30])
 def test_each_row_refuses_a_run_in_its_words(option, other, message):
     options, rest = case(option, other)
-    known = Run({**config.resolve({}).values, **options}, **rest)
+    facts = Run({**config.resolve({}).values, **options}, **rest)
     words = re.split(r"\{\w+\}", message)
-    with pytest.raises(ConfigError, match=".+".join(map(re.escape, words)).removeprefix(".+")) as found:
-        refuse(known)
-    assert str(found.value).startswith("--") and "{" not in str(found.value)
+    with pytest.raises(ConfigError, match=".+".join(map(re.escape, words)).removeprefix(".+")) as refusal:
+        refuse(facts)
+    assert str(refusal.value).startswith("--") and "{" not in str(refusal.value)
 
 
 def test_an_option_alone_is_let_through():
@@ -90,21 +90,21 @@ def test_an_option_alone_is_let_through():
 
 def test_what_means_nothing_is_forgotten_or_refused_where_it_was_given():
     before = {**config.resolve({}).values, "fanouts": [3], "remote": "hec", "hec_life": 3, "smooth_alpha": 0.5}
-    found = only_needed(before, {})
-    assert {found[name] for name in ("remote", "hec_life", "smooth_alpha")} == {None} and found["fanouts"] is None
+    values = only_needed(before, {})
+    assert {values[name] for name in ("remote", "hec_life", "smooth_alpha")} == {None} and values["fanouts"] is None
     assert only_needed({**before, "batch_size": 4}, {})["hec_life"] == 3
-    for given, words in (("hec_life", "file: hec_life means nothing without --batch-size"),
-                         ("smooth_alpha", "file: smooth_alpha means nothing without --correct-and-smooth")):
+    for option_name, words in (("hec_life", "file: hec_life has no effect without --batch-size"),
+                         ("smooth_alpha", "file: smooth_alpha has no effect without --correct-and-smooth")):
         with pytest.raises(ConfigError, match=words):
-            only_needed(before, {given: f"file: {given}"})
-    with pytest.raises(ConfigError, match="--hec-life means nothing without --remote hec"):
+            only_needed(before, {option_name: f"file: {option_name}"})
+    with pytest.raises(ConfigError, match="--hec-life has no effect without --remote hec"):
         only_needed({**before, "batch_size": 4, "remote": "local"}, {"hec_life": "--hec-life"})
 
 
 def test_a_decay_of_the_first_layer_means_nothing_without_a_decay(tmp_path):
-    with pytest.raises(ConfigError, match="^--weight-decay-on first means nothing without --weight-decay$"):
+    with pytest.raises(ConfigError, match="^--weight-decay-on first has no effect without --weight-decay$"):
         config.parse(["--weight-decay-on", "first"])
-    with pytest.raises(ConfigError, match="weight-decay-on first means nothing without --weight-decay$"):
+    with pytest.raises(ConfigError, match="weight-decay-on first has no effect without --weight-decay$"):
         config.resolve({}, {"weight-decay-on": "first", "weight_decay": 0.0})
     assert config.parse(["--weight-decay-on", "all"]).training.weight_decay_on == "all"  # as an older run's config.toml has it
     assert config.parse(["--weight-decay-on", "first", "--weight-decay", "0.1"]).training.weight_decay_on == "first"
@@ -118,9 +118,9 @@ def test_an_argument_is_told_by_its_flag_on_every_rank():
         raise_together(comm, error if comm.rank == 1 else None)
 
     def told(comm, error):
-        with pytest.raises(type(error)) as found:
+        with pytest.raises(type(error)) as refusal:
             action(comm, error)
-        return str(found.value)
+        return str(refusal.value)
 
     errors = {ConfigError("run_dir a is no run_dir", "run_dir"): "--run-dir a is no run_dir",
               DataError("data x: y", "data"): "--data x: y", ConfigError("data x: y"): "data x: y"}
@@ -130,12 +130,12 @@ def test_an_argument_is_told_by_its_flag_on_every_rank():
 
 @pytest.mark.parametrize("mode", ["auto", "cover", "host"])
 def test_a_checkpoint_of_a_mode_that_is_no_more(mode):
-    """Its run goes on where another mode is given; halo rows that were fetched are fetched."""
+    """The run continues if another mode is given; obsolete options with today's behaviour are ignored."""
     before = {"mode": mode, "halo": "fetch", "columns": 1, "hidden": 9}
     with pytest.raises(ConfigError, match=f"--resume a/c: the run had --mode {mode}, which no longer exists; --mode sar gives the same"):
         config.resolve({"resume": "a/c"}, before=before)
-    found = config.resolve({"resume": "a/c", "mode": "oneshot"}, before=before)
-    assert (found.schedule.mode, found.model.hidden) == ("oneshot", 9) and not {"halo", "columns"} & found.values.keys()
+    options = config.resolve({"resume": "a/c", "mode": "oneshot"}, before=before)
+    assert (options.schedule.mode, options.model.hidden) == ("oneshot", 9) and not {"halo", "columns"} & options.values.keys()
     assert config.resolve({"resume": "a/c"}, {"mode": "sa", "halo": "fetch", "columns": 1}, before).schedule.mode == "sa"
     for name, value in (("halo", "recompute"), ("columns", 2)):
         with pytest.raises(ConfigError, match=f"unknown option '{name}'"):

@@ -1,4 +1,4 @@
-"""What comes from outside is refused by name, in one line: file, field and value. `fuzz` looks for what nobody thought of."""
+"""Test that invalid input is refused in one line that names the file, the field and the value; see also `fuzz`."""
 
 import json
 import os
@@ -19,15 +19,15 @@ from sarlite.train import propagated
 
 
 def with_fields(folder, change):
-    """Change a meta.json, and make its own sum right again."""
+    """Change a meta.json file and recompute its checksum."""
     meta = json.loads((folder / "meta.json").read_text())
     del meta["sha256"]
     change(meta)
     (folder / "meta.json").write_text(json.dumps({**meta, "sha256": meta_hash(meta)}))
 
 
-def one_line(found, *words):
-    assert "\n" not in str(found.value) and all(word in str(found.value) for word in words), found.value
+def one_line(refusal, *words):
+    assert "\n" not in str(refusal.value) and all(word in str(refusal.value) for word in words), refusal.value
 
 
 # ---- names
@@ -54,25 +54,25 @@ def named(tmp_path):
 def test_records_of_names(named, change, words):
     with_fields(named, lambda meta: change(meta["names"]))
     for read in (Names, format.open):
-        with pytest.raises(DataError) as found:
+        with pytest.raises(DataError) as refusal:
             read(named)
-        one_line(found, "meta.json", *words)
+        one_line(refusal, "meta.json", *words)
 
 
 def test_values_of_names(named):
     path = named / "names"
-    kept = {file: np.load(path / f"{file}.npy") for file in ("ends", "numbers", "bytes")}
+    arrays = {file: np.load(path / f"{file}.npy") for file in ("ends", "numbers", "bytes")}
     for file, value, ask, words in (("ends", -7, lambda names: names.of([0]), "names: ends: node 0's name is bytes"),
                                     ("ends", 1 << 40, lambda names: names.of([0]), "names: ends: node 0's name is bytes"),
                                     ("numbers", 199, lambda names: names.ids(["n1", "n2"]), "names: numbers: 199 is none of 120"),
                                     ("bytes", 255, lambda names: names.of([0]), "names: bytes: cannot be read: 'utf-8' codec")):
-        changed = kept[file].copy()
+        changed = arrays[file].copy()
         changed[:] = value
         np.save(path / f"{file}.npy", changed)
-        with pytest.raises(DataError) as found:
+        with pytest.raises(DataError) as refusal:
             ask(Names(named))
-        one_line(found, str(named), words)
-        np.save(path / f"{file}.npy", kept[file])
+        one_line(refusal, str(named), words)
+        np.save(path / f"{file}.npy", arrays[file])
 
 
 # ---- powers of features
@@ -90,14 +90,14 @@ def test_values_of_names(named):
 ])  # fmt: skip
 def test_fields_of_propagated_features(tmp_path, change, words):
     comm, facts = Solo(), {"format": propagated.FORMAT, "data": {"nodes": 1}, "added_self_loops": False, "dtype": "float32"}
-    made = tmp_path / "made"
-    made.mkdir()
-    np.save(made / "hop1.npy", np.zeros((1, 1), np.float32))
-    propagated._finish(made, tmp_path / "kept", facts, (1,))
+    folder = tmp_path / "made"
+    folder.mkdir()
+    np.save(folder / "hop1.npy", np.zeros((1, 1), np.float32))
+    propagated._finish(folder, tmp_path / "kept", facts, (1,))
     with_fields(tmp_path / "kept", change)
-    with pytest.raises(DataError) as found:
+    with pytest.raises(DataError) as refusal:
         propagated._read_meta(tmp_path / "kept", facts, (1,))
-    one_line(found, "kept/meta.json", *words)
+    one_line(refusal, "kept/meta.json", *words)
     assert comm.size == 1
 
 
@@ -108,20 +108,20 @@ def test_fields_of_propagated_features(tmp_path, change, words):
 def test_a_path_with_a_nul_is_refused(tmp_path, name):
     text = f'data = "sbm:nodes=20"\n{name} = "a\\u0000b"\n' if name != "data" else 'data = "a\\u0000b"\n'
     (tmp_path / "c.toml").write_text(text)
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as refusal:
         config.parse(["--config", str(tmp_path / "c.toml")])
-    one_line(found, "c.toml", name, "NUL")
+    one_line(refusal, "c.toml", name, "NUL")
 
 
 ASCII = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def test_an_environment_of_ascii(tmp_path):
-    """Names of classes and paths of other characters are written, in what the environment has, and read back."""
+    """Class names and paths with non-ASCII characters are written and read back in the environment's encoding."""
     folder = tmp_path / "\xfc"
-    made = load("sbm:nodes=40,degree=4,features=3,classes=3")
-    made.class_names = ["\xe4", "\u4e2d", "c"]
-    format.write(folder / "d", made)
+    dataset = load("sbm:nodes=40,degree=4,features=3,classes=3")
+    dataset.class_names = ["\xe4", "\u4e2d", "c"]
+    format.write(folder / "d", dataset)
     text = f'data = "{folder}/d"\nmodel = "gcn"\nepochs = 1\nrun_dir = "{folder}/run"\n'
     (tmp_path / "c.toml").write_text(text, encoding="utf-8")
     flags = ["--config", str(tmp_path / "c.toml"), "--threads", "1"]

@@ -1,4 +1,4 @@
-"""`--dry-run` measures the run itself and writes nothing; `--memory-limit` refuses what does not fit."""
+"""Test that `--dry-run` measures the run and writes nothing, and that `--memory-limit` refuses a run that needs more."""
 
 import json
 
@@ -32,15 +32,15 @@ def trained(comm, folder, **options):
 def test_a_dry_run_works_with_every_kind_of_run_and_writes_nothing(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "new" / "runs" / "dry"
-    found = threads.run(2, trained, folder, dry_run=True, epochs=3, **RUNS[name])[0]
+    measured = threads.run(2, trained, folder, dry_run=True, epochs=3, **RUNS[name])[0]
     assert list(tmp_path.iterdir()) == []
-    assert found["steps_per_epoch"] >= 1 and len(found["peak_bytes"]) == 2
-    assert found["run_seconds"] > found["epoch_seconds"] > 0 and {"step", "evaluation"} < found["sent_bytes"].keys()
+    assert measured["steps_per_epoch"] >= 1 and len(measured["peak_bytes"]) == 2
+    assert measured["run_seconds"] > measured["epoch_seconds"] > 0 and {"step", "evaluation"} < measured["sent_bytes"].keys()
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat", "message flow", "relational", "exact"])
 def test_bytes_of_a_dry_run_are_those_of_training(name, tmp_path):
-    """A step's bytes are what one epoch more sends, a full batch an epoch; evaluations are counted by themselves."""
+    """The bytes of a step equal the bytes that one more full-batch epoch sends; evaluations are counted separately."""
     options = {**RUNS[name], "eval_every": 9}
     dry = threads.run(2, trained, tmp_path / "dry", dry_run=True, **options)[0]["sent_bytes"]
     sent = [threads.run(2, trained, tmp_path / str(n), epochs=n, **options)[0]["sent_bytes"] for n in (2, 3)]
@@ -50,9 +50,9 @@ def test_bytes_of_a_dry_run_are_those_of_training(name, tmp_path):
 
 
 def test_json_ends_a_dry_run(tmp_path, capsys):
-    found = trained_alone(tmp_path, dry_run=True, json=True, model="gcn")
+    measured = trained_alone(tmp_path, dry_run=True, json=True, model="gcn")
     *table, line = capsys.readouterr().out.splitlines()
-    assert json.loads(line) == found and table[0].endswith("nothing is written")
+    assert json.loads(line) == measured and table[0].endswith("nothing is written")
     assert [line.split("  ")[0] for line in table[2:]] == ["setup", "first step", "evaluation", "step", "epoch", "run",
                                                            "peak memory"]
 
@@ -88,6 +88,6 @@ def test_the_measured_peak_is_checked_in_the_first_call_alone():
 def test_without_an_option_the_ranks_of_a_host_share_its_memory(monkeypatch):
     monkeypatch.setattr(limit, "memory_limit", lambda: 900)
     part = type("Part", (), {"memory": type("Fixed", (), {"base": 60, "peak": staticmethod(lambda: 30)})})
-    found = threads.run(3, limit.of_run, part, None, 3)[0]
-    assert (found.n_bytes, found.base) == (300, 20)
+    limits = threads.run(3, limit.of_run, part, None, 3)[0]
+    assert (limits.n_bytes, limits.base) == (300, 20)
     assert threads.run(3, limit.of_run, part, 77.0, 1)[0].n_bytes == 77.0

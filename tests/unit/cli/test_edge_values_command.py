@@ -1,4 +1,4 @@
-"""Edge weights and features in the training command: read by each rank, used by the models, stored, and refused by name."""
+"""Test edge weights and edge features in the training command: read by each rank, used by models, stored, and refused."""
 
 
 import numpy as np
@@ -46,7 +46,7 @@ def archive(path, weights=True):
 
 
 def native(folder, n_parts=4):
-    """A divided native directory with weights and two features an edge, and the data set that it was made of."""
+    """Return a divided native directory with weights and two features per edge, and the undivided data set."""
     from sarlite.data import format
     from sarlite.data.assignment import make_parts
     from sarlite.data.divide import divide, record
@@ -81,22 +81,22 @@ def test_ranks_read_their_edges_values_and_agree(flags, tmp_path):
     assert two == pytest.approx(one, rel=1e-11)
     again = losses(tmp_path / "two", "--resume", tmp_path / "two" / "checkpoint.safetensors", "--epochs", 3, "--ranks", 1, "--data", spec)
     assert again[:2] == two and len(again) == 3
-    found, expected = (predict_here(tmp_path / "two", tmp_path / f"{n}.npy", "--data", spec, "--ranks", n)[0] for n in (1, 2))
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    predicted, expected = (predict_here(tmp_path / "two", tmp_path / f"{n}.npy", "--data", spec, "--ranks", n)[0] for n in (1, 2))
+    np.testing.assert_allclose(predicted, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_run_keeps_what_it_used_and_other_weights_are_other_data(tmp_path):
     spec = archive(tmp_path / "a.npz")
     used = losses(tmp_path / "run", "--data", spec, "--model", "gcn")
-    kept = tmp_path / "run" / "checkpoint.safetensors"
-    options = checkpoint.load_metadata(kept)["options"]
+    checkpoint_path = tmp_path / "run" / "checkpoint.safetensors"
+    options = checkpoint.load_metadata(checkpoint_path)["options"]
     assert options["edge_weights"] is True and "edge_features" not in options
     assert losses(tmp_path / "plain", "--data", spec, "--model", "gcn", "--no-edge-weights") != pytest.approx(used, rel=1e-3)
     with pytest.raises(ConfigError, match="--no-edge-weights: cannot change"):
-        losses(tmp_path / "run", "--resume", kept, "--epochs", 3, "--data", spec, "--no-edge-weights")
+        losses(tmp_path / "run", "--resume", checkpoint_path, "--epochs", 3, "--data", spec, "--no-edge-weights")
     archive(tmp_path / "a.npz", weights=lambda n: np.full(n, 2.0))
     with pytest.raises(CheckpointError, match="of the same size, but other values"):
-        losses(tmp_path / "run", "--resume", kept, "--epochs", 3, "--data", spec)
+        losses(tmp_path / "run", "--resume", checkpoint_path, "--epochs", 3, "--data", spec)
     archive(tmp_path / "a.npz", weights=None)
     with pytest.raises(ConfigError, match="^--edge-weights: the data .* have no edge weights; --no-edge-weights trains without"):
         predict_here(tmp_path / "run", tmp_path / "p.npy", "--data", spec)
@@ -104,26 +104,26 @@ def test_a_run_keeps_what_it_used_and_other_weights_are_other_data(tmp_path):
 
 @pytest.mark.parametrize("trained", [[], ["--no-edge-weights"]], ids=["of data without", "told not to"])
 def test_a_prediction_asks_about_weights_that_training_did_not_use(trained, tmp_path):
-    """Unless training was told to leave them; also of an older checkpoint, which does not say it."""
+    """Predictions refuse edge values that training did not use, also with an older checkpoint, which has no record of them."""
     weighted = archive(tmp_path / "a.npz")
     plain = f"{weighted},drop_edge_values"
     losses(tmp_path / "run", "--data", weighted if trained else plain, "--model", "gcn", *trained)
     expected, _ = predict_here(tmp_path / "run", tmp_path / "p.npy", "--data", plain)
-    kept = tmp_path / "run" / "checkpoint.safetensors"
-    tensors, about = checkpoint.load(kept)
+    checkpoint_path = tmp_path / "run" / "checkpoint.safetensors"
+    tensors, about = checkpoint.load(checkpoint_path)
     assert about["used"] == {"edge_weights": False, "edge_features": False, "label_inputs": False}
-    for reason in ("training used none", "does not say whether training used any, so it is taken that it did not"):
+    for reason in ("training used none", "the checkpoint does not name any that training used"):
         if trained:
-            found, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted)
+            predicted, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted)
         else:
             with pytest.raises(ConfigError, match=f"--data .*: edge_weight: .*{reason}: --edge-weights uses them, --no-edge-weights"):
                 predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted)
-            found, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted, "--no-edge-weights")
-        assert found.tobytes() == expected.tobytes()
+            predicted, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted, "--no-edge-weights")
+        assert predicted.tobytes() == expected.tobytes()
         used, _ = predict_here(tmp_path / "run", tmp_path / "q.npy", "--data", weighted, "--edge-weights")
         assert abs(used - expected).max() > 1e-3
         about.pop("used", None)
-        checkpoint.save(kept, tensors, about)
+        checkpoint.save(checkpoint_path, tensors, about)
 
 
 def test_weights_make_powers_of_their_own_in_a_kept_folder(tmp_path):
@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path):
         (plain, ["--model", "sage", "--edge-weights"], ConfigError, "--edge-weights: the data .*plain.npz.* have no edge weights"),
         (plain, ["--model", "gat", "--edge-features"], ConfigError, "--edge-features: the data .* have no edge features"),
         (divided, ["--model", "sage", "--edge-features"], ConfigError, "--edge-features: the model sage takes no edge features"),
-        (spec, ["--model", "sage", "--edge-weights", "--aggregator", "max-pool"], ConfigError, "aggregator max-pool takes none"),
+        (spec, ["--model", "sage", "--edge-weights", "--aggregator", "max-pool"], ConfigError, "aggregator max-pool takes no edge weights"),
         (negative, ["--model", "gcn"], DataError, "negative.npz.*: edge_weight of edge [0-9]+ is -1.5, but must be finite and 0 or more"),
         (negative, ["--model", "gat", "--edge-weights", "--ranks", 2], DataError, "negative.npz.*: edge_weight of edge [0-9]+ is -1.5"),
     ]:  # fmt: skip
@@ -172,11 +172,11 @@ def test_ogbn_proteins_edge_features_reach_gat_and_a_model_of_ones_own(tmp_path,
 
 
 def test_the_data_command_keeps_values_with_their_edges(tmp_path):
-    """Through convert and partition: training on what they wrote is training on the archive."""
+    """Training on converted and partitioned data equals training on the archive."""
     spec = archive(tmp_path / "a.npz")
     for words in (["convert", spec, str(tmp_path / "whole")], ["partition", str(tmp_path / "whole"), "--parts", "2",
                                                                "--output", str(tmp_path / "parts")]):
         assert not data_command(words)
     expected = losses(tmp_path / "one", "--data", spec, "--model", "gcn", "--epochs", 1, "--dropout", 0)
-    found = losses(tmp_path / "two", "--data", tmp_path / "parts", "--model", "gcn", "--epochs", 1, "--dropout", 0, "--ranks", 2)
-    assert found == pytest.approx(expected, rel=1e-11)
+    losses_on_two = losses(tmp_path / "two", "--data", tmp_path / "parts", "--model", "gcn", "--epochs", 1, "--dropout", 0, "--ranks", 2)
+    assert losses_on_two == pytest.approx(expected, rel=1e-11)

@@ -1,4 +1,4 @@
-"""Commands where the terminal's encoding lacks what they print: paths, classes and relations that are not ASCII, or no text at all."""
+"""Test commands that print paths, classes and relations with characters outside the terminal's encoding."""
 
 import os
 import subprocess
@@ -17,12 +17,12 @@ TABLE = "name,class\n" + "".join(f"é{k},{'müde' if k % 2 else 'wach'}\n" for k
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    found = tmp_path_factory.mktemp("encodings") / OTHER
-    found.mkdir()
+    folder = tmp_path_factory.mktemp("encodings") / OTHER
+    folder.mkdir()
     rows = np.random.default_rng(0).integers(0, 40, (200, 2))
-    (found / "edges.csv").write_text("von,nach\n" + "".join(f"é{a},é{b}\n" for a, b in rows), encoding="utf-8")
-    (found / "nodes.csv").write_text(TABLE, encoding="utf-8")
-    return found
+    (folder / "edges.csv").write_text("von,nach\n" + "".join(f"é{a},é{b}\n" for a, b in rows), encoding="utf-8")
+    (folder / "nodes.csv").write_text(TABLE, encoding="utf-8")
+    return folder
 
 
 @pytest.mark.sampled(1)

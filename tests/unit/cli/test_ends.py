@@ -1,4 +1,4 @@
-"""How commands end: readers that leave, signals, names that hold escapes, files that hide packages, little memory."""
+"""Test how commands end: closed pipes, signals, names with escape sequences, files that hide packages, little memory."""
 
 import json
 import os
@@ -46,10 +46,10 @@ def words_of(name, run, tmp):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_reader_that_has_left_is_no_error(name, trained, tmp_path):
-    """Neither of standard output nor, in training, of both streams; and the command does what it is to do."""
+    """A command finishes its work after its output has lost its reader; training also after both streams have."""
     for both in (False, True)[: 1 + (name == "train")]:
-        there, here = os.pipe()
-        os.close(there)
+        read_end, here = os.pipe()
+        os.close(read_end)
         (tmp_path / str(both)).mkdir()
         done = subprocess.run(words_of(name, trained, tmp_path / str(both)), stdout=here, stderr=here if both else subprocess.PIPE,
                               env=ENVIRON, timeout=100, check=False)  # fmt: skip
@@ -89,9 +89,9 @@ def test_a_signal_leaves_no_scratch(number, tmp_path):
                                env=ENVIRON, text=True)  # fmt: skip
     assert process.stdout.readline() == "ready\n" and len(os.listdir(tmp_path)) == 2
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    _, message = process.communicate(timeout=60)
     assert process.returncode == 128 + number and os.listdir(tmp_path) == []
-    assert told == f"interrupted by {number.name}; nothing was changed that is not whole\n"
+    assert message == f"interrupted by {number.name}; unfinished output was removed\n"
 
 
 def test_a_hangup_ends_a_run_in_good_order(tmp_path):
@@ -100,8 +100,8 @@ def test_a_hangup_ends_a_run_in_good_order(tmp_path):
     with subprocess.Popen(words, env=ENVIRON, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr.readline().startswith("epoch 1/")
         process.send_signal(signal.SIGHUP)
-        told = process.stderr.read()
-    assert process.returncode == 128 + signal.SIGHUP and "interrupted by SIGHUP after epoch" in told, told
+        message = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGHUP and "interrupted by SIGHUP after epoch" in message, message
     assert sorted(os.listdir(tmp_path / "run")) == ["checkpoint.safetensors", "config.toml", "metrics.jsonl"]
 
 
@@ -115,12 +115,12 @@ def test_texts_are_printable():
 
 def test_names_in_data_and_checkpoints_do_not_reach_the_terminal_raw(tmp_path, capsys, trained):
     odd, ends = "pa\x1b[2Jper", np.array([0, 1, 2])
-    made = Relational({odd: 3}, {(odd, "ci\x1b]0;owned\x07tes", odd): (ends, ends)}, {odd: np.ones((3, 2), np.float32)}, odd,
+    dataset = Relational({odd: 3}, {(odd, "ci\x1b]0;owned\x07tes", odd): (ends, ends)}, {odd: np.ones((3, 2), np.float32)}, odd,
                       np.array([0, 1, 0]), *(ends == k for k in range(3)), 2)  # fmt: skip
-    format.write(tmp_path / "d", Dataset.of_edge_lists(made))
+    format.write(tmp_path / "d", Dataset.of_edge_lists(dataset))
     assert data_command.main(["info", str(tmp_path / "d")]) == 0
-    told = capsys.readouterr().out
-    assert "\x1b" not in told and r"pa\x1b[2Jper" in told and "type" in told
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and r"pa\x1b[2Jper" in shown and "type" in shown
     tensors, meta = checkpoint.load(trained / "checkpoint.safetensors")
     (tmp_path / "c").mkdir()
     checkpoint.save(tmp_path / "c" / "checkpoint.safetensors", tensors, {**meta, "options": {**meta["options"], "data": "edges:\x1b[2J"}})
@@ -129,16 +129,16 @@ def test_names_in_data_and_checkpoints_do_not_reach_the_terminal_raw(tmp_path, c
     assert "\x1b" not in str(caught.value) and r"\x1b[2J" in str(caught.value)
 
 
-@pytest.mark.parametrize("names, told", [
+@pytest.mark.parametrize("names, message", [
     (["a"], "expected 4 different names"), (["a", "b", "b", "c"], "expected 4 different names"), ("abcd", "expected 4 different names"),
     (["a", "b", "c", "d", "e"], "expected 4 different names"), (["a", "b", "c", "\ud800"], "cannot be read"),
     (["a", "b", "c", 4], "expected 4 different names"),
 ])  # fmt: skip
-def test_class_names_of_a_checkpoint(names, told, trained, tmp_path):
+def test_class_names_of_a_checkpoint(names, message, trained, tmp_path):
     tensors, meta = checkpoint.load(trained / "checkpoint.safetensors")
     (tmp_path / "c").mkdir()
     checkpoint.save(tmp_path / "c" / "checkpoint.safetensors", tensors, {**meta, "class_names": names})
-    with pytest.raises(CheckpointError, match=f"checkpoint {tmp_path}/c/checkpoint.safetensors: class_names: .*{told}"):
+    with pytest.raises(CheckpointError, match=f"checkpoint {tmp_path}/c/checkpoint.safetensors: class_names: .*{message}"):
         predict_here(tmp_path / "c", tmp_path / "out.csv")
     assert os.listdir(tmp_path) == ["c"]
 
@@ -172,8 +172,8 @@ def test_odd_values_in_what_a_report_reads(name, text, status, trained, tmp_path
     (tmp_path / "run" / name).write_text(text)
     trace = ["--trace", str(tmp_path / "run" / name)] if name == "trace.json" else []
     assert report_command.main([str(tmp_path / "run"), "--out", str(tmp_path / "page.html"), *trace]) == status
-    told = capsys.readouterr().err
-    assert (told.count("\n") == 1 and "trace.json" in told) if status else not told
+    shown = capsys.readouterr().err
+    assert (shown.count("\n") == 1 and "trace.json" in shown) if status else not shown
 
 
 # ---- packages
@@ -181,7 +181,7 @@ def test_odd_values_in_what_a_report_reads(name, text, status, trained, tmp_path
 
 @pytest.mark.parametrize("place", ["the model's file", "the working folder"])
 def test_a_file_of_a_packages_name(place, tmp_path):
-    """The model's file does not stand for the package; one in the folder that Python imports from first is refused by name."""
+    """A model's file named as a package does not hide the package; such a file in the first import folder is refused."""
     (tmp_path / "there").mkdir()
     path = tmp_path / "there" / "pymetis.py"
     path.write_text(textwrap.dedent("""

@@ -1,4 +1,4 @@
-"""`sarlite.estimate` and its formula: bytes are a run's, memory is near a run's, refusals name the option."""
+"""Test that estimated bytes equal a run's bytes, that estimated memory is near a run's, and that errors name the option."""
 
 import json
 
@@ -21,7 +21,7 @@ OPTIONS = {
 
 
 def rows_of(capsys, *flags):
-    """Return the rows by mode and number of ranks."""
+    """Return the rows of an estimate, keyed by (mode, number of ranks)."""
     assert estimate_command.main([*flags, "--json"]) == 0
     return {(row["mode"], row["ranks"]): row for row in json.loads(capsys.readouterr().out.splitlines()[-1])}
 
@@ -29,11 +29,11 @@ def rows_of(capsys, *flags):
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
 @pytest.mark.parametrize("name", ARRAYS)
 def test_the_formula_has_the_bytes_of_a_step(name, mode, tmp_path, monkeypatch):
-    noted = {}
+    shapes = {}
 
-    def note(cls, comm, *given):
-        noted[comm.rank] = original(comm, *given)
-        return noted[comm.rank]
+    def note(cls, comm, *arguments):
+        shapes[comm.rank] = original(comm, *arguments)
+        return shapes[comm.rank]
 
     original = Shape.of_part
     monkeypatch.setattr(Shape, "of_part", classmethod(note))
@@ -41,24 +41,24 @@ def test_the_formula_has_the_bytes_of_a_step(name, mode, tmp_path, monkeypatch):
               "progress": "none", "ranks": 3, "run_dir": str(tmp_path / "run"), "dry_run": True, "model": name,
               "mode": mode, **OPTIONS[name]}
     sent = threads.run(3, lambda comm: run.train(comm, resolve(config)))[0]["sent_bytes"]["step"]
-    told = {}
-    for shape in noted.values():
+    sizes = {}
+    for shape in shapes.values():
         for phase, n_bytes in step_bytes(shape).items():
-            told[phase] = told.get(phase, 0) + n_bytes
+            sizes[phase] = sizes.get(phase, 0) + n_bytes
     sums = {phase: n_bytes for phase, n_bytes in sent.items() if phase.startswith(("forward", "backward"))}
-    assert sums.keys() == told.keys()
+    assert sums.keys() == sizes.keys()
     for phase, n_bytes in sums.items():  # sections of a message are aligned
-        assert told[phase] <= n_bytes <= 1.25 * told[phase], phase
+        assert sizes[phase] <= n_bytes <= 1.25 * sizes[phase], phase
 
 
 def test_papers100m(capsys):
-    """Figures of full-batch GCN 128-256-256-172 on ogbn-papers100M, in GB received a rank and step."""
+    """Compare with known GB that a rank receives per step, for full-batch GCN 128-256-256-172 on ogbn-papers100M."""
     graph = "--nodes 111059956 --edges 3231371744 --features 128 --classes 172"
     model = "--model gcn --layers 3 --hidden 256 --dropout 0"
     rows = rows_of(capsys, *graph.split(), *model.split(), *COUNTS[8:], "--ranks", "16,64,1024")
-    for mode, known in (("broadcast", [357, 374, 380]), ("sar", [302, 138, 11])):
-        found = [rows[mode, size]["step_received_bytes"] / 1e9 for size in (16, 64, 1024)]
-        assert np.round(found).tolist() == known, mode
+    for mode, expected in (("broadcast", [357, 374, 380]), ("sar", [302, 138, 11])):
+        gigabytes = [rows[mode, size]["step_received_bytes"] / 1e9 for size in (16, 64, 1024)]
+        assert np.round(gigabytes).tolist() == expected, mode
 
 
 @pytest.mark.parametrize("name", ARRAYS)

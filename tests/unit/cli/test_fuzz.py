@@ -1,4 +1,4 @@
-"""Some of `fuzz.py`'s damaged inputs; and that it sees what it is there for."""
+"""Test some damaged inputs of `fuzz.py`, and that `fuzz.py` detects each kind of failure."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def test_what_the_campaign_finds():
         assert counts["refuse", "refused"] == 1 and sum(counts.values()) == len(known), counts
     """
     done = run("-c", textwrap.dedent(code))
-    found = dict(re.findall(r"finding: --only \d+ \((\w+)\): (.*)", done.stdout))
-    assert set(found) == {"raise_", "shout", "two_lines", "die", "leave", "spin", "wait", "grow"}, done.stdout + done.stderr
-    assert "KeyError" in found["raise_"] and "3000 characters" in found["shout"] and "ended with -6" in found["die"]
-    assert found["spin"] == "more than 0.2 s" and found["wait"] == "waits, 6 s" and "MemoryError" in found["grow"]
+    findings = dict(re.findall(r"finding: --only \d+ \((\w+)\): (.*)", done.stdout))
+    assert set(findings) == {"raise_", "shout", "two_lines", "die", "leave", "spin", "wait", "grow"}, done.stdout + done.stderr
+    assert "KeyError" in findings["raise_"] and "3000 characters" in findings["shout"] and "ended with -6" in findings["die"]
+    assert findings["spin"] == "more than 0.2 s" and findings["wait"] == "waits, 6 s" and "MemoryError" in findings["grow"]

@@ -1,4 +1,4 @@
-"""`--data tu:DIR`: sets of graphs read, divided, trained, resumed and predicted by the command."""
+"""Test sets of graphs, `--data tu:DIR`, in commands: reading, division, training, resuming and prediction."""
 
 import csv
 
@@ -29,14 +29,14 @@ def trained(run_dir, folder, *flags):
 
 
 def test_a_folder_is_read(tmp_path, folder):
-    found = load(f"tu:{folder},{SPLIT}", relational=True)
+    dataset = load(f"tu:{folder},{SPLIT}", relational=True)
     x = np.concatenate([FEATURES.astype(np.float32), np.eye(3, dtype=np.float32)[np.arange(N) % 3]], 1)
-    assert found.of_graphs and (found.nodes["node"].features == x).all() and found.class_names == ["-1", "0", "1"]
-    assert found.labels.tolist() == LABELS[SIZES > 0].tolist() and (found.train ^ found.val ^ found.test).all()
+    assert dataset.of_graphs and (dataset.nodes["node"].features == x).all() and dataset.class_names == ["-1", "0", "1"]
+    assert dataset.labels.tolist() == LABELS[SIZES > 0].tolist() and (dataset.train ^ dataset.val ^ dataset.test).all()
     graph = np.unique(GRAPH_OF, return_inverse=True)[1]
-    rows = np.repeat(np.arange(11), np.diff(found.edges["node", "in", "graph"].indptr))
-    assert (graph[found.edges["node", "in", "graph"].indices] == rows).all()
-    assert found.n_edges == len(PAIRS) + N
+    rows = np.repeat(np.arange(11), np.diff(dataset.edges["node", "in", "graph"].indptr))
+    assert (graph[dataset.edges["node", "in", "graph"].indices] == rows).all()
+    assert dataset.n_edges == len(PAIRS) + N
     values = load(f"tu:{write_tu(tmp_path / 'E', edge_labels=True)},{SPLIT}", relational=True).edges["node", "edge", "node"]
     ends = np.stack([values.indices, np.repeat(np.arange(N), np.diff(values.indptr))], 1)
     assert (ends == PAIRS[values.edge_ids]).all() and (values.edge_features.argmax(1) == values.edge_ids % 2).all()
@@ -66,10 +66,10 @@ def test_a_folder_of_ogb_is_read(tmp_path):
         write_gz(tmp_path / f"raw/{name}.csv.gz", values)
     for at, name in enumerate(("train", "valid", "test")):
         write_gz(tmp_path / f"split/scaffold/{name}.csv.gz", [at])
-    found = load(f"ogbg:{tmp_path}", relational=True)
-    assert found.of_graphs and found.labels.tolist() == [1, 0, 1] and found.val.tolist() == [False, True, False]
-    assert (found.nodes["node"].features == rows["node-feat"]).all()
-    edges = zip(found.indices, np.repeat(np.arange(6), np.diff(found.indptr)), found.one_relation.edge_features[:, 0])
+    dataset = load(f"ogbg:{tmp_path}", relational=True)
+    assert dataset.of_graphs and dataset.labels.tolist() == [1, 0, 1] and dataset.val.tolist() == [False, True, False]
+    assert (dataset.nodes["node"].features == rows["node-feat"]).all()
+    edges = zip(dataset.indices, np.repeat(np.arange(6), np.diff(dataset.indptr)), dataset.one_relation.edge_features[:, 0])
     assert sorted(edges) == [(0, 1, 1), (1, 0, 1), (1, 2, 2), (2, 1, 2), (3, 4, 3), (4, 3, 3)]
     write_gz(tmp_path / "raw/edge.csv.gz", [[0, 1], [1, 2], [1, 2]])
     with pytest.raises(DataError, match="edge.csv.gz: edges: row 2 has node 2, outside 0 <= id < 2, the nodes of graph 1"):
@@ -85,11 +85,11 @@ def test_runs_and_predictions_are_the_same_on_any_number_of_ranks(tmp_path, fold
     other = trained(tmp_path / "3", folder, *flags, "--ranks", 3, "--mode", "oneshot")
     for name in ("loss", "val_loss", "train_accuracy", "test_accuracy"):
         np.testing.assert_allclose([m[name] for m in other], [m[name] for m in one], rtol=1e-10, err_msg=name)
-    found = [predict_here(tmp_path / run, tmp_path / f"{run}-{n}.npy", "--ranks", n) for run, n in (("1", 1), ("1", 2), ("3", 3))]
-    assert found[0][0].shape == (11, 3)
-    for probabilities, labels in found:
-        np.testing.assert_allclose(probabilities, found[0][0], rtol=1e-9)
-        assert (labels == found[0][1]).all()
+    predicted = [predict_here(tmp_path / run, tmp_path / f"{run}-{n}.npy", "--ranks", n) for run, n in (("1", 1), ("1", 2), ("3", 3))]
+    assert predicted[0][0].shape == (11, 3)
+    for probabilities, labels in predicted:
+        np.testing.assert_allclose(probabilities, predicted[0][0], rtol=1e-9)
+        assert (labels == predicted[0][1]).all()
 
 
 def test_a_divided_directory_serves_and_a_run_goes_on(tmp_path, folder):
@@ -111,27 +111,28 @@ def test_a_table_of_graphs_and_numbers_to_regress(tmp_path, folder):
     header, *rows = csv.reader((tmp_path / "out.csv").open())
     assert len(rows) == 11 and [row[0] for row in rows] == [str(k) for k in range(11)] and {row[1] for row in rows} <= {"-1", "0", "1"}
     train_here(tmp_path / "rgcn", "--data", f"tu:{folder},{SPLIT}", "--model", "rgcn", "--epochs", 1)  # as relational data
-    found = train_here(tmp_path / "r", "--data", f"tu:{folder},{SPLIT},task=regress", *FLAGS, "--epochs", 30)
-    assert found[-1]["train_rmse"] < found[0]["train_rmse"] / 2
+    records = train_here(tmp_path / "r", "--data", f"tu:{folder},{SPLIT},task=regress", *FLAGS, "--epochs", 30)
+    assert records[-1]["train_rmse"] < records[0]["train_rmse"] / 2
 
 
 def test_what_is_not_done_is_refused_by_name(tmp_path, folder, capsys):
     for words, flags in (
-        ("--task link: of sets of graphs, as --data tu:.* is, it is not done yet", ["--task", "link"]),
-        ("--rows bfloat16: of sets of graphs", ["--rows", "bfloat16", "--dtype", "float32"]),
-        ("--mfg: of sets of graphs", ["--mfg"]), ("--label-inputs: of sets of graphs", ["--label-inputs", 0.5]),
-        ("--normalize-features: of sets of graphs", ["--normalize-features"]),
+        ("--task link: not supported yet for sets of graphs, such as --data tu:.*", ["--task", "link"]),
+        ("--rows bfloat16: not supported yet for sets of graphs", ["--rows", "bfloat16", "--dtype", "float32"]),
+        ("--mfg: not supported yet for sets of graphs", ["--mfg"]),
+        ("--label-inputs: not supported yet for sets of graphs", ["--label-inputs", 0.5]),
+        ("--normalize-features: not supported yet for sets of graphs", ["--normalize-features"]),
         ("--remote hec: .* whole graphs, so nothing is sampled|--remote: batches of", ["--batch-size", 2, "--remote", "hec"]),
         ("--fanouts: batches of .* are whole graphs", ["--batch-size", 2, "--fanouts", "2,2,2"]),
-        ("--model sgc: trains on features", ["--model", "sgc"]),
+        ("--model sgc: trains on propagated features", ["--model", "sgc"]),
         ("readout", ["--readout", "median"]), ("--readout-width", ["--readout-width", 0]),
     ):
         with pytest.raises(ConfigError, match=words):
             trained(tmp_path / "run", folder, *flags)
-    with pytest.raises(ConfigError, match="--readout: --data sbm:.* is no set of graphs"):
+    with pytest.raises(ConfigError, match="--readout: applies to sets of graphs, but --data sbm:.* is none"):
         train_here(tmp_path / "run", "--readout", "sum", "--epochs", 1)
     assert estimate_command.main(["--data", f"tu:{folder}", "--model", "gcn"]) == 2
     assert "error: --model gcn on graphs data has no formula" in capsys.readouterr().err
     trained(tmp_path / "run", folder)
-    with pytest.raises(ConfigError, match="--embeddings: of sets of graphs"):
+    with pytest.raises(ConfigError, match="--embeddings: not supported yet for sets of graphs"):
         predict_here(tmp_path / "run", tmp_path / "o.npy", "--embeddings", 1)

@@ -1,4 +1,4 @@
-"""`python -m sarlite.info`: the same facts as text and as JSON, on any machine."""
+"""Test that `python -m sarlite.info` prints the same facts as text and as JSON."""
 
 import importlib.metadata
 import json
@@ -30,61 +30,61 @@ def command(*flags, path=(), **environ):
 
 
 @pytest.fixture(scope="module")
-def found():
+def facts():
     return json.loads(command("--json", OMP_NUM_THREADS="1"))
 
 
-def test_the_object(found):
-    assert list(found) == ["versions", "extras", "mpi", "kernels", "blas", "cpu", "memory"]
+def test_the_object(facts):
+    assert list(facts) == ["versions", "extras", "mpi", "kernels", "blas", "cpu", "memory"]
     versions = {"sarlite": __version__, "python": platform.python_version(), "numpy": np.__version__,
                 "pymetis": importlib.metadata.version("pymetis")}
-    assert versions.items() <= found["versions"].items() and {"scipy", "cffi", "mpi4py"} < found["versions"].keys()
-    assert list(found["extras"]) == list(EXTRAS) and found["extras"]["train"] == []
-    assert found["kernels"]["threads"] == 1 and found["kernels"]["instruction_set"] in found["kernels"]["instruction_sets"]
-    assert found["cpu"]["cores"] == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else True
+    assert versions.items() <= facts["versions"].items() and {"scipy", "cffi", "mpi4py"} < facts["versions"].keys()
+    assert list(facts["extras"]) == list(EXTRAS) and facts["extras"]["train"] == []
+    assert facts["kernels"]["threads"] == 1 and facts["kernels"]["instruction_set"] in facts["kernels"]["instruction_sets"]
+    assert facts["cpu"]["cores"] == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else True
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /sys")
-def test_the_machine(found):
+def test_the_machine(facts):
     import threadpoolctl
 
     cpuinfo = Path("/proc/cpuinfo").read_text()
     words = cpuinfo.split()
-    assert found["cpu"]["model"] in cpuinfo or "model name" not in cpuinfo
-    assert [name for name in info_command.CPU_FEATURES if name in words] == found["cpu"]["features"]
+    assert facts["cpu"]["model"] in cpuinfo or "model name" not in cpuinfo
+    assert [name for name in info_command.CPU_FEATURES if name in words] == facts["cpu"]["features"]
     total = int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0]) * 1024
-    assert found["memory"]["bytes"] == pytest.approx(total, rel=0.05)
-    assert found["memory"]["page_bytes"] == os.sysconf("SC_PAGE_SIZE")
+    assert facts["memory"]["bytes"] == pytest.approx(total, rel=0.05)
+    assert facts["memory"]["page_bytes"] == os.sysconf("SC_PAGE_SIZE")
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    assert not setting.exists() or f"[{found['memory']['huge_pages']}]" in setting.read_text()
+    assert not setting.exists() or f"[{facts['memory']['huge_pages']}]" in setting.read_text()
     blas = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
-    assert {(pool["internal_api"], pool["version"], pool["architecture"]) for pool in found["blas"]} <= \
-        {(pool["internal_api"], pool["version"], pool.get("architecture")) for pool in blas} and found["blas"]
-    assert "GNU" in found["kernels"]["compiler"] or "GCC" in found["kernels"]["compiler"] or "clang" in found["kernels"]["compiler"]
+    assert {(pool["internal_api"], pool["version"], pool["architecture"]) for pool in facts["blas"]} <= \
+        {(pool["internal_api"], pool["version"], pool.get("architecture")) for pool in blas} and facts["blas"]
+    assert "GNU" in facts["kernels"]["compiler"] or "GCC" in facts["kernels"]["compiler"] or "clang" in facts["kernels"]["compiler"]
 
 
-def test_the_text(found):
+def test_the_text(facts):
     rows = dict(line.split("  ", 1) for line in command(OMP_NUM_THREADS="1").splitlines())
     rows = {name: value.strip() for name, value in rows.items()}
     facts = ["extras", "MPI", "kernels", "compiler", "BLAS", "CPU", "CPU features", "memory", "pages"]
     assert list(rows) == ["sarlite", "python", *dict.fromkeys([*info_command.ALWAYS, *sum(EXTRAS.values(), ())]), *facts]
-    assert {name: rows[name] for name in found["versions"]} == {k: v or "not installed" for k, v in found["versions"].items()}
-    assert rows["kernels"].startswith(f"{found['kernels']['instruction_set']} of ") and rows["kernels"].endswith("1 threads")
-    assert rows["CPU features"].split() == found["cpu"]["features"] and found["cpu"]["model"] in rows["CPU"]
+    assert {name: rows[name] for name in facts["versions"]} == {k: v or "not installed" for k, v in facts["versions"].items()}
+    assert rows["kernels"].startswith(f"{facts['kernels']['instruction_set']} of ") and rows["kernels"].endswith("1 threads")
+    assert rows["CPU features"].split() == facts["cpu"]["features"] and facts["cpu"]["model"] in rows["CPU"]
 
 
 @pytest.mark.parametrize("name", kernels.instruction_sets())
 def test_the_forced_instruction_set_is_shown(name):
-    found = json.loads(command("--json", SARLITE_ISA=name))["kernels"]
-    assert found["instruction_set"] == name and tuple(found["instruction_sets"]) == kernels.instruction_sets()
+    facts = json.loads(command("--json", SARLITE_ISA=name))["kernels"]
+    assert facts["instruction_set"] == name and tuple(facts["instruction_sets"]) == kernels.instruction_sets()
     assert f"\nkernels {name} of {', '.join(kernels.instruction_sets())}; " in re.sub(" +", " ", command(SARLITE_ISA=name))
 
 
-def test_mpi(found):
+def test_mpi(facts):
     pytest.importorskip("mpi4py")
-    assert found["mpi"]["library"].split()[0] in ("MPICH", "Open", "Intel(R)", "MVAPICH", "MVAPICH2")
-    assert found["mpi"]["thread_level"].startswith("THREAD_") and "\n" not in found["mpi"]["library"]
-    assert f"\nMPI {found['mpi']['library']}, {found['mpi']['thread_level']}\n" in re.sub(" +", " ", command())
+    assert facts["mpi"]["library"].split()[0] in ("MPICH", "Open", "Intel(R)", "MVAPICH", "MVAPICH2")
+    assert facts["mpi"]["thread_level"].startswith("THREAD_") and "\n" not in facts["mpi"]["library"]
+    assert f"\nMPI {facts['mpi']['library']}, {facts['mpi']['thread_level']}\n" in re.sub(" +", " ", command())
 
 
 @pytest.mark.parametrize("block, shown", [
@@ -94,26 +94,26 @@ def test_mpi(found):
 def test_without_mpi(block, shown, tmp_path):
     pytest.importorskip("mpi4py")
     (tmp_path / "sitecustomize.py").write_text(block)
-    found = json.loads(command("--json", path=[tmp_path]))["mpi"]
-    assert found is None if "none" in shown else (found["library"] is None and shown in found["error"])
+    facts = json.loads(command("--json", path=[tmp_path]))["mpi"]
+    assert facts is None if "none" in shown else (facts["library"] is None and shown in facts["error"])
     assert any(line.startswith("MPI ") and shown in line for line in command(path=[tmp_path]).splitlines())
 
 
 def test_a_machine_that_tells_nothing(monkeypatch):
-    """Neither /proc nor /sys nor sysconf's names, as on other systems."""
+    """Facts are None on systems without /proc, /sys and the names of sysconf."""
     monkeypatch.setattr(info_command, "_read", lambda path: "")
     monkeypatch.setattr(os, "sysconf_names", {})
     monkeypatch.setattr(info_command, "_compiler", lambda: None)
     monkeypatch.setattr(info_command, "_mpi", lambda: None)
-    found = info_command.collect()
-    assert found["memory"] == {"bytes": None, "page_bytes": None, "huge_pages": None} and found["cpu"]["features"] == []
-    shown = info_command.text(json.loads(json.dumps(found)))
+    facts = info_command.collect()
+    assert facts["memory"] == {"bytes": None, "page_bytes": None, "huge_pages": None} and facts["cpu"]["features"] == []
+    shown = info_command.text(json.loads(json.dumps(facts)))
     assert "None" not in shown and [line.split()[-1] for line in shown.splitlines()].count("unknown") >= 3
 
 
 def test_packages_that_are_missing(monkeypatch):
     monkeypatch.setattr(info_command, "_mpi", lambda: None)
-    found = info_command.collect({"some": ("numpy", "no-such-package"), "every": ("numpy",)})
-    assert found["extras"] == {"some": ["no-such-package"], "every": []}
-    assert "\nextras           some lacks no-such-package; every\n" in info_command.text(found)
-    assert found["versions"]["no-such-package"] is None and "no-such-package  not installed" in info_command.text(found)
+    facts = info_command.collect({"some": ("numpy", "no-such-package"), "every": ("numpy",)})
+    assert facts["extras"] == {"some": ["no-such-package"], "every": []}
+    assert "\nextras           some lacks no-such-package; every\n" in info_command.text(facts)
+    assert facts["versions"]["no-such-package"] is None and "no-such-package  not installed" in info_command.text(facts)

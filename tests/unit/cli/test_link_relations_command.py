@@ -1,4 +1,4 @@
-"""Links of relations by the commands: names of nodes, labels of edges, and several relations, on one rank and two."""
+"""Test commands on links of relations: node names, edge labels and several relations, on one rank and on two ranks."""
 
 import csv
 from itertools import groupby
@@ -14,7 +14,7 @@ from tests.helpers.train.training_runs import train_here
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Users and items with names of their own, who are of four tastes; stars are told of purchases."""
+    """Write tables of named users and items with four tastes, and of purchases with stars that depend on the item."""
     folder, draw = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
     tastes = draw.integers(0, 4, 60)
     with (folder / "users.csv").open("w", newline="") as file:
@@ -70,12 +70,12 @@ def test_the_command_trains_and_ranks_by_name(data, tmp_path, capsys):
     scores, ranks = (np.array([[float(row[name]) for row in table] for table in tables[:2]]) for name in ("score", "rank"))
     np.testing.assert_allclose(scores[1], scores[0], rtol=1e-9)
     scores = scores[0].reshape(60, len(items))
-    known = np.array([pair in bought for pair in every]).reshape(scores.shape)
+    is_link = np.array([pair in bought for pair in every]).reshape(scores.shape)
     for row, (user, item) in enumerate(np.ndindex(scores.shape)):
-        others = ~known[user] & (np.arange(len(items)) != item)
+        others = ~is_link[user] & (np.arange(len(items)) != item)
         expected = 1 + (scores[user, others] > scores[user, item]).sum() + 0.5 * (scores[user, others] == scores[user, item]).sum()
         assert ranks[0, row] == ranks[1, row] == expected
-    best = [(users[user], items[item]) for user in range(60) for item in np.argsort(-np.where(known[user], -np.inf, scores[user]))[:4]]
+    best = [(users[user], items[item]) for user in range(60) for item in np.argsort(-np.where(is_link[user], -np.inf, scores[user]))[:4]]
     assert [(row["source"], row["destination"]) for row in tables[2]] == best
 
 
@@ -89,13 +89,13 @@ def test_labels_of_a_relation_by_the_command(data, tmp_path):
         csv.writer(file).writerows([row["who"], row["what"]] for row in rows)
     with pytest.raises(ValueError):
         predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "pairs.csv")
-    told = [*csv.DictReader((tmp_path / "out.csv").open())]
-    assert [*told[0]] == ["source", "destination", "class", "p_bad", "p_good"]
-    assert np.mean([own["class"] == row["stars"] for own, row in zip(told, rows)]) > 0.8
+    predicted = [*csv.DictReader((tmp_path / "out.csv").open())]
+    assert [*predicted[0]] == ["source", "destination", "class", "p_bad", "p_good"]
+    assert np.mean([prediction["class"] == row["stars"] for prediction, row in zip(predicted, rows)]) > 0.8
 
 
 def test_the_command_predicts_several_relations(data, tmp_path):
-    """Splits of files with a relation column; scores, ranks within the relation and recommendations of each, on 1 and 2 ranks."""
+    """Split files have a relation column; scores, ranks and recommendations are per relation, on 1 and 2 ranks."""
     names = ["user.buys.item", "item.rev_buys.user"]
     bought = {(row["who"], row["what"]) for row in csv.DictReader((data / "buys.csv").open())}
     users, items = [f"u{at}" for at in range(60)], sorted({item for _, item in bought})
@@ -124,16 +124,16 @@ def test_the_command_predicts_several_relations(data, tmp_path):
     for other in scores[1:]:
         np.testing.assert_allclose([*other.values()], [*scores[0].values()], rtol=1e-9)
     assert any(scores[0][user, names[0], item] != scores[0][item, names[1], user] for user, item in bought)
-    known = {(user, names[0], item) for user, item in bought} | {(item, names[1], user) for user, item in bought}
+    links = {(user, names[0], item) for user, item in bought} | {(item, names[1], user) for user, item in bought}
     best = []
-    for _, own in groupby(every, key=lambda row: row[:2]):
-        own = [*own]
-        for at in own:
-            others = np.array([scores[0][one] for one in own if one not in known and one != at])
+    for _, group in groupby(every, key=lambda row: row[:2]):
+        group = [*group]
+        for at in group:
+            others = np.array([scores[0][one] for one in group if one not in links and one != at])
             expected = 1 + np.sum(others > scores[0][at]) + 0.5 * np.sum(others == scores[0][at])
             place = every.index(at)
             assert float(tables[0][place]["rank"]) == float(tables[1][place]["rank"]) == expected
-        free = sorted((one for one in own if one not in known), key=lambda one: -scores[0][one])
+        free = sorted((one for one in group if one not in links), key=lambda one: -scores[0][one])
         best += free[:4]
     assert [triple(row) for row in tables[3]] == [triple(row) for row in tables[4]]
     assert sorted(map(triple, tables[3])) == sorted(best)
@@ -144,7 +144,7 @@ def test_the_command_predicts_several_relations(data, tmp_path):
             predict_here(tmp_path / "1", tmp_path / "out.csv", "--links", tmp_path / "odd.csv")
     with pytest.raises(ConfigError, match="of several types, item, user"):
         predict_here(tmp_path / "1", tmp_path / "out.csv", "--top", 2, "--nodes", tmp_path / "odd.csv")
-    with pytest.raises(ConfigError, match="--top of several relations is a table"):
+    with pytest.raises(ConfigError, match="--top of several relations needs a table"):
         predict_here(tmp_path / "1", tmp_path / "out.npy", "--top", 2)
     (data / "more.toml").write_text((data / "graph.toml").read_text() + """[[edges]]
 relation = ["user", "likes", "item"]
@@ -176,7 +176,7 @@ def test_what_cannot_be_is_refused_by_the_command(data, tmp_path):
         (ConfigError, "--link-split .*: expected FILE,split=", ["--link-relation", BOUGHT, "--link-split", f"{data}/buys.csv,at=part"]),
         (ConfigError, "negative-sampler .*: of several", ["--link-relation", "all", "--negative-sampler", tmp_path / "swapped.csv"]),
         (ConfigError, "whose edges are one relation", ["--data", "sbm:nodes=100", "--model", "gcn", "--link-relation", "user.buys.item"]),
-        (ConfigError, "--link-relation means nothing without", ["--task", "classify", "--link-relation", "user.buys.item"]),
+        (ConfigError, "--link-relation has no effect without", ["--task", "classify", "--link-relation", "user.buys.item"]),
     ):  # fmt: skip
         with pytest.raises(kind, match=words):
             train_here(run, *flags, *more)

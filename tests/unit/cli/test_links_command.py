@@ -1,4 +1,4 @@
-"""`--task link`: the command's runs, resuming, predictions, and the AUC of a graph autoencoder on Cora."""
+"""Test `--task link`: training, resuming, prediction, and the ROC-AUC of a graph autoencoder on Cora."""
 
 import csv
 
@@ -27,7 +27,7 @@ def trained(folder, *flags):
 
 
 def test_runs_and_scores_are_the_same_on_any_number_of_ranks(tmp_path):
-    """Scores of the run's own links give its ROC-AUC; so they come along messages without validation and test links."""
+    """Predicted scores give the run's ROC-AUC, so validation and test links pass no messages in prediction."""
     flags = ["--decoder", "complex", "--link-test", 0.3, "--epochs", 3, "--negatives", 2]
     one = trained(tmp_path / "1", *flags)
     other = trained(tmp_path / "3", *flags, "--ranks", 3, "--partition", "random", "--mode", "oneshot")
@@ -37,21 +37,21 @@ def test_runs_and_scores_are_the_same_on_any_number_of_ranks(tmp_path):
             np.testing.assert_allclose([m[name] for m in curve], [m[name] for m in one], rtol=1e-11, err_msg=name)
     draw = np.random.default_rng(0).integers(0, 300, (500, 2))
     np.savetxt(tmp_path / "links.csv", draw, "%d", ",", header="source,destination", comments="")
-    found = [predict_here(tmp_path / run, tmp_path / f"{run}.npy", "--links", tmp_path / "links.csv", "--ranks", n)[0]
+    predicted = [predict_here(tmp_path / run, tmp_path / f"{run}.npy", "--links", tmp_path / "links.csv", "--ranks", n)[0]
              for run, n in (("1", 1), ("1", 3), ("3", 2), ("4", 2))]
-    assert found[0].shape == (500,) and len(set(found[0].tolist())) > 400
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-10)
-    for other in found[2:]:
-        np.testing.assert_allclose(other, found[0], rtol=1e-9)
+    assert predicted[0].shape == (500,) and len(set(predicted[0].tolist())) > 400
+    np.testing.assert_allclose(predicted[1], predicted[0], rtol=1e-10)
+    for other in predicted[2:]:
+        np.testing.assert_allclose(other, predicted[0], rtol=1e-9)
     rows, _ = predict_here(tmp_path / "1", tmp_path / "rows.npy", "--embeddings", 2)
     relation = checkpoint.read(Solo(), tmp_path / "1" / "checkpoint.safetensors", ("best.", "model."))[0]["best.decoder.relation"]
     h, t = (rows[draw[:, k], :4] + 1j * rows[draw[:, k], 4:] for k in (0, 1))
     relation = np.asarray(relation)
-    np.testing.assert_allclose(found[0], (h * (relation[:4] + 1j * relation[4:]) * t.conj()).sum(1).real, rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(predicted[0], (h * (relation[:4] + 1j * relation[4:]) * t.conj()).sum(1).real, rtol=1e-9, atol=1e-14)
 
 
 def test_ranks_among_all_nodes(tmp_path, capsys):
-    """Against ranks counted in a matrix of all scores, with and without the data's links."""
+    """Ranks equal ranks counted in a matrix of all scores, with and without the data's links."""
     trained(tmp_path / "run", "--epochs", 2, "--decoder", "distmult", "--link-test", 0.2)
     np.save(tmp_path / "every.npy", np.stack(np.divmod(np.arange(300 * 300), 300), 1))
     scores = predict_here(tmp_path / "run", tmp_path / "all.npy", "--links", tmp_path / "every.npy")[0].reshape(300, 300)
@@ -60,16 +60,16 @@ def test_ranks_among_all_nodes(tmp_path, capsys):
     linked[dataset.indices, np.repeat(np.arange(300), np.diff(dataset.indptr))] = True
     pairs = np.concatenate([draw, np.argwhere(linked & ~np.eye(300, dtype=bool))[:40]])
     np.savetxt(tmp_path / "links.csv", pairs, "%d", ",")
-    for known, others in (([], ~linked), (["--known"], ~np.eye(300, dtype=bool))):
+    for flags_of_known, others in (([], ~linked), (["--known"], ~np.eye(300, dtype=bool))):
         others = others[pairs[:, 0]]
         others[np.arange(80), pairs[:, 1]] = False
         expected = 1 + (others & (scores[pairs[:, 0]] > scores[tuple(pairs.T)][:, None])).sum(1)
         capsys.readouterr()
         for n in (1, 3):
-            flags = ["--links", tmp_path / "links.csv", "--rank", *known, "--ranks", n]
-            found = predict_here(tmp_path / "run", tmp_path / "ranks.npy", *flags)[0]
-            np.testing.assert_array_equal(found[:, 1], expected)
-            np.testing.assert_allclose(found[:, 0], scores[tuple(pairs.T)], rtol=1e-10)
+            flags = ["--links", tmp_path / "links.csv", "--rank", *flags_of_known, "--ranks", n]
+            predicted = predict_here(tmp_path / "run", tmp_path / "ranks.npy", *flags)[0]
+            np.testing.assert_array_equal(predicted[:, 1], expected)
+            np.testing.assert_allclose(predicted[:, 0], scores[tuple(pairs.T)], rtol=1e-10)
             assert f"mrr {np.mean(1 / expected):.4f}, hits@1 " in capsys.readouterr().out
     with pytest.raises(ValueError):  # a table is no .npy file
         predict_here(tmp_path / "run", tmp_path / "ranks.csv", "--links", tmp_path / "links.csv", "--rank")
@@ -77,7 +77,7 @@ def test_ranks_among_all_nodes(tmp_path, capsys):
 
 
 def test_the_likeliest_destinations(tmp_path):
-    """Those of highest score of all pairs that are no edges, on any number of ranks; named as nodes are."""
+    """The K destinations have the highest scores of all pairs without an edge, on any number of ranks."""
     trained(tmp_path / "run", "--epochs", 2, "--decoder", "distmult", "--link-test", 0.2)
     every = np.stack(np.divmod(np.arange(300 * 300), 300), 1)
     np.save(tmp_path / "every.npy", every)
@@ -85,14 +85,14 @@ def test_the_likeliest_destinations(tmp_path):
     dataset = load(DATA)
     dst = np.repeat(np.arange(300), np.diff(dataset.indptr))
     scores[np.arange(300), np.arange(300)] = -np.inf
-    for known in (True, False):
-        if not known:
+    for with_links in (True, False):
+        if not with_links:
             scores[dataset.indices, dst] = -np.inf
         expected = np.argsort(-scores, 1)[:, :5]
         for n in (1, 3):
-            found, ids = predict_here(tmp_path / "run", tmp_path / "top.npy", "--top", 5, "--ranks", n, *["--known"] * known)
-            np.testing.assert_allclose(found, np.take_along_axis(scores, expected, 1), rtol=1e-9)
-            np.testing.assert_allclose(np.take_along_axis(scores, ids, 1), found, rtol=1e-9)
+            predicted, ids = predict_here(tmp_path / "run", tmp_path / "top.npy", "--top", 5, "--ranks", n, *["--known"] * with_links)
+            np.testing.assert_allclose(predicted, np.take_along_axis(scores, expected, 1), rtol=1e-9)
+            np.testing.assert_allclose(np.take_along_axis(scores, ids, 1), predicted, rtol=1e-9)
     (tmp_path / "nodes.txt").write_text("7\n3\n")
     with pytest.raises(ValueError):  # a table is no .npy file
         predict_here(tmp_path / "run", tmp_path / "top.csv", "--top", 299, "--nodes", tmp_path / "nodes.txt", "--ranks", 2)
@@ -100,8 +100,8 @@ def test_the_likeliest_destinations(tmp_path):
     left = [np.count_nonzero(scores[node] > -np.inf) for node in (7, 3)]
     assert [row[0] for row in rows] == ["7"] * left[0] + ["3"] * left[1] and max(left) < 299
     assert [int(row[1]) for row in rows[:5]] == expected[7].tolist()
-    for words, flags in (("--rank means nothing", ["--top", 1, "--rank"]), ("--top 0: at least 1", ["--top", 0]),
-                         ("--known means nothing", ["--known", "--embeddings", 1]),
+    for words, flags in (("--rank has no effect", ["--top", 1, "--rank"]), ("--top 0: at least 1", ["--top", 0]),
+                         ("--known has no effect", ["--known", "--embeddings", 1]),
                          ("--links, --top or --embeddings", ["--top", 1, "--embeddings", 1])):
         with pytest.raises(ConfigError, match=words):
             predict_here(tmp_path / "run", tmp_path / "no.npy", *flags)
@@ -109,13 +109,13 @@ def test_the_likeliest_destinations(tmp_path):
 
 @pytest.mark.parametrize("width", [5, 33])
 def test_equal_rows_tie_in_ranks(width):
-    """In float32, of any width and in pieces of any size; a pair that is left out does not count."""
+    """Ranks are right in float32, for any width and block size; excluded pairs do not count."""
     graph, none = part(Solo()), np.empty(0, np.int64)
     h = np.repeat(np.random.default_rng(0).standard_normal((2, width)).astype(np.float32), [N - 3, 3], 0)
     heads, tails = np.array([N - 1, N - 1]), np.array([0, N - 2])
-    known = np.sort((N - 1) * N + np.array([0, 1, 2, N - 3]))
+    pair_numbers = np.sort((N - 1) * N + np.array([0, 1, 2, N - 3]))
     for n_bytes in (1, 1 << 25):
-        for left_out, expected in ((none, [1 + 2 + (N - 4) / 2, 1.5]), (known, [1 + 1 + (N - 6) / 2, 1])):
+        for left_out, expected in ((none, [1 + 2 + (N - 4) / 2, 1.5]), (pair_numbers, [1 + 1 + (N - 6) / 2, 1])):
             assert recommend.ranks(graph, nn.Dot(), h, heads, tails, Ends(0, graph.n_nodes), left_out, n_bytes)[:, 1].tolist() == expected
 
 
@@ -160,8 +160,8 @@ def test_a_run_that_goes_on_is_the_run_that_never_ended(tmp_path):
     trained(tmp_path / "three", *flags, "--epochs", 3)
     flags = ["--resume", str(tmp_path / "three" / "checkpoint.safetensors"), "--epochs", "6", "--progress", "none"]
     run.train(Solo(), config.parse(flags))
-    found = metrics(tmp_path / "three")
-    assert [{**m, "seconds": 0} for m in found] == [{**m, "seconds": 0} for m in whole]
+    records = metrics(tmp_path / "three")
+    assert [{**m, "seconds": 0} for m in records] == [{**m, "seconds": 0} for m in whole]
     with pytest.raises(ConfigError, match="--link-val 0.2: cannot change"):
         run.train(Solo(), config.parse([*flags, "--link-val", "0.2"]))
 
@@ -183,7 +183,7 @@ def test_a_table_of_pairs(tmp_path):
     for kind, words, flags in (
         (DataError, "destination of pair 1 is 300, outside 0 <= node < 300", ["--links", tmp_path / "bad.csv"]),
         (ConfigError, "--links, --top or --embeddings", []),
-        (ConfigError, "--nodes .*: not beside --links", ["--links", tmp_path / "pairs.csv", "--nodes", tmp_path / "pairs.csv"]),
+        (ConfigError, "--nodes .*: cannot be combined", ["--links", tmp_path / "pairs.csv", "--nodes", tmp_path / "pairs.csv"]),
     ):
         with pytest.raises(kind, match=words):
             predict_here(tmp_path / "run", tmp_path / "o.npy", *flags)
@@ -194,15 +194,15 @@ def test_a_table_of_pairs(tmp_path):
 
 @pytest.mark.parametrize("kind", ["edge_neg", "target_node_neg"])
 def test_negatives_of_a_file_are_those_of_ogbs_leaderboards(tmp_path, capsys, kind):
-    """Hits@K against negatives that all links have, as of ogbl-collab, and MRR of each link's own, as of ogbl-citation2."""
+    """Hits@K uses shared negatives as in ogbl-collab, and MRR uses negatives of each link as in ogbl-citation2."""
     trained(tmp_path / "run", "--epochs", 3)
     draw = np.random.default_rng(1)
-    links, own = draw.integers(0, 300, (60, 2)), draw.integers(0, 300, (60, 7))
-    own[:5, 3], shared = links[:5, 1], np.concatenate([links, draw.integers(0, 300, (30, 2))])  # ties
-    every = shared if kind == "edge_neg" else np.stack([np.repeat(links[:, 0], 7), own.reshape(-1)], 1)
-    told = {"edge": links, "edge_neg": shared} if kind == "edge_neg" else {
-        "source_node": links[:, 0], "target_node": links[:, 1], "target_node_neg": own}
-    write_saved(tmp_path / "test.pt", told, True)
+    links, negatives = draw.integers(0, 300, (60, 2)), draw.integers(0, 300, (60, 7))
+    negatives[:5, 3], shared = links[:5, 1], np.concatenate([links, draw.integers(0, 300, (30, 2))])  # ties
+    every = shared if kind == "edge_neg" else np.stack([np.repeat(links[:, 0], 7), negatives.reshape(-1)], 1)
+    contents = {"edge": links, "edge_neg": shared} if kind == "edge_neg" else {
+        "source_node": links[:, 0], "target_node": links[:, 1], "target_node_neg": negatives}
+    write_saved(tmp_path / "test.pt", contents, True)
     np.savetxt(tmp_path / "every.csv", np.concatenate([links, every]), "%d", ",")
     scores, _ = predict_here(tmp_path / "run", tmp_path / "every.npy", "--links", tmp_path / "every.csv")
     link, others = scores[:60], scores[60:]
@@ -218,19 +218,19 @@ def test_negatives_of_a_file_are_those_of_ogbs_leaderboards(tmp_path, capsys, ki
     assert len(set(expected.values())) > 1
     for n in (1, 3):
         capsys.readouterr()
-        found, _ = predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "test.pt", "--ranks", n)
+        predicted, _ = predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "test.pt", "--ranks", n)
         assert said in capsys.readouterr().out
-        np.testing.assert_allclose(found, link, rtol=1e-10)
+        np.testing.assert_allclose(predicted, link, rtol=1e-10)
     capsys.readouterr()
     predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "test.pt", "--rank")
     assert "rank among all nodes" in capsys.readouterr().out
     if kind == "edge_neg":
-        write_saved(tmp_path / "few.pt", {**told, kind: shared[:19]}, True)
+        write_saved(tmp_path / "few.pt", {**contents, kind: shared[:19]}, True)
         capsys.readouterr()
         predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "few.pt", "--ranks", 2)
         assert "rank among" not in capsys.readouterr().out
-    told[kind][1, 1] = 300
-    write_saved(tmp_path / "odd.pt", told, True)
+    contents[kind][1, 1] = 300
+    write_saved(tmp_path / "odd.pt", contents, True)
     with pytest.raises(DataError, match="negatives: destination of pair .* is 300, outside 0 <= node < 300"):
         predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "odd.pt")
 
@@ -259,8 +259,8 @@ def test_exact_runs_and_scores_have_the_same_bits(tmp_path):
     runs = {}
     for n, flags in ((1, []), (3, ["--partition", "random", "--mode", "broadcast"])):
         run = tmp_path / str(n)
-        found = train_here(run, "--task", "link", "--model", "gcn", "--link-width", 8, "--numerics", "exact", "--epochs", 3,
+        records = train_here(run, "--task", "link", "--model", "gcn", "--link-width", 8, "--numerics", "exact", "--epochs", 3,
                            "--negatives", 2, "--loss", "bpr", "--ranks", n, *flags)
-        told = [[epoch[name] for name in ("loss", "val_loss", "test_roc_auc")] for epoch in found]
-        runs[n] = told, predict_here(run, tmp_path / f"{n}.npy", "--links", tmp_path / "links.csv", "--ranks", 4 - n)[0].tobytes()
+        values = [[epoch[name] for name in ("loss", "val_loss", "test_roc_auc")] for epoch in records]
+        runs[n] = values, predict_here(run, tmp_path / f"{n}.npy", "--links", tmp_path / "links.csv", "--ranks", 4 - n)[0].tobytes()
     assert runs[1] == runs[3]

@@ -1,4 +1,4 @@
-"""The predict command: what a trained model says of all nodes, of some, or a layer's rows; on any number of ranks, whole or not at all."""
+"""Test the predict command: outputs of all nodes, of some nodes and of a layer, on any number of ranks, and failed writes."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of SAGE, of two layers."""
+    """Train SAGE with two layers."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     train_here(folder, "--dtype", "float64", "--epochs", 8, "--lr", "0.05")
     return folder
@@ -78,17 +78,17 @@ def test_what_it_says_has_the_runs_score_on_any_number_of_ranks(case, here, tmp_
         assert labels is None
     for ranks, mode in ((2, "oneshot"), (3, "sar"), (4, "sa")) if case == "sage" else ((3, "sar"),):
         out = tmp_path / f"{ranks}.npy"
-        found, same = predict_here(tmp_path / "run", out, "--ranks", ranks, "--mode", mode, "--partition", "random")
-        np.testing.assert_allclose(found, one, rtol=1e-9, atol=1e-12)
+        predicted, same = predict_here(tmp_path / "run", out, "--ranks", ranks, "--mode", mode, "--partition", "random")
+        np.testing.assert_allclose(predicted, one, rtol=1e-9, atol=1e-12)
         assert np.array_equal(same, labels) if labels is not None else same is None
     if case == "sage":  # the same number of ranks gives the same bits
         again, _ = predict_here(tmp_path / "run", tmp_path / "again.npy", "--ranks", ranks, "--mode", mode, "--partition", "random")
-        assert again.tobytes() == found.tobytes()
+        assert again.tobytes() == predicted.tobytes()
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
 
 def test_a_layers_rows(run, tmp_path):
-    """The last one's are what probabilities are made of; the first one's are what the second one takes."""
+    """Softmax of the last layer's rows gives the probabilities; the first layer's rows are the second layer's input."""
     whole, _ = predict_here(run, tmp_path / "p.npy")
     last, none = predict_here(run, tmp_path / "last.npy", "--embeddings", 2, "--ranks", 3)
     assert none is None and last.shape == (300, 4)
@@ -109,7 +109,7 @@ def test_of_the_last_epoch_or_the_best(run, tmp_path):
 
 
 def test_some_nodes_in_their_order(run, tmp_path):
-    """In pieces of 64; ranks hold theirs in another order."""
+    """Requested ids are sent 64 at a time, and ranks hold their nodes in another order."""
     whole, labels = predict_here(run, tmp_path / "p.npy")
     nodes = np.random.default_rng(0).integers(0, 300, 500)
     (tmp_path / "n.txt").write_text("".join(f"{node}\n" for node in nodes))
@@ -124,18 +124,18 @@ def test_some_nodes_in_their_order(run, tmp_path):
 def test_no_plan_is_made_for_a_backward_pass(run, tmp_path, monkeypatch):
     whole, _ = predict_here(run, tmp_path / "p.npy")
     monkeypatch.setattr(schedule, "_reversed", None)
-    found, _ = predict_here(run, tmp_path / "q.npy", "--ranks", 2, "--mode", "broadcast")
-    np.testing.assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
+    predicted, _ = predict_here(run, tmp_path / "q.npy", "--ranks", 2, "--mode", "broadcast")
+    np.testing.assert_allclose(predicted, whole, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("numbers", [False, True])
 def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
-    """Names that are numbers are none of the ids; they stay with a division and a copy."""
+    """Node names that are numbers differ from ids; names stay with nodes when data are divided and copied."""
     data = load(DATA)
-    known = [str(7 * node % 300) if numbers else f"ü/{node}" for node in range(300)]
-    (tmp_path / "known.txt").write_text("\n".join(known))
+    node_names = [str(7 * node % 300) if numbers else f"ü/{node}" for node in range(300)]
+    (tmp_path / "known.txt").write_text("\n".join(node_names))
     ends = zip(data.indices, np.repeat(np.arange(300), np.diff(data.indptr)))
-    (tmp_path / "e.txt").write_text("".join(f"{known[u]} {known[v]}\n" for u, v in ends))
+    (tmp_path / "e.txt").write_text("".join(f"{node_names[u]} {node_names[v]}\n" for u, v in ends))
     np.save(tmp_path / "x.npy", data.features)
     spec = f"edges:{tmp_path}/e.txt,names={tmp_path}/known.txt,features={tmp_path}/x.npy,header=false"
     empty = [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
@@ -144,28 +144,28 @@ def test_some_nodes_by_their_names(run, tmp_path, numbers, monkeypatch):
     assert convert(["partition", str(tmp_path / "two"), "--parts", "3", "--method", "random"]) == 0
     whole, _ = predict_here(run, tmp_path / "p.npy")
     nodes = np.random.default_rng(0).integers(0, 300, 90)
-    (tmp_path / "n.txt").write_text("\n" + "".join(f"{known[node]}\n" for node in nodes))
+    (tmp_path / "n.txt").write_text("\n" + "".join(f"{node_names[node]}\n" for node in nodes))
     np.save(tmp_path / "n.npy", nodes)
     for where, file, ranks in (("one", "n.txt", 1), ("two", "n.txt", 3), ("two,drop_edge_values", "n.txt", 1), ("one", "n.npy", 2)):
         some, _ = predict_here(run, tmp_path / "s.npy", "--data", tmp_path / where, "--nodes", tmp_path / file, "--ranks", ranks)
         np.testing.assert_allclose(some, whole[nodes], rtol=1e-9, atol=1e-12)
-    (tmp_path / "n.txt").write_text("\n" + 60 * f"{known[3]}\n" + "other\n")
+    (tmp_path / "n.txt").write_text("\n" + 60 * f"{node_names[3]}\n" + "other\n")
     with pytest.raises(SarliteError, match="n.txt: nodes: line 62: no node is named 'other'"):
         predict_here(run, tmp_path / "none.npy", "--data", tmp_path / "one", "--nodes", tmp_path / "n.txt", "--ranks", 2)
-    pyarrow.parquet.write_table(pyarrow.table({"name": [known[5], "other"]}), tmp_path / "n.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"name": [node_names[5], "other"]}), tmp_path / "n.parquet")
     with pytest.raises(SarliteError, match="n.parquet: nodes: row 1: no node is named 'other'"):
         predict_here(run, tmp_path / "none.npy", "--data", tmp_path / "one", "--nodes", tmp_path / "n.parquet")
     assert not (tmp_path / "none.npy").exists()
 
 
 def test_some_nodes_of_a_type_by_their_names(here, tmp_path, monkeypatch):
-    """Names of another type's nodes are none of the target's."""
+    """Names of nodes of another type are refused."""
     data = load_relational(SPEC)
     counts = {name: data.nodes[name].n_nodes for name in ("paper", "author")}
     words = {name: [f"{name} {7 * node % n}" for node in range(n)] for name, n in counts.items()}
-    for name, own in words.items():
-        edges = {"file": {"src": own[:1], "dst": own[:1]}, "relation": [name, "to", name]}
-        data.nodes[name].names = from_tables({"nodes": {name: {"file": {"id": own}}}, "edges": [edges]}).target_nodes.names
+    for name, node_name in words.items():
+        edges = {"file": {"src": node_name[:1], "dst": node_name[:1]}, "relation": [name, "to", name]}
+        data.nodes[name].names = from_tables({"nodes": {name: {"file": {"id": node_name}}}, "edges": [edges]}).target_nodes.names
     format.write(tmp_path / "data", data)
     assert convert(["partition", str(tmp_path / "data"), "--parts", "3", "--method", "random"]) == 0
     relational_run(tmp_path / "run", "--model", "rgcn", "--hidden", 6)
@@ -193,7 +193,7 @@ def test_a_runs_folder_is_its_checkpoint(run, tmp_path):
 
 @pytest.mark.parametrize("changed", ["features", "labels", "edges"])
 def test_other_data_of_the_name_that_the_checkpoint_has(changed, here, tmp_path, monkeypatch, capsys):
-    """A relative path leads elsewhere from another folder. Other data are predicted where the command names them."""
+    """A relative path in the checkpoint that leads to other data is refused; --data selects other data."""
     data = load(DATA)
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
@@ -206,31 +206,31 @@ def test_other_data_of_the_name_that_the_checkpoint_has(changed, here, tmp_path,
     here(tmp_path / "run", "--data", "d", "--epochs", 1)
     capsys.readouterr()
     predict_here(tmp_path / "run", tmp_path / "x.npy")
-    assert capsys.readouterr().err == "data d, as the checkpoint says\n"
+    assert capsys.readouterr().err == "data d, from the checkpoint\n"
     monkeypatch.chdir(tmp_path / "two")
     (tmp_path / "x.npy").unlink()
-    with pytest.raises(CheckpointError, match="names, d, are here not those of its training: .*; --data predicts other data"):
+    with pytest.raises(CheckpointError, match="at its path d differ from the training data: .*; give --data to use other data"):
         predict_here(tmp_path / "run", tmp_path / "x.npy", "--ranks", 2)
     assert not (tmp_path / "x.npy").exists()
     predict_here(tmp_path / "run", tmp_path / "x.npy", "--data", "d")
-    assert "as the checkpoint says" not in capsys.readouterr().err
+    assert "from the checkpoint" not in capsys.readouterr().err
 
 
 def test_what_is_read_is_not_written_over(run, tmp_path, capsys):
     (tmp_path / "ids.csv").write_text("3\n5\n")
     (tmp_path / "link.csv").symlink_to("ids.csv")
     for out in ("ids.csv", "link.csv"):
-        with pytest.raises(ConfigError, match=f"--out {tmp_path / out}: this is the file of --nodes, which is read: name another file"):
+        with pytest.raises(ConfigError, match=f"--out {tmp_path / out}: this is also the input file of --nodes: name another file"):
             predict_here(run, tmp_path / out, "--nodes", tmp_path / "ids.csv")
     assert (tmp_path / "ids.csv").read_text() == "3\n5\n"
     for name in ("metrics.jsonl", "checkpoint.safetensors"):
         before = (run / name).read_bytes()
         assert report_command.main([str(run), "--out", str(run / name)]) == 2 and (run / name).read_bytes() == before
-        assert f"--out {run / name}: this is the file of {run / name}, which is read" in capsys.readouterr().err
+        assert f"--out {run / name}: this is also the input file of {run / name}" in capsys.readouterr().err
 
 
 def test_a_graph_without_labels(run, tmp_path):
-    """All that is asked of it are features; the classes are the model's."""
+    """Data for prediction need only features; the classes come from the model."""
     data = load(DATA)
     edges = np.stack([data.indices, np.repeat(np.arange(300), np.diff(data.indptr))], 1)
     np.save(tmp_path / "edges.npy", edges)
@@ -238,8 +238,8 @@ def test_a_graph_without_labels(run, tmp_path):
     whole, _ = predict_here(run, tmp_path / "p.npy")
     for ranks in (1, 2):
         spec = f"edges:{tmp_path}/edges.npy,features={tmp_path}/x.npy"
-        found, _ = predict_here(run, tmp_path / "q.npy", "--data", spec, "--ranks", ranks)
-        np.testing.assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
+        predicted, _ = predict_here(run, tmp_path / "q.npy", "--data", spec, "--ranks", ranks)
+        np.testing.assert_allclose(predicted, whole, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -269,8 +269,8 @@ def test_rows_of_learned_embeddings_go_to_their_owners(tmp_path):
 
     (ids, expected), = threads.run(1, work, False)
     for n in (1, 3, 4):
-        for own, found in threads.run(n, work, True):
-            np.testing.assert_allclose(found, expected[own], rtol=1e-6, atol=1e-6)
+        for rows, predicted in threads.run(n, work, True):
+            np.testing.assert_allclose(predicted, expected[rows], rtol=1e-6, atol=1e-6)
 
 
 REFUSED = {
@@ -293,7 +293,7 @@ REFUSED = {
     "HERE/two.txt: nodes: expected one whole number per line, found 2 columns of int64": ["--nodes", "HERE/two.txt"],
     "HERE/none.txt: nodes: no such file": ["--nodes", "HERE/none.txt"],
     "checkpoint HERE/cut: cannot be read": ["--checkpoint", "HERE/cut"],
-    "checkpoint HERE/other is not of a run: it has no best": ["--checkpoint", "HERE/other"],
+    "checkpoint HERE/other is not from a run: it has no best": ["--checkpoint", "HERE/other"],
     "checkpoint HERE/gone: no such file": ["--checkpoint", "HERE/gone"],
     "unknown option --node; did you mean --nodes": ["--node", "1"],
 }
@@ -313,9 +313,9 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(run, tmp_path):
     for message, flags in REFUSED.items():
         for word, place in places.items():
             message, flags = message.replace(word, place), [flag.replace(word, place) for flag in flags]
-        with pytest.raises(SarliteError) as found:
+        with pytest.raises(SarliteError) as refusal:
             predict_here(run, tmp_path / "x.npy", *flags, "--ranks", 2)
-        assert message in str(found.value)
+        assert message in str(refusal.value)
     assert sorted(tmp_path.rglob("*")) == before
     for words in ([], ["--checkpoint", "c"]):
         with pytest.raises(SarliteError, match="is missing: predict needs --checkpoint and --out"):
@@ -323,7 +323,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(run, tmp_path):
 
 
 def test_another_model_of_the_same_options_is_refused(here, run, tmp_path):
-    """The file of a class changed meanwhile."""
+    """The model's file has another definition of the class than in training."""
     flags = [flag for flag in SMALL if flag not in ("--layers", "2")]
     path = tmp_path / "mine.py"
     path.write_text(MODEL)
@@ -341,7 +341,7 @@ def test_another_model_of_the_same_options_is_refused(here, run, tmp_path):
 
 
 def test_a_disk_that_is_full_for_one_rank(run, tmp_path, monkeypatch):
-    """Here for probabilities alone, which come last. An error on all ranks; what stood there before stands, and nothing else is left."""
+    """If the probabilities cannot be written, all ranks raise an error, old files stay, and no other file is left."""
     out, pwrite = tmp_path / "out" / "x.npy", os.pwrite
     out.parent.mkdir()
     out.write_bytes(b"what stood there")
@@ -360,7 +360,7 @@ def test_a_disk_that_is_full_for_one_rank(run, tmp_path, monkeypatch):
 
 
 def test_the_command_and_a_file_that_may_not_grow(run, tmp_path):
-    """No file may be larger than 4 KiB; the labels' would be."""
+    """With a limit of 4 KiB per file, the file of labels cannot be written."""
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # noqa: E731
     words = [sys.executable, "-m", "sarlite.predict", "--checkpoint", run / "checkpoint.safetensors", "--out", tmp_path / "x.npy",
              "--threads", "1", "--ranks", "2", "--partition", "contiguous", "--progress", "none"]  # fmt: skip
@@ -385,20 +385,21 @@ def test_every_flag_is_on_the_page():
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_of_ids_classes_and_probabilities(tmp_path, suffix):
-    """On one rank and on two, of data that were converted and of others; classes and nodes by name."""
+    """Predictions of converted data and of the same tables agree on one rank and on two ranks."""
     words = ["gold", "iron", "tin"]
     with (tmp_path / "n.csv").open("w") as file:
         file.write("who,x,kind\n" + "".join(f"n{node},{node % 3},{words[node % 3]}\n" for node in range(60)))
     (tmp_path / "e.csv").write_text("source,target\n" + "".join(f"n{node},n{(node + 3) % 60}\n" for node in range(60)))
     spec = f"edges:{tmp_path}/e.csv,nodes={tmp_path}/n.csv,labels=kind"
     assert convert(["convert", spec, str(tmp_path / "d")]) == 0
-    run, found = tmp_path / "run", []
+    run, outputs = tmp_path / "run", []
     train_here(run, "--data", tmp_path / "d", "--epochs", 3)
     for data, ranks in ((tmp_path / "d", 1), (tmp_path / "d", 2), (spec, 2)):
         out = tmp_path / f"p{suffix}"
         words_ = ["--checkpoint", run / "checkpoint.safetensors", "--out", out, "--data", data, "--ranks", ranks, "--threads", 1]
-        options, own = predict_command.parse([str(word) for word in words_])
-        threads.run(ranks, predict_command.predict, options, own) if ranks > 1 else predict_command.predict(Solo(), options, own)
+        options, predict_options = predict_command.parse([str(word) for word in words_])
+        arguments = predict_command.predict, options, predict_options
+        threads.run(ranks, *arguments) if ranks > 1 else predict_command.predict(Solo(), *arguments[1:])
         if suffix == ".csv":
             head, *rows = [line.split(",") for line in out.read_text().splitlines()]
         else:
@@ -408,6 +409,6 @@ def test_a_table_of_ids_classes_and_probabilities(tmp_path, suffix):
         p = np.array([row[2:] for row in rows], float)
         np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
         assert [row[1] for row in rows] == [words[at] for at in p.argmax(1)]
-        found.append(p)
-    np.testing.assert_allclose(found[1:], np.stack(found[:1] * 2), rtol=1e-4, atol=1e-6)
+        outputs.append(p)
+    np.testing.assert_allclose(outputs[1:], np.stack(outputs[:1] * 2), rtol=1e-4, atol=1e-6)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Data that are converted again in another order give the same predictions: all that has a name is matched by name."""
+"""Test that data converted in another order give the same predictions, because names are matched."""
 
 import csv
 
@@ -35,7 +35,7 @@ KNOWS = {"who": RNG.choice(USERS["user"], 80).tolist(), "whom": RNG.choice(USERS
 
 
 def shuffled(columns, seed):
-    """The same table with its rows and its columns in another order."""
+    """Return the same table with rows and columns in another order."""
     order = np.random.default_rng(seed).permutation(len(next(iter(columns.values()))))
     return {name: [columns[name][at] for at in order] for name in reversed(columns)}
 
@@ -52,7 +52,7 @@ RELATIONS = {"uses": ("user", "device", USES, "what"), "buys": ("user", "shop", 
 
 def graph(folder, *, types=("user", "shop", "device"), relations=("uses", "buys", "knows"), users=USERS,
           features=("age", "income", "score"), shops=SHOPS, edges=lambda columns: columns, labels=True, target="user"):
-    """Tables in a folder, converted into FOLDER/data."""
+    """Write tables into a folder and convert them to FOLDER/data."""
     folder.mkdir()
     write(folder / "users.csv", users), write(folder / "shops.csv", shops)
     labels = 'labels = "segment"\nsplit = "split"\n' if labels else ""
@@ -69,17 +69,18 @@ def graph(folder, *, types=("user", "shop", "device"), relations=("uses", "buys"
 
 
 def predicted(run, out, *flags, ranks=1):
-    """The rows of a table of predictions, by id."""
+    """Return the rows of a table of predictions, keyed by node id."""
     words = ["--checkpoint", run / "checkpoint.safetensors", "--out", out, "--threads", 1, "--progress", "none", "--ranks", ranks, *flags]
-    options, own = predict_command.parse([str(word) for word in words])
-    threads.run(ranks, predict_command.predict, options, own) if ranks > 1 else predict_command.predict(Solo(), options, own)
+    options, predict_options = predict_command.parse([str(word) for word in words])
+    arguments = predict_command.predict, options, predict_options
+    threads.run(ranks, *arguments) if ranks > 1 else predict_command.predict(Solo(), *arguments[1:])
     with out.open(newline="") as file:
         return {row.pop("id"): row for row in csv.DictReader(file)}
 
 
-def assert_same(found, expected, rtol=1e-9):
-    assert found.keys() <= expected.keys() and found
-    for node, row in found.items():
+def assert_same(actual, expected, rtol=1e-9):
+    assert actual.keys() <= expected.keys() and actual
+    for node, row in actual.items():
         assert row.keys() == expected[node].keys() and row["class"] == expected[node]["class"]
         numbers = [[float(values[name]) for name in row if name.startswith("p_")] for values in (row, expected[node])]
         np.testing.assert_allclose(*numbers, rtol=rtol, atol=1e-12, err_msg=node)
@@ -91,7 +92,7 @@ MODELS = {"rgat": ["--model", "rgat", "--hidden", 3, "--heads", 2], "rgcn": ["--
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of each model, on the tables as they stand."""
+    """Train a run of each model on the tables in their first order."""
     folder = tmp_path_factory.mktemp("named")
     data = graph(folder / "first")
     for name, flags in MODELS.items():
@@ -101,14 +102,14 @@ def runs(tmp_path_factory):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_any_order_of_what_has_a_name_predicts_the_same(model, runs, tmp_path, capsys):
-    """Rows, columns, node types, relations and edges in another order, on 1 and 3 ranks; an additional column, type and relation."""
+    """Rows, columns, types, relations and edges have another order, and there are further ones, on 1 and 3 ranks."""
     expected = predicted(runs / model, tmp_path / "one.csv")
     users = {"visits": [7.0] * N_USERS, **USERS}
     other = graph(tmp_path / "second", types=("device", "shop", "user"), relations=("knows", "buys", "uses"), users=shuffled(users, 0),
                   features=("score", "visits", "age", "income"), shops=shuffled(SHOPS, 1), edges=lambda columns: shuffled(columns, 2))
-    there, here = (native.open(folder) for folder in (runs / "first" / "data", other))
-    assert [*there.nodes] != [*here.nodes] and [*there.edges] != [*here.edges]
-    assert not np.array_equal(there.nodes["shop"].names["bytes"], here.nodes["shop"].names["bytes"])
+    old, here = (native.open(folder) for folder in (runs / "first" / "data", other))
+    assert [*old.nodes] != [*here.nodes] and [*old.edges] != [*here.edges]
+    assert not np.array_equal(old.nodes["shop"].names["bytes"], here.nodes["shop"].names["bytes"])
     for ranks in (1, 3):
         capsys.readouterr()
         assert_same(predicted(runs / model, tmp_path / "two.csv", "--data", other, ranks=ranks), expected)
@@ -132,7 +133,7 @@ LACKING = {
     "node types: no shop, which the model takes; the data have user, device": {"types": ("user", "device"), "relations": ("uses", "knows")},
     "relations: no user.knows.user, which the model takes; the data have": {"relations": ("uses", "buys")},
     "target: 'device', but the model is for nodes of type 'user'": {"labels": False, "target": "device"},
-    "have labels that are none of its classes, gold, iron, tin: lead": {"users": {**USERS, "segment": ["lead", *USERS["segment"][1:]]}},
+    "have labels that are not among its classes, gold, iron, tin: lead": {"users": {**USERS, "segment": ["lead", *USERS["segment"][1:]]}},
 }
 
 
@@ -140,14 +141,14 @@ def test_what_lacks_is_refused_by_name(runs, tmp_path):
     for at, (message, changes) in enumerate(LACKING.items()):
         other = graph(tmp_path / str(at), **changes)
         for ranks in (1, 2):
-            with pytest.raises(SarliteError) as found:
+            with pytest.raises(SarliteError) as refusal:
                 predicted(runs / "rgat", tmp_path / "x.csv", "--data", other, ranks=ranks)
-            assert message in str(found.value)
+            assert message in str(refusal.value)
     assert not (tmp_path / "x.csv").exists()
 
 
 def test_data_with_some_of_the_classes(runs, tmp_path):
-    """Labels are numbered among the classes that the data have, not among the model's."""
+    """The data lack a class, so that their labels have other numbers than the model's classes."""
     users = {**USERS, "segment": ["" if name == "gold" else name for name in USERS["segment"]],
              "split": ["none" if name == "gold" else split for name, split in zip(USERS["segment"], USERS["split"])]}
     some = graph(tmp_path / "some", users=users)
@@ -156,7 +157,7 @@ def test_data_with_some_of_the_classes(runs, tmp_path):
 
 
 def test_shown_labels_are_matched_by_name(tmp_path):
-    """The labels of the training nodes are inputs: one that is shown as another class changes the outputs."""
+    """Labels of training nodes are inputs, so a wrongly numbered class would change the outputs."""
     def tables(folder, segment):
         folder.mkdir()
         splits = [split if name else "none" for name, split in zip(segment, USERS["split"])]
@@ -179,10 +180,10 @@ def renamed(names):
 
 
 def test_learned_rows_go_to_the_nodes_of_their_names(runs, tmp_path, capsys):
-    """Nodes without a table are numbered in the order of their hashes: one other name moves half of them. It gets the mean row."""
+    """Nodes without a table are numbered by hash, so a new name moves half of the nodes; it gets the mean row."""
     other = graph(tmp_path / "other", edges=renamed({"d3": "new 1", "d9": "new 2"}))
-    there, here = (native.open(folder).nodes["device"] for folder in (runs / "first" / "data", other))
-    names = [_names(table) for table in (there, here)]
+    old, here = (native.open(folder).nodes["device"] for folder in (runs / "first" / "data", other))
+    names = [_names(table) for table in (old, here)]
     moved = np.count_nonzero([a != b for a, b in zip(*names)])
     assert moved > 5 and {*names[1]} - {*names[0]} == {"new 1", "new 2"}
     tensors, _ = checkpoint.load(runs / "rgcn" / "checkpoint.safetensors")
@@ -195,8 +196,8 @@ def test_learned_rows_go_to_the_nodes_of_their_names(runs, tmp_path, capsys):
             np.testing.assert_allclose(row, expected.get(name, mean), rtol=1e-12, atol=1e-15, err_msg=name)
         capsys.readouterr()
         predicted(runs / "rgcn", tmp_path / f"{ranks}.csv", "--data", other, ranks=ranks)
-        told = f"learned rows of type device: 2 of {len(names[1])} nodes have none in the checkpoint; each gets the mean row\n"
-        assert told in capsys.readouterr().err
+        warning = f"learned rows of type device: 2 of {len(names[1])} nodes have none in the checkpoint; each gets the mean row\n"
+        assert warning in capsys.readouterr().err
     one, three = ({row[0]: row for row in csv.reader((tmp_path / f"{ranks}.csv").open())} for ranks in (1, 3))
     assert one.keys() == three.keys()
     assert all(one[node][1] == three[node][1] and np.allclose([*map(float, one[node][2:])], [*map(float, three[node][2:])], rtol=1e-9)
@@ -209,21 +210,21 @@ def _names(table):
 
 
 def _restored(run, data, ranks):
-    """The learned rows of devices, by name, as predict puts them into the model."""
-    kept, restore = {}, checkpoint.restore_model
+    """Return the learned rows of devices in the model of the predict command, keyed by name."""
+    restored, restore = {}, checkpoint.restore_model
     names = _names(native.open(data).nodes["device"])
 
     def keeping(comm, model, *arguments):
-        found = restore(comm, model, *arguments)
+        matched = restore(comm, model, *arguments)
         weight = dict(model.named_parameters())["inputs.embeddings.device.weight"]
-        kept.update({names[at]: row.copy() for at, row in zip(weight.ids, weight.data)})
-        return found
+        restored.update({names[at]: row.copy() for at, row in zip(weight.ids, weight.data)})
+        return matched
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "restore_model", keeping)
         predicted(run, data.parent / "r.csv", "--data", data, ranks=ranks)
-    assert len(kept) == len(names)
-    return kept
+    assert len(restored) == len(names)
+    return restored
 
 
 def test_rows_without_names_are_matched_by_position_and_that_is_said(tmp_path, capsys):
@@ -233,13 +234,13 @@ def test_rows_without_names_are_matched_by_position_and_that_is_said(tmp_path, c
     assert "position" not in capsys.readouterr().err
     assert convert(["convert", spec, str(tmp_path / "same")]) == 0
     predicted(tmp_path / "run", tmp_path / "b.csv", "--data", tmp_path / "same", ranks=2)
-    assert "matched by position, as the data have no names of nodes" in capsys.readouterr().err
+    assert "matched by position, because the data have no names of nodes" in capsys.readouterr().err
     with pytest.raises(SarliteError, match="weight': .* nodes here, but .* rows in the checkpoint, and the checkpoint has no names"):
         predicted(tmp_path / "run", tmp_path / "c.csv", "--data", spec.replace("nodes=300", "nodes=360"), ranks=2)
 
 
 def test_resuming_takes_columns_by_name_and_refuses_other_nodes(runs, tmp_path):
-    """The columns and relations of data that were converted again stand in another order; then a node has another name."""
+    """A run resumes on data with columns and relations in another order, but not with another node name."""
     options = ["--threads", "1", "--progress", "none", "--epochs", "6"]
 
     def resumed(data, name):
@@ -290,7 +291,7 @@ def test_features_of_edges_are_matched_by_name(tmp_path, capsys):
 
 
 def test_rows_of_a_decoder_are_of_relations_by_name(tmp_path):
-    """`all` means the relations in the order of the data: that of the data trained on."""
+    """--link-relation all has the relations in the order of the training data."""
     kinds = {"relations": ("uses", "buys"), "types": ("user", "shop", "device")}
     first = graph(tmp_path / "first", **kinds)
     relational_run(tmp_path / "run", "--data", first, "--model", "rgcn", "--hidden", 5, "--embedding", 4,
@@ -316,14 +317,15 @@ def test_rows_of_a_decoder_are_of_relations_by_name(tmp_path):
 def layer_rows(run, folder, *flags, ranks=1, suffix=".csv"):
     words = ["--checkpoint", run / "checkpoint.safetensors", "--out", folder / f"rows{suffix}", "--threads", 1, "--progress", "none",
              "--ranks", ranks, *flags]  # fmt: skip
-    options, own = predict_command.parse([str(word) for word in words])
-    threads.run(ranks, predict_command.predict, options, own) if ranks > 1 else predict_command.predict(Solo(), options, own)
+    options, predict_options = predict_command.parse([str(word) for word in words])
+    arguments = predict_command.predict, options, predict_options
+    threads.run(ranks, *arguments) if ranks > 1 else predict_command.predict(Solo(), *arguments[1:])
     with (folder / f"rows{suffix}").open() as file:
         return {row.pop("id"): [float(value) for value in row.values()] for row in csv.DictReader(file)}
 
 
 def test_rows_of_a_layer_of_each_type_with_ids(runs, tmp_path):
-    """Of the model as Python has it, whose layers are called one after the other."""
+    """The rows equal the rows of the model in Python, whose layers are called one after the other."""
     data = load_relational(runs / "first" / "data")
     edges = {relation: (table.indices, destinations(table.indptr)) for relation, table in data.edges.items()}
     graph = HeteroGraph.from_edges(edges, data.n_nodes_by_type)
@@ -336,9 +338,9 @@ def test_rows_of_a_layer_of_each_type_with_ids(runs, tmp_path):
     for node_type, flags in (("device", ["--type", "device"]), ("shop", ["--type", "shop"]), ("user", [])):
         names = _names(data.nodes[node_type])
         for ranks in (1, 3):
-            found = layer_rows(runs / "rgcn", tmp_path, "--embeddings", 1, *flags, ranks=ranks)
-            assert [*found] == names
-            np.testing.assert_allclose([*found.values()], h[node_type], rtol=1e-9, atol=1e-12)
+            rows = layer_rows(runs / "rgcn", tmp_path, "--embeddings", 1, *flags, ranks=ranks)
+            assert [*rows] == names
+            np.testing.assert_allclose([*rows.values()], h[node_type], rtol=1e-9, atol=1e-12)
     logits = layer_rows(runs / "rgcn", tmp_path, "--embeddings", 2, ranks=2)
     np.testing.assert_allclose([*logits.values()], model(graph.of("user"), first).data, rtol=1e-9, atol=1e-12)
     (tmp_path / "some.txt").write_text("d3\nd1\n")
@@ -348,15 +350,15 @@ def test_rows_of_a_layer_of_each_type_with_ids(runs, tmp_path):
 
 
 @pytest.mark.parametrize("flags, message", [
-    (["--embeddings", "2", "--type", "device"], "--type device: layer 2 of the model rgcn makes rows of user alone"),
+    (["--embeddings", "2", "--type", "device"], "--type device: layer 2 of the model rgcn computes only the rows"),
     (["--embeddings", "1", "--type", "item"], "--type item: the node types are user, shop, device"),
     (["--embeddings", "3"], "--embeddings 3: the model rgcn has 2 layers"),
-    (["--type", "user"], "--type user means nothing without --embeddings"),
+    (["--type", "user"], "--type user has no effect without --embeddings"),
 ])  # fmt: skip
 def test_types_and_layers_that_are_none_are_refused(flags, message, runs, tmp_path):
-    with pytest.raises(SarliteError) as found:
+    with pytest.raises(SarliteError) as refusal:
         layer_rows(runs / "rgcn", tmp_path, *flags, ranks=2)
-    assert message in str(found.value)
+    assert message in str(refusal.value)
 
 
 def test_rows_of_both_ends_of_links(tmp_path):
@@ -367,5 +369,5 @@ def test_rows_of_both_ends_of_links(tmp_path):
         one, three = (layer_rows(tmp_path / "run", tmp_path, "--embeddings", 2, "--type", node_type, ranks=ranks) for ranks in (1, 3))
         assert [*one] == [*three] and len(one) == n
         np.testing.assert_allclose([*three.values()], [*one.values()], rtol=1e-9, atol=1e-12)
-    with pytest.raises(SarliteError, match="--embeddings 2: --type says whose rows, one of user, device"):
+    with pytest.raises(SarliteError, match="--embeddings 2: name the node type with --type, one of user, device"):
         layer_rows(tmp_path / "run", tmp_path, "--embeddings", 2)

@@ -1,4 +1,4 @@
-"""What long work tells: nothing of short steps, how far long ones are, and when they will end."""
+"""Test progress lines: none for short steps, and the completed share and remaining time of long steps."""
 
 import importlib
 import io
@@ -63,10 +63,10 @@ def test_lines_of_long_steps_alone():
         step.add(5)
         wait_for(stream, r"long: 50 %, 0 s, 0 s left\n")
     lines = stream.getvalue()
-    told = Progress("auto", stream, line_seconds=60)
-    with told.step("short"):
+    progress = Progress("auto", stream, line_seconds=60)
+    with progress.step("short"):
         pass
-    with pytest.raises(ZeroDivisionError), told.step("fails"):
+    with pytest.raises(ZeroDivisionError), progress.step("fails"):
         raise ZeroDivisionError
     assert stream.getvalue() == lines
     with Progress("none", stream).step("silent"), SILENT.step("silent"):
@@ -101,18 +101,18 @@ def test_a_reader_that_left_ends_no_work():
 def test_convert_and_partition_tell(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)  # a line as often as possible
     assert not main(["convert", "sbm:nodes=3000,features=8", f"{tmp_path}/d", "--progress", "lines"])
-    told = capsys.readouterr().err
-    assert re.search(r"^read sbm:nodes=3000,features=8: \d+ s$", told, re.M) and re.search(r"^write .*/d: \d+ %, ", told, re.M)
+    shown = capsys.readouterr().err
+    assert re.search(r"^read sbm:nodes=3000,features=8: \d+ s$", shown, re.M) and re.search(r"^write .*/d: \d+ %, ", shown, re.M)
     assert not main(["partition", f"{tmp_path}/d", "--parts", "2", "--order", "metis", "--progress", "lines"])
-    told = capsys.readouterr().err
+    shown = capsys.readouterr().err
     for word in ("check .*/d", "divide into 2 parts by metis", "order metis", "write .*/d"):
-        assert re.search(f"^{word}.*: ", told, re.M), word
+        assert re.search(f"^{word}.*: ", shown, re.M), word
     assert not main(["partition", f"{tmp_path}/d", "--parts", "3", "--progress", "none"])
     assert not capsys.readouterr().err
 
 
 def test_a_notebook_has_a_bar(monkeypatch):
-    """Of widgets where they are installed; else one of text, without tqdm's warning that they are not."""
+    """The bar consists of widgets if they are installed, and else of text, without a warning of tqdm."""
     tqdm, notebook = pytest.importorskip("tqdm"), SimpleNamespace(get_ipython=lambda: SimpleNamespace(config={"IPKernelApp": 1}))
     assert progress.bar_class("auto", io.StringIO()) is None
     for name, module in (("ipykernel", object()), ("IPython", notebook), ("ipywidgets", None)):

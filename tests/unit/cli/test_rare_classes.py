@@ -1,4 +1,4 @@
-"""Rare classes from the command line: the default metric, class weights, the threshold and its predictions, on any number of ranks."""
+"""Test rare classes in commands: default metric, class weights, threshold and predictions, on any number of ranks."""
 
 import json
 
@@ -29,13 +29,13 @@ def summary(run_dir):
 
 def test_with_a_rare_class_the_default_metric_is_average_precision(data, tmp_path, capsys):
     lines = train_here(tmp_path / "run", "--data", data, *FLAGS)
-    told = capsys.readouterr().out
-    assert "rare among the training rows: class 1 " in told and "so the metric is ap" in told and "positive class: class 1" in told
+    shown = capsys.readouterr().out
+    assert "rare among the training rows: class 1 " in shown and "so the metric is ap" in shown and "positive class: class 1" in shown
     best = max(lines, key=lambda line: (line["val_ap"], -line["val_loss"]))
     assert summary(tmp_path / "run")["best"]["epoch"] == best["epoch"]
     probabilities, _ = predict_here(tmp_path / "run", tmp_path / "p.npy")
-    found = rare()
-    score = reference.average_precision_score(found.labels[found.val] == 1, probabilities[found.val, 1])
+    graph_data = rare()
+    score = reference.average_precision_score(graph_data.labels[graph_data.val] == 1, probabilities[graph_data.val, 1])
     assert best["val_ap"] == pytest.approx(score, rel=1e-9)
 
 
@@ -43,8 +43,8 @@ def test_a_rare_first_class_is_the_positive_one(tmp_path, capsys):
     format.write(tmp_path / "data", rare(words=["fraud", "ok"], flip=True))
     lines = train_here(tmp_path / "run", "--data", tmp_path / "data", *FLAGS)
     assert "positive class: fraud" in capsys.readouterr().out
-    found, (probabilities, _) = rare(flip=True), predict_here(tmp_path / "run", tmp_path / "p.npy")
-    score = reference.average_precision_score(found.labels[found.val] == 0, probabilities[found.val, 0])
+    graph_data, (probabilities, _) = rare(flip=True), predict_here(tmp_path / "run", tmp_path / "p.npy")
+    score = reference.average_precision_score(graph_data.labels[graph_data.val] == 0, probabilities[graph_data.val, 0])
     assert max(line["val_ap"] for line in lines) == pytest.approx(score, rel=1e-9)
     train_here(tmp_path / "ok", "--data", tmp_path / "data", *FLAGS, "--positive", "ok")
     assert "positive class: ok" in capsys.readouterr().out and summary(tmp_path / "ok")["best"]["scores"]["val_ap"] > 0.9
@@ -63,17 +63,17 @@ def test_without_a_rare_class_nothing_is_said(tmp_path, capsys):
 
 def test_a_model_that_predicts_one_class_is_told(data, tmp_path, capsys):
     train_here(tmp_path / "run", "--data", data, "--epochs", 2, "--lr", "0.01", "--class-weights", "0:50,1:1")
-    assert "warning: the best model predicts class 0 alone for all validation rows" in capsys.readouterr().err
+    assert "warning: the best model predicts class 0 for all validation rows" in capsys.readouterr().err
 
 
 def best_f1(scores, true):
-    """The threshold with the largest F1, tried one by one."""
+    """Return the largest F1 score of all thresholds, and its threshold."""
     tried = [(reference.f1_score(true, scores >= score), score) for score in np.unique(scores)]
     return max(tried)
 
 
 def best_recall(scores, true, precision=0.5):
-    """The threshold with the largest recall among those with the precision; the highest of equal ones."""
+    """Return the highest threshold with the largest recall among all thresholds that reach the precision."""
     tried = [score for score in np.unique(scores) if reference.precision_score(true, scores >= score) >= precision]
     return max((reference.recall_score(true, scores >= score), score) for score in tried)[1]
 
@@ -84,16 +84,16 @@ RULES = {"best-f1": lambda p, true: best_f1(p, true)[1], "precision=0.5": best_r
 @pytest.mark.parametrize("rule", RULES)
 def test_the_threshold_is_the_rules_and_predict_uses_it(rule, data, tmp_path):
     train_here(tmp_path / "run", "--data", data, *FLAGS, "--threshold", rule, "--class-weights", "balanced", "--loss", "focal")
-    found, (probabilities, classes) = rare(), predict_here(tmp_path / "run", tmp_path / "p.npy")
-    p, true = probabilities[:, 1], found.labels == 1
-    lowest = RULES[rule](p[found.val], true[found.val])
+    graph_data, (probabilities, classes) = rare(), predict_here(tmp_path / "run", tmp_path / "p.npy")
+    p, true = probabilities[:, 1], graph_data.labels == 1
+    lowest = RULES[rule](p[graph_data.val], true[graph_data.val])
     [threshold] = checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")["thresholds"]
-    lower = p[found.val][p[found.val] < lowest].max()
+    lower = p[graph_data.val][p[graph_data.val] < lowest].max()
     assert lower < threshold <= lowest and threshold == pytest.approx((lower + lowest) / 2, rel=1e-9)
     assert np.array_equal(classes == 1, p >= threshold)
-    told = summary(tmp_path / "run")["outcome"]["threshold"]["splits"]["test"]
-    assert told["precision"] == pytest.approx(reference.precision_score(true[found.test], classes[found.test]))
-    assert told["f1"] == pytest.approx(reference.f1_score(true[found.test], classes[found.test]))
+    scores = summary(tmp_path / "run")["outcome"]["threshold"]["splits"]["test"]
+    assert scores["precision"] == pytest.approx(reference.precision_score(true[graph_data.test], classes[graph_data.test]))
+    assert scores["f1"] == pytest.approx(reference.f1_score(true[graph_data.test], classes[graph_data.test]))
     _, half = predict_here(tmp_path / "run", tmp_path / "half.npy", "--threshold", 0.5)
     assert np.array_equal(half, probabilities.argmax(1)) and not np.array_equal(half, classes)
 
@@ -101,20 +101,20 @@ def test_the_threshold_is_the_rules_and_predict_uses_it(rule, data, tmp_path):
 def test_of_labels_each_has_a_threshold(tmp_path):
     train_here(tmp_path / "run", "--data", stored(tmp_path, "multilabel"), *FLAGS, "--threshold", "best-f1", "--metric", "ap",
                "--class-weights", "0:3")
-    found, (probabilities, labels) = dataset("multilabel"), predict_here(tmp_path / "run", tmp_path / "p.npy", "--ranks", 2)
+    graph_data, (probabilities, labels) = dataset("multilabel"), predict_here(tmp_path / "run", tmp_path / "p.npy", "--ranks", 2)
     thresholds = checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")["thresholds"]
     for column, threshold in enumerate(thresholds):
-        score, lowest = best_f1(probabilities[found.val, column], found.labels[found.val, column])
-        assert reference.f1_score(found.labels[found.val, column], labels[found.val, column]) == pytest.approx(score)
+        score, lowest = best_f1(probabilities[graph_data.val, column], graph_data.labels[graph_data.val, column])
+        assert reference.f1_score(graph_data.labels[graph_data.val, column], labels[graph_data.val, column]) == pytest.approx(score)
         assert threshold <= lowest + 1e-12
     assert labels.dtype == np.uint8 and len(thresholds) == 3
 
 
 @pytest.mark.parametrize("flags", [[], ["--batch-size", 60, "--fanouts", "4,4"], ["--mfg"]])
 def test_runs_agree_on_any_number_of_ranks(flags, data, tmp_path):
-    given = ["--data", data, *FLAGS, "--numerics", "exact", "--threshold", "best-f1", "--class-weights", "0:1,1:9", *flags]
-    one = train_here(tmp_path / "1", *given)
-    three = train_here(tmp_path / "3", *given, "--ranks", 3)
+    arguments = ["--data", data, *FLAGS, "--numerics", "exact", "--threshold", "best-f1", "--class-weights", "0:1,1:9", *flags]
+    one = train_here(tmp_path / "1", *arguments)
+    three = train_here(tmp_path / "3", *arguments, "--ranks", 3)
     for line in (*one, *three):
         del line["seconds"]
     assert one == three
@@ -124,7 +124,7 @@ def test_runs_agree_on_any_number_of_ranks(flags, data, tmp_path):
 
 
 def test_the_outcome_changes_no_parameter(data, tmp_path):
-    """The checkpoint has the last epoch's parameters, and the run goes on as if nothing had been judged."""
+    """The checkpoint has the parameters of the last epoch, and a resumed run does not depend on the evaluation."""
     straight = train_here(tmp_path / "straight", "--data", data, *FLAGS)
     train_here(tmp_path / "nine", "--data", data, *FLAGS[:2], "--epochs", 9, "--lr", "0.3", "--threshold", "best-f1")
     tensors, metadata = checkpoint.load(tmp_path / "nine" / "checkpoint.safetensors")
@@ -137,7 +137,7 @@ def test_the_outcome_changes_no_parameter(data, tmp_path):
 
 
 def test_a_run_that_stops_early_stores_its_threshold(data, tmp_path):
-    """The last epoch already has a checkpoint, which is written again with the threshold."""
+    """A checkpoint of the last epoch is written again, with the threshold."""
     lines = train_here(tmp_path / "run", "--data", data, *FLAGS[:2], "--lr", "0.05", "--epochs", 60, "--patience", 4,
                        "--checkpoint-every", 1, "--threshold", "best-f1")
     metadata = checkpoint.load_metadata(tmp_path / "run" / "checkpoint.safetensors")
@@ -150,7 +150,7 @@ def test_a_run_that_was_cut_off_has_no_threshold(data, tmp_path):
     tensors, metadata = checkpoint.load(path)
     del metadata["thresholds"]
     checkpoint.save(path, tensors, metadata)
-    with pytest.raises(Exception, match="ended before it chose one: go on with --resume, or give --threshold P"):
+    with pytest.raises(Exception, match="ended before the choice: continue the run with --resume, or give --threshold P"):
         predict_here(tmp_path / "run", tmp_path / "p.npy")
 
 
@@ -159,10 +159,10 @@ WRONG = {
     "--metric 'top@0': K of top@K cannot be '0'": ["--metric", "top@0"],
     "metric of task classify: 'rmse' is not one of": ["--metric", "rmse", "--task", "classify"],
     "--loss 'focal:-1': the parameter of focal must be a number above 0": ["--loss", "focal:-1"],
-    "--class-weights 'a': 'a' is no CLASS:WEIGHT": ["--class-weights", "a"],
-    "--class-weights 'a:0': 'a:0' is no CLASS:WEIGHT": ["--class-weights", "a:0"],
-    "--class-weights: 'ok' is no class of the data, which have 0, 1": ["--class-weights", "ok:2"],
-    "--positive: '2' is no class of the data, which have 0, 1": ["--positive", "2"],
+    "--class-weights 'a': 'a' is not CLASS:WEIGHT": ["--class-weights", "a"],
+    "--class-weights 'a:0': 'a:0' is not CLASS:WEIGHT": ["--class-weights", "a:0"],
+    "--class-weights: 'ok' is not a class of the data, which have 0, 1": ["--class-weights", "ok:2"],
+    "--positive: '2' is not a class of the data, which have 0, 1": ["--positive", "2"],
     "--threshold 'f1': expected best-f1, precision=P": ["--threshold", "f1"],
     "--threshold '1.5': expected best-f1": ["--threshold", "1.5"],
     "--threshold 'precision=0': expected best-f1": ["--threshold", "precision=0"],
@@ -171,18 +171,18 @@ WRONG = {
 
 @pytest.mark.parametrize("message", WRONG)
 def test_refusals_name_the_flag_and_the_value(message, data, tmp_path):
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as refusal:
         train_here(tmp_path / "run", "--data", data, *WRONG[message])
-    assert message in str(found.value)
+    assert message in str(refusal.value)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_options_of_classes_are_refused_for_other_tasks(tmp_path):
     data = stored(tmp_path, "regress")
     for flags in (["--class-weights", "balanced"], ["--positive", "0"], ["--threshold", "best-f1"]):
-        with pytest.raises(ConfigError, match=f"{flags[0]} {flags[1]}: is of classes and labels, but the task is regress"):
+        with pytest.raises(ConfigError, match=f"{flags[0]} {flags[1]}: applies to classes and labels, but the task is regress"):
             train_here(tmp_path / "run", "--data", data, *flags)
-    with pytest.raises(ConfigError, match="--positive 0: is of two classes, but there are 4 classes"):
+    with pytest.raises(ConfigError, match="--positive 0: applies to two classes, but there are 4 classes"):
         train_here(tmp_path / "run", "--positive", "0")
 
 

@@ -1,4 +1,4 @@
-"""`python -m sarlite.report`: the page of runs says what their files say, needs no network, and refuses what no run leaves."""
+"""Test that the report shows the contents of the runs' files, needs no network, and refuses invalid files."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_rows_are_counted_by_class_and_by_bin():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of two ranks with a trace, one whose name is no HTML, and one that has not ended."""
+    """Return a folder with three runs: on two ranks with a trace, with a name that needs escaping, and unfinished."""
     folder = tmp_path_factory.mktemp("runs")
     train_here(folder / "one", "--epochs", 4, "--ranks", 2, "--trace", folder / "trace.json", "--lr-schedule", "cosine")
     train_here(folder / "<b>two", "--epochs", 2, "--model", "gcn")
@@ -38,7 +38,7 @@ def runs(tmp_path_factory):
 
 
 class Page(HTMLParser):
-    """Tags that are open, and texts."""
+    """Parser of the page that collects texts and checks that tags are closed."""
 
     def __init__(self, text):
         super().__init__()
@@ -69,13 +69,13 @@ def page(runs, *names, out="page.html", flags=()):
 
 def test_a_page_says_what_the_files_say(runs):
     text = page(runs, "one", flags=["--trace", runs / "trace.json"])
-    found, summary = Page(text), json.loads((runs / "one" / "summary.json").read_text())
-    drawn = [line for line in found.lines if len(line) <= 5]
+    parsed, summary = Page(text), json.loads((runs / "one" / "summary.json").read_text())
+    drawn = [line for line in parsed.lines if len(line) <= 5]
     assert len(drawn) == 7  # losses, seconds, rates, 3 accuracies; a line's end is drawn twice
     for title in ("loss by epoch", "accuracy by epoch", "learning rate by epoch", "edges of a part", "Timeline"):
-        assert any(title in told for told in found.texts)
-    assert f"{summary['best']['scores']['test_accuracy']:.4f}" in found.texts and "forward_fetch" in found.texts
-    assert "rank 1" in found.texts and "0:1" in found.texts and "1:1" in found.texts
+        assert any(title in shown for shown in parsed.texts)
+    assert f"{summary['best']['scores']['test_accuracy']:.4f}" in parsed.texts and "forward_fetch" in parsed.texts
+    assert "rank 1" in parsed.texts and "0:1" in parsed.texts and "1:1" in parsed.texts
     assert not re.search(r"https?:|<script|<link|url\(|src=", text)
 
 
@@ -88,22 +88,22 @@ def test_a_run_tells_pairs_of_ranks_tiles_and_the_best_models_classes(runs):
     for split, rows in summary["outcome"]["splits"].items():
         right = sum(row[k] for k, row in enumerate(rows)) / sum(map(sum, rows))
         assert right == pytest.approx(summary["best"]["scores"][f"{split}_accuracy"])
-    assert any("confusion, test" in told for told in texts) and any("edges of each tile" in told for told in texts)
+    assert any("confusion, test" in shown for shown in texts) and any("edges by pair of parts" in shown for shown in texts)
 
 
 def test_a_histogram_of_labels_and_of_errors(runs, tmp_path):
     for task in ("multilabel", "regress"):
         train_here(tmp_path / task, "--epochs", 1, "--data", task_data.stored(tmp_path, task))
-        found = json.loads((tmp_path / task / "summary.json").read_text())["outcome"]
-        assert found["kind"] == "histogram" and sum(map(sum, found["splits"]["test"])) > 0
+        outcome = json.loads((tmp_path / task / "summary.json").read_text())["outcome"]
+        assert outcome["kind"] == "histogram" and sum(map(sum, outcome["splits"]["test"])) > 0
         assert "histogram, test" in page(tmp_path, task)
 
 
 def test_runs_share_their_charts_and_names_are_no_html(runs):
     text = page(runs, "one", "<b>two", "open")
-    found = Page(text)
-    assert len(found.lines) == 3 * 7 + 2 * 3 and "<b>" not in text and "not ended" in found.texts  # and calibration of the two that ended
-    assert str(runs / "<b>two") in found.texts and "train" in found.texts
+    parsed = Page(text)
+    assert len(parsed.lines) == 3 * 7 + 2 * 3 and "<b>" not in text and "not ended" in parsed.texts  # and calibration of the two that ended
+    assert str(runs / "<b>two") in parsed.texts and "train" in parsed.texts
 
 
 @pytest.mark.parametrize("change", [{"versions": "1.0"}, {"seconds": {"load": 1e400, "partition": 0, "epochs": 0}}, {"tiles": [["1"]]},
@@ -116,21 +116,21 @@ def test_a_summary_that_no_run_leaves(runs, tmp_path, capsys, change):
     assert f"{path}: " in (message := capsys.readouterr().err) and message.count("\n") == 1
 
 
-@pytest.mark.parametrize("file, text, told", [
-    ("metrics.jsonl", None, "no run of sarlite.train: it has no metrics.jsonl"),
-    ("metrics.jsonl", "", "metrics.jsonl: no epoch in it"),
+@pytest.mark.parametrize("file, text, message", [
+    ("metrics.jsonl", None, "not the folder of a run: it has no metrics.jsonl"),
+    ("metrics.jsonl", "", "metrics.jsonl: the file has no epoch"),
     ("metrics.jsonl", '{"epoch": 1}\nnotes\n', "metrics.jsonl: line 2: "),
-    ("metrics.jsonl", '{"epoch": 1, "loss": "low"}\n', "metrics.jsonl: line 1: loss: cannot be read: 'low' is no finite number"),
-    ("metrics.jsonl", '{"epoch": 1, "loss": 1e400}\n', "line 1: loss: cannot be read: inf is no finite number"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": "low"}\n', "metrics.jsonl: line 1: loss: cannot be read: 'low' is not a finite number"),
+    ("metrics.jsonl", '{"epoch": 1, "loss": 1e400}\n', "line 1: loss: cannot be read: inf is not a finite number"),
     ("metrics.jsonl", '{"epoch": 1, "loss": "' + "x" * 5000 + '"}\n', "x ... x"),
-    ("metrics.jsonl", '{"loss": 1}\n', "line 1: it names no epoch"),
+    ("metrics.jsonl", '{"loss": 1}\n', "line 1: the record has no epoch"),
     ("summary.json", "{}", "summary.json: sarlite_summary is None, expected 1"),
     ("summary.json", '{"sarlite_summary": 1}', "summary.json: "),
     ("summary.json", "[" * 10000, "summary.json: "),
     ("config.toml", "a = ", "config.toml"),
     *((file, "a pipe", f"{file}: ") for file in ("config.toml", "metrics.jsonl", "summary.json")),
 ])  # fmt: skip
-def test_what_no_run_leaves_is_refused(runs, tmp_path, capsys, file, text, told):
+def test_what_no_run_leaves_is_refused(runs, tmp_path, capsys, file, text, message):
     shutil.copytree(runs / "one", tmp_path / "run")
     (tmp_path / "run" / file).unlink()
     if text == "a pipe":
@@ -138,24 +138,24 @@ def test_what_no_run_leaves_is_refused(runs, tmp_path, capsys, file, text, told)
     elif text is not None:
         (tmp_path / "run" / file).write_text(text)
     assert report_command.main([str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 2
-    assert told in (message := capsys.readouterr().err) and message.count("\n") == 1 and not (tmp_path / "page.html").exists()
+    assert message in (shown := capsys.readouterr().err) and shown.count("\n") == 1 and not (tmp_path / "page.html").exists()
 
 
 def test_what_the_command_refuses(runs, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "trace.json").write_text('{"traceEvents": [{"ph": "X", "name": "x", "pid": "a"}]}')
-    for flags, told in ((["--trace", tmp_path / "trace.json"], "trace.json: "),
+    for flags, message in ((["--trace", tmp_path / "trace.json"], "trace.json: "),
                         (["--trace", tmp_path / "pipe"], "pipe: cannot be read: it is no regular file"),
                         (["--out", tmp_path], f"{tmp_path}"),
-                        ([runs / "one"], "named twice")):
-        assert report_command.main([str(runs / "one"), *map(str, flags)]) == 2 and told in capsys.readouterr().err
+                        ([runs / "one"], "occurs twice")):
+        assert report_command.main([str(runs / "one"), *map(str, flags)]) == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("low, high", [(0, 1), (0.83, 0.8301), (-3e-9, 2e5), (5, 5), (0, 0), (1, 200)])
 def test_ticks_are_few_and_inside(low, high):
-    found = ticks(low, high)
-    assert 1 <= len(found) <= 7 and found == sorted(found)
-    assert high == low or all(low - 1e-6 <= tick <= high * (1 + 1e-9) for tick in found)
+    numbers = ticks(low, high)
+    assert 1 <= len(numbers) <= 7 and numbers == sorted(numbers)
+    assert high == low or all(low - 1e-6 <= tick <= high * (1 + 1e-9) for tick in numbers)
 
 
 def test_a_browser_draws_it(runs, tmp_path):

@@ -1,4 +1,4 @@
-"""The page of runs: probabilities against scikit-learn's curves, colours by run and dashes by split, and the sorted table of runs."""
+"""Test the report's curves against scikit-learn, colours by run, dashes by split, and the order of runs."""
 
 import json
 import re
@@ -27,21 +27,21 @@ def counts():
 
 
 def test_curves_are_scikit_learns():
-    found = counts()
-    assert found.negative.sum() == (~TRUE).sum() and found.positive.sum() == TRUE.sum()
+    outcome = counts()
+    assert outcome.negative.sum() == (~TRUE).sum() and outcome.positive.sum() == TRUE.sum()
     false, true, _ = reference.roc_curve(TRUE, LOGITS, drop_intermediate=False)
-    assert set(zip(false.round(12), true.round(12))) == {(round(a, 12), round(b, 12)) for a, b in roc(found)}
+    assert set(zip(false.round(12), true.round(12))) == {(round(a, 12), round(b, 12)) for a, b in roc(outcome)}
     precision, recall, _ = reference.precision_recall_curve(TRUE, LOGITS)
     expected = {*zip(recall[:-1].round(12), precision[:-1].round(12))}
-    assert expected == {(round(a, 12), round(b, 12)) for a, b in precision_by_recall(found)}
+    assert expected == {(round(a, 12), round(b, 12)) for a, b in precision_by_recall(outcome)}
 
 
 def test_calibration_is_the_share_in_each_tenth():
     p = 1 / (1 + np.exp(-LOGITS))
     drawn = calibration(counts())
     for probability, share in drawn:
-        own = (p >= np.floor(probability * 10) / 10) & (p < np.floor(probability * 10) / 10 + 0.1)
-        assert share == pytest.approx(TRUE[own].mean(), abs=0.02) and probability == pytest.approx(p[own].mean(), abs=0.02)
+        in_bin = (p >= np.floor(probability * 10) / 10) & (p < np.floor(probability * 10) / 10 + 0.1)
+        assert share == pytest.approx(TRUE[in_bin].mean(), abs=0.02) and probability == pytest.approx(p[in_bin].mean(), abs=0.02)
     assert len(drawn) >= 8
 
 
@@ -59,10 +59,10 @@ def test_rows_by_threshold_are_a_confusion_matrix():
 def test_colour_means_run_and_dash_means_split():
     names = [f"run {number}" for number in range(COLOURS + 4)]
     text = Lines("t", [Curve(name, split, [(0, 0), (1, number)]) for number, name in enumerate(names) for split in DASHES]).html()
-    found = re.findall(r'<polyline class="line" stroke="([^"]+)" stroke-dasharray="([^"]*)"', text)
-    assert [dash for _, dash in found] == [*DASHES.values()] * len(names)
-    assert [stroke for stroke, _ in found[::3]] == [colour(number) for number in range(len(names))]
-    assert len({stroke for stroke, _ in found}) == len(names)
+    curves = re.findall(r'<polyline class="line" stroke="([^"]+)" stroke-dasharray="([^"]*)"', text)
+    assert [dash for _, dash in curves] == [*DASHES.values()] * len(names)
+    assert [stroke for stroke, _ in curves[::3]] == [colour(number) for number in range(len(names))]
+    assert len({stroke for stroke, _ in curves}) == len(names)
     assert all(f"</i>{name}</span>" in text for name in names) and all(f"</svg>{split}</span>" in text for split in DASHES)
 
 
@@ -116,9 +116,9 @@ def test_other_tasks_have_no_probabilities(tmp_path):
 def test_a_summary_that_no_run_leaves(scores, runs, capsys):
     path = runs / "slow" / "summary.json"
     before = path.read_text()
-    found = json.loads(before)
-    found["outcome"]["scores"] = scores
-    path.write_text(json.dumps(found))
+    summary = json.loads(before)
+    summary["outcome"]["scores"] = scores
+    path.write_text(json.dumps(summary))
     assert report_command.main([str(runs / "slow"), "--out", str(runs / "page.html")]) == 2
     path.write_text(before)
     assert f"{path}: " in (message := capsys.readouterr().err) and message.count("\n") == 1

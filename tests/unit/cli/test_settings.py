@@ -1,4 +1,4 @@
-"""What options mean, as values; and the straight way of a run with values made by hand, without an option."""
+"""Test the settings that follow from options, and a run with settings made without options."""
 
 import numpy as np
 import pytest
@@ -32,23 +32,23 @@ def test_rows_fetched_ahead_are_as_the_options_say_or_as_the_machine_takes(monke
 
 
 def test_options_that_are_not_given_ask_for_what_the_values_have_by_default():
-    found = settings(config.resolve({}))
-    assert found.model == ModelSpec("sage", SAGE) and found.batches is None
-    assert found.graph == Options(prefetch=0) and found.output == OutputOptions() and found.output.every_seconds == 600
-    assert found.training == TrainingOptions() and found.schedule(7) == 1 and found.smoother is None
-    assert found.source == Source("sbm:", dtype="float32", progress="auto", edge_values=found.source.edge_values)
+    run = settings(config.resolve({}))
+    assert run.model == ModelSpec("sage", SAGE) and run.batches is None
+    assert run.graph == Options(prefetch=0) and run.output == OutputOptions() and run.output.every_seconds == 600
+    assert run.training == TrainingOptions() and run.schedule(7) == 1 and run.smoother is None
+    assert run.source == Source("sbm:", dtype="float32", progress="auto", edge_values=run.source.edge_values)
 
 
 def test_options_as_values():
     words = "--model gcn --hidden 9 --batch-size 4 --fanouts 3,all --remote hec --hec-life 5 --correct-and-smooth --mode sa " \
             "--smooth-alpha 0.5 --prefetch 2 --checkpoint-every 3 --lr-schedule step:1:0.5 --no-self-loops --edge-features"
-    found = settings(config.parse(words.split()), GCN)
-    assert dict(found.model.options) == {"hidden": 9} and found.graph == Options("sa", 2)
-    assert found.batches == MinibatchOptions(4, [3, -1], remote="hec", hec_life=5) and found.batches.at_remote() == HEC(life=5)
-    assert found.output == OutputOptions(checkpoint_every=3) and (found.output.every_epochs, found.output.every_seconds) == (3, None)
-    assert found.smoother == CorrectAndSmooth(smooth_alpha=0.5) and found.schedule(1) == 0.5
-    assert found.source.self_loops is False and settings(config.resolve({"model": "gcn"})).source.self_loops is True
-    assert found.source.edge_values[:3] == ("there", True, False)
+    run = settings(config.parse(words.split()), GCN)
+    assert dict(run.model.options) == {"hidden": 9} and run.graph == Options("sa", 2)
+    assert run.batches == MinibatchOptions(4, [3, -1], remote="hec", hec_life=5) and run.batches.at_remote() == HEC(life=5)
+    assert run.output == OutputOptions(checkpoint_every=3) and (run.output.every_epochs, run.output.every_seconds) == (3, None)
+    assert run.smoother == CorrectAndSmooth(smooth_alpha=0.5) and run.schedule(1) == 0.5
+    assert run.source.self_loops is False and settings(config.resolve({"model": "gcn"})).source.self_loops is True
+    assert run.source.edge_values[:3] == ("there", True, False)
 
 
 @pytest.mark.parametrize("flags, words", [
@@ -63,7 +63,7 @@ def test_a_value_that_cannot_be_is_refused_by_the_thing_that_it_is_of(flags, wor
 
 
 def trained(comm, epochs=3):
-    """The losses of a run whose values are made by hand."""
+    """Return the losses of a run whose settings are made in Python."""
     source = Source(DATA, dtype="float64", partition="random", seed=5)
     run = Settings(source, Options("oneshot", prefetch=0), ModelSpec("sage", SAGE, {"hidden": 8, "layers": 2}, "float64"), None,
                    TrainingOptions(epochs=epochs, lr=0.02, seed=5), schedule=schedule("cosine", epochs))  # fmt: skip
@@ -77,13 +77,13 @@ def test_the_way_without_the_command_is_the_commands(tmp_path):
     flags = ["--dtype", "float64", "--mode", "oneshot", "--epochs", 3, "--lr-schedule", "cosine", "--partition", "random"]
     expected = [record["loss"] for record in train_here(tmp_path / "run", *flags)]
     assert trained(Solo()) == expected
-    for found in threads.run(3, trained):
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for result in threads.run(3, trained):
+        np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("spec", [DATA, SPEC])
 def test_each_peer_is_sent_messages_before_memory_is_counted(spec):
-    """What MPI takes for itself with the first messages is not the run's."""
+    """Each peer receives a message before memory is measured, so MPI's buffers do not count as memory of the run."""
     def work(comm):
         sizes, alltoall = [], comm.alltoall
 
@@ -106,5 +106,5 @@ def test_one_loader_for_one_node_type_and_for_several():
         return str(part.graph.mode), part.summary["nodes"], strides, {"load", "partition"} <= part.seconds.keys()
 
     for spec, nodes in ((DATA, 300), (SPEC, 300)):
-        for found in threads.run(2, work, spec):
-            assert found[0] == "sa" and found[1] >= nodes and found[2] == {(0, 0)} and found[3]
+        for result in threads.run(2, work, spec):
+            assert result[0] == "sa" and result[1] >= nodes and result[2] == {(0, 0)} and result[3]

@@ -1,4 +1,4 @@
-"""`python -m sarlite.smooth`: saved predictions of a data set, however it is divided, and what it refuses."""
+"""Test `python -m sarlite.smooth` on divided and undivided data, and its errors."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Data sets with and without weights, in random parts, and predictions in the original order."""
+    """Write data sets with and without weights, in random parts, and predictions in the original order."""
     folder = tmp_path_factory.mktemp("data")
     for name, weighted in (("plain", False), ("weighted", True)):
         format.write(folder / name, dataset(weighted))
@@ -40,7 +40,7 @@ def run(data, name, ranks, *flags):
 
 @pytest.mark.parametrize("name", ["plain", "weighted"])
 def test_it_is_the_library_on_the_datas_graph_for_any_number_of_ranks(data, name, capsys, monkeypatch):
-    """3 ranks as stored; 4 divided anew; weights of the data are used with weighted degrees."""
+    """The result is the same on 3 ranks as stored and on 4 ranks divided again, also with edge weights."""
     weights, options = WEIGHTS if name == "weighted" else None, {"scale": 1.5, "smooth_iterations": 4, "correct_normalization": "row"}
     flags = ["--correct-scale", 1.5, "--smooth-iterations", 4, "--correct-normalization", "row"]
     expected = dense(Z, LABELS, TRAIN, weights, **options)
@@ -52,9 +52,9 @@ def test_it_is_the_library_on_the_datas_graph_for_any_number_of_ranks(data, name
 
 
 def test_exact_numerics_have_one_result(data):
-    found = [run(data, "weighted", ranks, "--numerics", "exact", *flags).tobytes()
+    outputs = [run(data, "weighted", ranks, "--numerics", "exact", *flags).tobytes()
              for ranks, *flags in ((1,), (2, "--mode", "sa"), (3, "--mode", "broadcast", "--partition", "random"))]
-    assert len(set(found)) == 1
+    assert len(set(outputs)) == 1
     assert len({run(data, "weighted", ranks).tobytes() for ranks in (1, 3)}) == 2  # else the test says nothing
 
 

@@ -1,4 +1,4 @@
-"""sarlite-sweep: which values it trains with, that it goes on, what it refuses."""
+"""Test sarlite-sweep: the values of its runs, continued sweeps, and errors."""
 
 import json
 import signal
@@ -84,7 +84,7 @@ def test_a_stopped_sweep_goes_on_where_it_was(folder, capsys):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 143 and "the same command goes on" in errors
+    assert process.returncode == 143 and "the same command continues" in errors
     before = len(metrics.read_text().splitlines())
     assert 0 < before < 600
     assert main(argv) == 0

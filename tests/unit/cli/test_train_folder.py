@@ -1,4 +1,4 @@
-"""The folder of a run: nothing of the user's is overwritten or removed, and every run has one of its own."""
+"""Test that a run has a folder of its own, and that no file of the user is overwritten or removed."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ def test_a_link_that_leads_nowhere_is_a_file_too(here, tmp_path):
 
 
 def test_other_files_in_the_folder_stay(here, tmp_path, capsys):
-    """The data set among them, which is divided anew in that folder."""
+    """Files of the user stay, also a data set in the run's folder that the run divides again."""
     assert data_command(["convert", DATA, str(tmp_path / "proj" / "data")]) == 0
     (tmp_path / "proj" / "notes.txt").write_text("mine")
     before = content(tmp_path / "proj")
@@ -72,12 +72,12 @@ def test_a_resumed_run_replaces_only_what_a_run_wrote(here, name, text, tmp_path
 @pytest.mark.parametrize("name", (*folder.FILES, folder.PREDICTIONS, "caches-4-0of1.safetensors"))
 def test_nothing_in_a_folder_from_elsewhere_is_written_through_a_link(here, name, tmp_path):
     here(tmp_path / "run", "--epochs", 1)
-    own, mine = tmp_path / "run" / name, tmp_path / "mine"
-    mine.write_bytes(own.read_bytes() if own.exists() else b"mine")
-    own.unlink(missing_ok=True)
-    own.symlink_to(mine)
+    target, mine = tmp_path / "run" / name, tmp_path / "mine"
+    mine.write_bytes(target.read_bytes() if target.exists() else b"mine")
+    target.unlink(missing_ok=True)
+    target.symlink_to(mine)
     before = mine.read_bytes(), sorted(os.listdir(tmp_path / "run"))
-    with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'run'}: {name} is a symbolic link, which nothing is written through"):
+    with pytest.raises(ConfigError, match=f"--run-dir {tmp_path / 'run'}: {name} is a symbolic link, and runs write no file"):
         here(tmp_path / "run", "--epochs", 2, "--correct-and-smooth", "--resume", tmp_path / "run" / "checkpoint.safetensors")
     assert (mine.read_bytes(), sorted(os.listdir(tmp_path / "run"))) == before
 
@@ -151,7 +151,7 @@ def test_a_runs_folder_is_its_checkpoint(here, tmp_path):
 
 
 def test_what_a_killed_run_left_goes_as_the_run_goes_on(here, tmp_path):
-    """Also files of caches, whose names tell the step, so that no later file has the same."""
+    """Temporary files of a killed run are removed when the run resumes."""
     here(tmp_path / "run", "--epochs", 1)
     left = tmp_path / "run" / ".sarlite-01234567-1-2-89abcdef.tmp"
     left.touch()
@@ -161,15 +161,15 @@ def test_what_a_killed_run_left_goes_as_the_run_goes_on(here, tmp_path):
 
 
 def test_a_checkpoint_does_not_stand_beside_a_steps_memory(here, tmp_path, monkeypatch):
-    kept, write = [], checkpoint.write
+    written, write = [], checkpoint.write
 
     def noted(path, trainer, *args, **options):
-        kept.append((trainer.training_step.n_steps, trainer.buffers.n_bytes))
+        written.append((trainer.training_step.n_steps, trainer.buffers.n_bytes))
         write(path, trainer, *args, **options)
 
     monkeypatch.setattr(checkpoint, "write", noted)
     here(tmp_path / "run", "--epochs", 2, "--checkpoint-every", 1, "--hidden", 512)
-    assert kept == [(0, 0), (1, 0), (2, 0)]
+    assert written == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_a_folder_is_gone_again_where_nothing_came_of_it(here, tmp_path):
@@ -181,16 +181,16 @@ def test_a_folder_is_gone_again_where_nothing_came_of_it(here, tmp_path):
 def test_runs_of_one_second_have_a_folder_each(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "strftime", lambda format: "20260101-000000")
-    made = [folder.Folder(Solo(), None, None, "gcn") for _ in range(3)]
-    assert [str(one.path) for one in made] == [f"runs/20260101-000000-gcn{end}" for end in ("", "-2", "-3")]
-    for one in made:
+    folders = [folder.Folder(Solo(), None, None, "gcn") for _ in range(3)]
+    assert [str(one.path) for one in folders] == [f"runs/20260101-000000-gcn{end}" for end in ("", "-2", "-3")]
+    for one in folders:
         one.close()
 
 
 def test_two_runs_in_one_folder(tmp_path):
     first = folder.Folder(Solo(), tmp_path / "run", None, "gcn")
     for n in (1, 2):
-        with pytest.raises(ConfigError, match=f"run_dir {tmp_path / 'run'}: another run works in it"):
+        with pytest.raises(ConfigError, match=f"run_dir {tmp_path / 'run'}: another run uses this folder"):
             threads.run(n, lambda comm: folder.Folder(comm, tmp_path / "run", None, "gcn"))
     first.begin("epochs = 3\n", 0)
     first.close()
@@ -207,7 +207,7 @@ def test_a_file_that_appeared_meanwhile_is_not_replaced(tmp_path):
 
 
 def test_two_commands_at_once(tmp_path):
-    """Both start in the same second, without --run-dir."""
+    """Two runs that start in the same second without --run-dir have different folders."""
     words = [sys.executable, "-m", "sarlite.train", *SMALL, "--epochs", "1"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     runs = [subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL) for _ in range(2)]
@@ -217,7 +217,7 @@ def test_two_commands_at_once(tmp_path):
 
 
 def test_every_option_of_time_or_epochs(here, tmp_path):
-    for every, kept in (("0s", 4), ("3", 3), ("1h", 0)):
+    for every, expected in (("0s", 4), ("3", 3), ("1h", 0)):
         model = tmp_path / f"dies{every}.py"
         model.write_text("import os\nfrom sarlite.models import GCN\nclass GCN(GCN):\n    def __call__(self, graph, h):\n"
                          "        if self.activations[0].dropout.rng.step == 4:\n            os._exit(7)\n"
@@ -225,26 +225,26 @@ def test_every_option_of_time_or_epochs(here, tmp_path):
         run_dir = tmp_path / every
         done = command(*SMALL, "--model", f"{model}:GCN", "--epochs", 6, "--run-dir", run_dir, "--checkpoint-every", every)
         assert done.returncode == 7, done.stderr
-        assert (run_dir / "checkpoint.safetensors").exists() == bool(kept)
-        assert not kept or checkpoint.load(run_dir / "checkpoint.safetensors")[1]["epoch"] == kept
+        assert (run_dir / "checkpoint.safetensors").exists() == bool(expected)
+        assert not expected or checkpoint.load(run_dir / "checkpoint.safetensors")[1]["epoch"] == expected
 
 
 def test_a_configuration_reads_back_whatever_its_paths_are(tmp_path):
-    """Characters beyond 16 bits too, of which TOML has no pairs of escapes; and a line of an earlier version."""
+    """config.toml keeps characters beyond 16 bits, and a line of an earlier version is ignored."""
     options = config.resolve({"data": "rmat:x😀\x7f\t\"é", "epochs": 3})
     (tmp_path / "config.toml").write_text(config.to_toml(options) + "trace_epochs = 3\n", encoding="utf-8")
     assert config.resolve({}, config.read_toml(tmp_path / "config.toml")) == options
 
 
 def test_trace_epochs_without_a_trace(tmp_path):
-    with pytest.raises(ConfigError, match="--trace-epochs means nothing without --trace"):
+    with pytest.raises(ConfigError, match="--trace-epochs has no effect without --trace"):
         config.parse(["--trace-epochs", "2"])
 
 
-@pytest.mark.parametrize("epochs, kept", [((1, 2, 2, 3), (1, 2)), ((1, 2, 1, 3), (1, 2)), ((1, 2, 3), (1, 2, 3)), ((0, 1), ())])
-def test_metrics_are_kept_as_far_as_epochs_ascend(epochs, kept, tmp_path):
+@pytest.mark.parametrize("epochs, expected", [((1, 2, 2, 3), (1, 2)), ((1, 2, 1, 3), (1, 2)), ((1, 2, 3), (1, 2, 3)), ((0, 1), ())])
+def test_metrics_are_kept_as_far_as_epochs_ascend(epochs, expected, tmp_path):
     (tmp_path / "m").write_text("".join(f'{{"epoch": {epoch}}}\n' for epoch in epochs))
-    assert folder._lines_until(tmp_path / "m", 9) == [f'{{"epoch": {epoch}}}' for epoch in kept]
+    assert folder._lines_until(tmp_path / "m", 9) == [f'{{"epoch": {epoch}}}' for epoch in expected]
 
 
 def test_a_summary_is_of_a_run_that_has_ended(tmp_path):

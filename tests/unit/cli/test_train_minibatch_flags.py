@@ -1,4 +1,4 @@
-"""Flags of minibatches: which mean nothing, which do not go together, and what a folder of a run gives back."""
+"""Test minibatch flags: flags without effect, flags that do not go together, and flags stored in a run's folder."""
 
 import re
 
@@ -16,18 +16,18 @@ BATCHES = ["--batch-size", 40, "--fanouts", "3,5"]
 
 
 REFUSED = {
-    "--fanouts 5,5": "--fanouts means nothing without --batch-size",
-    "--eval-fanouts 5,5": "--eval-fanouts means nothing without --batch-size",
-    "--batch-size 0 --remote exact": "--remote means nothing without --batch-size",
-    "--lr-scale sqrt": "--lr-scale means nothing without --batch-size",
-    "--batch-size 10 --fanouts 5,5 --hec-life 3": "--hec-life means nothing without --remote hec",
-    "--batch-size 10 --fanouts 5,5 --remote local --push-by degree": "--push-by means nothing without --remote hec",
-    "--batch-size 10 --fanouts 5,5 --remote exact --halo-features keep": "--halo-features means nothing without --remote hec",
+    "--fanouts 5,5": "--fanouts has no effect without --batch-size",
+    "--eval-fanouts 5,5": "--eval-fanouts has no effect without --batch-size",
+    "--batch-size 0 --remote exact": "--remote has no effect without --batch-size",
+    "--lr-scale sqrt": "--lr-scale has no effect without --batch-size",
+    "--batch-size 10 --fanouts 5,5 --hec-life 3": "--hec-life has no effect without --remote hec",
+    "--batch-size 10 --fanouts 5,5 --remote local --push-by degree": "--push-by has no effect without --remote hec",
+    "--batch-size 10 --fanouts 5,5 --remote exact --halo-features keep": "--halo-features has no effect without --remote hec",
     "--batch-size 10 --fanouts 5,5 --eval-fanouts 5": "--eval-fanouts has 1 entries, but --fanouts 2",
-    "--batch-size 10 --fanouts 5,few": "--fanouts: '5,few' is no list of picks a row, one a layer, such as 5,10,all",
-    "--batch-size 10 --fanouts 5,0": "'5,0' is no list of picks",
-    "--batch-size 10 --fanouts=-2": "'-2' is no list of picks",
-    "--batch-size 10 --fanouts=": "'' is no list of picks",
+    "--batch-size 10 --fanouts 5,few": "--fanouts: '5,few' is not a list of in-edges per node, one number per layer, such as 5,10,all",
+    "--batch-size 10 --fanouts 5,0": "'5,0' is not a list of in-edges",
+    "--batch-size 10 --fanouts=-2": "'-2' is not a list of in-edges",
+    "--batch-size 10 --fanouts=": "'' is not a list of in-edges",
     "--batch-size -1": "--batch-size -1 is less than 0",
     "--batch-size 10 --fanouts 5 --sample-ahead -1": "--sample-ahead -1 is less than 0",
     "--batch-size 10 --fanouts 5 --remote hec --hec-lines 0": "--hec-lines 0 is less than 1",
@@ -42,11 +42,11 @@ def test_flags_that_mean_nothing_are_refused_by_name(flags):
 
 
 FILES = {
-    "fanouts = [5, 5]": "fanouts means nothing without --batch-size",
-    "batch-size = 5\nfanouts = [5, 5.0]": "fanouts = [5, 5.0] is not a list of picks a row, such as [5, 10, 15]",
-    "batch-size = 5\nfanouts = []": "fanouts = [] is not a list of picks",
-    "batch-size = 5\nfanouts = 5": "fanouts = 5 is not a list of picks",
-    "batch-size = 5\nfanouts = [true]": "fanouts = [True] is not a list of picks",
+    "fanouts = [5, 5]": "fanouts has no effect without --batch-size",
+    "batch-size = 5\nfanouts = [5, 5.0]": "fanouts = [5, 5.0] is not a list of in-edges per node, such as [5, 10, 15]",
+    "batch-size = 5\nfanouts = []": "fanouts = [] is not a list of in-edges",
+    "batch-size = 5\nfanouts = 5": "fanouts = 5 is not a list of in-edges",
+    "batch-size = 5\nfanouts = [true]": "fanouts = [True] is not a list of in-edges",
 }
 
 

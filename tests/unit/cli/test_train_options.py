@@ -1,4 +1,4 @@
-"""The training command's options: flags over file over default, and what is refused."""
+"""Test the options of the training command: the order flag, file, default; and refused values."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from sarlite.cli import config, estimate_command, info_command, predict_command,
 from sarlite.cli import data_command as data
 from sarlite.cli.help import groups
 from sarlite.cli.options import OPTIONS
-from sarlite.command import byte_size, readable, returns_status
+from sarlite.command import byte_size, readable, run_command
 from sarlite.errors import ConfigError, SarliteError
 from sarlite.oracle import oracle_command
 from tests.helpers.train.training_runs import SMALL, command
@@ -54,7 +54,7 @@ FILES = {
     "not a number": ("lr = nan", "options.toml: lr = nan is not a finite number"),
     "nearly a choice": ('mode = "sra"',
                         "options.toml: mode = 'sra' is not one of sar, sa, oneshot, broadcast; did you mean sa?"),
-    "section": ("[training]\nepochs = 3", "options.toml: [training] is a section, but options stand at the top of the file"),
+    "section": ("[training]\nepochs = 3", "options.toml: [training] is a section, but options stand at the top level of the file"),
     "endless": ("stall_timeout = inf", "stall_timeout = inf is not a finite number"),
     "a time": ('checkpoint_every = "10 parsecs"', "checkpoint_every = '10 parsecs' is not a number of epochs or a time"),
     "a size": ('memory_limit = "much"', "options.toml: memory_limit = 'much' is not a size such as 2GiB"),
@@ -69,7 +69,7 @@ def test_sizes_in_bytes():
         assert byte_size(text) == n, text
         assert config.parse(["--memory-limit", text]).machine.memory_limit == n
     for text in ("", "much", "-1", "1.5.0", "2XB", "2iB", "GiB", "1e9", "2 GiB\n", "9" * 300):
-        with pytest.raises(ConfigError, match=f"--memory-limit: {re.escape(repr(text))} is no size"):
+        with pytest.raises(ConfigError, match=f"--memory-limit: {re.escape(repr(text))} is not a size"):
             config.parse([f"--memory-limit={text}"])
     assert [readable(n) for n in (0, 1023, 1536, 5 << 30, 1 << 52)] == ["0 B", "1023 B", "1.5 KiB", "5 GiB", "4096 TiB"]
 
@@ -79,9 +79,9 @@ def test_a_bad_configuration_file_is_refused(name, tmp_path):
     text, word = FILES[name]
     path = tmp_path / "options.toml"
     path.write_text(text + "\n")
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as refusal:
         config.parse(["--config", str(path)])
-    assert word in str(found.value)
+    assert word in str(refusal.value)
 
 
 @pytest.mark.parametrize("flags, word", [
@@ -112,9 +112,9 @@ MISTYPED = {
 
 @pytest.mark.parametrize("flags", MISTYPED)
 def test_a_mistyped_flag_gets_one_line_and_a_suggestion(flags, capsys):
-    with pytest.raises(ConfigError) as found:
+    with pytest.raises(ConfigError) as refusal:
         config.parse(flags.split())
-    assert f"error: {found.value}" == MISTYPED[flags] and capsys.readouterr().err == ""
+    assert f"error: {refusal.value}" == MISTYPED[flags] and capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("flags, message", [
@@ -137,7 +137,7 @@ def test_a_command_that_a_notebook_calls_returns_its_status(main, capsys):
 
 
 def test_a_command_that_is_refused_does_not_end_the_notebook_later():
-    """The clock that ends a process which hangs at its end is stopped."""
+    """The timer that ends a hanging process is stopped when a refused command returns."""
     program = ("import time; from sarlite.comm import guard; guard.END_SECONDS = 0.1\n"
                "from sarlite.cli.train_command import main; print(main(['--lr', 'x'])); time.sleep(1); print('goes on')")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -146,12 +146,12 @@ def test_a_command_that_is_refused_does_not_end_the_notebook_later():
 
 def test_a_status_is_that_of_a_process_that_exits(capsys):
     for code, status in ((None, 0), (0, 0), (3, 3), ("no room", 1), (True, 1)):
-        assert returns_status(lambda code=code: sys.exit(code))() == status
-    assert capsys.readouterr().err == "no room\n" and returns_status(lambda: None)() == 0
+        assert run_command(lambda code=code: sys.exit(code)) == status
+    assert capsys.readouterr().err == "no room\n" and run_command(lambda: None) == 0
 
 
 def shown_by(flag, capsys):
-    """The text of a help flag."""
+    """Return the help text that a flag prints."""
     with pytest.raises(SystemExit):
         config.parse([flag])
     return capsys.readouterr().out
@@ -184,9 +184,9 @@ def test_numbers_out_of_range(capsys):
                            "--threads -1": "--threads -1 is less than 0", "--threads 1025": "--threads 1025 is more than 1024",
                            "--layers 1000000000": "--layers 1000000000 is more than 10000",
                            "--dropout 1": "--dropout 1.0 is not in [0, 1)"}.items():
-        with pytest.raises(ConfigError) as found:
+        with pytest.raises(ConfigError) as refusal:
             config.parse(flags.split())
-        assert str(found.value) == message
+        assert str(refusal.value) == message
 
 
 @pytest.mark.parametrize("flags", ["--mfg", "--batch-size 8 --fanouts 3,3"])
@@ -216,9 +216,9 @@ def test_what_cannot_work_is_refused(here, flags, word, tmp_path):
     (tmp_path / "model.txt").write_text("")
     for ranks in (1, 2):
         words = [str(flag).replace("FILE", str(tmp_path / "model.txt")) for flag in flags]
-        with pytest.raises(SarliteError) as found:
+        with pytest.raises(SarliteError) as refusal:
             here(tmp_path / "run", "--epochs", 1, "--ranks", ranks, *words)
-        assert word in str(found.value)
+        assert word in str(refusal.value)
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
@@ -246,6 +246,6 @@ LONG = "x" * 3000
     ["--lr", LONG], ["--lr-schedule", LONG], ["--partition", LONG], ["--fanouts", LONG],
 ])  # fmt: skip
 def test_no_error_is_longer_than_a_few_lines(here, flags, tmp_path):
-    with pytest.raises(SarliteError) as found:
+    with pytest.raises(SarliteError) as refusal:
         here(tmp_path / "run", "--epochs", 1, *flags)
-    assert len(str(found.value)) < 600 and "\n" not in str(found.value)
+    assert len(str(refusal.value)) < 600 and "\n" not in str(refusal.value)

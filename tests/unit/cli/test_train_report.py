@@ -1,4 +1,4 @@
-"""What a run shows."""
+"""Test the closing table and the progress lines of a run."""
 
 import pytest
 

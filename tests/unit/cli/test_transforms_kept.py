@@ -1,4 +1,4 @@
-"""Transforms of tables' columns are fitted on training rows, kept with the data and the checkpoint, and applied by predict."""
+"""Test transforms of columns: fitted on training rows, stored with the data and the checkpoint, applied by predict."""
 
 import json
 
@@ -78,7 +78,7 @@ def probabilities(folder, name, spec, *more):
 
 
 def test_predict_makes_features_with_the_statistics_of_training(tmp_path, monkeypatch):
-    """The same person has the same features among other people, with columns in another order and a column more."""
+    """A person's features do not depend on other people, on the order of columns, or on further columns."""
     spec = trained(tmp_path, monkeypatch)
     before = probabilities(tmp_path, "before", spec)
     few = people(80)[:3]
@@ -88,11 +88,11 @@ def test_predict_makes_features_with_the_statistics_of_training(tmp_path, monkey
     new = write_tables(tmp_path / "new", few, "extra,split,signup,country,income,age,churned,user")
     (tmp_path / "new" / "knows.csv").write_text("who,whom\n")
     (tmp_path / "old" / "knows.csv").write_text("who,whom\n")  # without edges a prediction needs the features alone
-    alone = probabilities(tmp_path, "alone", spec)
+    on_one_rank = probabilities(tmp_path, "alone", spec)
     after = probabilities(tmp_path, "after", new)
-    assert ends and before != alone
+    assert ends and before != on_one_rank
     for user in few:
-        np.testing.assert_allclose(after[user["user"]], alone[user["user"]], rtol=1e-6)
+        np.testing.assert_allclose(after[user["user"]], on_one_rank[user["user"]], rtol=1e-6)
 
 
 def test_an_unseen_category_is_no_error_and_a_missing_column_is_refused_by_name(tmp_path, monkeypatch, capsys):

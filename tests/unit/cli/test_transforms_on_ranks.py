@@ -1,4 +1,4 @@
-"""Features of tables by transforms: fitted on training rows, kept with the data and the checkpoint, the same for new tables."""
+"""Test features made by transforms: fitted on training rows, stored with data and checkpoint, equal for new tables."""
 
 import csv
 
@@ -56,25 +56,25 @@ def test_features_are_named_and_their_transforms_kept(tmp_path, capsys):
     users = {**USERS, "age": ["", *USERS["age"][1:]]}
     assert convert(["convert", tables(tmp_path / "t", users), str(tmp_path / "d")]) == 0
     assert "age: feature (standard of training rows: mean" in capsys.readouterr().out
-    found = native.open(tmp_path / "d")
-    assert found.target_nodes.feature_names == NAMES and found.one_relation.feature_names == ["since"]
+    dataset = native.open(tmp_path / "d")
+    assert dataset.target_nodes.feature_names == NAMES and dataset.one_relation.feature_names == ["since"]
     train = np.array([split == "train" for split in USERS["split"]])
     ages = np.array([np.nan, *map(float, USERS["age"][1:])])
     mean, deviation = np.nanmean(ages[train]), np.nanstd(ages[train])
-    x = dict(zip(NAMES, np.asarray(found.features).T))
+    x = dict(zip(NAMES, np.asarray(dataset.features).T))
     np.testing.assert_allclose(x["age"], (np.where(np.isnan(ages), mean, ages) - mean) / deviation, rtol=1e-5, atol=1e-6)
     assert x["age.missing"].tolist() == [1.0] + [0.0] * (N - 1)
     for name in ("DE", "FR", "IT"):
-        assert x[f"country={name}"].tolist() == [float(own == name) for own in USERS["country"]]
-    assert found.target_nodes.transforms["on_training_rows"] is True and found.one_relation.transforms["on_training_rows"] is False
-    order = found.one_relation.edge_ids if found.one_relation.edge_ids is not None else None
-    since = np.sort(np.asarray(found.edge_features)[:, 0])
+        assert x[f"country={name}"].tolist() == [float(country == name) for country in USERS["country"]]
+    assert dataset.target_nodes.transforms["on_training_rows"] is True and dataset.one_relation.transforms["on_training_rows"] is False
+    order = dataset.one_relation.edge_ids if dataset.one_relation.edge_ids is not None else None
+    since = np.sort(np.asarray(dataset.edge_features)[:, 0])
     np.testing.assert_allclose(since, np.arange(90) / 89, atol=1e-6)
     assert order is None or len(order) == 90
 
 
 def test_new_tables_get_the_features_of_training(tmp_path):
-    """In another order, with further columns, an unknown country, and other means; one that is fitted anew is refused."""
+    """New tables may have another order, further columns and unknown values; newly fitted transforms are refused."""
     first = tables(tmp_path / "a", USERS)
     assert convert(["convert", first, str(tmp_path / "d")]) == 0
     flags = ["--model", "gat", "--heads", 2, "--edge-features", "--dtype", "float64", "--epochs", 3]
@@ -85,8 +85,8 @@ def test_new_tables_get_the_features_of_training(tmp_path):
     users = {"more": ["7"] * N, **{name: [USERS[name][at] for at in order] for name in reversed(USERS)}}
     other = tables(tmp_path / "b", users)
     for ranks in (1, 3):
-        found, _ = predict_here(tmp_path / "run", tmp_path / "b.npy", "--data", other, "--ranks", ranks)
-        np.testing.assert_allclose(found, whole[order], rtol=1e-6, atol=1e-9)
+        predicted, _ = predict_here(tmp_path / "run", tmp_path / "b.npy", "--data", other, "--ranks", ranks)
+        np.testing.assert_allclose(predicted, whole[order], rtol=1e-6, atol=1e-9)
     few = tables(tmp_path / "c", {name: [USERS[name][at] for at in some] for name in USERS},
                  {name: [value for value, *ends in zip(EDGES[name], EDGES["a"], EDGES["b"])
                          if all(USERS["user"].index(end) in some for end in ends)]
@@ -108,17 +108,18 @@ def test_transforms_of_a_run_are_refused_where_there_are_none(tmp_path, capsys):
     plain = f"edges:{tmp_path}/t/e.csv,src=a,dst=b,nodes={tmp_path}/t/u.csv,id=user,labels=kind,split=split,features=age"
     for name, of in (("scaled", spec), ("plain", plain)):
         train_here(tmp_path / name, "--data", of, "--model", "sage", "--hidden", 4, "--epochs", 1, "--no-edge-features")
-    for run, of, told in (("scaled", "sbm:nodes=50", "edges: and tables: have transforms"), ("plain", spec, "its data have no transforms"),
+    for run, of, message in (("scaled", "sbm:nodes=50", "edges: and tables: have transforms"),
+                             ("plain", spec, "its data have no transforms"),
                           ("nowhere", spec, "nowhere"), ("scaled", plain, "made with other transforms than the model's")):
         assert convert(["convert", of, str(tmp_path / "x"), "--transforms-of", str(tmp_path / run)]) == 2
-        assert told in capsys.readouterr().err and not (tmp_path / "x").exists()
+        assert message in capsys.readouterr().err and not (tmp_path / "x").exists()
 
 
 def test_transforms_in_options_of_edges(tmp_path):
     tables(tmp_path / "t", USERS)
     spec = (f"edges:{tmp_path}/t/e.csv,src=a,dst=b,nodes={tmp_path}/t/u.csv,id=user,labels=kind,split=split,"
             "features=age:quantile+country:hash:4")
-    found = load(spec)
-    assert found.target_nodes.feature_names == ["age", *(f"country.hash{at}" for at in range(4))]
+    dataset = load(spec)
+    assert dataset.target_nodes.feature_names == ["age", *(f"country.hash{at}" for at in range(4))]
     with pytest.raises(SarliteError, match="transform 'quantil' is none of .*; did you mean quantile"):
         load(spec.replace("age:quantile", "age:quantil"))

@@ -1,4 +1,4 @@
-"""sarlite-verify finds whatever was changed in a run's folder, and agrees with a run that nobody touched, on any ranks."""
+"""Test that sarlite-verify detects changes in a run's folder, and accepts an unchanged run on any number of ranks."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ EPOCHS = 6
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A run in exact numerics on a data directory, with a checkpoint after each second epoch."""
+    """Write a data set and train on it in exact numerics with --keep 3; return the folder of both."""
     folder = tmp_path_factory.mktemp("published")
     native.write(folder / "graph", data.load("sbm:nodes=90,classes=3,features=5"))
     words = ["--data", str(folder / "graph"), "--model", "sage", "--hidden", "4", "--layers", "2", "--epochs", str(EPOCHS),
@@ -44,8 +44,8 @@ def test_a_run_that_nobody_touched_is_verified_on_any_number_of_ranks(run, capsy
     assert verify([str(run), "--all"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "verified"
     assert verify([str(run), "--segments", "1", "--seed", "3", "--ranks", "3", "--mode", "oneshot"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith(f"{run}: 1 of 3 segments, 2 of 6 epochs, drawn with --seed 3") and len(told) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{run}: 1 of 3 segments, 2 of 6 epochs, drawn with --seed 3") and len(lines) == 3
 
 
 def test_each_epoch_has_its_own_hash_of_the_parameters(run):
@@ -57,12 +57,12 @@ def test_each_epoch_has_its_own_hash_of_the_parameters(run):
 def test_an_edited_record_is_found(run, capsys):
     edit_record(run, 3, val_accuracy=0.999)
     assert verify([str(run), "--all"]) == 1
-    told = capsys.readouterr().out
-    assert "epoch 3: val_accuracy: recorded 0.999" in told and "NOT verified" in told
+    shown = capsys.readouterr().out
+    assert "epoch 3: val_accuracy: recorded 0.999" in shown and "NOT verified" in shown
 
 
 def test_a_skipped_step_is_found(run, capsys):
-    """The record of an epoch stands again in the place of the next one."""
+    """The record of epoch 4 is copied into the place of epoch 5."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     lines[4] = json.dumps({**json.loads(lines[3]), "epoch": 5})
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")

@@ -191,7 +191,7 @@ def test_the_command_converts_reports_and_refuses(written, tmp_path, capsys):
                        (["convert", SPEC, str(tmp_path / "e"), "--normalize-features"], "normalize is for graphs of one kind"),
                        (["convert", SPEC, str(written)], "exists already"),
                        (["convert", f"mag:{tmp_path}", str(tmp_path / "e")], "num-node-dict.csv.gz"),
-                       (["partition", str(written), "--parts", "2", "--method", "spectral"], "is none of "),
+                       (["partition", str(written), "--parts", "2", "--method", "spectral"], "is not one of "),
                        (["partition", str(written), "--parts", "2", "--method", "random", "--balance", "nodes"],
                         "goes with metis and fennel alone")):
         assert main(line) == 2 and text in capsys.readouterr().err

@@ -168,7 +168,7 @@ def test_partition_with_an_order(stored, capsys):
         (["partition", "DIR", "--parts", "0"], "error: --parts: 0 is outside 1 <= parts <= 1048576"),
         (
             ["partition", "DIR", "--parts", "2", "--method", "best"],
-            "error: --method: 'best' is none of metis, fennel, random, contiguous, and no such",
+            "error: --method: 'best' is not one of metis, fennel, random, contiguous, and no such",
         ),
         (
             ["partition", "/gone", "--parts", "2"],

@@ -77,7 +77,7 @@ def test_the_command_streams(folder, tmp_path, monkeypatch, capsys):
     for words, text in ((["sbm:nodes=50", "--memory", "4GiB"],
                          "--memory: the form sbm: is read whole; edges:, npz:, mag:, tables: are read in bounded"),
                         ([spec, "--memory", "20MiB"], "--memory: 20 MiB is too little"),
-                        ([spec, "--memory", "much"], "--memory: 'much' is no size"),
+                        ([spec, "--memory", "much"], "--memory: 'much' is not a size"),
                         (["edges:e.txt,nodes=5", "--memory", "4GiB"], "e.txt: row 0, column 'src': node '238' is outside 0 <= node < 5")):
         assert main(["convert", words[0], str(tmp_path / "three"), *words[1:]]) == 2
         assert text in capsys.readouterr().err and not (tmp_path / "three").exists()

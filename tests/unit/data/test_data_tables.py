@@ -216,7 +216,7 @@ def test_many_parts_of_few_nodes_warn(files, capsys):
     assert main(["convert", f"edges:e.csv,{COLUMNS},nodes=n.csv,{OF_NODES}", "d"]) == 0
     assert main(["partition", "d", "--parts", "1", "--method", "random"]) == 0 and "warning" not in capsys.readouterr().err
     assert main(["partition", "d", "--parts", "2", "--method", "random"]) == 0
-    assert "warning: --parts 2: fewer than ten nodes a part, of 6 nodes; one part is enough\n" in capsys.readouterr().err
+    assert "warning: --parts 2: fewer than ten nodes per part, of 6 nodes; one part is enough\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word, number", [("2e9", 2 * 10**9), ("1.5E3", 1500), ("17", 17), ("1.50e1", 15)])
@@ -226,7 +226,7 @@ def test_counts_in_scientific_notation(word, number):
 
 @pytest.mark.parametrize("word", ["1.5", "1.55e1", "-3", "e9", "1_000", "many"])
 def test_what_is_no_count(word):
-    with pytest.raises(ArgumentTypeError, match="is no whole number, such as"):
+    with pytest.raises(ArgumentTypeError, match="is not a whole number, such as"):
         count(word)
 
 

@@ -192,7 +192,7 @@ def test_runs_train_without_communication_but_the_gradients(tmp_path, capsys):
     assert [m["loss"] for m in three] == pytest.approx([m["loss"] for m in one], rel=1e-12)
     assert not {"forward_fetch", "backward_push", "propagation"} & {phase for phase, n in sent.items() if n}
     small = [word for word in SMALL if word not in ("--hidden", "8", "--layers", "2")]
-    for flags, said in ((["--model", "sgc", "--batch-size", "9", "--fanouts", "2"], "--fanouts: the model sgc needs no neighbours"),
+    for flags, said in ((["--model", "sgc", "--batch-size", "9", "--fanouts", "2"], "--fanouts: the model sgc uses no neighbours"),
                         (["--model", "sgc", "--label-inputs", "0.5"], "--label-inputs 0.5: the model sgc"),
                         (["--model", "gcn", "--propagated", "p"], "--propagated p: the model gcn propagates nothing"),
                         (["--model", "gcn", "--hops", "3"], "--hops: the model gcn takes no hops")):

@@ -188,7 +188,7 @@ def test_batch_norm_is_told(tmp_path):
 
 
 def test_not_with_minibatches():
-    with pytest.raises(ConfigError, match="--mfg is of full-batch training"):
+    with pytest.raises(ConfigError, match="--mfg applies to full-batch training"):
         config.parse(["--mfg", "--batch-size", "5", "--fanouts", "3"])
 
 

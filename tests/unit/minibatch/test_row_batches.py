@@ -96,7 +96,7 @@ def test_flags_that_do_not_go_with_rows_are_refused(tmp_path):
     mine = tmp_path / "mine.py"
     words = ["--data", SMALL[1], "--threads", "1", "--progress", "none", "--run-dir", str(tmp_path / "run"), "--epochs", "1"]
     cases = [(["--model", "sgc", "--batch-size", "5", *flags], said) for flags, said in (
-        (["--fanouts", "3"], "--fanouts: the model sgc needs no neighbours"), (["--remote", "local"], "--remote: the model"),
+        (["--fanouts", "3"], "--fanouts: the model sgc uses no neighbours"), (["--remote", "local"], "--remote: the model"),
         (["--sample-ahead", "0"], "--sample-ahead: the model"), (["--label-inputs", "0.5"], "--label-inputs 0.5: the model sgc"))]
     cases += [(["--model", f"{mine}:Mine", "--batch-size", "5", "--fanouts", "3"], "its class must have an attribute powers"),
               (["--model", "gcn", "--batch-size", "5"], "--batch-size needs --fanouts")]

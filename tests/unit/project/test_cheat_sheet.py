@@ -8,7 +8,7 @@ import pytest
 from sarlite.models import MODELS, RELATIONAL
 
 ROOT = Path(__file__).parents[3]
-REASONS = ("takes no edge", "takes graphs of one kind", "no narrow rows", "propagated features", "features that were propagated",
+REASONS = ("takes no edge", "takes graphs with one kind", "no narrow rows", "propagated features", "features that were propagated",
            "never asks")
 spec = importlib.util.spec_from_file_location("cheat_sheet", ROOT / "packaging" / "cheat_sheet.py")
 cheat_sheet = importlib.util.module_from_spec(spec)

@@ -261,10 +261,10 @@ def test_other_tasks_and_batches_by_the_command(tables, tmp_path, flags):
 
 
 @pytest.mark.parametrize(("words", "flags"), [
-    ("labels of edges are predicted, but --task link", ["--task", "link"]), ("--negatives means nothing", ["--negatives", 2]),
-    ("so --link-val and --link-test are shares", ["--link-val", "x.csv"]),
-    ("of links it is not done yet", ["--mfg"]),
-    ("--link-val and --link-test mean nothing", ["--link-val", 0.1, "--edge-labels", "x.csv,labels=x,split=y"]),
+    ("labels of edges are predicted, but --task link", ["--task", "link"]), ("--negatives has no effect", ["--negatives", 2]),
+    ("so --link-val and --link-test must be shares", ["--link-val", "x.csv"]),
+    ("not supported for links yet", ["--mfg"]),
+    ("--link-val and --link-test have no effect", ["--link-val", 0.1, "--edge-labels", "x.csv,labels=x,split=y"]),
     ("labels of edges are predicted|trains on features that were propagated", ["--model", "sgc"]),
 ])  # fmt: skip
 def test_what_does_not_go_with_labels_of_edges(tmp_path, words, flags):

@@ -140,7 +140,7 @@ def test_bad_input_is_refused():
             trainer(graph, share=share)
     for flags, said in ((["--label-inputs", "1"], "--label-inputs 1.0 is not above 0 and below 1"),
                         (["--label-inputs", "0.5", "--batch-size", "9", "--fanouts", "2", "--remote", "hec"], "does not go with --remote"),
-                        (["--smooth-alpha", "0.5"], "--smooth-alpha means nothing without --correct-and-smooth"),
+                        (["--smooth-alpha", "0.5"], "--smooth-alpha has no effect without --correct-and-smooth"),
                         (["--correct-and-smooth", "--smooth-alpha", "2"], "smooth_alpha is 2.0")):
         with pytest.raises(ConfigError, match=said):
             settings(config.parse([*SMALL, *flags]))

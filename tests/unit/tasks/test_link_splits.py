@@ -135,9 +135,9 @@ def test_runs_with_files_and_tables_of_splits(tmp_path):
     drawn = train_here(tmp_path / "drawn", *common)
     assert drawn[0]["loss"] != one[0]["loss"]
     for words, flags in (
-        ("both are files, or both shares", [*files[:2], "--link-test", 0.1]),
-        ("--link-split says which edges", ["--link-split", "a,time=t", *files[:2]]),
-        ("--link-val and --link-test mean nothing", ["--link-split", "a,split=t", "--link-val", 0.2]),
+        ("give two files or two shares", [*files[:2], "--link-test", 0.1]),
+        ("--link-split names the links", ["--link-split", "a,time=t", *files[:2]]),
+        ("--link-val and --link-test have no effect", ["--link-split", "a,split=t", "--link-val", 0.2]),
         ("--link-val 2 is not in|--link-val 2.0 is not in", ["--link-val", 2]),
     ):
         with pytest.raises(ConfigError, match=words):

@@ -72,10 +72,10 @@ BATCHES = ("--batch-size", "9", "--fanouts", "2,2,2")
 
 
 @pytest.mark.parametrize("flags, message", [
-    (("--temporal", "uniform"), "--temporal uniform: each seed sees the graph at a time of its own"),
+    (("--temporal", "uniform"), "--temporal uniform: each seed sees the graph at its own time"),
     (("--temporal", "latest", *BATCHES, "--sampler", "replace"), "--temporal latest does not go with --sampler replace"),
     (("--temporal", "uniform", *BATCHES, "--sampler", "labor"), "--temporal uniform does not go with --sampler labor"),
-    (("--temporal", "uniform", *BATCHES, "--remote", "hec"), "a cache keeps rows that were computed at other times"),
+    (("--temporal", "uniform", *BATCHES, "--remote", "hec"), "a cache holds rows that were computed for other times"),
     (("--temporal", "uniform", *BATCHES, "--model", "gcn"), "--model sage, gat or gin"),
     (("--temporal", "uniform", *BATCHES, "--label-inputs", "0.5"), "does not go with --label-inputs"),
     (("--time-split", "90,99"), "--time-split 90,99: no node with a label is left to validate on (39 train, 0 val, 0 test)"),

@@ -87,10 +87,10 @@ def test_patience_and_a_plateau_need_validation_rows():
 
 LINKS = ["--task", "link", "--link-val", "0"]
 WITHOUT_EFFECT = {
-    "--hidden: stands between layers, so it means nothing for --model sage with --layers 1": ["--layers", 1],
+    "--hidden: applies between layers, so it has no effect on --model sage with --layers 1": ["--layers", 1],
     "--patience 3: needs validation rows, but there are none": [*LINKS, "--patience", 3],
     "--lr-schedule plateau: needs validation rows, but there are none": [*LINKS, "--lr-schedule", "plateau:0.5:2"],
-    "--dropout: stands between layers, so it means nothing for --model gin with --layers 1": ["--model", "gin", "--layers", 1,
+    "--dropout: applies between layers, so it has no effect on --model gin with --layers 1": ["--model", "gin", "--layers", 1,
                                                                                               "--dropout", 0.5],
 }  # fmt: skip
 

@@ -280,7 +280,7 @@ def test_new_nodes_without_labels(moods, tmp_path, capsys):
     for name in ("e.csv", "graph.toml"):
         (tmp_path / name).write_text((folder / name).read_text())
     rows = explain_here(folder / "run", ["n150"], tmp_path / "o.csv", "--data", f"tables:{tmp_path}/graph.toml")
-    assert "baseline: columns at their means over all nodes, as the data have no training nodes" in capsys.readouterr().out
+    assert "baseline: columns at their means over all nodes, because the data have no training nodes" in capsys.readouterr().out
     assert of(rows, "feature")[0]["name"] == "mood" and rows[0]["label"] in ("no", "yes")
 
 
@@ -326,12 +326,12 @@ def test_the_forms_of_the_table_say_the_same(moods, tmp_path):
 
 REFUSED = {
     "nodes: line 1: no node is named 'nobody'": (["nobody"], []),
-    "--nodes HERE/e.ids.txt: no node in it": ([], []),
+    "--nodes HERE/e.ids.txt: the file lists no node": ([], []),
     "--label maybe: the outputs are no, yes": (["n150"], ["--label", "maybe"]),
     "--top 0 is less than 1": (["n150"], ["--top", 0]),
     "--html HERE/none/e.html: cannot be written": (["n150"], ["--html", "HERE/none/e.html"]),
-    "--html HERE/e.csv: this is the file of --out": (["n150"], ["--html", "HERE/e.csv"]),
-    "--html HERE/e.ids.txt: this is the file of --nodes": (["n150"], ["--html", "HERE/e.ids.txt"]),
+    "--html HERE/e.csv: this is also the file of --out": (["n150"], ["--html", "HERE/e.csv"]),
+    "--html HERE/e.ids.txt: this is also the input file of --nodes": (["n150"], ["--html", "HERE/e.ids.txt"]),
     "--html HERE/link.html: cannot be written": (["n150"], ["--html", "HERE/link.html"]),
     "checkpoint HERE/e.ids.txt: ": (["n150"], ["--checkpoint", "HERE/e.ids.txt"]),
     "4 classes, 16 features": (["n150"], ["--data", DATA]),
@@ -363,7 +363,7 @@ def test_no_output_file_and_other_endings_are_refused():
 
 @pytest.mark.parametrize("message, flags", [
     ("the run predicts links, but explain is for predictions of nodes", ["--task", "link"]),
-    ("the model pna computes .* on the 2 hops around it, but .* on the whole graph", ["--model", "pna"]),
+    ("the model pna computes .* on the 2 hops around the node, but .* on the whole graph", ["--model", "pna"]),
 ])  # fmt: skip
 def test_runs_whose_predictions_are_not_of_a_nodes_neighbourhood_are_refused(message, flags, here, tmp_path):
     train_here(tmp_path / "run", "--epochs", 1, *flags)

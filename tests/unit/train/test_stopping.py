@@ -67,7 +67,7 @@ def test_a_run_ends_where_none_is_better(every, here, tmp_path, capsys):
     flags = ["--data", stored(tmp_path, "multilabel"), "--dtype", "float64", "--lr", "0.3", "--epochs", 60, "--patience", 3,
              "--eval-every", every, "--lr-schedule", "plateau:0.5:2"]  # fmt: skip
     one = here(tmp_path / "one", *flags)
-    assert "none better for 3, so they ended" in capsys.readouterr().out
+    assert "ended early: no better epoch in the last 3" in capsys.readouterr().out
     best = max((m for m in one if m["val_roc_auc"] is not None), key=lambda m: (m["val_roc_auc"], -m["val_loss"]))
     end = best["epoch"] + 3 if every == 1 else best["epoch"] + 4
     assert len(one) == end < 60

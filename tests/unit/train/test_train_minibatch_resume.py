@@ -106,7 +106,7 @@ def test_caches_that_cannot_go_on_start_empty_and_the_run_says_so(here, capsys, 
     assert told("one", "--ranks", 1) == []  # which needs none
     assert told("other parts", "--partition", "contiguous") == ["rows are divided differently"]
     assert told("other steps", "--batch-size", 30) == ["they are of another step"]
-    assert told("other flags", "--hec-lines", 7, "--hec-limit", 7) == ["their flags were others"]
+    assert told("other flags", "--hec-lines", 7, "--hec-limit", 7) == ["their options have changed"]
     assert told("exact", "--remote", "exact") == []
     assert told("hec again", "--resume", tmp_path / "exact" / "checkpoint.safetensors", "--epochs", 4) == ["the checkpoint has none"]
     for path in caches.files(saved.parent):

@@ -127,7 +127,7 @@ def test_a_decay_of_a_first_layer_that_no_class_tells_is_refused(ranks, tmp_path
     flags = [flag for flag in SMALL if flag not in ("--layers", "2")]
     flags += ["--model", f"{tmp_path}/mine.py:Mine", "--weight-decay", "0.1", "--weight-decay-on", "first", "--ranks", ranks]
     options = config.parse([*flags, "--epochs", "1", "--run-dir", str(tmp_path / "run")])
-    words = "--weight-decay-on first: the model .*mine.py:Mine does not say which layer is its first"
+    words = "--weight-decay-on first: the model .*mine.py:Mine has no method first_layer"
     with pytest.raises(ConfigError, match=words):
         threads.run(options.machine.ranks, run.train, options)
     method = "    def first_layer(self):\n        return [self.six]\n\n"

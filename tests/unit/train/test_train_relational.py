@@ -82,7 +82,7 @@ def test_a_run_goes_on_elsewhere(stored, tmp_path):
     for flags, words in ((["--n-bases", "3"], "--n-bases 3: cannot change"), (["--embedding", "4"], "--embedding 4: cannot change"),
                          (["--data", SPEC.replace("seed=1", "seed=2")], "of the same size, but other values"),
                          (["--data", SPEC.replace("features=4", "features=5")], "type paper: features: 5 columns, but the model takes 4"),
-                         (["--data", "sbm:nodes=100"], "takes relational graphs, but --data sbm:nodes=100 is of one kind")):
+                         (["--data", "sbm:nodes=100"], "takes relational graphs, but --data sbm:nodes=100 has one kind of nodes")):
         with pytest.raises(SarliteError, match=re.escape(words)):
             relational_run(tmp_path / "c", "--resume", where, "--epochs", "2", *flags, bare=True)
 
@@ -134,11 +134,11 @@ def test_the_identity_of_data():
 
 
 REFUSED = {
-    "one kind's model": (["--model", "sage"], "--model sage: takes graphs of one kind, but --data relational:"),
-    "one kind's data": (["--data", "sbm:nodes=100"], "--model rgcn: takes relational graphs, but --data sbm:nodes=100 is of one kind"),
+    "one kind's model": (["--model", "sage"], "--model sage: takes graphs with one kind of nodes and edges, but --data relational:"),
+    "one kind's data": (["--data", "sbm:nodes=100"], "--model rgcn: takes relational graphs, but --data sbm:nodes=100 has one kind"),
     "rgat's bases": (["--model", "rgat", "--n-bases", "2"], "--n-bases: the model rgat takes no n_bases"),
     "heads": (["--heads", "2"], "--heads: the model rgcn takes no heads"),
-    "a cache": (["--batch-size", "8", "--fanouts", "2,2", "--remote", "hec"], "--remote hec: relational graphs, as --data"),
+    "a cache": (["--batch-size", "8", "--fanouts", "2,2", "--remote", "hec"], "--remote hec: relational graphs, such as --data"),
     "label inputs": (["--label-inputs", "0.5"], "--label-inputs: does not go"),
     "smoothing": (["--correct-and-smooth"], "--correct-and-smooth: does not go"),
     "propagated": (["--propagated", "x"], "--propagated: does not go"),

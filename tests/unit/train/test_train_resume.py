@@ -85,10 +85,10 @@ def test_under_a_launcher_its_number_of_ranks_holds(three, monkeypatch):
     (["--dtype", "float64"], "--dtype float64: cannot change"),
     (["--optimizer", "sgd"], "--optimizer sgd: cannot change"),
     (["--seed", "6"], "--seed 6: cannot change, the run of CHECKPOINT has 5"),
-    (["--batch-norm"], "--batch-norm: cannot change, the run of CHECKPOINT has the model's own"),
+    (["--batch-norm"], "--batch-norm: cannot change, the run of CHECKPOINT has the default of the model"),
     (["--no-self-loops"], "--no-self-loops: cannot change"),
     (["--normalize-features"], "--normalize-features: cannot change, the run of CHECKPOINT has False"),
-    (["--epochs", "2"], "--epochs 2: the checkpoint CHECKPOINT is of epoch 3; --epochs counts from the first one"),
+    (["--epochs", "2"], "--epochs 2: the checkpoint CHECKPOINT is from epoch 3; --epochs counts all epochs, from the first one"),
     (["--data", DATA + ",seed=1"], f"its data, {DATA}, are not --data {DATA},seed=1: of the same size, but other values"),
     (["--data", "sbm:nodes=200,classes=4,features=16,degree=8"], "300 nodes there and 200 here, 2400 edges there and 1600 here"),
 ])  # fmt: skip
@@ -105,7 +105,7 @@ def test_a_learning_rate_that_ends_with_the_run_does_not_jump(tmp_path, go_on):
     flags = ["--model", "gcn", "--lr-schedule", "warmup:1:cosine"]
     path = tmp_path / "run" / "checkpoint.safetensors"
     train_here(tmp_path / "run", *flags, "--epochs", 3)
-    words = "--epochs 6: cannot change with --lr-schedule warmup:1:cosine, as the learning rate would jump: the run of .* has 3"
+    words = "--epochs 6: cannot change with --lr-schedule warmup:1:cosine, because the learning rate would jump: the run of .* has 3"
     with pytest.raises(ConfigError, match=words):
         go_on(path, "--epochs", 6)
     assert len(metrics(tmp_path / "run")) == 3
@@ -152,7 +152,7 @@ def test_a_first_epoch_that_fails_changes_nothing(three, tmp_path):
 
 def test_a_checkpoint_that_is_of_no_run_is_refused(three, go_on, tmp_path):
     checkpoint.save(tmp_path / "c.safetensors", {"model.a": np.zeros(3)}, {"epoch": 1})
-    with pytest.raises(SarliteError, match="c.safetensors is not of a run: it has no best"):
+    with pytest.raises(SarliteError, match="c.safetensors is not from a run: it has no best"):
         go_on(tmp_path / "c.safetensors")
 
 
