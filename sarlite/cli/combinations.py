@@ -130,14 +130,14 @@ class Run(NamedTuple):
     """
 
     options: OptionValues
-    cls: type | None = None
+    cls: Callable[..., object] | None = None
     relational: bool | None = None
     model: object = None
     task: str | None = None
     graphs: bool | None = None
 
     @classmethod
-    def of(cls, options: OptionValues, model: type | None, kind: str) -> "Run":
+    def of(cls, options: OptionValues, model: Callable[..., object] | None, kind: str) -> "Run":
         """Return the facts about a run before its data are read.
 
         Parameters

@@ -48,7 +48,7 @@ from sarlite.train.attribution import Inputs
 from sarlite.train.batch_sources import temporal_of
 from sarlite.train.load import Shard
 from sarlite.train.neighborhood import Moment, Neighborhood, Neighborhoods, NodeRowTable
-from sarlite.train.predictions import Asked
+from sarlite.train.predictions import PredictionRequest
 from sarlite.train.trainer_arguments import check_output
 from sarlite.types import Array
 from sarlite.user_code import errors_of
@@ -186,7 +186,7 @@ def _check_data(trained, part):
                           f"{suggestion(config.label, names)}")
 
 
-def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Asked) -> list[Explanation]:
+def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: PredictionRequest) -> list[Explanation]:
     """Return the explanations of all requested nodes in the order of the file on rank 0; [] on others. Collective."""
     model = restore_model(comm, trained, part)
     x, reach = input_rows(comm, trained, part, model), Reach()
@@ -222,7 +222,7 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Ask
 
 
 def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x: Features,
-             wanted: Asked) -> tuple[Array, list[Moment]]:
+             wanted: PredictionRequest) -> tuple[Array, list[Moment]]:
     """Return the outputs of the requested nodes, each at its own time, and the moment of each node. Collective.
 
     With --temporal latest, a node's neighbourhood has only the latest edges of each node. With sampled edges, it has all
@@ -284,7 +284,7 @@ def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], 
     return Inputs({name.removeprefix(X): mean for name, mean in means.items() if name not in learned}, learned), of_rows
 
 
-def _in_order(comm: Communicator, wanted: Asked, output: Array) -> Array:
+def _in_order(comm: Communicator, wanted: PredictionRequest, output: Array) -> Array:
     """Return the outputs of the requested nodes in the order of the file, on every rank. Collective."""
     rows = np.empty((wanted.n, *output.shape[1:]), output.dtype)
     for places, rows_of_rank in comm.allgather((wanted.places, output[wanted.rows])):

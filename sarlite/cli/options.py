@@ -102,7 +102,7 @@ class ModelOptions:
         return {option.argument or name: value for name, option in options_of(ModelOptions).items()
                 if name not in ("model", "dtype") and (value := getattr(self, name)) is not None}
 
-    def spec(self, cls: type | None = None) -> ModelSpec:
+    def spec(self, cls: Callable[..., Module] | None = None) -> ModelSpec:
         """Return the `ModelSpec` of the run; `cls` is the model's class if the caller has loaded the class already."""
         return ModelSpec(self.model, cls or model_class(self.model), self.keywords(), self.dtype)
 

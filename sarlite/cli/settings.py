@@ -1,6 +1,7 @@
 """Settings of a run, derived from its options and from the class of its model."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from sarlite import optim
 from sarlite.cli import class_options
@@ -9,6 +10,7 @@ from sarlite.cli.options import MinibatchOptions, OutputOptions, ReadoutOptions,
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import ConfigError
 from sarlite.graph.correct_and_smooth import CorrectAndSmooth
+from sarlite.nn import Module
 from sarlite.schedule.modes import Mode
 from sarlite.schedule.schedule import Options
 from sarlite.train.edge_values import wanted
@@ -52,7 +54,7 @@ class Settings(NamedTuple):
     smoother: CorrectAndSmooth | None = None
 
 
-def settings(options: RunOptions, cls: type | None = None) -> Settings:
+def settings(options: RunOptions, cls: Callable[..., Module] | None = None) -> Settings:
     """Return the settings of a run.
 
     Parameters
@@ -86,7 +88,7 @@ def settings(options: RunOptions, cls: type | None = None) -> Settings:
                     options.graphs, optim.schedule(training.lr_schedule, training.epochs), options.smoothing.smoother())
 
 
-def source_of(options: RunOptions, cls: type | None = None) -> Source:
+def source_of(options: RunOptions, cls: Any = None) -> Source:
     """Return the description of the data that the options name.
 
     Parameters
@@ -107,7 +109,7 @@ def source_of(options: RunOptions, cls: type | None = None) -> Source:
                   times=bool(options.training.time_split or options.minibatch.temporal))
 
 
-def graph_of(options: RunOptions, cls: type | None = None) -> Options:
+def graph_of(options: RunOptions, cls: Callable[..., Module] | None = None) -> Options:
     """Return the schedule of the exchange of rows between ranks.
 
     No rows are prefetched unless an option requests prefetching.
