@@ -6,6 +6,10 @@ from sarlite.kernels.native import call, check, check_rows
 from sarlite.kernels.rows import Rows
 from sarlite.types import Array
 
+LARGEST_EXPONENT = 121
+"""Largest exponent of a row: 127 * 2^121 is a float32, and the next exponent could round to infinity."""
+NOT_FINITE = 127
+"""Exponent of a row of NaN."""
 PIECE_ROWS = 4096
 """Number of rows that `round_rows` rounds at a time, so that the integers stay in the processor's cache."""
 
@@ -14,8 +18,8 @@ def quantize(x: Array) -> Array:
     """Return rows as integers and one exponent a row: ``x[r, f] ~ q[r, f] * 2 ** exponent[r]``.
 
     The exponent is the smallest one, at least -126, with which no integer exceeds 127. Values are rounded to the
-    nearest integer, ties to even. A row with a value that is infinite or NaN becomes a row of NaN. Values that round
-    beyond the largest float32 become infinite.
+    nearest integer, ties to even. A row with a value that is infinite, NaN or beyond 127 * 2^121, which is 0.99 of the
+    largest float32, becomes a row of NaN.
 
     Parameters
     ----------
@@ -41,6 +45,8 @@ def quantize(x: Array) -> Array:
     n_feat = _n_feat(x)
     out = np.empty((*x.shape[: max(1, x.ndim - 1)], 1 + n_feat), np.int8)
     call("sar_quantize_forward", out, x, x.size // max(n_feat, 1), n_feat)
+    exponents = out[..., 0]
+    exponents[exponents > LARGEST_EXPONENT] = NOT_FINITE
     return out
 
 

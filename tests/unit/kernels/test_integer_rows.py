@@ -45,6 +45,15 @@ def test_a_row_that_is_not_finite_becomes_nan_and_no_other_row(value):
     assert np.isnan(rounded[1]).all() and (rounded[[0, 2]] == 1).all()
 
 
+def test_the_largest_rows_are_the_same_after_a_second_rounding():
+    """A row that a rank computes with is rounded once, and a row that it sends twice."""
+    largest = np.finfo(np.float32).max
+    x = np.float32([[largest, 1], [largest * 0.99, -largest], [127 * 2.0**121, 0], [-126.6 * 2.0**121, 2.0**120]])
+    rounded = kernels.round_rows(x)
+    np.testing.assert_array_equal(kernels.round_rows(rounded), rounded)
+    assert np.isnan(rounded[:2]).all() and rounded[2:].tolist() == [[127 * 2.0**121, 0], [-127 * 2.0**121, 0]]
+
+
 def test_each_head_has_an_exponent_of_its_own():
     x = np.float32([[[1000, 1], [1, 0.5]]])
     assert kernels.quantize(x).shape == (1, 2, 3)
