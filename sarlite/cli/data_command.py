@@ -145,7 +145,8 @@ def _add_allow_empty(command):
 
 def _convert(options):
     changes = {name: getattr(options, name) for name in ("undirected", "self_loops", "deduplicate")}
-    changes |= {"normalize": options.normalize_features, "allow_empty": options.allow_empty}
+    allow_empty = options.allow_empty if options.transforms_of is None else SPLITS  # new tables need no labels
+    changes |= {"normalize": options.normalize_features, "allow_empty": allow_empty}
     n_bytes, progress, out = _memory(options), Progress(options.progress), Path(os.path.realpath(options.directory))
     format.GraphWriter(out, overwrite=options.overwrite)  # raises, before reading, if the output must not be replaced
     schema = None if options.transforms_of is None else _schema_of_run(options.transforms_of, options.spec)

@@ -280,8 +280,9 @@ def _columns(connection: Any, relation: str, wanted: Mapping[str, Feature], wher
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:
         if name not in types:
+            names = [other for other in types if other != "rowid"]  # a column of DuckDB's own
             raise DataError(f"{where}: no column {name!r}, of which features are made; there are "
-                            f"{', '.join(map(repr, types))}{suggestion(name, types)}")
+                            f"{', '.join(map(repr, names))}{suggestion(name, names)}")
     return {name: Column(connection, relation, name, types[name], KINDS[feature.transform].reads, training, where)
             for name, feature in wanted.items()}
 
