@@ -227,7 +227,7 @@ class Negatives:
                        else None)
 
     def _free_tails(self, heads, at):
-        """Return the ids of free tails, (k,) int64: number `at` among the nodes that are not linked to the local row `heads`."""
+        """Return ids of nodes, (k,) int64: for each i, node number at[i] among the nodes not linked to the local row heads[i]."""
         if self._taken is None:
             local_tails = np.flatnonzero(self._is_tail(self.ids))
             self._taken = np.union1d(self.link_keys, local_tails * self.numbers.n + self.ids[local_tails])

@@ -67,7 +67,7 @@ def test_training_is_the_full_graphs(name, n_ranks, mode, kind):
 
 
 def test_what_is_computed():
-    """Of a path 0 -> 1 -> .. -> 5 the rows that reach row 4 in two steps, its layers' edges, and x of those alone."""
+    """Two layers over the path 0 -> 1 -> .. -> 5 for the seed 4 have the rows 2, 3, 4, their edges, and x of only these rows."""
     graph = Graph.from_edges(np.arange(5), np.arange(1, 6), 6)
     x = np.arange(6.0)[:, None]
     flow = message_flow(graph, [4, 4], 2, x)
@@ -193,7 +193,7 @@ def test_not_with_minibatches():
 
 
 def test_shown_labels_reach_the_flow(tmp_path):
-    """With labels as inputs the curve is the full graph's too: what is shown changes with each step, and evaluation shows all."""
+    """With labels as inputs the curve is the full graph's too: the shown labels change with each step, and evaluation shows all labels."""
     flags = ["--model", "gcn", "--epochs", 4, "--data", DATA + ",train=0.1", "--label-inputs", 0.5]
     expected = train_here(tmp_path / "full", *flags)
     assert_same_curve(train_here(tmp_path / "mfg", *flags, "--mfg", "--ranks", 2), expected, rtol=1e-4)

@@ -84,7 +84,7 @@ def test_all_nodes_as_seeds_are_the_full_batch_with_batch_norm(name):
 
 
 def aggregated(g, message, reducer, h, weight, arguments):
-    """The result of one kind of message over a graph."""
+    """Return the aggregation of one kind of message over a graph."""
     if message == "copy":
         return g.aggregate(fn.copy_src(h), reducer)
     if message == "linear":

@@ -1,4 +1,4 @@
-"""What the thread that samples makes ahead for backward, and the gradient of a layer's destinations."""
+"""Transposes that the sampling thread makes ahead for the backward pass, and the gradient of a layer's destinations."""
 
 import threading
 from collections import Counter

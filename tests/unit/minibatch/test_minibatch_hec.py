@@ -70,7 +70,7 @@ def test_without_learning_logits_become_the_full_batchs(name, push):
 
 
 def detached(model, local_rows):
-    """The loss and gradients of one rank's nodes, where all other nodes' rows are constants in each layer."""
+    """Return the loss and gradients of one rank's nodes, with constant rows of all other nodes in each layer."""
     graph = whole()
     h, full, mask = Tensor(X), Tensor(X), local_rows[:, None].astype(float)
     for k, conv in enumerate(model.convs):

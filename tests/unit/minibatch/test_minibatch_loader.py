@@ -1,4 +1,4 @@
-"""The loader on one rank: its epochs, its thread, training with it, and what it refuses."""
+"""The loader on one rank: epochs, the sampling thread, training, and arguments that raise errors."""
 
 import threading
 

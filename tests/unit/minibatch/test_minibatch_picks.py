@@ -1,4 +1,4 @@
-"""What is picked on one rank: unbiased estimates, and the same picks whatever the threads, the batch and the order of rows."""
+"""Picks on one rank: unbiased estimates, and the same picks for any number of threads, batch and order of rows."""
 
 import hashlib
 
@@ -27,7 +27,7 @@ def mean_and_error(samples):
 
 
 def estimates(g, reducer, x):
-    """A sum of every kind of message, side by side."""
+    """Return sums of every kind of message, side by side."""
     w, e = Tensor(values(2, N_IN, 2)), values(3, 2000)[g.edge_ids]
     yield g.aggregate(fn.copy_src(x), reducer)
     yield g.aggregate(fn.linear(x, w), reducer)
@@ -63,7 +63,7 @@ class LinearModel(nn.Module):
 
 @pytest.mark.timeout(240)
 def test_the_mean_gradient_of_2000_batches_is_the_full_one():
-    """Of a linear model and a linear loss, within 4 standard errors: 500 epochs of 4 batches."""
+    """The model and the loss are linear; the tolerance is 4 standard errors over 500 epochs of 4 batches."""
     kernels.set_threads(1)
     graph, rng = with_loops(), nn.Random(0)
     model = LinearModel(rng)
@@ -113,8 +113,7 @@ def test_one_hash_for_any_number_of_threads(sampler):
 
 
 def test_a_pick_does_not_depend_on_the_rest_of_the_batch():
-    """Alone or among others, in any place and under any row number, a node's picks are the same; another step, layer or seed gives
-    others."""
+    """A node has the same picks in any batch, position and row number; another step, layer or seed gives other picks."""
     edges = random_edges(300, 6000, seed=2)
     graph = Graph.from_edges(*edges)
 
@@ -165,7 +164,7 @@ def test_weights_of_picks_in_attention_do_not_depend_on_their_dtype():
 @pytest.mark.parametrize("loops", [False, True], ids=["plain", "loops"])
 @pytest.mark.parametrize("kind", ["uniform", "replace", "labor", "full"])
 def test_rows_pick_among_their_other_edges_where_some_are_left_out(kind, loops):
-    """As many picks as a graph without these edges has, each edge as likely; of "labor" the same picks."""
+    """The picks are as many and as likely as in a graph without these edges; with "labor" they are the same."""
     dice, n, k = np.random.default_rng(5), 30, -1 if kind == "full" else 3
     part = [np.sort(np.concatenate([dice.permutation(np.delete(np.arange(n), row))[: row % 9], [row] * loops])) for row in range(n)]
     dst, src = np.repeat(np.arange(n), [len(row) for row in part]), np.concatenate(part).astype(np.int32)

@@ -290,7 +290,7 @@ def test_a_failure_while_sampling_is_one_on_all_ranks(ahead, monkeypatch):
 
 
 def test_the_order_of_the_products_is_the_same_on_all_ranks():
-    """Ranks with other numbers of rows each: what is fetched must be the same rows."""
+    """Ranks with other numbers of rows each: all ranks must fetch the same rows."""
     n = 2000
     graph, x = Graph.from_edges(*random_edges(n, 20000, seed=1)), values(3, n, 40)
 
@@ -309,7 +309,7 @@ def test_the_order_of_the_products_is_the_same_on_all_ranks():
 
 @pytest.mark.parametrize("remote", ["local", HEC(), HEC(features="cache", push="demand")])
 def test_ranks_need_not_aggregate_equally_often_over_layers_without_peers(remote):
-    """As where one takes A (X W) and the other (A X) W. What ranks exchange afterwards, as an evaluation does, fits together."""
+    """One rank computes A (X W) and another (A X) W. Later exchanges, as in an evaluation, still fit together."""
     graph = whole(False)
 
     def work(comm):

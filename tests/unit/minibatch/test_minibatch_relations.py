@@ -36,7 +36,7 @@ FANOUTS = {"uniform": (2, 3), "replace": (2, 2), "labor": (3, 2), "full": (-1, -
 
 
 def passes(graph, case, how="uniform", node_type="paper", **options):
-    """What `gradients` returns of each batch of an epoch, logits by id, on this rank's part of a graph."""
+    """Return the result of `gradients` for each batch of an epoch, with logits by id, on this rank's part of a graph."""
     rng, nodes = nn.Random(5), graph.of(node_type)
     model, collected, ids = MODELS[case](nodes, rng), [], nodes.dst_ids
     x = {"paper": X["paper"][graph.node_ids["paper"]]}
@@ -227,7 +227,7 @@ def test_local_is_the_graph_without_its_cut_edges():
 
 @pytest.mark.parametrize("n_ranks", [1, 3])
 def test_a_trainer_takes_steps_and_evaluates_over_batches(n_ranks):
-    """Losses and metrics of three epochs are one rank's; evaluation by batches of all in-edges is that of the whole graph."""
+    """Losses and metrics of three epochs are one rank's; evaluation by batches of all in-edges equals evaluation of the whole graph."""
     def work(comm, sampled):
         graph = make(comm, "random")
         nodes, rng = graph.of("paper"), nn.Random(5)

@@ -90,7 +90,7 @@ def test_bits_are_those_of_gathered_rows(name, dtype):
 @pytest.mark.parametrize("remote", ["sar", "sa", "oneshot", "broadcast", "local", HEC(), HEC(push="demand"), HEC(on_miss="local")], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_ranks_read_rows_where_they_stand(name, remote, monkeypatch):
-    """Those of the part and, where they are kept, halo rows: with peers too, whom their owner sends what it gathers."""
+    """Rows of the part, and stored halo rows, are read without a copy on several ranks, too."""
     make, gathers = MODELS[name]
     mode, how = (remote, "exact") if remote in ("sar", "sa", "oneshot", "broadcast") else ("sar", remote)
     gathered, real = [], TableRows.gathered

@@ -1,4 +1,4 @@
-"""Which of a rank's rows are peers' halo, and which of them are sent."""
+"""Lists of the rows that are peers' halo rows, and the choice of rows to send."""
 
 from itertools import permutations
 
@@ -95,7 +95,7 @@ def test_choose_takes_the_lowest_ids_of_like_scores():
 
 
 def exact_sets(weights, limit):
-    """The probability of each set that draws one after the other, in proportion to the weights left, may take."""
+    """Return the probability of each set of rows that are drawn one after another, in proportion to their weights."""
     collected = {}
     for draws in permutations(range(len(weights)), limit):
         left, p = sum(weights), 1.0
@@ -149,7 +149,7 @@ def test_on_demand_against_a_dict():
 
 
 def check_state_of(sender, lists, slots, life):
-    """A sender that took over its state answers alike; and one that took over an older checkpoint's: the steps of all rows, and -1."""
+    """Check that a sender with a restored state answers alike, and so does one with the state of an older checkpoint."""
     none, state = np.empty((0, 2, 3), np.float32), sender.table.state()
     made_steps, order = np.full(len(lists.rows), -1), np.argsort(state["halo"])
     made_steps[state["halo"]] = state["made"]

@@ -28,7 +28,7 @@ SETTINGS = settings(derandomize=True, deadline=None, database=None, max_examples
 
 
 class Plain:
-    """What a cache should do: number -> (made, how many rows came before, value)."""
+    """Model of a cache: a dict from row number to (step that made the row, number of rows before, value)."""
 
     def __init__(self, n_lines, life):
         self.n_lines, self.life, self.rows, self.before = n_lines, life, {}, itertools.count()
@@ -132,7 +132,7 @@ def test_cache_against_a_dict():
 
 
 class WrongTag(RowTable):
-    """Where a row is forgotten, the entry of its place in the batch is cleared, not that of its number."""
+    """Fault: a forgotten row clears the entry of its position in the batch, not of its number."""
 
     def put(self, halo, made_steps, rows):
         place, before = self._lines.place, self._lines.place.copy()
@@ -157,7 +157,7 @@ class FromReceipt(RowTable):
 
 
 class FirstWins(RowTable):
-    """Of a number's rows in one store the first stays."""
+    """Fault: of several rows with one number in one call, the first one stays."""
 
     def put(self, halo, made_steps, rows):
         first = np.sort(np.unique(halo, return_index=True)[1])
@@ -204,7 +204,7 @@ def test_the_machine_finds_planted_bugs(planted):
 
 
 def test_no_row_is_older_than_its_life():
-    """Every row is filled with the step in which it was made; so what a lookup gives says itself how old it is."""
+    """Every row is filled with the step that made the row, so the value of a looked-up row is its step."""
     rng, n_halo = np.random.default_rng(3), 200
     life, oldest, n_found, n_asked = 3, 0, 0, 0
     cache = RowTable(150, n_halo, life)

@@ -100,7 +100,7 @@ def test_caches_store_and_push_half_the_bytes(push):
 @pytest.mark.parametrize("push", ["paper", "demand"])
 @pytest.mark.parametrize("features", ["cache", "keep"])
 def test_rows_of_a_cache_are_those_of_their_owner_rounded(features, push):
-    """Those that are kept of features are as they were given."""
+    """Cached rows of hidden layers are rounded; cached rows of features are not."""
     def work(comm):
         delay = 1 if push == "demand" else 0
         loader = loader_of(sharded(comm), fanouts=(-1,), batch_size=N, remote=HEC(push=push, features=features, delay=delay, **UNLIMITED))
@@ -120,7 +120,7 @@ def test_rows_of_a_cache_are_those_of_their_owner_rounded(features, push):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_cache_without_delay_and_limits_is_near_the_full_batch(name):
-    """Not 1e-5: where W comes before the sum, what is cached is rounded, and so is its product."""
+    """The tolerance exceeds 1e-5, because a cached product with W is rounded before the sum."""
     def work(comm):
         graph = sharded(comm)
         loader = loader_of(graph, fanouts=(-1, -1), batch_size=N, remote=HEC(delay=0, **UNLIMITED))

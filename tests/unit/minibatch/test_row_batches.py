@@ -24,7 +24,7 @@ DATA = "sbm:nodes=120,classes=4,features=5,degree=6,train=0.5"
 
 
 def curve(folder, *flags):
-    """The run's summary, and its losses by epoch."""
+    """Return the summary of a run, and its losses by epoch."""
     words = ["--data", DATA, "--threads", 1, "--lr", 0.02, "--progress", "none",
              "--run-dir", folder, "--dtype", "float64", "--epochs", 2, "--hops", 2, *flags]
     options = config.parse([str(word) for word in words])
@@ -127,7 +127,7 @@ def trainer(graph, labels=LABELS, sampled=False, **options):
 
 
 def watched(trainer):
-    """The batches' inputs by the node's id, and seeds, of each step."""
+    """Return for each step the input rows by the node's id, and the seeds."""
     steps, step = [], trainer.training_step
     before = step.model
 

@@ -42,11 +42,11 @@ class World:
                               temporal=Temporal(pick, self.node_times[ids]), **options)
 
     def known_from(self):
-        """The time from which on each edge may be picked."""
+        """Return the first time at which each edge may be picked."""
         return np.maximum(self.edge_times, self.node_times[self.src])
 
     def allowed(self, node, time):
-        """The edges into a node that a seed of some time may see, by time and source."""
+        """Return the edges into a node that a seed with a time may see, sorted by time and source."""
         edges = np.flatnonzero((self.dst == node) & (self.known_from() <= time))
         return edges[np.lexsort((edges, self.src[edges], self.known_from()[edges]))]
 
@@ -59,7 +59,7 @@ def picks(graph):
 
 
 def leaks(world, batch, seed_times):
-    """The edges and rows of a batch that are later than their seed, and rows whose time is no seed's."""
+    """Return the edges and rows of a batch that are later than their seed, and rows whose time is not the time of a seed."""
     collected = []
     for graph in batch.graphs:
         for node, time, edges, _ in picks(graph):

@@ -28,7 +28,7 @@ ROWS = np.flatnonzero(DRAW.random(40) < 0.7)
 
 
 def class_losses(gamma, weights):
-    """The weighted mean over rows of (1 - p)^gamma * -log p."""
+    """Return the weighted mean over rows of (1 - p)^gamma * -log p."""
     p = np.exp(LOGITS[ROWS]) / np.exp(LOGITS[ROWS]).sum(1, keepdims=True)
     p = p[np.arange(len(ROWS)), CLASSES[ROWS]]
     w = weights[CLASSES[ROWS]]
@@ -36,14 +36,14 @@ def class_losses(gamma, weights):
 
 
 def label_losses(gamma, weights):
-    """The mean over values, of which each 1 has the weight of its label."""
+    """Return the mean over values, with the weight of its label for each 1."""
     t = LABELS[ROWS]
     p = np.where(t == 1, 1 / (1 + np.exp(-LOGITS[ROWS])), 1 - 1 / (1 + np.exp(-LOGITS[ROWS])))
     return ((1 - p) ** gamma * -np.log(p) * np.where(t == 1, weights, 1)).mean()
 
 
 def shares(comm, task, targets, parts):
-    """This rank's share of the loss and the gradient of its rows."""
+    """Return the share of the loss of this rank and the gradient of its rows."""
     local = np.flatnonzero(parts == comm.rank)
     rows = np.flatnonzero(np.isin(local, ROWS))
     x = Tensor(LOGITS[local], requires_grad=True)

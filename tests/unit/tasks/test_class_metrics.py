@@ -130,7 +130,7 @@ def test_a_class_without_rows_is_left_out_of_the_mean_and_told():
 
 
 def test_rows_of_equal_probability_have_equal_scores():
-    """The order in which a row's exponentials are added does not decide which row ranks higher."""
+    """The order of the sum of a row's exponentials does not change the ranks of rows."""
     output = np.random.default_rng(0).standard_normal((3000, 4)).astype(np.float32)
     assert np.array_equal(log_probabilities(output)[:, 0], log_probabilities(output[:, [0, 3, 2, 1]])[:, 0])
 

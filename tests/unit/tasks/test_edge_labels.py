@@ -31,7 +31,7 @@ SPLIT = DRAW.integers(0, 3, 120)
 
 
 def made(comm, task="classify", mode="sar", decoder="mlp", batches=False, every=slice(None), layers=2):
-    """A trainer on this rank's share of the pairs, by turns, and its links."""
+    """Return a trainer on this rank's share of the pairs, and its links."""
     graph, local_slice = part(comm, mode), slice(comm.rank, None, comm.size)
     links = labelled_links(graph, PAIRS[every][local_slice], LABELS[task][every][local_slice], split=SPLIT[every][local_slice])
     rng, x = nn.Random(1), FEATURES[graph.dst_ids]
@@ -69,7 +69,7 @@ def test_training_is_the_same_on_any_number_of_ranks(options):
 @pytest.mark.parametrize("batches", [False, True])
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_step_in_plain_numpy(n, batches):
-    """GraphSAGE of one layer and the MLP; all edges bring messages, those of the step's own pairs too."""
+    """GraphSAGE of one layer and the MLP; messages pass along all edges, even edges between the step's own pairs."""
     def work(comm):
         trainer, links = made(comm, batches=batches, layers=1)
         model, (_, classes) = trainer.model, (None, None)
@@ -135,7 +135,7 @@ def test_equal_pairs_are_in_one_order_whichever_rank_passes_them():
 
 
 def test_links_of_the_first_two_nodes_alone_are_no_mask():
-    """As many links as nodes, all from nodes 0 and 1: the loader's own row numbers are not taken for a mask of integers."""
+    """With as many links as nodes, all from nodes 0 and 1, the row numbers of heads are not taken for a mask of integers."""
     pairs = np.array([[0, 2], [1, 3], [0, 3], [1, 2]])
     links = labelled_links(Graph.from_edges(*pairs.T, 4), pairs, np.array([0, 1, 1, 0]), split=np.zeros(4, np.int64))
     loader = LinkLoader(links.graph, FEATURES[:4], links.labels, links.train, fanouts=(2,), batch_size=4)

@@ -1,4 +1,4 @@
-"""Weights and features on a graph's edges: against plain references, over ranks, in batches and message flow, and what is refused."""
+"""Weights and features on a graph's edges: against plain references, over ranks, in batches and message flow, and errors."""
 
 
 import numpy as np
@@ -191,7 +191,7 @@ def test_a_constant_is_aggregated_once_and_fixed_weights_fetch_nothing_backward(
 
 
 def batch_weights(graph):
-    """A graph of the batches' tests with weights and features by its edges' ids; added loops weigh 1."""
+    """Return the graph of the batch tests with weights and features by edge id; added loops have the weight 1."""
     ids = np.asarray(graph.edge_ids)
     return graph.with_edge_values(1 + ids % 7 / 3, np.stack([np.sin(ids), np.cos(ids)], 1))
 

@@ -23,7 +23,7 @@ RUNS = [
 
 
 def made(comm, model=SAGE, mode="sar", kind="uniform", directed=False, weights=False, fanouts=(3, 2), **options):
-    """A trainer over batches of 16 links, and the links."""
+    """Return a trainer over batches of 16 links, and the links."""
     graph = part(comm, mode, directed=directed, weights=weights)
     links, rng, x = split_links(graph, 0.15, 0.2, seed=3, negatives=2, **options), nn.Random(1), FEATURES[graph.dst_ids]
     loader = LinkLoader(links.graph, x, links.labels, links.train, fanouts=fanouts, batch_size=16, sampler=kind)

@@ -37,7 +37,7 @@ def graph_of(comm, mode="sar"):
 
 
 def pairs_of(graph, relation):
-    """This rank's edges of a relation, as ids of both ends in their own types."""
+    """Return the edges of a relation on this rank, as ids of both ends within their types."""
     edges, ids = graph.in_edges(relation), graph.node_ids[relation[0]]
     every = np.concatenate(graph.comm.allgather(ids))
     to = np.repeat(graph.node_ids[relation[2]], np.diff(edges.indptr))
@@ -179,8 +179,10 @@ def test_no_message_passes_along_a_steps_links(relation):
 
 
 def several_of(comm, sampler, listed=False):
-    """Each candidate of several relations as (relation, source, destination) in its own types, by row, in evaluation and in a step;
-    the splits' links; and the edges by relation that bring messages."""
+    """Return the candidates of several relations in evaluation and in a step, the links of the splits, and message edges by relation.
+
+    A candidate is (relation, source, destination), with ids within the node types.
+    """
     val, test = ({BUYS: PAIRS[:5]}, {FOLLOWS: [[1, 2], [3, 4]]}) if listed else (0.15, 0.2)
     links = split_links(graph_of(comm), val, test, relation=SEVERAL, seed=3, negatives=2, eval_negatives=5, sampler=sampler)
     nodes, collected = links.graph.nodes, []

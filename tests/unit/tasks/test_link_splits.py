@@ -19,7 +19,7 @@ VAL_PAIRS, TEST_PAIRS = PROPER[:7, ::-1], np.concatenate([PROPER[10:19], [NEW]])
 
 
 def found(comm, links):
-    """The links of each split, in either direction as one, and the edges of messages, of all ranks."""
+    """Return the undirected links of each split and the message edges, of all ranks."""
     graph, ends = links.graph.nodes, np.sort(np.stack([links.heads, links.tails], 1), 1)
     edges = np.stack([graph.edge_src_ids, np.repeat(graph.dst_ids, graph.in_degrees)[np.argsort(_places(graph))]], 1)
     each_part = [*(ends[rows] for rows in (links.train, links.val, links.test)), np.sort(edges[edges[:, 0] != edges[:, 1]], 1)]

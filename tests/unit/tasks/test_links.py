@@ -30,7 +30,7 @@ RUNS = [
 
 
 def ids_of(graph):
-    """The edges of a rank's part by id, (n, 2)."""
+    """Return the edges of a rank's part as ids, (n, 2)."""
     return np.stack([graph.edge_src_ids, np.repeat(graph.dst_ids, graph.in_degrees)[np.argsort(_places(graph))]], 1)
 
 
@@ -86,7 +86,7 @@ HARD = np.stack([np.repeat(np.arange(N // 2), 4), DRAW.integers(0, N, 2 * N)], 1
 
 
 def negatives_of(comm, sampler, **options):
-    """The candidates of each link, by its ends, in evaluation and in two steps; of hard pairs each rank gives some."""
+    """Return the candidates of each link in evaluation and in two steps. Each rank passes some of the hard pairs."""
     sampler = HARD[comm.rank :: comm.size] if sampler == "hard" else sampler
     links, collected = split_links(part(comm), 0.15, 0.2, negatives=2, eval_negatives=6, sampler=sampler, seed=3, **options), []
     ids = np.concatenate(comm.allgather(links.graph.nodes.dst_ids))
@@ -135,7 +135,7 @@ def dense(comm):
 @pytest.mark.filterwarnings("ignore:links")
 @pytest.mark.parametrize("sampler", ["uniform", "per-source", "in-batch"])
 def test_negatives_are_never_links_however_many_there_are(sampler):
-    """Where nearly all pairs are links they are drawn from what is left, evenly, and the same on any number of ranks."""
+    """If nearly all pairs are links, negatives are drawn evenly from the other pairs, the same on any number of ranks."""
     def work(comm):
         a, graph = dense(comm)
         links = split_links(graph, 0.15, 0.2, negatives=3, eval_negatives=3, sampler=sampler, seed=3)
@@ -178,7 +178,7 @@ def test_links_of_a_source_that_is_linked_to_all_are_left_out_and_it_is_said():
 
 
 def test_evaluations_negatives_may_be_links_or_of_another_sampler():
-    """As benchmarks that are not filtered have them."""
+    """Benchmarks without a filter have such negatives."""
     reported, *_ = negatives_of(Solo(), "per-source", filtered=False)
     assert any(tuple(sorted(pair)) in EDGES for row in reported for pair in row[1:])
     one, *steps = negatives_of(Solo(), "in-batch", eval_sampler="uniform")
@@ -204,7 +204,7 @@ def test_training_is_the_same_on_any_number_of_ranks(options):
 
 
 def test_a_step_and_an_evaluation_in_plain_numpy():
-    """GCN of one layer, dot, binary cross entropy, ROC-AUC; messages are those of the training links and self loops."""
+    """GCN of one layer, dot, binary cross entropy, ROC-AUC; messages pass along training links and self loops."""
     links, rng = split_links(whole(), 0.15, 0.2, negatives=2, sampler="per-source", seed=3), nn.Random(1)
     predictor = nn.LinkPredictor(GCN(6, 8, layers=1, dropout=0, rng=rng, dtype=np.float64), nn.Dot())
     made_trainer = Trainer(links.graph, predictor, FEATURES, links.labels, links.train, links.val, links.test, task=LinkTask(), rng=rng,

@@ -17,7 +17,7 @@ N = 97
 
 
 def rows(task, n=N, k=4, seed=0):
-    """A model's output with many ties, and labels."""
+    """Return a model's output with many ties, and labels."""
     draw = np.random.default_rng(seed)
     output = np.round(draw.standard_normal((n, k)) * 2).astype(np.float32) / 2
     if task == "classify":
@@ -53,7 +53,7 @@ def plain_f1(predicted, true):
 
 
 def expected_of_links(name, output):
-    """Of rows whose first candidate is a link."""
+    """Return a metric of rows whose first candidate is a link, by plain formulas."""
     link, others = output[:, 0], output[:, 1:]
     if name == "roc-auc":
         return plain_auc(output.reshape(-1), np.arange(output.size) % output.shape[1] == 0)
@@ -159,7 +159,7 @@ def test_scores_are_sorted_in_ranges(monkeypatch):
 
 
 def test_sums_are_exact():
-    """Of numbers from the smallest to nearly the largest; a sum in floats would be another."""
+    """The numbers range from the smallest to nearly the largest float; a sum in floats would differ."""
     values = np.array([[5e-324, 1e300], [1.0, 1e-300], [2**-53, 3.0], [1e16, 0.0], [1.0, 2**-1074]])
     sums = ExactSums()
     sums.add(values[:2]), sums.add(values[2:])

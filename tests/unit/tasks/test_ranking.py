@@ -36,13 +36,13 @@ def links_of(comm, relation=BUYS, **options):
 
 
 def score_rows(ids, ties):
-    """A row for each node by id; with ties of few different values."""
+    """Return a row for each node by id, with few different values if there are ties."""
     rows = np.random.default_rng(5).standard_normal((100, 4))
     return (np.round(rows) if ties else rows)[ids]
 
 
 def rankings_of(comm, relation=BUYS, ties=True, decoder="dot", **options):
-    """The metrics and the coverage of both splits, and all links with their splits and scores."""
+    """Return the metrics and the coverage of both splits, and all links with their splits and scores."""
     links = links_of(comm, relation, **options)
     decoder_made = DECODERS[decoder](4, rng=nn.Random(0), dtype=np.float64)
     h = score_rows(links.graph.nodes.dst_ids, ties)
@@ -60,7 +60,7 @@ def rankings_of(comm, relation=BUYS, ties=True, decoder="dot", **options):
 
 
 def plain(links, scores, excluded, destinations, split, filtered=True):
-    """The metrics of one split (1 or 2) from all scores: for each link and each source a loop over the destinations."""
+    """Return the metrics of one split (1 or 2) from all scores, by a loop over the destinations of each link and source."""
     by_rank, by_source = {name: [] for name in METRICS[:3]}, {name: [] for name in METRICS[3:]}
     listed = set()
     for source in np.unique(links[links[:, 2] == split, 0]).tolist():

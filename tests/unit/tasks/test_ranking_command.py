@@ -84,7 +84,7 @@ def test_ranks_of_the_run_are_those_of_the_prediction(tmp_path, capsys):
 
 
 def split_table(folder):
-    """A table of the graph's edges, one of each pair, and the test pairs in a file."""
+    """Write a table of the graph's edges, one for each pair, and a file of the test pairs."""
     data = load(DATA)
     pairs = np.stack([data.indices, np.repeat(np.arange(300), np.diff(data.indptr))], 1)
     pairs = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], 1), axis=0)

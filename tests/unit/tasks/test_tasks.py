@@ -183,7 +183,7 @@ def test_a_resumed_run_has_the_same_labels(task, columns, here, tmp_path):
 
 
 def test_the_best_epoch_is_by_the_metric(here, tmp_path):
-    """Of an error the lowest; and the checkpoint tells which it was."""
+    """The lowest error decides, and the checkpoint has the number of this epoch."""
     from sarlite.train import checkpoint
 
     folder = stored(tmp_path, "regress", 3)

@@ -18,7 +18,7 @@ def probability(score):
 
 
 def expected(rule, scores, positive):
-    """The best of all thresholds that are a score; the highest of equally good ones."""
+    """Return the best of all scores as a threshold, the highest of equally good ones."""
     tried = []
     for score in np.unique(scores):
         predicted = scores >= score

@@ -19,7 +19,7 @@ N = 40
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A graph whose node i has time i, but for the last, which has no label."""
+    """Return a graph whose node i has time i, but for the last, which has no label."""
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("time")
     labels = [*map(str, rng.integers(0, 2, N - 1)), ""]
     nodes = {"file": {"id": [*range(N)], "x": rng.random(N), "y": labels, "at": [*range(N)]}, "id": "id", "label": "y", "time": "at"}

@@ -27,7 +27,7 @@ DIVISIONS = {
 
 
 class Whole:
-    """What rank 0 has to hand out, as a `Stored`."""
+    """Tensor of rank 0 with the methods of a `tensorfile.Stored`."""
 
     def __init__(self, array):
         self.array, self.dtype, self.shape = array, array.dtype, array.shape
@@ -217,7 +217,7 @@ class Small(threads.ThreadCommunicator):
 
 
 def test_no_rank_has_all_rows(tmp_path, monkeypatch):
-    """Beside what is there before, all ranks together take less than a third of one tensor's rows, writing and reading."""
+    """Writing and reading take less further memory, over all ranks, than a third of one tensor's rows."""
     monkeypatch.setattr(threads, "ThreadCommunicator", Small)
     tops = {}
 

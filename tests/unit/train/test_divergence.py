@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def make(comm, factor, from_epoch=4, val=True):
-    """A trainer whose learning rate grows by a factor at an epoch."""
+    """Return a trainer whose learning rate grows by a factor at an epoch."""
     (src, dst), x, labels, train = data(np.float64)
     graph = Graph.from_edges(src, dst, N_NODES, self_loops=True)
     graph = graph.shard(comm, "random") if comm.size > 1 else graph

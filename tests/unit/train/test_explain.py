@@ -53,7 +53,7 @@ class Dense:
 
 @pytest.fixture(scope="module", params=["sgc", "gcn"])
 def linear(request, tmp_path_factory):
-    """A trained model without a nonlinearity: SGC of two hops, or GCN of one layer."""
+    """Return a trained model without a nonlinearity: SGC of two hops, or GCN of one layer."""
     folder = tmp_path_factory.mktemp("linear") / "run"
     words = [*BARE, "--model", request.param, "--dtype", "float64", "--epochs", "5", "--run-dir", str(folder)]
     training.train(Solo(), config.parse(words + (["--layers", "1"] if request.param == "gcn" else [])))

@@ -1,4 +1,4 @@
-"""What follows where no epoch is better: the end, or a lower rate; and gradients that are clipped. Alike on all ranks, also resumed."""
+"""Early stopping, plateau schedules and clipped gradients, the same on all ranks and in resumed runs."""
 
 import json
 from types import SimpleNamespace
@@ -140,7 +140,7 @@ def test_the_only_evaluation_gives_the_best_epoch_until_another_comes(here, tmp_
 
 
 def test_clipped_gradients_have_the_norm_of_one_rank():
-    """Also of rows that ranks own; what is small enough stays as it is."""
+    """The norm covers rows that ranks own, too, and gradients below the bound do not change."""
 
     def gradients(comm, norm):
         trainer = make(comm, "plain", clip_norm=norm)

@@ -1,4 +1,4 @@
-"""The training command, as real processes on small data: what it writes and resumes."""
+"""The training command, as real processes on small data: files that a run writes, and resumed runs."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def six(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
-    """The same, stopped after three epochs."""
+    """Run the first three epochs of the run `six`, and return the same as `six`."""
     run_dir = tmp_path_factory.mktemp("three") / "run"
     train_here(run_dir, "--epochs", 3)
     return run_dir
@@ -120,7 +120,7 @@ def test_models_on_three_ranks(here, model, flags, tmp_path):
 
 @pytest.mark.parametrize("model", ["gcn", "gat", "sage"])
 def test_weight_decay_of_the_first_layer_alone(model, monkeypatch, here, tmp_path):
-    """The first layer's are the first convolution's and what is between it and the next, its bias."""
+    """The first layer has the parameters of the first convolution and of the operations before the next one."""
     adam, make, names, decayed = optim.Adam, run.make_model, [], {}
 
     def make_model(*args):

@@ -43,8 +43,9 @@ def test_one_step_of_all_in_edges_is_a_full_batch_step(here, model, tmp_path):
 
 
 def test_sampled_evaluation_sums_over_rows(here, tmp_path):
-    """Over the batches of all splits, whichever rows these have; and with the same picks each time. Without batch norm, whose moments
-    exact evaluation alone makes exact.
+    """An evaluation goes over the batches of all splits, with the same picks each time.
+
+    Without batch norm, because only exact evaluation makes its moments exact.
     """
     flags = [*MANY, "--epochs", 2, "--dtype", "float64", "--batch-size", 40, "--no-batch-norm"]
     exact = here(tmp_path / "exact", *flags, "--fanouts", "3,5")
@@ -56,7 +57,7 @@ def test_sampled_evaluation_sums_over_rows(here, tmp_path):
 
 
 def accuracies(folder, *flags):
-    """Of a run's checkpoint by `predict`, of its last epoch: the validation and the test split's."""
+    """Return the validation and test accuracies of predictions by the last epoch's parameters of a run."""
     data = load(f"{DATA},train=0.5")
     _, labels = predict_here(folder, folder / "p.npy", "--weights", "last", *flags)
     return [float((labels == data.labels)[split].mean()) for split in (data.val, data.test)]
@@ -77,7 +78,7 @@ def test_predictions_of_a_checkpoint_are_as_accurate_as_was_told(here, flags, tm
 
 
 def make(schedule=lambda epoch: 1.0, optimizer=lambda flat: optim.SGD(flat, 0.5)):
-    """A trainer on batches of a small graph, with 10 seeds a step of 25."""
+    """Return a trainer on batches of a small graph, with 10 of 25 seeds in each step."""
     rows = np.random.default_rng(0)
     graph = Graph.from_edges(rows.integers(0, 60, 300), rows.integers(0, 60, 300), 60)
     x, labels, train_rows = rows.standard_normal((60, 5)), rows.integers(0, 3, 60), np.arange(60) < 25

@@ -23,7 +23,7 @@ BATCHES = ["--batch-size", 40, "--fanouts", "3,5"]
 
 
 def same(actual, expected):
-    """Whether two runs' metrics are equal, bit for bit, but for times."""
+    """Assert that the metrics of two runs have the same bits, except times."""
     without = [[{name: value for name, value in m.items() if name != "seconds"} for m in run] for run in (actual, expected)]
     assert without[0] == without[1]
     return True
@@ -147,7 +147,7 @@ def _ordered(state):
 
 
 class Cached:
-    """What `caches` takes of a trainer: rows, and batches with a state."""
+    """Stand-in for a trainer, with the attributes that `caches` reads: rows, and batches with a state."""
 
     def __init__(self, rows, step=12, state=None):
         self.graph, self.training_step = SimpleNamespace(dst_ids=np.asarray(rows)), SimpleNamespace(n_steps=step)

@@ -1,4 +1,4 @@
-"""A model of one's own through the training command: its contract, and how what is wrong in its file is told."""
+"""A model of one's own through the training command: its contract, and error messages about faults in its file."""
 
 
 import numpy as np

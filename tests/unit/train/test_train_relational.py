@@ -1,4 +1,4 @@
-"""The command on relational graphs: N ranks from disk are one rank, runs go on elsewhere, predictions, and what is refused."""
+"""The command on relational graphs: N ranks from disk are one rank, runs that are resumed, predictions, and arguments that raise errors."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ def stored(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one_rank(tmp_path_factory):
-    """The curve of one rank of a model, on the data as they are drawn."""
+    """Return the curve of a model on one rank, on the generated data."""
     folder = tmp_path_factory.mktemp("one")
     return cache(lambda name: relational_run(folder / name, *MODELS[name]))
 
@@ -158,7 +158,7 @@ def test_what_does_not_go_is_refused(name, tmp_path):
 
 
 def test_the_first_layer_alone_decays(tmp_path):
-    """Which are learned rows too, but those alone that have a gradient."""
+    """Learned rows of the first layer decay, too, but only the rows with a gradient."""
     flags = [*MODELS["rgcn"], "--lr", "1e-9", "--weight-decay", "5e8", "--epochs", 1]  # a step halves what decays
     relational_run(tmp_path / "none", *flags, "--weight-decay", "0")
     relational_run(tmp_path / "first", *flags, "--weight-decay-on", "first")
@@ -192,7 +192,7 @@ def test_edge_values_are_used_or_left_out_as_told(tmp_path):
         run(*flags, "--resume", tmp_path / "run3" / "checkpoint.safetensors", "--data", tmp_path / "even", "--edge-weights")
     table.edge_weight[4] = -1
     format.write(tmp_path / "negative", data)
-    with pytest.raises(SarliteError, match=r"edge_weight of edge \d+ of \('paper', 'cites', 'paper'\) is -1.0, but must be 0 or more"):
+    with pytest.raises(SarliteError, match=r"edge_weight of edge \d+ of \('paper', 'cites', 'paper'\) is -1.0, but must be finite"):
         run(*flags, "--data", tmp_path / "negative", "--edge-weights")
 
 

@@ -27,7 +27,7 @@ def content(folder):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A folder with a run of six epochs, "six", and one of the first three of them, "three"."""
+    """Return a folder with a run of six epochs, "six", and one of the first three of them, "three"."""
     folder = tmp_path_factory.mktemp("runs")
     train_here(folder / "six", "--epochs", 6, "--model", "gcn", "--weight-decay", "1e-3")
     train_here(folder / "three", "--epochs", 3, "--model", "gcn", "--weight-decay", "1e-3")
@@ -36,7 +36,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def three(runs, tmp_path):
-    """A copy of "three"."""
+    """Return a copy of the folder "three"."""
     (tmp_path / "three").mkdir()
     for name, data in content(runs / "three").items():
         (tmp_path / "three" / name).write_bytes(data)

@@ -169,7 +169,7 @@ def test_a_checkpoint_without_some_rows_is_refused_on_every_rank(damage, message
 
 
 def test_steps_over_graphs_of_their_own():
-    """What a loader of batches does: another graph, rows and count each step; the model's and the optimizer's state go on."""
+    """Each step may have another graph, rows and count, as with a loader; model and optimizer keep their state."""
     rng = np.random.default_rng(0)
     batches = [(Graph.from_edges(*rng.integers(0, n, (2, 4 * n)), n), rng.standard_normal((n, 6)), rng.integers(0, 3, n))
                for n in (9, 30, 1)]  # fmt: skip

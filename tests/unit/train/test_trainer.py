@@ -1,4 +1,4 @@
-"""The trainer: losses of one's own, predictions, the rows of its splits, and what it refuses."""
+"""The trainer: loss functions of the user, predictions, rows of the splits, and arguments that raise errors."""
 
 import numpy as np
 import pytest
@@ -198,6 +198,6 @@ def test_a_callback_ends_training_and_each_hears_of_every_epoch():
 
 
 def test_fit_tells_a_plateau():
-    """Which a lambda around a step would not."""
+    """A schedule of the trainer hears of evaluations; a function around a step would not."""
     rates = [record["lr"] for record in fitted(Solo(), epochs=(40,), schedule=optim.Plateau(0.5, 1))[2]]
     assert rates[0] == 2 * next(rate for rate in rates if rate < rates[0])

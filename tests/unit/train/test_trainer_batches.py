@@ -24,7 +24,7 @@ def part_of(comm):
 
 
 def trainer(graph, splits=SPLITS, **sources):
-    """A trainer of this rank's rows; each source is made of (graph, x, labels, rows of the splits)."""
+    """Return a trainer of this rank's rows; each source is made of (graph, x, labels, rows of the splits)."""
     ids, rng = graph.dst_ids, nn.Random(2)
     local = [np.concatenate([np.flatnonzero(ids == node) for node in nodes]).astype(int) for nodes in splits]
     model = SAGE(N_IN, N_OUT, layers=LAYERS, hidden=8, dropout=0.2, batch_norm=False, rng=rng, dtype=np.float64)
@@ -80,7 +80,7 @@ def test_any_batches_with_the_rows_score_alike(name, way, splits):
 
 
 def batches_of(graph):
-    """A trainer over small batches, and the losses of two epochs, step by step, of another trainer of the same kind."""
+    """Return a trainer over small batches, and the losses of two epochs, step by step, of another trainer of the same kind."""
     def small(graph, x, labels, splits):
         return NeighborLoader(graph, x, labels, splits[0], fanouts=(3, 3), batch_size=3, seed=2)
 
