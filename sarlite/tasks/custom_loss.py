@@ -32,7 +32,7 @@ class CustomLoss(Task):
     def __init__(self, loss: Callable[[Tensor, Array], Tensor]) -> None:
         super().__init__(ClassForm(), loss)
 
-    def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
+    def check_arguments(self, graph: Any, model: object, x: object, batches: object, scoring: object) -> None:
         """Accept any graph."""
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:

@@ -6,7 +6,7 @@ from sarlite.errors import ConfigError
 from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.pair_task import PairTask, linked_of, with_links
 from sarlite.tasks.target_forms import FORMS
-from sarlite.tasks.task import Targets, Task, UserLoss, one_of
+from sarlite.tasks.task import Targets, Task, TrainingChoices, UserLoss, one_of
 
 
 class EdgeTask(PairTask):
@@ -35,14 +35,14 @@ class EdgeTask(PairTask):
         super().__init__(FORMS[one_of("task", form, FORMS)], loss, metric, class_weights=class_weights,
                          positive=positive)
 
-    def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
+    def check_arguments(self, graph: Any, model: object, x: object, batches: object, scoring: object) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
         if graph.n_candidates > 1:
             raise ConfigError("graph is a LinkGraph of links and negatives, so the task must be LinkTask(), or a loss "
                               "function", "task")
 
     @classmethod
-    def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
+    def of_run(cls, name: str, training: TrainingChoices, n_outputs: int) -> Task:
         return cls(name, **cls.objective(training))
 
     @classmethod

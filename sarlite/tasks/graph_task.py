@@ -5,9 +5,12 @@ from typing import Any, ClassVar
 
 from sarlite.graph.graph_set import GraphSet
 from sarlite.minibatch import GraphLoader
+from sarlite.minibatch.loader import Loader
+from sarlite.nn import Module, Random
 from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.target_forms import FORMS
-from sarlite.tasks.task import Task, UserLoss, one_of
+from sarlite.tasks.task import Task, TrainingChoices, UserLoss, one_of
+from sarlite.types import Array, ArrayLike
 
 
 class GraphTask(Task):
@@ -39,13 +42,13 @@ class GraphTask(Task):
                          positive=positive)
 
     @classmethod
-    def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
+    def of_run(cls, name: str, training: TrainingChoices, n_outputs: int) -> Task:
         return cls(name, **cls.objective(training))
 
     @classmethod
-    def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:
+    def make_model(cls, encoder: Callable[..., Module], run: Any, nodes: object, n_outputs: int, rng: Random) -> Module:
         return run.graphs.read_out(encoder(run.graphs.readout_width), n_outputs, rng, run.model.dtype)
 
     @classmethod
-    def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
+    def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Array, train: ArrayLike | slice, **options: Any) -> Loader:
         return GraphLoader(graph, x, targets, train, **options)

@@ -11,7 +11,7 @@ from sarlite.tasks.metric_table import find_metric
 from sarlite.tasks.pair_task import PairTask, linked_of, with_links
 from sarlite.tasks.ranking import ranked_among_negatives
 from sarlite.tasks.target_forms import LinkForm
-from sarlite.tasks.task import Targets, Task, UserLoss
+from sarlite.tasks.task import Targets, Task, TrainingChoices, UserLoss
 from sarlite.tasks.time_split import time_split_of
 from sarlite.types import Array
 
@@ -57,7 +57,7 @@ class LinkTask(PairTask):
             loss = RANKING_LOSS
         super().__init__(LinkForm(), loss, metric)
 
-    def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
+    def check_arguments(self, graph: Any, model: object, x: object, batches: object, scoring: object) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
         metric, takes = self.make_metric(), self.metric_kind.takes
         if scoring is not None and graph.ranking is not None:
@@ -89,7 +89,7 @@ class LinkTask(PairTask):
         return graph.score(model.decoder, h), graph.ranking(model.decoder, h.data)
 
     @classmethod
-    def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
+    def of_run(cls, name: str, training: TrainingChoices, n_outputs: int) -> Task:
         return cls(training.loss, training.metric)
 
     @classmethod

@@ -10,12 +10,15 @@ from sarlite.errors import ConfigError
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch import NeighborLoader
+from sarlite.minibatch.batch import Features
+from sarlite.minibatch.loader import Loader
+from sarlite.tape import Tensor
 from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.target_forms import FORMS, Splits
-from sarlite.tasks.task import InputRows, Targets, Task, UserLoss, one_of
+from sarlite.tasks.task import InputRows, Inputs, Targets, Task, TrainingChoices, UserLoss, one_of
 from sarlite.tasks.time_split import NAMES, time_split_of
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 class NodeTask(Task):
@@ -64,7 +67,7 @@ class NodeTask(Task):
             raise ConfigError(f"label_inputs need labels that are classes, but the task is {form}")
         self.label_inputs = label_inputs
 
-    def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
+    def check_arguments(self, graph: Any, model: object, x: object, batches: object, scoring: object) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
         if self.label_inputs is None:
             return
@@ -78,18 +81,18 @@ class NodeTask(Task):
             raise ConfigError("label inputs: a loader without caches is needed, because cached rows were computed while "
                               "other labels were shown")
 
-    def input_rows(self, graph: Any, tensor: Any, targets: Array, rows: Splits, seed: int) -> InputRows:
-        if self.label_inputs is None:
+    def input_rows(self, graph: Any, tensor: Inputs, targets: Array, rows: Splits, seed: int) -> InputRows:
+        if self.label_inputs is None or not isinstance(tensor, Tensor):
             return super().input_rows(graph, tensor, targets, rows, seed)
         return ShownLabels.of(self.label_inputs, graph, tensor.data, targets, rows, seed)
 
     @classmethod
-    def of_run(cls, name: str, training: Any, n_outputs: int) -> Task:
+    def of_run(cls, name: str, training: TrainingChoices, n_outputs: int) -> Task:
         shown = LabelInputs(training.label_inputs, n_outputs) if training.label_inputs else None
         return cls(name, label_inputs=shown, **cls.objective(training))
 
     @classmethod
-    def n_more_inputs(cls, training: Any, n_outputs: int) -> int:
+    def n_more_inputs(cls, training: TrainingChoices, n_outputs: int) -> int:
         return n_outputs if training.label_inputs else 0
 
     @classmethod
@@ -110,6 +113,6 @@ class NodeTask(Task):
         return Targets({"time_split": str(split)}, apply)
 
     @classmethod
-    def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
+    def make_loader(cls, sampling: Any, graph: Any, x: Features, targets: Array, train: ArrayLike | slice, **options: Any) -> Loader:
         return NeighborLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.at_remote(),
                               sampler=sampling.sampler, sample_ahead=sampling.sample_ahead, **options)

@@ -6,13 +6,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sarlite.comm import together
+from sarlite.data.part import Rows
 from sarlite.errors import ConfigError
 from sarlite.graph.link_graph import LinkGraph
-from sarlite.minibatch.batch import FullBatch
+from sarlite.minibatch.batch import Features, FullBatch
+from sarlite.minibatch.loader import Loader
+from sarlite.nn import Module, Random
 from sarlite.tasks.link_data import Links
 from sarlite.tasks.link_edges import Linked
 from sarlite.tasks.link_loader import LinkLoader, ScoredLinks, resampled
 from sarlite.tasks.task import Task
+from sarlite.types import Array, ArrayLike
 
 
 class PairTask(Task):
@@ -22,7 +26,7 @@ class PairTask(Task):
     reads_labels: ClassVar[bool] = False
     needs_splits: ClassVar[bool] = False
 
-    def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
+    def check_arguments(self, graph: Any, model: object, x: object, batches: object, scoring: object) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
         if scoring is not None and not isinstance(scoring, ScoredLinks):
             raise ConfigError("scoring: links are scored on the full graph, so pass no loader, or a loader ScoredLinks")
@@ -31,16 +35,16 @@ class PairTask(Task):
         return resampled(full)
 
     @classmethod
-    def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:
+    def make_model(cls, encoder: Callable[..., Module], run: Any, nodes: object, n_outputs: int, rng: Random) -> Module:
         return run.links.decoded(encoder(run.links.link_width, run.batches), rng, run.model.dtype, nodes, n_outputs)
 
     @classmethod
-    def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
+    def make_loader(cls, sampling: Any, graph: Any, x: Features, targets: Array, train: ArrayLike | slice, **options: Any) -> Loader:
         return LinkLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.at_remote(),
                           sampler=sampling.sampler, sample_ahead=sampling.sample_ahead, **options)
 
     @classmethod
-    def make_scoring(cls, sampling: Any, graph: Any, x: Any, targets: Any, rows: Any, **options: Any) -> Any:
+    def make_scoring(cls, sampling: Any, graph: Any, x: Features, targets: Array, rows: Rows, **options: Any) -> Loader:
         scored = np.concatenate([rows.train, rows.val, rows.test])
         return ScoredLinks(graph, x, targets, scored, fanouts=sampling.fanouts, **options)
 

@@ -7,9 +7,11 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.command import suggestion
+from sarlite.data.part import Rows
 from sarlite.errors import ConfigError
-from sarlite.minibatch.batch import FixedBatch, FullBatch
-from sarlite.minibatch.loader import NeighborLoader
+from sarlite.minibatch.batch import Features, FixedBatch, FullBatch
+from sarlite.minibatch.loader import Loader, NeighborLoader
+from sarlite.nn import Module, Random
 from sarlite.tape import Tensor
 from sarlite.tasks.class_losses import ClassWeights, checked_weights, class_counts, scaled_weights
 from sarlite.tasks.loss_table import find_loss
@@ -18,7 +20,7 @@ from sarlite.tasks.metrics import Metric
 from sarlite.tasks.outcome_counts import OutcomeCounts
 from sarlite.tasks.target_forms import Splits, TargetForm
 from sarlite.tasks.task_losses import Loss, mean_over_rows
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 Inputs = Tensor | Mapping[str, Tensor]
 """Argument x of a model: input rows, or a dict of input rows by node type."""
@@ -77,6 +79,21 @@ class Targets:
 
 UserLoss = Callable[[Tensor, Array], Tensor]
 """Function (output, targets) -> scalar Tensor, the mean over its rows."""
+
+
+class TrainingChoices(Protocol):
+    """Options of a run that decide about the task: loss, metric, class weights, positive class and label inputs."""
+
+    @property
+    def loss(self) -> str | None: ...
+    @property
+    def metric(self) -> str | None: ...
+    @property
+    def class_weights(self) -> ClassWeights | None: ...
+    @property
+    def positive(self) -> str | None: ...
+    @property
+    def label_inputs(self) -> float | None: ...
 
 
 class Task:
@@ -160,7 +177,7 @@ class Task:
 
     # ---- methods that the trainer calls
 
-    def check_arguments(self, graph: Any, model: Any, x: Any, batches: Any, scoring: Any) -> None:
+    def check_arguments(self, graph: Any, model: object, x: object, batches: object, scoring: object) -> None:
         """Check that the task fits the other arguments of the trainer.
 
         Parameters
@@ -244,7 +261,7 @@ class Task:
         n_rows = int(comm.allreduce(np.array([len(rows)], np.float64))[0])
         return self._make_loss(scaled_weights(self.class_weights, counts, n_rows, several))
 
-    def input_rows(self, graph: Any, tensor: Any, targets: Array, rows: Splits, seed: int) -> InputRows:
+    def input_rows(self, graph: Any, tensor: Inputs, targets: Array, rows: Splits, seed: int) -> InputRows:
         """Return the input rows of a training; by default the features, the same in every step. Collective.
 
         Parameters
@@ -283,7 +300,7 @@ class Task:
     # ---- methods that a run of the command line calls
 
     @staticmethod
-    def objective(training: Any) -> dict[str, Any]:
+    def objective(training: TrainingChoices) -> dict[str, Any]:
         """Return keyword arguments of a task from a run's `TrainingOptions`: loss, metric, class weights and positive class."""
         return {"loss": training.loss, "metric": training.metric, "class_weights": training.class_weights,
                 "positive": 1 if training.positive is None else int(training.positive)}
@@ -294,7 +311,7 @@ class Task:
         return name
 
     @classmethod
-    def of_run(cls, name: str, training: Any, n_outputs: int) -> "Task":
+    def of_run(cls, name: str, training: TrainingChoices, n_outputs: int) -> "Task":
         """Return the task of a run.
 
         Parameters
@@ -320,12 +337,12 @@ class Task:
         return Targets()
 
     @classmethod
-    def n_more_inputs(cls, training: Any, n_outputs: int) -> int:
+    def n_more_inputs(cls, training: TrainingChoices, n_outputs: int) -> int:
         """Return the number of input columns that the task adds to the features."""
         return 0
 
     @classmethod
-    def make_model(cls, encoder: Callable[..., Any], run: Any, nodes: Any, n_outputs: int, rng: Any) -> Any:
+    def make_model(cls, encoder: Callable[..., Module], run: Any, nodes: object, n_outputs: int, rng: Random) -> Module:
         """Return the model of a run.
 
         Parameters
@@ -341,7 +358,7 @@ class Task:
         return encoder(n_outputs, run.batches)
 
     @classmethod
-    def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Any, train: Any, **options: Any) -> Any:
+    def make_loader(cls, sampling: Any, graph: Any, x: Features, targets: Array, train: ArrayLike | slice, **options: Any) -> Loader:
         """Return the loader of a run's training batches. Collective.
 
         Parameters
@@ -355,7 +372,7 @@ class Task:
         raise NotImplementedError
 
     @classmethod
-    def make_scoring(cls, sampling: Any, graph: Any, x: Any, targets: Any, rows: Any, **options: Any) -> Any:
+    def make_scoring(cls, sampling: Any, graph: Any, x: Features, targets: Array, rows: Rows, **options: Any) -> Loader:
         """Return the loader of a run's evaluation batches, with the rows of all splits. Collective; see `make_loader`.
 
         `rows` has the masks or row numbers train, val and test.
