@@ -173,8 +173,8 @@ def test_on_demand_answers_a_peer_once_with_a_row():
 
     assert answered(0, [slots[0], slots[2], slots[2]], [5]) == [[1], [], []]
     assert answered(1) == [[], [0], []] and answered(1) == [[], [], []]
-    assert answered(1, made=[3]) == [[0], [], []]
-    assert answered(2, made=[5]) == [[1], [0], []]
+    assert answered(1, made_steps=[3]) == [[0], [], []]
+    assert answered(2, made_steps=[5]) == [[1], [0], []]
     sender.load(sender.table.state())
     assert answered(2) == [[0, 1], [0], []]
 
