@@ -258,7 +258,7 @@ class Explainer(NamedTuple):
         return attributions, Total(without, float(sum(values.sum() for values in gradients.values()))), len(edges), len(tried)
 
     def _ends(self, around: Neighborhood, edges: Sequence[tuple[Relation, int]]) -> dict[tuple[Relation, int], tuple[End, End]]:
-        """Return the source and the destination of each edge, a pair (relation, index of the edge)."""
+        """Return a dict from each edge, (relation, index of the edge), to its source and its destination."""
         nodes = {name: [End(name, node, hops) for node, hops in zip(self._names(name, ids), around.distances[name].tolist())]
                  for name, ids in around.node_ids.items()}
         return {(relation, at): (nodes[relation[0]][around.ends[relation][0][at]], nodes[relation[2]][around.ends[relation][1][at]])

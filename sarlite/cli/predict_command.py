@@ -370,7 +370,7 @@ class _Layers:
         self._entered += 1
 
     def rows(self, output, model, node_type=None):
-        """Return the rows of layer `layer`, counted from 1; the last layer's rows are the model's output.
+        """Return the output rows of the stored layer; for the last layer, the model's output.
 
         Parameters
         ----------

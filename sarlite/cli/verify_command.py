@@ -141,7 +141,7 @@ def differences(run: report_command.RunFiles, segment: Segment, folder: Path) ->
 
 def _other_state(kept_path: Path, computed_path: Path) -> list[str]:
     """Return the first difference between two checkpoints of one epoch: in the data, a fixed option, or an array."""
-    (kept, kept_meta), (computed, computed_meta) = (checkpoint.load(path) for path in (kept_path, computed_path))
+    (kept_arrays, kept_meta), (computed, computed_meta) = (checkpoint.load(path) for path in (kept_path, computed_path))
     for name in ("epoch", "data", "best"):
         if kept_meta.get(name) != computed_meta.get(name):
             stored, again = (json.dumps(meta.get(name))[:200] for meta in (kept_meta, computed_meta))
@@ -150,10 +150,10 @@ def _other_state(kept_path: Path, computed_path: Path) -> list[str]:
         stored, again = (meta["options"].get(name) for meta in (kept_meta, computed_meta))
         if option.on_resume == "fixed" and stored != again:
             return [f"{kept_path.name}: option {name}: {stored!r}, but {CONFIG} has {again!r}"]
-    for name in sorted({*kept, *computed}):
-        if name not in kept or name not in computed:
-            return [f"{kept_path.name}: array {name}: only {'kept' if name in kept else 'computed'}"]
-        before, after = kept[name], computed[name]
+    for name in sorted({*kept_arrays, *computed}):
+        if name not in kept_arrays or name not in computed:
+            return [f"{kept_path.name}: array {name}: only {'kept' if name in kept_arrays else 'computed'}"]
+        before, after = kept_arrays[name], computed[name]
         if before.dtype != after.dtype or before.shape != after.shape or before.tobytes() != after.tobytes():
             return [f"{kept_path.name}: array {name} differs"]
     return []
