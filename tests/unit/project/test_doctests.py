@@ -2,24 +2,10 @@
 
 import doctest
 import importlib
-from pathlib import Path
 
 import pytest
 
-import sarlite
-
-ROOT = Path(sarlite.__file__).parent
-NOT_INSTALLED = {"sarlite.interop.torch": "PyTorch"}
-"""Modules whose examples need a package that the tests do without."""
-
-
-def modules_with_examples():
-    """Return the names of all modules of sarlite and of the models whose source has an example."""
-    files = [(path.relative_to(ROOT.parent), path) for path in ROOT.rglob("*.py") if path.relative_to(ROOT).parts[0] != "models"]
-    files += [(Path("sarlite/models") / path.name, path) for path in (ROOT.parent / "models").glob("*.py")]
-    names = {".".join(name.with_suffix("").parts).removesuffix(".__init__") for name, path in files if ">>> " in path.read_text()}
-    return sorted(names - NOT_INSTALLED.keys())
-
+from tests.helpers.documented_modules import modules_with_examples
 
 MODULES = modules_with_examples()
 

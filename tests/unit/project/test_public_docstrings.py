@@ -12,7 +12,7 @@ from numpydoc.validate import validate
 
 from sarlite.comm import Communicator, Request, Solo
 from sarlite.errors import SarliteError
-from tests.unit.project.test_doctests import MODULES
+from tests.helpers.documented_modules import modules_with_examples
 
 ROOT = Path(__file__).parents[3]
 PAGES = runpy.run_path(str(ROOT / "packaging/site/pages.py"))
@@ -94,7 +94,7 @@ def test_each_code_that_occurs_is_wanted_or_has_a_reason():
 def test_examples_of_public_names_are_among_the_doctests():
     classes_and_functions = [value for value in PUBLIC.values() if "EX01" not in exempt(value)]
     assert [value.__qualname__ for value in classes_and_functions if not examples(value)] == []
-    assert {value.__module__ for value in classes_and_functions} <= {*MODULES}
+    assert {value.__module__ for value in classes_and_functions} <= {*modules_with_examples()}
 
 
 def test_public_names_have_examples_on_two_ranks():

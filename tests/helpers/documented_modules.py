@@ -1,0 +1,17 @@
+"""The modules whose docstrings have examples."""
+
+from pathlib import Path
+
+import sarlite
+
+FOLDER = Path(sarlite.__file__).parent
+NOT_INSTALLED = {"sarlite.interop.torch": "PyTorch"}
+"""Modules whose examples need a package that the tests do without."""
+
+
+def modules_with_examples():
+    """Return the names of all modules of sarlite and of the models whose source has an example."""
+    files = [(path.relative_to(FOLDER.parent), path) for path in FOLDER.rglob("*.py") if path.relative_to(FOLDER).parts[0] != "models"]
+    files += [(Path("sarlite/models") / path.name, path) for path in (FOLDER.parent / "models").glob("*.py")]
+    names = {".".join(name.with_suffix("").parts).removesuffix(".__init__") for name, path in files if ">>> " in path.read_text()}
+    return sorted(names - NOT_INSTALLED.keys())
