@@ -12,6 +12,7 @@ ArrayDType = np.dtype[Any]  # the dtype of an Array
 Axis = int | tuple[int, ...] | None  # one axis, several axes, or all axes
 DType = npt.DTypeLike
 Path = str | os.PathLike[str]
+JsonDict = dict[str, Any]  # object of JSON that is made or changed, such as provenance or transforms
 JsonObject = Mapping[str, Any]  # as Python's json module reads it
 RowIndex = slice | Array  # consecutive rows, or row numbers
 

@@ -18,10 +18,10 @@ from sarlite.data.readers import pigo
 from sarlite.data.schema import is_schema, matched, transforms_of
 from sarlite.data.spec import (
     FORMS,
+    generated_lines,
     has_transforms,
     is_relational,
     load,
-    made_lines,
     native_directory,
     source_path,
 )
@@ -166,7 +166,7 @@ def _convert(options):
                   f"{dataset.n_edges:,} edges of {len(dataset.edges)} relations")
     else:
         counts = f"{dataset.n_nodes:,} nodes, {dataset.n_edges:,} edges, {dataset.n_features:,} features"
-    show("\n".join((f"{options.directory}: {counts}", *made_lines(options.spec, dataset), *account_lines(dataset))))
+    show("\n".join((f"{options.directory}: {counts}", *generated_lines(options.spec, dataset), *account_lines(dataset))))
 
 
 def _schema_of_run(run, spec):
@@ -193,7 +193,7 @@ def _info(options):
     if options.json:
         print(json.dumps({**facts, **({"partition": costs} if costs else {})}))
         return
-    show("\n".join((*summary_lines(facts), *made_lines(options.spec, dataset), *account_lines(dataset))))
+    show("\n".join((*summary_lines(facts), *generated_lines(options.spec, dataset), *account_lines(dataset))))
     if costs:
         print()
         _show_parts(dataset, costs, options.method, options.balance)

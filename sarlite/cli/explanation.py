@@ -10,7 +10,7 @@ from sarlite.cli.run import new_model
 from sarlite.cli.trained_run import TrainedRun
 from sarlite.comm import Solo
 from sarlite.data.graph_tables import NODE, RELATION
-from sarlite.data.part import Rows
+from sarlite.data.part import OwnedRows
 from sarlite.data.tables.transforms import Fitted
 from sarlite.errors import DataError
 from sarlite.graph.array_checks import Relation
@@ -189,7 +189,7 @@ class Explainer(NamedTuple):
         x = {name: around.rows[X + name] for name in raw}
         without_labels = {name: rows[:, : raw[name].shape[1]] for name, rows in x.items()}
         none = np.zeros(len(around.node_ids[self.part.target if relational else NODE]), bool)
-        rows = Rows(without_labels if relational else without_labels[NODE], none.astype(np.int64), none, none, none)
+        rows = OwnedRows(without_labels if relational else without_labels[NODE], none.astype(np.int64), none, none, none)
         part = self.part._replace(graph=around.graph, rows=rows, n_classes=self.trained.meta["data"]["classes"])
         model, learned = new_model(Solo(), run, part, nn.Random(run.training.seed)), {}
         for name, parameter in model.named_parameters():

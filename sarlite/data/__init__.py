@@ -1,4 +1,4 @@
-"""Data sets: readers, the native on-disk format, and the rows that one rank needs."""
+"""Data sets: readers, the native on-disk format, and the rows that one rank owns."""
 
 from sarlite.data.dataset import Dataset
 from sarlite.data.divided_data import divided

@@ -1,4 +1,4 @@
-"""Assignment of a data set's nodes to parts, and the order of the rows of each part."""
+"""Assignment of a data set's nodes to parts, and the order of the rows within each part."""
 
 import functools
 import time
@@ -21,11 +21,11 @@ from sarlite.structure.partition import BALANCED, METHODS, partition
 from sarlite.structure.renumber import edges_in_order, inverse
 
 SORT_BYTES = 32 << 20
-"""Memory of a block's edges of several relations, while they are brought into the order of the nodes."""
+"""Memory in bytes for sorting a block's edges of several relations by node."""
 
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
-    """Return what `make_parts` and `make_order` return, and the `record` of both.
+    """Return the parts, the order, and the `record` of both.
 
     Parameters
     ----------
@@ -35,7 +35,13 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
         As for `make_order`.
     progress : Progress
     seconds : dict, optional
-        How long making the parts took is put under "partition".
+        The time for computing the parts is stored under "partition", in seconds.
+
+    Returns
+    -------
+    parts : (n_nodes,) int
+    nodes : (n_nodes,) int or None
+    division : dict
     """
     begin = time.perf_counter()
     graph = functools.cache(functools.partial(_for_metis, dataset, n_bytes))
@@ -50,34 +56,34 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
 
 
 def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the part of every node by original id: of a method of `graph.partition` and `graph.typed`, or a file.
+    """Return the part of every node by original id.
 
     Parameters
     ----------
     dataset : Dataset
     n_parts : int
     method : str
-        A file has a part for each node of all types, a type after the other as `dataset.nodes` has them. Of a set of
-        graphs the methods divide whole graphs, by `graph.whole_graphs`.
+        A method of `graph.partition`, or a file with a part for each node of all types, one type after the other in the
+        order of `dataset.nodes`. A set of graphs is divided by whole graphs.
     balance : str
-        As of `partition`; "auto" lets the degrees decide.
+        As for `partition`. With "auto" the degrees decide.
     seed : int
     graph : callable, optional
-        Returns what `structure` does, if that is there already.
+        Returns a cached result of `structure`.
     n_bytes : int, optional
-        Of memory that it may take; by default what is free.
+        Memory limit in bytes; by default the free memory.
     tell : callable
         tell(text) is called as each step begins.
 
     Returns
     -------
     (n_nodes,) int
-        A type after the other.
+        One type after the other.
 
     Raises
     ------
     ConfigError, DataError
-        As `partition` and `read_parts` say; a `balance` other than "auto" with a method that heeds none.
+        As `partition` and `read_parts`; also if a `balance` other than "auto" is passed with a method that ignores it.
     """
     if balancing.check(balance) is not None and method not in BALANCED:
         raise ConfigError(f"balance: {balance} goes with {' and '.join(BALANCED)} alone, not with {method}")
@@ -104,13 +110,14 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
 
 
 def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the original ids, a type after the other, in the order asked for; None where they ascend in each type.
+    """Return the original ids in the requested order, one type after the other; None if they ascend within each type.
 
     Parameters
     ----------
+    dataset : Dataset
     method : str
-        "stored": as the rows stand, "none": ascending, or one of `graph.order`.
-    dataset, seed, graph, n_bytes, tell
+        "stored" is the order of the stored rows, "none" is ascending; otherwise a method of `graph.order`.
+    seed, graph, n_bytes, tell
         As for `make_parts`.
     """
     if method == "none" or (method == "stored" and stored_order(dataset) == "none"):
@@ -148,20 +155,20 @@ def structure(dataset):
 
 def training(dataset):
     """Return which nodes are training nodes, by original id, a type after the other: (n_nodes,) bool."""
-    found = [np.zeros(n, bool) for n in dataset.n_nodes_by_type.values()]
-    table, own = dataset.nodes[dataset.target], found[[*dataset.nodes].index(dataset.target)]
-    own[slice(None) if table.ids is None else np.asarray(table.ids)] = table.train
-    return np.concatenate(found)
+    masks = [np.zeros(n, bool) for n in dataset.n_nodes_by_type.values()]
+    table, target_mask = dataset.nodes[dataset.target], masks[[*dataset.nodes].index(dataset.target)]
+    target_mask[slice(None) if table.ids is None else np.asarray(table.ids)] = table.train
+    return np.concatenate(masks)
 
 
 class StoredEdges:
-    """The `fennel.ReadableEdges` of a data set, one type's rows after the other's, read from the files in pieces.
+    """`fennel.ReadableEdges` of a data set: rows of one type after the other, read from the files in pieces.
 
     Attributes
     ----------
     n_nodes, n_edges : int
     types : (n_types + 1,) int64
-        Of type k are types[k] .. types[k + 1].
+        Type k has the rows types[k] .. types[k + 1].
     """
 
     def __init__(self, dataset):
@@ -172,26 +179,35 @@ class StoredEdges:
                       for name in dataset.nodes]
 
     def indptr(self, first, last):
-        """Return where the edges of the rows first .. last end: (last - first + 1,) from 0 on."""
+        """Return indptr of the rows first .. last, counted from 0: (last - first + 1,) int64."""
         degrees = np.zeros(last - first + 1, np.int64)
         for at, _, ends, _ in self._pieces(first, last):
             degrees[1 + at : at + ends.size] += np.diff(ends)
         return np.cumsum(degrees)
 
     def sources(self, first, last):
-        """Return the sources of these edges, row after row."""
-        found = [(at, ends, copied(table.indices, int(ends[0]), int(ends[-1])), start)
+        """Return the sources of the edges into the rows first .. last, row after row."""
+        parts = [(at, ends, copied(table.indices, int(ends[0]), int(ends[-1])), start)
                  for at, table, ends, start in self._pieces(first, last)]
-        if len(found) == 1 and not found[0][3]:
-            return found[0][2]
-        rows = [np.repeat(np.arange(at, at + ends.size - 1), np.diff(ends)) for at, ends, _, _ in found]
-        sources = [np.add(indices, start, dtype=np.int64) for _, _, indices, start in found]
+        if len(parts) == 1 and not parts[0][3]:
+            return parts[0][2]
+        rows = [np.repeat(np.arange(at, at + ends.size - 1), np.diff(ends)) for at, ends, _, _ in parts]
+        sources = [np.add(indices, start, dtype=np.int64) for _, _, indices, start in parts]
         none = [np.empty(0, np.int64)]
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield of each relation into the rows first .. last: the place of its first row among these, the table, its
-        indptr there, and the number of the source type's first row.
+        """Yield the relations into the rows first .. last.
+
+        Yields
+        ------
+        at : int
+            Position of the relation's first row among the rows first .. last.
+        table : EdgeTable
+        ends : int array
+            indptr of the relation for its rows.
+        start : int
+            Number of the first row of the source type.
         """
         for begin, end, tables in zip(self.types.tolist(), self.types[1:].tolist(), self._into):
             low, high = max(first, begin), min(last, end)
@@ -200,12 +216,13 @@ class StoredEdges:
 
 
 def _for_metis(dataset, n_bytes):
+    """Return `structure(dataset)`; raise an error first if METIS would not fit into memory."""
     metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
     return structure(dataset)
 
 
 def _by_graphs(dataset, n_parts, method, seed):
-    """The parts of nodes and of graphs, a type after the other; no graph is cut."""
+    """Return the parts of nodes and of graphs, one type after the other; a graph and its nodes are in one part."""
     members, nodes, graphs = dataset.edges[MEMBERS], dataset.nodes[MEMBERS[0]], dataset.target_nodes
     graph_of, degrees = np.zeros(nodes.n_nodes, np.int64), np.zeros(nodes.n_nodes, np.int64)
     graph_of[nodes.node_ids[members.indices]] = graphs.node_ids[destinations(members.indptr)]
@@ -215,21 +232,22 @@ def _by_graphs(dataset, n_parts, method, seed):
 
 
 def _by_fennel(dataset, n_parts, balance, seed, tell):
+    """Return the part of every node by original id, computed by Fennel from the stored edges."""
     edges = StoredEdges(dataset)
     train = np.zeros(dataset.n_nodes, bool)
     dataset.by_type(train)[dataset.target][:] = dataset.train
-    found = fennel(edges, n_parts, train=train, balance=balance, types=edges.types, seed=seed, tell=tell)
+    by_row = fennel(edges, n_parts, train=train, balance=balance, types=edges.types, seed=seed, tell=tell)
     if _as_numbered(dataset):
-        return found
-    parts = found.copy()
+        return by_row
+    parts = by_row.copy()
     for first, table in zip(edges.types.tolist(), dataset.nodes.values()):
         for at, ids in pieces(table.ids) if table.ids is not None else ():
-            parts[first + ids] = found[first + at : first + at + ids.size]
+            parts[first + ids] = by_row[first + at : first + at + ids.size]
     return parts
 
 
 def _block_bytes(dataset):
-    """Memory of a block of edges, read from the files."""
+    """Return the memory in bytes for a block of edges that is read from the files."""
     return BLOCK_BYTES + (SORT_BYTES if len(dataset.edges) > 1 else 0)
 
 
@@ -239,13 +257,13 @@ def _as_numbered(dataset):
 
 
 def _ids_of_all(dataset):
-    """The original ids of all rows, a type's after the other's."""
+    """Return the original ids of all rows, one type after the other."""
     starts = np.cumsum([0, *dataset.n_nodes_by_type.values()])
     return np.concatenate([table.node_ids + start for table, start in zip(dataset.nodes.values(), starts.tolist())])
 
 
 def _grouped(dataset, nodes):
-    """Nodes of all types, a type after the other, in the order that the nodes of a type had."""
+    """Return the nodes of all types grouped by type; within a type they keep their order."""
     if len(dataset.nodes) == 1:
         return nodes
     ends = np.cumsum([*dataset.n_nodes_by_type.values()])
@@ -253,7 +271,7 @@ def _grouped(dataset, nodes):
 
 
 def _by_id(dataset):
-    """The CSR of the only relation by original id."""
+    """Return the only relation as CSR in the order of the original ids."""
     table, ids = dataset.one_relation, dataset.ids
     indptr, indices = np.asarray(table.indptr), np.asarray(table.indices)
     if ids is None:

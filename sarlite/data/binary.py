@@ -1,4 +1,4 @@
-"""Little-endian files of a header and arrays behind it: written, and mapped once the size is what the header says."""
+"""Little-endian files of a header followed by arrays: written, and mapped after the size is compared with the header."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ from sarlite.files import whole
 
 
 def header(path, *fields):
-    """Return the fields that a file begins with, packed.
+    """Return the packed fields at the beginning of a file.
 
     Parameters
     ----------
@@ -22,41 +22,42 @@ def header(path, *fields):
 
     Returns
     -------
-    dict of name to int, of text to bytes
-    int
-        Where the header ends.
+    values : dict of str to int or bytes
+    end : int
+        Offset in bytes at which the header ends.
 
     Raises
     ------
     DataError
-        The file cannot be read, or ends within a field, which the message names.
+        If the file cannot be read, or ends within a field. The message names the field.
     """
     with reading(path, fields[0][0]):
         with regular(path).open("rb") as file:
             data = file.read(sum(np.dtype(dtype).itemsize for _, dtype in fields))
-        found, at = {}, 0
+        values, at = {}, 0
         for name, dtype in fields:
             end = at + np.dtype(dtype).itemsize
             if end > len(data):
                 raise DataError(f"{path}: {name}: the file ends after {len(data)} bytes, within its header")
-            found[name] = np.frombuffer(data[at:end], dtype)[0].item()
+            values[name] = np.frombuffer(data[at:end], dtype)[0].item()
             at = end
-    return found, at
+    return values, at
 
 
 def arrays(path, offset, *fields):
-    """Map the arrays that stand one after the other from `offset` to a file's end, read-only; they may be unaligned.
+    """Map consecutive arrays from `offset` to the end of a file, read-only; the arrays may be unaligned.
 
     Parameters
     ----------
     path : path
     offset : int
+        Position of the first array in bytes.
     *fields : (name, dtype, shape)
 
     Raises
     ------
     DataError
-        The file ends within an array, which the message names, or is longer.
+        If the file ends within an array, which the message names, or is longer than the arrays.
     """
     with reading(path, fields[0][0]):
         size, starts = file_size(path), [offset]
@@ -71,20 +72,22 @@ def arrays(path, offset, *fields):
 
 
 def file_size(path):
-    """Return a regular file's size in bytes; raises an OSError."""
+    """Return the size of a regular file in bytes; an OSError is raised if the file cannot be read."""
     return regular(path).stat().st_size
 
 
 @contextlib.contextmanager
 def output(path, overwrite=False):
-    """Give a function that appends arrays or bytes to a file, which appears whole or not at all; maps are streamed.
+    """Yield a function that appends arrays or bytes to a file; the file appears whole or not at all.
+
+    Memory-mapped arrays are copied in pieces.
 
     Raises
     ------
     ConfigError
-        `path` exists, without `overwrite`.
+        If `path` exists and `overwrite` is False.
     DataError
-        It cannot be written.
+        If the file cannot be written.
     """
     refuse_existing(path, overwrite)
     with writing(path), whole(path) as (_, file):
@@ -92,7 +95,7 @@ def output(path, overwrite=False):
 
 
 def refuse_existing(path, overwrite):
-    """Raise a ConfigError where something stands at `path` that may not be replaced."""
+    """Raise a ConfigError if `path` exists and `overwrite` is False."""
     if os.path.lexists(path) and not overwrite:
         raise ConfigError(f"{Path(path)}: exists already; --overwrite (overwrite=True) replaces it")
 

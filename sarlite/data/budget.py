@@ -1,13 +1,13 @@
-"""How much of `--memory` is left for what grows with the data."""
+"""Memory that `--memory` leaves for arrays that grow with the data."""
 
 from sarlite.command import readable
 from sarlite.errors import ConfigError
 from sarlite.profile import Memory
 
 RESERVE = 192 << 20
-"""Bytes for the pieces in which data are read, checked, hashed and written, whatever their size."""
+"""Bytes for the pieces in which data are read, checked, hashed and written; the size of the data does not matter."""
 LEAST = 160 << 20
-"""Bytes for what grows with the data, below which a limit is refused."""
+"""Least bytes for arrays that grow with the data; a smaller limit is refused."""
 
 
 def left(n_bytes):
@@ -16,29 +16,29 @@ def left(n_bytes):
     Parameters
     ----------
     n_bytes : int
-        The resident memory of this process: Python and its libraries, arrays, and the pages of mapped files in use.
-        What the system keeps of files in its cache is not in it.
+        Limit of this process's resident memory in bytes: Python and its libraries, arrays, and used pages of mapped files,
+        but not the system's file cache.
 
     Raises
     ------
     ConfigError
-        Too little.
+        If the limit is too small.
     """
     base = Memory().base
-    found = n_bytes - base - RESERVE
-    if found < LEAST:
+    n_left = n_bytes - base - RESERVE
+    if n_left < LEAST:
         least = (base + RESERVE + LEAST) >> 20
         raise ConfigError(f"--memory: {readable(n_bytes)} is too little: {least} MiB are the least")
-    return found
+    return n_left
 
 
 def check(n_bytes, available, what):
-    """Raise a ConfigError where `what` takes more than is available; None is no limit."""
+    """Raise a ConfigError if `what` takes more bytes than are available; None is no limit."""
     if available is not None and n_bytes > available:
-        needed, there = -(-n_bytes >> 20), available >> 20
-        raise ConfigError(f"--memory: {what} takes {needed:,} MiB, but {there:,} MiB are left")
+        needed, available_mib = -(-n_bytes >> 20), available >> 20
+        raise ConfigError(f"--memory: {what} takes {needed:,} MiB, but {available_mib:,} MiB are left")
 
 
 def at_once(n_bytes, most=1 << 20, each=128):
-    """Return how many rows are worked on at a time, `most` at most, where `n_bytes` may be taken; None is no limit."""
+    """Return the number of rows to process at a time, at most `most`, at `each` bytes per row; None is no limit."""
     return most if n_bytes is None else max(1, min(most, n_bytes // each))

@@ -1,4 +1,4 @@
-"""A data set: a table of each node type and of each relation, in memory or memory-mapped."""
+"""A data set: one table per node type and per relation, in memory or memory-mapped."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -10,16 +10,16 @@ from sarlite.data.graph_tables import MEMBERS, NODE, RELATION, SPLITS, EdgeTable
 from sarlite.errors import DataError
 from sarlite.structure.edges import csr_by_dst, index_dtype
 from sarlite.structure.relational_generator import Relational
-from sarlite.types import Array
+from sarlite.types import Array, JsonDict
 
 
 def _field_of(table: str, name: str) -> Any:
-    """A property of a data set that stands for a field of one of its tables."""
+    """Return a property of a data set that reads and writes a field of one of its tables."""
 
-    def get(self: "Dataset") -> Any:
+    def get(self: "Dataset") -> object:
         return getattr(getattr(self, table), name)
 
-    def put(self: "Dataset", value: Any) -> None:
+    def put(self: "Dataset", value: object) -> None:
         setattr(getattr(self, table), name, value)
 
     return property(get, put)
@@ -101,9 +101,9 @@ class Dataset:
 
     def __init__(self, indptr: Array, indices: Array, features: Array | None, labels: Array, train: Array, val: Array,
                  test: Array, n_classes: int, name: str = "graph", source: str = "dataset",
-                 provenance: dict[str, Any] | None = None, edge_weight: Array | None = None,
+                 provenance: JsonDict | None = None, edge_weight: Array | None = None,
                  edge_features: Array | None = None, directory: str | None = None, ids: Array | None = None,
-                 edge_ids: Array | None = None, offsets: Array | None = None, division: dict[str, Any] | None = None,
+                 edge_ids: Array | None = None, offsets: Array | None = None, division: JsonDict | None = None,
                  task: str = "classify") -> None:
         n = max(int(indptr.shape[0]) - 1, 0)
         nodes = NodeTable(NODE, n, features, labels, train, val, test, ids, offsets, n_classes, task, source, directory)
@@ -112,34 +112,52 @@ class Dataset:
 
     @classmethod
     def of_tables(cls, nodes: Iterable[NodeTable], edges: Iterable[EdgeTable], target: str = NODE, name: str = "graph",
-                  source: str = "dataset", provenance: dict[str, Any] | None = None, directory: str | None = None,
-                  division: dict[str, Any] | None = None) -> "Dataset":
-        """Return a data set of tables, which it keeps.
+                  source: str = "dataset", provenance: JsonDict | None = None, directory: str | None = None,
+                  division: JsonDict | None = None) -> "Dataset":
+        """Return a data set of node tables and edge tables.
+
+        Parameters
+        ----------
+        nodes : iterable of NodeTable
+            The tables are kept, not copied.
+        edges : iterable of EdgeTable
+        target : str
+            The node type that has labels.
+        name, source, provenance, directory, division
+            As for `Dataset`.
 
         Raises
         ------
         DataError
-            A relation names a type that is not there, or numbers of rows or of parts disagree.
+            If a relation or the target names an unknown node type, or numbers of rows or of parts disagree.
         """
-        made = cls.__new__(cls)
-        made._hold(nodes, edges, target, name, source, provenance, directory, division)
-        if target not in made.nodes:
-            raise DataError(f"{source}: target: {target!r} is none of the node types {', '.join(made.nodes)}")
-        made._check_together()
-        return made
+        dataset = cls.__new__(cls)
+        dataset._hold(nodes, edges, target, name, source, provenance, directory, division)
+        if target not in dataset.nodes:
+            raise DataError(f"{source}: target: {target!r} is none of the node types {', '.join(dataset.nodes)}")
+        dataset._check_together()
+        return dataset
 
     @classmethod
-    def of_edge_lists(cls, made: Relational, **about: Any) -> "Dataset":
-        """Return what a reader or a generator gave, each relation as CSR; `about` are name, source and provenance.
+    def of_edge_lists(cls, lists: Relational, name: str = "graph", source: str = "dataset",
+                      provenance: JsonDict | None = None) -> "Dataset":
+        """Return a data set of edge lists that a reader or a generator made; each relation is sorted into CSR.
 
-        Memory: 28 bytes an edge of the largest relation, and 12 an edge of all.
+        Parameters
+        ----------
+        lists : Relational
+        name, source, provenance
+            As for `Dataset`.
+
+        Notes
+        -----
+        Memory: 28 bytes per edge of the largest relation, and 12 bytes per edge of all relations.
         """
-        source = about.get("source", "dataset")
-        rows = {name: getattr(made, name) for name in ("labels", *SPLITS, "n_classes", "task", "class_names")}
-        nodes = [NodeTable(name, n, made.features.get(name), **(rows if name == made.target else {}), source=source)
-                 for name, n in made.n_nodes.items()]
-        edges = [_csr(relation, src, dst, made, source) for relation, (src, dst) in made.edges.items()]
-        return cls.of_tables(nodes, edges, made.target, **about)
+        rows = {name: getattr(lists, name) for name in ("labels", *SPLITS, "n_classes", "task", "class_names")}
+        nodes = [NodeTable(name, n, lists.features.get(name), **(rows if name == lists.target else {}), source=source)
+                 for name, n in lists.n_nodes.items()]
+        edges = [_csr(relation, src, dst, lists, source) for relation, (src, dst) in lists.edges.items()]
+        return cls.of_tables(nodes, edges, lists.target, name, source, provenance)
 
     def _hold(self, nodes, edges, target, name, source, provenance, directory, division):
         self.nodes = {table.node_type: table for table in nodes}
@@ -173,7 +191,10 @@ class Dataset:
 
     @property
     def one_relation(self) -> EdgeTable:
-        """The only relation, in a set of graphs the relation between nodes; a DataError where there are several."""
+        """The table of the only relation; in a set of graphs, of the relation between nodes.
+
+        A data set with several relations raises a DataError.
+        """
         if self.of_graphs:
             return self.edges[RELATION]
         if len(self.edges) != 1:
@@ -183,12 +204,12 @@ class Dataset:
 
     @property
     def relational(self) -> bool:
-        """True if types and relations have names of their own."""
+        """True if the node types and relations have names of their own."""
         return [*self.nodes] != [NODE] or [*self.edges] != [RELATION]
 
     @property
     def of_graphs(self) -> bool:
-        """True for a set of graphs: nodes, edges between nodes, and an edge from each node to its graph, the target."""
+        """True for a set of graphs: nodes, edges between nodes, and an edge from each node to its graph, the target type."""
         return self.target == MEMBERS[2] and set(self.edges) == {RELATION, MEMBERS} and len(self.nodes) == 2
 
     @property
@@ -201,7 +222,7 @@ class Dataset:
 
     @property
     def n_nodes(self) -> int:
-        """Number of nodes of all types."""
+        """Number of nodes over all types."""
         return sum(table.n_nodes for table in self.nodes.values())
 
     @property
@@ -210,7 +231,7 @@ class Dataset:
 
     @property
     def n_edges(self) -> int:
-        """Number of edges of all relations."""
+        """Number of edges over all relations."""
         return sum(table.n_edges for table in self.edges.values())
 
     @property
@@ -219,50 +240,50 @@ class Dataset:
         return sum(table.n_bytes for table in self.tables)
 
     def by_type(self, values: Array) -> dict[str, Array]:
-        """Cut an array of a value a node, a type after the other, into one for each type."""
+        """Split an array with one value per node, one type after the other, into an array for each type."""
         ends = np.cumsum([table.n_nodes for table in self.nodes.values()])
         return dict(zip(self.nodes, np.split(values, ends[:-1])))
 
     def where(self, name: str) -> str:
-        """Say where an array of the target or of the only relation comes from, for messages."""
+        """Return the origin of an array of the target or of the only relation, for messages."""
         return (self.target_nodes if name in NodeTable.FILES else self.one_relation).where(name)
 
     def equals(self, other: "Dataset") -> bool:
-        """Tell whether another data set has the same types, relations in the same order, classes and arrays."""
+        """Return True if another data set has the same types, relations in the same order, classes and arrays."""
         same = (self.target, [*self.nodes], [*self.edges]) == (other.target, [*other.nodes], [*other.edges])
         return same and all(one.equals(two) for one, two in zip(self.tables, other.tables))
 
     def drop_edge_values(self) -> None:
-        """Forget edge weights and edge features."""
+        """Remove edge weights and edge features; times stay."""
         for table in self.edges.values():
             table.drop_values()
 
     def check(self, allow_empty: Collection[str] = (), ids_at_once: int = 1 << 24) -> "Dataset":
-        """Raise for the first thing that would make training wrong.
+        """Raise an error for the first value that would make training wrong.
 
         Parameters
         ----------
         allow_empty : collection of {"train", "val", "test"}
             Splits that may be empty.
         ids_at_once : int
-            Nodes whose ids are looked for in one pass over the ids.
+            Number of nodes whose ids are checked in one pass over the ids.
 
         Returns
         -------
         Dataset
-            Itself.
+            The data set itself.
 
         Raises
         ------
         DataError
-            Dimensions, dtypes or lengths disagree; `indptr` does not rise from 0 to the number of edges; a source is
-            not a node; ids are no permutation; a feature, an edge weight or an edge feature is NaN or infinite; a label
-            in a split is not a class; there are more classes than `MAX_CLASSES`; splits overlap or are empty. The
-            message names the file or source, the field and the value.
+            If dimensions, dtypes or lengths disagree; `indptr` does not rise from 0 to the number of edges; a source is not a
+            node; ids are not a permutation; a feature, an edge weight or an edge feature is NaN or infinite; a label in a split
+            is not a class; there are more than `MAX_CLASSES` classes; or splits overlap or are empty. The message names the
+            file or source, the field and the value.
 
         Notes
         -----
-        Reads everything once, a chunk at a time (the ids once for each 16 million); memory: a few chunks of 32 MiB.
+        Every array is read once in chunks, the ids once per 16 million nodes. Memory: a few chunks of 32 MiB.
         """
         self.check_shapes()
         for nodes in self.nodes.values():
@@ -272,27 +293,28 @@ class Dataset:
         return self
 
     def check_shapes(self) -> None:
-        """Raise a DataError where dimensions, dtypes or lengths disagree. Reads no array."""
+        """Raise a DataError if dimensions, dtypes or lengths disagree. No array is read."""
         for table in self.tables:
             table.check_shapes()
         self._check_together()
 
     def check_edges(self) -> None:
-        """Raise a DataError where shapes or dtypes disagree or an edge has an end that is no node."""
+        """Raise a DataError if shapes or dtypes disagree, or if an edge has an end that is no node."""
         self.check_shapes()
         for table in self.edges.values():
             table.check_edges()
 
     @property
     def time_kind(self) -> str | None:
-        """Kind of all times, "dates" or "integers"; None without times."""
+        """Unit of all times, "dates" or "integers"; None without times."""
         return next((table.time_kind for table in self.tables if table.time_kind), None)
 
     def _check_together(self):
+        """Raise a DataError unless the tables have the same unit of times and the same parts, and relations fit their types."""
         kinds = {table.time_kind: table for table in self.tables if table.time_kind}
         if len(kinds) > 1:
-            told = [f"{table.where(table.TIME)} has {kind}" for kind, table in kinds.items()]
-            raise DataError(f"{', but '.join(told)}: the times of a data set are of one kind; a query converts one of "
+            kinds_by_array = [f"{table.where(table.TIME)} has {kind}" for kind, table in kinds.items()]
+            raise DataError(f"{', but '.join(kinds_by_array)}: the times of a data set are of one kind; a query converts one of "
                             "the columns")
         for table in self.nodes.values():
             if len(table.offsets) != self.n_parts + 1:
@@ -303,12 +325,13 @@ class Dataset:
             ends = ((relation[2], "destinations", edges.n_destinations), (relation[0], "sources", edges.n_sources))
             for name, what, n in ends:
                 if n != self.nodes[name].n_nodes:
-                    there = f"{n} {what}, but {name} has {self.nodes[name].n_nodes} nodes"
-                    raise DataError(f"{self.source}: {edges.label}{there}")
+                    count = f"{n} {what}, but {name} has {self.nodes[name].n_nodes} nodes"
+                    raise DataError(f"{self.source}: {edges.label}{count}")
 
 
-def _csr(relation, src, dst, made, source):
-    n_src, n_dst, values = made.n_nodes[relation[0]], made.n_nodes[relation[2]], made.edge_features.get(relation)
+def _csr(relation, src, dst, lists, source):
+    """Return the table of a relation from its edge list."""
+    n_src, n_dst, values = lists.n_nodes[relation[0]], lists.n_nodes[relation[2]], lists.edge_features.get(relation)
     indptr, indices, order = csr_by_dst(src, dst, max(n_src, n_dst, 1), edge_index=True)
     ids = None if (order == np.arange(order.size)).all() else order.astype(index_dtype(order.size))
     indices = indices.astype(index_dtype(n_src), copy=False)

@@ -1,4 +1,4 @@
-"""Copy a data set table by table into another one whose rows and edges are ordered by part."""
+"""Copying of a data set, table by table, with rows and edges reordered by part."""
 
 from dataclasses import replace
 
@@ -14,50 +14,52 @@ from sarlite.structure.edges import index_dtype, row_chunks
 from sarlite.structure.renumber import edges_in_order, inverse
 
 NODE_BYTES = 16
-"""Memory a node where it is bounded: its part, its row number by id and by stored row, and some. An order takes 4 or 8
-more."""
+"""Bytes per node within a memory limit: the part, the row numbers by id and by stored row, and some reserve.
+
+An order of the nodes takes 4 or 8 bytes more."""
 _IDS = ("ids", "edge_ids")
 
 
 def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=None, n_bytes=None,
            least=budget.LEAST // 8):
-    """Write a data set so that its rows and edges stand by part.
+    """Write a data set with its rows and edges reordered by part.
 
     Parameters
     ----------
     dataset : Dataset
-        In any order of its own.
+        Its rows may be in any order.
     parts : (n_nodes,) int
-        The part of each node, by original id, a type after the other as `dataset.nodes` has them.
+        The part of each node by original id, one type after the other in the order of `dataset.nodes`.
     n_parts : int
     sink : format.GraphWriter or InMemory
-        `array(table, field, shape, dtype)` returns a writer of rows of a table's array. `finish(dataset, offsets,
-        division)` ends the sink.
+        Receiver of the result. `array(table, field, shape, dtype)` returns a writer of rows. `finish(dataset, offsets,
+        division)` is called last.
     order : (n_nodes,) int, optional
-        The nodes, a type after the other, in the order in which the rows of a part stand; by default ids ascend.
+        The original ids in the order in which the rows of a part are written, one type after the other; by default
+        ascending.
     division : dict, optional
-        How `parts` and `order` were made, to be remembered: a `record`.
+        A `record` of how `parts` and `order` were computed, to be stored.
     folder : path, optional
-        Where rows and edges are sorted within `n_bytes`, which is the caller's to remove: it takes about as much as the
-        largest table, and 12 bytes an edge more.
+        Folder for sorting within `n_bytes`, which the caller removes. It needs about the size of the largest table, plus 12
+        bytes per edge.
     n_bytes : int, optional
-        Of memory at most, for `NODE_BYTES` a node and the sorts. What is written is the same, bit for bit.
+        Memory limit in bytes, for `NODE_BYTES` per node and the sorts. The result is the same, bit for bit.
     least : int
         Bytes that must be left for the sorts.
 
     Raises
     ------
     ConfigError
-        `n_bytes` is too small for so many nodes.
+        If `n_bytes` is too small for the number of nodes.
 
     Notes
     -----
-    Memory without `n_bytes`: about 40 bytes a node, a piece of the edges (about a million, with their values) and one
-    of 32 MiB of the features.
+    Memory without `n_bytes`: about 40 bytes per node, a piece of about a million edges with their values, and a piece of 32
+    MiB of the features.
     """
-    own = dataset.n_nodes * NODE_BYTES + (0 if order is None else order.nbytes)
-    budget.check(own + least, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
-    space = Workspace(folder, None if n_bytes is None else n_bytes - own)
+    node_bytes = dataset.n_nodes * NODE_BYTES + (0 if order is None else order.nbytes)
+    budget.check(node_bytes + least, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
+    space = Workspace(folder, None if n_bytes is None else n_bytes - node_bytes)
     place, offsets = {}, {}  # the new row number of each stored row
     for name, part, nodes in _by_type(dataset, parts, order):
         table = dataset.nodes[name]
@@ -70,15 +72,15 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
             out = sink.array(table, field, array.shape, array.dtype)
             for piece in _rows_sorted(array, place[name], space) if rows is None else _rows_taken(array, rows):
                 out.write(piece)
-                del piece  # before the next one is made
+                del piece  # frees the piece before the next piece is allocated
     for (source, _, to), table in dataset.edges.items():
         origin = _origin_needed(table, place[source], place[to])
         _write_edges(table, place[source], place[to], sink, origin, space)
-    sink.finish(dataset, offsets, division)  # which may replace what was read
+    sink.finish(dataset, offsets, division)  # last, as it may replace the files that were read
 
 
 def copy(dataset, sink):
-    """Write a data set as it stands; where the sources of a row do not ascend, sort them."""
+    """Write a data set in its stored order; edges of a row whose sources do not ascend are sorted."""
     for table in dataset.tables:
         if isinstance(table, EdgeTable) and not table.sources_ascend():
             _write_edges(table, np.arange(table.n_sources), np.arange(table.n_destinations), sink, True, Workspace())
@@ -89,32 +91,35 @@ def copy(dataset, sink):
 
 
 def restored(dataset):
-    """Return a data set in memory whose rows and edges stand by original id; itself where they do."""
+    """Return a data set with rows and edges in the order of the original ids.
+
+    A data set that already has this order is returned unchanged, otherwise the result is in memory.
+    """
     if not any(name in _IDS for table in dataset.tables for name in table.arrays()):
         return dataset
     return in_memory(dataset)
 
 
 def in_memory(dataset, parts=None, n_parts=1, **options):
-    """Return what `divide` makes of a data set, in memory; by default one part."""
+    """Return the result of `divide` as a data set in memory; by default all nodes are in one part."""
     sink = InMemory()
     divide(dataset, np.zeros(dataset.n_nodes, np.int8) if parts is None else parts, n_parts, sink, **options)
     return sink.dataset
 
 
 class InMemory:
-    """A sink that makes a Dataset in memory: `dataset`, once it is finished."""
+    """Sink of `divide` that builds a data set in memory: `dataset`, once `finish` has returned."""
 
     def __init__(self):
         self.dataset, self._rows = None, {}
 
     def array(self, table, field, shape, dtype):
-        """Return what takes the rows of a table's array."""
+        """Return a writer of the rows of a table's array."""
         self._rows[table.folder, field] = _FilledRows(shape, dtype)
         return self._rows[table.folder, field]
 
     def finish(self, dataset, offsets, division):
-        """Make the data set from the written arrays; ids that count up are left out."""
+        """Build the data set from the written arrays; ids that are 0, 1, 2, ... are left out."""
         nodes, edges = ([self._made(table, offsets) for table in tables.values()]
                         for tables in (dataset.nodes, dataset.edges))
         self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, dataset.source, dataset.provenance,
@@ -137,23 +142,23 @@ class _FilledRows:
 
 
 def record(n_parts, method, order, seed, balance="auto"):
-    """Return what a data set remembers of its division."""
-    made = {"parts": n_parts, "partition": method, "order": order, "seed": seed}
-    return made if balance == "auto" else {**made, "balance": balance}
+    """Return the record of a division that a data set stores."""
+    division = {"parts": n_parts, "partition": method, "order": order, "seed": seed}
+    return division if balance == "auto" else {**division, "balance": balance}
 
 
 def stored_order(dataset):
-    """Return the name of the order of a data set's rows within each part."""
+    """Return the name of the order of a data set's rows within each part; "none" if the rows were not reordered."""
     return dataset.division["order"] if dataset.division else "none"
 
 
 def counts_up(ids):
-    """Tell whether numbers are 0, 1, 2, ..."""
+    """Return True if numbers are 0, 1, 2, ..."""
     return all((piece == np.arange(at, at + piece.size)).all() for at, piece in pieces(ids))
 
 
 def _by_type(dataset, parts, order):
-    """Yield each type, the parts of its nodes, and its nodes in their order or None; ids count from 0 in each type."""
+    """Yield (type, parts of its nodes, its nodes in their order or None); node ids are counted from 0 within each type."""
     first = 0
     for name, part in dataset.by_type(parts).items():
         nodes = None if order is None else order[first : first + part.size]
@@ -162,12 +167,12 @@ def _by_type(dataset, parts, order):
 
 
 def _row_arrays(table):
-    """The arrays of a node table that have a row a node, but for the ids, by field."""
+    """Return the arrays of a node table, by field, without the ids."""
     return {field: array for field, array in table.arrays().items() if field != "ids"}
 
 
 def _places(parts, offsets, order, at_once):
-    """The row number that each node gets, by original id."""
+    """Return the new row number of each node, by original id."""
     place, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
     for at in range(0, parts.size, at_once):
         nodes = np.arange(at, min(at + at_once, parts.size)) if order is None else order[at : at + at_once]
@@ -180,7 +185,7 @@ def _places(parts, offsets, order, at_once):
 
 
 def _write_ids(table, place, sink, at_once):
-    """Write the original ids of rows, where they do not count up."""
+    """Write the original ids of the new rows, unless they are 0, 1, 2, ..."""
     if counts_up(place):
         return
     ids = np.empty_like(place)
@@ -190,7 +195,7 @@ def _write_ids(table, place, sink, at_once):
 
 
 def _by_row(table, place, at_once):
-    """The row number that each stored row gets."""
+    """Return the new row number of each stored row."""
     if table.ids is None:
         return place
     out = np.empty_like(place)
@@ -200,20 +205,23 @@ def _by_row(table, place, at_once):
 
 
 def _origin_needed(table, sources, destinations):
-    """Return True if the original positions of edges must be stored; sources and destinations are new row numbers."""
-    kept = counts_up(destinations) and counts_up(sources) and table.sources_ascend()
-    return table.edge_ids is not None or not kept
+    """Return True if the original positions of the edges must be stored.
+
+    `sources` and `destinations` are the new row numbers of the stored rows.
+    """
+    in_order = counts_up(destinations) and counts_up(sources) and table.sources_ascend()
+    return table.edge_ids is not None or not in_order
 
 
 def _rows_taken(array, rows):
-    """Yield the stored `rows` of an array, in memory."""
+    """Yield an array's rows in the order of the stored row numbers `rows`, in pieces."""
     step = max(1, CHUNK_BYTES // max(1, array.nbytes // max(1, array.shape[0])))
     for at in range(0, rows.size, step):
         yield take(array, rows[at : at + step])
 
 
 def _rows_sorted(array, place, space):
-    """Yield the rows of an array by new row number, sorted on disk."""
+    """Yield an array's rows in the order of their new row numbers `place`, sorted on disk."""
     sorter = Sorter(space.folder, space.n_bytes, rows=(array.dtype, array.shape[1:]))
     step = max(1, min(space.at_once(), CHUNK_BYTES // max(1, array.nbytes // max(1, len(array)))))
     for at in range(0, len(array), step):
@@ -223,27 +231,35 @@ def _rows_sorted(array, place, space):
 
 
 def _write_edges(table, sources, destinations, sink, origin, space):
-    """Write edges, each row's by ascending source, with their values and, for `origin`, positions.
+    """Write a relation's edges in their new order, with their values.
 
-    `sources` and `destinations` have the new row number of each stored row.
+    Parameters
+    ----------
+    table : EdgeTable
+    sources, destinations : int array
+        The new row number of each stored row of the source and of the destination type.
+    sink : format.GraphWriter or InMemory
+    origin : bool
+        If True, write the original positions of the edges too.
+    space : Workspace
     """
     values = {name: getattr(table, name) for name in table.VALUES if getattr(table, name) is not None}
-    values |= {"edge_ids": table.edge_ids} if origin else {}  # None: the positions themselves
+    values |= {"edge_ids": table.edge_ids} if origin else {}  # None: the stored positions are the original ones
     n, ids = table.n_edges, index_dtype(table.n_edges)
     forms = {name: ((n,), ids) if name == "edge_ids" else (array.shape, array.dtype) for name, array in values.items()}
     whole = {"indptr": ((table.n_destinations + 1,), np.int64), "indices": ((n,), index_dtype(table.n_sources))}
     streams = {name: sink.array(table, name, *form) for name, form in {**whole, **forms}.items()}
     if space.n_bytes is None:
-        made = _edges_taken(table, sources, destinations, values)
+        batches = _edges_taken(table, sources, destinations, values)
     else:
-        made = _edges_sorted(table, sources, destinations, values, forms, space)
-    for columns in made:
+        batches = _edges_sorted(table, sources, destinations, values, forms, space)
+    for columns in batches:
         for name in [*columns]:
             streams[name].write(columns.pop(name))
 
 
 def _edges_taken(table, sources, destinations, values):
-    """Yield pieces of the arrays of edges in their new order, by field, in memory."""
+    """Yield pieces of the arrays of edges in their new order, by field, gathered in memory."""
     indptr, rows = np.asarray(table.indptr), inverse(destinations)
     yield {"indptr": np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))}
     for _, _, at, src in edges_in_order(indptr, table.indices, rows, sort=True, read=gather, place=sources):
@@ -251,7 +267,7 @@ def _edges_taken(table, sources, destinations, values):
 
 
 def _edges_sorted(table, sources, destinations, values, forms, space):
-    """Yield what `_edges_taken` yields, sorted on disk."""
+    """Yield the same pieces as `_edges_taken`, sorted on disk."""
     columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
     sorter = Sorter(space.folder, space.n_bytes, **columns)
     for dst, src, first, last in _renumbered(table, sources, destinations, space.at_once()):
@@ -263,7 +279,7 @@ def _edges_sorted(table, sources, destinations, values, forms, space):
 
 
 def _renumbered(table, sources, destinations, at_once):
-    """Yield (destinations, sources, first, last) of the stored edges first .. last, by their new row numbers."""
+    """Yield (new destinations, new sources, first, last) for the stored edges first .. last."""
     for row in range(0, table.n_destinations, at_once):
         ends = copied(table.indptr, row, min(row + at_once, table.n_destinations) + 1)
         for low, high in row_chunks(ends, at_once):

@@ -1,4 +1,4 @@
-"""A data set made ready for the ranks of a run: as it is stored, or divided anew into private scratch."""
+"""Data sets prepared for the ranks of a run: as stored, or divided anew into a private temporary folder."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sarlite.comm import Communicator, agree, together
 from sarlite.comm.wire_arrays import digest
@@ -22,11 +22,12 @@ from sarlite.files import private_folder
 from sarlite.progress import SILENT, Progress
 from sarlite.structure import balance as balancing
 from sarlite.structure.partition import METHODS
+from sarlite.types import JsonDict
 from sarlite.types import Path as AnyPath
 
 
-class Wanted(NamedTuple):
-    """The data set that is asked for, and how it shall be divided."""
+class DivisionRequest(NamedTuple):
+    """The requested data set and division; the fields are parameters of `divided`."""
 
     spec: AnyPath
     partition: str
@@ -39,7 +40,7 @@ class Wanted(NamedTuple):
 def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", order: str = "stored",
             balance: str = "auto", seed: int = 0, verify: bool = False, scratch: AnyPath | None = None,
             progress: Progress = SILENT, seconds: dict[str, float] | None = None, task: str | None = None,
-            allow_empty: Collection[str] = (), relational: bool = False, transforms: Mapping[str, Any] | None = None,
+            allow_empty: Collection[str] = (), relational: bool = False, transforms: Mapping[str, JsonDict] | None = None,
             **changes: bool | None) -> Iterator[Dataset]:
     """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
 
@@ -99,7 +100,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     with contextlib.ExitStack() as held:
         native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))
         files = _files_to_verify(comm, native) if verify and native else None
-        wanted = Wanted(spec, partition, order, balance, seed)
+        wanted = DivisionRequest(spec, partition, order, balance, seed)
 
         if files is not None:
             together(comm, lambda: _verify(files, progress if comm.rank == 0 else SILENT))
@@ -122,7 +123,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
 
 
 def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
-    """Tell whether a data set as it stands is divided as asked for."""
+    """Return True if the stored division of a data set is the requested division."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
     same = same and balance in ("auto", stored.get("balance", "auto"))
@@ -130,7 +131,10 @@ def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: s
 
 
 def _native(held, spec):
-    """The native directory that a spec names, which nobody replaces as long as `held` is; None for every other spec."""
+    """Return the native directory that a spec names, locked against replacement while `held` is open.
+
+    For any other spec the result is None.
+    """
     directory = native_directory(spec)
     if directory is not None:
         held.enter_context(scratches.locked(Path(directory) / format.META, exclusive=False))
@@ -138,6 +142,7 @@ def _native(held, spec):
 
 
 def _verify(files, progress):
+    """Compare the sha256 of files with their records."""
     sizes = [os.path.getsize(path) for path, *_ in files]
     with progress.step("compare checksums", sum(sizes)) as step:
         for file, size in zip(files, sizes):
@@ -146,20 +151,23 @@ def _verify(files, progress):
 
 
 def _files_to_verify(comm, directory):
-    """The files whose sha256 this rank compares: ranks that see the same files share them out. Collective."""
+    """Return the files whose sha256 this rank compares. Collective.
+
+    Ranks that see the same files share the files among them.
+    """
     files = together(comm, lambda: [(*file, os.stat(file[0])) for file in format.files(directory)])
     seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
     group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]
-    loads, own = dict.fromkeys(group, 0), []
+    loads, mine = dict.fromkeys(group, 0), []
     for *file, stat in sorted(files, key=lambda file: -file[3].st_size):
         rank = min(group, key=loads.__getitem__)
         loads[rank] += stat.st_size
-        own += [file] if rank == comm.rank else []
-    return own
+        mine += [file] if rank == comm.rank else []
+    return mine
 
 
 def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
-    """Return the data set, or the directory where all ranks find it; `held` keeps both."""
+    """Return (data set, None), or (None, directory) if all ranks map a directory; `held` keeps locks and folders."""
     spec, partition = wanted.spec, wanted.partition
     balancing.check(wanted.balance)
     if partition not in ("stored", *METHODS) and not os.path.exists(partition):
@@ -182,16 +190,18 @@ def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, exp
 
 @contextlib.contextmanager
 def _scratch(parent):
+    """Create a private temporary folder in `parent`, removed with the context."""
     try:
-        made = contextlib.ExitStack()
-        folder = made.enter_context(private_folder(parent, 0o700))
+        context = contextlib.ExitStack()
+        folder = context.enter_context(private_folder(parent, 0o700))
     except OSError as error:
         raise ConfigError(f"{parent}: no scratch can be made here: {error.strerror or error}") from error
-    with made:
+    with context:
         yield folder
 
 
 def _divide(dataset, n_parts, directory, wanted, progress, seconds):
+    """Write a data set divided into `n_parts` parts."""
     stored = (dataset.division or {"partition": "metis"})["partition"]
     method = wanted.partition if wanted.partition != "stored" else stored if stored in METHODS else "metis"
     order = "stored" if wanted.order == stored_order(dataset) else wanted.order
@@ -203,12 +213,13 @@ def _divide(dataset, n_parts, directory, wanted, progress, seconds):
 
 
 def _reordered(dataset, order, seed):
+    """Return a data set in memory, in one part, with its rows in another order."""
     nodes = make_order(dataset, order, seed=seed)
     return in_memory(dataset, order=nodes, division=record(1, "contiguous", order, seed))
 
 
 def _outside(scratch, dataset):
-    """The folder to make scratch in: never one of the data set's own."""
-    own = dataset.directory and Path(dataset.directory).resolve()
-    inside = scratch is not None and own and Path(scratch).resolve().is_relative_to(own)
+    """Return the folder `scratch`, or None if it lies inside the data set's directory."""
+    data_folder = dataset.directory and Path(dataset.directory).resolve()
+    inside = scratch is not None and data_folder and Path(scratch).resolve().is_relative_to(data_folder)
     return None if inside else scratch

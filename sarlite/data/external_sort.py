@@ -1,4 +1,4 @@
-"""Records sorted by a 64-bit key in bounded memory: sorted runs on disk, merged one range of keys after the other."""
+"""Sorting of records by a 64-bit key in bounded memory: sorted runs on disk, merged by ranges of keys."""
 
 from pathlib import Path
 
@@ -10,36 +10,44 @@ from sarlite.data.spool import Spool
 from sarlite.errors import ConfigError
 from sarlite.structure.edges import index_dtype
 
-_SAMPLES = 2048  # keys of a run that are remembered, from which the ranges are made
-_PIECE_BYTES = 1 << 25  # of records given out at a time
-_ROWS = 1 << 20  # without edges, whose entries of indptr are given out at a time
+_SAMPLES = 2048  # sampled keys of a run, which the ranges are computed from
+_PIECE_BYTES = 1 << 25  # bytes of records that are yielded at a time
+_ROWS = 1 << 20  # rows without edges whose entries of indptr are yielded at a time
 _LOW = np.uint64(2**32 - 1)
 
 
 class Sorter:
-    """Sorter of records; records with equal keys keep their order of arrival.
+    """Sorter of records by key. Records with equal keys keep their order of arrival.
 
     Parameters
     ----------
     folder : path or None
-        Where the runs are written, which exists and is the caller's to remove.
+        Existing folder for the runs, which the caller removes.
     n_bytes : int or None
-        Of memory that the sorter takes at most; more where more records than fit have one key. None is no limit:
-        nothing is written.
+        Memory limit in bytes, exceeded only if more records than fit share one key. None is no limit, and nothing is written.
     **columns : (dtype, tuple of int)
-        What a record has beside its key, by name: dtype and shape.
+        Dtype and shape of each value that a record has beside its key, by name.
 
     Raises
     ------
     DataError
-        From every method: a file cannot be written.
+        From every method, if a file cannot be written.
     ConfigError
-        There would be more runs than can be merged: `n_bytes` is too small.
+        If `n_bytes` is so small that there would be too many runs to merge.
 
     Notes
     -----
-    What fits is sorted in memory and nothing is written. Memory a record: the key, the columns, and 17 bytes where
-    there are columns.
+    Records that fit into the limit are sorted in memory, and nothing is written. Memory per record: the key, the columns, and
+    17 bytes if there are columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sorter = Sorter(None, None, position=(np.int64, ()))
+    >>> sorter.add(np.array([3, 1, 2], np.uint64), position=np.arange(3))
+    >>> for keys, columns in sorter.pieces():
+    ...     keys.tolist(), columns["position"].tolist()
+    ([1, 2, 3], [1, 2, 0])
     """
 
     def __init__(self, folder, n_bytes, **columns):
@@ -51,7 +59,7 @@ class Sorter:
         self._buffers, self._filled, self._runs, self._samples = None, 0, [], []
 
     def add(self, keys, **columns):
-        """Take records: (n,) keys that fit uint64, and (n, ...) columns."""
+        """Add records: keys, (n,) integers that fit uint64, and columns, (n, ...) arrays."""
         at = 0
         while at < keys.size:
             buffers, n = self._take_buffers(), keys.size
@@ -66,7 +74,7 @@ class Sorter:
                 self._spill()
 
     def pieces(self):
-        """Yield (keys, columns by name): all records in order, a million at a time. The sorter is empty afterwards."""
+        """Yield (keys, columns by name) of all records in order, about a million at a time; the sorter is empty afterwards."""
         if not self._runs:
             yield from self._sorted(self._filled)
         else:
@@ -92,7 +100,7 @@ class Sorter:
             yield keys[chosen], {name: self._buffers[name][chosen] for name in self.columns}
 
     def _spill(self):
-        """Write what the buffers hold as a run."""
+        """Write the records in the buffers as a run."""
         if not self._filled:
             return
         if len(self._runs) >= _SAMPLES // 4:
@@ -108,6 +116,7 @@ class Sorter:
         self._filled = 0
 
     def _merged(self):
+        """Yield the records of all runs in order."""
         samples = np.sort(np.concatenate(self._samples))
         per_range = max(1, self._room // max(1, self._room // _SAMPLES) - len(self._runs))
         begins = [0] * len(self._runs)
@@ -124,6 +133,7 @@ class Sorter:
             path.unlink()
 
     def _load(self, begins, ends):
+        """Copy the records begin .. end of each run into the buffers."""
         at = 0
         for run, begin, end in zip(self._runs, begins, ends):
             for name, buffer in self._buffers.items():
@@ -132,24 +142,31 @@ class Sorter:
 
 
 def packed(dst, src):
-    """Return the keys of edges: by destination, then by source; ids are below 2^32."""
+    """Return keys of edges that sort by destination, then by source; ids are below 2^32."""
     keys = dst.astype(np.uint64) << np.uint64(32)
     keys |= src.astype(np.uint64)
     return keys
 
 
 def csr(sorter, n_nodes, n_sources):
-    """Yield what a sorter of edges by `packed` keys holds as CSR.
+    """Yield the edges of a sorter with `packed` keys as CSR.
+
+    Parameters
+    ----------
+    sorter : Sorter
+    n_nodes : int
+        Number of destinations.
+    n_sources : int
 
     Yields
     ------
     ends : (any,) int64
         The next entries of indptr, n_nodes + 1 in all.
     dst, src : (n,) int
-    columns : dict
-        Of the sorter.
+    columns : dict of str to array
+        The sorter's columns.
     """
-    row = n_edges = 0  # indptr is given up to `row`
+    row = n_edges = 0  # entries of indptr up to `row` were yielded
     for keys, columns in sorter.pieces():
         dst = (keys >> np.uint64(32)).astype(np.int64)
         nothing, last = slice(0, 0), int(dst[-1]) + 1
@@ -167,12 +184,12 @@ def csr(sorter, n_nodes, n_sources):
 
 
 def _grow(buffers, n):
-    """Give buffers room for n records, and a quarter more where they have not."""
+    """Enlarge buffers that have no room for n records by a quarter more than n."""
     for buffer in buffers.values():
         if len(buffer) < n:
-            buffer.resize((n + n // 4, *buffer.shape[1:]), refcheck=False)  # the system moves pages, no bytes
+            buffer.resize((n + n // 4, *buffer.shape[1:]), refcheck=False)  # mremap moves pages without copying bytes
 
 
 def _empty(n, columns):
-    made = {name: np.empty((n, *shape), dtype) for name, (dtype, shape) in columns.items()}
-    return {"": np.empty(n, np.uint64), **made}
+    buffers = {name: np.empty((n, *shape), dtype) for name, (dtype, shape) in columns.items()}
+    return {"": np.empty(n, np.uint64), **buffers}

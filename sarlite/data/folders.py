@@ -1,51 +1,55 @@
-"""Names of node types and relations as names of files' folders: letters and digits as they are, other bytes as %XX."""
+"""Encoding of the names of node types and relations as names of folders: bytes other than letters and digits become %XX."""
 
 from collections.abc import Iterable
-from typing import Any
 from urllib.parse import quote, unquote
 
 from sarlite.errors import DataError
 
-_MOST_BYTES = 255  # of a file's name
+_MOST_BYTES = 255  # longest name of a file in bytes
 
 
 def key(*words: str) -> str:
-    """Return the name of a type or a relation as a file's: letters, digits and _ - ~ as they are, other bytes as %XX.
+    """Return the folder name of a node type (one word) or a relation (three words, joined by dots).
 
-    The words of a relation are joined by dots.
+    Letters, digits and _ - ~ stay as they are; other bytes become %XX.
 
     Raises
     ------
     DataError
-        It is empty, no text, or longer than a file's name may be.
+        If a word is empty or no text, or the result is longer than a name of a file may be.
+
+    Examples
+    --------
+    >>> key("user", "buys & sells", "item")
+    'user.buys%20%26%20sells.item'
     """
     shown = ".".join(map(str, words))
     if not all(isinstance(word, str) and word for word in words):
         raise DataError(f"node types and relations: {shown!r}: a name is text, and not empty")
     try:
-        found = ".".join(quote(word, safe="").replace(".", "%2E") for word in words)
+        encoded = ".".join(quote(word, safe="").replace(".", "%2E") for word in words)
     except UnicodeEncodeError:
         raise DataError(f"node types and relations: {ascii(shown)} cannot be written as UTF-8") from None
-    if len(found) > _MOST_BYTES:
-        raise DataError(f"node types and relations: {shown[:80]!r}...: {len(found)} bytes, "
+    if len(encoded) > _MOST_BYTES:
+        raise DataError(f"node types and relations: {shown[:80]!r}...: {len(encoded)} bytes, "
                         f"but a file's name has at most {_MOST_BYTES}")
-    return found
+    return encoded
 
 
 def words(text: str, n: int) -> tuple[str, ...]:
-    """Return the `n` names that `key` made one of; raises a ValueError where it did not."""
-    found = tuple(unquote(word, errors="strict") for word in text.split("."))
+    """Return the `n` words that `key` encoded as `text`; raise a ValueError if `text` is no such encoding."""
+    decoded = tuple(unquote(word, errors="strict") for word in text.split("."))
     try:
-        made = key(*found)
+        encoded = key(*decoded)
     except DataError as error:
         raise ValueError(str(error)) from None
-    if len(found) != n or made != text:
+    if len(decoded) != n or encoded != text:
         raise ValueError(f"expected {n} name{'s' if n > 1 else ''}, joined by dots and encoded as files' names are")
-    return found
+    return decoded
 
 
-def check_relation(relation: tuple[str, ...], types: Iterable[str], where: Any) -> None:
-    """Raise a DataError where a relation names a type that is none of `types`."""
+def check_relation(relation: tuple[str, ...], types: Iterable[str], where: object) -> None:
+    """Raise a DataError if a relation names a type that is not in `types`."""
     for name in (relation[0], relation[2]):
         if name not in types:
             raise DataError(f"{where}: relation {'.'.join(relation)}: node type {name!r} is none of {', '.join(types)}")

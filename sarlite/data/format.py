@@ -1,24 +1,30 @@
-"""The native format: a directory of .npy files that ranks map, and a meta.json that says what must be in them.
+"""The native format: a directory of .npy files that ranks map, and a meta.json that describes the files.
 
-meta.json              schema, name, node types and relations with the dtype, shape and sha256 of every array, how the
-                       rows are divided, provenance, and a sha256 of itself
-nodes/TYPE/            one row a node
-  features.npy         (n, n_features) float32, float64 or bfloat16: a record of one field of this name, <u2
-  labels.npy           (n,) int64, -1 is unlabelled; of other tasks as `targets` tells
-  train, val, test.npy (n,) bool, disjoint masks
-  ids.npy              (n,) original ids; absent where they count up
-  time.npy             (n,) int64, optional: nanoseconds since 1970 UTC, or whole numbers, as `time` in meta.json says
-edges/SRC.NAME.DST/    one row an edge, CSR by destination
-  indptr.npy           (n of DST + 1,) int64
-  indices.npy          (e,) int32 or int64, row numbers of SRC, ascending in a row
-  weight, features.npy (e,), (e, any) float, optional
-  time.npy             (e,) int64, optional, as of nodes
-  ids.npy              (e,) original positions; absent where they count up
+meta.json
+    Schema, name, node types, relations, the division of the rows, provenance, and a sha256 of its own content. The entry
+    of an array has its dtype, shape and sha256.
 
-Rows stand in the order in which ranks own them: part p of a node type has the rows offsets[p] .. offsets[p + 1], and
-the edges into them, so a rank maps one slice of each file. A graph of one kind is the type `node` and the relation
-`node.edge.node`. A relational graph names in meta.json its `target`, the one type that has labels and splits; features
-are where there are some. Names of types and relations stand in paths and in meta.json as `folders.key` encodes them.
+nodes/TYPE/ has the arrays of a node type, one row per node:
+
+    features.npy          (n, n_features) float32, float64 or bfloat16 (a record with one field `bfloat16`, <u2);
+    labels.npy            (n,) int64, -1 is unlabelled; for other tasks see `targets`;
+    train, val, test.npy  (n,) bool, disjoint masks;
+    ids.npy               (n,) original ids; absent if they are 0, 1, 2, ...;
+    time.npy              (n,) int64, optional; `time` in meta.json names the unit: nanoseconds since 1970 UTC, or
+                          whole numbers.
+
+edges/SRC.NAME.DST/ has the arrays of a relation, CSR by destination, one row per edge:
+
+    indptr.npy            (number of DST nodes + 1,) int64;
+    indices.npy           (e,) int32 or int64, row numbers of SRC nodes, ascending within a row;
+    weight, features.npy  (e,) and (e, any) float, optional;
+    time.npy              (e,) int64, optional, as for nodes;
+    ids.npy               (e,) original positions; absent if they are 0, 1, 2, ...
+
+Rows are ordered by the part that owns them. Part p of a node type has the rows offsets[p] .. offsets[p + 1] and the edges
+into these rows, so a rank maps one slice of each file. A graph of one kind has the node type `node` and the relation
+`node.edge.node`. In a relational graph, meta.json names the `target`, the only node type with labels and splits, and
+features are optional. The names of types and relations are encoded by `folders.key`.
 """
 
 from pathlib import Path
@@ -35,7 +41,7 @@ from sarlite.data.mapped import BFLOAT16, pieces, widened
 from sarlite.data.meta import SCHEMA
 from sarlite.data.meta import read as read_meta
 from sarlite.data.raw import narrowed
-from sarlite.data.writer import META, Writer
+from sarlite.data.writer import META, DirectoryWriter
 from sarlite.errors import DataError, reading
 from sarlite.progress import SILENT, Progress
 from sarlite.structure.validation import first_true
@@ -86,41 +92,84 @@ def write(directory: AnyPath, dataset: Dataset, *, overwrite: bool = False, prog
         copy(dataset, out)
 
 
-class GraphWriter(Writer):
-    """A `Writer` of data sets, a table after the other; with `bfloat16` the nodes' features are rounded to that."""
+class GraphWriter(DirectoryWriter):
+    """Writer of a data set in the native format, one table after the other.
+
+    `write` uses it for a whole data set, and `divide` for a data set that is reordered while it is written.
+
+    Parameters
+    ----------
+    directory : path
+    bfloat16 : bool
+        If True, round the node features to bfloat16.
+    **options
+        overwrite and step, as for `DirectoryWriter`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sarlite.data import format, load
+    >>> from sarlite.data.divide import copy
+    >>> dataset = load("sbm:nodes=100,classes=2,features=4")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with format.GraphWriter(f"{folder}/sbm", bfloat16=True) as writer:
+    ...         copy(dataset, writer)
+    ...     format.open(f"{folder}/sbm").features.dtype
+    dtype([('bfloat16', '<u2')])
+    """
 
     def __init__(self, directory, *, bfloat16=False, **options):
         super().__init__(directory, **options)
         self.bfloat16 = bfloat16
 
     def array(self, table, field, shape, dtype):
-        """Return a writer of the rows of a table's array."""
+        """Return a writer for one array of a table: its method `write` appends rows.
+
+        Parameters
+        ----------
+        table : NodeTable or EdgeTable
+        field : str
+            Name of the array, a key of `table.FILES`.
+        shape : tuple of int
+        dtype : dtype
+            Features are stored as bfloat16 if the writer was created with `bfloat16`.
+        """
         narrow = field == "features" and self.bfloat16 and dtype != BFLOAT16
         file = self.start(f"{table.folder}/{table.FILES[field]}", shape, BFLOAT16 if narrow else dtype)
         return _Narrowed(file, table.where(field)) if narrow else file
 
     def finish(self, dataset, offsets, division):
-        """Write the nodes' names and the meta.json of a data set whose tables were written, divided at `offsets`."""
+        """Write the names of the nodes and meta.json, and give the directory its final name.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            The data set whose tables were written.
+        offsets : dict of str to (n_parts + 1,) int
+            Rows of each part, by node type.
+        division : dict or None
+            Record of how the rows were divided.
+        """
         for name, table in dataset.nodes.items():
             folder = f"names/{key(name)}" if dataset.relational else "names"
             for file, array in (table.names or {}).items():
                 self.start(f"{folder}/{file}", array.shape, array.dtype).write(array)
-        super().finish(lambda records: meta.made(dataset, offsets, division, records))
+        super().finish(lambda records: meta.content(dataset, offsets, division, records))
 
 
 class _Narrowed:
-    """Takes rows of floats for a file of bfloat16."""
+    """Writer that rounds rows of floats to bfloat16."""
 
     def __init__(self, file, where):
         self._file, self._where, self._n = file, where, 0
 
     def write(self, rows):
         for _, piece in pieces(rows):
-            found = kernels.narrow(np.ascontiguousarray(narrowed(piece))).view(BFLOAT16)
-            if (at := first_true(np.isfinite(piece) & ~np.isfinite(widened(found)))) is not None:
+            rounded = kernels.narrow(np.ascontiguousarray(narrowed(piece))).view(BFLOAT16)
+            if (at := first_true(np.isfinite(piece) & ~np.isfinite(widened(rounded)))) is not None:
                 raise DataError(f"{self._where}: row {self._n + at[0]}, column {at[1]} is {piece[at]:g}, which "
                                 "bfloat16 rounds to infinity")
-            self._file.write(found)
+            self._file.write(rounded)
             self._n += len(piece)
 
 
@@ -163,66 +212,74 @@ def open(directory: AnyPath, *, verify: bool = False) -> Dataset:
 
 
 def _opened(directory, verify):
-    told = read_meta(directory)
+    """Return the mapped data set of a directory."""
+    content = read_meta(directory)
     about = {"source": str(directory), "directory": str(directory)}
-    nodes, mappings = {}, names.files_of(directory, told)
-    for name, of in told["nodes"].items():
+    nodes, mappings = {}, names.files_of(directory, content)
+    for name, entry in content["nodes"].items():
         (node_type,) = words(name, 1)
-        known = {file: npyfile.open_map(*where) for file, where in mappings.get(node_type, {}).items()} or None
-        labels = {"n_classes": of.get("classes"), "task": of.get("task"), "class_names": of.get("class_names")}
-        target = labels if name == told.get("target", NODE) else {}
-        arrays, offsets = _arrays(directory, "nodes", name, of), np.array(of["offsets"], np.int64)
-        nodes[node_type] = NodeTable(node_type, of["count"], offsets=offsets, names=known, **target, **arrays,
-                                     feature_names=of.get("feature_names"), transforms=of.get("transforms"),
-                                     time_kind=of.get("time"), **about)
+        node_names = {file: npyfile.open_map(*where) for file, where in mappings.get(node_type, {}).items()} or None
+        labels = {"n_classes": entry.get("classes"), "task": entry.get("task"), "class_names": entry.get("class_names")}
+        target = labels if name == content.get("target", NODE) else {}
+        arrays, offsets = _arrays(directory, "nodes", name, entry), np.array(entry["offsets"], np.int64)
+        nodes[node_type] = NodeTable(node_type, entry["count"], offsets=offsets, names=node_names, **target, **arrays,
+                                     feature_names=entry.get("feature_names"), transforms=entry.get("transforms"),
+                                     time_kind=entry.get("time"), **about)
         nodes[node_type].check_shapes()
     edges = []
-    for name, of in told["edges"].items():
+    for name, entry in content["edges"].items():
         relation = words(name, 3)
-        arrays = _arrays(directory, "edges", name, of)
+        arrays = _arrays(directory, "edges", name, entry)
         edges.append(EdgeTable(relation, nodes[relation[0]].n_nodes, **arrays, **about,
-                               feature_names=of.get("feature_names"), transforms=of.get("transforms"),
-                               time_kind=of.get("time")))
-        _check_counts(directory / META, name, of["count"], edges[-1], nodes[relation[2]].n_nodes)
-    (target,) = words(told.get("target", NODE), 1)
-    made = Dataset.of_tables(nodes.values(), edges, target, told["name"], provenance=told["provenance"],
-                             division=told["division"], **about)
+                               feature_names=entry.get("feature_names"), transforms=entry.get("transforms"),
+                               time_kind=entry.get("time")))
+        _check_counts(directory / META, name, entry["count"], edges[-1], nodes[relation[2]].n_nodes)
+    (target,) = words(content.get("target", NODE), 1)
+    dataset = Dataset.of_tables(nodes.values(), edges, target, content["name"], provenance=content["provenance"],
+                             division=content["division"], **about)
     for file in files(directory) if verify else ():
         npyfile.verify(*file)
-    return made
+    return dataset
 
 
-def _files_of(directory, place, folder, told):
-    """Yield (path, record, field) of each file of a table."""
+def _files_of(directory, place, folder, entry):
+    """Yield (path, record, field) for each file of a table."""
     for field, name in meta.TABLES[place].FILES.items():
-        if name in told["arrays"]:
-            yield Path(directory) / place / folder / f"{name}.npy", told["arrays"][name], field
+        if name in entry["arrays"]:
+            yield Path(directory) / place / folder / f"{name}.npy", entry["arrays"][name], field
 
 
-def _arrays(directory, place, folder, told):
-    """The mapped arrays of a table, by field."""
+def _arrays(directory, place, folder, entry):
+    """Return the mapped arrays of a table, by field."""
     return {field: npyfile.open_map(path, record, field)
-            for path, record, field in _files_of(directory, place, folder, told)}
+            for path, record, field in _files_of(directory, place, folder, entry)}
 
 
 def _check_counts(path, name, n_edges, table, n_destinations):
+    """Raise a DataError unless the arrays of a relation have the numbers of edges and destinations that meta.json states."""
     table.check_shapes()
     counts = (("edges", n_edges, table.n_edges), ("destinations", n_destinations, table.n_destinations))
-    for what, said, found in counts:
-        if said != found:
-            raise DataError(f"{path}: edges: {name}: {said} {what}, but the arrays have {found}")
+    for what, n_stated, n_stored in counts:
+        if n_stated != n_stored:
+            raise DataError(f"{path}: edges: {name}: {n_stated} {what}, but the arrays have {n_stored}")
 
 
 def files(directory):
-    """Return (path, record, field) of each file, names' too; raises as `read_meta`, and where a file is missing."""
-    told = read_meta(directory)
-    found = [file for place in meta.TABLES for folder, of in told[place].items()
-             for file in _files_of(directory, place, folder, of)]
-    found += [file for own in names.files_of(directory, told).values() for file in own.values()]
-    missing = next(((path, field) for path, _, field in found if not path.is_file()), None)
+    """Return (path, record, field) for each file of a data set, including the files of the nodes' names.
+
+    Raises
+    ------
+    DataError
+        As `read_meta`; also if a file is missing.
+    """
+    content = read_meta(directory)
+    listed = [file for place in meta.TABLES for folder, entry in content[place].items()
+             for file in _files_of(directory, place, folder, entry)]
+    listed += [file for mapping in names.files_of(directory, content).values() for file in mapping.values()]
+    missing = next(((path, field) for path, _, field in listed if not path.is_file()), None)
     if missing:
         raise DataError(f"{missing[0]}: {missing[1]}: cannot be opened: no such file")
-    return found
+    return listed
 
 
 __all__ = ["META", "SCHEMA", "GraphWriter", "open", "read_meta", "write"]

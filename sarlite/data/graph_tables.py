@@ -1,4 +1,4 @@
-"""Tables that make up a data set: the rows of one node type and the edges of one relation, each with its checks."""
+"""The tables of a data set: the rows of one node type, and the edges of one relation, each with its checks."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from sarlite.structure import validation
 from sarlite.structure.edges import row_chunks
 from sarlite.structure.part_edges_csr import is_sorted
 from sarlite.structure.whole_graphs import GRAPH
-from sarlite.types import Array
+from sarlite.types import Array, JsonDict
 
 Relation = tuple[str, str, str]
 """(source type, name, destination type)"""
@@ -22,53 +22,53 @@ SPLITS = ("train", "val", "test")
 MAX_CLASSES = 1 << 24
 NODE = "node"
 RELATION: Relation = (NODE, "edge", NODE)
-"""The type and the relation of a graph that names none."""
+"""The relation of a graph of one kind, whose node type is `NODE`."""
 MEMBERS: Relation = (NODE, "in", GRAPH)
-"""The relation, beside `RELATION`, of a set of graphs, from each node to its graph."""
+"""The second relation of a set of graphs, beside `RELATION`: from each node to its graph."""
 
-_STEP = 1 << 20  # rows, and edges, at a time
+_STEP = 1 << 20  # most rows, and most edges, of a piece
 _FLOAT, _INT = ("float32", "float64"), ("int32", "int64")
 
 
 class _Table:
-    """Arrays that stand in one folder, and where that is: what `NodeTable` and `EdgeTable` share."""
+    """Base of `NodeTable` and `EdgeTable`: arrays that are stored in one folder, and their origin for messages."""
 
     FILES: ClassVar[dict[str, str]]
-    """Field to the name of its file."""
+    """Field -> name of its file."""
     EXPECTED: ClassVar[dict[str, tuple[int, tuple[str, ...]]]]
-    """Field to the number of dimensions and the dtypes that it may have."""
+    """Field -> (number of dimensions, accepted dtypes)."""
     FEATURES: ClassVar[str]
-    """Field whose columns `feature_names` name."""
+    """Field of the features, whose columns `feature_names` lists."""
     TIME: ClassVar[str]
-    """Field with the times."""
+    """Field of the times."""
     source: str
     directory: str | None
     feature_names: list[str] | None
-    transforms: dict[str, Any] | None
+    transforms: JsonDict | None
     time_kind: str | None
 
     @property
     def folder(self) -> str:
-        """The folder of the files in a directory of the native format."""
+        """Folder of the table's files, relative to a directory in the native format."""
         raise NotImplementedError
 
     @property
     def label(self) -> str:
-        """Name of the table in messages, with a colon and a blank; empty for a graph that names no types."""
+        """Start of messages about the table, such as "type paper: "; empty in a graph of one kind."""
         raise NotImplementedError
 
     def n_rows(self, name: str) -> int:
-        """Return how many rows an array must have."""
+        """Return the number of rows that an array must have."""
         raise NotImplementedError
 
     def where(self, name: str) -> str:
-        """Say where an array comes from, for messages: its file in the native format, else source and field."""
+        """Return the origin of an array for messages: its file in the native format, or else the source and the field."""
         if self.directory is None:
             return f"{self.source}: {self.label}{name}"
         return f"{self.directory}/{self.folder}/{self.FILES[name]}.npy: {name}"
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays that are there, by field."""
+        """Return the arrays that are not None, by field."""
         return {name: getattr(self, name) for name in self.EXPECTED if getattr(self, name) is not None}
 
     @property
@@ -76,14 +76,14 @@ class _Table:
         """Size of all arrays in bytes."""
         return sum(array.nbytes for array in self.arrays().values())
 
-    def equals(self, other: Any) -> bool:
-        """Tell whether another table has the same arrays, in values and dtypes."""
+    def equals(self, other: "_Table") -> bool:
+        """Return True if another table has the same arrays, in values and dtypes."""
         one, two = self.arrays(), other.arrays()
         same = one.keys() == two.keys()
         return same and all(one[name].dtype == two[name].dtype and np.array_equal(one[name], two[name]) for name in one)
 
     def check_shapes(self) -> None:
-        """Raise a DataError where dimensions, dtypes or lengths disagree. Reads no array."""
+        """Raise a DataError if dimensions, dtypes or lengths disagree. No array is read."""
         for name, array in self.arrays().items():
             self._check_form(name, array)
         for name, array in self.arrays().items():
@@ -98,11 +98,12 @@ class _Table:
             raise DataError(f"{self.where(name)}: expected dtype {' or '.join(dtypes)}, found {array.dtype}")
 
     def _check_range(self, name, ids, n, entry="entry {at} is {value},"):
-        """Raise where one of the ids is outside 0 <= id < n."""
+        """Raise a DataError if an id is outside 0 <= id < n."""
         for start, piece in pieces(ids):
             validation.integers(self.where(name), piece, stop=n, entry=entry, first=start)
 
     def _check_finite(self, name):
+        """Raise a DataError if an array has a NaN or an infinite number."""
         for start, piece in pieces(getattr(self, name)):
             piece = widened(piece)
             if (at := validation.first_true(~np.isfinite(piece))) is not None:
@@ -113,41 +114,44 @@ class _Table:
 
 @dataclass(eq=False)
 class NodeTable(_Table):
-    """The nodes of one type, a row each.
+    """The nodes of one type, one row per node.
 
     Attributes
     ----------
     node_type : str
     n_nodes : int
     features : (n_nodes, n_features) float32, float64 or `mapped.BFLOAT16`, optional
-    labels : (n_nodes,) int64, or what the task's are, optional
-        -1 where unlabelled, which only nodes outside the splits may be. Of task "multilabel" (n_nodes, n_labels) uint8,
-        0 or 1, 255 where unknown; of "regress" (n_nodes,) or (n_nodes, n_values) float32 or float64, NaN where unknown.
+    labels : (n_nodes, ...) array, optional
+        The form depends on `task`. Nodes in a split must have a label.
+
+        - "classify": (n_nodes,) int64, -1 if unlabelled.
+        - "multilabel": (n_nodes, n_labels) uint8, 0 or 1, 255 if unknown.
+        - "regress": (n_nodes,) or (n_nodes, n_values) float32 or float64, NaN if unknown.
     train, val, test : (n_nodes,) bool, optional
-        Disjoint masks; a node may be in none.
+        Disjoint masks. A node may be in no split.
     ids : (n_nodes,) int32 or int64, optional
-        The original id of each row; without it, the row's number.
+        The original id of each row; by default the row number.
     offsets : (n_parts + 1,) int64
-        Part p holds the rows offsets[p] .. offsets[p + 1]; by default all rows are one part.
+        Part p has the rows offsets[p] .. offsets[p + 1]; by default all rows are in one part.
     n_classes : int
-        The numbers that a model makes of a node: of classes, or columns of the labels.
+        Number of outputs of a model per node: the number of classes, or of columns of the labels.
     task : {"classify", "multilabel", "regress"}
     class_names : list of str, optional
-        What each class is called, of classes that were words.
+        Names of the classes, if the labels were words.
     feature_names : list of str, optional
-        The name of each column of the features, of features that were columns of a table.
+        Names of the feature columns, if the features came from columns of a table.
     transforms : dict, optional
-        The transforms that made the features, as `tables.transforms.Fitted.to_json` gives them.
+        The transforms that computed the features, as `tables.transforms.Fitted.to_json` returns them.
     names : dict of str to array, optional
-        The mapping of the nodes' names, by file, as `numbering.Numbering` makes it.
+        Mapping of the nodes' names, by name of file, as `data.names` describes it.
     time : (n_nodes,) int64, optional
         Time of each node.
     time_kind : {"dates", "integers"}, optional
-        Unit of `time`: nanoseconds since 1970 UTC, or a whole number of the user's.
+        Unit of `time`: nanoseconds since 1970 UTC, or a whole number in the user's unit.
     source : str
-        What messages name: a spec or, for the native format, the directory.
+        Name of the data in messages: a spec or, for the native format, the directory.
     directory : str, optional
-        Of the native format.
+        Directory in the native format that holds the arrays.
     """
 
     FILES: ClassVar = {"ids": "ids", **{name: name for name in ("features", "labels", *SPLITS, "time")}}
@@ -171,7 +175,7 @@ class NodeTable(_Table):
     directory: str | None = None
     class_names: list[str] | None = None
     feature_names: list[str] | None = None
-    transforms: dict[str, Any] | None = None
+    transforms: JsonDict | None = None
     names: dict[str, Array] | None = None
     time: Array | None = None
     time_kind: str | None = None
@@ -190,25 +194,26 @@ class NodeTable(_Table):
 
     @property
     def n_features(self) -> int | None:
-        """None without features."""
+        """Number of feature columns; None without features."""
         return None if self.features is None else int(self.features.shape[1])
 
     @property
     def node_ids(self) -> Array:
-        """The original id of every row, (n_nodes,) int."""
+        """The original id of every row, (n_nodes,) int32 or int64."""
         return np.arange(self.n_nodes) if self.ids is None else np.asarray(self.ids)
 
     def n_rows(self, name: str) -> int:
         return self.n_nodes
 
-    def equals(self, other: Any) -> bool:
-        """Tell whether another table has the same classes and arrays, in values and dtypes."""
-        return (self.n_classes, self.task) == (other.n_classes, other.task) and super().equals(other)
+    def equals(self, other: _Table) -> bool:
+        """Return True if another table has the same classes, task and arrays, in values and dtypes."""
+        same = isinstance(other, NodeTable) and (self.n_classes, self.task) == (other.n_classes, other.task)
+        return same and super().equals(other)
 
     def check(self, allow_empty: Collection[str] = (), ids_at_once: int = 1 << 24) -> None:
-        """Raise a DataError as `Dataset.check` for the nodes of one type, their labels and splits where there are any.
+        """Raise a DataError for the first value of this table that `Dataset.check` refuses.
 
-        `check_shapes` has passed. The ids are read once for each `ids_at_once` nodes.
+        `check_shapes` must have passed. The ids are read once per `ids_at_once` nodes.
         """
         self._check_ids(ids_at_once)
         if self.features is not None:
@@ -237,9 +242,9 @@ class NodeTable(_Table):
     def _check_splits(self, allow_empty):
         for name in SPLITS:
             for start, piece in pieces(getattr(self, name)):
-                # a bool of another byte counts, and inverts, as neither
+                # a mapped file may hold bytes other than 0 and 1, with which NumPy's bool operations go wrong
                 if (at := validation.first_true(piece.view(np.uint8) > 1)) is not None:
-                    raise DataError(f"{self.where(name)}: entry {start + at} is no truth value")
+                    raise DataError(f"{self.where(name)}: entry {start + at} is neither 0 nor 1")
         empty = [name for name in SPLITS if name not in allow_empty
                  and not any(piece.any() for _, piece in pieces(getattr(self, name)))]
         if empty:
@@ -265,34 +270,34 @@ class NodeTable(_Table):
             raise DataError(f"{self.source}: classes: {self.n_classes}, but the labels have {width} columns")
         for start, labels in pieces(self.labels):
             train, val, test = (part(getattr(self, name), start, start + len(labels)) for name in SPLITS)
-            found = targets.wrong(labels, self.task, train | val | test, self.n_classes)
-            if found:
-                raise DataError(f"{self.where('labels')}: node {start + found[0]} {found[1]}")
+            fault = targets.wrong(labels, self.task, train | val | test, self.n_classes)
+            if fault:
+                raise DataError(f"{self.where('labels')}: node {start + fault[0]} {fault[1]}")
 
 
 @dataclass(eq=False)
 class EdgeTable(_Table):
-    """The edges of one relation, as CSR by destination.
+    """The edges of one relation in CSR by destination.
 
     Attributes
     ----------
     relation : (source type, name, destination type)
     n_sources : int
-        Nodes of the source type.
+        Number of nodes of the source type.
     indptr : (n_destinations + 1,) int64
         The sources of destination i's incoming edges are `indices[indptr[i] : indptr[i + 1]]`.
     indices : (n_edges,) int32 or int64
         Row numbers of the source type.
     edge_ids : (n_edges,) int32 or int64, optional
-        The original position of each edge; without it, its place.
+        The original position of each edge; by default the position in `indices`.
     edge_weight : (n_edges,) float32 or float64, optional
-    edge_features : (n_edges, any) float32 or float64, optional
+    edge_features : (n_edges, n_edge_features) float32 or float64, optional
     edge_time : (n_edges,) int64, optional
         Time of each edge.
     feature_names : list of str, optional
-        The name of each column of the edge features.
+        Names of the columns of the edge features.
     transforms, source, directory, time_kind
-        As of `NodeTable`.
+        As for `NodeTable`.
     """
 
     FILES: ClassVar = {"indptr": "indptr", "indices": "indices", "edge_ids": "ids", "edge_weight": "weight",
@@ -313,7 +318,7 @@ class EdgeTable(_Table):
     source: str = "dataset"
     directory: str | None = None
     feature_names: list[str] | None = None
-    transforms: dict[str, Any] | None = None
+    transforms: JsonDict | None = None
     edge_time: Array | None = None
     time_kind: str | None = None
 
@@ -337,11 +342,11 @@ class EdgeTable(_Table):
         return self.n_destinations + 1 if name == "indptr" else self.n_edges
 
     def drop_values(self) -> None:
-        """Forget edge weights and edge features; times stay."""
+        """Remove edge weights and edge features; times stay."""
         self.edge_weight = self.edge_features = self.feature_names = self.transforms = None
 
     def check(self) -> None:
-        """Raise a DataError as `Dataset.check` for the edges of one relation; `check_shapes` has passed."""
+        """Raise a DataError for the first value of this table that `Dataset.check` refuses; `check_shapes` must have passed."""
         self.check_edges()
         if self.directory is not None and not self.sources_ascend():
             raise DataError(f"{self.where('indices')}: the sources of a row do not ascend")
@@ -375,7 +380,7 @@ class EdgeTable(_Table):
             before = piece[-1]
 
     def sources_ascend(self) -> bool:
-        """Tell whether the sources of each row ascend, as they must on disk; `check_edges` has passed."""
+        """Return True if the sources within each row ascend, as the native format requires; `check_edges` must have passed."""
         for row in range(0, self.n_destinations, _STEP):
             indptr = part(self.indptr, row, min(row + _STEP, self.n_destinations) + 1)
             for first, last in row_chunks(indptr, _STEP):

@@ -1,4 +1,4 @@
-"""Read parts of a memory-mapped array without keeping its pages in this process."""
+"""Reading of parts of memory-mapped arrays so that their pages do not stay in this process's resident memory."""
 
 import math
 import mmap
@@ -8,25 +8,25 @@ import numpy as np
 from sarlite import kernels
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
-"""The dtype of rows stored as the upper halves of float32: a record, so that no arithmetic misreads the rows."""
+"""Dtype of stored bfloat16, the upper half of a float32. It is a record, so that arithmetic on raw rows fails."""
 CHUNK_BYTES = 1 << 25
 COPY_BYTES = 1 << 21
 
 
 def widened(rows):
-    """Return rows of bfloat16 as float32, which is exact; others as they are."""
+    """Return bfloat16 rows as float32, which is exact; other rows are returned unchanged."""
     return kernels.widen(np.ascontiguousarray(rows).view(np.uint16)) if rows.dtype == BFLOAT16 else rows
 
 
 def dtype_name(dtype):
-    """Return what messages call a dtype."""
+    """Return the name of a dtype for messages."""
     return "bfloat16" if dtype == BFLOAT16 else np.dtype(dtype).name
 
 
 def pieces(array, chunk_bytes=CHUNK_BYTES):
-    """Yield (start, rows) over an array's first axis, `chunk_bytes` at a time.
+    """Yield (start, rows) for consecutive rows of an array, about `chunk_bytes` at a time.
 
-    A memory-mapped array is mapped anew for each piece, so the pages of the piece before leave the process.
+    A memory-mapped array is mapped anew for each piece, so that the pages of the previous piece can be released.
     """
     if array.ndim == 0 or array.shape[0] == 0:
         return
@@ -37,14 +37,14 @@ def pieces(array, chunk_bytes=CHUNK_BYTES):
 
 
 def part(array, start, stop):
-    """Return `array[start:stop]`: a view, or for a whole memory-mapped array a view of a map of its own."""
+    """Return `array[start:stop]`: a view, or for a memory map of a whole file a view of a new map."""
     return np.asarray(fresh(array))[start:stop]
 
 
 def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
-    """Return `array[ids]` as a new C-contiguous array of `dtype`; whatever the order of `ids`, it is read in sequence.
+    """Return `array[ids]` as a new C-contiguous array of `dtype`; the array is read in ascending order of the ids.
 
-    Memory: the result, 8 bytes an id and one chunk.
+    Memory: the result, 8 bytes per id, and a chunk.
     """
     out = np.empty((ids.size, *array.shape[1:]), dtype or array.dtype)
     row_bytes = max(1, array.nbytes // max(1, array.shape[0]))
@@ -57,14 +57,14 @@ def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
 
 
 def gather(array, positions):
-    """Return `array[positions]`; of a whole memory-mapped array no pages stay."""
+    """Return `array[positions]`; pages of a memory map of a whole file do not stay resident."""
     if positions.size and positions[-1] - positions[0] == positions.size - 1 and (np.diff(positions) == 1).all():
         return part(array, int(positions[0]), int(positions[-1]) + 1)
     return np.asarray(fresh(array))[positions]
 
 
 def copied(array, start, stop, dtype=None):
-    """Return `array[start:stop]`, C-contiguous and of `dtype`; of a whole map it is read from the file, not mapped."""
+    """Return `array[start:stop]`, C-contiguous and of `dtype`; rows of a memory map are read from the file by `read`."""
     dtype = np.dtype(dtype or array.dtype)
     if not is_whole_map(array):
         rows = array[start:stop]
@@ -80,17 +80,18 @@ def copied(array, start, stop, dtype=None):
 
 def _read(array, start, stop, row_bytes):
     shape = (stop - start, *array.shape[1:])
-    found = np.fromfile(array.filename, array.dtype, math.prod(shape), offset=array.offset + start * row_bytes)
-    return found.reshape(shape)
+    rows = np.fromfile(array.filename, array.dtype, math.prod(shape), offset=array.offset + start * row_bytes)
+    return rows.reshape(shape)
 
 
 def is_whole_map(array):
+    """Return True if an array is a read-only, C-contiguous memory map of a whole file."""
     whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None
-    return whole and array.mode == "r" and array.flags.c_contiguous  # rows in Fortran's order are no pieces of the file
+    return whole and array.mode == "r" and array.flags.c_contiguous  # rows in Fortran order are not contiguous in the file
 
 
 def fresh(array):
-    """Map a whole memory-mapped file again; any other array (slices included) is returned as it is."""
+    """Return a new map of the file of a whole memory map; any other array, including a slice, is returned unchanged."""
     if is_whole_map(array):
         return np.memmap(array.filename, array.dtype, "r", array.offset, array.shape)
     return array

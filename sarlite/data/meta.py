@@ -1,8 +1,7 @@
-"""Contents of a meta.json: made from a data set and the records of its files, read, and checked as a whole."""
+"""The content of meta.json: built from a data set and the records of its files, read, and checked."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 from sarlite.data import npyfile
 from sarlite.data.folders import check_relation, key, words
@@ -15,24 +14,25 @@ from sarlite.types import Path as AnyPath
 
 SCHEMA = 2
 TABLES = {"nodes": NodeTable, "edges": EdgeTable}
-"""Place in a directory to the tables that stand there, a folder each."""
+"""Subfolder of a data set's directory -> the class of the tables below it, which have a folder each."""
 NAMES = {"bytes": ("|u1", None), "ends": ("<i8", 1), "hashes": ("<u8", 0), "numbers": ("<i8", 0)}
-"""Files of the nodes' names, as `names` tells: dtype, and how many values more than nodes; of bytes any number."""
+"""File of the nodes' names (see `names`) -> (dtype, length minus the number of nodes; None for any length)."""
 _MAX_BYTES = 1 << 24
 
 
-def made(dataset, offsets, division, records):
-    """Return what meta.json holds.
+def content(dataset, offsets, division, records):
+    """Return the content of meta.json.
 
     Parameters
     ----------
     dataset : Dataset
-        Whose tables were written.
+        The data set whose tables were written.
     offsets : dict of str to (n_parts + 1,) int
-        By type.
+        Rows of each part, by node type.
     division : dict or None
-    records : dict
-        By path: dtype, shape and sha256 of each file.
+        Record of how the rows were divided.
+    records : dict of str to dict
+        Dtype, shape and sha256 of each file, by path.
     """
     labels = {"classes": int(dataset.n_classes), "task": dataset.task}
     if dataset.class_names:
@@ -40,7 +40,8 @@ def made(dataset, offsets, division, records):
     nodes = {}
     for name, table in dataset.nodes.items():
         ends = [int(offset) for offset in offsets[name]]
-        first = {"count": ends[-1], "offsets": ends, **({} if dataset.relational else labels)}  # byte for byte as ever
+        # this order of the keys keeps meta.json of a graph of one kind byte for byte as older versions wrote it
+        first = {"count": ends[-1], "offsets": ends, **({} if dataset.relational else labels)}
         nodes[key(name)] = {**first, **_feature_names(table), "arrays": _arrays(table, records)}
     nodes[key(dataset.target)] |= labels
     edges = {key(*relation): _arrays(table, records) for relation, table in dataset.edges.items()}
@@ -62,12 +63,16 @@ def made(dataset, offsets, division, records):
 
 
 def _arrays(table, records):
+    """Return the records of a table's files, by name of file."""
     paths = {name: f"{table.folder}/{name}" for name in table.FILES.values()}
     return {name: records[path] for name, path in paths.items() if path in records}
 
 
 def _feature_names(table):
-    """Return the entries for a table's columns of features, with names of their own and transforms, and for its times."""
+    """Return the entries about a table's feature columns, transforms and times.
+
+    The names of the columns are left out unless they are distinct and one per column.
+    """
     names, array = table.feature_names, table.arrays().get(table.FEATURES)
     named = names is not None and array is not None and len(set(names)) == array.shape[1] == len(names)
     transforms = {"transforms": table.transforms} if table.transforms and array is not None else {}
@@ -76,17 +81,27 @@ def _feature_names(table):
 
 
 def _names(records):
-    """The records of names/FILE, or by type of names/TYPE/FILE."""
-    found = {}
+    """Return the records of names/FILE by file, or of names/TYPE/FILE by type and file."""
+    records_by_file = {}
     for path, record in records.items():
         place, *folder, name = path.split("/")
         if place == "names":
-            (found.setdefault(folder[0], {}) if folder else found)[name] = record
-    return found
+            (records_by_file.setdefault(folder[0], {}) if folder else records_by_file)[name] = record
+    return records_by_file
 
 
 def read(directory):
-    """Return the checked content of `meta.json`; raises DataError."""
+    """Return the checked content of `meta.json`.
+
+    Parameters
+    ----------
+    directory : path
+
+    Raises
+    ------
+    DataError
+        If the file is missing, is not of this schema, has another sha256 than its content, or describes impossible arrays.
+    """
     path = Path(directory) / META
     if not path.exists():
         spec = directory if ":" in str(directory) else "SPEC"
@@ -97,46 +112,46 @@ def read(directory):
             raise DataError(f"{path}: {path.stat().st_size} bytes, expected at most {_MAX_BYTES}")
         meta = json.loads(path.read_bytes())
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA:
-        found = meta.get("schema") if isinstance(meta, dict) else type(meta).__name__
-        raise DataError(f"{path}: schema: {found!r}, expected {SCHEMA}{_anew(meta, directory) if found == 1 else ''}")
-    said = meta.pop("sha256", None)
-    if said != meta_hash(meta):
-        raise DataError(f"{path}: sha256: {said}, but the rest of the file gives {meta_hash(meta)}: the file was "
+        schema = meta.get("schema") if isinstance(meta, dict) else type(meta).__name__
+        raise DataError(f"{path}: schema: {schema!r}, expected {SCHEMA}{_anew(meta, directory) if schema == 1 else ''}")
+    stored_hash = meta.pop("sha256", None)
+    if stored_hash != meta_hash(meta):
+        raise DataError(f"{path}: sha256: {stored_hash}, but the rest of the file gives {meta_hash(meta)}: the file was "
                         "changed")
     _check(path, meta)
     return meta
 
 
 def _anew(meta, directory):
-    """Tell how to write a directory of schema 1 again: from the spec that it remembers."""
+    """Return words about how to rewrite a directory of schema 1 from the spec in its provenance."""
     spec = meta["provenance"].get("spec", "SPEC") if isinstance(meta.get("provenance"), dict) else "SPEC"
     return f"; an older sarlite wrote it: write it anew, python -m sarlite.data convert {spec} {directory} --overwrite"
 
 
-def check_class_names(path: AnyPath, names: Any, n_classes: int) -> None:
-    """Raise a DataError unless a file's `class_names` are None or n_classes different texts that can be written."""
+def check_class_names(path: AnyPath, names: object, n_classes: int) -> None:
+    """Raise a DataError unless `names` is None or a list of `n_classes` distinct texts that UTF-8 can encode."""
     if names is None:
         return
-    texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not texts or len(set(names)) != n_classes or len(names) != n_classes:
+    if not isinstance(names, list) or not _are_words(names) or not len(set(names)) == len(names) == n_classes:
         raise DataError(f"{path}: class_names: expected {n_classes} different names, one a class")
     with reading(path, "class_names"):
         "".join(names).encode()
 
 
 def _check(path, meta):
+    """Raise a DataError for the first entry of meta.json that is impossible."""
     for name, kind in {"name": str, "nodes": dict, "edges": dict, "provenance": dict}.items():
         _expect(path, name, meta.get(name), kind)
     relational = "target" in meta
     (_check_types if relational else _check_one_kind)(path, meta)
     for place, table in TABLES.items():
-        for name, told in meta[place].items():
-            _check_records(path, f"{place}: {name}", told, table.FILES, _needed(meta, place, name))
-    for name, told in meta["nodes"].items():
-        _check_offsets(path, f"nodes: {name}: offsets" if relational else "offsets", told.get("offsets"), told["count"])
+        for name, entry in meta[place].items():
+            _check_records(path, f"{place}: {name}", entry, table.FILES, _needed(meta, place, name))
+    for name, entry in meta["nodes"].items():
+        _check_offsets(path, f"nodes: {name}: offsets" if relational else "offsets", entry.get("offsets"), entry["count"])
     target = meta["nodes"][meta.get("target", NODE)]
     _expect(path, "classes", target.get("classes"), int)
-    if target.setdefault("task", "classify") not in TASKS:  # which older directories do not say
+    if target.setdefault("task", "classify") not in TASKS:  # older directories have no entry `task`
         raise DataError(f"{path}: task: expected one of {', '.join(TASKS)}, found {target['task']!r}")
     check_class_names(path, target.get("class_names"), target["classes"])
     _check_names(path, meta)
@@ -147,10 +162,10 @@ def _check(path, meta):
 
 
 def _check_names(path, meta):
-    """Raise a DataError unless the records of the nodes' names are four arrays that fit each other."""
-    found = meta.get("names", {})
-    _expect(path, "names", found, dict)
-    for name, records in (found if "target" in meta else {NODE: found} if found else {}).items():
+    """Raise a DataError unless the records of each type's names are four arrays whose lengths fit the number of nodes."""
+    names = meta.get("names", {})
+    _expect(path, "names", names, dict)
+    for name, records in (names if "target" in meta else {NODE: names} if names else {}).items():
         if name not in meta["nodes"]:
             raise DataError(f"{path}: names: {name!r} is none of the node types {', '.join(meta['nodes'])}")
         _expect(path, f"names: {name}", records, dict)
@@ -159,11 +174,12 @@ def _check_names(path, meta):
             npyfile.check_record(path, f"names: {name}: {file}", records.get(file))
             shape = records[file]["shape"]
             if records[file]["dtype"] != dtype or len(shape) != 1 or (length is not None and shape != [n + length]):
-                told = f"{records[file]['dtype']} of shape {shape}"
-                raise DataError(f"{path}: names: {name}: {file}: {told} is not of the names of {n} nodes")
+                actual = f"{records[file]['dtype']} of shape {shape}"
+                raise DataError(f"{path}: names: {name}: {file}: {actual} is not of the names of {n} nodes")
 
 
 def _check_one_kind(path, meta):
+    """Raise a DataError unless a graph of one kind has just the type `node` and its relation."""
     for place, name in (("nodes", NODE), ("edges", key(*RELATION))):
         if list(meta[place]) != [name]:
             raise DataError(f"{path}: {place}: {', '.join(meta[place]) or 'nothing'}; a graph of one kind, which names "
@@ -171,21 +187,22 @@ def _check_one_kind(path, meta):
 
 
 def _check_types(path, meta):
-    """Raise a DataError where the types, the relations and the target do not fit together."""
+    """Raise a DataError unless the types, the relations and the target fit together."""
     types = [_words(path, "nodes", name, 1)[0] for name in meta["nodes"]]
     for name in meta["edges"]:
         check_relation(_words(path, "edges", name, 3), types, path)
     target = meta["target"]
     if not isinstance(target, str) or target not in meta["nodes"]:
         raise DataError(f"{path}: target: {target!r} is none of the node types {', '.join(meta['nodes'])}")
-    for name, told in meta["nodes"].items():
-        arrays = told.get("arrays") if isinstance(told, dict) else None
+    for name, entry in meta["nodes"].items():
+        arrays = entry.get("arrays") if isinstance(entry, dict) else None
         odd = [field for field in ("labels", *SPLITS) if isinstance(arrays, dict) and field in arrays]
         if odd and name != target:
             raise DataError(f"{path}: nodes: {name}: {odd[0]}: labels and splits are of the target alone, {target}")
 
 
 def _words(path, place, name, n):
+    """Return the `n` words of an encoded name; raise a DataError for a name that `folders.key` did not make."""
     try:
         return words(name, n)
     except ValueError as error:
@@ -193,7 +210,7 @@ def _words(path, place, name, n):
 
 
 def _needed(meta, place, name):
-    """The fields of a type or a relation that must be there."""
+    """Return the fields that a node type or a relation must have."""
     if place == "edges":
         return ("indptr", "indices")
     if "target" not in meta:
@@ -201,25 +218,29 @@ def _needed(meta, place, name):
     return ("labels", *SPLITS) if name == meta["target"] else ()
 
 
-def _check_records(path, where, told, files, needed):
-    _expect(path, where, told, dict)
-    _expect(path, f"{where}: count", told.get("count"), int)
-    _expect(path, f"{where}: arrays", told.get("arrays"), dict)
+def _check_records(path, where, entry, files, needed):
+    """Raise a DataError unless the entry of a type or a relation has valid records of its arrays."""
+    _expect(path, where, entry, dict)
+    _expect(path, f"{where}: count", entry.get("count"), int)
+    _expect(path, f"{where}: arrays", entry.get("arrays"), dict)
     for field, name in files.items():
-        record = told["arrays"].get(name)
+        record = entry["arrays"].get(name)
         if record is None and field in needed:
             raise DataError(f"{path}: {where}: no record of {name}")
         if record is not None:
             npyfile.check_record(path, f"{where}: {name}", record)
-    _check_feature_names(path, where, told, told["arrays"].get("features"))
+    _check_feature_names(path, where, entry, entry["arrays"].get("features"))
 
 
-def _check_feature_names(path, where, told, record):
-    """Raise a DataError unless the names of columns, where there are some, are different words, one a column."""
-    _expect(path, f"{where}: transforms", told.get("transforms", {}), dict)
-    if told.get("time") not in ((None, *KINDS) if "time" not in told["arrays"] else KINDS):
-        raise DataError(f"{path}: {where}: time: expected {' or '.join(KINDS)}, found {told.get('time')!r}")
-    names = told.get("feature_names")
+def _check_feature_names(path, where, entry, record):
+    """Raise a DataError unless the entries about feature columns, transforms and times are valid.
+
+    The names of columns must be distinct words, one per column.
+    """
+    _expect(path, f"{where}: transforms", entry.get("transforms", {}), dict)
+    if entry.get("time") not in ((None, *KINDS) if "time" not in entry["arrays"] else KINDS):
+        raise DataError(f"{path}: {where}: time: expected {' or '.join(KINDS)}, found {entry.get('time')!r}")
+    names = entry.get("feature_names")
     if names is None:
         return
     width = record["shape"][1] if record is not None and len(record["shape"]) == 2 else 0
@@ -232,11 +253,13 @@ def _are_words(names):
 
 
 def _expect(path, name, value, kind):
+    """Raise a DataError unless a value is of a class; a bool is not accepted as an int."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise DataError(f"{path}: {name}: expected {kind.__name__}, found {value!r}")
 
 
 def _check_offsets(path, name, offsets, count):
+    """Raise a DataError unless the offsets are whole numbers that rise from 0 to the number of rows."""
     good = isinstance(offsets, list) and len(offsets) > 1 and all(type(offset) is int for offset in offsets)
     if not good or (offsets[0], offsets[-1]) != (0, count) or offsets != sorted(offsets):
         raise DataError(f"{path}: {name}: {str(offsets)}: expected whole numbers that rise from 0 to {count}")

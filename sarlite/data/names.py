@@ -1,11 +1,11 @@
-"""Nodes known by names, or by numbers with gaps: the mapping to 0 .. n - 1, made in bounded memory, kept with the data.
+"""Names of nodes, or node numbers with gaps: a mapping to 0 .. n - 1 that is stored with the data set.
 
-Of a relational data set a folder for each node type whose nodes have names, names/TYPE/, in place of names/:
+The mapping has four files in names/, or in names/TYPE/ for each node type of a relational data set with names:
 
-names/bytes.npy     (any,) uint8, the names in UTF-8, one after the other, by node
-names/ends.npy      (n + 1,) int64: node i's name is bytes[ends[i] : ends[i + 1]]
-names/hashes.npy    (n,) uint64, ascending: the first half of each name's BLAKE2b of 16 bytes
-names/numbers.npy   (n,) int64, the node of each hash
+names/bytes.npy     (any,) uint8, the names in UTF-8, one after the other, by node.
+names/ends.npy      (n + 1,) int64: node i's name is bytes[ends[i] : ends[i + 1]].
+names/hashes.npy    (n,) uint64, ascending: the first half of each name's BLAKE2b hash of 16 bytes.
+names/numbers.npy   (n,) int64, the node of each hash.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from sarlite.structure.validation import first_true, integers
 from sarlite.types import Array
 from sarlite.types import Path as AnyPath
 
-_LINES = 1 << 16  # read at a time
+_LINES = 1 << 16  # lines that are read at a time
 
 
 class Names:
@@ -83,11 +83,11 @@ class Names:
 
     @classmethod
     def of_dataset(cls, dataset: "Dataset") -> "dict[str, Names]":
-        """Return the names of the nodes of a data set as it is, by node type; types without names are left out."""
-        found = {name: cls.__new__(cls) for name, table in dataset.nodes.items() if table.names}
-        for name, made in found.items():
-            made._hold(dataset.source, dataset.nodes[name].names)
-        return found
+        """Return the names of an open data set's nodes, by node type; types without names are left out."""
+        by_type = {name: cls.__new__(cls) for name, table in dataset.nodes.items() if table.names}
+        for name, mapping in by_type.items():
+            mapping._hold(dataset.source, dataset.nodes[name].names)
+        return by_type
 
     def _hold(self, directory, arrays):
         self._directory, self.arrays = directory, arrays
@@ -99,22 +99,23 @@ class Names:
         return len(self._ends) - 1
 
     def of(self, ids: npt.ArrayLike) -> list[str]:
-        """Return the names of nodes by original id, a list of str; raises a DataError that has the first unknown id."""
+        """Return the names of nodes by original id; raise a DataError with the first unknown id."""
         nodes = integers(f"{self._directory}: names: ids", ids, stop=len(self._ends) - 1)
         with reading(self._directory, "names: bytes"):
             return [self._name(node).decode() for node in nodes.tolist()]
 
     def ids(self, names: Iterable[str]) -> Array:
-        """Return the original ids of nodes by name, (n,) int64; raises a DataError that has the first unknown name."""
+        """Return the original ids of nodes by name, (n,) int64; raise a DataError with the first unknown name."""
         names = list(names)
-        found = self.find(names)
-        if (at := first_true(found < 0)) is not None:
+        nodes = self.find(names)
+        if (at := first_true(nodes < 0)) is not None:
             raise DataError(f"{self._directory}: names: no node is named {names[at]!r}")
-        return found
+        return nodes
 
     def keys(self, ids: npt.ArrayLike) -> Array:
-        """Return the BLAKE2b of 16 bytes of each node's name, by original id, (n, 2) uint64; raises as `of`."""
+        """Return the BLAKE2b hash of 16 bytes of each node's name, (n, 2) uint64, by original id; raise a DataError as `of`."""
         return digests([name.encode() for name in self.of(ids)])
+
     def find(self, names: Iterable[str]) -> Array:
         """Return the original ids of nodes by name, (n,) int64, -1 for a name that no node has."""
         return self._find([name.encode() for name in names])
@@ -125,38 +126,38 @@ class Names:
         Parameters
         ----------
         path : path
-            Text of a name a line, or Parquet of one column.
+            Text with a name per line, or Parquet with a single column.
         field : str
-            For messages.
+            Name of the file's content in messages.
         n_lines : int
-            Lines that are read at a time.
+            Number of lines that are read at a time.
 
         Raises
         ------
         DataError
-            The file cannot be read, or a name is none of a node: the line, or the row from 0 on, is named too.
+            If the file cannot be read, or a name belongs to no node. The message has the line, or the row of Parquet from 0 on.
 
         Notes
         -----
         Memory: the result, and `n_lines` names.
         """
-        found, row = [np.empty(0, np.int64)], "row" if Path(path).suffix == ".parquet" else "line"
+        id_pieces, row = [np.empty(0, np.int64)], "row" if Path(path).suffix == ".parquet" else "line"
         for numbers, names in lines(path, field, n_lines):
-            found.append(self._find([name.encode() for name in names]))
-            if (at := first_true(found[-1] < 0)) is not None:
+            id_pieces.append(self._find([name.encode() for name in names]))
+            if (at := first_true(id_pieces[-1] < 0)) is not None:
                 raise DataError(f"{path}: {field}: {row} {numbers[at]}: no node is named {names[at]!r}")
-        return np.concatenate(found)
+        return np.concatenate(id_pieces)
 
     def _find(self, names):
-        """The ids of nodes by name in bytes, -1 where there is none."""
+        """Return the ids of nodes by name in bytes, -1 for an unknown name."""
         at = np.searchsorted(self._hashes, digests(names)[:, 0])
-        found = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
-        odd = found[(found < -1) | (found >= len(self._numbers))]
+        nodes = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
+        odd = nodes[(nodes < -1) | (nodes >= len(self._numbers))]
         if len(odd):
             raise DataError(f"{self._directory}: names: numbers: {odd[0]} is none of {len(self._numbers)} nodes: the "
                             "file was changed")
-        same = [node >= 0 and self._name(node) == name for name, node in zip(names, found)]
-        return np.where(np.array(same, bool), found, -1)
+        same = [node >= 0 and self._name(node) == name for name, node in zip(names, nodes)]
+        return np.where(np.array(same, bool), nodes, -1)
 
     def _name(self, node):
         begin, end = self._ends[node], self._ends[node + 1]
@@ -167,20 +168,20 @@ class Names:
 
 
 def files_of(directory, meta):
-    """Return (path, record, field) of each file of the mappings in meta.json, by file, by node type."""
-    found = meta.get("names", {})
+    """Return (path, record, field) of each file of the mappings in meta.json, as a dict by node type of dicts by file."""
+    entry = meta.get("names", {})
     if "target" in meta:
-        folders = {words(name, 1)[0]: (f"names/{name}", records) for name, records in found.items()}
+        folders = {words(name, 1)[0]: (f"names/{name}", records) for name, records in entry.items()}
     else:
-        folders = {NODE: ("names", found)} if found else {}
+        folders = {NODE: ("names", entry)} if entry else {}
     return {node_type: {name: (Path(directory, folder, f"{name}.npy"), records[name], f"{folder}/{name}")
                         for name in NAMES} for node_type, (folder, records) in folders.items()}
 
 
 def lines(path, field, n_lines=_LINES):
-    """Yield the numbers of `n_lines` lines that are not empty, and the names on them, letter by letter.
+    """Yield (line numbers, names) for `n_lines` nonempty lines at a time; a name is the exact text of its line.
 
-    Of a Parquet file with one column the rows, from 0 on. Raises a DataError where it cannot be read.
+    For a Parquet file with one column, rows are numbered from 0. A DataError is raised if the file cannot be read.
     """
     if Path(path).suffix == ".parquet":
         with connect() as connection:
@@ -194,12 +195,12 @@ def lines(path, field, n_lines=_LINES):
         return
     with reading(path, field), textfile.opened(path) as file:
         numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(textfile.lines(file), 1))
-        kept = ((number, line) for number, line in numbered if line)
-        while batch := list(islice(kept, n_lines)):
+        nonempty = ((number, line) for number, line in numbered if line)
+        while batch := list(islice(nonempty, n_lines)):
             yield [number for number, _ in batch], [line for _, line in batch]
 
 
 def digests(names: Iterable[bytes]) -> Array:
-    """Return the BLAKE2b of 16 bytes of each name, (n, 2) uint64."""
-    found = b"".join([hashlib.blake2b(name, digest_size=16).digest() for name in names])
-    return np.frombuffer(found, "<u8").reshape(-1, 2)
+    """Return the BLAKE2b hash of 16 bytes of each name, (n, 2) uint64."""
+    hashes = b"".join([hashlib.blake2b(name, digest_size=16).digest() for name in names])
+    return np.frombuffer(hashes, "<u8").reshape(-1, 2)

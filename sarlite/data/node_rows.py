@@ -1,4 +1,4 @@
-"""A .npy file of one row a node, by original id: each rank reads and writes its own rows, and none holds them all."""
+"""A .npy file with one row per node by original id; each rank reads and writes its own rows only."""
 
 import contextlib
 import io
@@ -14,29 +14,30 @@ from sarlite.files import no_follow, whole
 
 
 def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
-    """Return the rows of `ids` of an (n_nodes, n_columns) array of floats, as a new C-contiguous array of `dtype`.
+    """Return the rows of `ids` of a file of floats, (n, n_columns), as a new C-contiguous array.
 
     Parameters
     ----------
     path : path
     field : str
-        What the rows are, for messages.
+        Name of the rows in messages.
     ids : (n,) int array
-        Original ids: row i of the file is node i's.
+        Original ids: row i of the file belongs to node i.
     n_nodes : int
+        Number of rows that the file must have.
     n_columns : int, optional
-        Any number without it.
+        Number of columns that the file must have; by default any.
     dtype : dtype, optional
-        The file's without it.
+        Dtype of the result; by default the file's.
 
     Raises
     ------
     DataError
-        No such file, no .npy file, or of another shape or dtype.
+        If the file cannot be read, is no .npy file, or has another shape or dtype.
 
     Notes
     -----
-    The file is mapped, a piece at a time. Memory: the result, 8 bytes an id, and 32 MiB.
+    The file is mapped in pieces. Memory: the result, 8 bytes per id, and 32 MiB.
     """
     array = npyfile.load(path, field)
     shape = (n_nodes, n_columns if n_columns is not None else array.shape[1] if array.ndim == 2 else "columns")
@@ -53,23 +54,23 @@ def write(comm, path, ids, rows, n_nodes):
     Parameters
     ----------
     comm : Communicator
-        Its ranks all see `path`'s folder, and together have each id once.
+        All ranks see the folder of `path`. Together their ids are 0 .. n_nodes - 1, each once.
     path : path
-        What stands there is replaced.
+        An existing file is replaced.
     ids : (n,) int array
     rows : (n, n_columns) array
-        Of one dtype and width on every rank.
+        Dtype and width are the same on every rank.
     n_nodes : int
 
     Raises
     ------
     DataError
-        On every rank: it cannot be written, or not all rows are there. What stood there before is intact.
+        On every rank, if the file cannot be written or rows are missing. An existing file then stays intact.
 
     Notes
     -----
-    Rank 0 makes a private file beside `path`; each rank writes its rows at their places and fsyncs; then rank 0 renames
-    the file. Rows whose ids follow each other are one write. Memory: a copy of the rows.
+    Rank 0 creates a private file beside `path`. Each rank writes its rows into the file and fsyncs it; then rank 0 renames
+    the file. Rows with consecutive ids take a single write. Memory: a copy of the rows.
     """
     agree(comm, (rows.shape[1:], str(rows.dtype)), f"{path}: width and dtype of the rows")
     n_rows = sum(comm.allgather(len(ids)))
@@ -83,7 +84,7 @@ def write(comm, path, ids, rows, n_nodes):
 
 
 def _begin(held, path, shape, dtype, rank):
-    """Return on rank 0 the private file's name and the offset of its rows in bytes."""
+    """Return the private file's name and the offset of its rows in bytes on rank 0, None on other ranks."""
     if rank:
         return None
     header = io.BytesIO()

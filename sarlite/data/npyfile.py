@@ -1,4 +1,4 @@
-"""One .npy file: written with its hash, and mapped once header, size and record agree."""
+"""Reading and writing of single .npy files: hashed while written, and mapped after header, size and record are compared."""
 
 import builtins
 import contextlib
@@ -14,13 +14,13 @@ from sarlite.data.mapped import BFLOAT16, CHUNK_BYTES, pieces
 from sarlite.errors import DataError, reading, regular, writing
 from sarlite.progress import Step
 
-HEAD = 1 << 14  # bytes that a header may take; NumPy refuses one of more than 10,000
+HEAD = 1 << 14  # most bytes of a header; NumPy refuses headers of more than 10,000 bytes
 _ONE_AT_A_TIME = threading.Lock()
-"""NumPy parses headers by `ast`. From Python 3.11 on two threads in it may get a SystemError."""
+"""Lock for NumPy's header parser, which uses `ast`: from Python 3.11 on, concurrent threads may get a SystemError."""
 
 
 class Stream:
-    """A .npy file of known shape, written piece by piece along its first axis and hashed on the way.
+    """A .npy file of known shape, written in pieces along its first axis and hashed while it is written.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Stream:
     dtype : dtype
         Stored little-endian.
     shown : path, optional
-        What errors name in place of `path`.
+        Name of the file in messages; by default `path`.
     step : progress.Step, optional
         Counts the bytes that are written.
 
@@ -37,12 +37,12 @@ class Stream:
     ----------
     shown : path
     record : dict or None
-        {"dtype", "shape", "sha256"}, once the file is whole and closed.
+        {"dtype", "shape", "sha256"} once `close` has returned.
 
     Raises
     ------
     DataError
-        From `write`, where the disk refuses; from the other calls an OSError.
+        From `write`, if the file system reports an error; other methods raise an OSError.
     """
 
     def __init__(self, path, shape, dtype, shown=None, step=None):
@@ -54,7 +54,7 @@ class Stream:
         np.lib.format.write_array_header_1_0(_Writes(self._put), header)
 
     def write(self, rows):
-        """Append rows; memory-mapped ones are streamed."""
+        """Append rows; memory-mapped rows are read in pieces."""
         if rows.shape[1:] != self.shape[1:] or rows.shape[0] > self._missing:
             raise ValueError(f"rows of shape {rows.shape} for an array of shape {self.shape} that misses "
                              f"{self._missing}")
@@ -66,7 +66,7 @@ class Stream:
         self._missing -= rows.shape[0]
 
     def close(self):
-        """Fsync and close; the file must be whole."""
+        """Fsync and close the file, and set `record`; a ValueError is raised if rows are missing."""
         if self._missing:
             raise ValueError(f"{self._missing} rows of {self.shape} were not written")
         try:
@@ -74,10 +74,10 @@ class Stream:
             os.fsync(self._file.fileno())
         finally:
             self._file.close()
-        self.record = {"dtype": _told(self.dtype), "shape": list(self.shape), "sha256": self._digest.hexdigest()}
+        self.record = {"dtype": _dtype_text(self.dtype), "shape": list(self.shape), "sha256": self._digest.hexdigest()}
 
     def abandon(self):
-        """Close the file as it is."""
+        """Close the file, complete or not."""
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -86,56 +86,70 @@ class Stream:
         self._file.write(data)
 
 
-def _told(dtype):
-    """Return the name of a dtype in a record."""
+def _dtype_text(dtype):
+    """Return the text for a dtype in a record."""
     return "bfloat16" if dtype == BFLOAT16 else dtype.str
 
 
 class _Writes:
-    """File object that NumPy writes a header to."""
+    """File-like object with a `write` method, for NumPy's writer of headers."""
 
     def __init__(self, write):
         self.write = write
 
 
 def load(path, field, kinds="biuf"):
-    """Map any .npy file read-only.
+    """Map a .npy file read-only.
 
     Parameters
     ----------
+    path : path
+    field : str
+        Name of the array in messages.
     kinds : str
-        The dtypes' kinds that are read: "biuf" are all numbers, "V" bfloat16, "US" text.
+        Accepted kinds of dtype: "biuf" are all numbers, "V" is bfloat16, "US" is text.
 
     Raises
     ------
     DataError
-        The file is missing, or its header cannot be read, or its size is not what the header says.
+        If the file is missing, its header cannot be read, or its size does not fit the header.
     """
     with reading(path, field):
         return _mapped(path, *_look(path, field, kinds))
 
 
 def open_map(path, record, field):
-    """Map a file read-only if it is just what its record says.
+    """Map a .npy file read-only after comparing it with its record.
+
+    Parameters
+    ----------
+    path : path
+    record : dict
+        "dtype" and "shape" that the file must have.
+    field : str
+        Name of the array in messages.
 
     Raises
     ------
     DataError
-        As `load`, or its dtype or shape is not the record's, or it is in Fortran's order.
+        As `load`; also if dtype or shape differ from the record, or the array is in Fortran order.
     """
     with reading(path, field):
         dtype, shape, fortran, offset, size = _look(path, field, "biufV")
-        if _told(dtype) != record["dtype"]:
-            raise DataError(f"{path}: {field}: dtype {_told(dtype)}, but meta.json says {record['dtype']}")
+        if _dtype_text(dtype) != record["dtype"]:
+            raise DataError(f"{path}: {field}: dtype {_dtype_text(dtype)}, but meta.json says {record['dtype']}")
         if list(shape) != record["shape"]:
             raise DataError(f"{path}: {field}: shape {list(shape)}, but meta.json says {record['shape']}")
         if fortran and len(shape) > 1:
-            raise DataError(f"{path}: {field}: its order is Fortran's")
+            raise DataError(f"{path}: {field}: the array is in Fortran order")
         return _mapped(path, dtype, shape, False, offset, size)
 
 
 def check_record(source, field, record):
-    """Raise a DataError, which names `source` and `field`, unless this is a record as a `Stream` gives one."""
+    """Raise a DataError unless `record` is a dict of dtype, shape and sha256, as a `Stream` makes it.
+
+    The message names `source` and `field`.
+    """
     good = isinstance(record, dict) and {"dtype", "shape", "sha256"} <= record.keys()
     good = good and [type(record[name]) for name in ("dtype", "sha256", "shape")] == [str, str, list]
     if not good or not all(type(length) is int and length >= 0 for length in record["shape"]):
@@ -143,7 +157,7 @@ def check_record(source, field, record):
 
 
 def sha256(path):
-    """Return a file's sha256 in hexadecimal; raises OSError."""
+    """Return the sha256 of a file in hexadecimal; an OSError is raised if the file cannot be read."""
     digest = hashlib.sha256()
     with builtins.open(path, "rb") as file:
         while block := file.read(CHUNK_BYTES):
@@ -152,20 +166,36 @@ def sha256(path):
 
 
 def verify(path, record, field):
-    """Raise a DataError if the file's sha256 is not its record's."""
+    """Raise a DataError if the sha256 of a file differs from its record."""
     with reading(path, field):
-        found = sha256(path)
-    if found != record["sha256"]:
-        raise DataError(f"{path}: {field}: sha256 {found}, but meta.json says {record['sha256']}: the file was changed")
+        actual = sha256(path)
+    if actual != record["sha256"]:
+        raise DataError(f"{path}: {field}: sha256 {actual}, but meta.json says {record['sha256']}: the file was changed")
 
 
 def header(head, kinds="biuf"):
-    """Return (dtype, shape, whether in Fortran's order, where the data begin) from a .npy file's first `HEAD` bytes.
+    """Parse the header in the first `HEAD` bytes of a .npy file.
+
+    Parameters
+    ----------
+    head : bytes
+    kinds : str
+        Accepted kinds of dtype, as for `load`.
+
+    Returns
+    -------
+    dtype : dtype
+    shape : tuple of int
+    fortran : bool
+        True if the array is in Fortran order.
+    offset : int
+        Byte at which the data begin.
 
     Raises
     ------
     ValueError
-        Another format, objects, other kinds of dtype, or a shape that cannot be; and whatever NumPy's parser raises.
+        If the bytes are another format, the dtype is of another kind or holds Python objects, or the shape is impossible.
+        NumPy's parser may raise other exceptions.
     """
     file = io.BytesIO(head)
     version = np.lib.format.read_magic(file)
@@ -184,7 +214,7 @@ def header(head, kinds="biuf"):
 
 
 def _look(path, field, kinds="biuf"):
-    """Return what `header` returns and the size of the file, which must be what the header says."""
+    """Return the result of `header` and the size of the file in bytes; raise a DataError if the size does not fit."""
     with regular(path).open("rb") as file:
         dtype, shape, fortran, offset = header(file.read(HEAD), kinds)
         size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""The rows and edges that one rank owns, read from a data set without touching the rest of it."""
+"""The rows and edges that one rank owns, read from a data set without reading the rest of the data set."""
 
 from typing import Any, NamedTuple
 
@@ -13,17 +13,22 @@ from sarlite.types import Array, DType
 _PIECE = 1 << 20
 
 
-class Rows(NamedTuple):
-    """The node data of one rank, row i for its i-th node; of several types labels and splits are the target's.
+class OwnedRows(NamedTuple):
+    """Node data of one rank. Row i belongs to the rank's i-th node of the target type.
 
-    `features` are an array, or where there are several types arrays by type.
+    Attributes
+    ----------
+    features : (n_rows, n_features) array, or dict of str to array
+        With several node types, the arrays of each type that has features.
+    labels : (n_rows, ...) array
+    train, val, test : (n_rows,) bool
     """
 
-    features: Any
-    labels: np.ndarray
-    train: np.ndarray
-    val: np.ndarray
-    test: np.ndarray
+    features: Any  # an array, or arrays by type: each caller knows which
+    labels: Array
+    train: Array
+    val: Array
+    test: Array
 
 
 class Part:
@@ -80,27 +85,35 @@ class Part:
         self._target = self.nodes[dataset.target]
         self.offsets, self.first_row, self.n_rows = self._target.offsets, self._target.first_row, self._target.n_rows
 
-    def rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
-        """Return the target's `Rows` as C-contiguous arrays.
+    def rows(self, dtype: DType | None = None, features: bool = True) -> OwnedRows:
+        """Return the node data of the target type as C-contiguous arrays.
 
-        The features have the dtype `dtype`: by default the data set's dtype, or float32 if the data set has bfloat16.
+        Parameters
+        ----------
+        dtype : dtype, optional
+            Dtype of the features; by default the stored dtype, or float32 for bfloat16.
+        features : bool
+            If False, the features are zeros that take no memory.
         """
-        own = self._target
-        return Rows(own.features(dtype, features), *(own.read(name) for name in ("labels", *SPLITS)))
-
-    def typed_rows(self, dtype: DType | None = None, features: bool = True) -> Rows:
-        """Return `rows` with the features of each type that has some, by type."""
         target = self._target
-        found = {name: own.features(dtype, features)
-                 for name, own in self.nodes.items() if own.table.features is not None}
-        return Rows(found, *(target.read(name) for name in ("labels", *SPLITS)))
+        return OwnedRows(target.features(dtype, features), *(target.read(name) for name in ("labels", *SPLITS)))
+
+    def typed_rows(self, dtype: DType | None = None, features: bool = True) -> OwnedRows:
+        """Return the node data of the target type, with the features of every node type that has some, by type.
+
+        The parameters are those of `rows`.
+        """
+        target = self._target
+        features_by_type = {name: part.features(dtype, features)
+                 for name, part in self.nodes.items() if part.table.features is not None}
+        return OwnedRows(features_by_type, *(target.read(name) for name in ("labels", *SPLITS)))
 
     def node_ids(self) -> Array:
         """Return the original ids of the target's rows, (n_rows,) int64."""
         return self._target.ids()
 
     def edges(self) -> tuple[Array, Array]:
-        """Return the incoming edges of the only relation as CSR, as `EdgePart.csr`."""
+        """Return the incoming edges of the only relation as CSR; see `EdgePart.csr`."""
         return self._edges.csr()
 
     def edge_ids(self) -> Array:
@@ -108,15 +121,22 @@ class Part:
         return self._edges.ids()
 
     def edge_values(self, name: str, dtype: DType | None = None) -> Array | None:
-        """Return "edge_weight" or "edge_features" as `EdgePart.values`."""
+        """Return the array "edge_weight", "edge_features" or "edge_time" of the only relation; see `EdgePart.values`."""
         return self._edges.values(name, dtype)
 
     def n_cut(self, relation: Relation, indices: Array) -> int:
-        """Count the sources of a relation, as `EdgePart.csr` has them, that another part owns."""
-        own = self.nodes[relation[0]]
-        low, high = own.first_row, own.first_row + own.n_rows
-        found = (indices[at : at + _PIECE] for at in range(0, indices.size, _PIECE))
-        return sum(int(np.count_nonzero((piece < low) | (piece >= high))) for piece in found)
+        """Return the number of entries of `indices` that are rows of another part.
+
+        Parameters
+        ----------
+        relation : (source type, name, destination type)
+        indices : (n_edges,) int
+            Row numbers of the source type, as `EdgePart.csr` returns them.
+        """
+        owned = self.nodes[relation[0]]
+        low, high = owned.first_row, owned.first_row + owned.n_rows
+        chunks = (indices[at : at + _PIECE] for at in range(0, indices.size, _PIECE))
+        return sum(int(np.count_nonzero((piece < low) | (piece >= high))) for piece in chunks)
 
     @property
     def _edges(self):
@@ -124,15 +144,15 @@ class Part:
 
 
 class NodePart:
-    """A rank's rows of one node type.
+    """One rank's rows of one node type.
 
     Attributes
     ----------
     table : NodeTable
     offsets : (size + 1,) int64
-        Part p has the rows offsets[p] .. offsets[p + 1].
+        Part p has the rows offsets[p] .. offsets[p + 1] of the table.
     first_row, n_rows : int
-        This part's rows: `first_row` .. `first_row` + `n_rows`.
+        This part has the rows first_row .. first_row + n_rows.
     """
 
     def __init__(self, table: NodeTable, rank: int, size: int) -> None:
@@ -141,13 +161,18 @@ class NodePart:
         self.n_rows = self._end - self.first_row
 
     def read(self, name: str, dtype: DType | None = None) -> Array:
-        """Return one array's rows, (n_rows, ...), C-contiguous and of `dtype`, by default its own."""
+        """Return this part's rows of one array, (n_rows, ...), C-contiguous, of `dtype` or by default of the stored dtype."""
         return copied(getattr(self.table, name), self.first_row, self._end, dtype)
 
     def features(self, dtype: DType | None = None, read: bool = True) -> Array:
-        """Return the rows of the features, as float32 if they are stored as bfloat16.
+        """Return this part's features, (n_rows, n_features).
 
-        Without `read` return zeros of their shape, which take no memory.
+        Parameters
+        ----------
+        dtype : dtype, optional
+            By default the stored dtype, or float32 for bfloat16.
+        read : bool
+            If False, return zeros of the same shape that take no memory.
         """
         x = self.table.features
         assert x is not None
@@ -155,19 +180,31 @@ class NodePart:
         return self.read("features", dtype) if read else np.broadcast_to(np.zeros((), dtype), (self.n_rows, x.shape[1]))
 
     def ids(self) -> Array:
-        """Return the original ids of the rows, (n_rows,) int64."""
+        """Return the original ids of this part's rows, (n_rows,) int64."""
         return np.arange(self.first_row, self._end) if self.table.ids is None else self.read("ids", np.int64)
 
 
 class EdgePart:
-    """A rank's edges of one relation: those into its rows of the destination type."""
+    """One rank's edges of one relation: the edges into its rows of the destination type.
+
+    Attributes
+    ----------
+    table : EdgeTable
+    """
 
     def __init__(self, table: EdgeTable, rows: NodePart) -> None:
         self.table, self._rows = table, (rows.first_row, rows.first_row + rows.n_rows)
         self._first, self._end = (int(table.indptr[row]) for row in self._rows)
 
     def csr(self) -> tuple[Array, Array]:
-        """Return indptr (n_rows + 1,) int64, and the sources' row numbers of their type, ascending in a row."""
+        """Return the edges as CSR.
+
+        Returns
+        -------
+        indptr : (n_rows + 1,) int64
+        indices : (n_edges,) int32 or int64
+            Row numbers of the source type, counted over all parts, ascending within a row.
+        """
         indptr = copied(self.table.indptr, self._rows[0], self._rows[1] + 1)
         return indptr - indptr[0], copied(self.table.indices, self._first, self._end)
 
@@ -178,6 +215,13 @@ class EdgePart:
         return copied(self.table.edge_ids, self._first, self._end, np.int64)
 
     def values(self, name: str, dtype: DType | None = None) -> Array | None:
-        """Return "edge_weight" or "edge_features" of the edges, as they stand in `csr()`; None where there are none."""
+        """Return an array of values, one row per edge in the order of `csr`, or None if the edges have none.
+
+        Parameters
+        ----------
+        name : {"edge_weight", "edge_features", "edge_time"}
+        dtype : dtype, optional
+            By default the stored dtype.
+        """
         array = getattr(self.table, name)
         return None if array is None else copied(array, self._first, self._end, dtype)

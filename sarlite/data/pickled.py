@@ -1,9 +1,9 @@
-"""Pickles of arrays, sparse matrices and dicts of lists, read without running them.
+"""Reader of pickles of arrays, sparse matrices and dicts of lists that executes no code of the pickle.
 
-`pickletools.genops` gives a pickle's instructions, and the machine here knows those that such pickles have. What they
-make is a number, a text, a tuple, list or dict, or a stand-in of this module: no class and no function that the file
-names is ever called, the memo is a dict, and an array is made of bytes whose number its dtype and shape must give. So a
-file can take some 64 times its size in memory and nothing else.
+`pickletools.genops` parses the instructions of a pickle, and `_Machine` interprets the instructions that such pickles
+contain. A result is a number, a text, a tuple, a list, a dict, or a stand-in of this module. No class and no function
+that the file names is ever called. An array is built from bytes whose number must fit its dtype and shape. So the worst
+that a malicious file can do is to take about 64 times its size in memory.
 """
 
 import io
@@ -19,36 +19,44 @@ from sarlite.errors import reading, regular
 
 _MAX_DIMENSIONS = 8
 _TORCH = 0x1950A86A20F9469CFC6C
-_BYTES_A_BYTE = 64  # an empty list is one instruction of one byte
+_BYTES_A_BYTE = 64  # most memory per byte of a file: an instruction of one byte makes an empty list
 
 
-class Matrix:
-    """Stands for SciPy's csr_matrix: `state` is the dict of its attributes."""
+class PickledMatrix:
+    """Stand-in for SciPy's csr_matrix. `state` is the dict of the matrix's attributes."""
 
     state: dict | None = None
 
 
 class _Array:
+    """Stand-in for a NumPy array: `value`, once its state is read."""
+
     value: np.ndarray | None = None
 
 
 class _Dtype:
+    """Stand-in for a NumPy dtype."""
+
     def __init__(self, code):
         self.value = np.dtype(code)
 
 
 class _Global(str):
-    """A class or function that the file names."""
+    """Stand-in for a class or function that the file names."""
 
 
 def load(path):
-    """Return what a pickle holds; arrays are read-only.
+    """Return the content of a pickle; arrays are read-only.
+
+    Parameters
+    ----------
+    path : path
 
     Raises
     ------
     DataError
-        The file is damaged, or holds or asks for anything but arrays of numbers, csr matrices, and dicts and lists of
-        plain values.
+        If the file is damaged, or contains anything but arrays of numbers, CSR matrices, and dicts and lists of plain
+        values.
     """
     with reading(path, "pickle"):
         size = regular(path).stat().st_size
@@ -57,27 +65,32 @@ def load(path):
 
 
 def load_saved(path):
-    """Return the arrays by name of a dict that `torch.save` wrote, as a zip file or in the form before; read-only.
+    """Return the arrays of a dict that `torch.save` wrote, by name; arrays are read-only.
 
-    Tensors are no arrays, and are refused, as `load` refuses them.
+    Both the zip format and the older format of `torch.save` are read. Tensors are refused, as the dict must hold NumPy
+    arrays.
+
+    Parameters
+    ----------
+    path : path
 
     Raises
     ------
     DataError
-        As `load`; or the file is none of `torch.save`'s, or has no dict of arrays.
+        As `load`; also if `torch.save` did not write the file, or the file has no dict of arrays.
     """
     with reading(path, "dict of arrays"):
         size = regular(path).stat().st_size
         check_room(_BYTES_A_BYTE * size, f"{path}: dict of arrays")
-        found = _Machine(_zipped(path, size) if zipfile.is_zipfile(path) else _fourth(path.read_bytes())).run()
-        arrays = {name: _plain(value) for name, value in found.items()} if type(found) is dict else {}
+        content = _Machine(_zipped(path, size) if zipfile.is_zipfile(path) else _fourth(path.read_bytes())).run()
+        arrays = {name: _plain(value) for name, value in content.items()} if type(content) is dict else {}
         if not arrays or not all(isinstance(array, np.ndarray) for array in arrays.values()):
             raise ValueError("it has no dict of NumPy arrays")
         return arrays
 
 
 def _zipped(path, size):
-    """The pickle in a zip file, whose members are stored as they are."""
+    """Return the pickle in a zip file; its member must be stored without compression."""
     with zipfile.ZipFile(path) as archive:
         names = [info for info in archive.infolist() if info.filename.endswith("/data.pkl")]
         if len(names) != 1 or names[0].file_size > size:
@@ -86,10 +99,13 @@ def _zipped(path, size):
 
 
 def _fourth(data):
-    """The fourth of four pickles; the first three are a magic number, a version, and facts of the machine."""
+    """Return the last of the four pickles in a file of torch.save's older format.
+
+    The first three are a magic number, a version, and facts about the machine.
+    """
     file, ends = io.BytesIO(data), [0]
     for _ in range(3):
-        for _ in pickletools.genops(file):  # which ends behind a STOP
+        for _ in pickletools.genops(file):  # `file` then stands behind the instruction STOP
             pass
         ends.append(file.tell())
     if _Machine(data[: ends[1]]).run() != _TORCH:
@@ -98,12 +114,13 @@ def _fourth(data):
 
 
 class _Machine:
-    """Runs a pickle's instructions; an error of any kind means that it is none of those that are read."""
+    """Interpreter of a pickle's instructions. An exception of any kind means that the pickle is refused."""
 
     def __init__(self, data):
         self.data, self.stack, self.marks, self.memo, self.encoded = data, [], [], {}, {}
 
     def run(self):
+        """Return the object that the pickle builds."""
         for instruction, argument, _ in pickletools.genops(io.BytesIO(self.data)):
             name = instruction.name
             if name == "STOP":
@@ -115,31 +132,32 @@ class _Machine:
             elif name in _STEPS:
                 _STEPS[name](self, argument)
             else:
-                raise ValueError(f"it has the instruction {name}; only NumPy and SciPy arrays and a dict of lists are "
-                                 "read")
+                raise ValueError(f"it has the instruction {name}; only NumPy arrays, SciPy matrices and a dict of lists "
+                                 "are read")
         raise ValueError("it does not end")
 
     def mark(self, _):
         self.marks.append(len(self.stack))
 
     def marked(self):
-        """Take what stands above the last mark."""
+        """Pop the items above the last mark."""
         at = self.marks.pop()
-        found, self.stack[at:] = self.stack[at:], []
-        return found
+        items, self.stack[at:] = self.stack[at:], []
+        return items
 
     def last(self, n):
-        found, self.stack[-n:] = self.stack[-n:], []
-        if len(found) != n:
+        """Pop the last n items of the stack."""
+        items, self.stack[-n:] = self.stack[-n:], []
+        if len(items) != n:
             raise ValueError("its stack is empty")
-        return found
+        return items
 
     def put(self, key):
         self.memo[key] = self.stack[-1]
 
     def named(self, module, name):
         if (module, name) not in _GLOBALS:
-            raise ValueError(f"it asks for {module}.{name}; only NumPy and SciPy arrays and a dict of lists are read")
+            raise ValueError(f"it asks for {module}.{name}; only NumPy arrays, SciPy matrices and a dict of lists are read")
         self.stack.append(_Global(_GLOBALS[module, name]))
 
     def append(self, items):
@@ -166,7 +184,7 @@ class _Machine:
 
     def build(self, _):
         target, state = self.last(2)
-        if type(target) is Matrix and type(state) is dict:
+        if type(target) is PickledMatrix and type(state) is dict:
             target.state = state
         elif type(target) is _Dtype and type(state) is tuple:
             target.value = _ordered(target.value, state)
@@ -176,9 +194,8 @@ class _Machine:
             _refuse("fills something other than an array or a matrix")
         self.stack.append(target)
 
-
     def as_bytes(self, text, encoding="latin1"):
-        """Return the bytes that Python 2, and Python 3 in old pickles, wrote as text: one object for each text."""
+        """Return the bytes that an old pickle protocol stored as latin-1 text; the result is cached per text object."""
         if type(text) is not str or encoding != "latin1":
             _refuse("encodes something other than bytes")
         if id(text) not in self.encoded:
@@ -186,7 +203,7 @@ class _Machine:
         return self.encoded[id(text)][1]
 
     def filled(self, version, shape, dtype, fortran, data):
-        """Return the array of an array's state."""
+        """Return the array that an array's pickled state describes."""
         good = type(shape) is tuple and len(shape) <= _MAX_DIMENSIONS
         if not good or any(type(length) is not int or length < 0 for length in shape):
             _refuse("has an array whose shape is none")
@@ -205,8 +222,8 @@ def _refuse(what):
 
 
 def _plain(value):
-    """Return the array or matrix, with its arrays, that a stand-in holds; any other value as it is."""
-    if type(value) is Matrix:
+    """Return the array or matrix that a stand-in represents; any other value unchanged."""
+    if type(value) is PickledMatrix:
         state = (value.state or {}).items()
         value.state = {name: _plain(item) if type(item) is _Array else item for name, item in state}
     return value.value if type(value) is _Array else value
@@ -219,7 +236,7 @@ def _new_array(_, *arguments):
 def _new_matrix(_, *arguments):
     if arguments:
         _refuse("makes a matrix of arguments")
-    return Matrix()
+    return PickledMatrix()
 
 
 def _new_dict(_, of):

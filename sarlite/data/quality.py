@@ -1,4 +1,4 @@
-"""Costs of the parts of a divided data set, counted from its files, one piece of the edges after the other."""
+"""Costs of the parts of a divided data set, counted from its files in pieces."""
 
 from dataclasses import replace
 
@@ -11,40 +11,43 @@ from sarlite.data.mapped import copied, pieces
 from sarlite.structure.balance import UNEVEN
 from sarlite.structure.partition import Tally, measures, rows_by_part
 
-_SHOWN = 16  # parts whose tiles are printed
+_SHOWN = 16  # largest number of parts for which the matrices are printed
 
 
 def quality(dataset, n_bytes=None, step=None, tiles=True):
-    """Measure the parts of a data set as it stands.
+    """Measure the parts of a data set as it is divided.
 
     Parameters
     ----------
     dataset : Dataset
-        Its parts are given by each type's `offsets`.
+        The `offsets` of each node type define the parts.
     n_bytes : int, optional
-        Of memory at most.
+        Memory limit in bytes.
     step : progress.Step, optional
         Counts edges.
     tiles : bool
-        Count the edges by pair of parts too.
+        If True, also count the edges for each pair of parts.
 
     Returns
     -------
     dict
-        As `partition.measures`, of all types together; of several types "types": each one's nodes by part. With `tiles`
-        "tiles": the edges from part q's rows to part p's, at [p][q]; "needs": the share of q's rows that p needs;
-        "row_imbalance": the largest part's edges over the mean; "stage_imbalance": the largest tile of each column,
-        added up, over the edges of a part: by how much rounds in lockstep, as in mode broadcast, outlast even rounds.
-        JSON can hold it.
+        The measures of `partition.measures` over all node types, which JSON can hold. With several types, "types" has the
+        number of nodes per part for each type. With `tiles`:
+
+        - "tiles": at [p][q] the number of edges from part q's rows to part p's rows;
+        - "needs": at [p][q] the share of q's rows that p needs;
+        - "row_imbalance": the largest number of edges of a part over the mean;
+        - "stage_imbalance": the sum of the largest tile of each column over the mean number of edges of a part. It
+          estimates how much longer rounds in lockstep, as in mode broadcast, take than even rounds.
 
     Raises
     ------
     ConfigError
-        `n_bytes` is too small for so many nodes.
+        If `n_bytes` is too small for the number of nodes.
 
     Notes
     -----
-    Memory: a byte a node of the largest type, with `tiles` 24 bytes a pair of parts, and a piece of the edges.
+    Memory: a byte per node of the largest type, a piece of the edges, and with `tiles` 24 bytes per pair of parts.
     """
     n_parts, largest = dataset.n_parts, max(table.n_nodes for table in dataset.nodes.values())
     needed = largest + 24 * n_parts**2 * tiles
@@ -54,31 +57,34 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
 
 
 def measured(dataset, parts, n_parts):
-    """Return what a partition that is not stored costs, as `quality` without tiles; `parts` as `divide` takes them."""
+    """Return the costs of a partition that is not stored, as `quality` without tiles.
+
+    `parts` is the part of each node, as for `divide`.
+    """
     nodes = [replace(table, features=None) for table in dataset.nodes.values()]
     edges = [replace(table, edge_weight=None, edge_features=None, edge_time=None) for table in dataset.edges.values()]
     return quality(in_memory(Dataset.of_tables(nodes, edges, dataset.target), parts, n_parts), tiles=False)
 
 
-def quality_lines(found):
-    """Yield the lines that `quality` adds to the lines of `summary.report_lines`."""
-    yield f"row imbalance {found['row_imbalance']:.2f}, stage imbalance {found['stage_imbalance']:.2f}"
-    needs = np.array(found["needs"])
+def quality_lines(costs):
+    """Yield the lines that `quality` adds to `summary.report_lines`."""
+    yield f"row imbalance {costs['row_imbalance']:.2f}, stage imbalance {costs['stage_imbalance']:.2f}"
+    needs = np.array(costs["needs"])
     others = needs[~np.eye(len(needs), dtype=bool)]
     if others.size:
         mean, largest = 100 * others.mean(), 100 * others.max()
         yield f"share of a peer's rows that a part needs: {mean:.1f} % (largest {largest:.1f} %)"
-    if found["n_parts"] <= _SHOWN:
+    if costs["n_parts"] <= _SHOWN:
         yield "edges by part (rows) from each part (columns); below, % of that part's rows needed"
-        yield from (" ".join(f"{count:>12,}" for count in row) for row in found["tiles"])
-        yield from (" ".join(f"{100 * share:>12.1f}" for share in row) for row in found["needs"])
-    if found["stage_imbalance"] > UNEVEN:
-        yield (f"mode broadcast would take about {found['stage_imbalance']:.1f} times as long as on even parts: "
+        yield from (" ".join(f"{count:>12,}" for count in row) for row in costs["tiles"])
+        yield from (" ".join(f"{100 * share:>12.1f}" for share in row) for row in costs["needs"])
+    if costs["stage_imbalance"] > UNEVEN:
+        yield (f"mode broadcast would take about {costs['stage_imbalance']:.1f} times as long as on even parts: "
                f"--method random evens its rounds out; mode sar does not mind")
 
 
 def _count_sources(dataset, name, tiles, at_once, step):
-    """The counts of a `Tally` of the edges out of one type's rows, by the part of their destination."""
+    """Return the counts of a `Tally` of the edges out of one type's rows, by part of the destination."""
     tally = Tally(np.asarray(dataset.nodes[name].offsets), tiles)
     relations = [table for relation, table in dataset.edges.items() if relation[0] == name]
     for part in range(dataset.n_parts):
@@ -93,6 +99,7 @@ def _count_sources(dataset, name, tiles, at_once, step):
 
 
 def _sources(table, offsets, part, at_once):
+    """Yield the sources of the edges into a part's rows, in pieces."""
     first, last = (int(copied(table.indptr, row, row + 1)[0]) for row in offsets[part : part + 2])
     for at in range(first, last, at_once):
         yield copied(table.indices, at, min(at + at_once, last))
@@ -103,13 +110,13 @@ def _measured(dataset, counts):
     nodes, train = sum(types.values()), np.zeros(dataset.n_parts, np.int64)
     for at, piece in pieces(dataset.train):
         train += rows_by_part(np.asarray(dataset.offsets), np.flatnonzero(piece) + at)
-    found = measures(nodes=nodes, edges=counts["edges"], train_nodes=train, halo_rows=counts["halo_rows"],
+    costs = measures(nodes=nodes, edges=counts["edges"], train_nodes=train, halo_rows=counts["halo_rows"],
                      cut_edges=int(counts["cut"].sum()))
     if len(types) > 1:
-        found["types"] = {name: of_part.tolist() for name, of_part in types.items()}
+        costs["types"] = {name: of_part.tolist() for name, of_part in types.items()}
     if "tiles" not in counts:
-        return found
+        return costs
     share = counts["edges"].sum() / dataset.n_parts
     stages = float(counts["tiles"].max(axis=0).sum() / share) if share else 1.0
-    return {**found, "tiles": counts["tiles"].tolist(), "needs": (counts["halo_tiles"] / np.maximum(nodes, 1)).tolist(),
-            "row_imbalance": found["imbalance"]["edges"], "stage_imbalance": stages}
+    return {**costs, "tiles": counts["tiles"].tolist(), "needs": (counts["halo_tiles"] / np.maximum(nodes, 1)).tolist(),
+            "row_imbalance": costs["imbalance"]["edges"], "stage_imbalance": stages}

@@ -1,14 +1,18 @@
-"""Results of the readers, and the checks and conversions that all readers share.
+"""Results of the readers, and the checks and conversions that the readers share.
 
-A reader takes the path of a file or a folder, and some of the options
+A reader takes the path of a file or a folder, and some of these options:
 
-classes     int, the number of classes; by default the largest label + 1
-task        {"classify", "multilabel", "regress"}, what the labels are: see `read_labels`
-train, val  of a split that is drawn: an int is a number of nodes a class, a float a share of each class; of a task
-            other than classify all labelled nodes are one class
-seed        int, of the drawn split
+classes
+    int, number of classes; by default the largest label + 1.
+task
+    {"classify", "multilabel", "regress"}, meaning of the labels: see `read_labels`.
+train, val
+    Sizes of a drawn split. An int is a number of nodes per class, a float the share of each class. For a task other than
+    "classify" all labelled nodes count as one class.
+seed
+    int, seed of a drawn split.
 
-A reader raises a DataError, which names the file and the field: a file is missing or damaged, or files disagree in
+A reader raises a DataError that names the file and the field if a file is missing or damaged, or if files disagree in
 their numbers of nodes, edges or columns.
 """
 
@@ -27,18 +31,33 @@ from sarlite.structure import validation
 from sarlite.structure.edges import csr_by_dst, destinations
 
 MAX_GAP = 100
-"""Where more labels in a row belong to no node, the number of classes must be told: they are codes, or a mistake."""
+"""Longest run of consecutive unused labels that is accepted; a longer run suggests codes instead of class numbers."""
 
-_SAY = "; what is not one class a {what} is read with task=multilabel or task=regress"
+_SAY = "; labels that are not one class per {what} are read with task=multilabel or task=regress"
 CARRY_VALUES = "edges that carry values cannot be added or merged; drop_edge_values drops them"
 
 
 @dataclass
 class RawGraph:
-    """A data set as its source has it: an edge list, not yet CSR.
+    """A data set as a reader returns it: an edge list, not yet sorted into CSR.
 
-    `undirected` says what the format means by an edge where the user does not say it; `edges_in` names the edges' file
-    for messages.
+    Attributes
+    ----------
+    src, dst : (n_edges,) int
+    features : (n_nodes, n_features) array of numbers
+    labels : (n_nodes, ...) array
+        In the form of the task, as in `NodeTable`.
+    train, val, test : (n_nodes,) bool
+    n_classes : int
+        Number of outputs of a model.
+    name : str
+    undirected : bool
+        True if the format stores each edge in one direction only, so that the reverse edges are added by default.
+    edge_weight : (n_edges,) float, optional
+    edges_in : path, optional
+        File of the edges, for messages.
+    task : {"classify", "multilabel", "regress"}
+    edge_features : (n_edges, n_edge_features) float, optional
     """
 
     src: np.ndarray
@@ -58,7 +77,7 @@ class RawGraph:
 
     @classmethod
     def of(cls, dataset):
-        """Take a data set apart again, to change its edges."""
+        """Return the edge list of a data set, so that its edges can be changed; edges with values are refused."""
         for name in EdgeTable.VALUES:
             if getattr(dataset, name) is not None:
                 raise ConfigError(f"{dataset.where(name)}: {CARRY_VALUES}")
@@ -70,9 +89,26 @@ class RawGraph:
 
     def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False,
                  provenance=None):
-        """Return the Dataset, its edges sorted by destination; see `csr_by_dst` for the options.
+        """Return the Dataset, with edges sorted by destination.
 
-        `normalize` divides each row of the features by its sum; rows that sum to 0 stay.
+        Parameters
+        ----------
+        source : str
+            Name of the data in messages.
+        undirected : bool, optional
+            If True, add the reverse edges; by default `self.undirected`.
+        self_loops, deduplicate : bool
+            Options of `structure.edges.csr_by_dst`.
+        normalize : bool
+            If True, divide each row of the features by its sum; rows that sum to 0 stay unchanged.
+        provenance : dict, optional
+
+        Raises
+        ------
+        ConfigError
+            If edges with values would be added or merged.
+        DataError
+            If an edge has an end that is no node.
         """
         undirected = self.undirected if undirected is None else undirected
         edges = {"undirected": undirected, "self_loops": self_loops, "deduplicate": deduplicate}
@@ -93,15 +129,15 @@ class RawGraph:
 
 
 def as_features(rows, normalize):
-    """Return rows as float32 or float64, normalized where that is asked for."""
+    """Return rows as float32 or float64, divided by their sums if `normalize` is True."""
     rows = row_normalized(rows) if normalize else rows
     return rows if rows.dtype.name in ("float32", "float64") else narrowed(rows)
 
 
 def row_normalized(features):
-    """Return the features with rows that sum to one; a row that sums to 0 stays as it is."""
+    """Return the features with rows divided by their sums; a row that sums to 0 stays unchanged."""
     features = features.astype(np.float64) if features.dtype == np.float64 else narrowed(features, copy=True)
-    with np.errstate(all="ignore"):  # what is not finite is refused by the data set's check
+    with np.errstate(all="ignore"):  # `Dataset.check` refuses results that are not finite
         sums = features.sum(axis=1, keepdims=True, dtype=np.float64)
         sums[sums == 0] = 1
         features /= sums.astype(features.dtype)
@@ -109,28 +145,43 @@ def row_normalized(features):
 
 
 def narrowed(numbers, copy=False):
-    """Return numbers as float32; those too large become infinite, which the data set's check refuses."""
+    """Return numbers as float32; numbers too large for float32 become infinite, which `Dataset.check` refuses."""
     with np.errstate(all="ignore"):
         return widened(numbers).astype(np.float32, copy=copy)
 
 
 def masks(n_nodes, where, **ids):
-    """Turn arrays of node ids, train=, val= and test=, into three masks; `where` maps a split to what messages name."""
+    """Return three masks, (n_nodes,) bool each, for the keyword arguments train, val and test.
+
+    Parameters
+    ----------
+    n_nodes : int
+    where : dict of str to (str or path)
+        Name of each split's source in messages.
+    **ids : (n,) int array
+        Node ids of each split.
+    """
     return tuple(mask(n_nodes, f"{where.get(name)}: {name} split", [np.asarray(nodes)]) for name, nodes in ids.items())
 
 
 def mask(n_nodes, what, id_pieces):
-    """Return the (n_nodes,) bool of node ids that come in pieces; raises a DataError for no node's, or one twice."""
-    found = np.zeros(n_nodes, bool)
+    """Return the mask, (n_nodes,) bool, of node ids that arrive in pieces.
+
+    Raises
+    ------
+    DataError
+        If an id is outside 0 <= id < n_nodes or appears twice. The message starts with `what`.
+    """
+    in_mask = np.zeros(n_nodes, bool)
     for nodes in id_pieces:
         nodes = np.sort(validation.integers(what, nodes, stop=n_nodes, entry="node id {value} is"))
-        if (at := validation.first_true(found[nodes] | (np.diff(nodes, prepend=-1) == 0))) is not None:
-            raise DataError(f"{what}: node id {nodes[at]} is given twice")
-        found[nodes] = True
-    return found
+        if (at := validation.first_true(in_mask[nodes] | (np.diff(nodes, prepend=-1) == 0))) is not None:
+            raise DataError(f"{what}: node id {nodes[at]} appears twice")
+        in_mask[nodes] = True
+    return in_mask
 
 
-def count_classes(labels, where, told=None):
+def count_classes(labels, where, n_classes=None):
     """Return the number of classes.
 
     Parameters
@@ -138,65 +189,83 @@ def count_classes(labels, where, told=None):
     labels : (n_nodes,) int64
         -1 where unlabelled.
     where : str or path
-        What messages name.
-    told : int, optional
-        By default the largest label + 1.
+        Name of the labels in messages.
+    n_classes : int, optional
+        The user's number of classes; by default the largest label + 1.
 
     Raises
     ------
     DataError
-        There are more than `MAX_CLASSES`, or without `told` more than `MAX_GAP` labels in a row that no node has, from
-        0 on.
+        If there are more than `MAX_CLASSES` classes, or if without `n_classes` a run of more than `MAX_GAP` consecutive
+        labels is used by no node.
     ConfigError
-        `told` does not reach the largest label.
+        If `n_classes` is not above the largest label.
     """
     top = max((int(piece.max()) for _, piece in pieces(labels)), default=-1)
-    if told is not None:
-        if not top < told <= MAX_CLASSES:
-            raise ConfigError(f"classes: {told} cannot work, expected {top + 1} to {MAX_CLASSES}: "
+    if n_classes is not None:
+        if not top < n_classes <= MAX_CLASSES:
+            raise ConfigError(f"classes: {n_classes} cannot work, expected {top + 1} to {MAX_CLASSES}: "
                               f"{where} has labels up to {top}")
-        return told
+        return n_classes
     if top >= MAX_CLASSES:
         raise DataError(f"{where}: labels: the largest is {top}: number the classes from 0 on, at most {MAX_CLASSES}")
     seen = np.zeros(top + 1, bool)
     for _, piece in pieces(labels):
         seen[piece[piece >= 0]] = True
-    there = np.concatenate(([-1], np.flatnonzero(seen)))
-    gaps = np.diff(there) - 1
+    used = np.concatenate(([-1], np.flatnonzero(seen)))
+    gaps = np.diff(used) - 1
     if gaps.max(initial=0) > MAX_GAP:
-        low = int(there[np.argmax(gaps)]) + 1
-        raise DataError(f"{where}: labels: no node has one of {low} to {low + int(gaps.max()) - 1}, but one has {top}, "
-                        f"which would make {top + 1} classes: number them from 0 on, or say classes={top + 1}")
+        low = int(used[np.argmax(gaps)]) + 1
+        raise DataError(f"{where}: labels: no node has a label from {low} to {low + int(gaps.max()) - 1}, but a node has "
+                        f"{top}, which would make {top + 1} classes: number the classes from 0 on, or pass "
+                        f"classes={top + 1}")
     return top + 1
 
 
 def read_labels(labels, where, classes=None, task=None):
-    """Return labels in the task's form, as `Dataset` has them, and the number of a model's outputs.
+    """Return labels in the form of the task, as `NodeTable` stores them, and the number of a model's outputs.
 
     Parameters
     ----------
     labels : (n,) or (n, k) array of numbers
-        NaN is unlabelled, of classes -1 too.
+        NaN marks a missing label; with "classify", -1 does too.
     where : str or path
-        What messages name.
+        Name of the labels in messages.
     classes : int, optional
-        The number of classes; by default the largest label + 1.
+        Number of classes; by default the largest label + 1.
     task : {"classify", "multilabel", "regress"}, optional
-        By default "classify"; the others are never guessed.
+        By default "classify"; the other tasks are never guessed.
+
+    Returns
+    -------
+    labels : (n,) or (n, k) array
+    n_outputs : int
 
     Raises
     ------
     DataError
-        Not numbers of such a form; as `count_classes`.
+        If the labels do not have the form of the task; also as `count_classes`.
     ConfigError
-        Another task; `classes` of another task than "classify"; as `count_classes`.
+        If the task is unknown, or `classes` is passed with a task other than "classify"; also as `count_classes`.
     """
-    found = in_form(labels, where, task)
-    return found, count_outputs(found, where, classes, task)
+    formed = in_form(labels, where, task)
+    return formed, count_outputs(formed, where, classes, task)
 
 
 def in_form(labels, where, task, first=0, what="node"):
-    """Return labels in the task's form; messages count rows from `first` and call a row `what`."""
+    """Return labels in the form of the task.
+
+    Parameters
+    ----------
+    labels : (n,) or (n, k) array of numbers
+    where : str or path
+        Name of the labels in messages.
+    task : {"classify", "multilabel", "regress"} or None
+    first : int
+        Number of the first row in messages.
+    what : str
+        Word for a row in messages.
+    """
     if task not in (None, *TASKS):
         raise ConfigError(f"task: {task!r} is not one of {', '.join(TASKS)}")
     if task in (None, "classify"):
@@ -211,15 +280,16 @@ def in_form(labels, where, task, first=0, what="node"):
 
 
 def count_outputs(labels, where, classes, task):
-    """Return the number of a model's outputs for labels in the task's form."""
+    """Return the number of a model's outputs for labels in the form of the task."""
     if task in (None, "classify"):
         return count_classes(labels, where, classes)
     if classes is not None:
-        raise ConfigError(f"classes: {classes} means nothing where task={task}")
+        raise ConfigError(f"classes: {classes} goes with task=classify only, not with task={task}")
     return n_outputs(labels, task)
 
 
 def _zeros_and_ones(labels, where, first, what):
+    """Return labels of 0, 1 or NaN as uint8 with `MISSING` for NaN."""
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
     if (at := validation.first_true(~(missing | (labels == 0) | (labels == 1)))) is not None:
         raise DataError(f"{where}: labels: {what} {first + at[0]} has {labels[at]} in column {at[1]}, "
@@ -228,17 +298,33 @@ def _zeros_and_ones(labels, where, first, what):
 
 
 def strata(labels, task):
-    """Return what `random_split` draws from evenly: the classes; of another task all labelled nodes alike."""
+    """Return the class of each node for `random_split`; for a task other than "classify" all labelled nodes get 0."""
     return labels if task in (None, "classify") else np.where(labelled(labels, task), 0, -1)
 
 
 def whole_labels(labels, where, first=0, what="node"):
-    """Return one integer label a row, from row `first` on, of integers or floats; NaN, unlabelled, becomes -1."""
+    """Return one integer label per row, (n,) int64; NaN, which marks a missing label, becomes -1.
+
+    Parameters
+    ----------
+    labels : (n,) or (n, 1) array of numbers
+    where : str or path
+        Name of the labels in messages.
+    first : int
+        Number of the first row in messages.
+    what : str
+        Word for a row in messages.
+
+    Raises
+    ------
+    DataError
+        If a label is not a whole number from -1 to 2^31, or if a row has several labels.
+    """
     labels = np.asarray(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise DataError(f"{where}: labels: expected one label a {what}, found shape "
+        raise DataError(f"{where}: labels: expected one label per {what}, found shape "
                         f"{labels.shape}{_SAY.format(what=what)}")
     if labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected numbers, found dtype {labels.dtype}")
@@ -253,13 +339,13 @@ def whole_labels(labels, where, first=0, what="node"):
 
 
 def check_csr(indptr, indices, n_rows, n_columns, where):
-    """Return indptr and indices, int32 or int64; raises a DataError unless they are CSR of this shape."""
+    """Return indptr as int64 and indices as int32 or int64; raise a DataError unless they form CSR of this shape."""
     starts = check_indptr(indptr, n_rows, indices.size, f"{where}_indptr")
     return starts, validation.integers(f"{where}_indices", indices, stop=n_columns, what="column")
 
 
 def check_indptr(indptr, n_rows, n_entries, where):
-    """Return indptr as int64; raises a DataError unless it has `n_rows` + 1 entries that rise from 0 to `n_entries`."""
+    """Return indptr as int64; raise a DataError unless its `n_rows` + 1 entries rise from 0 to `n_entries`."""
     starts = validation.integers(where, indptr).astype(np.int64, copy=False)
     if indptr.size != n_rows + 1:
         raise DataError(f"{where}: {indptr.size} entries, expected {n_rows + 1} for {n_rows} rows")
@@ -271,7 +357,14 @@ def check_indptr(indptr, n_rows, n_entries, where):
 
 
 def dense(data, indptr, indices, shape, where):
-    """Return a checked CSR matrix as a dense float32 array; entries given twice are added."""
+    """Return a CSR matrix as a dense float32 array, (n_rows, n_columns); duplicate entries are added.
+
+    Raises
+    ------
+    DataError
+        If the arrays do not form a CSR matrix of this shape, or the dense array does not fit into free memory. The message
+        starts with `where`.
+    """
     n_rows, n_columns = (int(length) for length in shape)
     if min(n_rows, n_columns) < 0:
         raise DataError(f"{where}_shape: {n_rows} x {n_columns}, expected the numbers of nodes and of features")
@@ -286,23 +379,29 @@ def dense(data, indptr, indices, shape, where):
 
 
 def one_hot(numbers, what):
-    """Return (n, any) float32: a column for each number that is there, ascending."""
-    known = np.unique(numbers)
-    check_room(5 * numbers.size * known.size, f"{what}: {known.size} in {numbers.size} rows")
-    return (numbers[:, None] == known).astype(np.float32)
+    """Return one-hot rows, (n, number of distinct values) float32, with the distinct values in ascending order."""
+    values = np.unique(numbers)
+    check_room(5 * numbers.size * values.size, f"{what}: {values.size} in {numbers.size} rows")
+    return (numbers[:, None] == values).astype(np.float32)
 
 
 def check_room(n_bytes, what):
-    """Raise a DataError where an array would not fit into the memory that this process can still take."""
+    """Raise a DataError if `n_bytes` exceed the memory that this process can still allocate."""
     free = free_memory()
     if n_bytes > free:
         raise DataError(f"{what}: needs {n_bytes} bytes, but {int(free)} are free")
 
 
 def check_nodes(n_nodes, n_features, what):
-    """Raise a DataError if the number of nodes is too large, or if their arrays would not fit into memory.
+    """Raise a DataError if the number of nodes is too large, or if the nodes' arrays would not fit into memory.
 
-    With None for `n_features` the arrays are not in memory.
+    Parameters
+    ----------
+    n_nodes : int
+    n_features : int or None
+        Columns of float32 features; None if the arrays are not held in memory.
+    what : str
+        Start of the message.
     """
     if not 0 <= n_nodes <= validation.MOST_NODES:
         raise DataError(f"{what}: {n_nodes} nodes, expected 0 to {validation.MOST_NODES}")
@@ -311,7 +410,7 @@ def check_nodes(n_nodes, n_features, what):
 
 
 def existing(path):
-    """Return the path, or raise a DataError where nothing is there."""
+    """Return the path as a `pathlib.Path`; raise a DataError if nothing exists there."""
     path = Path(path)
     if not path.exists():
         raise DataError(f"{path}: no such file or directory")

@@ -1,4 +1,4 @@
-"""Results as tables that other programs read: text, JSON lines or Parquet."""
+"""Results as tables for other programs: text, JSON lines or Parquet."""
 
 import csv
 import io
@@ -15,7 +15,13 @@ _ROWS = 1 << 16
 
 
 def headings(task, n_columns, class_names, embeddings):
-    """Return the names of the columns of labels, and of the columns of numbers."""
+    """Return the names of the label columns and of the number columns.
+
+    Examples
+    --------
+    >>> headings("classify", 2, ["cat", "dog"], embeddings=False)
+    (['class'], ['p_cat', 'p_dog'])
+    """
     if task == "link" and not embeddings:
         return [], ["score", "rank"][:n_columns]
     if embeddings or task == "regress":
@@ -26,33 +32,34 @@ def headings(task, n_columns, class_names, embeddings):
 
 
 def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, ends=("id",)):
-    """Write a table, which appears whole or not at all: id, the class or 0 and 1 of each label, and the numbers.
+    """Write a table of results, which appears whole or not at all.
 
-    A table of links has source and destination in place of id, and between them relation where links are of several
-    relations; links have a score, and a rank where there is one.
+    The columns are the id, the class or the 0/1 labels, and the numbers. A table of links has the columns source and
+    destination in place of id, with relation between them if there are several relations; links have a score and possibly a
+    rank.
 
     Parameters
     ----------
     path : path
-        Ending in one of `SUFFIXES`. What stands there is replaced.
+        Ends in one of `SUFFIXES`. An existing file is replaced.
     ids : callable
-        ids(first, last) returns columns of rows, each a list of str or of int.
+        ids(first, last) returns the id columns of rows first .. last, each a list of str or of int.
     labels : (n, ...) int array or None
         The most likely classes, or 0 and 1.
     numbers : (n, ...) float array
-        Probabilities, or the model's other outputs.
+        Probabilities, or other outputs of the model.
     task : str
     class_names : list of str, optional
-        The names of the classes.
+        Names of the classes.
     embeddings : bool
-        Whether the numbers are rows of a layer.
+        True if the numbers are rows of a layer.
     ends : sequence of str
-        Names of these columns.
+        Names of the id columns.
 
     Raises
     ------
     DataError
-        It cannot be written.
+        If the file cannot be written.
     """
     n, wide = len(numbers), _columns(numbers)
     of_labels, of_numbers = headings(task, wide.shape[1], class_names, embeddings)
@@ -62,9 +69,9 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
             rows = slice(at, min(at + _ROWS, n))
             columns = [*ids(rows.start, rows.stop)]
             if labels is not None:
-                found = np.asarray(labels[rows])
+                chosen = np.asarray(labels[rows])
                 named = class_names if task == "classify" else None
-                columns += [[named[label] for label in found.tolist()]] if named else list(_columns(found).T)
+                columns += [[named[label] for label in chosen.tolist()]] if named else list(_columns(chosen).T)
             yield [*columns, *np.asarray(wide[rows]).T]
 
     write_pieces(path, [*ends, *of_labels, *of_numbers], pieces())
@@ -76,16 +83,16 @@ def write_pieces(path, names, pieces):
     Parameters
     ----------
     path : path
-        Ending in .csv, .jsonl, or .parquet (by pyarrow). What stands there is replaced.
+        Ends in .csv, .jsonl, or .parquet (written by pyarrow). An existing file is replaced.
     names : sequence of str
         Names of the columns.
     pieces : iterable of sequences
-        Columns of the next rows, each a list of str or an array. There is at least one piece, which may be empty.
+        The columns of consecutive rows, each a list of str or an array. There is at least one piece, which may be empty.
 
     Raises
     ------
     DataError
-        It cannot be written.
+        If the file cannot be written.
     """
     with writing(path), whole(path) as (_, file):
         put = _FORMATS[Path(path).suffix](file, path, names)
@@ -95,7 +102,7 @@ def write_pieces(path, names, pieces):
 
 
 def _columns(array):
-    """Rows as columns, of no rows too."""
+    """Return an array of rows as a matrix, also if it has no rows."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
@@ -107,7 +114,7 @@ def _text(file, path, names):
     def put(columns):
         if columns is None:
             text.flush()
-            text.detach()  # the file is its owner's to close
+            text.detach()  # `whole` closes the file
             return
         rows.writerows(zip(*(map(str, column) for column in columns)))
 
@@ -130,15 +137,15 @@ def _parquet(file, path, names):
         if columns is None:
             held[0].close()
             return
-        found = arrow.table([arrow.array(np.ascontiguousarray(column) if isinstance(column, np.ndarray) else column)
+        table = arrow.table([arrow.array(np.ascontiguousarray(column) if isinstance(column, np.ndarray) else column)
                              for column in columns], names=names)
         if not held:
-            held.append(parquet.ParquetWriter(file, found.schema))
-        held[0].write_table(found)
+            held.append(parquet.ParquetWriter(file, table.schema))
+        held[0].write_table(table)
 
     return put
 
 
 _FORMATS = {".csv": _text, ".jsonl": _lines, ".parquet": _parquet}
 SUFFIXES = tuple(_FORMATS)
-"""Endings of the names of tables."""
+"""Accepted endings of paths."""

@@ -1,4 +1,4 @@
-"""Private folders for sorts, and locks on data sets by flock."""
+"""Private temporary folders for sorts, and locks on data sets by flock."""
 
 import contextlib
 import errno
@@ -14,26 +14,26 @@ _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 @contextlib.contextmanager
 def beside(out):
-    """Make a private folder for sorts beside the output; raises a DataError where it cannot be made."""
+    """Create a private folder beside the output; raise a DataError if it cannot be created."""
     out = Path(os.path.realpath(out))
     with contextlib.ExitStack() as held:
         with writing(out):
-            made = held.enter_context(private_folder(out.parent, 0o700))
-        yield made
+            folder = held.enter_context(private_folder(out.parent, 0o700))
+        yield folder
 
 
 @contextlib.contextmanager
 def locked(file, *, exclusive):
-    """Hold a lock on a file: many may read its data set at once, or one may replace the data set.
+    """Hold a lock on a file: several processes may read the data set at once, or one process may replace it.
 
     Raises
     ------
     ConfigError
-        Another process holds it, or put another file in its place just now.
+        If another process holds the lock, or has just replaced the file.
 
     Notes
     -----
-    Where there is no such file, or the file system knows no locks, there is none.
+    Without such a file, or on a file system without locks, nothing is locked.
     """
     try:
         handle = os.open(file, (os.O_RDWR if exclusive else os.O_RDONLY) | os.O_NONBLOCK)  # a pipe is refused later
@@ -56,8 +56,8 @@ def _lock(handle, file, exclusive):
             doing = "reads or writes" if exclusive else "writes"
             raise ConfigError(f"{where}: another process {doing} this data set; try again when it is done") from None
         return
-    here, there = os.fstat(handle), _stat(file)
-    if there is None or (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
+    locked_file, current = os.fstat(handle), _stat(file)
+    if current is None or (locked_file.st_dev, locked_file.st_ino) != (current.st_dev, current.st_ino):
         raise ConfigError(f"{where}: another process has just replaced this data set; try again")
 
 

@@ -1,4 +1,4 @@
-"""Data sets by name: one string says which reader or generator, where, and with which options."""
+"""Data sets by spec: a string that names a reader or a generator, a path, and options."""
 
 import importlib.metadata
 import os
@@ -20,18 +20,23 @@ from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, reading
 from sarlite.structure import generate
 from sarlite.structure import relational_generator as relations
+from sarlite.types import JsonDict
 from sarlite.types import Path as AnyPath
+
+OptionParsers = Mapping[str, Callable[[str], object]]
+"""Name of an option -> function that parses its value."""
 
 
 def _flag(text):
-    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if str(text).lower() not in known:
+    """Return the bool that a text means."""
+    values = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(text).lower() not in values:
         raise ValueError("expected true or false")
-    return known[str(text).lower()]
+    return values[str(text).lower()]
 
 
 def _amount(text):
-    """An int is a count, a number with a decimal point a share."""
+    """Return a number of nodes (int), or a share (float) if the text has a decimal point."""
     try:
         return int(text)
     except ValueError:
@@ -47,16 +52,16 @@ def _describe_file(path, workspace, options):
 
 
 _CHANGES = dict.fromkeys(("drop_edge_values", "undirected", "self_loops", "deduplicate", "normalize"), _flag)
-_DRAWN = {"train": _amount, "val": _amount, "seed": int}
+_DRAWN: OptionParsers = {"train": _amount, "val": _amount, "seed": int}
 _FILES = ("names", "features", "labels", "split", "train_ids", "val_ids", "test_ids")
-_CLASSES = {"homophily": float, "noise": float, "exponent": float}
-_TASK = {"features": int, "classes": int, **_DRAWN}
-_TABLES = {"classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}
-_COLUMNS = {**dict.fromkeys(("src", "dst", "weight", "time", "edge_features", "id", "node_time", "fill", "on_unknown"), str),
+_CLASSES: OptionParsers = {"homophily": float, "noise": float, "exponent": float}
+_TASK: OptionParsers = {"features": int, "classes": int, **_DRAWN}
+_TABLES: OptionParsers = {"classes": int, "task": str, **dict.fromkeys(_FILES, str), **_DRAWN}
+_COLUMNS: OptionParsers = {**dict.fromkeys(("src", "dst", "weight", "time", "edge_features", "id", "node_time", "fill", "on_unknown"), str),
             "header": _flag,
             **dict.fromkeys(("null", "decimal", "comment"), str),
             **dict.fromkeys(("train_mask", "val_mask", "test_mask"), str)}
-_READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: reader, its options
+_READERS: dict[str, tuple[Callable[..., Any], OptionParsers]] = {  # form: (reader, its options)
     "planetoid": (planetoid.read, {}),
     "npz": (npz.describe, {"classes": int, "task": str, **_DRAWN}),
     "ogb": (ogb.read, {"classes": int, "task": str, "features": str}),
@@ -70,7 +75,7 @@ _READERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {  # form: read
     "ogbg": (ogb.read_graphs, {"classes": int, "task": str}),
     "mag": (mag.describe, {"classes": int, "reverses": _flag, "names": _flag}),
 }
-_GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+_GENERATORS: dict[str, tuple[Callable[..., Any], OptionParsers]] = {  # form: (generator, its options)
     "sbm": (generate.sbm, {"nodes": int, "degree": float, **_CLASSES, **_TASK}),
     "rmat": (generate.rmat, {"nodes": int, "scale": int, "edges": int, **dict.fromkeys("abcd", float), **_TASK}),
     "bter": (bter_options.make, {"nodes": int, "degree": float, "max_degree": int, "beta": float, "degrees": str,
@@ -78,9 +83,10 @@ _GENERATORS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "relational": (relations.mag, {"nodes": int, "edges": int, **_CLASSES, **_TASK}),
 }
 _DESCRIBED = ("edges", "npz", "pigo", "mag", "tables")
-"""Forms whose readers give a description; DuckDB makes the data set, all but one within so many bytes."""
+"""Forms whose readers return a `Description`, from which DuckDB builds the data set."""
 _BOUNDED = ("edges", "npz", "mag", "tables")
-_REPORTS = {"bter": bter_options.report}  # form: lines of what was asked beside what was made
+"""Forms that can be read within a memory limit."""
+_REPORTS = {"bter": bter_options.report}  # form: function that compares the requested with the drawn graph, in lines
 _GRAPHS = ("tu", "ogbg")
 _RELATIONAL = ("mag", "relational", *_GRAPHS)
 """Forms of several node types and relations: `load` takes them with `relational`."""
@@ -116,63 +122,68 @@ with, after a comma each: undirected, self_loops, deduplicate, normalize, drop_e
 
 def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty: Collection[str] = (),
          task: str | None = None, relational: bool = False, folder: AnyPath | None = None, n_bytes: int | None = None,
-         transforms: Mapping[str, Any] | None = None, tell: Callable[[str], None] = lambda text: None,
+         transforms: Mapping[str, JsonDict] | None = None, tell: Callable[[str], None] = lambda text: None,
          **changes: bool | None) -> Dataset:
-    """Read, map or generate the data set that `spec` names.
+    """Read, map or generate the data set that a spec names.
 
     Parameters
     ----------
     spec : str
-        One of `FORMS`; options follow as `,key=value`, and a flag may leave out its `=true`.
+        One of `FORMS`. Options follow as `,key=value`; `,key` sets a flag to true.
     verify : bool
-        Native format: compare every file's sha256.
+        If True, compare the sha256 of every file of a native directory.
     check : bool
-        Run `Dataset.check`, which reads everything once.
+        If True, run `Dataset.check`, which reads everything once.
     allow_empty : collection of {"train", "val", "test"}
         Splits that may be empty.
     task : {"classify", "multilabel", "regress"}, optional
-        What the labels must be: read so where the form takes the option, else refused if they are not.
+        Required meaning of the labels. Forms with the option `task` read the labels in this way; for other forms, labels of
+        another task are refused.
     relational : bool
-        What the graph must be: of several node types and relations, or of one kind.
+        True if the graph must have several node types or relations; False if it must be of one kind.
     folder : path, optional
-        Where a data set of the form edges:, npz:, mag: or tables: is made in bounded memory, and mapped: private, the
-        caller's to remove. It takes about 12 bytes an edge of the largest relation, twice that while edges are merged,
-        16 where ids are names, and as much as the data set.
+        Private folder in which a data set of the form edges:, npz:, mag: or tables: is built in bounded memory and then
+        mapped. The caller removes the folder. It needs the size of the data set plus about 12 bytes per edge of the largest
+        relation, twice that while edges are merged, and 16 bytes if ids are names.
     n_bytes : int, optional
-        Of memory for the sorts, or for a split. The data set is the same, bit for bit.
+        Memory limit in bytes for the sorts, or for a split. The data set is the same, bit for bit.
     transforms : dict, optional
-        Transforms of a model's data by "." joined words of a relation or by node type, as `schema.transforms_of`
-        returns them. Features of tables are made with these statistics in place of statistics of the tables.
+        Transforms of a model's data by node type or "."-joined relation, as `schema.transforms_of` returns them. Features
+        of tables are computed with these statistics instead of the statistics of the tables.
     tell : callable
         tell(text) is called as each step begins.
     **changes : bool
-        undirected, self_loops, deduplicate, normalize, drop_edge_values: as in the spec, which they override. A
-        relational graph takes drop_edge_values alone.
+        undirected, self_loops, deduplicate, normalize, drop_edge_values: these override the spec's options of the same
+        names. A relational graph accepts drop_edge_values only.
 
     Returns
     -------
     Dataset
-        Memory-mapped for a native directory without changes and in a `folder`, else in memory. The rows of a native
-        directory that is divided stand by part: its `ids` say which they are.
+        Memory-mapped for a native directory without changes and with `folder`, otherwise in memory. The rows of a divided
+        native directory are ordered by part; `ids` has their original ids.
 
     Raises
     ------
     ConfigError
-        Unknown form or option, a value that cannot be read, or a graph of the other kind; the message lists what is
-        known. A form that is read whole, with `n_bytes`.
+        If the form or an option is unknown, a value cannot be read, or the graph is of the other kind; also if `n_bytes` is
+        passed with a form that is read at once.
     DataError
-        As the reader and `Dataset.check` say.
+        As the reader and `Dataset.check`.
 
     Examples
     --------
-    >>> from sarlite import data
-    >>> dataset = data.load("sbm:nodes=100,classes=4,features=8,seed=1", undirected=True)
-    >>> dataset.features.shape, dataset.labels.shape, dataset.n_classes
-    ((100, 8), (100,), 4)
+    >>> from sarlite.data import load
+    >>> dataset = load("sbm:nodes=100,classes=4,features=8", self_loops=True)
+    >>> dataset.n_nodes, dataset.features.shape, dataset.n_classes
+    (100, (100, 8), 4)
+    >>> load("sbm:node=100")
+    Traceback (most recent call last):
+        ...
+    sarlite.errors.ConfigError: data set option 'node': unknown for sbm; did you mean nodes?
     """
     with reading(f"data set {spec}"):
         dataset = _read(str(spec), verify, changes, task, relational, Workspace(folder, n_bytes), transforms, tell)
-        if task not in (None, dataset.task) and dataset.n_classes:  # nobody has a label where there are none
+        if task not in (None, dataset.task) and dataset.n_classes:  # without labels every task is accepted
             raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, not {task}; npz, ogb, edges "
                               f"and pigo read labels of another task with the option task={task}")
         return dataset.check(allow_empty) if check else dataset
@@ -210,6 +221,7 @@ def load_relational(spec: AnyPath, **options: Any) -> Dataset:
 
 
 def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
+    """Return the data set of a spec, unchecked."""
     form, path, options = _parse(spec)
     if workspace.n_bytes is not None and form not in _BOUNDED:
         raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
@@ -224,43 +236,44 @@ def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
         about = {"source": spec, "provenance": provenance}
         described = _READERS[form][0](path, workspace, options).with_transforms(transforms or {})
         return build(described, workspace, tell, about, **wanted)
-    found = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
-    if isinstance(found, RawGraph):
+    raw = _READERS[form][0](path, **options) if form in _READERS else _GENERATORS[form][0](**options)
+    if isinstance(raw, RawGraph):
         if wanted.pop("drop_edge_values", False):
-            found.edge_weight = found.edge_features = None
-        return found.assemble(spec, provenance=provenance, **wanted)
+            raw.edge_weight = raw.edge_features = None
+        return raw.assemble(spec, provenance=provenance, **wanted)
     about = {"name": form, "source": spec, "provenance": provenance}
-    made = Dataset.of_edge_lists(found, **about) if relational else Dataset(**found._asdict(), **about)
-    return _changed(made, wanted)
+    dataset = Dataset.of_edge_lists(raw, **about) if relational else Dataset(**raw._asdict(), **about)
+    return _changed(dataset, wanted)
 
 
-def _check_kind(spec, found, relational):
-    if found and not relational:
+def _check_kind(spec, is_relational, relational):
+    """Raise a ConfigError if a relational graph was requested and the graph is of one kind, or vice versa."""
+    if is_relational and not relational:
         raise ConfigError(f"data set {spec!r}: a relational graph, of several node types, but a graph of one kind is "
                           "needed")
-    if relational and not found:
+    if relational and not is_relational:
         raise ConfigError(f"data set {spec!r}: a graph of one kind, but a relational graph is needed")
 
 
 def has_transforms(spec: AnyPath) -> bool:
-    """Return True if features of the data set may be made by transforms: it is made of tables."""
+    """Return True if the features of the data set can be computed by transforms, as the data set is built from tables."""
     return _parse(str(spec))[0] in _DESCRIBED
 
 
-def made_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
-    """Return lines that say how near a generated data set came to its spec; none of a form that hits it, or reads."""
+def generated_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
+    """Return lines that compare a generated data set with its spec; no lines for forms that match their spec exactly."""
     form, _, options = _parse(str(spec))
     return _REPORTS[form](dataset.indptr, dataset.indices, **options) if form in _REPORTS else []
 
 
 def is_relational(spec: AnyPath) -> bool:
-    """Tell whether a spec names a relational graph; of a native directory it reads meta.json, as `format.read_meta`."""
+    """Return True if a spec names a relational graph; for a native directory meta.json is read."""
     form, path, _ = _parse(str(spec))
     return _is_relational(form, path)
 
 
 def is_of_graphs(spec: AnyPath) -> bool:
-    """Tell whether a spec names a set of graphs; of a native directory it reads meta.json, as `format.read_meta`."""
+    """Return True if a spec names a set of graphs; for a native directory meta.json is read."""
     form, path, _ = _parse(str(spec))
     if form is not None:
         return form in _GRAPHS
@@ -275,7 +288,7 @@ def _is_relational(form, path):
 
 
 def _wanted(spec, options, changes, relational):
-    """Take the changes out of the options; return those that are wanted, and the provenance."""
+    """Remove the changes from `options`; return the effective changes and the provenance."""
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or (name == "undirected" and not relational)}
@@ -286,13 +299,13 @@ def _wanted(spec, options, changes, relational):
 
 
 def native_directory(spec: AnyPath) -> str | None:
-    """Return the directory in the native format that a spec names without changing it; None for every other spec."""
+    """Return the native directory that a spec names without changes; None for every other spec."""
     form, path, options = _parse(str(spec))
     return path if form is None and not any(options.values()) else None
 
 
 def source_path(spec: AnyPath) -> str | None:
-    """Return the file or directory that a spec names, if it is there."""
+    """Return the file or directory that a spec names, or None if it does not exist."""
     form, path, _ = _parse(str(spec))
     return path if path is not None and os.path.exists(path) else None
 
@@ -317,9 +330,10 @@ def _parse(spec):
 
 
 def _no_directory(spec, path):
+    """Return the error for a spec without a form whose path is not a directory."""
     if os.path.exists(path):
-        known = "names tables, tables" if path.endswith(".toml") else "holds edges, edges"
-        return DataError(f"data set {spec!r}: {path} is a file; where it {known}:{spec} reads it")
+        content = "names tables, tables" if path.endswith(".toml") else "holds edges, edges"
+        return DataError(f"data set {spec!r}: {path} is a file; where it {content}:{spec} reads it")
     if "/" not in path and ":" in path:
         return ConfigError(f"data set {spec!r}: none of the known forms: {', '.join(_forms())}")
     return DataError(f"{path}: no such directory; --data takes a directory that convert wrote, or FORM:PATH to read "
@@ -331,6 +345,7 @@ def _forms():
 
 
 def _path_and_words(text):
+    """Return the path and the options of a text; a path may contain commas if it exists."""
     if os.path.exists(text):  # a path may hold commas
         return text, []
     text = text.replace(",decimal=,", ",decimal=comma")
@@ -338,22 +353,23 @@ def _path_and_words(text):
     return path, words
 
 
-def _options(form, words, known):
-    known, options = {**known, **_CHANGES}, {}
+def _options(form, words, parsers):
+    """Return the parsed options of a spec by name."""
+    parsers, options = {**parsers, **_CHANGES}, {}
     for word in words:
         key, _, value = word.partition("=")
         if word == "features=normalize":
             key, value = "normalize", "true"
-        if key not in known:
+        if key not in parsers:
             raise ConfigError(f"data set option {key!r}: unknown for {form}"
-                              + (suggestion(key, known) or f"; known are {', '.join(known)}")
+                              + (suggestion(key, parsers) or f"; known are {', '.join(parsers)}")
                               + ("" if "=" in word else "; a file of tables:FILE.toml names columns with commas"))
         if key in options:
             raise ConfigError(f"data set option {key!r}: given twice")
-        if not value and known[key] is _flag:
+        if not value and parsers[key] is _flag:
             value = "true"
         try:
-            options[key] = known[key](value)
+            options[key] = parsers[key](value)
         except ValueError as error:
             raise ConfigError(f"data set option {key!r}: cannot read {value!r}: {error}") from error
         if value == "":
@@ -362,16 +378,16 @@ def _options(form, words, known):
 
 
 def _changed(dataset, wanted):
-    """Apply changes to a data set that is CSR already; without any it is returned as it is."""
+    """Apply the changes to a data set that is in CSR; without changes return it as it is."""
     if not any(wanted.values()):
         return dataset
     dataset.provenance = {**dataset.provenance, "changes": dict(wanted)}
     if wanted.pop("drop_edge_values", False):
         dataset.drop_edge_values()
     if any(value for name, value in wanted.items() if name != "normalize"):
-        made = RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=dataset.provenance, **wanted)
-        made.class_names, made.target_nodes.names = dataset.class_names, dataset.target_nodes.names
-        return made
+        assembled = RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=dataset.provenance, **wanted)
+        assembled.class_names, assembled.target_nodes.names = dataset.class_names, dataset.target_nodes.names
+        return assembled
     if wanted.get("normalize"):
         dataset.features = row_normalized(dataset.features)
     return dataset
@@ -384,36 +400,39 @@ def _version():
         return "unknown"
 
 
-def from_tables(described: dict[str, Any], **changes: bool) -> Dataset:
-    """Make a data set of tables in memory, or in files, as a TOML file describes them; docs/tables.md tells the keys.
+def from_tables(described: Mapping[str, object], **changes: bool) -> Dataset:
+    """Build a data set from tables in memory or in files.
 
     Parameters
     ----------
     described : dict
-        As the TOML file has it. A `file` may be a table in memory: a dict of arrays, a table of pandas, polars or
-        pyarrow, or what has `__arrow_c_stream__` or `__dataframe__`.
+        The content of a description file (see docs/tables.md). The value of a key `file` may also be a table in memory: a
+        dict of arrays, a table of pandas, polars or pyarrow, or an object with `__arrow_c_stream__` or `__dataframe__`.
     **changes : bool
-        undirected, self_loops, deduplicate, normalize, drop_edge_values: see `load`.
+        undirected, self_loops, deduplicate, normalize, drop_edge_values: as for `load`.
 
     Returns
     -------
     Dataset
-        In memory, checked. The `names` of its node tables are the mappings of the nodes' ids. `provenance["tables"]`
-        tells what became of every column.
+        In memory and checked. The `names` of its node tables map the ids in the tables to row numbers.
+        `provenance["tables"]` records how each column was used.
 
     Raises
     ------
-    ConfigError, DataError
-        An unknown key; what `load` raises of the tables.
+    ConfigError
+        If a key is unknown or has an impossible value.
+    DataError
+        If a table cannot be read or its content is refused, as for `load`.
 
     Examples
     --------
     >>> from sarlite.data import from_tables
     >>> follows = {"source": ["ann", "bob"], "target": ["bob", "cas"]}
     >>> edges = {"file": follows, "relation": ["user", "follows", "user"], "src": "source", "dst": "target"}
-    >>> from_tables({"nodes": {"user": {}}, "edges": [edges]}).indices.tolist()
-    [0, 1]
+    >>> dataset = from_tables({"nodes": {"user": {}}, "edges": [edges]})
+    >>> dataset.n_nodes, dataset.indices.tolist()
+    (3, [0, 1])
     """
     about = {"source": "tables", "provenance": {}}
-    made = build(description.of_dict(described, "description"), Workspace(), lambda text: None, about, **changes)
-    return made.check(allow_empty=SPLITS)
+    dataset = build(description.of_dict(described, "description"), Workspace(), lambda text: None, about, **changes)
+    return dataset.check(allow_empty=SPLITS)

@@ -1,4 +1,4 @@
-"""Arrays of a length that is not known before, in memory or written to files of scratch."""
+"""Arrays whose length is not known in advance, in memory or in a temporary file."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from sarlite.errors import writing
 
 
 class Spool:
-    """Rows appended to a file, then mapped; without a path they are kept in memory."""
+    """Rows that are appended to a file and then mapped; without a path the rows are held in memory."""
 
     def __init__(self, path, dtype=None):
         self._path, self._dtype, self._shape, self.n_rows = path, dtype, (), 0
@@ -16,7 +16,7 @@ class Spool:
                 self._file = open(path, "wb", buffering=0)  # noqa: SIM115, closed by `array`
 
     def write(self, rows):
-        """Append rows, of the dtype and the width of the first ones; in memory the spool keeps them, not a copy."""
+        """Append rows of the dtype and width of the first rows; in memory the rows are held, not copied."""
         rows = np.asarray(rows, self._dtype)
         self._dtype, self._shape, self.n_rows = rows.dtype, rows.shape[1:], self.n_rows + len(rows)
         if self._file is None:
@@ -28,10 +28,10 @@ class Spool:
                 data = data[self._file.write(data) :]
 
     def array(self):
-        """Close the spool and return its rows: a map, or an array."""
+        """Close the spool and return its rows, mapped or in memory."""
         shape = (self.n_rows, *self._shape)
         if self._file is not None:
             self._file.close()
             return np.memmap(self._path, self._dtype, "r", 0, shape) if np.prod(shape) else np.empty(shape, self._dtype)
-        kept, self._kept = self._kept, []
-        return kept[0] if len(kept) == 1 else np.concatenate([np.empty((0, *self._shape), self._dtype), *kept])
+        pieces, self._kept = self._kept, []
+        return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty((0, *self._shape), self._dtype), *pieces])

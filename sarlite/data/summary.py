@@ -1,4 +1,4 @@
-"""Lines that `python -m sarlite.data info` and `partition` print about a data set."""
+"""Lines about a data set that `python -m sarlite.data info` and `partition` print."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def summary(dataset):
 
     Notes
     -----
-    Memory: of a graph of one kind 24 bytes an edge, for the symmetry check.
+    Memory: for a graph of one kind, 24 bytes per edge for the check of symmetry.
     """
     labels = np.asarray(dataset.labels)
     return {
@@ -33,6 +33,7 @@ def summary(dataset):
 
 
 def _of_one_kind(dataset, labels):
+    """Return the facts about a graph of one kind."""
     indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
     degrees = np.diff(indptr)
     touched = degrees > 0
@@ -57,6 +58,7 @@ def _of_one_kind(dataset, labels):
 
 
 def _of_types(dataset):
+    """Return the facts about a relational graph."""
     relations = {".".join(relation): table for relation, table in dataset.edges.items()}
     widths = {name: table.n_features for name, table in dataset.nodes.items()}
     return {
@@ -73,26 +75,26 @@ def _degrees(degrees):
 
 
 def _nodes_by_part(dataset):
-    found = {name: np.diff(table.offsets).tolist() for name, table in dataset.nodes.items()}
-    return found if dataset.relational else found[dataset.target]
+    counts = {name: np.diff(table.offsets).tolist() for name, table in dataset.nodes.items()}
+    return counts if dataset.relational else counts[dataset.target]
 
 
-def part_bytes(dataset, found):
-    """Return the bytes of each part of a graph of one kind: of its rows and edges, and of its halo rows' features."""
+def part_bytes(dataset, costs):
+    """Return the bytes of each part of a graph of one kind: of its own rows and edges, and of its halo rows' features."""
     row, label = dataset.features.dtype.itemsize * dataset.n_features, dataset.labels.nbytes // max(1, dataset.n_nodes)
     index = dataset.indices.dtype.itemsize
-    local = [nodes * (row + 19 + label) + edges * index for nodes, edges in zip(found["nodes"], found["edges"])]
-    return local, [rows * row for rows in found["halo_rows"]]
+    local = [nodes * (row + 19 + label) + edges * index for nodes, edges in zip(costs["nodes"], costs["edges"])]
+    return local, [rows * row for rows in costs["halo_rows"]]
 
 
 def account_lines(dataset):
-    """Return lines that tell what became of every column of the tables that a data set was made of."""
-    told = dataset.provenance.get("tables")
-    return [*account.lines(told)] if isinstance(told, dict) else []
+    """Return lines about the use of every column of the tables that a data set was built from."""
+    account_of_columns = dataset.provenance.get("tables")
+    return [*account.lines(account_of_columns)] if isinstance(account_of_columns, dict) else []
 
 
 def summary_lines(facts):
-    """Yield the lines of a table of `summary`."""
+    """Yield the lines of a table of the facts that `summary` returns."""
     rows = [("name", facts["name"]), *(_lines_of_types(facts) if "target" in facts else _lines_of_one_kind(facts)),
             ("unlabelled", f"{facts['unlabelled']:,}"),
             *((name, f"{count:,} nodes") for name, count in facts["split"].items()),
@@ -141,17 +143,17 @@ def _division(facts):
     return f"{len(nodes):,} by {division['partition']}, order {division['order']}{largest}"
 
 
-def report_lines(found, local_bytes=None, halo_bytes=None):
-    """Yield the lines of a table of `graph.partition.report`."""
+def report_lines(costs, local_bytes=None, halo_bytes=None):
+    """Yield the lines of a table of the costs that `graph.partition.report` returns."""
     names = ("nodes", "edges", "train_nodes", "halo_rows")
     heads = ("part", "nodes", "edges", "train", "halo rows") + (("own data", "halo data") if local_bytes else ())
     yield " ".join(f"{head:>12}" for head in heads)
-    for part in range(found["n_parts"]):
-        cells = [str(part)] + [f"{found[name][part]:,}" for name in names]
+    for part in range(costs["n_parts"]):
+        cells = [str(part)] + [f"{costs[name][part]:,}" for name in names]
         if local_bytes:
             cells += [readable(local_bytes[part]), readable(halo_bytes[part])]
         yield " ".join(f"{cell:>12}" for cell in cells)
-    yield " ".join(f"{cell:>12}" for cell in ["max / mean"] + [f"{found['imbalance'][name]:.3f}" for name in names])
-    yield f"cut edges {found['cut_edges']:,} ({100 * found['cut_share']:.1f} %)"
-    for name, counts in found.get("types", {}).items():
+    yield " ".join(f"{cell:>12}" for cell in ["max / mean"] + [f"{costs['imbalance'][name]:.3f}" for name in names])
+    yield f"cut edges {costs['cut_edges']:,} ({100 * costs['cut_share']:.1f} %)"
+    for name, counts in costs.get("types", {}).items():
         yield f"{name}: {min(counts):,} to {max(counts):,} nodes a part"

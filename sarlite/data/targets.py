@@ -1,4 +1,4 @@
-"""Forms of a data set's labels: one class a node, several labels of 0 or 1, or numbers."""
+"""Forms of a data set's labels: one class per node, several labels of 0 or 1 per node, or numbers."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from sarlite.types import Array
 
 TASKS = ("classify", "multilabel", "regress")
 MISSING = 255
-"""The value of an unknown label of task multilabel."""
+"""Value of an unknown label for the task "multilabel"."""
 _FORMS = {  # task: shape in words, numbers of dimensions, dtypes
     "classify": ("(n_nodes,)", (1,), ("int64",)),
     "multilabel": ("(n_nodes, n_labels)", (2,), ("uint8",)),
@@ -16,7 +16,7 @@ _FORMS = {  # task: shape in words, numbers of dimensions, dtypes
 
 
 def check_form(labels: Array, task: str, where: str) -> None:
-    """Raise a DataError where labels are not of the dimensions and the dtype that the task's are."""
+    """Raise a DataError unless labels have the dimensions and the dtype of the task."""
     if task not in TASKS:
         raise DataError(f"{where}: task {task!r} is not one of {', '.join(TASKS)}")
     shape, dimensions, dtypes = _FORMS[task]
@@ -26,25 +26,28 @@ def check_form(labels: Array, task: str, where: str) -> None:
 
 
 def n_outputs(labels: Array, task: str) -> int | None:
-    """Return how many numbers a model makes of a node, where the labels' shape says it: not of classes."""
+    """Return the number of a model's outputs per node if the shape of the labels gives it; None for "classify"."""
     return None if task == "classify" else 1 if labels.ndim == 1 else int(labels.shape[1])
 
 
 def labelled(labels: Array, task: str) -> Array:
-    """Return which nodes have a label, all of them if several, (n,) bool."""
-    known = labels >= 0 if task == "classify" else labels != MISSING if task == "multilabel" else ~np.isnan(labels)
-    return np.asarray(known if known.ndim == 1 else known.all(1))
+    """Return True for each node that has a label, (n,) bool; a node with several labels must have all of them."""
+    has_label = labels >= 0 if task == "classify" else labels != MISSING if task == "multilabel" else ~np.isnan(labels)
+    return np.asarray(has_label if has_label.ndim == 1 else has_label.all(1))
 
 
 def wrong(labels: Array, task: str, in_split: Array, n_classes: int) -> tuple[int, str] | None:
-    """Return the first row whose label cannot be, and why; None where all are right.
+    """Return the first row with an impossible label, and words about the label; None if all labels are possible.
 
     Parameters
     ----------
     labels : (n, ...) array
-        Of the task's form.
+        In the form of the task.
+    task : {"classify", "multilabel", "regress"}
     in_split : (n,) bool
-        The rows that must have a label. The others may have none: -1 of classes, `MISSING`, or NaN of numbers.
+        True for rows that must have a label. Other rows may have -1 ("classify"), `MISSING` ("multilabel") or NaN
+        ("regress").
+    n_classes : int
     """
     if task == "classify":
         bad = (labels < np.where(in_split, 0, -1)) | (labels >= n_classes)

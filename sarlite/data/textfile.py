@@ -1,4 +1,4 @@
-"""Rows of numbers, or of names, from files that users bring: text, .npy and Parquet; and a partition in a file."""
+"""Rows of numbers or names from users' files (text, .npy and Parquet), and partitions from files."""
 
 import gzip
 import warnings
@@ -13,24 +13,24 @@ from sarlite.data.tables.text_form import is_number
 from sarlite.errors import DataError, needs, reading, regular
 from sarlite.structure.partition import check_parts
 
-LINE = 1 << 24  # characters of a line
+LINE = 1 << 24  # most characters of a line
 _BATCH = 1 << 16, 1 << 25
 """Lines that are parsed at a time, and their characters."""
 
 
 def read(path, field, dtype):
-    """Read numbers, one row a line, from text, .npy or .parquet.
+    """Read numbers, one row per line, from text, .npy or .parquet.
 
     Parameters
     ----------
     path : path
-        Ending in .npy or .parquet (which the package pyarrow reads), or text in UTF-8, ending in .gz where it is
-        compressed: columns parted by commas or blanks, `#` begins a comment, empty lines do not count. The first line
-        of two or more columns may be a header of as many names.
+        A .npy file, a .parquet file (read by the package pyarrow), or UTF-8 text, compressed if the path ends in .gz. Text
+        has columns separated by commas or blanks; `#` begins a comment; empty lines are ignored. The first line of two or
+        more columns may be a header with a name per column.
     field : str
-        For messages.
+        Name of the numbers in messages.
     dtype : dtype
-        Of numbers in text; numbers of other files keep their dtype.
+        Dtype of numbers from text; numbers from other files keep their dtype.
 
     Returns
     -------
@@ -39,18 +39,18 @@ def read(path, field, dtype):
     Raises
     ------
     DataError
-        The file cannot be read, a word is no number, or lines are of different lengths.
+        If the file cannot be read, a word is no number, or lines have different lengths.
     """
     suffix = Path(path).suffix
     if suffix == ".npy":
         table = _npy(path, field)
         return table.reshape(table.shape[0], table.shape[1] if table.ndim == 2 else 1)
-    found = _parquet(path, field) if suffix == ".parquet" else list(_text(path, field, dtype))
-    return np.concatenate(found) if len(found) > 1 else found[0]
+    batches = _parquet(path, field) if suffix == ".parquet" else list(_text(path, field, dtype))
+    return np.concatenate(batches) if len(batches) > 1 else batches[0]
 
 
 def _parquet(path, field):
-    """Return a Parquet file's rows as one array. A column of lists of length k counts as k columns."""
+    """Return the rows of a Parquet file as a list of one array. A column of lists of length k becomes k columns."""
     parquet = needs("pyarrow.parquet", f"{path}: {field}")
     with reading(path, field), regular(path).open("rb") as file:
         table = parquet.read_table(file)
@@ -67,32 +67,33 @@ def _parquet(path, field):
         return [np.concatenate(columns, axis=1) if columns else np.empty((0, 1))]
 
 
-def names(path, field, known):
-    """Read one name a line, or from a .npy file of text, as places in `known`: (n_rows,) int8."""
-    places, found, n = {name: place for place, name in enumerate(known)}, [np.empty(0, np.int8)], 0
+def names(path, field, vocabulary):
+    """Read one name per line, or a .npy file of text, as positions in `vocabulary`: (n_rows,) int8."""
+    places, codes, n = {name: place for place, name in enumerate(vocabulary)}, [np.empty(0, np.int8)], 0
     with reading(path, field):
         for words in _word_batches(path, field):
             for at, word in enumerate(words, n):
                 if word not in places:
-                    raise DataError(f"{path}: {field}: entry {at} is {word!r}, none of {', '.join(known)}")
-            found.append(np.array([places[word] for word in words], np.int8))
+                    raise DataError(f"{path}: {field}: entry {at} is {word!r}, none of {', '.join(vocabulary)}")
+            codes.append(np.array([places[word] for word in words], np.int8))
             n += len(words)
-    return np.concatenate(found)
+    return np.concatenate(codes)
 
 
 def _word_batches(path, field):
+    """Yield lists of names."""
     if Path(path).suffix == ".npy":
         for _, piece in pieces(np.atleast_1d(npyfile.load(path, field, "US")).ravel()):
             yield piece.astype(str).tolist()
         return
     with opened(path) as file:
         words = (line.strip() for line in lines(file) if line.strip())
-        while found := list(islice(words, _BATCH[0])):
-            yield found
+        while batch := list(islice(words, _BATCH[0])):
+            yield batch
 
 
 def read_parts(file, n_nodes, n_parts):
-    """Read a user's partition: a .npy file of integers, or text with one part a line.
+    """Read a user's partition: a .npy file of integers, or text with one part per line.
 
     Returns
     -------
@@ -101,7 +102,7 @@ def read_parts(file, n_nodes, n_parts):
     Raises
     ------
     DataError
-        The file cannot be read, has another length than `n_nodes`, or a part outside 0 <= part < n_parts.
+        If the file cannot be read, does not have `n_nodes` rows, or has a part outside 0 <= part < n_parts.
     """
     with reading(file, "parts"):
         parts = read(file, "parts", np.int64)
@@ -109,7 +110,7 @@ def read_parts(file, n_nodes, n_parts):
 
 
 def lines(file):
-    """Yield the lines of a text file; raises a ValueError for one that is too long to be one."""
+    """Yield the lines of a text file; raise a ValueError for a line of `LINE` characters or more."""
     while line := file.readline(LINE):
         if len(line) == LINE:
             raise ValueError(f"a line of {LINE:,} characters or more")
@@ -117,10 +118,10 @@ def lines(file):
 
 
 def _batches(rows, dtype, delimiter):
-    """Yield lines parsed as (n, n_columns) arrays, some ten thousand at a time."""
+    """Yield lines parsed as (n, n_columns) arrays, about ten thousand lines at a time."""
     rows, (n_lines, n_characters) = iter(rows), _BATCH
-    while found := list(islice(_until(rows, n_characters), n_lines)):
-        yield _parsed(found, dtype, delimiter)
+    while batch := list(islice(_until(rows, n_characters), n_lines)):
+        yield _parsed(batch, dtype, delimiter)
 
 
 def _parsed(rows, dtype, delimiter):
@@ -131,7 +132,7 @@ def _parsed(rows, dtype, delimiter):
 
 
 def _until(rows, most):
-    """Yield from `rows` until they have `most` characters."""
+    """Yield from `rows` until the yielded rows have `most` characters."""
     for row in rows:
         yield row
         most -= len(row)
@@ -140,6 +141,7 @@ def _until(rows, most):
 
 
 def _text(path, field, dtype):
+    """Yield the rows of a text file as (n, n_columns) arrays."""
     with reading(path, field), opened(path) as file:
         rows = (line for line in lines(file) if _content(line))
         first = next(rows, None)
@@ -149,19 +151,20 @@ def _text(path, field, dtype):
         delimiter = "," if "," in first else None
         columns = _header(_content(first), delimiter)
         width = None
-        for found in _batches(rows if columns else chain([first], rows), dtype, delimiter):
-            if columns not in (0, found.shape[1]):
+        for batch in _batches(rows if columns else chain([first], rows), dtype, delimiter):
+            if columns not in (0, batch.shape[1]):
                 raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, "
-                                f"is no header of {found.shape[1]} columns")
-            if width not in (None, found.shape[1]):
-                raise ValueError(f"lines of {width} columns, and further down of {found.shape[1]}")
-            width = found.shape[1]
-            yield found
+                                f"is no header of {batch.shape[1]} columns")
+            if width not in (None, batch.shape[1]):
+                raise ValueError(f"lines of {width} columns, and further down of {batch.shape[1]}")
+            width = batch.shape[1]
+            yield batch
         if width is None:
             yield np.empty((0, columns), dtype)
 
 
 def _npy(path, field):
+    """Map a .npy file of one or two dimensions."""
     table = npyfile.load(path, field)
     if table.ndim not in (1, 2):
         raise DataError(f"{path}: {field}: expected one or two dimensions, found shape {table.shape}")
@@ -169,7 +172,7 @@ def _npy(path, field):
 
 
 def opened(path):
-    """Return a file of text, compressed or not, open for reading."""
+    """Open a text file, compressed or not, for reading."""
     path = regular(path)
     return gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig")
 
@@ -179,7 +182,7 @@ def _content(line):
 
 
 def _header(line, delimiter):
-    """Return the number of columns that a first line names; 0 where it is numbers, one mistyped word or not."""
+    """Return the number of columns that a first line names; 0 if the line is a row, as one of its words is a number."""
     words = [word.strip().strip("\"'") for word in line.split(delimiter)]
     if len(words) > 1 and all(word and not is_number(word) for word in words):
         return len(words)

@@ -1,4 +1,4 @@
-"""Times: int64 numbers that are nanoseconds since 1970 UTC, or whole numbers of the user's."""
+"""Times as int64: nanoseconds since 1970 UTC, or whole numbers in the user's unit."""
 
 import re
 from datetime import datetime, timezone
@@ -12,7 +12,13 @@ _FRACTION = re.compile(r"(.*\.)([0-9]{1,9})(.*)")
 
 
 def show_time(time: int, kind: str | None) -> str:
-    """Return a time as text: a date, a timestamp of UTC, or the number."""
+    """Return a time as text: a date, a UTC timestamp, or the number.
+
+    Examples
+    --------
+    >>> show_time(read_time("2026-03-01T14:30", "dates", "--at"), "dates")
+    '2026-03-01T14:30:00'
+    """
     if kind != "dates":
         return str(time)
     text = str(np.datetime64(int(time), "ns"))
@@ -21,14 +27,21 @@ def show_time(time: int, kind: str | None) -> str:
 
 
 def read_time(text: str, kind: str, where: str) -> int:
-    """Return the time that a text means, int64: a date or timestamp of ISO 8601, or a whole number.
+    """Return the int64 time that a text means: a date or timestamp of ISO 8601, or a whole number.
 
-    A timestamp without a zone is of UTC.
+    A timestamp without a zone is taken as UTC.
+
+    Parameters
+    ----------
+    text : str
+    kind : {"dates", "integers"}
+    where : str
+        Start of error messages.
 
     Raises
     ------
     ConfigError
-        The text is no time of the kind. The error names `where`.
+        If the text is not a time of this kind.
     """
     text = text.strip()
     if kind == "integers":

@@ -1,4 +1,4 @@
-"""A directory written as a whole or not at all: .npy files in pieces, meta.json last, then one rename."""
+"""Writer of a directory that appears whole or not at all: .npy files in pieces, meta.json last, then one rename."""
 
 import contextlib
 import hashlib
@@ -18,37 +18,37 @@ META = "meta.json"
 _ROOTS = re.compile("(nodes|edges|names)/")
 
 
-class Writer:
-    """A data set directory in the making. Use it as a context; without `finish` nothing is left of it.
+class DirectoryWriter:
+    """Context manager that writes a data set's directory; the directory appears only when `finish` is called.
 
-    Everything goes to a temporary directory beside `directory`, is fsynced, and takes the final name by a rename; so
-    whatever fails, `directory` is either absent, the old data set or the new one. (With `overwrite` the old one is
-    first renamed to `.NAME.old-*`; a machine that dies between the two renames leaves it there.) What a killed process
-    left goes as the next one writes there (`files.remove_left`). A data set that is replaced is locked from the
-    beginning of the context on: whoever replaces what it reads, opens it inside.
+    All files are written to a temporary directory beside `directory` and fsynced. A rename then gives the temporary
+    directory its final name. Whatever fails, `directory` is absent, the old data set, or the new one. With `overwrite` the
+    old data set is first renamed to `.NAME.old-*`; only a crash of the machine between the two renames leaves it there.
+    Leftovers of a killed process are removed by the next writer. A data set that is replaced stays locked during the context,
+    so a caller that reads the data set it replaces opens it inside the context.
 
     Parameters
     ----------
     directory : path
-        A symbolic link is followed: what it points to is replaced.
+        A symbolic link is followed: the directory that it points to is replaced.
     overwrite : bool
-        Replace an existing native directory. Any other existing path is refused, an empty directory excepted.
+        If True, replace an existing native directory. Any other existing path is refused, except an empty directory.
     step : progress.Step, optional
         Counts the bytes that are written.
 
     Attributes
     ----------
     step : progress.Step
-        Of the arrays that are started from now on.
-    records : dict
-        By file: what `npyfile.Stream` recorded, once `finish` has closed them.
+        Counter for the arrays that are started from now on.
+    records : dict of str to dict
+        Records of the files by name, as `npyfile.Stream` makes them, once `finish` has closed the files.
 
     Raises
     ------
     ConfigError
-        `directory` exists and may not be replaced; as the context begins, another process reads or writes it.
+        If `directory` exists and may not be replaced, or, on entering the context, if another process uses it.
     DataError
-        From every method: a file cannot be written; the message names it.
+        From every method, if a file cannot be written. The message names the file.
     """
 
     def __init__(self, directory, *, overwrite=False, step=None):
@@ -71,7 +71,7 @@ class Writer:
         self._held.close()
 
     def start(self, name, shape, dtype):
-        """Start the file `name`.npy, a path below the directory; returns a `Stream`. Several may be open at once."""
+        """Start the file `name`.npy below the directory and return its `Stream`. Several files may be open at once."""
         with writing(self.directory / f"{name}.npy"):
             path = self._temporary / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,12 +79,12 @@ class Writer:
         return self._files[name]
 
     def finish(self, meta):
-        """Close all files, write meta.json and give the directory its name.
+        """Close all files, write meta.json and give the directory its final name.
 
         Parameters
         ----------
         meta : callable
-            meta(records) returns what meta.json holds; records are the records of the files, by name.
+            meta(records) returns the content of meta.json, given the records of the files by name.
         """
         for name, file in self._files.items():
             with writing(file.shown):
@@ -103,37 +103,38 @@ class Writer:
 
 
 def write_meta(directory, meta):
-    """Write meta.json with its own hash."""
+    """Write meta.json with the sha256 of its content."""
     meta = json.loads(json.dumps(meta))
     text = json.dumps({**meta, "sha256": meta_hash(meta)}, indent=1) + "\n"
     write_whole(Path(directory) / META, text.encode())
 
 
 def meta_hash(meta):
-    """Return the sha256 of the content of a meta.json without its own."""
+    """Return the sha256 of the content of a meta.json; the content does not include the entry `sha256`."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def _check_replaceable(directory, overwrite):
+    """Raise a ConfigError unless `directory` is absent, empty, or a data set in the native format that may be replaced."""
     if not os.path.lexists(directory) or (directory.is_dir() and not any(directory.iterdir())):
         return
     if not _is_ours(directory):
         raise ConfigError(f"{directory}: exists and is not a data set in the native format; it is not replaced")
     other = _other_file(directory)
     if other is not None:
-        raise ConfigError(f"{directory}: holds {other}, which is of no data set in the native format, as meta.json does "
-                          "not name it; it is not replaced")
+        raise ConfigError(f"{directory}: holds {other}, which is no part of the data set, as meta.json does not name it; "
+                          "the directory is not replaced")
     if not overwrite:
         raise ConfigError(f"{directory}: exists already; --overwrite (overwrite=True) replaces it")
 
 
 def _is_ours(directory):
-    """Tell whether a directory has a `meta.json` of the native format, of any version, whole or damaged."""
+    """Return True if a directory has a `meta.json` of the native format, of any version, valid or damaged."""
     return bool(_meta_of(directory))
 
 
 def _meta_of(directory):
-    """Return the content of a `meta.json` of the native format, unchecked; {} where there is none."""
+    """Return the unchecked content of a `meta.json` of the native format; {} without one."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         path = regular(Path(directory) / META)
         meta = json.loads(path.read_bytes())
@@ -143,7 +144,7 @@ def _meta_of(directory):
 
 
 def _other_file(directory):
-    """The first file below a directory that its meta.json does not name, as a path, or None."""
+    """Return the path of the first file below a directory that its meta.json does not name, or None."""
     named = {*_named_arrays(_meta_of(directory))}
     for path in sorted(directory.rglob("*")):
         place = path.relative_to(directory)
@@ -154,9 +155,9 @@ def _other_file(directory):
 
 
 def _named_arrays(meta, place=""):
-    """Yield the paths of the arrays that a meta.json of any schema has records of, without suffix.
+    """Yield the paths, without suffix, of the arrays that a meta.json of any schema has records of.
 
-    A record is a dict with a sha256. Of older schemas, which had other folders, the array's name alone is known.
+    A record is a dict with a sha256. Older schemas used other folders, so for them only the array's name is yielded.
     """
     for name, value in meta.items() if isinstance(meta, dict) else ():
         here = place if name == "arrays" else f"{place}/{name}".lstrip("/")
@@ -167,7 +168,7 @@ def _named_arrays(meta, place=""):
 
 
 def _replace(temporary, directory):
-    """Give `temporary` the name `directory`; put the old directory back if that fails."""
+    """Rename `temporary` to `directory`; restore the old directory if the rename fails."""
     old = directory.with_name(f".{directory.name}.old-{uuid.uuid4().hex[:8]}")
     replaces = directory.exists()
     if replaces:
@@ -184,7 +185,10 @@ def _replace(temporary, directory):
 
 
 def _remove_old(directory):
-    """Remove what a process that was killed had replaced; without the directory it is the only copy, and stays."""
+    """Remove old data sets that a killed process had renamed.
+
+    An old data set is kept if `directory` does not exist, as it is then the only copy.
+    """
     form = re.compile(rf"\.{re.escape(directory.name)}\.old-[0-9a-f]{{8}}")
     if (directory / META).is_file():
         for path in directory.parent.iterdir():

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sarlite.comm import together
-from sarlite.data.part import Rows
+from sarlite.data.part import OwnedRows
 from sarlite.errors import ConfigError
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.minibatch.batch import Features, FullBatch
@@ -44,7 +44,7 @@ class PairTask(Task):
                           sampler=sampling.sampler, sample_ahead=sampling.sample_ahead, **options)
 
     @classmethod
-    def make_scoring(cls, sampling: Any, graph: Any, x: Features, targets: Array, rows: Rows, **options: Any) -> Loader:
+    def make_scoring(cls, sampling: Any, graph: Any, x: Features, targets: Array, rows: OwnedRows, **options: Any) -> Loader:
         scored = np.concatenate([rows.train, rows.val, rows.test])
         return ScoredLinks(graph, x, targets, scored, fanouts=sampling.fanouts, **options)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.command import suggestion
-from sarlite.data.part import Rows
+from sarlite.data.part import OwnedRows
 from sarlite.errors import ConfigError
 from sarlite.minibatch.batch import Features, FixedBatch, FullBatch
 from sarlite.minibatch.loader import Loader, NeighborLoader
@@ -372,7 +372,7 @@ class Task:
         raise NotImplementedError
 
     @classmethod
-    def make_scoring(cls, sampling: Any, graph: Any, x: Features, targets: Array, rows: Rows, **options: Any) -> Loader:
+    def make_scoring(cls, sampling: Any, graph: Any, x: Features, targets: Array, rows: OwnedRows, **options: Any) -> Loader:
         """Return the loader of a run's evaluation batches, with the rows of all splits. Collective; see `make_loader`.
 
         `rows` has the masks or row numbers train, val and test.

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from sarlite.data.part import Rows
+from sarlite.data.part import OwnedRows
 from sarlite.graph.graph_set import GraphSet
 from sarlite.graph.hetero import NodeType
 from sarlite.graph.weights import EdgeValues
@@ -27,7 +27,7 @@ def identity(graph, rows, n_classes):
     graph : Graph, NodeType, or GraphSet
         This rank's part, with or without added self loops, which do not count. Edge values are part of the identity. For
         relational data, the node type that has labels.
-    rows : data.part.Rows
+    rows : data.part.OwnedRows
         This rank's rows, in the order of the graph.
     n_classes : int
 
@@ -136,7 +136,7 @@ def _of_graphs(graphs, rows):
     The hash of a graph covers its nodes, label and splits.
     """
     nothing = np.zeros(graphs.n_src, np.int64)
-    sizes, nodes = _of_one_type(graphs.nodes, Rows(rows.features, *[nothing] * 4))
+    sizes, nodes = _of_one_type(graphs.nodes, OwnedRows(rows.features, *[nothing] * 4))
     _, values = _of_one_type(graphs.members, rows._replace(features=np.zeros((graphs.n_dst, 1), np.float32)))
     sizes["nodes"] = f"node {sizes['nodes']}, graph {graphs.n_nodes}"
     return sizes, np.concatenate([nodes, _mixed(~values)])

@@ -19,7 +19,7 @@ from sarlite.data.divide import stored_order
 from sarlite.data.divided_data import divided
 from sarlite.data.graph_tables import MEMBERS, NODE
 from sarlite.data.names import Names
-from sarlite.data.part import Part, Rows
+from sarlite.data.part import OwnedRows, Part
 from sarlite.data.schema import Schema, matched, schema_of, transforms_of
 from sarlite.data.spec import is_of_graphs, is_relational
 from sarlite.errors import DataError
@@ -89,7 +89,7 @@ class Shard(NamedTuple):
     ----------
     graph : Graph, NodeType, or GraphSet
         For relational data the node type that has labels.
-    rows : data.part.Rows
+    rows : data.part.OwnedRows
         Features, labels and splits. Features of relational data are a dict by node type.
     n_classes : int
         Number of classes, labels per row, or values per row.
@@ -120,7 +120,7 @@ class Shard(NamedTuple):
     """
 
     graph: Any  # a Graph, NodeType or GraphSet
-    rows: Rows
+    rows: OwnedRows
     n_classes: int
     summary: dict[str, Any]
     memory: Memory
@@ -337,7 +337,7 @@ def memory_from_here(comm: Communicator) -> Memory:
     return Memory()
 
 
-def widths(rows: Rows) -> Any:
+def widths(rows: OwnedRows) -> Any:
     """Return the model's argument `n_in`: the number of features, or for relational data a dict by node type."""
     x = rows.features
     return {name: rows_of_type.shape[1] for name, rows_of_type in x.items()} if isinstance(x, dict) else x.shape[1]

@@ -1,1 +1,1 @@
-"""Readers of data sets in other projects' formats: one format a module."""
+"""Readers of data sets in the formats of other projects: one format per module."""

@@ -1,4 +1,4 @@
-"""The generator BTER by the options of a spec: its distributions are read from files or made of parameters."""
+"""The options of `bter:` specs: degree and clustering distributions from files or from parameters."""
 
 import numpy as np
 
@@ -11,18 +11,22 @@ from sarlite.structure.validation import first_true
 
 def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None,
          **options):
-    """Draw a BTER graph.
+    """Draw a BTER graph from the options of a spec.
 
     Parameters
     ----------
     degrees : path, optional
-        Two columns, a degree and how many nodes have it; instead of `nodes`, `degree`, `max_degree` and `beta`, which
-        are arguments of `graph.bter.log_normal`, by default 10,000 nodes of mean degree 10.
+        File of two columns: a degree, and the number of nodes that have the degree. The file replaces `nodes`, `degree`,
+        `max_degree` and `beta`.
     clustering : path, optional
-        Two columns, a degree and its mean clustering coefficient, between which is interpolated; instead of `cmax` and
-        `xi`, the arguments of `graph.bter.decaying`.
+        File of two columns: a degree, and the mean clustering coefficient of its nodes. Coefficients of other degrees are
+        interpolated linearly. The file replaces `cmax` and `xi`.
+    nodes, degree, max_degree, beta : optional
+        Arguments of `structure.bter.log_normal`. The defaults are 10,000 nodes of mean degree 10.
+    cmax, xi : float, optional
+        Arguments of `structure.bter.decaying`.
     **options
-        As of `graph.bter.bter`.
+        Arguments of `structure.bter.bter`.
 
     Returns
     -------
@@ -31,15 +35,26 @@ def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None
     Raises
     ------
     ConfigError
-        An option out of its range, or both a file and the parameters instead of it.
+        If an option is out of its range, or if both a file and a parameter that the file replaces are passed.
     DataError
-        A file cannot be read, or its numbers are no distribution.
+        If a file cannot be read, or if its numbers are not a distribution.
     """
     return bter.bter(*asked(degrees, clustering, nodes, degree, max_degree, beta, cmax, xi), **options)
 
 
 def asked(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None, **_):
-    """Return how many nodes have each degree, and the clustering coefficient by degree, of the options of `make`."""
+    """Return the requested number of nodes per degree and the requested clustering coefficient per degree.
+
+    Parameters
+    ----------
+    degrees, clustering, nodes, degree, max_degree, beta, cmax, xi
+        Options of `make`; other options are ignored.
+
+    Returns
+    -------
+    counts : (max degree + 1,) int64
+    coefficients : (max degree + 1,) float64
+    """
     shape = _given(degrees, "degrees", nodes=nodes, degree=degree, max_degree=max_degree, beta=beta)
     curve = _given(clustering, "clustering", cmax=cmax, xi=xi)
     counts = bter.log_normal(**{"nodes": 10_000, "degree": 10.0, **shape}) if degrees is None else _counts(degrees)
@@ -48,7 +63,15 @@ def asked(degrees=None, clustering=None, nodes=None, degree=None, max_degree=Non
 
 
 def report(indptr, indices, **options):
-    """Return the lines of a table: nodes and clustering by degree, as the options of `make` ask and as they are."""
+    """Return the lines of a table that compares the requested distributions with the drawn graph.
+
+    Parameters
+    ----------
+    indptr, indices : array
+        The drawn graph as CSR.
+    **options
+        Options of `make`.
+    """
     counts, coefficients = asked(**options)
     lines = [f"{'degree':>15} {'nodes asked':>12} {'found':>12} {'clustering asked':>17} {'found':>8}"]
     for row in bter.compare(np.asarray(indptr), np.asarray(indices), counts, coefficients):
@@ -62,13 +85,15 @@ def report(indptr, indices, **options):
 
 
 def _given(file, name, **parameters):
+    """Return the parameters that are not None; refuse them beside a file."""
     parameters = {key: value for key, value in parameters.items() if value is not None}
     if file is not None and parameters:
-        raise ConfigError(f"{name} and {next(iter(parameters))}: one of the two")
+        raise ConfigError(f"{name} and {next(iter(parameters))} exclude each other: pass one of the two")
     return parameters
 
 
 def _counts(path):
+    """Return the number of nodes of each degree that a file lists, (max degree + 1,) int64."""
     pairs = _pairs(path, "degrees", np.int64)
     nodes = int(pairs[:, 1].astype(object).sum())
     if (pairs < 0).any():
@@ -83,6 +108,7 @@ def _counts(path):
 
 
 def _coefficients(path, top):
+    """Return the clustering coefficient of the degrees 0 .. top, interpolated between the degrees of a file."""
     pairs = _pairs(path, "clustering", np.float64)
     if (at := first_true(~((pairs[:, 1] >= 0) & (pairs[:, 1] <= 1) & (pairs[:, 0] >= 0)))) is not None:
         raise DataError(f"{path}: clustering: row {at} is {pairs[at].tolist()}, expected a degree and 0 to 1")
@@ -91,10 +117,11 @@ def _coefficients(path, top):
 
 
 def _pairs(path, field, dtype):
+    """Return the two columns of a file as an (n, 2) array; a degree may appear only once."""
     pairs = textfile.read(path, field, dtype)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         raise DataError(f"{path}: {field}: expected two columns, found shape {pairs.shape}")
     once, times = np.unique(pairs[:, 0], return_counts=True)
     if (at := first_true(times > 1)) is not None:
-        raise DataError(f"{path}: {field}: degree {once[at]:g} is there twice")
+        raise DataError(f"{path}: {field}: degree {once[at]:g} appears twice")
     return pairs

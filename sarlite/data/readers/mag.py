@@ -1,4 +1,4 @@
-"""The raw folder of a heterogeneous data set of the Open Graph Benchmark: ogbn-mag."""
+"""Reader of the raw folder of ogbn-mag, a heterogeneous data set of the Open Graph Benchmark."""
 
 import csv
 import gzip
@@ -26,34 +26,36 @@ _NAMES = "_entidx2name.csv.gz"
 
 
 def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Relational:
-    """Read ogbn-mag from its folder, the one with `raw/` and `split/`.
+    """Read ogbn-mag from its folder, which has the subfolders `raw/` and `split/`.
 
     Parameters
     ----------
-    path, classes
+    path : path
+    classes : int, optional
+        Number of classes; by default the largest label + 1.
     reverses : bool
-        Add each relation's reverse, as "rev_" and its name. Stored is one direction: without the reverses nothing
-        reaches authors.
+        If True, add the reverse of each relation under the name "rev_NAME". The files store one direction only: without
+        the reverses no edge leads to an author.
 
     Returns
     -------
     Relational
-        Its `target` is the type with labels. Features are those that are stored: ogbn-mag's papers have some.
+        `target` is the node type with labels. `features` has the types with stored features: in ogbn-mag, the papers.
 
     Raises
     ------
     DataError
-        Naming the file and, where there is one, the line, also for: a relation that names an unknown type or is there
-        twice, an edge to a node that is not there, other than one type with labels.
+        If a file is missing or damaged, a relation names an unknown type or is listed twice, an edge has an end that is no
+        node, or not exactly one type has labels. The message names the file and, if possible, the line.
 
     Notes
     -----
-    Files, below `raw/`: `num-node-dict.csv.gz`, types and numbers of nodes; `triplet-type-list.csv.gz`, a relation a
-    line; `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`; `nodetype-has-label.csv.gz`;
-    `node-feat/TYPE/node-feat.csv.gz` of the types that `nodetype-has-feat.csv.gz` names, where it is there;
-    `node-label/TYPE/node-label.csv.gz`; below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
+    Files, below `raw/`: `num-node-dict.csv.gz` with the node types and their numbers of nodes;
+    `triplet-type-list.csv.gz` with a relation per line; `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`;
+    `nodetype-has-label.csv.gz`; `node-feat/TYPE/node-feat.csv.gz` of the types that `nodetype-has-feat.csv.gz` (optional)
+    names; `node-label/TYPE/node-label.csv.gz`. Below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
     """
-    folder = Folder(path, reverses)
+    folder = MagFolder(path, reverses)
     edges = {relation: folder.all_edges(relation) for relation in folder.relations}
     features = {name: read_csv(file, "features", np.float32, n_rows=folder.n_nodes[name])
                 for name, file in folder.features.items()}
@@ -66,14 +68,22 @@ def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Re
 
 
 def describe(path, workspace, options):
-    """Describe the folder that `read` reads, so that DuckDB reads the files.
+    """Describe the folder that `read` reads as tables, so that DuckDB reads the large files.
+
+    Parameters
+    ----------
+    path : path
+    workspace : Workspace
+        Not used.
+    options : dict
+        Options of the spec: classes, reverses, and names (True to read the names of the nodes from `mapping/`).
 
     Raises
     ------
     DataError
-        As `mag.read`; a node has no name, a name is there twice, or two have one hash.
+        As `read`; also if a node has no name, or if two nodes share a name or the hash of a name.
     """
-    stored = Folder(path, options.get("reverses", True), options.get("names", False))
+    stored = MagFolder(path, options.get("reverses", True), options.get("names", False))
     nodes = {}
     for name, n in stored.n_nodes.items():
         rows = {"features": stored.features[name]} if name in stored.features else {}
@@ -88,30 +98,32 @@ def describe(path, workspace, options):
     return Description(nodes, edges, stored.target, "mag", relational=True)
 
 
-class Folder:
-    """Contents of ogbn-mag's folder: of small files as a whole, of large files in pieces.
+class MagFolder:
+    """The contents of ogbn-mag's folder. Small files are read at once, large files when they are asked for.
 
     Attributes
     ----------
     n_nodes : dict of str to int
-    relations : dict of (source type, name, destination type) to its reverse or None
+        Number of nodes of each type.
+    relations : dict of (source type, name, destination type) to a relation or None
+        The reverse of each stored relation; None without reverses.
     target : str
         The type with labels.
     features : dict of str to path
-        Of the types that have some.
+        The file of each type that has features.
     labels : path
     names : dict of str to path
-        Of the types whose nodes have names; none where they are not asked for.
+        The file of each type whose nodes have names; empty unless names are asked for.
     """
 
     def __init__(self, path, reverses, names=False):
         self.path = existing(path)
         raw = self.path / "raw"
         self.n_nodes = _counts(raw / "num-node-dict.csv.gz")
-        there = _relations(raw / "triplet-type-list.csv.gz", self.n_nodes)
-        self.relations = {relation: reverse(relation) if reverses else None for relation in there}
+        stored_relations = _relations(raw / "triplet-type-list.csv.gz", self.n_nodes)
+        self.relations = {relation: reverse(relation) if reverses else None for relation in stored_relations}
         for name in self.n_nodes:
-            key(name)  # which refuses what is no name
+            key(name)  # raises for a name that cannot name a folder
         for relation, back in self.relations.items():
             key(*(back or relation))
             if back in self.relations:
@@ -123,26 +135,26 @@ class Folder:
         self.names = _named(self.path / "mapping", self.n_nodes) if names else {}
 
     def n_edges(self, relation):
-        """Return what the folder says of a relation's number of edges."""
+        """Return the number of edges that `num-edge-list.csv.gz` states for a relation."""
         return total(self._of(relation) / "num-edge-list.csv.gz", most=1)
 
     def edge_file(self, relation):
-        """Return the file of a relation's edges."""
+        """Return the path of the file with a relation's edges."""
         return self._of(relation) / "edge.csv.gz"
 
     def all_edges(self, relation):
-        """Return the (src, dst) of all edges of a relation."""
+        """Return the sources and the destinations of a relation's edges, (n_edges,) int64 each."""
         file = self.edge_file(relation)
         check_room(16 * self.n_edges(relation), f"{file}: edges")
-        found = read_csv(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2)
-        for column, name in zip(found.T, relation[::2]):
+        edges = read_csv(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2)
+        for column, name in zip(edges.T, relation[::2]):
             if (at := first_true((column < 0) | (column >= self.n_nodes[name]))) is not None:
                 raise DataError(f"{file}: line {at + 1}: node {column[at]} of type {name!r} is outside "
                                 f"0 <= node < {self.n_nodes[name]}")
-        return found[:, 0], found[:, 1]
+        return edges[:, 0], edges[:, 1]
 
     def names_of(self, name, n_lines=1 << 16):
-        """Yield the names of a type's nodes, some ten thousand at a time."""
+        """Yield the names of a type's nodes as {"name": list of str}, `n_lines` nodes at a time."""
         file, n = self.names[name], self.n_nodes[name]
         with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
             rows, at = csv.reader(textfile.lines(stream)), 0
@@ -157,10 +169,10 @@ class Folder:
         if not at:
             yield {"name": np.empty(0, object)}
         if at != n:
-            raise DataError(f"{file}: names: {at} of them, but there are {n} nodes of type {name!r}")
+            raise DataError(f"{file}: names: {at} names, but there are {n} nodes of type {name!r}")
 
     def split(self):
-        """Return the masks of the train, val and test nodes."""
+        """Return the train, val and test masks of the target's nodes."""
         return split_masks(split_folder(self.path, self.target), self.n_nodes[self.target])
 
     def _of(self, relation):
@@ -168,18 +180,18 @@ class Folder:
 
 
 def _named(folder, n_nodes):
-    """The files of names by type: some types may have none, but no other has."""
-    found = {path.name.removesuffix(_NAMES): path for path in sorted(folder.glob(f"*{_NAMES}"))}
-    for name, path in found.items():
+    """Return the file of names of each type that has one; a file of an unknown type is refused."""
+    paths = {path.name.removesuffix(_NAMES): path for path in sorted(folder.glob(f"*{_NAMES}"))}
+    for name, path in paths.items():
         if name not in n_nodes:
             raise DataError(f"{path}: names: node type {name!r} is none of {', '.join(n_nodes)}")
-    if not found:
+    if not paths:
         raise DataError(f"{folder}: names: no file TYPE{_NAMES} of {', '.join(n_nodes)}")
-    return {name: found[name] for name in n_nodes if name in found}
+    return {name: paths[name] for name in n_nodes if name in paths}
 
 
 def _rows(file, field):
-    """Yield (number, words) of each line that is not empty."""
+    """Yield the line number and the stripped words of each nonempty line."""
     with reading(file, field), gzip.open(regular(file), "rt", encoding="utf-8") as stream:
         for number, line in enumerate(textfile.lines(stream), 1):
             if line.strip():
@@ -189,29 +201,31 @@ def _rows(file, field):
 
 
 def _by_type(file, field):
-    """Return the single row below a header of node types as a dict, and the row's line."""
+    """Return the two-line table of a file as a dict from node type to value, and the line number of the values."""
     rows = list(_rows(file, field))
     if len(rows) != 2 or len(rows[0][1]) != len(rows[1][1]):
-        raise DataError(f"{file}: {field}: expected a line of node types and one of as many values, found {len(rows)} "
-                        "lines")
+        raise DataError(f"{file}: {field}: expected a line of node types and a line with a value per type, found {len(rows)} "
+                        "nonempty lines")
     (_, names), (line, values) = rows
     if len(set(names)) != len(names):
-        raise DataError(f"{file}: {field}: a node type is there twice: {', '.join(names)}")
+        raise DataError(f"{file}: {field}: a node type appears twice: {', '.join(names)}")
     return dict(zip(names, values)), line
 
 
 def _counts(file):
-    found, line = _by_type(file, "numbers of nodes")
-    for name, value in found.items():
+    """Return the number of nodes of each type."""
+    values, line = _by_type(file, "numbers of nodes")
+    for name, value in values.items():
         if not value.isdigit():
             raise DataError(f"{file}: line {line}: {value!r} is no number of nodes of {name!r}")
-    counts = {name: int(value) for name, value in found.items()}
+    counts = {name: int(value) for name, value in values.items()}
     check_nodes(sum(counts.values()), 0, file)
     return counts
 
 
 def _relations(file, n_nodes):
-    found = []
+    """Return the (source type, name, destination type) of each line; the types must be known and no relation repeated."""
+    relations = []
     for line, words in _rows(file, "relations"):
         if len(words) != 3:
             raise DataError(f"{file}: line {line}: expected source type, relation, destination type, "
@@ -220,32 +234,34 @@ def _relations(file, n_nodes):
             if name not in n_nodes:
                 raise DataError(f"{file}: line {line}: relation {','.join(words)!r}: "
                                 f"node type {name!r} is none of {', '.join(n_nodes)}")
-        if tuple(words) in found:
-            raise DataError(f"{file}: line {line}: relation {','.join(words)!r} is there twice")
-        found.append(tuple(words))
-    return found
+        if tuple(words) in relations:
+            raise DataError(f"{file}: line {line}: relation {','.join(words)!r} appears twice")
+        relations.append(tuple(words))
+    return relations
 
 
 def _features(raw, n_nodes):
-    """The files of the types with features: those that a list names, where there is one, else all that are there."""
-    there = sorted(path.parent.name for path in (raw / "node-feat").glob("*/node-feat.csv.gz"))
-    told = raw / "nodetype-has-feat.csv.gz"
-    for name in there:
+    """Return the file of features of each type that has one; a stored list of such types must agree with the files."""
+    stored_types = sorted(path.parent.name for path in (raw / "node-feat").glob("*/node-feat.csv.gz"))
+    list_file = raw / "nodetype-has-feat.csv.gz"
+    for name in stored_types:
         if name not in n_nodes:
             raise DataError(f"{raw / 'node-feat' / name}: node type {name!r} is none of {', '.join(n_nodes)}")
-    named, line = _true(told, "types with features") if told.exists() else (there, None)
-    if line and sorted(named) != there:
-        raise DataError(f"{told}: line {line}: types with features: {', '.join(named) or 'none'}, but node-feat has "
-                        f"{', '.join(there) or 'none'}")
-    return {name: raw / "node-feat" / name / "node-feat.csv.gz" for name in n_nodes if name in there}
+    named, line = _true(list_file, "types with features") if list_file.exists() else (stored_types, None)
+    if line and sorted(named) != stored_types:
+        raise DataError(f"{list_file}: line {line}: types with features: {', '.join(named) or 'none'}, but node-feat has "
+                        f"{', '.join(stored_types) or 'none'}")
+    return {name: raw / "node-feat" / name / "node-feat.csv.gz" for name in n_nodes if name in stored_types}
 
 
 def _true(file, field):
-    found, line = _by_type(file, field)
-    return [name for name, value in found.items() if value.lower() in ("true", "1")], line
+    """Return the types whose value is true, and the line number of the values."""
+    values, line = _by_type(file, field)
+    return [name for name, value in values.items() if value.lower() in ("true", "1")], line
 
 
 def _labelled(file, n_nodes):
+    """Return the one type that has labels."""
     named, line = _true(file, "types with labels")
     if len(named) != 1 or named[0] not in n_nodes:
         raise DataError(f"{file}: line {line}: expected one type of {', '.join(n_nodes)} with labels, "

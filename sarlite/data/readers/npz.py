@@ -1,4 +1,4 @@
-"""NumPy archives: the CSR form of shchur/gnn-benchmark, and members that are mapped instead of loaded."""
+"""Reader of NumPy archives in the CSR form of shchur/gnn-benchmark; members are mapped if they are not compressed."""
 
 import math
 import shutil
@@ -14,33 +14,37 @@ from sarlite.data.mapped import copied, pieces
 from sarlite.data.raw import check_csr, check_room, dense, existing
 from sarlite.data.tables.description import Description, EdgeSource, NodeSource
 from sarlite.data.tables.memory_tables import Named, Pieces
-from sarlite.data.tables.node_columns import Rows
+from sarlite.data.tables.node_columns import FeatureRows
 from sarlite.errors import DataError, reading, regular, writing
 from sarlite.structure import validation
 from sarlite.structure.edges import destinations, row_chunks
 
 
 def describe(path, workspace, options):
-    """Describe adj_indptr, adj_indices, adj_shape, adj_data (weights if not all are 1), attr_* or attr_matrix, and
-    labels.
+    """Describe a CSR archive of shchur/gnn-benchmark.
+
+    The members are adj_indptr, adj_indices, adj_shape, optionally adj_data (weights, unless all are 1), attr_* or
+    attr_matrix, and labels.
 
     Parameters
     ----------
     path : path
     workspace : Workspace
+        Compressed members are unpacked into its folder.
     options : dict
-        classes, task, train (by default 20 nodes a class), val (30) and seed, as `raw` tells. The file has no split, so
-        one is drawn.
+        classes, task, and the size and seed of the split, which is drawn as the file has none: train (by default 20 nodes
+        per class), val (by default 30) and seed. `data.raw` explains these options.
 
     Returns
     -------
     Description
-        Directed, from row to column, as the file has it.
+        Directed, from row to column, as stored.
 
     Raises
     ------
     DataError
-        The archive or a member is damaged, has another shape than the other members need, or holds Python objects.
+        If the archive or a member is damaged, a member's shape does not fit the other members, or a member holds Python
+        objects.
     """
     path = existing(path)
     get, at_once = partial(member, path, folder=workspace.within("members").folder), workspace.at_once()
@@ -60,7 +64,7 @@ def describe(path, workspace, options):
             yield {"source": destinations(ends) + first, "destination": columns.astype(np.int64), **weight}
 
     labels = get("labels")
-    features = Rows(path, _n_attributes(path, get), _attributes(path, get, at_once))
+    features = FeatureRows(path, _n_attributes(path, get), _attributes(path, get, at_once))
     rows = {"features": features, "labels": Named(str(path), {"labels": labels[:, 0] if labels.shape[1:] == (1,)
                                                               else labels})}
     nodes = NodeSource(**{"train": 20, "val": 30, **options}, count=n_nodes, counted_in=(path, "adj_shape"), rows=rows)
@@ -71,13 +75,13 @@ def describe(path, workspace, options):
 
 
 def edge_weight(path, name, n_edges):
-    """Return the edges' weights, or None where the member is not there or all ones."""
+    """Return the edge weights of a member, or None if the member is missing or all weights are 1."""
     values = weights(f"{path}: {name}", member(path, name, optional=True), n_edges)
     return None if values is None else validation.weights(f"{path}: {name}", values, n_edges)
 
 
 def weights(where, values, n_edges):
-    """Return weights as they are, or None where there are none or all are 1; raises a DataError for another shape."""
+    """Return weights unchanged, or None if there are none or all are 1; raise a DataError for a wrong shape."""
     if values is None or (values.shape == (n_edges,) and all((piece == 1).all() for _, piece in pieces(values))):
         return None
     if values.shape != (n_edges,):
@@ -86,17 +90,24 @@ def weights(where, values, n_edges):
 
 
 def member(path, name, optional=False, folder=None):
-    """Return one array of an .npz file, mapped read-only; of a compressed member that takes a folder.
+    """Return one array of an .npz file, read-only.
+
+    A member of 1 MiB or more that is stored without compression is mapped. Other members are read into memory.
 
     Parameters
     ----------
+    path : path
+    name : str
+        Name of the array, without `.npy`.
+    optional : bool
+        If True, return None for a missing member.
     folder : path, optional
-        Where to unpack what is compressed, to be mapped.
+        Folder that compressed members of 1 MiB or more are unpacked into, to be mapped.
 
     Raises
     ------
     DataError
-        The archive cannot be read, has no such member, or the member's size is not what its header says.
+        If the archive cannot be read, has no such member, or the member's size is not what its header says.
     """
     with reading(path, name):
         with zipfile.ZipFile(regular(path)) as archive:
@@ -115,22 +126,22 @@ def member(path, name, optional=False, folder=None):
                 if info.compress_type != zipfile.ZIP_STORED or n_bytes < 1 << 20:
                     check_room(n_bytes, f"{path}: {name}")
                     file.seek(offset)
-                    data = file.read()  # to the end, where its checksum is compared
-                    found = np.frombuffer(data, dtype) if data else np.empty(0, dtype)
-                    return found.reshape(shape, order="F" if fortran else "C")
+                    data = file.read()  # zipfile compares the checksum at the end of the member
+                    values = np.frombuffer(data, dtype) if data else np.empty(0, dtype)
+                    return values.reshape(shape, order="F" if fortran else "C")
             return np.memmap(path, dtype, "r", _data_offset(path, info) + offset, shape, "F" if fortran else "C")
 
 
 def _unpacked(file, path, dtype, shape, fortran, offset):
-    """Write a member to a file of its own, which is mapped."""
+    """Write a compressed member to a file and map the file."""
     file.seek(0)
     with writing(path), path.open("wb") as out:
-        shutil.copyfileobj(file, out, 1 << 20)  # to the end, where its checksum is compared
+        shutil.copyfileobj(file, out, 1 << 20)  # zipfile compares the checksum at the end of the member
     return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
 
 
 def _data_offset(path, info):
-    """Return where a stored member's bytes begin: after its local header, whose name and extra field vary in length."""
+    """Return the offset of a stored member's bytes in the archive: behind the local header, whose length varies."""
     with Path(path).open("rb") as file:
         file.seek(info.header_offset + 26)
         lengths = np.frombuffer(file.read(4), "<u2")
@@ -138,28 +149,38 @@ def _data_offset(path, info):
 
 
 def square(shape, where):
-    """Return the number of nodes of a square matrix's shape, or raise a DataError."""
+    """Return the number of rows of a square matrix from its stored shape; raise a DataError for another shape."""
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != shape[1] or shape[0] < 0:
         raise DataError(f"{where}: {shape.ravel()[:3].tolist()}, expected the number of nodes twice")
     return int(shape[0])
 
 
 def check_matrix(path, matrix):
-    """Raise a DataError unless `attr_matrix` is a matrix of numbers."""
+    """Raise a DataError unless `attr_matrix` is a two-dimensional array of numbers."""
     if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
         raise DataError(f"{path}: attr_matrix: expected a matrix of numbers, found shape {matrix.shape}, dtype "
                         f"{matrix.dtype}")
 
 
 def check_attributes(path, shape):
-    """Raise a DataError unless `attr_shape` is two numbers."""
+    """Raise a DataError unless `attr_shape` holds two numbers that are not negative."""
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
         raise DataError(f"{path}: attr_shape: {shape.ravel()[:3].tolist()}, expected the numbers of nodes and of "
                         "features")
 
 
 def _csr_pieces(indptr, indices, n_rows, where, at_once):
-    """Yield (first row, indptr of a piece from 0 on, its first and last entry) of a CSR matrix whose ends are right."""
+    """Yield a CSR matrix in pieces of about `at_once` rows or entries.
+
+    Yields
+    ------
+    first : int
+        First row of the piece.
+    ends : (n_rows of the piece + 1,) int64
+        indptr of the piece, from 0 on.
+    a, b : int
+        The entries a .. b of the matrix belong to the piece.
+    """
     if indptr.ndim != 1 or indptr.dtype.kind not in "iu" or indptr.size != n_rows + 1:
         raise DataError(f"{where}_indptr: shape {indptr.shape}, dtype {indptr.dtype}, "
                         f"expected {n_rows + 1} integers for {n_rows} rows")
@@ -176,7 +197,7 @@ def _csr_pieces(indptr, indices, n_rows, where, at_once):
 
 
 def _n_attributes(path, member):
-    """Return the number of rows of features."""
+    """Return the number of rows of the features."""
     matrix = member("attr_matrix", optional=True)
     if matrix is not None:
         check_matrix(path, matrix)
@@ -187,6 +208,7 @@ def _n_attributes(path, member):
 
 
 def _attributes(path, member, at_once):
+    """Yield the features in pieces of rows, at least one piece."""
     matrix = member("attr_matrix", optional=True)
     if matrix is not None:
         check_matrix(path, matrix)
@@ -199,13 +221,13 @@ def _attributes(path, member, at_once):
     if data.shape != indices.shape:
         raise DataError(f"{path}: attr_data: shape {data.shape}, but attr_indices has {indices.shape}")
     step = max(1, (1 << 23) // max(1, width))
-    found = None
+    rows = None
     for first, ends, a, _ in _csr_pieces(indptr, indices, n_rows, f"{path}: attr", at_once):
         for at in range(0, ends.size - 1, step):
             part = ends[at : at + step + 1]
             here = slice(a + int(part[0]), a + int(part[-1]))
-            found = dense(copied(data, here.start, here.stop), part - part[0], copied(indices, here.start, here.stop),
+            rows = dense(copied(data, here.start, here.stop), part - part[0], copied(indices, here.start, here.stop),
                           (part.size - 1, width), f"{path}: from row {first + at} on: attr")  # fmt: skip
-            yield found
-    if found is None:
+            yield rows
+    if rows is None:
         yield np.empty((0, width), np.float32)

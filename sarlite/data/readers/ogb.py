@@ -1,5 +1,6 @@
-"""Raw folders of the Open Graph Benchmark: ogbn-arxiv, -products, -proteins (csv.gz), -papers100M (npz), ogbl-*,
-ogbg-*.
+"""Readers of raw folders of the Open Graph Benchmark (OGB).
+
+The readers know ogbn-arxiv, ogbn-products and ogbn-proteins (csv.gz), ogbn-papers100M (npz), ogbl-* and ogbg-*.
 """
 
 from itertools import combinations
@@ -18,37 +19,47 @@ from sarlite.structure.relational_generator import Relational
 from sarlite.structure.validation import first_true
 from sarlite.types import Path as AnyPath
 
-MAX_GRAPHS = 1 << 20  # rows of a list of counts
+MAX_GRAPHS = 1 << 20  # most lines of num-node-list.csv.gz and num-edge-list.csv.gz: a line per graph
 _SPECIES = "node_species.csv.gz"
-_INVERSE = ("sales_ranking",)  # OGB's own loader adds the inverse edges for ogbn-products, whose split this is
+_INVERSE = ("sales_ranking",)  # the split of ogbn-products, to which OGB's own loader adds the inverse edges
 
 
 def read(path, classes=None, task=None, features=None):
-    """Read an OGB data set of nodes or links from its folder, the one with `raw/` and `split/`.
+    """Read an OGB data set of nodes or links from its folder, which has the subfolders `raw/` and `split/`.
 
-    A data set of links, as ogbl-collab, has a file `split/KIND/train.pt`. Its nodes have no labels, and without
-    `node-feat.csv.gz` a column of ones; `raw/` has the edges to train on. `pairs` reads the links of a split.
+    A folder with a file `split/KIND/train.pt` is a data set of links, such as ogbl-collab. Its nodes have no labels. Without
+    `node-feat.csv.gz` its nodes have a single feature, 1. `raw/` has the training edges. `pairs` reads the links of a split.
 
     Parameters
     ----------
-    path, classes
-    task
-        By default classes, for ogbn-proteins "multilabel".
+    path : path
+    classes : int, optional
+        Number of classes; by default the largest label + 1.
+    task : {"classify", "multilabel", "regress"}, optional
+        By default "multilabel" for ogbn-proteins, else "classify".
     features : {"edges", "species", "both"}, optional
-        Of ogbn-proteins, whose nodes have none: the mean of the features of a node's edges, as in OGB's examples, by
-        default; its species, one-hot by ascending number; or both side by side.
+        Node features of ogbn-proteins, which stores none. "edges" (the default) is the mean of the features of a node's
+        edges, as in OGB's examples. "species" is the node's species, one-hot by ascending number. "both" has both side by
+        side.
 
     Returns
     -------
     RawGraph
-        Directed as stored, but ogbn-products (known by its split, sales_ranking) and links whose splits are pairs
-        without a direction, as those of ogbl-collab, -ppa and -ddi, undirected, as in OGB's own loader. Unlabelled
-        nodes (NaN in papers100M) get -1.
+        Directed as stored, with two exceptions that are undirected, as in OGB's own loader: ogbn-products (recognized by
+        its split, sales_ranking), and links whose splits are pairs without a direction (ogbl-collab, -ppa and -ddi).
+        Unlabelled nodes (NaN in papers100M) get the label -1.
+
+    Raises
+    ------
+    ConfigError
+        If `features` is passed for another data set than ogbn-proteins, or if an option is passed for links.
+    DataError
+        If a file is missing or damaged, or if files disagree.
 
     Notes
     -----
-    ogbn-papers100M's features stay memory-mapped where
-    `data.npz` is not compressed; its edges are sorted in memory (about 40 bytes an edge).
+    The features of ogbn-papers100M stay memory-mapped if `data.npz` is not compressed. Its edges are sorted in memory, about
+    40 bytes per edge.
     """
     path = existing(path)
     of_links = [*(path / "split").glob("*/train.pt")]
@@ -72,14 +83,15 @@ def read(path, classes=None, task=None, features=None):
 
 
 def _of_links(path, train, options):
-    told = next((name for name, value in options.items() if value is not None), None)
-    if told:
-        raise ConfigError(f"{told}: {path} is a data set of links, whose nodes have no labels")
+    """Return the training graph of a data set of links; nodes have no labels and no splits."""
+    option = next((name for name, value in options.items() if value is not None), None)
+    if option:
+        raise ConfigError(f"{option}: {path} is a data set of links, whose nodes have no labels")
     raw = path / "raw"
     n_nodes, edges = _nodes_and_edges(raw)
     file = raw / "node-feat.csv.gz"
-    there = file.is_file()
-    features = read_csv(file, "features", np.float32, n_rows=n_nodes) if there else np.ones((n_nodes, 1), np.float32)
+    has_features = file.is_file()
+    features = read_csv(file, "features", np.float32, n_rows=n_nodes) if has_features else np.ones((n_nodes, 1), np.float32)
     none = np.zeros(n_nodes, bool)
     undirected = "edge" in pickled.load_saved(train)
     return RawGraph(edges[:, 0], edges[:, 1], features, np.full(n_nodes, -1), none, none, none, n_classes=0,
@@ -87,18 +99,31 @@ def _of_links(path, train, options):
 
 
 def _name(path):
+    """Return the name of a data set: the name of its folder with hyphens."""
     return path.resolve().name.replace("_", "-")
 
 
 def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = None) -> Relational:
-    """Read an OGB data set of graphs, ogbg-*, from its folder with `raw/`, which has graph-label.csv.gz, and `split/`.
+    """Read an OGB data set of graphs (ogbg-*) from its folder, which has the subfolders `raw/` and `split/`.
+
+    Parameters
+    ----------
+    path : path
+    classes : int, optional
+        Number of classes; by default the largest label + 1.
+    task : {"classify", "multilabel", "regress"}, optional
+        By default "classify".
 
     Returns
     -------
     Relational
-        As of `tu.read`, with the split of the folder. Features are the numbers of node-feat.csv.gz and
-        edge-feat.csv.gz as they stand; edges lead both ways, as OGB's own loader has them. An edge whose end is no node
-        of its graph is refused.
+        A set of graphs, as `tu.read` returns it, with the stored split. Features are the numbers of node-feat.csv.gz and
+        edge-feat.csv.gz as stored. Each stored edge is added in both directions, as in OGB's own loader.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or damaged, files disagree in length, or an edge has an end that is no node of its graph.
     """
     folder = existing(path)
     raw, split = folder / "raw", split_folder(folder)
@@ -122,30 +147,35 @@ def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = No
 
 
 def pairs(path):
-    """Return the links of a split of an ogbl data set and its negatives, from `split/KIND/valid.pt`.
+    """Return the links and the negatives of a split of an ogbl data set.
+
+    Parameters
+    ----------
+    path : path
+        `split/KIND/valid.pt`, or the file of another split.
 
     Returns
     -------
     links : (n, 2) integers
-        `edge`, or `source_node` and `target_node`.
+        The member `edge`, or the members `source_node` and `target_node` side by side.
     negatives : (m, 2) integers, or None
-        `edge_neg`, which all links are compared with; or k pairs for each link, link after link, from
-        `target_node_neg`, (n, k).
+        The member `edge_neg`, which all links are ranked against. With the member `target_node_neg`, (n, k): k pairs for
+        each link, link after link.
     per_link : int
         k; 0 with `edge_neg`.
 
     Raises
     ------
     DataError
-        It cannot be read, or has no such arrays.
+        If the file cannot be read, or lacks these arrays.
     """
-    found = pickled.load_saved(Path(path))
-    links, negatives, per_link = _links_of(path, found), found.get("edge_neg"), 0
-    if "target_node_neg" in found:
-        tails = found["target_node_neg"]
+    arrays = pickled.load_saved(Path(path))
+    links, negatives, per_link = _links_of(path, arrays), arrays.get("edge_neg"), 0
+    if "target_node_neg" in arrays:
+        tails = arrays["target_node_neg"]
         if tails.ndim != 2 or len(tails) != len(links):
-            raise DataError(f"{path}: links: target_node_neg {tails.shape} has not a row for each of {len(links)} "
-                            "links")
+            raise DataError(f"{path}: links: target_node_neg has shape {tails.shape}, expected a row for each of "
+                            f"{len(links)} links")
         per_link = tails.shape[1]
         negatives = np.stack([np.repeat(links[:, 0], per_link), tails.reshape(-1)], 1)
     if negatives is not None:
@@ -153,38 +183,39 @@ def pairs(path):
     return links, negatives, per_link
 
 
-def _links_of(path, found):
-    if "edge" in found:
-        links = found["edge"]
-    elif {"source_node", "target_node"} <= found.keys():
-        ends = found["source_node"], found["target_node"]
+def _links_of(path, arrays):
+    """Return the links of a split's arrays, (n, 2) integers."""
+    if "edge" in arrays:
+        links = arrays["edge"]
+    elif {"source_node", "target_node"} <= arrays.keys():
+        ends = arrays["source_node"], arrays["target_node"]
         if ends[0].ndim != 1 or ends[0].shape != ends[1].shape:
             raise DataError(f"{path}: links: source_node {ends[0].shape} and target_node {ends[1].shape} are no pairs")
         links = np.stack(ends, 1)
     else:
-        raise DataError(f"{path}: links: neither edge, nor source_node and target_node, but "
-                        f"{', '.join(map(str, found))}")
+        raise DataError(f"{path}: links: expected edge, or source_node and target_node; the file has "
+                        f"{', '.join(map(str, arrays))}")
     _check_pairs(path, "links", links)
     return links
 
 
-def _check_pairs(path, name, found):
-    if found.ndim != 2 or found.shape[1] != 2 or found.dtype.kind not in "iu":
-        raise DataError(f"{path}: {name}: expected pairs of whole numbers, found {found.dtype} {found.shape}")
+def _check_pairs(path, name, pairs_read):
+    if pairs_read.ndim != 2 or pairs_read.shape[1] != 2 or pairs_read.dtype.kind not in "iu":
+        raise DataError(f"{path}: {name}: expected pairs of whole numbers, found {pairs_read.dtype} {pairs_read.shape}")
 
 
 def split_folder(path, inside=""):
-    """Return the one folder below `split/` that has a split, in its folder `inside`."""
+    """Return `split/KIND/INSIDE` for the only KIND whose folder has `INSIDE/train.csv.gz`."""
     split = path / "split"
-    found = sorted(entry for entry in split.glob("*") if (entry / inside / "train.csv.gz").is_file())
-    if len(found) != 1:
-        names, file = ", ".join(entry.name for entry in found) or "none", f"{inside}/train.csv.gz".lstrip("/")
+    folders = sorted(entry for entry in split.glob("*") if (entry / inside / "train.csv.gz").is_file())
+    if len(folders) != 1:
+        names, file = ", ".join(entry.name for entry in folders) or "none", f"{inside}/train.csv.gz".lstrip("/")
         raise DataError(f"{split}: split: expected one folder with {file}, found {names}")
-    return found[0] / inside
+    return folders[0] / inside
 
 
 def split_masks(folder, n):
-    """Return the masks of the train, val and test nodes, of n, from their ids in three files."""
+    """Return the train, val and test masks, (n,) bool each, from three files of node ids; splits may not overlap."""
     where = {name: folder / f"{file}.csv.gz" for name, file in zip(SPLITS, ("train", "valid", "test"))}
     masks = []
     for name, file in where.items():
@@ -192,18 +223,19 @@ def split_masks(folder, n):
         masks.append(mask(n, f"{file}: {name} split", [ids[:, 0]]))
     for (one, a), (other, b) in combinations(zip(where, masks), 2):
         if (node := first_true(a & b)) is not None:
-            raise DataError(f"{where[other]}: node {node} is in {one} too")
+            raise DataError(f"{where[other]}: node {node} is in the {one} split too")
     return masks
 
 
 def _nodes_and_edges(raw):
-    """The number of nodes, and the edges as they are stored, (n, 2)."""
+    """Return the number of nodes, and the stored edges, (n_edges, 2) int64."""
     n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
     check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
     return n_nodes, read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
 
 
 def _from_csv(raw):
+    """Return sources, destinations, features and labels from csv.gz files."""
     n_nodes, edges = _nodes_and_edges(raw)
     features = read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
     labels = read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes)
@@ -211,7 +243,7 @@ def _from_csv(raw):
 
 
 def _proteins(raw, wanted):
-    """Edges both ways, as OGB's loader has them, features of nodes as wanted, labels, and the edges' features."""
+    """Return the sources and destinations in both directions, node features, labels and edge features of ogbn-proteins."""
     if wanted not in ("edges", "species", "both"):
         raise ConfigError(f"features: {wanted!r} is none of edges, species, both")
     n_nodes, edges = _nodes_and_edges(raw)
@@ -223,18 +255,19 @@ def _proteins(raw, wanted):
     species = read_csv(raw / _SPECIES, "species", np.int64, n_rows=n_nodes, columns=1)[:, 0]
     src, dst = np.concatenate([edges[:, 0], edges[:, 1]]), np.concatenate([edges[:, 1], edges[:, 0]])
     values = np.concatenate([values, values])
-    found = [_mean_of_edges(dst, values, n_nodes)] if wanted != "species" else []
-    found += [one_hot(species, f"{raw / _SPECIES}: species of nodes")] if wanted != "edges" else []
-    return src, dst, np.concatenate(found, 1), labels, values
+    columns = [_mean_of_edges(dst, values, n_nodes)] if wanted != "species" else []
+    columns += [one_hot(species, f"{raw / _SPECIES}: species of nodes")] if wanted != "edges" else []
+    return src, dst, np.concatenate(columns, 1), labels, values
 
 
 def _mean_of_edges(dst, values, n_nodes):
-    """The mean of each node's in-edges' features, 0 without, added up in float64."""
+    """Return the mean features of each node's incoming edges, 0 without edges; sums are float64, the result is float32."""
     degrees = np.maximum(np.bincount(dst, minlength=n_nodes), 1)
     return np.stack([np.bincount(dst, column, n_nodes) / degrees for column in values.T], 1).astype(np.float32)
 
 
 def _from_npz(raw):
+    """Return sources, destinations, features and labels from data.npz and node-label.npz."""
     file = raw / "data.npz"
     edges, features = npz.member(file, "edge_index"), npz.member(file, "node_feat")
     counts = npz.member(file, "num_nodes_list")
@@ -252,12 +285,12 @@ def _from_npz(raw):
 
 
 def total(path, most=MAX_GRAPHS):
-    """Return the sum of a list of counts, of `most` lines at most."""
+    """Return the sum of the counts in a file of at most `most` lines."""
     return sum(_counts(path, most).tolist())
 
 
 def _counts(path, most=MAX_GRAPHS):
-    found = read_csv(path, "count", np.int64, columns=1, most=most)[:, 0]
-    if found.min(initial=0) < 0:
-        raise DataError(f"{path}: count: {found.min()} is negative")
-    return found
+    counts = read_csv(path, "count", np.int64, columns=1, most=most)[:, 0]
+    if counts.min(initial=0) < 0:
+        raise DataError(f"{path}: count: {counts.min()} is negative")
+    return counts

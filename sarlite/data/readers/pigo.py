@@ -1,4 +1,4 @@
-"""PIGO's binary CSR graphs (`graph.bin`), and the directories of MG-GCN, which has one beside matrices."""
+"""Reader and writer of PIGO's binary CSR graphs (`graph.bin`) and of MG-GCN's directories, which contain such a graph."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -19,12 +19,12 @@ from sarlite.structure.edges import csr_by_dst, destinations
 
 MAGIC = b"PIGO-CSR-v2"
 GRAPH, FEATURES, LABELS, SETS = (f"{name}.bin" for name in ("graph", "features", "labels", "sets"))
-_NONE = 3  # of a node in no split: MG-GCN's own sets are 0 train, 1 val, 2 test
+_NONE = 3  # set of a node in no split; MG-GCN itself uses 0 train, 1 val, 2 test
 _SIZES = {4: "<u4", 8: "<u8"}
 
 
 class Csr(NamedTuple):
-    """A graph by source: node i's edges go to `indices[indptr[i] : indptr[i + 1]]`."""
+    """A graph in CSR by source: the edges of node i lead to `indices[indptr[i] : indptr[i + 1]]`."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -32,7 +32,16 @@ class Csr(NamedTuple):
 
 
 def describe(path, workspace, options):
-    """Describe a graph, directed from row to column, and files with row i for node i, which `edges:` takes, too."""
+    """Describe a PIGO graph, directed from row to column, beside files with row i for node i.
+
+    Parameters
+    ----------
+    path : path
+    workspace : Workspace
+        Not used.
+    options : dict
+        The options of `edges:` for files by node number.
+    """
     path = existing(path)
     graph = read_csr(path)
     columns = {"source": destinations(graph.indptr), "destination": graph.indices}
@@ -45,23 +54,26 @@ def describe(path, workspace, options):
 
 
 def read_csr(path):
-    """Map a PIGO-CSR-v2 file: magic, bytes of a node id L and of an offset O, n, m, rows, columns, O[n + 1], L[m],
-    weights.
+    """Map a PIGO-CSR-v2 file.
+
+    The fields of the file are: the magic; L and O, the numbers of bytes of a node id and of an offset; n, m, rows and
+    columns; n + 1 offsets; m node ids; and optionally m weights.
 
     Returns
     -------
     Csr
-        `indptr` int64, `indices` mapped, of uint32 or uint64, not yet compared with n.
+        `indptr` is int64. `indices` is mapped, uint32 or uint64, and not yet compared with n.
 
     Raises
     ------
     DataError
-        A field of the header is impossible, the file's size does not fit, offsets fall, weights are not finite.
+        If a field of the header is impossible, the size of the file does not fit the header, offsets decrease, or a weight
+        is not finite.
 
     Notes
     -----
-    No field says whether a file has weights. A file has weights if 4 or 8 bytes an edge (float32, float64) follow the
-    node ids.
+    No field says whether a file has weights. A file has weights if 4 or 8 bytes per edge (float32, float64) follow the node
+    ids.
     """
     first, _ = binary.header(path, ("magic", f"S{len(MAGIC)}"), ("L", "u1"), ("O", "u1"))
     if first["magic"] != MAGIC:
@@ -82,7 +94,7 @@ def read_csr(path):
         spare = binary.file_size(path) - offset - first["O"] * (n + 1) - first["L"] * m
     if spare > 0:
         if spare not in (4 * m, 8 * m):
-            raise DataError(f"{path}: weights: {spare} bytes are behind the node ids, "
+            raise DataError(f"{path}: weights: {spare} bytes follow the node ids, "
                             f"expected none, {4 * m} or {8 * m} for {m} edges")
         fields.append(("weights", f"<f{spare // m}", (m,)))
     indptr, indices, *weight = binary.arrays(path, offset, *fields)
@@ -91,21 +103,22 @@ def read_csr(path):
 
 
 def _weights(path, values, n_edges):
-    """The weights, or None where all are 1."""
+    """Return the checked weights, or None if all are 1."""
     if all((piece == 1).all() for _, piece in pieces(values)):
         return None
     return validation.weights(f"{path}: weights", values, n_edges)
 
 
 def read_directory(path, classes=None):
-    """Read MG-GCN's graph.bin and matrices of a row a node: features.bin (float32), labels.bin (int32), sets.bin
-    (uint32).
+    """Read a directory of MG-GCN: graph.bin and three matrices of a row per node.
+
+    The matrices are features.bin (float32), labels.bin (int32) and sets.bin (uint32).
 
     Parameters
     ----------
     path : path
     classes : int, optional
-        By default the largest label + 1.
+        Number of classes; by default the largest label + 1.
 
     Returns
     -------
@@ -115,7 +128,7 @@ def read_directory(path, classes=None):
     Raises
     ------
     DataError
-        A file is missing or damaged, files disagree in the number of rows, or a set is none of 0 to 3.
+        If a file is missing or damaged, files disagree in the number of rows, or a set is outside 0 to 3.
     """
     path = existing(path)
     graph = read_csr(path / GRAPH)
@@ -132,6 +145,7 @@ def read_directory(path, classes=None):
 
 
 def _matrix(path, field, dtype, n_rows, n_columns=None):
+    """Map a matrix behind a header of its numbers of rows and columns."""
     head, offset = binary.header(path, ("rows", "<u4"), ("columns", "<u4"))
     for name, expected in (("rows", n_rows), ("columns", n_columns)):
         if expected is not None and head[name] != expected:
@@ -140,28 +154,30 @@ def _matrix(path, field, dtype, n_rows, n_columns=None):
 
 
 def write(path, dataset, *, overwrite=False, ones=False):
-    """Write a data set's graph as PIGO-CSR-v2, by original id; features, labels and splits are left out.
+    """Write the graph of a data set as PIGO-CSR-v2, in the order of the original ids.
+
+    Node features, labels and splits are left out.
 
     Parameters
     ----------
     path : path
     dataset : Dataset
     overwrite : bool
-        Replace what stands there.
+        If True, replace an existing file.
     ones : bool
-        Write float32 weights, as MG-GCN reads them: 1 where there are none.
+        If True, always write float32 weights, as MG-GCN expects; edges without weights get 1.
 
     Raises
     ------
     ConfigError
-        `path` exists; edges have features, for which there is no place.
+        If `path` exists and `overwrite` is False, or if edges have features, for which the format has no place.
     DataError
-        It cannot be written.
+        If the file cannot be written.
 
     Notes
     -----
-    Node ids take 4 bytes, offsets 4, or 8 from 2^32 edges on. The file appears whole or not at all.
-    Memory: about 20 bytes an edge, for the transpose.
+    A node id takes 4 bytes. An offset takes 4 bytes, or 8 bytes from 2^32 edges on. The file appears whole or not at all.
+    Memory: about 20 bytes per edge, for the transpose.
     """
     binary.refuse_existing(path, overwrite)
     graph = _by_source(_without_edge_features(dataset))
@@ -181,34 +197,35 @@ def write(path, dataset, *, overwrite=False, ones=False):
 
 
 def write_directory(path, dataset, *, overwrite=False):
-    """Write a data set as MG-GCN reads it, by original id: the four files of `read_directory`.
+    """Write a data set as MG-GCN reads it: the four files of `read_directory`, in the order of the original ids.
 
     Parameters
     ----------
     path : path
-        A folder, made where it is not there.
+        Folder; created if it does not exist.
     dataset : Dataset
-        Of task "classify". Features and weights are rounded to float32; an unlabelled node has -1, one in no split set
-        3.
+        Its task is "classify". Features and weights are rounded to float32. An unlabelled node gets the label -1, a node in
+        no split the set 3.
     overwrite : bool
-        Replace the four files where they are there; graph.bin goes first and comes last.
+        If True, replace existing files among the four. The old graph.bin is removed first and the new one is written last,
+        so that an incomplete folder has no graph.
 
     Raises
     ------
     ConfigError
-        Another task; a file exists; edges have features.
+        If the task is not "classify", a file exists and `overwrite` is False, or edges have features.
     DataError
-        A file cannot be written.
+        If a file cannot be written.
     """
     path, dataset = Path(path), restored(_without_edge_features(dataset))
     if dataset.task != "classify":
-        raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, but {LABELS} holds one class a "
+        raise ConfigError(f"{dataset.where('labels')}: their task is {dataset.task}, but {LABELS} holds one class per "
                           "node")
     for name in (GRAPH, FEATURES, LABELS, SETS):
         binary.refuse_existing(path / name, overwrite)
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
-        (path / GRAPH).unlink(missing_ok=True)  # without it the folder is no data set
+        (path / GRAPH).unlink(missing_ok=True)  # a folder without graph.bin is not a data set
     sets = np.full(dataset.n_nodes, _NONE, "<u4")
     for place, mask in enumerate((dataset.train, dataset.val, dataset.test)):
         sets[mask] = place
@@ -222,6 +239,7 @@ def write_directory(path, dataset, *, overwrite=False):
 
 
 def _put(put, array, dtype, where):
+    """Append an array as `dtype`; refuse a number that float32 cannot hold."""
     for start, piece in pieces(array):
         out = narrowed(piece) if np.dtype(dtype) == np.float32 else piece.astype(dtype, copy=False)
         if out.dtype == np.float32 and not np.isfinite(out).all():
@@ -231,6 +249,7 @@ def _put(put, array, dtype, where):
 
 
 def _without_edge_features(dataset):
+    """Return the data set; refuse one whose edges have features."""
     if dataset.edge_features is not None:
         raise ConfigError(f"{dataset.where('edge_features')}: the format has no place for features of edges; "
                           "drop_edge_values drops them")
@@ -238,11 +257,11 @@ def _without_edge_features(dataset):
 
 
 def _by_source(dataset):
-    """Turn a data set's edges around into CSR by source, by original id."""
+    """Return a data set's graph as CSR by source, in the order of the original ids."""
     dataset = restored(dataset)
     weight, dst = dataset.edge_weight, destinations(np.asarray(dataset.indptr))
-    found = csr_by_dst(dst, dataset.indices, dataset.n_nodes, edge_index=weight is not None)
-    return Csr(*found[:2], None if weight is None else np.asarray(weight)[found[2]])
+    transposed = csr_by_dst(dst, dataset.indices, dataset.n_nodes, edge_index=weight is not None)
+    return Csr(*transposed[:2], None if weight is None else np.asarray(weight)[transposed[2]])
 
 
 WRITERS = {"pigo": write, "mggcn": write_directory}

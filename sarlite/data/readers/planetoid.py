@@ -1,4 +1,4 @@
-"""Planetoid's own files (Cora, Citeseer, PubMed): pickles of arrays, which are read without running them."""
+"""Reader of Planetoid's own files (Cora, Citeseer, PubMed): pickles of arrays, parsed without executing them."""
 
 from pathlib import Path
 
@@ -14,7 +14,10 @@ _N_VAL = 500
 
 
 def read(path: AnyPath) -> RawGraph:
-    """Read `PATH/ind.NAME.*` with the public split: the first labelled nodes train, the next 500 val, test.index test.
+    """Read the files `PATH/ind.NAME.*` with Planetoid's public split.
+
+    The first labelled nodes are the training nodes, the next 500 the validation nodes, and the nodes of test.index the test
+    nodes.
 
     Parameters
     ----------
@@ -24,13 +27,13 @@ def read(path: AnyPath) -> RawGraph:
     Returns
     -------
     RawGraph
-        Undirected; features dense float32. Test nodes that the files leave out (Citeseer has 15) have features 0, label
-        -1 and no split.
+        Undirected, with dense float32 features. Test nodes that the files leave out (Citeseer has 15) have zero features,
+        the label -1 and no split.
 
     Raises
     ------
     DataError
-        A file is missing or damaged, holds anything but arrays and a dict of lists, or does not fit the others.
+        If a file is missing or damaged, holds anything but arrays and a dict of lists, or does not fit the other files.
     """
     path = Path(path)
     existing(path.parent)
@@ -63,10 +66,11 @@ def read(path: AnyPath) -> RawGraph:
 
 
 def _features(path):
+    """Return a pickled dense or sparse matrix as dense float32."""
     value = pickled.load(path)
     if isinstance(value, np.ndarray) and value.ndim == 2:
         return narrowed(value)
-    if not isinstance(value, pickled.Matrix):
+    if not isinstance(value, pickled.PickledMatrix):
         raise DataError(f"{path}: features: expected a matrix, found {_described(value)}")
     parts = [value.state.get(name) for name in ("data", "indptr", "indices")]
     shape = value.state.get("_shape", value.state.get("shape"))
@@ -77,10 +81,10 @@ def _features(path):
 
 
 def _one_hot(path):
-    """Return (n, n_classes) bool, at most one of them true in a row."""
+    """Return pickled one-hot labels, (n, n_classes) bool with at most one True per row."""
     value = pickled.load(path)
     if not isinstance(value, np.ndarray) or value.ndim != 2:
-        raise DataError(f"{path}: labels: expected a matrix with one column a class, found {_described(value)}")
+        raise DataError(f"{path}: labels: expected a matrix with one column per class, found {_described(value)}")
     several = np.count_nonzero(value, axis=1) > 1
     if (at := first_true(((value != 0) & (value != 1)).any(axis=1) | several)) is not None:
         raise DataError(f"{path}: labels: row {at} is {value[at].tolist()}, expected a single 1 among zeros, or zeros")
@@ -88,10 +92,12 @@ def _one_hot(path):
 
 
 def _described(value):
+    """Return words for a value of another type, for messages."""
     return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def _test_index(path, n_rows, n_before):
+    """Return the checked ids of the test nodes, (n_rows,) int64."""
     index = textfile.read(path, "test.index", np.int64)
     if index.shape != (n_rows, 1):
         raise DataError(f"{path}: test.index: {index.size} ids in lines of {index.shape[1]}, but {n_rows} test rows")
@@ -102,10 +108,11 @@ def _test_index(path, n_rows, n_before):
 
 
 def _edges(path, n_nodes):
+    """Return the sources and destinations of the pickled adjacency lists."""
     graph = pickled.load(path)
     if type(graph) is not dict or not all(type(near) is list for near in graph.values()):
         raise DataError(f"{path}: graph: expected a dict from node to list of nodes, found {_described(graph)}")
-    if len({id(near) for near in graph.values()}) != len(graph):  # a small file of many edges
+    if len({id(near) for near in graph.values()}) != len(graph):  # shared lists would let a small file stand for a huge number of edges
         raise DataError(f"{path}: graph: two nodes share one list of neighbours")
     with reading(path, "graph"):
         for node in (node for nodes in (graph, *graph.values()) for node in nodes):

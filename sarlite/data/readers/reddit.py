@@ -1,4 +1,4 @@
-"""GraphSAGE's Reddit as DGL publishes it: features, labels and splits in one archive, a SciPy matrix in another."""
+"""Reader of GraphSAGE's Reddit as DGL publishes it: an archive of node arrays, and an archive of a SciPy matrix."""
 
 
 from sarlite.data.raw import RawGraph, check_nodes, existing, read_labels
@@ -11,24 +11,26 @@ _TYPES = ("none", "train", "val", "test")
 
 
 def read(path, classes=None):
-    """Read reddit_data.npz and reddit_graph.npz, or reddit_self_loop_graph.npz where the other is not there.
+    """Read reddit_data.npz and reddit_graph.npz.
+
+    If reddit_graph.npz does not exist, reddit_self_loop_graph.npz is read in its place.
 
     Parameters
     ----------
     path : path
         The folder.
     classes : int, optional
-        By default the largest label + 1.
+        Number of classes; by default the largest label + 1.
 
     Returns
     -------
     RawGraph
-        Directed, from row to column, as stored; Reddit's own graph is symmetric.
+        Directed, from row to column, as stored. Reddit's own graph is symmetric.
 
     Raises
     ------
     DataError
-        An archive or a member is missing or damaged, or members disagree in the number of nodes.
+        If an archive or a member is missing or damaged, or if members disagree in the number of nodes.
     """
     path = existing(path)
     graph = path / next((name for name in _GRAPHS if (path / name).exists()), _GRAPHS[0])
@@ -54,8 +56,9 @@ def read(path, classes=None):
 
 
 def _split(types, path):
+    """Return the train, val and test masks from the codes 0 to 3 of `node_types`."""
     if types.ndim != 1 or types.dtype.kind not in "iu":
-        raise DataError(f"{path}: node_types: expected one whole number a node, "
+        raise DataError(f"{path}: node_types: expected one whole number per node, "
                         f"found shape {types.shape}, dtype {types.dtype}")
     if (at := first_true((types < 0) | (types >= len(_TYPES)))) is not None:
         raise DataError(f"{path}: node_types: node {at} has {types[at]}, "

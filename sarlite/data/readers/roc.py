@@ -1,4 +1,4 @@
-"""The files of ROC: a graph of Lux by destination, and features, labels and splits beside it."""
+"""Reader of ROC's files: a Lux graph by destination beside files of features, labels and splits."""
 
 from pathlib import Path
 
@@ -13,24 +13,24 @@ _MASKS = ("None", "Train", "Val", "Test")
 
 
 def read(path, classes=None):
-    """Read PREFIX.add_self_edge.lux, .feats.bin or .feats.csv, .label and .mask.
+    """Read PREFIX.add_self_edge.lux, PREFIX.feats.bin or PREFIX.feats.csv, PREFIX.label and PREFIX.mask.
 
     Parameters
     ----------
     path : path
         The prefix.
     classes : int, optional
-        By default the largest label + 1.
+        Number of classes; by default the largest label + 1.
 
     Returns
     -------
     RawGraph
-        Directed as stored; ROC's own graphs have both directions and all self loops.
+        Directed as stored. ROC's own graphs contain both directions of each edge, and a self loop at each node.
 
     Raises
     ------
     DataError
-        A file is missing or damaged, or files disagree in the number of nodes or of features.
+        If a file is missing or damaged, or if files disagree in the number of nodes or of features.
     """
     path = Path(path)
     existing(path.parent)
@@ -49,7 +49,11 @@ def read(path, classes=None):
 
 
 def _lux(path):
-    """Return indptr and the mapped sources of a file: u32 nodes, u64 edges, u64 where in-edges end, u32 sources."""
+    """Return indptr, and the mapped sources, of a Lux file.
+
+    The fields of the file are: nodes (uint32), edges (uint64), the end of each node's incoming edges (uint64), and the
+    sources (uint32).
+    """
     head, offset = binary.header(path, ("nodes", "<u4"), ("edges", "<u8"))
     check_nodes(head["nodes"], 0, f"{path}: nodes")
     ends, sources = binary.arrays(path, offset, ("ends", "<u8", (head["nodes"],)), ("sources", "<u4", (head["edges"],)))
@@ -58,26 +62,30 @@ def _lux(path):
 
 
 def _features(path, n_nodes):
-    """The rows of .feats.bin, float32 without a header, else of .feats.csv; a row of the csv tells their width."""
+    """Return the features from .feats.bin (float32 without a header) or else from .feats.csv.
+
+    If both exist, the first row of the csv file gives the number of columns.
+    """
     packed, text = (path.with_name(path.name + end) for end in (".feats.bin", ".feats.csv"))
     if packed.exists():
         with reading(packed, "features"):
             size, row = binary.file_size(packed), 4 * max(n_nodes, 1)
             width = size // row
-            told = _width(text) if text.exists() else width
-            if size != row * told:
+            csv_width = _width(text) if text.exists() else width
+            if size != row * csv_width:
                 expected = f"a multiple of {row}"
-                if told != width:
-                    expected = f"{row * told} for {n_nodes} nodes as wide as {text}'s"
+                if csv_width != width:
+                    expected = f"{row * csv_width} for {n_nodes} nodes as wide as {text}'s"
                 raise DataError(f"{packed}: features: {size} bytes, expected {expected}")
             return binary.arrays(packed, 0, ("features", "<f4", (n_nodes, width)))[0]
     features = textfile.read(text, "features", np.float32)
     if len(features) != n_nodes:
-        raise DataError(f"{text}: features: {len(features)} rows, expected {n_nodes}, one a node")
+        raise DataError(f"{text}: features: {len(features)} rows, expected {n_nodes}, one per node")
     return features
 
 
 def _width(path):
+    """Return the number of columns in the first line of a csv file; 0 for an empty line."""
     with reading(path, "features"), regular(path).open(encoding="utf-8-sig") as file:
         line = next(textfile.lines(file), "")
         return line.count(",") + 1 if line.strip() else 0

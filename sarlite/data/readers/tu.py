@@ -1,7 +1,7 @@
-"""Sets of graphs in the layout of TU Dortmund: DS_A.txt, DS_graph_indicator.txt and what stands beside them."""
+"""Reader of sets of graphs in TU Dortmund's layout: DS_A.txt, DS_graph_indicator.txt and optional files beside them."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,29 +18,32 @@ from sarlite.types import Path as AnyPath
 
 
 def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float = 0.1, seed: int = 0) -> Relational:
-    """Read a folder of the files of one data set, by the name before `_A.txt`.
+    """Read the files of one data set from a folder.
 
     Parameters
     ----------
     path : path
+        The folder. The name of the data set is the part before `_A.txt`.
     task : {"classify", "regress"}, optional
-        Classes are numbered in the order of their labels, which are their names. Numbers to regress come from
-        DS_graph_attributes.txt.
+        With "classify", the default, classes are numbered in ascending order of the stored labels, which become the names of
+        the classes. With "regress" the labels are the numbers in DS_graph_attributes.txt.
     train, val : int or float
-        The files have no split, so one is drawn: graphs a class, or with a decimal point the share of each class.
+        Sizes of the drawn split, as the files have none: an int is a number of graphs per class, a float the share of each
+        class.
     seed : int
+        Seed of the drawn split.
 
     Returns
     -------
     Relational
-        Types "node" and "graph", whose relations lead from nodes to nodes and from each node to its graph. Features of
-        nodes are attributes, then labels, one-hot by ascending number; a 1 where there are neither. Those of edges
-        likewise, none where there are neither.
+        Node types "node" and "graph", with a relation between nodes and a relation from each node to its graph. The features
+        of a node are its attributes, followed by its labels, one-hot by ascending number; a node without both has the
+        feature 1. Edges have features in the same form, or none.
 
     Raises
     ------
     DataError
-        A file is missing or damaged, files disagree in length, an edge leads to another graph or is of no node.
+        If a file is missing or damaged, files disagree in length, or an edge has an end in another graph or at no node.
     """
     path = existing(path)
     prefix = _prefix(path)
@@ -61,9 +64,30 @@ def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float 
 
 
 def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Array | None, values: Array | None,
-                  labels: Array, split: Any, n_classes: int, task: str | None,
+                  labels: Array, split: Iterable[Array], n_classes: int, task: str | None,
                   names: list[str] | None = None) -> Relational:
-    """Return a set of graphs as relational data; without features of nodes, x, each node has a 1."""
+    """Return a set of graphs as relational data.
+
+    Parameters
+    ----------
+    graph_of : (n_nodes,) int64
+        The graph of each node.
+    n_graphs : int
+    src, dst : (n_edges,) int64
+    x : (n_nodes, n_features) float32 or None
+        Features of the nodes; None gives each node the feature 1.
+    values : (n_edges, n_edge_features) float32 or None
+        Features of the edges.
+    labels : (n_graphs, ...) array
+    split : three (n_graphs,) bool arrays
+        Train, val and test masks.
+    n_classes : int
+        Number of outputs of a model.
+    task : str, optional
+        By default "classify".
+    names : list of str, optional
+        Names of the classes.
+    """
     x, (train, val, test) = np.ones((len(graph_of), 1), np.float32) if x is None else x, split
     return Relational({NODE: len(graph_of), GRAPH: n_graphs},
                       {RELATION: (src, dst), MEMBERS: (np.arange(len(graph_of)), graph_of)}, {NODE: x}, GRAPH, labels,
@@ -72,20 +96,24 @@ def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Arr
 
 
 def _refuse_restarts(file, edges, graph_of):
-    """Refuse numbers of nodes that begin anew in each graph, which would all be nodes of the first graphs."""
+    """Raise a DataError if node numbers seem to restart at 1 in each graph; the format numbers nodes over all graphs.
+
+    Restarting numbers would put every edge into the first graphs.
+    """
     sizes = np.unique(graph_of, return_counts=True)[1]  # bincount writes out of bounds for the largest int64
     if len(edges) and len(sizes) > 1 and edges.max() <= sizes.max() and \
             len(np.unique(edges, axis=0)) < len(edges):
         raise DataError(f"{file}: the largest node is {edges.max()}, but there are {len(graph_of)} nodes and edges that "
-                        "stand several times: nodes count on from graph to graph, and do not begin anew in each")
+                        "are listed several times: node numbers must continue from graph to graph, not restart in each")
 
 
 def _prefix(path):
-    found = sorted(entry for entry in path.glob("*_A.txt"))
-    if len(found) != 1:
-        names = ", ".join(entry.name for entry in found) or "none"
+    """Return the path of the files without their endings, such as `_A.txt`."""
+    edge_files = sorted(entry for entry in path.glob("*_A.txt"))
+    if len(edge_files) != 1:
+        names = ", ".join(entry.name for entry in edge_files) or "none"
         raise DataError(f"{path}: expected one file NAME_A.txt of edges, found {names}")
-    return str(found[0]).removesuffix("_A.txt")
+    return str(edge_files[0]).removesuffix("_A.txt")
 
 
 def _file(prefix, name):
@@ -93,16 +121,16 @@ def _file(prefix, name):
 
 
 def _rows(prefix, name, dtype, n_rows=None, columns=None):
-    """The lines of a file as numbers."""
+    """Return a file's lines of numbers, (n_rows, n_columns)."""
     file = _file(prefix, name)
-    found = read_csv(existing(file), name, dtype)
-    if n_rows is not None and len(found) != n_rows:
-        raise DataError(f"{file}: {len(found)} lines, expected {n_rows}")
-    if columns is not None and not len(found):
+    rows = read_csv(existing(file), name, dtype)
+    if n_rows is not None and len(rows) != n_rows:
+        raise DataError(f"{file}: {len(rows)} lines, expected {n_rows}")
+    if columns is not None and not len(rows):
         return np.empty((0, columns), dtype)
-    if columns is not None and found.shape[1] != columns:
-        raise DataError(f"{file}: {found.shape[1]} columns, expected {columns}")
-    return found
+    if columns is not None and rows.shape[1] != columns:
+        raise DataError(f"{file}: {rows.shape[1]} columns, expected {columns}")
+    return rows
 
 
 def _column(prefix, name, dtype, n_rows=None):
@@ -110,20 +138,20 @@ def _column(prefix, name, dtype, n_rows=None):
 
 
 def _labels(prefix, task, n_graphs):
-    """Labels in the task's form, the number of outputs, and the names of classes."""
+    """Return the labels in the task's form, the number of outputs, and the names of the classes or None."""
     if task not in (None, "classify"):
         file = _file(prefix, "graph_attributes")
         return *read_labels(_rows(prefix, "graph_attributes", np.float64, n_graphs), file, None, task), None
-    known, labels = np.unique(_column(prefix, "graph_labels", np.int64, n_graphs), return_inverse=True)
-    return labels.astype(np.int64), len(known), [str(label) for label in known.tolist()]
+    codes, labels = np.unique(_column(prefix, "graph_labels", np.int64, n_graphs), return_inverse=True)
+    return labels.astype(np.int64), len(codes), [str(label) for label in codes.tolist()]
 
 
 def _features(prefix: str, what: str, n: int) -> Array | None:
-    """Attributes, and labels one-hot, side by side, float32."""
-    found = []
+    """Return attributes and one-hot labels side by side, (n, any) float32; None if the folder has neither."""
+    blocks = []
     if _file(prefix, f"{what}_attributes").exists():
-        found.append(narrowed(_rows(prefix, f"{what}_attributes", np.float64, n)))
+        blocks.append(narrowed(_rows(prefix, f"{what}_attributes", np.float64, n)))
     if _file(prefix, f"{what}_labels").exists():
         labels = _rows(prefix, f"{what}_labels", np.int64, n)
-        found += [one_hot(column, f"{_file(prefix, f'{what}_labels')}: labels of {what}s") for column in labels.T]
-    return np.concatenate(found, 1) if found else None
+        blocks += [one_hot(column, f"{_file(prefix, f'{what}_labels')}: labels of {what}s") for column in labels.T]
+    return np.concatenate(blocks, 1) if blocks else None

@@ -1,68 +1,68 @@
-"""The account of every column and row, which is kept with the data set and printed by `convert` and `info`."""
+"""The account of every column and row of the tables, which is stored with the data set and printed by `convert` and `info`."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from sarlite.data.tables.sources import Table, unnamed
 from sarlite.data.times import show_time
+from sarlite.types import Array, JsonDict
 
-_SHOWN = 12  # columns, or classes, of one kind that a line names
+_SHOWN = 12  # most columns, or classes, that a line names
 
 
-def columns_used(table: Table, uses: dict[str, str], left: dict[str, str]) -> dict[str, Any]:
-    """Return what a source's columns are used for.
+def columns_used(table: Table, uses: dict[str, str], left: dict[str, str]) -> JsonDict:
+    """Return the account of a source's columns.
 
     Parameters
     ----------
     table : Table
     uses : dict of str to str
-        Use of each column that has one.
+        Use of each column that has a use.
     left : dict of str to str
-        Why columns without a use have none, where something else is to say than that nothing names the column.
+        Reason for a column without a use; the default reason is that no option names it.
     """
-    found = {}
+    columns = {}
     for name in table.columns:
         why = "an index without a name" if unnamed(name) else left.get(name, "no option names it")
-        found[name] = uses[name] if name in uses else f"left out: {why}"
-    return {"source": table.where, "rows": table.n_rows, "columns": found}
+        columns[name] = uses[name] if name in uses else f"left out: {why}"
+    return {"source": table.where, "rows": table.n_rows, "columns": columns}
 
 
-def times_shown(times: Any, kind: str) -> dict[str, str]:
-    """Return the kind of an array of times, and the first and the last time as text; the kind alone without rows."""
+def times_shown(times: Array, kind: str) -> dict[str, str]:
+    """Return the kind of an array of times with the first and the last time as text; only the kind without rows."""
     shown = {"first": times.min(), "last": times.max()} if len(times) else {}
     return {"kind": kind, **{name: show_time(time, kind) for name, time in shown.items()}}
 
 
-def lines(account: dict[str, Any]) -> Iterator[str]:
+def lines(account: JsonDict) -> Iterator[str]:
     """Yield the lines that show an account."""
-    for name, told in account.get("nodes", {}).items():
-        for source in told["sources"]:
+    for name, entry in account.get("nodes", {}).items():
+        for source in entry["sources"]:
             yield f"{name}: {source['rows']:,} rows of {source['source']}"
             yield from _column_lines(source["columns"])
-        yield f"{name}: {told['nodes']:,} nodes{_ids(told)}, {told['isolated']:,} without edges"
-        yield from _time_lines(name, told)
-        if told.get("classes"):
-            shown = [f"{word} {n:,}" for word, n in [*told["classes"].items()][:_SHOWN]]
-            more = len(told["classes"]) - len(shown)
-            yield f"{name}: {len(told['classes']):,} classes: {', '.join(shown)}{f', and {more:,} more' if more else ''}"
-        if "labelled" in told:
-            yield f"{name}: {told['nodes'] - told['labelled']:,} unlabelled; " + ", ".join(
-                f"{split} {n:,}" for split, n in told["split"].items()) + f" ({told['split_from']})"
-    for name, told in account.get("edges", {}).items():
-        yield f"{name}: {told['source']['rows']:,} rows of {told['source']['source']}"
-        yield from _column_lines(told["source"]["columns"])
-        notes = [f"{told['self_edges']:,} self edges", f"{told['duplicates']:,} repeat another edge"]
-        notes += [f"{n:,} {what}" for what, n in told.get("changes", {}).items()]
-        yield f"{name}: {told['edges']:,} edges, {', '.join(notes)}"
-        yield from _time_lines(name, told)
+        yield f"{name}: {entry['nodes']:,} nodes{_ids(entry)}, {entry['isolated']:,} without edges"
+        yield from _time_lines(name, entry)
+        if entry.get("classes"):
+            shown = [f"{word} {n:,}" for word, n in [*entry["classes"].items()][:_SHOWN]]
+            more = len(entry["classes"]) - len(shown)
+            yield f"{name}: {len(entry['classes']):,} classes: {', '.join(shown)}{f', and {more:,} more' if more else ''}"
+        if "labelled" in entry:
+            yield f"{name}: {entry['nodes'] - entry['labelled']:,} unlabelled; " + ", ".join(
+                f"{split} {n:,}" for split, n in entry["split"].items()) + f" ({entry['split_from']})"
+    for name, entry in account.get("edges", {}).items():
+        yield f"{name}: {entry['source']['rows']:,} rows of {entry['source']['source']}"
+        yield from _column_lines(entry["source"]["columns"])
+        notes = [f"{entry['self_edges']:,} self edges", f"{entry['duplicates']:,} repeat another edge"]
+        notes += [f"{n:,} {what}" for what, n in entry.get("changes", {}).items()]
+        yield f"{name}: {entry['edges']:,} edges, {', '.join(notes)}"
+        yield from _time_lines(name, entry)
 
 
-def _ids(told):
-    return {"word": ", known by words", "number": ", known by their numbers as names"}.get(told.get("ids"), "")
+def _ids(entry):
+    return {"word": ", known by words", "number": ", known by their numbers as names"}.get(entry.get("ids"), "")
 
 
-def _time_lines(name, told):
-    times = told.get("times", {})
+def _time_lines(name, entry):
+    times = entry.get("times", {})
     if "first" in times:
         yield f"{name}: times ({times['kind']}) from {times['first']} to {times['last']}"
 

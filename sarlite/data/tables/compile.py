@@ -1,7 +1,7 @@
-"""A described graph made into a data set: DuckDB joins both ends of edges to row numbers, sorts, and gives pieces."""
+"""Building of a data set from a description: DuckDB joins the ends of edges to row numbers, sorts, and yields pieces."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,16 +15,17 @@ from sarlite.data.tables.checks import Doubt, refuse, whole
 from sarlite.data.tables.description import Description
 from sarlite.data.tables.edge_columns import Counters, EdgeColumns, NumberedEdges
 from sarlite.data.tables.node_columns import NodeColumns
-from sarlite.data.tables.numbering import Numbering, largest, mapping, number_nodes
+from sarlite.data.tables.numbering import NodeNumbering, largest, mapping, number_nodes
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.relational_generator import reverse
 from sarlite.structure.validation import MOST_NODES
+from sarlite.types import JsonDict
 
-_SPARSE = 1000  # nodes an edge end above which a largest id is a typing error rather than a number of nodes
+_SPARSE = 1000  # most nodes per end of an edge; a larger id is taken for a typing error
 
 
-def build(description: Description, workspace: Workspace, tell: Any, about: dict[str, Any], *,
+def build(description: Description, workspace: Workspace, tell: Callable[[str], None], about: JsonDict, *,
           undirected: bool | None = None, self_loops: bool = False, deduplicate: bool = False, normalize: bool = False,
           drop_edge_values: bool = False) -> Dataset:
     """Read the tables of a description with DuckDB, check them, and return their data set.
@@ -33,26 +34,26 @@ def build(description: Description, workspace: Workspace, tell: Any, about: dict
     ----------
     description : Description
     workspace : Workspace
-        Where arrays are made, and how much memory DuckDB may take.
+        Place of the arrays, and DuckDB's memory limit.
     tell : callable
         tell(text) is called as each step begins.
     about : dict
-        Source and provenance of the data set. The account of all columns and rows becomes part of the provenance.
+        Source and provenance of the data set. The account of all columns and rows is added to the provenance.
     undirected : bool, optional
-        Add each edge's reverse with the edge's values, and keep each edge once.
+        If True, add the reverse of each edge with the edge's values, and merge equal edges.
     self_loops : bool
-        Add the self loops that are missing.
+        If True, add the missing self loops.
     deduplicate : bool
-        Keep equal edges once.
+        If True, merge equal edges.
     normalize : bool
-        Divide each node's features by their sum.
+        If True, divide each node's features by their sum.
     drop_edge_values : bool
-        Leave out weights and features of edges.
+        If True, leave out weights and features of edges.
 
     Raises
     ------
     ConfigError, DataError
-        A source cannot be read or a cell is in doubt; the message names source, row, column, value and remedy.
+        If a source cannot be read or a cell is doubtful; the message names source, row, column, value and remedy.
     """
     changes = {"undirected": bool(undirected), "self_loops": self_loops, "deduplicate": deduplicate}
     odd = next((name for name, value in {**changes, "normalize": normalize}.items() if value), None)
@@ -68,21 +69,21 @@ def build(description: Description, workspace: Workspace, tell: Any, about: dict
 
 
 class _Compiler:
-    """One described graph on its way into a data set.
+    """Builder of the tables of one described graph.
 
     Attributes
     ----------
     account : dict
-        What became of columns and rows so far, by node type and relation.
+        Account of columns and rows so far, by node type and relation.
     """
 
     def __init__(self, connection, description, workspace, tell, source):
         self._connection, self._description, self._workspace = connection, description, workspace
         self._tell, self._source = tell, source
-        self.account: dict[str, dict[str, Any]] = {"nodes": {}, "edges": {}}
+        self.account: dict[str, dict[str, JsonDict]] = {"nodes": {}, "edges": {}}
 
     def tables(self, changes, finish, drop_edge_values):
-        """Return the `NodeTable`s and the `EdgeTable`s."""
+        """Return the node tables and the edge tables."""
         described = self._description
         nodes = {}
         for name, source in described.nodes.items():
@@ -94,13 +95,14 @@ class _Compiler:
             edges.append(EdgeColumns(self._connection, source, drop_edge_values))
         self._tell("number the nodes")
         numberings = {name: self._numbering(name, nodes[name], edges) for name in nodes}
-        touched = {name: np.zeros(found.n_nodes, bool) for name, found in numberings.items()}
-        made = [list(self._edge_tables(at, one, numberings, touched, changes)) for at, one in enumerate(edges)]
+        touched = {name: np.zeros(numbering.n_nodes, bool) for name, numbering in numberings.items()}
+        edge_tables = [list(self._edge_tables(at, one, numberings, touched, changes)) for at, one in enumerate(edges)]
         self._tell("read the nodes")
         node_tables = [self._node_table(name, nodes[name], numberings[name], touched[name]) for name in nodes]
-        return node_tables, [table[0] for table in made] + [table[1] for table in made if len(table) > 1]
+        return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]
 
     def _numbering(self, name, columns, edges):
+        """Return the numbering of a node type after comparing the numbers of rows of its sources."""
         ends = [end for one in edges for end, of in zip(one.ends, one.source.relation[::2]) if of == name]
         source = columns.source
         numbering = number_nodes(name, columns.listing, ends, source.names, source.count)
@@ -118,24 +120,26 @@ class _Compiler:
         of_type = f" of type {name!r}" if self._description.relational else ""
         for table, column in ends:
             refuse(table, [Doubt(column, f"{whole(column, table)} >= {n}", f"node VALUE{of_type} is outside 0 <= node < {n}")])
-        return Numbering(n)
+        return NodeNumbering(n)
 
     def _node_table(self, name, columns, numbering, touched):
+        """Return the table of a node type and record its account."""
         workspace, target = self._space(f"nodes.{name}"), name == self._description.target
-        rows, told = columns.rows(numbering.n_nodes, workspace, target, not self._description.relational)
+        rows, entries = columns.rows(numbering.n_nodes, workspace, target, not self._description.relational)
         names, titles = None, columns.titles
         if titles is not None:
             numbering = number_nodes(name, titles, (), True, None)._replace(n_nodes=numbering.n_nodes)
         if numbering.id_type is not None:
             budget.check(40 * numbering.n_nodes, workspace.n_bytes, f"the names of {numbering.n_nodes:,} nodes")
             names = mapping(self._connection, numbering, workspace)
-            told["ids"] = "word" if numbering.id_type == "VARCHAR" else "number"
-        self.account["nodes"][name] = {"nodes": numbering.n_nodes, **told,
+            entries["ids"] = "word" if numbering.id_type == "VARCHAR" else "number"
+        self.account["nodes"][name] = {"nodes": numbering.n_nodes, **entries,
                                        "isolated": int(np.count_nonzero(~touched))}
         shown = name if self._description.relational else NODE
         return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
 
     def _edge_tables(self, at, columns, numberings, touched, changes):
+        """Yield the table of a relation, and of its reverse if it is wanted, and record the account."""
         relation = columns.source.relation
         self._tell(f"number {'.'.join(relation)}")
         relational = self._description.relational
@@ -165,21 +169,21 @@ class _Compiler:
         return self._workspace.within(name)
 
 
-def agreed(rows: dict[str, tuple[Any, int]]) -> int:
-    """Return the number of nodes, on which all files with a row for each node agree; `rows` are by field."""
+def agreed(rows: dict[str, tuple[object, int]]) -> int:
+    """Return the number of nodes that all files with a row per node have; `rows` has (file, number of rows) by field."""
     fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows.items()])
     if fewest[0] != most[0]:
-        raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {most[1]}: {most[0]}; both need one a node")
+        raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {most[1]}: {most[0]}; both need one per node")
     return fewest[0]
 
 
 def _count(source, top, where, n_edges, counts):
-    """Return the number of nodes where ids are node numbers."""
+    """Return the number of nodes of a type whose ids are node numbers, from the files, the options, or the largest id."""
     if source.count is None and not counts:
         if top >= MOST_NODES or top + 1 > 1_000_000 + _SPARSE * 2 * n_edges:
-            more = f", and nodes={top + 1} that there are so many nodes" if top < MOST_NODES else ""
-            raise DataError(f"{where}: edges: node id {top} would make {top + 1} nodes of {n_edges} edges; names=edges "
-                            f"says that ids are names of nodes{more}")
+            more = f", or nodes={top + 1} if there are that many nodes" if top < MOST_NODES else ""
+            raise DataError(f"{where}: edges: node id {top} would make {top + 1} nodes for {n_edges} edges; pass names=edges "
+                            f"if ids are names of nodes{more}")
         return top + 1
     where_counted, field = source.counted_in
     n = agreed({**({} if source.count is None else {field: (where_counted, source.count)}), **counts})

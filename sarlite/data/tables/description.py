@@ -1,10 +1,10 @@
-"""Descriptions of tables by a user: tables of nodes, tables of edges, and the uses of their columns."""
+"""Descriptions of a graph's tables by a user: tables of nodes, tables of edges, and the uses of their columns."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,125 +14,135 @@ from sarlite.data.graph_tables import NODE, RELATION, SPLITS, Relation
 from sarlite.data.tables.sources import Query
 from sarlite.data.tables.text_form import Reading, quote
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
+from sarlite.types import DType, JsonDict
 from sarlite.types import Path as AnyPath
 
 _MAX_BYTES = 1 << 20
-_WORDS: Any = str
-_LIST: Any = (str, list, tuple)
-_NUMBER: Any = (int, float)
-_SOURCE: dict[str, Any] = {"file": object, "query": _WORDS, "database": _WORDS, "table": _WORDS}
-_READING: dict[str, Any] = {"header": bool, "null": _LIST, "decimal": _WORDS, "comment": _WORDS}
-_NODES: dict[str, Any] = {
+Classes: TypeAlias = type | tuple[type, ...]  # second argument of isinstance
+Transform: TypeAlias = str | JsonDict  # such as "standard" or {"transform": "onehot", "at_least": 20}
+_WORDS = str
+_LIST = (str, list, tuple)
+_NUMBER = (int, float)
+_SOURCE: dict[str, Classes] = {"file": object, "query": _WORDS, "database": _WORDS, "table": _WORDS}
+_READING: dict[str, Classes] = {"header": bool, "null": _LIST, "decimal": _WORDS, "comment": _WORDS}
+_NODES: dict[str, Classes] = {
     **_SOURCE, "id": _WORDS, "features": (*_LIST, dict), "labels": _LIST, "label": _LIST, "split": _WORDS,
     **{f"{name}_mask": _WORDS for name in SPLITS}, "fill": (str, int), "task": _WORDS, "classes": int,
     "train": _NUMBER, "val": _NUMBER, "seed": int, "count": int, "names": _WORDS, "time": _WORDS, **_READING}
-_EDGES: dict[str, Any] = {
+_EDGES: dict[str, Classes] = {
     **_SOURCE, "relation": object, "src": _WORDS, "dst": _WORDS, "weight": _WORDS, "time": _WORDS, "features": (*_LIST, dict),
     "fill": (str, int), "reverse": bool, "on_unknown": _WORDS, **_READING}
-_TOP: dict[str, Any] = {"target": _WORDS, "name": _WORDS, "nodes": dict, "edges": (list, tuple)}
+_TOP: dict[str, Classes] = {"target": _WORDS, "name": _WORDS, "nodes": dict, "edges": (list, tuple)}
 ON_UNKNOWN = ("refuse", "drop")
 
 
 @dataclass
 class NodeSource:
-    """Nodes of one type, as the user describes them.
+    """The user's description of the nodes of one type.
 
     Attributes
     ----------
     source : path, Query, Pieces or table, optional
-        Table with one row for each node. Without it the nodes are the ends of the edges, or `count` says how many.
+        Table with one row per node. Without it the nodes are the ends of the edges, or `count` is their number.
     where : str
-        Name in messages of what is no file.
+        Name of a source that is no file, in messages.
     id : str, optional
-        Column of ids, by default the first; False if the row number is the id.
+        Column of ids; by default the first column. False if the row number is the id.
     features : dict of str to (str or dict), optional
-        Transform of each column; by default all columns of numbers without another use, as numbers.
+        Transform of each column; by default all columns of numbers without another use, unchanged.
     labels : tuple of str
+        Columns of the labels.
     split : str, optional
+        Column of words that name the split of each node.
     masks : dict of str to str
+        Column of truth values for each split.
     fill : {None, "0", "mean"}
+        Replacement of missing numbers; None refuses them.
     task, classes, train, val, seed
-        As of `raw`.
+        Options of readers; see `data.raw`.
     count : int, optional
-        Number of nodes, whose ids are 0 .. count - 1.
+        Number of nodes; the ids are then 0 .. count - 1.
     counted_in : (str or path, str)
-        File or option, and field, that say `count`, for messages.
+        File (or option) and field that state `count`, for messages.
     names : bool
         True if whole numbers are names of nodes, not node numbers.
     reading : Reading
     transforms : dict, optional
-        Transforms with their statistics, as `transforms.Fitted.to_json` gives them, that are applied to the features in
-        place of fitting new ones.
+        Transforms with statistics, as `transforms.Fitted.to_json` returns them, to be applied to the features instead of
+        fitting new ones.
     rows : dict of str to source
-        Sources with row i for node i, in place of columns of `source`: "features", "labels", "split" and "names"; or
-        "titles", names by which the edges do not know the nodes; or "masks", a callable that returns the masks by split
-        for a number of nodes.
+        Sources with row i for node i that replace columns of `source`: "features", "labels", "split" and "names". "titles"
+        has further names, by which the edges do not refer to the nodes. "masks" is a callable that returns the masks by
+        split for a number of nodes.
     time : str, optional
         Column of times.
     """
 
-    source: Any = None
+    source: object = None
     where: str = "nodes"
     id: str | None | bool = None
-    features: dict[str, Any] | None = None
+    features: Mapping[str, Transform] | None = None
     labels: tuple[str, ...] = ()
     split: str | None = None
     masks: dict[str, str] = field(default_factory=dict)
-    fill: Any = None
+    fill: object = None
     task: str | None = None
     classes: int | None = None
     train: float = 0.6
     val: float = 0.2
     seed: int = 0
     count: int | None = None
-    counted_in: Any = ("nodes", "option")
+    counted_in: tuple[object, str] = ("nodes", "option")
     names: bool = False
     reading: Reading = field(default_factory=Reading)
-    transforms: dict[str, Any] | None = None
+    transforms: JsonDict | None = None
     rows: dict[str, Any] = field(default_factory=dict)
     time: str | None = None
 
 
 @dataclass
 class EdgeSource:
-    """Edges of one relation, as the user describes them.
+    """The user's description of the edges of one relation.
 
     Attributes
     ----------
     relation : (str, str, str)
+        Source type, name, destination type.
     source, where, fill, reading
-        As of `NodeSource`.
+        As for `NodeSource`.
     src, dst : str, optional
-        Columns of the ends; by default the first two, of a table that has no more.
+        Columns of the ends; by default the two columns of a table without further columns.
     weight : str, optional
+        Column of weights.
     features : dict of str to (str or dict)
+        Transform of each column of features.
     reverse : bool
-        True if a relational graph gets the reverse relation, too.
+        True if a relational graph gets the reverse relation too.
     on_unknown : {"refuse", "drop"}
-        What becomes of an edge whose end is in no table of nodes.
+        Treatment of an edge with an end that the table of nodes lacks.
     n_rows : int, optional
         Number of rows that the source must have.
     weight_dtype : dtype
     transforms : dict, optional
-        As of `NodeSource`.
+        As for `NodeSource`.
     time : str, optional
         Column of times.
     """
 
     relation: Relation
-    source: Any = None
+    source: object = None
     where: str = "edges"
     src: str | None = None
     dst: str | None = None
     weight: str | None = None
-    features: dict[str, Any] = field(default_factory=dict)
-    fill: Any = None
+    features: Mapping[str, Transform] = field(default_factory=dict)
+    fill: object = None
     reverse: bool = True
     on_unknown: str = "refuse"
     reading: Reading = field(default_factory=Reading)
     n_rows: int | None = None
-    weight_dtype: Any = np.float64
-    transforms: dict[str, Any] | None = None
+    weight_dtype: DType = np.float64
+    transforms: JsonDict | None = None
     time: str | None = None
 
     def __post_init__(self) -> None:
@@ -142,17 +152,17 @@ class EdgeSource:
 
 @dataclass
 class Description:
-    """A graph, as tables have it.
+    """The user's description of a graph in tables.
 
     Attributes
     ----------
     nodes : dict of str to NodeSource
     edges : list of EdgeSource
     target : str
-        Type that has labels.
+        The node type that has labels.
     name : str
     relational : bool
-        True if types and relations keep their names, and edges their positions.
+        True if node types and relations keep their names, and edges their original positions.
     """
 
     nodes: dict[str, NodeSource]
@@ -161,8 +171,8 @@ class Description:
     name: str
     relational: bool = False
 
-    def with_transforms(self, transforms: Mapping[str, Any]) -> "Description":
-        """Return the description with the transforms of another data set, by node type and "." joined relation."""
+    def with_transforms(self, transforms: Mapping[str, JsonDict]) -> "Description":
+        """Return the description with the transforms of another data set, by node type or "."-joined relation."""
         if not self.relational:
             nodes = {name: replace(source, transforms=transforms.get(NODE)) for name, source in self.nodes.items()}
             edges = [replace(source, transforms=transforms.get(".".join(RELATION))) for source in self.edges]
@@ -172,25 +182,33 @@ class Description:
         return replace(self, nodes=nodes, edges=edges)
 
 
-def of_dict(found: Any, where: Any, base: AnyPath = Path()) -> Description:
-    """Return what a dict describes, as a TOML file has it; files are found from the folder `base` on.
+def of_dict(content: object, where: object, base: AnyPath = Path()) -> Description:
+    """Return the description that a dict, such as the content of a TOML file, states.
+
+    Parameters
+    ----------
+    content : dict
+    where : str or path
+        Start of error messages.
+    base : path
+        Folder that relative paths start from.
 
     Raises
     ------
     ConfigError, DataError
-        An unknown key, a value that cannot be, or types and relations that do not fit each other.
+        If a key is unknown, a value is impossible, or types and relations do not fit each other.
     """
-    found = _checked(found, where)
+    checked = _checked(content, where)
     nodes = {name: _node_source(one, Path(base), f"nodes.{name}", f"{where}: nodes.{name}")
-             for name, one in found["nodes"].items()}
-    edges = [_edge_source(one, Path(base), f"{where}: edges {at}") for at, one in enumerate(found["edges"])]
-    relational = _is_relational(found)
-    name = found.get("name") or ("tables" if relational else next(iter(nodes)))
-    return Description(nodes, edges, found["target"], name, relational)
+             for name, one in checked["nodes"].items()}
+    edges = [_edge_source(one, Path(base), f"{where}: edges {at}") for at, one in enumerate(checked["edges"])]
+    relational = _is_relational(checked)
+    name = checked.get("name") or ("tables" if relational else next(iter(nodes)))
+    return Description(nodes, edges, checked["target"], name, relational)
 
 
 def of_file(path: AnyPath) -> Description:
-    """Return what a TOML file describes."""
+    """Return the description in a TOML file."""
     return of_dict(_load(path), path, Path(path).parent)
 
 
@@ -200,28 +218,29 @@ def is_relational(path: AnyPath) -> bool:
 
 
 def reading_of(options: Mapping[str, Any]) -> Reading:
-    """Return how a table is read, by the options header, null, decimal and comment."""
+    """Return the `Reading` that the options header, null, decimal and comment state."""
     null, decimal = options.get("null"), options.get("decimal") or "."
     return Reading(options.get("header"), None if null is None else tuple(column_names(null) or ()),
                    "," if decimal == "comma" else decimal, options.get("comment"))
 
 
-def column_names(text: Any) -> list[str] | None:
-    """Return the columns that a+b or a list names; None of None."""
+def column_names(text: str | Iterable[str] | None) -> list[str] | None:
+    """Return the column names in a text "a+b" or a list; None for None."""
     return None if text is None else text.split("+") if isinstance(text, str) else list(text)
 
 
-def features_of(given: Any) -> dict[str, Any] | None:
-    """Return the transform of each column of a+b, age:standard+b, a list or a dict; None of None."""
-    if given is None or isinstance(given, Mapping):
-        return None if given is None else dict(given)
-    if not isinstance(given, str):
-        return dict.fromkeys(given, "number")
-    pairs = (text.partition(":") for text in given.split("+"))
+def features_of(columns: str | Iterable[str] | Mapping[str, Transform] | None) -> dict[str, Transform] | None:
+    """Return the transform of each column in "a+b", "age:standard+b", a list or a dict; None for None."""
+    if columns is None or isinstance(columns, Mapping):
+        return None if columns is None else dict(columns)
+    if not isinstance(columns, str):
+        return dict.fromkeys(columns, "number")
+    pairs = (text.partition(":") for text in columns.split("+"))
     return {name: transform or "number" for name, _, transform in pairs}
 
 
 def _load(path):
+    """Return the content of a TOML file."""
     tomllib = needs("tomllib" if sys.version_info >= (3, 11) else "tomli", str(path))
     with reading(path):
         data = regular(path).read_bytes()
@@ -230,66 +249,67 @@ def _load(path):
         return tomllib.loads(data.decode("utf-8-sig"))
 
 
-def _is_relational(found):
-    return len(found["nodes"]) > 1 or len(found["edges"]) > 1 or any(edges.get("reverse") for edges in found["edges"])
+def _is_relational(content):
+    return len(content["nodes"]) > 1 or len(content["edges"]) > 1 or any(edges.get("reverse") for edges in content["edges"])
 
 
-def _source(given, base, where):
-    """Return the source that a description names, or None."""
-    named = [name for name in ("file", "query", "table") if name in given]
+def _source(options, base, where):
+    """Return the source that a table's options name, or None."""
+    named = [name for name in ("file", "query", "table") if name in options]
     if len(named) > 1:
-        raise ConfigError(f"{where}: {named[0]} and {named[1]}: one of the two")
-    database = given.get("database")
+        raise ConfigError(f"{where}: {named[0]} and {named[1]} exclude each other: pass one of the two")
+    database = options.get("database")
     if database is not None and not named[:1] or named == ["table"] and database is None or (
             named == ["file"] and database is not None):
-        raise ConfigError(f"{where}: database: a file of SQLite or the URL of PostgreSQL goes with table= or query=")
+        raise ConfigError(f"{where}: database: a file of SQLite or the URL of PostgreSQL needs table= or query= beside it")
     if not named:
         return None
     if named == ["file"]:
-        return base / given["file"] if isinstance(given["file"], str | Path) else given["file"]
+        return base / options["file"] if isinstance(options["file"], str | Path) else options["file"]
     if database is not None and not database.startswith(("postgres://", "postgresql://")):
         database = str(base / database)
     if named == ["query"]:
-        return Query(given["query"], database, base)
-    table = ".".join(map(quote, given["table"].split(".")))
+        return Query(options["query"], database, base)
+    table = ".".join(map(quote, options["table"].split(".")))
     return Query(f"SELECT * FROM {table}", database, base)
 
 
-def _node_source(given, base, name, where):
-    labels = column_names(given.get("labels", given.get("label"))) or ()
-    drawn = {word: given[word] for word in ("train", "val", "seed") if word in given}
-    masks = {split: given[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in given}
+def _node_source(options, base, name, where):
+    labels = column_names(options.get("labels", options.get("label"))) or ()
+    drawn = {word: options[word] for word in ("train", "val", "seed") if word in options}
+    masks = {split: options[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in options}
     return NodeSource(
-        _source(given, base, where), name, given.get("id"), features_of(given.get("features")), tuple(labels),
-        given.get("split"), masks, given.get("fill"), given.get("task"), given.get("classes"),
-        count=given.get("count"), names=given.get("names") == "edges", reading=reading_of(given),
-        time=given.get("time"), **drawn)
+        _source(options, base, where), name, options.get("id"), features_of(options.get("features")), tuple(labels),
+        options.get("split"), masks, options.get("fill"), options.get("task"), options.get("classes"),
+        count=options.get("count"), names=options.get("names") == "edges", reading=reading_of(options),
+        time=options.get("time"), **drawn)
 
 
-def _edge_source(given, base, where):
-    relation = tuple(given["relation"])
+def _edge_source(options, base, where):
+    relation = tuple(options["relation"])
     return EdgeSource(
-        relation, _source(given, base, where), f"edges {'.'.join(relation)}", given.get("src"), given.get("dst"),
-        given.get("weight"), features_of(given.get("features")) or {}, given.get("fill"), given.get("reverse", True),
-        given.get("on_unknown", "refuse"), reading_of(given), time=given.get("time"))
+        relation, _source(options, base, where), f"edges {'.'.join(relation)}", options.get("src"), options.get("dst"),
+        options.get("weight"), features_of(options.get("features")) or {}, options.get("fill"), options.get("reverse", True),
+        options.get("on_unknown", "refuse"), reading_of(options), time=options.get("time"))
 
 
-def _checked(found, where):
-    _check_keys(found, _TOP, where)
+def _checked(content, where):
+    """Return the content of a description with its target after checking its keys and values."""
+    _check_keys(content, _TOP, where)
     for name in ("nodes", "edges"):
-        if not found.get(name):
+        if not content.get(name):
             heading = "[nodes.TYPE]" if name == "nodes" else "[[edges]]"
             raise ConfigError(f"{where}: no {name}: {heading} names a table of {name}")
-    for name, nodes in found["nodes"].items():
+    for name, nodes in content["nodes"].items():
         _check_nodes(name, nodes, where)
-    for at, edges in enumerate(found["edges"]):
-        _check_edges(edges, found["nodes"], f"{where}: edges {at}")
-    labelled = [name for name, nodes in found["nodes"].items() if nodes.get("labels") or nodes.get("label")]
-    target = found.get("target") or (labelled or [*found["nodes"]])[0]
-    if len(labelled) > 1 or target not in found["nodes"] or labelled not in ([], [target]):
+    for at, edges in enumerate(content["edges"]):
+        _check_edges(edges, content["nodes"], f"{where}: edges {at}")
+    labelled = [name for name, nodes in content["nodes"].items() if nodes.get("labels") or nodes.get("label")]
+    target = content.get("target") or (labelled or [*content["nodes"]])[0]
+    if len(labelled) > 1 or target not in content["nodes"] or labelled not in ([], [target]):
         raise ConfigError(f"{where}: target: {target!r}, but types with labels: {', '.join(labelled) or 'none'}; the "
-                          f"target is one of {', '.join(found['nodes'])}, and only the target may have labels")
-    return {**found, "target": target}
+                          f"target is one of {', '.join(content['nodes'])}, and only the target may have labels")
+    return {**content, "target": target}
 
 
 def _check_nodes(name, nodes, where):
@@ -319,11 +339,12 @@ def _check_edges(edges, nodes, where):
             raise ConfigError(f"{where}: relation: node type {name!r} is none of {', '.join(nodes)}")
 
 
-def _check_keys(found, known, where):
-    if not isinstance(found, Mapping):
-        raise ConfigError(f"{where}: expected keys and values, found {found!r}")
-    for name, value in found.items():
-        if name not in known:
-            raise ConfigError(f"{where}: {name!r}: unknown; known are {', '.join(known)}{suggestion(name, known)}")
-        if not isinstance(value, known[name]) or (known[name] is int and isinstance(value, bool)):
+def _check_keys(options, classes, where):
+    """Raise a ConfigError for an unknown key, or a value of a wrong class; `classes` maps a key to its classes."""
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"{where}: expected keys and values, found {options!r}")
+    for name, value in options.items():
+        if name not in classes:
+            raise ConfigError(f"{where}: {name!r}: unknown; known are {', '.join(classes)}{suggestion(name, classes)}")
+        if not isinstance(value, classes[name]) or (classes[name] is int and isinstance(value, bool)):
             raise ConfigError(f"{where}: {name}: cannot be {value!r}")

@@ -1,4 +1,4 @@
-"""Errors of DuckDB in the words of this project: line, value and remedy."""
+"""Translation of DuckDB's errors into this project's messages: line, value and remedy."""
 
 import contextlib
 import csv
@@ -11,7 +11,7 @@ from sarlite.errors import DataError, needs, reading
 
 @contextlib.contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Turn an error of DuckDB into a DataError in the words of this project."""
+    """Convert an error of DuckDB inside the context into a DataError with a message of this project."""
     duckdb = needs("duckdb", where)
     try:
         with reading(where):
@@ -21,13 +21,13 @@ def explained(where: str) -> Iterator[None]:
         if isinstance(cause, duckdb.OutOfMemoryException):
             raise cause from None
         if isinstance(cause, duckdb.Error):
-            raise DataError(f"{where}: {told_by_duckdb(str(cause))}") from cause
+            raise DataError(f"{where}: {plain_message(str(cause))}") from cause
         raise
 
 
 @contextlib.contextmanager
 def line_ends_explained(files: Sequence[str]) -> Iterator[None]:
-    """Turn an error of DuckDB about a text file whose lines end in more than one way into a DataError that says so."""
+    """Convert an error of DuckDB about a text file with mixed line ends into a DataError that names the first change."""
     try:
         yield
     except DataError as error:
@@ -41,22 +41,22 @@ def line_ends_explained(files: Sequence[str]) -> Iterator[None]:
 
 _COUNT = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n.*?Expected Number of Columns: (\d+) Found: (\d+)",
                     re.DOTALL)
-_QUOTE = "a quote that is not closed, or letters behind a closing quote; inside of quotes a quote is written twice"
+_QUOTE = "a quote is not closed, or letters follow a closing quote; inside quotes, a quote is written twice"
 _LINE = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n(.*?)\n", re.DOTALL)
 
 
-def told_by_duckdb(text):
-    """Return what an error of DuckDB says, in this project's words."""
+def plain_message(text):
+    """Return this project's message for the text of an error of DuckDB."""
     if "sarlite: " in text:
         return text.partition("sarlite: ")[2].partition("\n")[0]
-    found = _COUNT.search(text)
-    if found:
-        line, shown, expected, n = found.groups()
+    match = _COUNT.search(text)
+    if match:
+        line, shown, expected, n = match.groups()
         comment = "; comment=# skips lines that begin with #" if shown.startswith("#") else ""
         return f"line {line}: {n} words, expected {expected}: {shown[:200]}{comment}"
-    found = _LINE.search(text)
-    if found:
-        line, shown, why = found.groups()
+    match = _LINE.search(text)
+    if match:
+        line, shown, why = match.groups()
         word = re.search(r'Could not convert string "(.*?)" to', text, re.DOTALL)
         if word:
             return f"line {line}: {word[1]!r} is no number"

@@ -1,7 +1,6 @@
-"""The edges of one relation: the columns of a table, joined to row numbers, changed, and sorted by destination."""
+"""The edges of one relation: columns of a table, joined to row numbers, changed, and sorted by destination."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -14,12 +13,14 @@ from sarlite.data.tables.checks import check_fill, number_doubts, refuse, time_c
 from sarlite.data.tables.description import EdgeSource
 from sarlite.data.tables.feature_columns import features_wanted, make_features
 from sarlite.data.tables.number_columns import column_names, matrix, number_expressions
-from sarlite.data.tables.numbering import IdColumn, Numbering
+from sarlite.data.tables.numbering import IdColumn, NodeNumbering
 from sarlite.data.tables.sources import unnamed
+from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import quote
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.edges import index_dtype
+from sarlite.types import Array, DType, JsonDict
 
 _LOW = np.uint64(2**32 - 1)
 
@@ -34,17 +35,19 @@ class EdgeColumns:
     ends : (IdColumn, IdColumn)
         Columns of the sources and of the destinations.
     weight : str or None
+        Column of weights.
     features : list of str
+        Columns of features.
     feature_fields : dict
-        Names of the columns of features, and their transforms, as fields of an `EdgeTable`; empty without features.
+        Fields of an `EdgeTable`: the names of the feature columns, and their transforms; empty without features.
     values : dict of str to str
         SQL expressions of the weight, the time and the features: "weight", "time", "f0", "f1", ...
-    time_kind : str, optional
+    time_kind : str or None
     width : int
-        Number of columns of the edge features.
+        Number of feature columns.
     """
 
-    def __init__(self, connection: Any, source: EdgeSource, drop_values: bool = False) -> None:
+    def __init__(self, connection: Connection, source: EdgeSource, drop_values: bool = False) -> None:
         self.source = source
         self.weight, self.features = (None, []) if drop_values else (source.weight, [*source.features])
         wanted = features_wanted(source.features if self.features else None, source.fill, f"{source.where}: features")
@@ -54,21 +57,21 @@ class EdgeColumns:
             raise DataError(f"{self.table.where}: edges: {self.table.n_rows} rows, expected {source.n_rows}")
         src, dst = self._names
         self.ends = IdColumn(self.table, src), IdColumn(self.table, dst)
-        named, made, fill = {"weight": self.weight} if self.weight else {}, dict[str, str](), check_fill(source.fill)
-        self.feature_fields: dict[str, Any] = {}
-        self._told: dict[str, str] = {}
+        named, features, fill = {"weight": self.weight} if self.weight else {}, dict[str, str](), check_fill(source.fill)
+        self.feature_fields: JsonDict = {}
+        self._transform_words: dict[str, str] = {}
         if wanted is None:
             named |= {f"f{at}": name for at, name in enumerate(self.features)}
             if self.features:
                 self.feature_fields = {"feature_names": column_names(self.table, self.features)}
         else:
             transformed = make_features(self.table, wanted, None, source.transforms)
-            self.table, self._told = transformed.table, transformed.fitted.told()
-            made = {f"f{at}": expression for at, expression in enumerate(transformed.expressions.values())}
+            self.table, self._transform_words = transformed.table, transformed.fitted.descriptions()
+            features = {f"f{at}": expression for at, expression in enumerate(transformed.expressions.values())}
             self.feature_fields = {"feature_names": transformed.fitted.names, "transforms": transformed.fitted.to_json()}
         self.width = len(self.feature_fields.get("feature_names", ()))
         self._doubts = number_doubts(self.table, [*named.values()], missing=fill is not None)
-        numbers = dict(zip(named, number_expressions(self.table, [*named.values()], fill))) | made
+        numbers = dict(zip(named, number_expressions(self.table, [*named.values()], fill))) | features
         times = time_column(self.table, source.time) if source.time else None
         self.time_kind = times.kind if times else None
         weight = {"weight": numbers.pop("weight")} if self.weight else {}
@@ -76,28 +79,28 @@ class EdgeColumns:
         self._numbers = [name for name, column in named.items() if self.table.types[column] != "list"]
 
     def _hold(self, names):
-        """Return the columns that are held; find the ends' columns."""
+        """Return the columns to hold, and set the columns of the ends."""
         src, dst, shown = self.source.src, self.source.dst, [name for name in names if not unnamed(name)]
         if None in (src, dst):
             if len(shown) != 2 or src or dst:
                 where = self.source.source if isinstance(self.source.source, str) else self.source.where
-                raise DataError(f"{where}: edges: of the columns {', '.join(names)} say which are the ends: "
+                raise DataError(f"{where}: edges: name the columns of the ends among {', '.join(names)}: "
                                 f"src={shown[0] if shown else 'COLUMN'},dst={shown[1] if len(shown) > 1 else 'COLUMN'} "
-                                "(and weight=, edge_features=, where they are used)")
+                                "(and weight=, edge_features= as needed)")
             src, dst = shown
         self._names = src, dst
         return [*dict.fromkeys([src, dst, *filter(None, (self.weight, self.source.time)), *self.features])]
 
-    def refuse_doubts(self, connection: Any, name: str) -> None:
-        """Refuse values that are missing or no numbers, which `name`, a table with all values, has as NULL."""
+    def refuse_doubts(self, connection: Connection, name: str) -> None:
+        """Raise a DataError for values that are missing or no numbers; they are NULL in `name`, a table with all values."""
         odd = " OR ".join(f"{value} IS NULL OR NOT isfinite({value})" for value in self._numbers)
         if odd and connection.execute(f"SELECT count(*) FROM {name} WHERE {odd}").fetchone()[0]:
             refuse(self.table, self._doubts)
 
-    def account(self) -> dict[str, Any]:
-        """Return what the columns are used for."""
+    def account(self) -> JsonDict:
+        """Return the account of the columns."""
         uses = {self.ends[0].column: "source", self.ends[1].column: "destination",
-                **{name: f"feature ({self._told.get(name, 'number')})" for name in self.features}}
+                **{name: f"feature ({self._transform_words.get(name, 'number')})" for name in self.features}}
         if self.weight:
             uses[self.weight] = "weight"
         if self.source.time:
@@ -106,33 +109,34 @@ class EdgeColumns:
 
 
 class NumberedEdges:
-    """Edges between row numbers, in a table or a view of DuckDB: row, src, dst and the values.
+    """Edges between row numbers in a table or a view of DuckDB, with the columns row, src, dst and the values.
 
     Parameters
     ----------
-    connection : duckdb.DuckDBPyConnection
+    connection : Connection
     name : str
-        Name of the table or view that is made.
+        Name of the table or view to create.
     columns : EdgeColumns
-    numberings : dict of str to Numbering
+    numberings : dict of str to NodeNumbering
+        Numbering of each node type.
     changes : dict of str to bool
-        Changes that `change` will make.
+        The changes that `change` will make.
     read_again : bool
         True if the edges are read more than once.
 
     Notes
     -----
-    Edges that are neither changed nor read twice are a view: DuckDB joins, checks and sorts them in one pass.
+    Edges that are neither changed nor read twice are a view, so that DuckDB joins, checks and sorts them in one pass.
     """
 
-    def __init__(self, connection: Any, name: str, columns: EdgeColumns, numberings: dict[str, Numbering],
+    def __init__(self, connection: Connection, name: str, columns: EdgeColumns, numberings: dict[str, NodeNumbering],
                  changes: dict[str, bool], read_again: bool) -> None:
         self._connection, self._name, self._columns, self._numberings = connection, name, columns, numberings
         self._changes, self._n_unknown = changes, 0
         self._kind = "TABLE" if any(changes.values()) or read_again or columns.source.on_unknown == "drop" else "VIEW"
         relation, table = columns.source.relation, columns.table
         self._values = [*columns.values]
-        self._ends = ["src", "dst", *(["time"] if "time" in columns.values else [])]  # edges of two times are two
+        self._ends = ["src", "dst", *(["time"] if "time" in columns.values else [])]  # edges with different times are different edges
         ends, joins, shown = [], [], []
         for alias, (_, column), node_type in zip("ab", columns.ends, relation[::2]):
             numbering = numberings[node_type]
@@ -152,7 +156,7 @@ class NumberedEdges:
             self._check()
 
     def _check(self):
-        """Refuse values that are in doubt; refuse or drop edges whose ends are no nodes."""
+        """Refuse doubtful values, and refuse or drop edges with an end that is no node."""
         self._columns.refuse_doubts(self._connection, self._name)
         row, = self._run(f"SELECT min(row) FROM {self._name} WHERE src IS NULL OR dst IS NULL").fetchone()
         if row is None:
@@ -171,18 +175,24 @@ class NumberedEdges:
         self._n_unknown = before - self._n()
 
     def change(self, n_nodes: int) -> dict[str, int]:
-        """Add reverses and self loops and join equal edges, as `build` says; return what was done, with counts."""
+        """Add reverses and self loops and merge equal edges, as `build` describes.
+
+        Returns
+        -------
+        dict of str to int
+            Number of edges that each change affected, by words about the change.
+        """
         notes = {"left out, as an end is no node": self._n_unknown} if self._n_unknown else {}
         changes = self._changes
-        given, where = self._n(), self._columns.table.where
+        n_stored, where = self._n(), self._columns.table.where
         if changes["undirected"]:
             swapped = ", ".join(self._values)
-            self._run(f"INSERT INTO {self._name} SELECT row + {given} AS row, dst AS src, src AS dst"
+            self._run(f"INSERT INTO {self._name} SELECT row + {n_stored} AS row, dst AS src, src AS dst"
                       f"{', ' + swapped if swapped else ''} FROM {self._name} WHERE src <> dst")
-            notes["reverses added"] = self._n() - given
+            notes["reverses added"] = self._n() - n_stored
         if changes["undirected"] or changes["deduplicate"]:
             before = self._n()
-            self._refuse_different(given)
+            self._refuse_different(n_stored)
             values = "".join(f", any_value({name}) AS {name}" for name in self._values if name not in self._ends)
             ends = ", ".join(self._ends)
             self._replace(f"SELECT min(row) AS row, {ends}{values} FROM {self._name} GROUP BY {ends}")
@@ -191,39 +201,40 @@ class NumberedEdges:
             if self._values:
                 raise ConfigError(f"{where}: {self._values[0]}: {CARRY_VALUES}")
             before = self._n()
-            self._run(f"INSERT INTO {self._name} SELECT {2 * given} + range AS row, range AS src, range AS dst FROM "
+            self._run(f"INSERT INTO {self._name} SELECT {2 * n_stored} + range AS row, range AS src, range AS dst FROM "
                       f"range({n_nodes}) WHERE range NOT IN (SELECT src FROM {self._name} WHERE src = dst)")
             notes["self loops added"] = self._n() - before
         return notes
 
-    def _refuse_different(self, given):
-        """Refuse equal edges with different values, which cannot become one edge."""
+    def _refuse_different(self, n_stored):
+        """Raise a ConfigError for equal edges with different values, which cannot be merged."""
         values = [name for name in self._values if name not in self._ends]
         if not values:
             return
-        found = self._run(f"SELECT min(row), max(row) FROM {self._name} GROUP BY {', '.join(self._ends)} HAVING "
+        rows = self._run(f"SELECT min(row), max(row) FROM {self._name} GROUP BY {', '.join(self._ends)} HAVING "
                           f"count(DISTINCT row({', '.join(values)})) > 1 ORDER BY 1 LIMIT 1").fetchone()
-        if found:
-            first, second = (row % given for row in found)
+        if rows:
+            first, second = (row % n_stored for row in rows)
             raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
                               "values, so the edges cannot be joined; make the values equal, or leave them out "
                               "(drop_edge_values)")
 
     def sorted(self, n_sources: int, n_rows: int, back: bool, positions: bool, workspace: Workspace,
-               counters: Any) -> dict[str, Any]:
-        """Return the arrays of an `EdgeTable`, of the reversed edges if `back`.
+               counters: "Counters | None") -> dict[str, Array]:
+        """Return the arrays of an `EdgeTable`.
 
         Parameters
         ----------
         n_sources, n_rows : int
-            Number of nodes at both ends.
+            Number of nodes of the source and of the destination type.
         back : bool
+            If True, reverse the edges.
         positions : bool
-            True if edges keep their original positions.
+            If True, keep the original positions of the edges.
         workspace : Workspace
-        counters : Counters, optional
+        counters : Counters or None
         """
-        forms: dict[str, tuple[Any, tuple[int, ...]]] = {"edge_ids": (index_dtype(self._n()), ())} if positions else {}
+        forms: dict[str, tuple[DType, tuple[int, ...]]] = {"edge_ids": (index_dtype(self._n()), ())} if positions else {}
         if "weight" in self._values:
             forms["edge_weight"] = self._columns.source.weight_dtype, ()
         if "time" in self._values:
@@ -242,8 +253,8 @@ class NumberedEdges:
             del arrays["edge_ids"]
         return arrays
 
-    def in_order(self) -> dict[str, Any]:
-        """Return the edges in the order of their rows: src, dst, and of an `EdgeTable` edge_weight and edge_features."""
+    def in_order(self) -> dict[str, Array]:
+        """Return the edges in the order of the table's rows: src, dst, edge_weight and edge_features, by field."""
         sql = f"SELECT {', '.join(['src', 'dst', *self._values])} FROM {self._name} ORDER BY row"
         kinds = {"src": np.int64, "dst": np.int64, **({"edge_weight": self._columns.source.weight_dtype}
                                                       if "weight" in self._values else {})}
@@ -258,15 +269,16 @@ class NumberedEdges:
         return {name: np.concatenate(rows) for name, rows in pieces.items()}
 
     def drop(self) -> None:
-        """Free the table."""
+        """Drop the table or view from DuckDB."""
         self._run(f"DROP {self._kind} {self._name}")
 
     def _n(self):
+        """Return the number of edges."""
         rows = self._name if self._kind == "TABLE" else self._columns.table.name
         return self._run(f"SELECT count(*) FROM {rows}").fetchone()[0]
 
     def _replace(self, sql):
-        """Put the result of a query in the table's place."""
+        """Replace the table by the result of a query."""
         self._run(f"CREATE TEMP TABLE {self._name}_new AS {sql}")
         self._run(f"DROP TABLE {self._name}")
         self._run(f"ALTER TABLE {self._name}_new RENAME TO {self._name.rpartition('.')[2]}")
@@ -276,7 +288,7 @@ class NumberedEdges:
 
 
 class Counters:
-    """Counts of a sorted relation: nodes with edges, self edges, repeated edges."""
+    """Counts of a sorted relation: nodes with edges, self edges, and repeated edges."""
 
     def __init__(self, sources, destinations, one_type):
         self._sources, self._destinations, self._one_type = sources, destinations, one_type
@@ -295,12 +307,12 @@ class Counters:
 
 
 class _Stream:
-    """Sorted edges as `external_sort.csr` takes them.
+    """Sorted edges in the form of an `external_sort.Sorter`, for `external_sort.csr`.
 
     Attributes
     ----------
-    columns : dict
-        Dtype and shape of what an edge has beside its key, by field of an `EdgeTable`.
+    columns : dict of str to (dtype, shape)
+        Values that an edge has beside its key, by field of an `EdgeTable`.
     """
 
     def __init__(self, connection, name, values, columns, back, counters, check):
@@ -314,18 +326,18 @@ class _Stream:
         self._n = 2 + len(values)
 
     def pieces(self) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yield the keys of edges, ascending, and their columns."""
+        """Yield the keys of edges in ascending order, and their columns."""
         for keys, *columns in sources.batches(self._connection, self._sql, self._n):
             if keys.null_count:
                 self._check()
-            keys, found = np.asarray(keys), {}
+            keys, values = np.asarray(keys), {}
             if self._counters is not None:
                 self._counters.add(keys)
             for field in ("edge_ids", "edge_weight", "edge_time"):
                 if field in self.columns:
-                    found[field] = np.asarray(columns.pop(0)).astype(self.columns[field][0], copy=False)
+                    values[field] = np.asarray(columns.pop(0)).astype(self.columns[field][0], copy=False)
             if columns:
-                found["edge_features"] = matrix(columns, np.float32)
-            if not all(np.isfinite(found[field]).all() for field in found if field != "edge_ids"):
+                values["edge_features"] = matrix(columns, np.float32)
+            if not all(np.isfinite(values[field]).all() for field in values if field != "edge_ids"):
                 self._check()
-            yield keys, found
+            yield keys, values

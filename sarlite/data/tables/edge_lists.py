@@ -1,13 +1,14 @@
-"""Tables of edges as lists of node numbers, of which `Graph.from_pandas` and `HeteroGraph.from_pandas` make graphs."""
+"""Edge lists of node numbers from tables, for `Graph.from_pandas` and `HeteroGraph.from_pandas`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sarlite.data.graph_tables import NODE, RELATION, Relation
 from sarlite.data.tables import sources
 from sarlite.data.tables.description import EdgeSource
 from sarlite.data.tables.edge_columns import EdgeColumns, NumberedEdges
-from sarlite.data.tables.numbering import IdColumn, Numbering, ids_in_order, number_nodes
+from sarlite.data.tables.numbering import IdColumn, NodeNumbering, ids_in_order, number_nodes
+from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import Reading
 from sarlite.errors import ConfigError
 from sarlite.graph.array_checks import check_relation
@@ -34,10 +35,10 @@ class TableEdges(NamedTuple):
     features: Array | None
 
 
-def read_edges(edges: Any, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: Any, id: str,
-               undirected: bool, fill: Any, on_unknown: str) -> TableEdges:
+def read_edges(edges: object, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: object, id: str,
+               undirected: bool, fill: object, on_unknown: str) -> TableEdges:
     """Return the edges of a table; see `Graph.from_pandas`."""
-    src, dst, id, features = str(src), str(dst), str(id), [str(name) for name in features]  # pandas has numbers as names
+    src, dst, id, features = str(src), str(dst), str(id), [str(name) for name in features]  # names of pandas columns may be numbers
     weight = None if weight is None else str(weight)
     table = _some(edges, [src, dst, weight, *features])
     source = EdgeSource(RELATION, table, "edges", src, dst, weight, dict.fromkeys(features, "number"), fill,
@@ -53,9 +54,9 @@ def read_edges(edges: Any, src: str, dst: str, weight: str | None, features: Ite
                           arrays.get("edge_features"))
 
 
-def read_relations(edges: Any, src: str, dst: str, nodes: Any, id: str,
+def read_relations(edges: Mapping[Relation, object], src: str, dst: str, nodes: Mapping[str, object], id: str,
                    on_unknown: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
-    """Return edge lists by relation and ids by node type, from tables of edges; see `HeteroGraph.from_pandas`."""
+    """Return edge lists by relation and ids by node type from tables of edges; see `HeteroGraph.from_pandas`."""
     src, dst, id = str(src), str(dst), str(id)
     if not all(isinstance(tables, Mapping) for tables in (edges, nodes)):
         raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
@@ -81,15 +82,18 @@ def read_relations(edges: Any, src: str, dst: str, nodes: Any, id: str,
 
 
 def _some(table: Any, names: Iterable[str | None]) -> Any:
-    """Return the columns of a dict or of pandas that are asked for, if all are there: others may hold anything."""
+    """Return the named columns of a dict or a pandas table, so that other columns are not read.
+
+    Any other table, and a table that has a named column not exactly once, is returned unchanged.
+    """
     names = [name for name in names if name is not None]
     in_memory = isinstance(table, Mapping) or hasattr(table, "iloc")
     columns = list(getattr(table, "columns", table)) if in_memory else []
     return {name: table[name] for name in names} if in_memory and all(columns.count(name) == 1 for name in names) else table
 
 
-def _number(connection: Any, node_type: str, ends: Any, nodes: Any, id: str, where: str) -> Numbering:
-    """Return the numbering of a node type; ids are names, never node numbers."""
+def _number(connection: Connection, node_type: str, ends: Sequence[IdColumn], nodes: object, id: str, where: str) -> NodeNumbering:
+    """Return the numbering of a node type; ids are always names, never node numbers."""
     listing = None if nodes is None else IdColumn(sources.read(connection, _some(nodes, [id]), Reading(), [id], where), id)
     return number_nodes(node_type, listing, ends, True, None)  # type: ignore[return-value]  # None is for node numbers
 

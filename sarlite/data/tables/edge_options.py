@@ -1,4 +1,4 @@
-"""The options of `edges:` as a description: a table or a list of pairs, and the nodes in a table or by number."""
+"""Conversion of the options of `edges:` specs into a description of tables."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -22,19 +22,20 @@ from sarlite.data.tables.description import (
 )
 from sarlite.data.tables.memory_tables import Named, Pieces
 from sarlite.errors import ConfigError, DataError
+from sarlite.types import Path as AnyPath
 
 _OF_TABLE = ("id", "train_mask", "val_mask", "test_mask", "node_time")
 _OF_FILES = ("train_ids", "val_ids", "test_ids", "names")
 _NODE = "node"
 
 
-def describe(path: Any, options: Mapping[str, Any]) -> Description:
-    """Return the description that `edges:FILE,...` gives; docs/data.md and docs/tables.md tell the options.
+def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
+    """Return the description that a spec `edges:FILE,...` gives; docs/data.md and docs/tables.md explain the options.
 
     Raises
     ------
     ConfigError, DataError
-        Options that do not go together, or a file that is missing.
+        If options exclude each other, or a file is missing.
     """
     nodes, features = options.get("nodes"), options.get("features")
     in_table = nodes is not None and not str(nodes).lstrip("-").isdecimal()
@@ -55,8 +56,17 @@ def describe(path: Any, options: Mapping[str, Any]) -> Description:
     return Description({_NODE: source}, [edges], _NODE, Path(path).name.partition(".")[0] or "tables")
 
 
-def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where: Any = ("nodes", "option")) -> NodeSource:
-    """Return the nodes whose features, labels and splits stand in files with row i for node i."""
+def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where: tuple[object, str] = ("nodes", "option")) -> NodeSource:
+    """Return the description of nodes whose features, labels and splits are in files with row i for node i.
+
+    Parameters
+    ----------
+    options : dict
+    count : int, optional
+        Number of nodes.
+    where : (str or path, str)
+        File and field that state `count`, for messages.
+    """
     ids = check_options(options)
     names, nodes = options.get("names"), options.get("nodes")
     rows = {field: existing(options[field]) for field in ("features", "labels", "split")
@@ -76,18 +86,19 @@ def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where:
         **{name: options[name] for name in ("train", "val", "seed") if name in options})
 
 
-def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the files of ids, by split; raise a ConfigError for options that do not go together."""
+def check_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files of node ids by split; raise a ConfigError for options that exclude each other."""
     ids = {name: options[f"{name}_ids"] for name in SPLITS if options.get(f"{name}_ids") is not None}
-    given = [name for name in ("task", "split", *(f"{name}_ids" for name in SPLITS)) if options.get(name) is not None]
-    if given and options.get("labels") is None:
-        raise ConfigError(f"{given[0]}: needs labels=FILE")
+    need_labels = [name for name in ("task", "split", *(f"{name}_ids" for name in SPLITS)) if options.get(name) is not None]
+    if need_labels and options.get("labels") is None:
+        raise ConfigError(f"{need_labels[0]}: needs labels=FILE")
     if options.get("split") is not None and ids:
-        raise ConfigError(f"split and {next(iter(ids))}_ids: one of the two")
+        raise ConfigError(f"split and {next(iter(ids))}_ids exclude each other: pass one of the two")
     return ids
 
 
 def _nodes_of_table(options):
+    """Return the description of nodes that a table lists."""
     drawn = {name: options[name] for name in ("train", "val", "seed") if name in options}
     wanted = {split: options[f"{split}_mask"] for split in SPLITS if options.get(f"{split}_mask") is not None}
     return NodeSource(
@@ -104,7 +115,7 @@ def _refuse(options, names, why):
 
 
 def _pairs(path):
-    """Return the source of edges; an array of pairs becomes two columns."""
+    """Return the source of the edges; a .npy array of pairs becomes two columns."""
     if Path(path).suffix != ".npy":
         return path
     pairs = npyfile.load(existing(path), "edges", "iu")
@@ -120,29 +131,31 @@ def _pairs(path):
 
 
 def _listed(path):
-    found = False
+    """Yield the names in a file in pieces, at least one piece."""
+    any_lines = False
     for _, names in lines(path, "names"):
-        found = True
+        any_lines = True
         yield {"name": names}
-    if not found:
+    if not any_lines:
         yield {"name": np.empty(0, object)}
 
 
 def _masks(files, n_nodes):
-    """Return the masks of the splits whose nodes files list."""
+    """Return the masks of the splits from files of node ids."""
     ids = {name: _ids(files.get(name), name, n_nodes) for name in SPLITS}
     return dict(zip(SPLITS, masks(n_nodes, files, **ids)))
 
 
 def _ids(path, name, n_nodes):
+    """Return the node ids in a file of ids or of a mask."""
     if path is None:
         return np.empty(0, np.int64)
-    found = textfile.read(path, f"{name} split", np.int64)
-    if found.dtype == bool:
-        if found.shape != (n_nodes, 1) or found.view(np.uint8).max(initial=0) > 1:
-            raise DataError(f"{path}: {name} split: a mask of shape {found.shape}, expected ({n_nodes},), one true or "
-                            "false a node")
-        return np.flatnonzero(found[:, 0])
-    if found.size and found.shape[1] != 1:
-        raise DataError(f"{path}: {name} split: expected one node id a line, found {found.shape[1]} columns")
-    return found.ravel()
+    ids = textfile.read(path, f"{name} split", np.int64)
+    if ids.dtype == bool:
+        if ids.shape != (n_nodes, 1) or ids.view(np.uint8).max(initial=0) > 1:
+            raise DataError(f"{path}: {name} split: a mask of shape {ids.shape}, expected ({n_nodes},), one truth "
+                            "value per node")
+        return np.flatnonzero(ids[:, 0])
+    if ids.size and ids.shape[1] != 1:
+        raise DataError(f"{path}: {name} split: expected one node id per line, found {ids.shape[1]} columns")
+    return ids.ravel()

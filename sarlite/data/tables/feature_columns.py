@@ -1,32 +1,34 @@
-"""Columns of features that transforms make of a table's columns."""
+"""Feature columns that transforms compute from a table's columns."""
 
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.data.tables.checks import is_missing, number, number_doubts, refuse
+from sarlite.data.tables.description import Transform
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import quote
 from sarlite.data.tables.transforms import Feature, Fitted, fit
 from sarlite.errors import ConfigError
-from sarlite.types import Array
+from sarlite.types import Array, JsonDict
 
 _VIEWS = itertools.count()
 
 
 class MadeFeatures(NamedTuple):
-    """Columns of features of a table.
+    """Feature columns of a table.
 
     Attributes
     ----------
     table : Table
-        View of the table whose columns of features have their kinds; its `rowid` counts the table's rows.
+        View of the table in which columns of numbers are numbers; its `rowid` counts the table's rows.
     expressions : dict of str to str
-        SQL expression of each column of features, FLOAT and never null, by name.
+        SQL expression of each feature column, FLOAT and never null, by name.
     fitted : Fitted
+        The transforms with their statistics.
     """
 
     table: Table
@@ -34,10 +36,17 @@ class MadeFeatures(NamedTuple):
     fitted: Fitted
 
 
-def features_wanted(columns: Mapping[str, Any] | None, fill: Any, where: str) -> dict[str, Feature] | None:
-    """Return the transform of each column; None if all columns are numbers that stay as they are.
+def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where: str) -> dict[str, Feature] | None:
+    """Return the transform of each column, or None if all columns are numbers that stay as they are.
 
-    `fill`, "0" or "mean", is what a missing number becomes where the transform itself does not say.
+    Parameters
+    ----------
+    columns : dict of str to (str or dict), optional
+        Transform of each column, as in a description.
+    fill : {None, "0", "mean"}
+        Replacement of missing numbers for transforms that do not state one.
+    where : str
+        Name of the columns in messages.
     """
     if not columns or all(transform == "number" for transform in columns.values()):
         return None
@@ -48,8 +57,8 @@ def features_wanted(columns: Mapping[str, Any] | None, fill: Any, where: str) ->
 
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
-                  kept: Mapping[str, Any] | None = None) -> MadeFeatures:
-    """Return the columns of features of a table.
+                  stored: JsonDict | None = None) -> MadeFeatures:
+    """Return the feature columns of a table.
 
     Parameters
     ----------
@@ -57,18 +66,18 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
     wanted : dict of str to Feature
         Transform of each column.
     training : (n_rows,) bool array, or None
-        True for the training rows, of which the statistics are; None for all rows.
-    kept : dict, optional
-        Transforms with their statistics, as `Fitted.to_json` gives them, that are applied in place of fitting.
+        True for training rows, from which the statistics are computed; None for all rows.
+    stored : dict, optional
+        Transforms with statistics, as `Fitted.to_json` returns them, to be applied instead of fitting.
 
     Raises
     ------
     ConfigError, DataError
-        As `transforms.fit`; `kept` has other columns or transforms than `wanted`.
+        As `transforms.fit`; also if `stored` has other columns or transforms than `wanted`.
     """
     view = _typed_view(table, wanted)
-    if kept is not None:
-        fitted = Fitted.from_json(kept, table.where)
+    if stored is not None:
+        fitted = Fitted.from_json(stored, table.where)
         for name, feature in wanted.items():
             if fitted.features.get(name) != feature:
                 raise ConfigError(f"{table.where}: column {name!r}: {feature} is asked for, but the model's is "
@@ -79,18 +88,18 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
 
 
 def _typed_view(table: Table, wanted: Mapping[str, Feature]) -> Table:
-    """Return a view of a table whose columns of numbers are numbers and whose missing words are null."""
+    """Return a view of a table with columns of numbers cast to numbers and missing words replaced by null."""
     numeric = [name for name, feature in wanted.items()
                if feature.transform in ("number", "standard", "minmax", "log", "quantile") and table.types[name] != "list"]
     refuse(table, number_doubts(table, numeric, missing=True))
     columns = []
     for name in table.types:
-        own = quote(name)
+        expression = quote(name)
         if name in numeric:
-            own = number(table, name)
+            expression = number(table, name)
         elif name in wanted and table.types[name] == "word":
-            own = f"CASE WHEN {is_missing(table, name)} THEN NULL ELSE {own} END"
-        columns.append(f"{own} AS {quote(name)}")
+            expression = f"CASE WHEN {is_missing(table, name)} THEN NULL ELSE {expression} END"
+        columns.append(f"{expression} AS {quote(name)}")
     view = f"temp.main.features_{next(_VIEWS)}"
     table.connection.execute(f"CREATE TEMP VIEW {view.rpartition('.')[2]} AS SELECT rowid, {', '.join(columns)} "
                              f"FROM {table.name}")
@@ -98,7 +107,7 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature]) -> Table:
 
 
 def _condition(table: Table, training: Array | None) -> str | None:
-    """Return the SQL condition of training rows, held in a table of their numbers."""
+    """Return the SQL condition of training rows, whose numbers are put into a table."""
     if training is None:
         return None
     import pyarrow

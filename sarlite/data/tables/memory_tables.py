@@ -1,67 +1,89 @@
-"""Tables in memory as arrays of pyarrow: dicts of arrays, tables of pandas, polars and pyarrow, pieces, and .npy files."""
+"""Tables in memory as pyarrow tables: dicts of arrays, tables of pandas, polars and pyarrow, pieces, and .npy files."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from sarlite.data import npyfile
 from sarlite.errors import ConfigError, DataError, needs, reading
+from sarlite.types import Array
+
+Column: TypeAlias = Array | Sequence[object]
 
 
 class Pieces(NamedTuple):
-    """A source whose rows a reader gives in pieces.
+    """A source whose rows a reader yields in pieces.
 
     Attributes
     ----------
     where : str
-        Name in messages.
+        Name of the source in messages.
     pieces : iterable of dict of str to array
-        At least one piece; all pieces have the same columns and dtypes.
+        At least one piece. All pieces have the same columns and dtypes.
     """
 
     where: str
-    pieces: Any
+    pieces: Iterable[Mapping[str, Column]]
 
 
-class Named(dict[str, Any]):
-    """Columns in memory, with the name of the file that they come from."""
+class Named(dict[str, Column]):
+    """Columns in memory, with the name of the file that they were read from."""
 
-    def __init__(self, where: str, columns: Mapping[str, Any]) -> None:
+    def __init__(self, where: str, columns: Mapping[str, Column]) -> None:
         super().__init__(columns)
         self.where = where
 
 
 def arrow_reader(source: Any, where: str) -> Any:
-    """Return a record batch reader of pyarrow over a table in memory; nulls, masks and missing values are nulls."""
+    """Return a record batch reader of pyarrow over a table in memory.
+
+    Nulls, masked values and missing values become nulls.
+
+    Parameters
+    ----------
+    source : Pieces, dict of arrays, or table
+        A table of pandas, polars or pyarrow, or an object with `__arrow_c_stream__` or `__dataframe__`.
+    where : str
+        Name of the source in messages.
+
+    Raises
+    ------
+    ConfigError
+        If the source is no table.
+    DataError
+        If columns differ in length, or a column has values of several kinds.
+    """
     return _full_width(needs("pyarrow", where), _reader(source, where))
 
 
 def _reader(source, where):
+    """Return a record batch reader over a table in memory; its columns may be float16, which `arrow_reader` widens."""
     arrow = needs("pyarrow", where)
     if isinstance(source, Pieces):
         pieces = iter(source.pieces)
         first = _arrow_columns(next(pieces).items(), where)
         rest = (_arrow_columns(piece.items(), where).cast(first.schema).to_batches() for piece in pieces)
         return arrow.RecordBatchReader.from_batches(
-            first.schema, (batch for found in (first.to_batches(), *rest) for batch in found))
+            first.schema, (batch for batches in (first.to_batches(), *rest) for batch in batches))
     if isinstance(source, Mapping):
         return _arrow_columns(source.items(), where).to_reader()
     if hasattr(source, "to_batches") and hasattr(source, "schema"):
         return source.to_reader() if hasattr(source, "to_reader") else source
-    if hasattr(source, "iloc") and hasattr(source, "columns"):  # of pandas, whose objects are looked at one by one
+    if hasattr(source, "iloc") and hasattr(source, "columns"):  # pandas: columns of objects need a check of each value
         return _arrow_columns([(name, source.iloc[:, at]) for at, name in enumerate(source.columns)], where).to_reader()
     with reading(where):
         if hasattr(source, "__arrow_c_stream__"):
             return _stream(arrow, source, where)
         if hasattr(source, "__dataframe__"):
             return needs("pyarrow.interchange", where).from_dataframe(source).to_reader()
-    raise ConfigError(f"{where}: {type(source).__name__} is no table: a dict of arrays, a table of pandas, polars or "
-                      "pyarrow, or what has __arrow_c_stream__ or __dataframe__")
+    raise ConfigError(f"{where}: {type(source).__name__} is no table; a table is a dict of arrays, a table of pandas, "
+                      "polars or pyarrow, or an object with __arrow_c_stream__ or __dataframe__")
 
 
 def _arrow_columns(columns, where):
+    """Return columns in memory as a table of pyarrow."""
     arrow = needs("pyarrow", where)
     columns = [(str(name), column) for name, column in columns]
     arrays = [_arrow_array(arrow, column, f"{where}: column {name!r}") for name, column in columns]
@@ -72,6 +94,7 @@ def _arrow_columns(columns, where):
 
 
 def _stream(arrow, source, where):
+    """Return a record batch reader over an object with `__arrow_c_stream__`."""
     try:
         return arrow.RecordBatchReader.from_stream(source)
     except arrow.ArrowInvalid as error:
@@ -108,7 +131,7 @@ def _full_width(arrow, reader):
 
 
 def _arrow_array(arrow, column, where):
-    """Return a column as an array of pyarrow. Objects of several kinds are refused by the first row that differs."""
+    """Return a column as an array of pyarrow; a column of objects of several kinds is refused."""
     values, mask = column, None
     if isinstance(column, np.ma.MaskedArray):
         values, mask = column.data, np.ma.getmaskarray(column)
@@ -118,7 +141,7 @@ def _arrow_array(arrow, column, where):
         raise DataError(f"{where}: {values!r} is no array")
     name = str(getattr(values, "dtype", ""))
     if name.startswith("period"):
-        values = values.astype(str).where(values.notna(), None)  # else the numbers that stand for the periods
+        values = values.astype(str).where(values.notna(), None)  # pyarrow would return the ordinal numbers of the periods
     elif name.startswith("Sparse"):
         values = np.asarray(values)
     if hasattr(values, "ndim") and values.ndim == 2:
@@ -130,24 +153,24 @@ def _arrow_array(arrow, column, where):
     if kind in "TUS":
         values = np.asarray(values).astype(object)
     try:
-        found = arrow.array(values, from_pandas=True, mask=mask)
-        return found.combine_chunks() if isinstance(found, arrow.ChunkedArray) else found
+        array = arrow.array(values, from_pandas=True, mask=mask)
+        return array.combine_chunks() if isinstance(array, arrow.ChunkedArray) else array
     except (arrow.ArrowInvalid, arrow.ArrowTypeError, arrow.ArrowNotImplementedError, OverflowError, UnicodeEncodeError):
         cells = list(values)
         kinds = [_kind(cell) for cell in cells]
-        first = next((one for one in kinds if one), None)
-        at = next((at for at, one in enumerate(kinds) if one not in (None, first)), None)
+        first = next((kind for kind in kinds if kind), None)
+        at = next((at for at, kind in enumerate(kinds) if kind not in (None, first)), None)
         if at is None and first == "int":  # beyond int64
             with contextlib.suppress(OverflowError, arrow.ArrowInvalid):
                 return arrow.array(cells, arrow.uint64(), from_pandas=True)
-            low = min(cell for cell, one in zip(cells, kinds) if one)
+            low = min(cell for cell, kind in zip(cells, kinds) if kind)
             limit = 1 << (64 if low >= 0 else 63)
-            at = next(at for at, one in enumerate(cells) if kinds[at] and not -(1 << 63) <= one < limit)
+            at = next(at for at, number in enumerate(cells) if kinds[at] and not -(1 << 63) <= number < limit)
             raise DataError(f"{where}: row {at}: {cells[at]} does not fit into 64 bits"
                             f"{', as other rows are below 0' if low < 0 else ''}") from None
         if at is None and first == "str":
-            at = next(at for at, one in enumerate(cells) if kinds[at] and any("\ud800" <= letter <= "\udfff" for letter in one))
-            raise DataError(f"{where}: row {at}: {cells[at]!r} has half of a surrogate pair, which UTF-8 has not") from None
+            at = next(at for at, text in enumerate(cells) if kinds[at] and any("\ud800" <= letter <= "\udfff" for letter in text))
+            raise DataError(f"{where}: row {at}: {cells[at]!r} has half of a surrogate pair, which UTF-8 cannot encode") from None
         if at is None:
             raise DataError(f"{where}: values of {type(cells[0]).__name__} are neither numbers nor words; convert the "
                             "column first") from None
@@ -156,11 +179,13 @@ def _arrow_array(arrow, column, where):
 
 
 def _kind(cell):
+    """Return the name of a value's class, or None for a missing value."""
     missing = cell is None or (isinstance(cell, float) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
     return None if missing else type(cell).__name__
 
 
 def npy_columns(path):
+    """Map a .npy file of one or two dimensions as a dict from column number to column."""
     array = npyfile.load(path, "table", "biufUS")
     if array.ndim not in (1, 2):
         raise DataError(f"{path}: expected one or two dimensions, found shape {array.shape}")

@@ -1,8 +1,8 @@
-"""The nodes of one type: the columns of a table, or sources that have row i for node i."""
+"""The nodes of one type, read from the columns of a table, or from sources with row i for node i."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,29 +20,31 @@ from sarlite.data.tables.labels import read_labels
 from sarlite.data.tables.number_columns import column_names, matrix, numbers
 from sarlite.data.tables.numbering import IdColumn
 from sarlite.data.tables.sources import Table, unnamed
+from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import Reading
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.generate import random_split
+from sarlite.types import Array, JsonDict
 
-_DRAWN_BYTES = 64  # a node, while a split is drawn
+_DRAWN_BYTES = 64  # memory per node while a split is drawn
 
 
-class Rows(NamedTuple):
-    """Rows of features that a reader gives in pieces.
+class FeatureRows(NamedTuple):
+    """Rows of features that a reader yields in pieces.
 
     Attributes
     ----------
-    where : str
-        Name in messages.
+    where : str or path
+        Name of the source in messages.
     n_rows : int
     pieces : iterable of (n, n_features) array
     """
 
-    where: Any
+    where: object
     n_rows: int
-    pieces: Any
+    pieces: Iterable[Array]
 
 
 class NodeColumns:
@@ -50,24 +52,26 @@ class NodeColumns:
 
     Parameters
     ----------
-    connection : duckdb.DuckDBPyConnection
+    connection : Connection
     source : NodeSource
     finish : callable
-        finish(rows) is called for each piece of the features.
+        finish(rows) converts each piece of the features.
 
     Attributes
     ----------
     source : NodeSource
-    listing, titles : IdColumn or None
-        The column with the ids, or with other names, of the nodes in their order.
+    listing : IdColumn or None
+        The column with the nodes' ids in the order of the nodes.
+    titles : IdColumn or None
+        The column with other names of the nodes, by which edges do not refer to them.
     """
 
-    def __init__(self, connection: Any, source: NodeSource, finish: Callable[[Any], Any]) -> None:
+    def __init__(self, connection: Connection, source: NodeSource, finish: Callable[[Array], Array]) -> None:
         self.source, self._finish = source, finish
         _check_uses(source)
         self._wanted = features_wanted(source.features, source.fill, f"{source.where}: features")
         self._left: dict[str, str] = {}
-        self._told: dict[str, str] = {}
+        self._transform_words: dict[str, str] = {}
         self._features = [*(source.features or ())]
         self._rows = dict(source.rows)
         table = None
@@ -84,45 +88,45 @@ class NodeColumns:
         self.titles = IdColumn(self._rows["titles"], self._rows["titles"].columns[0]) if "titles" in self._rows else None
         if "names" in self._rows:
             self.listing = IdColumn(self._rows["names"], self._rows["names"].columns[0])
-        given = self._rows.get("features")
-        if given is not None and not isinstance(given, Rows):
-            self._rows["features"] = _feature_rows(connection, given, source.reading, source.fill)
+        features = self._rows.get("features")
+        if features is not None and not isinstance(features, FeatureRows):
+            self._rows["features"] = _feature_rows(connection, features, source.reading, source.fill)
         if table is not None and source.features is None:
             taken = {self._id, *source.labels, source.split, *source.masks.values(), source.time}
             others = [name for name in table.types if name not in taken]
             self._features, self._left = numeric_columns(table, others)
 
     def _hold(self, names):
-        """Return the columns that are held: all of them where features are found by their kind."""
+        """Return the columns to hold in memory: all columns if the features are not listed."""
         shown = _named(names)
         self._id = self.source.id or (shown[0] if shown else "")
         source = self.source
         asked = [self._id, *self._features, *source.labels, source.split, *source.masks.values(), source.time]
         return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
 
-    def counts(self) -> dict[str, tuple[Any, int]]:
-        """Return the source and the number of rows of each source that has a row for each node, by field."""
-        found = {name: self._rows[name] for name in ("names", "titles", "features", "labels", "split") if name in self._rows}
-        return {name: (one.where, one.n_rows) for name, one in found.items()}
+    def counts(self) -> dict[str, tuple[object, int]]:
+        """Return (source, number of rows) of each source that has a row per node, by field."""
+        tables = {name: self._rows[name] for name in ("names", "titles", "features", "labels", "split") if name in self._rows}
+        return {name: (one.where, one.n_rows) for name, one in tables.items()}
 
     def rows(self, n_nodes: int, workspace: Workspace, target: bool,
-             ones: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the fields of a `NodeTable`, and what the account tells of them.
+             ones: bool) -> tuple[JsonDict, JsonDict]:
+        """Return the fields of a `NodeTable`, and the entries of the account about them.
 
         Parameters
         ----------
         n_nodes : int
         workspace : Workspace
         target : bool
-            True if the nodes have labels and splits, if only unknown ones.
+            True for the node type that has labels and splits; without a source of labels, all labels are unknown.
         ones : bool
             True if nodes without features get a column of ones.
         """
         table, columns = self._labels()
         if table is None:
-            fields, told = unlabelled(n_nodes, workspace) if target else {}, dict[str, Any]()
+            fields, entries = unlabelled(n_nodes, workspace) if target else {}, JsonDict()
         else:
-            fields, told = self._labelled(table, columns, workspace)
+            fields, entries = self._labelled(table, columns, workspace)
         training = fields["train"] if table is not None and "train" in fields else None
         features = self._feature_fields(workspace, training)
         if not features and ones:
@@ -130,61 +134,62 @@ class NodeColumns:
             features = {"features": workspace.array("ones", pieces)}
         times = self._times(workspace)
         if times:
-            told["times"] = accounts.times_shown(times["time"], times["time_kind"])
-        return {**features, **fields, **times}, {"sources": self._accounts(), **told}
+            entries["times"] = accounts.times_shown(times["time"], times["time_kind"])
+        return {**features, **fields, **times}, {"sources": self._accounts(), **entries}
 
     def _times(self, workspace):
-        """Return the fields of the times; empty without a column of times."""
+        """Return the fields `time` and `time_kind`; empty without a column of times."""
         if self.source.time is None:
             return {}
-        found, spool = time_column(self._table, self.source.time), workspace.spool("time", np.int64)
-        for (cells,) in self._table.batches(found.expression):
+        times, spool = time_column(self._table, self.source.time), workspace.spool("time", np.int64)
+        for (cells,) in self._table.batches(times.expression):
             spool.write(cells.to_numpy(zero_copy_only=False))
-        return {"time": spool.array(), "time_kind": found.kind}
+        return {"time": spool.array(), "time_kind": times.kind}
 
     def _labelled(self, table, columns, workspace):
-        """Return the fields of labels and splits, and what the account tells of them."""
+        """Return the fields of labels and splits, and the entries of the account about them."""
         source = self.source
         labels = read_labels(table, columns, workspace, source.task, source.classes, by_number=table is not self._table)
-        found = {"labels": labels.labels, "n_classes": int(labels.n_outputs), "task": source.task or "classify",
+        fields = {"labels": labels.labels, "n_classes": int(labels.n_outputs), "task": source.task or "classify",
                  "class_names": labels.class_names}
         splits, split_from = self._splits(labels.labels, workspace, table.where)
-        told = {"classes": labels.counts, "split_from": split_from,
-                "labelled": int(np.count_nonzero(labelled(labels.labels, found["task"]))),
+        entries = {"classes": labels.counts, "split_from": split_from,
+                "labelled": int(np.count_nonzero(labelled(labels.labels, fields["task"]))),
                 "split": {name: int(np.count_nonzero(mask)) for name, mask in splits.items()}}
-        return found | splits, told
+        return fields | splits, entries
 
     def _labels(self):
-        """Return the table and the columns of the labels, or None."""
+        """Return the table and the columns of the labels; the table is None without labels."""
         if "labels" in self._rows:
             table = self._rows["labels"]
             columns = _named(table.columns)
             if self.source.task in (None, "classify") and len(columns) > 1:
-                raise DataError(f"{table.where}: labels: expected one label a node, found {len(columns)} columns; what "
-                                "is not one class a node is read with task=multilabel or task=regress")
+                raise DataError(f"{table.where}: labels: expected one label per node, found {len(columns)} columns; "
+                                "labels that are not one class per node are read with task=multilabel or task=regress")
             return table, columns
         return (self._table, self.source.labels) if self.source.labels else (None, ())
 
     def _feature_fields(self, workspace, training):
         """Return the fields of the features: the rows, the names of their columns, and their transforms."""
-        given = self._rows.get("features")
-        if given is not None:
-            return {"features": workspace.array("features", map(self._finish, given.pieces))}
+        feature_rows = self._rows.get("features")
+        if feature_rows is not None:
+            return {"features": workspace.array("features", map(self._finish, feature_rows.pieces))}
         if not self._features:
             return {}
         if self._wanted is None:
             expressions = numbers(self._table, self._features, self.source.fill)
-            rows, names, kept = _matrices(self._table, expressions), column_names(self._table, self._features), None
+            rows, names, transforms = _matrices(self._table, expressions), column_names(self._table, self._features), None
         else:
-            made = make_features(self._table, self._wanted, training, self.source.transforms)
-            self._told = made.fitted.told()
-            rows, names, kept = _matrices(made.table, [*made.expressions.values()]), made.fitted.names, made.fitted.to_json()
+            features = make_features(self._table, self._wanted, training, self.source.transforms)
+            self._transform_words = features.fitted.descriptions()
+            rows, names = _matrices(features.table, [*features.expressions.values()]), features.fitted.names
+            transforms = features.fitted.to_json()
         array = workspace.array("features", map(self._finish, rows))
         named = {"feature_names": names} if len(names) == array.shape[1] else {}
-        return {"features": array, **named, "transforms": kept}
+        return {"features": array, **named, "transforms": transforms}
 
     def _splits(self, labels, workspace, where):
-        """Return the masks by split, and words that say where they come from."""
+        """Return the masks by split, and words about their origin."""
         source, table = self.source, self._rows.get("split", self._table)
         n = len(labels)
         budget.check(4 * n, workspace.n_bytes, f"a split of {n:,} nodes")
@@ -206,39 +211,40 @@ class NodeColumns:
         return dict(zip(SPLITS, drawn)), f"drawn, seed {source.seed}"
 
     def _masks(self, table):
-        found = {}
+        """Return the masks by split from columns of true and false."""
+        masks = {}
         for name in SPLITS:
             if name not in self.source.masks:
-                found[name] = np.zeros(table.n_rows, bool)
+                masks[name] = np.zeros(table.n_rows, bool)
                 continue
             value, doubt = truth(table, self.source.masks[name])
             refuse(table, [doubt])
-            found[name] = np.concatenate([np.empty(0, bool), *(one.to_numpy(zero_copy_only=False)
+            masks[name] = np.concatenate([np.empty(0, bool), *(one.to_numpy(zero_copy_only=False)
                                                                for (one,) in table.batches(value))]).astype(bool)
-        return found
+        return masks
 
     def _accounts(self):
-        """Return what became of the columns of all sources."""
-        source, found = self.source, []
+        """Return the accounts of the columns of all sources."""
+        source, accounts_of_sources = self.source, []
         if self._table is not None:
-            uses = {self._id: "id", **{name: f"feature ({self._told.get(name, 'number')})" for name in self._features},
+            uses = {self._id: "id", **{name: f"feature ({self._transform_words.get(name, 'number')})" for name in self._features},
                     **dict.fromkeys(source.labels, "label"), **({source.split: "split"} if source.split else {}),
                     **({source.time: "time"} if source.time else {}),
                     **{column: f"{name} mask" for name, column in source.masks.items()}}
-            found.append(accounts.columns_used(self._table, uses, self._left))
+            accounts_of_sources.append(accounts.columns_used(self._table, uses, self._left))
         for field, word in (("names", "id"), ("labels", "label"), ("split", "split")):
             if field in self._rows:
                 table = self._rows[field]
                 used = _named(table.columns) if field == "labels" else table.columns[:1]
-                found.append(accounts.columns_used(table, dict.fromkeys(used, word), {}))
+                accounts_of_sources.append(accounts.columns_used(table, dict.fromkeys(used, word), {}))
         if "features" in self._rows:
             rows = self._rows["features"]
-            found.append({"source": str(rows.where), "rows": rows.n_rows, "columns": {"all": "feature (number)"}})
-        return found
+            accounts_of_sources.append({"source": str(rows.where), "rows": rows.n_rows, "columns": {"all": "feature (number)"}})
+        return accounts_of_sources
 
 
-def unlabelled(n: int, workspace: Workspace) -> dict[str, Any]:
-    """Return the fields of n nodes of which none has a label."""
+def unlabelled(n: int, workspace: Workspace) -> dict[str, object]:
+    """Return the label and split fields of n nodes without labels."""
     steps = [min(workspace.at_once(), n - at) for at in range(0, n, workspace.at_once())] or [0]
     fill = {"labels": np.int64(-1), **dict.fromkeys(SPLITS, np.bool_(False))}
     return {"n_classes": 0, **{name: workspace.array(name, (np.full(rows, value) for rows in steps))
@@ -246,6 +252,7 @@ def unlabelled(n: int, workspace: Workspace) -> dict[str, Any]:
 
 
 def _named(names):
+    """Return the names without the unnamed index of pandas."""
     return [name for name in names if not unnamed(name)]
 
 
@@ -254,8 +261,8 @@ def _ones(n, at_once):
         yield np.ones((min(at_once, n - at), 1), np.float32)
 
 
-def _matrices(table: Table, expressions: list[str]) -> Iterator[Any]:
-    """Yield columns of numbers as (n, any) float32, at least once."""
+def _matrices(table: Table, expressions: list[str]) -> Iterator[Array]:
+    """Yield columns of numbers as (n, n_columns) float32 arrays, at least one array."""
     n = 0
     for columns in table.batches(*expressions):
         n += len(columns[0])
@@ -264,17 +271,17 @@ def _matrices(table: Table, expressions: list[str]) -> Iterator[Any]:
         yield np.empty((0, len(expressions)), np.float32)
 
 
-def _feature_rows(connection, given, how, fill):
-    """Return the `Rows` of a file or an array with one row of numbers for each node."""
-    if isinstance(given, str | Path) and Path(given).suffix == ".npy":
-        array = npyfile.load(given, "features")
+def _feature_rows(connection, source, how, fill):
+    """Return the rows of a file or an array with a row of numbers per node."""
+    if isinstance(source, str | Path) and Path(source).suffix == ".npy":
+        array = npyfile.load(source, "features")
         if array.ndim not in (1, 2):
-            raise DataError(f"{given}: features: expected one or two dimensions, found shape {array.shape}")
+            raise DataError(f"{source}: features: expected one or two dimensions, found shape {array.shape}")
         width = 1 if array.ndim == 1 else array.shape[1]
-        return Rows(given, len(array), [piece.reshape(-1, width) for _, piece in mapped_pieces(array)]
+        return FeatureRows(source, len(array), [piece.reshape(-1, width) for _, piece in mapped_pieces(array)]
                     if len(array) * width < 1 << 20 else _lazily(array, width))
-    table = sources.read(connection, given, how, (), "features", _named)
-    return Rows(table.where, table.n_rows, _matrices(table, numbers(table, _named(table.columns), fill)))
+    table = sources.read(connection, source, how, (), "features", _named)
+    return FeatureRows(table.where, table.n_rows, _matrices(table, numbers(table, _named(table.columns), fill)))
 
 
 def _lazily(array, width):
@@ -282,12 +289,13 @@ def _lazily(array, width):
 
 
 def _check_uses(source):
+    """Raise a ConfigError for uses of columns that exclude each other."""
     masks = {name: column for name, column in source.masks.items() if column}
     has_labels = bool(source.labels) or "labels" in source.rows
     if source.split and masks:
-        raise ConfigError(f"{source.where}: split and {next(iter(masks))}_mask: one of the two")
-    given = source.split or masks or source.task or "split" in source.rows
-    if given and not has_labels:
+        raise ConfigError(f"{source.where}: split and {next(iter(masks))}_mask exclude each other: pass one of the two")
+    needs_labels = source.split or masks or source.task or "split" in source.rows
+    if needs_labels and not has_labels:
         raise ConfigError(f"{source.where}: a split, masks and a task need labels=COLUMN")
     if (source.task or "classify") == "classify" and len(source.labels) > 1:
         raise ConfigError(f"{source.where}: labels: {', '.join(source.labels)}: several columns are read with "

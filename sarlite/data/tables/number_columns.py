@@ -1,48 +1,57 @@
-"""Columns of numbers: what a missing value becomes, and the numbers as rows of a matrix."""
+"""Columns of numbers: replacement of missing values, and conversion into the rows of a matrix."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from sarlite.data.tables.checks import check_fill, number, number_doubts, refuse, vectors
 from sarlite.data.tables.sources import Table
+from sarlite.data.tables.sql_connection import Cells
 from sarlite.data.tables.text_form import quote
 from sarlite.errors import DataError
+from sarlite.types import DType
 
 
-def numbers(table: Table, columns: Sequence[str], fill: Any) -> list[str]:
-    """Return the SQL expressions of columns of numbers. Missing values are filled or refused; lists stay lists."""
+def numbers(table: Table, columns: Sequence[str], fill: object) -> list[str]:
+    """Return the SQL expressions of columns of numbers; missing values are filled or refused, lists stay lists.
+
+    Parameters
+    ----------
+    table : Table
+    columns : sequence of str
+    fill : {None, "0", "mean"}
+        Replacement of missing values; None refuses them.
+    """
     fill = check_fill(fill)
     refuse(table, number_doubts(table, columns, missing=fill is not None))
     return number_expressions(table, columns, fill)
 
 
 def number_expressions(table: Table, columns: Sequence[str], fill: str | None) -> list[str]:
-    """Return what `numbers` does of columns whose doubts the caller refuses."""
-    found = []
+    """Return the expressions of `numbers` without checking the cells, which the caller does."""
+    expressions = []
     for column in columns:
         if table.types[column] == "list":
             vectors(table, column)
-            found.append(quote(column))
+            expressions.append(quote(column))
             continue
         filled = "0" if fill == "0" else None if fill is None else repr(_mean(table, column))
         value = number(table, column)
-        found.append(value if filled is None else f"coalesce({value}, {filled})")
-    return found
+        expressions.append(value if filled is None else f"coalesce({value}, {filled})")
+    return expressions
 
 
 def _mean(table, column):
-    """Return the exactly rounded sum of a column's numbers over their count: the same whatever the threads."""
+    """Return the mean of a column; the sum is exactly rounded, so the number of threads does not matter."""
     count = 0
 
     def values():
         nonlocal count
         for (cells,) in table.batches(number(table, column)):
-            there = cells.drop_null().to_numpy()
-            count += len(there)
-            yield from there.tolist()
+            present = cells.drop_null().to_numpy()
+            count += len(present)
+            yield from present.tolist()
 
     total = math.fsum(values())
     if not count and table.n_rows:
@@ -51,7 +60,7 @@ def _mean(table, column):
 
 
 def column_names(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the name of each column of numbers: of a list COLUMN.0, COLUMN.1, ..."""
+    """Return the names of the matrix columns; a column of lists gives COLUMN.0, COLUMN.1, ..."""
     names = []
     for column in columns:
         width = vectors(table, column) if table.types[column] == "list" else None
@@ -59,12 +68,12 @@ def column_names(table: Table, columns: Sequence[str]) -> list[str]:
     return names
 
 
-def matrix(columns: Sequence[Any], dtype: Any) -> np.ndarray:
-    """Return columns of pyarrow, of numbers or lists of numbers, as an (n, k) array; a null is NaN."""
+def matrix(columns: Sequence[Cells], dtype: DType) -> np.ndarray:
+    """Return pyarrow arrays of numbers, or of lists of numbers, as an (n, k) array; a null becomes NaN."""
     arrays = []
     for column in columns:
         flat = column.flatten() if hasattr(column, "flatten") and "list" in str(column.type) else column
-        with np.errstate(over="ignore"):  # what becomes infinite is refused by the data set's check
+        with np.errstate(over="ignore"):  # `Dataset.check` refuses infinite results
             arrays.append(np.asarray(flat.to_numpy(zero_copy_only=False)).astype(dtype, copy=False).reshape(
                 len(column), -1 if len(column) else 1))
     if len(arrays) == 1:

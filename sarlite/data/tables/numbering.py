@@ -1,48 +1,54 @@
-"""Row numbers of the nodes of one type, from ids that are words or whole numbers, compared as what they are."""
+"""Row numbers of the nodes of one type, from ids that are words or whole numbers.
+
+Words are compared as words and whole numbers as numbers.
+"""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.data.names import digests
 from sarlite.data.tables.checks import Doubt, cell, id_doubts, refuse, whole
 from sarlite.data.tables.sources import Table, batches
+from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import quote
+from sarlite.data.workspace import Workspace
 from sarlite.errors import DataError, needs
 from sarlite.structure.validation import first_true
 from sarlite.types import Array
 
 _FITS_BIGINT = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
-_HASH = "hash({})"  # words are joined faster by hashes, if all ids are known and no two have the same hash
-_NAMES = "VALUE is no node number, but other ids are; names=edges takes all ids for names"
+_HASH = "hash({})"  # joining by hash is faster for words; correct if all ids are listed and their hashes are distinct
+_NAMES = "VALUE is no node number, but other ids are; names=edges treats all ids as names"
 
 
 class IdColumn(NamedTuple):
-    """A column that has ids of nodes."""
+    """A column of node ids."""
 
     table: Table
     column: str
 
     @property
     def kind(self) -> str:
+        """Kind of the column, as in `Table.types`."""
         return self.table.types[self.column]
 
 
-class Numbering(NamedTuple):
-    """How the ids of one node type become row numbers 0 .. n_nodes - 1.
+class NodeNumbering(NamedTuple):
+    """Mapping of the ids of one node type to row numbers 0 .. n_nodes - 1, held in DuckDB.
 
     Attributes
     ----------
     n_nodes : int
     id_type : str or None
-        Type of SQL in which ids are compared; None if ids are the row numbers themselves.
+        SQL type in which ids are compared; None if the ids are the row numbers.
     table : str
         Table of DuckDB with each id, `id`, and its row number, `n`.
     listed_in : str or None
-        Source and column that list all nodes; None if the edges name the nodes.
+        Source and column that list all nodes; None if only the edges name the nodes.
     form : str
-        SQL expression by which ends of edges are joined to ids, with {} for an id: the id itself, or its hash.
+        SQL expression of the join key of an id, with {} for the id: the id itself, or its hash.
     """
 
     n_nodes: int
@@ -52,34 +58,34 @@ class Numbering(NamedTuple):
     form: str = "{}"
 
     def typed(self, column: str) -> str:
-        """Return the SQL expression of a column's ids in the type of the comparison."""
+        """Return the SQL expression of a column's ids, cast to the type of the comparison."""
         return f"CAST({column} AS {self.id_type})"
 
     def key(self, column: str) -> str:
-        """Return the SQL expression of the join keys of a column: the ids, or hashes of the ids."""
+        """Return the SQL expression of a column's join keys: the ids, or their hashes."""
         return self.form.format(self.typed(column))
 
 
 def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], names: bool,
-                 count: int | None) -> Numbering | None:
-    """Return the numbering of a node type; None if ids are node numbers.
+                 count: int | None) -> NodeNumbering | None:
+    """Return the numbering of a node type, or None if the ids are node numbers.
 
     Parameters
     ----------
     node_type : str
-    listing : IdColumn, optional
+    listing : IdColumn or None
         Column whose row i has the id of node i.
     ends : sequence of IdColumn
         Columns of edges' ends.
     names : bool
-        True if whole numbers are names of nodes, too.
-    count : int, optional
-        Number of nodes, whose ids are then node numbers.
+        If True, whole numbers are names of nodes too.
+    count : int or None
+        Number of nodes; if it is known, the ids are node numbers.
 
     Raises
     ------
     DataError
-        An id is missing, stands twice in the listing, or is of another kind than the other ids of the type.
+        If an id is missing, appears twice in the listing, or is of another kind than the other ids of the type.
     """
     columns = [*([listing] if listing else []), *ends]
     for table, of_table in _by_table(columns):
@@ -89,29 +95,29 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
             refuse(end.table, [Doubt(end.column, f"{whole(end.column, end.table)} IS NULL", _NAMES)])
         return None
     id_type = _id_type(node_type, columns)
-    made = Numbering(0, id_type, _free_name(columns), f"{listing.table.where}, column {listing.column!r}" if listing
+    numbering = NodeNumbering(0, id_type, _free_name(columns), f"{listing.table.where}, column {listing.column!r}" if listing
                      else None)
     connection = columns[0].table.connection
     if listing:
-        connection.execute(f"CREATE TEMP TABLE {made.table} AS SELECT {made.typed(quote(listing.column))} AS id, "
+        connection.execute(f"CREATE TEMP TABLE {numbering.table} AS SELECT {numbering.typed(quote(listing.column))} AS id, "
                            f"CAST(rowid AS UINTEGER) AS n FROM {listing.table.name}")
-        _refuse_twice(connection, made, listing)
-        return made._replace(n_nodes=listing.table.n_rows)
-    every = " UNION ALL ".join(f"SELECT {made.typed(quote(column))} AS id FROM {table.name}" for table, column in ends)
-    connection.execute(f"CREATE TEMP TABLE {made.table} AS SELECT id, CAST(row_number() OVER (ORDER BY id) - 1 AS "
+        _refuse_twice(connection, numbering, listing)
+        return numbering._replace(n_nodes=listing.table.n_rows)
+    every = " UNION ALL ".join(f"SELECT {numbering.typed(quote(column))} AS id FROM {table.name}" for table, column in ends)
+    connection.execute(f"CREATE TEMP TABLE {numbering.table} AS SELECT id, CAST(row_number() OVER (ORDER BY id) - 1 AS "
                        f"UINTEGER) AS n FROM (SELECT DISTINCT id FROM ({every}))")
-    n, n_hashes = connection.execute(f"SELECT count(*), count(DISTINCT {_HASH.format('id')}) FROM {made.table}").fetchone()
-    return made._replace(n_nodes=n, form=_HASH if id_type == "VARCHAR" and n_hashes == n else "{}")
+    n, n_hashes = connection.execute(f"SELECT count(*), count(DISTINCT {_HASH.format('id')}) FROM {numbering.table}").fetchone()
+    return numbering._replace(n_nodes=n, form=_HASH if id_type == "VARCHAR" and n_hashes == n else "{}")
 
 
 def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
-    """Return the largest node number in columns of node numbers, -1 without any, and the source that has it."""
-    found = [(table.one(f"max({whole(column, table)})")[0], table.where) for table, column in ends]
-    return max(((int(number), where) for number, where in found if number is not None), default=(-1, ""))
+    """Return the largest node number in columns of node numbers, or -1 without rows, and the name of its source."""
+    maxima = [(table.one(f"max({whole(column, table)})")[0], table.where) for table, column in ends]
+    return max(((int(number), where) for number, where in maxima if number is not None), default=(-1, ""))
 
 
-def ids_in_order(connection: Any, numbering: Numbering) -> Array:
-    """Return the ids of all nodes: words, int64, or uint64; or objects if neither type has all numbers."""
+def ids_in_order(connection: Connection, numbering: NodeNumbering) -> Array:
+    """Return the ids of all nodes by row number, (n_nodes,): words, int64, uint64, or objects if neither integer type fits."""
     words = numbering.id_type != "BIGINT"
     sql = f"SELECT {'CAST(id AS VARCHAR)' if words else 'id'} AS id FROM {numbering.table} ORDER BY n"
     ids = np.asarray(connection.execute(sql).fetchnumpy()["id"])
@@ -121,8 +127,8 @@ def ids_in_order(connection: Any, numbering: Numbering) -> Array:
     return np.array(numbers, object if min(numbers) < 0 else np.uint64)
 
 
-def mapping(connection: Any, numbering: Numbering, workspace: Any) -> dict[str, Any]:
-    """Return the arrays that `names.Names` reads, by file. Memory: about 40 bytes a node."""
+def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspace) -> dict[str, Array]:
+    """Return the arrays of a mapping for `names.Names`, by name of file. Memory: about 40 bytes per node."""
     arrow_type = needs("pyarrow", "names of nodes").large_binary()
     data, ends = workspace.spool("bytes", np.uint8), workspace.spool("ends", np.int64)
     ends.write([0])
@@ -147,7 +153,7 @@ def mapping(connection: Any, numbering: Numbering, workspace: Any) -> dict[str, 
 
 
 def _by_table(columns):
-    """Return tables with their columns, so that one scan of a table reads all of its columns of ids."""
+    """Return (table, its columns) for each table, so that one scan of a table reads all of its id columns."""
     grouped: dict[str, tuple[Table, list[str]]] = {}
     for table, column in columns:
         grouped.setdefault(table.name, (table, []))[1].append(column)
@@ -155,7 +161,7 @@ def _by_table(columns):
 
 
 def _are_numbers(node_type, ends):
-    """Tell whether the ids at the edges' ends are node numbers: all of them, or none."""
+    """Return True if all ids at the edges' ends are node numbers, False if none is; refuse a mixture."""
     counted = [(table, column, n_whole) for table, of_table in _by_table(ends)
                for column, n_whole in zip(of_table, table.one(*(f"count({whole(name, table)})" for name in of_table)))]
     total, numbers = sum(table.n_rows for table, *_ in counted), sum(n_whole for *_, n_whole in counted)
@@ -166,7 +172,7 @@ def _are_numbers(node_type, ends):
         if n_whole < table.n_rows if few_words else n_whole:
             condition = f"{whole(column, table)} IS {'' if few_words else 'NOT '}NULL"
             why = _NAMES if few_words else (f"VALUE is a number, but other ids of type {node_type!r} are words; names=edges "
-                                            "takes all ids for names")
+                                            "treats all ids as names")
             refuse(table, [Doubt(column, condition, why)])
     return few_words
 
@@ -183,16 +189,18 @@ def _id_type(node_type, columns):
     if not kinds or any(kind == "word" for kind, _ in kinds):
         return "VARCHAR"
     types = [table.one(f"any_value(typeof({quote(name)}))")[0] for table, name in columns if table.n_rows]
-    return "BIGINT" if all(found in _FITS_BIGINT for found in types) else "HUGEINT"
+    return "BIGINT" if all(type_name in _FITS_BIGINT for type_name in types) else "HUGEINT"
 
 
 def _free_name(columns):
+    """Return an unused name for a table of ids."""
     connection = columns[0].table.connection
     (n,) = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'ids%'").fetchone()
     return f"temp.main.ids{n}"
 
 
 def _refuse_twice(connection, numbering, listing):
+    """Raise a DataError for an id that a listing has twice."""
     twice = connection.execute(f"SELECT min(n), max(n), any_value(id) FROM {numbering.table} GROUP BY id HAVING "
                                "count(*) > 1 ORDER BY 2 LIMIT 1").fetchone()
     if twice:

@@ -1,6 +1,7 @@
-"""Sources of tables: files, objects in memory, SQL queries and databases, each as a table of DuckDB.
+"""Sources of tables (files, objects in memory, SQL queries and databases), each read into a table of DuckDB.
 
-DuckDB guesses nothing here: text is read as words alone, in the form that the first lines or the options give.
+DuckDB's own detection of types and formats is not used: text is read as words, in the form that the options or the first
+lines give.
 """
 
 import contextlib
@@ -16,20 +17,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sarlite.command import suggestion
-from sarlite.data.tables.duckdb_errors import explained, line_ends_explained, told_by_duckdb
+from sarlite.data.tables.duckdb_errors import explained, line_ends_explained, plain_message
 from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, npy_columns, parquet_reader
+from sarlite.data.tables.sql_connection import Cells, Connection
 from sarlite.data.tables.text_form import Reading, listing, literal, quote, text_form
 from sarlite.errors import ConfigError, DataError, needs, reading, regular
+from sarlite.types import Path as AnyPath
 
 ARROW = (".arrow", ".feather", ".ipc")
 JSON = (".json", ".jsonl", ".ndjson")
 SQLITE = (".sqlite", ".sqlite3", ".db")
 _UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 _ROWS = 1 << 16
-_CELLS = 1 << 22  # read at a time
-_LEAST = 96 << 20  # bytes below which DuckDB cannot work
-_LIBRARIES = 144 << 20  # what DuckDB and pyarrow take beside DuckDB's limit
-_OVERSHOOT = 1.3  # resident memory of DuckDB over DuckDB's limit, at most, as 10^7 distinct words are numbered
+_CELLS = 1 << 22  # most cells that are read at a time
+_LEAST = 96 << 20  # smallest memory limit in bytes that DuckDB works with
+_LIBRARIES = 144 << 20  # bytes that DuckDB and pyarrow take beside DuckDB's limit
+_OVERSHOOT = 1.3  # largest measured ratio of DuckDB's resident memory to its limit, while 10^7 words are numbered
 _PER_THREAD = 256 << 20
 _WHOLE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
                     "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"))
@@ -41,40 +44,40 @@ class Query(NamedTuple):
     Attributes
     ----------
     sql : str
-        One SELECT statement.
+        A single SELECT statement.
     database : str, optional
         A file of SQLite or the URL of a PostgreSQL server; by default DuckDB reads the files that the query names.
     folder : path, optional
-        Files in the query are found from this folder on.
+        Folder that relative paths in the query start from.
     """
 
     sql: str
     database: str | None = None
-    folder: Any = None
+    folder: AnyPath | None = None
 
 
 @dataclass
 class Table:
-    """Columns of a source, held by DuckDB as the table `name`, whose `rowid` counts rows from 0.
+    """Columns of a source in DuckDB, as the table `name` whose `rowid` counts rows from 0.
 
     Attributes
     ----------
-    connection : duckdb.DuckDBPyConnection
+    connection : Connection
     name : str
     where : str
         Name of the source in messages.
     types : dict of str to str
         Kind of each column that is held: "whole", "float", "bool", "word", "date", "list" or "other".
     typed : bool
-        True if the source itself says which columns are numbers. In text all columns are words.
+        True if the source has types of columns. Text has none: all its columns are words.
     columns : list of str
-        All columns of the source, also those that are not held.
+        All columns of the source, including columns that are not held.
     reading : Reading
-        The options that say how words are read.
+        The user's options for reading words.
     n_rows : int
     """
 
-    connection: Any
+    connection: Connection
     name: str
     where: str
     types: dict[str, str]
@@ -92,30 +95,31 @@ class Table:
         sql = f"SELECT {', '.join(expressions)} FROM {self.name} WHERE {condition}"
         return tuple(self.connection.execute(sql).fetchone())
 
-    def batches(self, *expressions: str) -> Iterator[list[Any]]:
-        """Yield arrays of pyarrow of the expressions for some ten thousand rows at a time, in the order of the rows."""
+    def batches(self, *expressions: str) -> Iterator[list[Cells]]:
+        """Yield the values of expressions as arrays of pyarrow, about ten thousand rows at a time, in the order of the rows."""
         sql = f"SELECT {', '.join(f'{text} AS c{at}' for at, text in enumerate(expressions))} FROM {self.name}"
         yield from batches(self.connection, sql, len(expressions))
 
 
-def batches(connection: Any, sql: str, n_columns: int = 1) -> Iterator[list[Any]]:
-    """Yield the columns of a query's result as arrays of pyarrow, some ten thousand rows at a time, fewer of many
-    columns.
+def batches(connection: Connection, sql: str, n_columns: int = 1) -> Iterator[list[Cells]]:
+    """Yield the columns of a query's result as arrays of pyarrow, about ten thousand rows at a time.
+
+    Batches of many columns have fewer rows.
     """
     for batch in connection.execute(sql).to_arrow_reader(max(2048, min(_ROWS, _CELLS // n_columns))):
         yield batch.columns
 
 
 @contextlib.contextmanager
-def connect(folder: Any = None, n_bytes: int | None = None) -> Iterator[Any]:
-    """Open a DuckDB of our own, which ends with the block.
+def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterator[Connection]:
+    """Open a private connection to DuckDB, which is closed when the context ends.
 
     Parameters
     ----------
     folder : path, optional
-        Private folder for what does not fit into memory. Without it nothing is written.
+        Private folder for data that do not fit into memory. Without it nothing is written.
     n_bytes : int, optional
-        Of memory that DuckDB may take; by default four fifths of the machine's.
+        Memory limit of DuckDB in bytes; by default four fifths of the machine's memory.
     """
     duckdb = needs("duckdb", "tables")
     needs("pyarrow", "tables")
@@ -136,28 +140,29 @@ def connect(folder: Any = None, n_bytes: int | None = None) -> Iterator[Any]:
         connection.close()
 
 
-def read(connection: Any, source: Any, reading_: Reading, asked: Sequence[str | None], where: str,
+def read(connection: Connection, source: object, reading_: Reading, asked: Sequence[str | None], where: str,
          hold: Callable[[list[str]], list[str]] | None = None) -> Table:
     """Read a source into a table of DuckDB.
 
     Parameters
     ----------
-    connection : duckdb.DuckDBPyConnection
+    connection : Connection
     source : path, Query, Pieces or table
-        A file or a glob, by its ending: Parquet, Arrow, JSON lines, .npy, else text, compressed where it ends in .gz or
-        .zst. Or a dict of arrays, a table of pandas, polars or pyarrow, or any other with `__arrow_c_stream__`.
+        A file or a glob, whose ending gives the format: Parquet, Arrow, JSON lines, .npy, or else text, compressed if it
+        ends in .gz or .zst. A table in memory is a dict of arrays, a table of pandas, polars or pyarrow, or an object with
+        `__arrow_c_stream__`.
     reading_ : Reading
     asked : sequence of str or None
-        Columns that the user names; None is left out.
+        Columns that the user names; None is ignored.
     where : str
-        Name in messages of what is no file.
+        Name of a source that is no file, in messages.
     hold : callable, optional
-        hold(names) returns the columns that are held, by default those of `asked`.
+        hold(names) returns the columns to hold; by default the columns of `asked`.
 
     Raises
     ------
     DataError
-        The source cannot be read, two columns have one name, or a column is missing.
+        If the source cannot be read, two columns have one name, or a column is missing.
     """
     where = str(source) if isinstance(source, str | Path) else source.where if isinstance(source, Pieces | Named) else where
     needed = list(dict.fromkeys(name for name in asked if name is not None))
@@ -180,8 +185,8 @@ def read(connection: Any, source: Any, reading_: Reading, asked: Sequence[str | 
     return Table(connection, table, where, kinds, typed, names, reading_, n_rows)
 
 
-def kind_of(type_: Any) -> str:
-    """Return the kind of a DuckDB type, as `Table.types` has it."""
+def kind_of(type_: object) -> str:
+    """Return the kind of a DuckDB type, as in `Table.types`."""
     name = str(type_)
     if name.endswith("]"):
         return "list"
@@ -201,6 +206,7 @@ def unnamed(name: str) -> bool:
 
 
 def _check_names(where, names):
+    """Raise a DataError if two columns have one name, or names that differ only in capitals."""
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None) if len(set(names)) < len(
         names) else None
     if twice is not None:
@@ -209,11 +215,11 @@ def _check_names(where, names):
     for name in names:
         other = folded.setdefault(name.lower(), name)
         if other != name:
-            raise DataError(f"{where}: columns {other!r} and {name!r} differ in capitals alone; rename one of them")
+            raise DataError(f"{where}: columns {other!r} and {name!r} differ only in capitals; rename one of them")
 
 
 def _relation(connection, source, reading_, asked, where, held):
-    """Return what stands behind FROM, the names of the columns, and whether they have types."""
+    """Return the SQL relation of a source, the names of its columns, and True if the columns have types."""
     if isinstance(source, Query):
         held.callback(connection.execute, "USE memory")
         return _of_query(connection, source, where)
@@ -243,18 +249,19 @@ def _relation(connection, source, reading_, asked, where, held):
 
 
 def _files(path):
+    """Return the files that a path or a glob names."""
     if not any(mark in path for mark in "*?[") or os.path.exists(path):
         if not os.path.exists(path):
             raise DataError(f"{path}: no such file")
         return [str(regular(path))]
-    found = sorted(glob.glob(path, recursive=True))
-    if not found:
+    paths = sorted(glob.glob(path, recursive=True))
+    if not paths:
         raise DataError(f"{path}: no such file")
-    return [str(regular(name)) for name in found]
+    return [str(regular(name)) for name in paths]
 
 
 def _utf8_path(path, held):
-    """Return a path that DuckDB takes: where the file's own is no UTF-8, a link in a temporary folder."""
+    """Return a path that DuckDB accepts: for a path that is no UTF-8, a link in a temporary folder."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -267,7 +274,7 @@ def _utf8_path(path, held):
 def text_bytes(path: str) -> int:
     """Return the size of a file's text in bytes.
 
-    A DataError tells where a compressed file is cut or damaged, which DuckDB would not.
+    A DataError is raised for a truncated or damaged compressed file, which DuckDB would not notice.
     """
     suffix, size = Path(path).suffix, 0
     if suffix not in (".gz", ".zst"):
@@ -284,20 +291,23 @@ def text_bytes(path: str) -> int:
 
 
 def _described(connection, relation):
-    found = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
-    return relation, [name for name, *_ in found], True
+    """Return a relation of typed columns with the names of its columns, as `_relation` does."""
+    rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
+    return relation, [name for name, *_ in rows], True
 
 
 def _registered(connection, reader, held):
+    """Return a record batch reader, registered with DuckDB, as `_relation` does."""
     names = list(reader.schema.names)
     name = f"given_{id(reader)}"
-    if len({word.lower() for word in names}) == len(names) > 0:  # else DuckDB would rename some; they are refused
+    if len({word.lower() for word in names}) == len(names) > 0:  # equal names are refused later; DuckDB would rename them here
         connection.register(name, reader)
         held.callback(connection.unregister, name)
     return name, names, True
 
 
 def _of_query(connection, query, where):
+    """Return the relation of a query, as `_relation` does."""
     statements = connection.extract_statements(query.sql)
     if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
         raise ConfigError(f"{where}: query: expected one SELECT statement")
@@ -310,6 +320,7 @@ def _of_query(connection, query, where):
 
 
 def _attach(connection, query, where):
+    """Attach the database of a query with the installed extension of DuckDB."""
     postgres = query.database.startswith(("postgres://", "postgresql://"))
     kind = "postgres" if postgres else "sqlite"
     if not postgres and not os.path.exists(query.database):
@@ -318,21 +329,21 @@ def _attach(connection, query, where):
     version = f"v{importlib.import_module('duckdb').__version__}"
     file = Path(module.__file__).parent / "extensions" / version / f"{kind}_scanner.duckdb_extension"
     if not file.exists():
-        raise ConfigError(f"{where}: the package duckdb-extension-{kind}-scanner is not of DuckDB {version}; "
-                          "pip install 'sarlite[databases]' installs packages that fit each other")
+        raise ConfigError(f"{where}: the package duckdb-extension-{kind}-scanner is not for DuckDB {version}; "
+                          "pip install 'sarlite[databases]' installs matching versions")
     connection.execute(f"LOAD {literal(str(file))}")
     name = f"base_{abs(hash(query.database))}"
     try:
         connection.execute(f"ATTACH IF NOT EXISTS {literal(query.database)} AS {name} (TYPE {kind}, READ_ONLY)")
     except Exception as error:
         shown = re.sub(r"//[^@/]*@", "//", query.database)  # without a password
-        raise DataError(f"{where}: database {shown}: {told_by_duckdb(str(error))}") from None
+        raise DataError(f"{where}: database {shown}: {plain_message(str(error))}") from None
     connection.execute(f"USE {name}")
 
 
 @contextlib.contextmanager
 def _ipc(path):
-    """Open Arrow's file format, which Feather is too, or its stream format."""
+    """Open an Arrow file (also called Feather) or an Arrow stream as a record batch reader."""
     arrow, ipc = needs("pyarrow", path), needs("pyarrow.ipc", path)
     with reading(path), arrow.memory_map(path) as file:
         magic = file.read(6)
@@ -340,6 +351,6 @@ def _ipc(path):
         if magic != b"ARROW1":
             yield ipc.open_stream(file)
             return
-        found = ipc.open_file(file)
+        content = ipc.open_file(file)
         yield arrow.RecordBatchReader.from_batches(
-            found.schema, (found.get_batch(at) for at in range(found.num_record_batches)))
+            content.schema, (content.get_batch(at) for at in range(content.num_record_batches)))

@@ -1,30 +1,30 @@
-"""The form of a text file: what parts its columns, and what its first line is."""
+"""The form of a text file: delimiter, header, encoding and comments."""
 
 import csv
 import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from sarlite.data.tables.sql_connection import Connection
 from sarlite.errors import ConfigError, DataError
 
 ENDS = frozenset(("src", "dst", "source", "target", "destination", "from", "to", "start_id", "end_id"))
-"""Names of the columns of an edge's ends, without signs before the name, which make a first line a header."""
+"""Common names of the columns with an edge's ends, without leading signs; a first line with two of them is a header."""
 LINE_BYTES = 1 << 24
 _LINES = "delim='\\0', quote='', escape='', header=false, strict_mode=false, columns={'line': 'VARCHAR'}"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How the user says that a table is read.
+    """The user's options for reading a table.
 
     Attributes
     ----------
     header : bool, optional
-        True if the first line of text names the columns; by default the lines decide, or the question is asked.
+        True if the first line of text names the columns. By default the first lines decide; a doubtful case is refused.
     null : tuple of str, optional
-        Words that are no value, beside the empty word, nan and null. Not None settles all doubts about such words.
+        Words that mean a missing value, beside the empty word, nan and null. If not None, doubtful words are not refused.
     decimal : str
         "." or ",".
     comment : str, optional
@@ -45,14 +45,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class TextForm:
-    """How DuckDB reads a text file.
+    """Form of a text file, from which the SQL that reads the file is made.
 
     Attributes
     ----------
     delimiter : str or None
-        None for blanks, of which several count as one.
+        None for blanks; consecutive blanks count as one.
     header : bool
+        True if the first line names the columns.
     names : list of str
+        Names of the columns.
     encoding : str
     comment : str or None
     """
@@ -64,7 +66,7 @@ class TextForm:
     comment: str | None
 
     def relation(self, files: Sequence[str], kind: str = "VARCHAR") -> str:
-        """Return what stands behind FROM for files, whose words are read as a type of SQL."""
+        """Return the SQL relation, for use after FROM, of files whose words are read as the SQL type `kind`."""
         common = f"auto_detect=false, encoding='{self.encoding}', max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}"
         if self.delimiter is None or self.comment is not None:
             return self._split_lines(listing(files), common, kind)
@@ -74,15 +76,15 @@ class TextForm:
                 f"strict_mode=true, columns={{{columns}}})")
 
     def _split_lines(self, files, common, kind):
-        """Return the relation of lines that SQL splits: at blanks, or where comments stand between lines.
+        """Return the SQL relation of lines that are split at blanks, or of lines beside comments.
 
-        DuckDB's own comments would end a line at any such character.
+        DuckDB's own comments are not used, as they would cut a line at any comment character.
         """
         trimmed, n = "trim(line, e' \\t\\r')", len(self.names)
         words = f"regexp_split_to_array({trimmed}, '[ \\t]+')" if self.delimiter is None else \
             f"string_split(rtrim(line, e'\\r'), {literal(self.delimiter)})"
-        kept = f"{trimmed} <> ''" + ("" if self.comment is None else f" AND NOT starts_with(line, {literal(self.comment)})")
-        lines = (f"(SELECT line, {words} AS words FROM read_csv({files}, {common}, {_LINES}) WHERE {kept}"
+        condition = f"{trimmed} <> ''" + ("" if self.comment is None else f" AND NOT starts_with(line, {literal(self.comment)})")
+        lines = (f"(SELECT line, {words} AS words FROM read_csv({files}, {common}, {_LINES}) WHERE {condition}"
                  f"{' OFFSET 1' if self.header else ''})")
         quoted = "" if self.delimiter is None else (
             "WHEN contains(line, '\"') THEN error('sarlite: a quote in a file with comments, which is not read: ' || line) ")
@@ -92,21 +94,24 @@ class TextForm:
         return f"(SELECT {shown} FROM {lines})"
 
 
-def text_form(connection: Any, files: Sequence[str], reading: Reading, asked: Sequence[str],
+def text_form(connection: Connection, files: Sequence[str], reading: Reading, asked: Sequence[str],
               n_bytes: int) -> TextForm:
-    """Find the form of text files from their options and the first lines of the first file.
+    """Return the form of text files, from the options and the first lines of the first file.
 
     Parameters
     ----------
+    connection : Connection
+    files : sequence of str
+    reading : Reading
     asked : sequence of str
-        Columns that will be asked for: a first line that has one is a header.
+        Names of columns that will be read. A first line that contains one of them is a header.
     n_bytes : int
-        Size of the first file's text.
+        Size of the first file's text in bytes.
 
     Raises
     ------
     DataError
-        The lines leave open whether the first one is a header, or a comment.
+        If the lines do not show whether the first line is a header, a row or a comment.
     """
     path = files[0]
     encoding = _encoding(path)
@@ -133,7 +138,7 @@ def text_form(connection: Any, files: Sequence[str], reading: Reading, asked: Se
 
 
 def is_number(word: str) -> bool:
-    """Return True if a word is a number, nan and inf included."""
+    """Return True if a word is a number, including nan and inf."""
     try:
         return "_" not in word and float(word.strip().replace(",", ".")) is not None
     except ValueError:
@@ -141,7 +146,7 @@ def is_number(word: str) -> bool:
 
 
 def line_end_change(path: str) -> str | None:
-    """Return in words where a text file's line ends change outside of quotes; None if they stay, or in a file of zstd."""
+    """Return words about the first change of a text file's line ends outside quotes; None without a change or for .zst."""
     if path.endswith(".zst"):
         return None
     opened = gzip.open if path.endswith(".gz") else open
@@ -170,11 +175,11 @@ def _encoding(path):
 
 
 def _first_lines(connection, path, encoding, n=64):
-    """Return the first lines that are not empty."""
-    found = connection.execute(
+    """Return the first n nonempty lines."""
+    rows = connection.execute(
         f"SELECT line FROM read_csv({literal(path)}, auto_detect=false, encoding='{encoding}', "
         f"max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}, {_LINES}) WHERE trim(line) <> '' LIMIT {n}").fetchall()
-    return [line.rstrip("\r") for (line,) in found]
+    return [line.rstrip("\r") for (line,) in rows]
 
 
 def _delimiter(path, line):
@@ -187,11 +192,11 @@ def _delimiter(path, line):
 
 
 def _rows(lines, delimiter):
-    """Return the words of the first two rows; a word in quotes may go on in the next line."""
+    """Return the words of the first two rows; a quoted word may continue on the next line."""
     if delimiter is None:
         return [line.split() for line in lines[:2]]
     rows = csv.reader((line + "\n" for line in lines), delimiter=delimiter)
-    limit = csv.field_size_limit(LINE_BYTES)  # of the whole process
+    limit = csv.field_size_limit(LINE_BYTES)  # the limit is global to the process
     try:
         return [row for row, _ in zip(rows, range(2))]
     finally:
@@ -199,7 +204,7 @@ def _rows(lines, delimiter):
 
 
 def _is_header(path, first, second, asked):
-    """Tell whether the first line names the columns: the one rule for all tables of text."""
+    """Return True if the first line names the columns. All tables of text follow this rule."""
     words = [word.strip() for word in first]
     if {*asked} & {*words}:
         return True
@@ -223,15 +228,15 @@ def _ask(path, first):
 
 
 def quote(name: str) -> str:
-    """Return a name as SQL has it."""
+    """Return a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Return a text as SQL has it."""
+    """Return a text as an SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def listing(files: Sequence[str]) -> str:
-    """Return files as a list of SQL."""
+    """Return files as an SQL list of strings."""
     return f"[{', '.join(map(literal, files))}]"

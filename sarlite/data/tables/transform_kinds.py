@@ -1,12 +1,15 @@
-"""The transforms of columns, one class each: what a transform reads and keeps, and the SQL that it becomes."""
+"""The transforms of columns, one class each: the values it reads, the statistics it fits, and its SQL."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
+from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import literal, quote
 from sarlite.errors import DataError
+
+Statistics: TypeAlias = Mapping[str, Any]  # numbers, words and lists of these, by name
 
 _QUANTILES = 100
 _MOST_VALUES = 10_000
@@ -14,7 +17,7 @@ _TEXT_COLUMNS = 64
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN")
 _DATES = ("DATE", "TIMESTAMP")
 _READS = {
-    # what is read: types that are taken, what words are cast to, and what messages call a value
+    # kind of values: (accepted types, type that words are cast to, word for a value in messages)
     "number": (_NUMBERS + tuple("U" + name for name in _NUMBERS), "DOUBLE", "number"),
     "date": (_DATES, "TIMESTAMP", "date or time, such as 2026-03-01 or 2026-03-01 14:30:00"),
     "list": ((), "DOUBLE[]", "list of numbers"),
@@ -22,8 +25,8 @@ _READS = {
 }
 
 
-def as_double(value: Any) -> str:
-    """Return a finite number as SQL writes a DOUBLE; raise a ValueError or TypeError for anything else."""
+def as_double(value: float) -> str:
+    """Return the SQL of a finite number as a DOUBLE; raise a ValueError or TypeError for any other value."""
     if isinstance(value, (bool, str)) or not math.isfinite(value):
         raise ValueError(f"{value!r} is no finite number")
     return f"CAST({float(value)!r} AS DOUBLE)"
@@ -31,19 +34,19 @@ def as_double(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a relation, as a transform reads it.
+    """A column of a relation from which a transform reads values.
 
     Attributes
     ----------
     connection, relation, training, where
-        As of `transforms.fit`.
+        As for `transforms.fit`.
     name, type : str
-        The column's name, and its type as DuckDB describes it.
+        Name of the column, and its type in DuckDB.
     reads : str
-        A key of `_READS`.
+        Kind of the values, a key of `_READS`.
     """
 
-    connection: Any
+    connection: Connection
     relation: str
     name: str
     type: str
@@ -53,33 +56,33 @@ class Column:
 
     @property
     def value(self) -> str:
-        """SQL of the value, null where it is missing: a DOUBLE, TIMESTAMP, DOUBLE[] or VARCHAR."""
-        own, to = quote(self.name), _READS[self.reads][1]
+        """SQL expression of the value, null if it is missing: a DOUBLE, TIMESTAMP, DOUBLE[] or VARCHAR."""
+        column, to = quote(self.name), _READS[self.reads][1]
         if self.type == "VARCHAR":
-            own = f"nullif({own}, '')"
+            column = f"nullif({column}, '')"
         if self.type == "TIMESTAMP WITH TIME ZONE":
-            own = f"make_timestamp(epoch_us({own}))"  # in UTC, whatever the session's time zone
-        cast = f"TRY_CAST({own} AS {to})"
+            column = f"make_timestamp(epoch_us({column}))"  # UTC regardless of the session's time zone
+        cast = f"TRY_CAST({column} AS {to})"
         return f"nullif({cast}, CAST('NaN' AS DOUBLE))" if self.reads == "number" else cast
 
     def check(self, kind: "Kind", missing: tuple[str, ...]) -> None:
-        """Raise a DataError for a value of another kind, an infinite number, or a missing value without `missing`."""
-        own = quote(self.name)
-        there = f"nullif({own}, '') IS NOT NULL" if self.type == "VARCHAR" else f"{own} IS NOT NULL"
-        types, to, told = _READS[self.reads]
+        """Raise a DataError for a value of another kind, an infinite number, or a missing value if `missing` is empty."""
+        column = quote(self.name)
+        has_value = f"nullif({column}, '') IS NOT NULL" if self.type == "VARCHAR" else f"{column} IS NOT NULL"
+        types, to, value_word = _READS[self.reads]
         scalar = self.type.partition("(")[0].partition(" ")[0].partition("_")[0]
         listed = self.type.endswith("]")
         if self.type != "VARCHAR" and (not listed if self.reads == "list" else types and (listed or scalar not in types)):
-            raise DataError(f"{self.where}: column {self.name!r}: {self.type} is no {told}")
+            raise DataError(f"{self.where}: column {self.name!r}: {self.type} is no {value_word}")
         if self.reads == "list":
-            self.refuse(f"{there} AND ({self.value} IS NULL OR len({self.value}) <> len(list_filter({self.value}, "
-                         "lambda x: isfinite(x))))", f"is no {told}, each finite")
+            self.refuse(f"{has_value} AND ({self.value} IS NULL OR len({self.value}) <> len(list_filter({self.value}, "
+                         "lambda x: isfinite(x))))", f"is no {value_word}, each finite")
         elif types:
-            cast = f"TRY_CAST({own} AS {to})"
-            self.refuse(f"{there} AND {cast} IS NULL", f"is no {told}")
+            cast = f"TRY_CAST({column} AS {to})"
+            self.refuse(f"{has_value} AND {cast} IS NULL", f"is no {value_word}")
             self.refuse(f"isinf({cast})" if to == "DOUBLE" else f"NOT isfinite({cast})", "is infinite")
         if not missing:
-            self.refuse(f"{self.value} IS NULL", "is missing: missing = says what it becomes, such as "
+            self.refuse(f"{self.value} IS NULL", "is missing: missing = replaces it, by "
                          + ("mean, median, 0 or indicator" if kind.numeric else "0 or indicator"))
 
     def refuse(self, condition: str, why: str) -> None:
@@ -94,75 +97,88 @@ class Column:
         raise DataError(f"{self.where}: row {row}, column {self.name!r}: {shown} {why}")
 
     def over(self, *aggregates: str) -> tuple[Any, ...]:
-        """Return aggregates of the values `x` of training rows."""
+        """Return SQL aggregates, such as "count(x)", over the training rows' values `x`."""
         return tuple(self.connection.execute(f"SELECT {', '.join(aggregates)} FROM ({self.values})").fetchone())
 
     @property
     def values(self) -> str:
-        """SQL of the training rows' values `x` that are not missing."""
+        """SQL query of the training rows' values, named `x`, without missing values."""
         rows = f"SELECT {self.value} AS x FROM {self.relation} WHERE {self.training or 'true'}"
         return f"SELECT x FROM ({rows}) WHERE x IS NOT NULL"
 
     def statistic(self, name: str) -> float:
         """Return the "mean", "median", "min" or "max" of the training rows' values; refuse a column without values."""
         sql = {"mean": "fsum(x) / count(x)", "median": "median(x)", "min": "min(x)", "max": "max(x)"}[name]
-        found = self.over(sql)[0]
-        if found is None:
+        result = self.over(sql)[0]
+        if result is None:
             raise DataError(f"{self.where}: column {self.name!r}: no training row has a value, so there is no {name}")
-        if not math.isfinite(found):
-            raise DataError(f"{self.where}: column {self.name!r}: the {name} of its values is {found}")
-        return float(found)
+        if not math.isfinite(result):
+            raise DataError(f"{self.where}: column {self.name!r}: the {name} of its values is {result}")
+        return float(result)
 
 
 class Kind:
-    """A transform.
+    """Base of the transforms.
 
     Attributes
     ----------
     reads : str
-        What the column's values are read as, a key of `_READS`.
+        Kind of the values that are read from the column, a key of `_READS`.
     numeric : bool
-        True if a missing value can become a number before the transform.
+        True if a missing value can be replaced by a number before the transform.
     """
 
     reads: ClassVar[str] = "number"
 
     @property
     def numeric(self) -> bool:
+        """True if a missing value can be replaced by a number before the transform."""
         return self.reads == "number"
 
-    def fit(self, column: Column, argument: int | None) -> dict[str, Any]:
-        """Return the statistics of a column's training rows, numbers, words and lists of these, by name."""
+    def fit(self, column: Column, argument: int | None) -> Statistics:
+        """Return the statistics of a column's training rows by name; they are numbers, words and lists of these."""
         return {}
 
-    def check(self, column: Column, statistics: Mapping[str, Any]) -> None:
-        """Raise a DataError if a column that was not fitted does not go with the statistics."""
+    def check(self, column: Column, statistics: Statistics) -> None:
+        """Raise a DataError if the statistics cannot be applied to a column that was not fitted."""
 
-    def outputs(self, name: str, value: str, statistics: Mapping[str, Any]) -> dict[str, str]:
-        """Return the expressions of a column's features by name, of the SQL of its value."""
+    def outputs(self, name: str, value: str, statistics: Statistics) -> dict[str, str]:
+        """Return the SQL expressions of the feature columns by name.
+
+        Parameters
+        ----------
+        name : str
+            Name of the column.
+        value : str
+            SQL expression of the column's value.
+        statistics : dict
+        """
         raise NotImplementedError
 
-    def told(self, statistics: Mapping[str, Any]) -> str:
-        """Return words on the statistics; empty without any."""
+    def description(self, statistics: Statistics) -> str:
+        """Return words about the statistics; empty if there are none."""
         return ""
 
 
 class Number(Kind):
-    """The value as it is."""
+    """The transform "number": the value unchanged."""
 
     def outputs(self, name, value, statistics):
         return {name: value}
 
 
 class Log(Kind):
-    """sign(x) log(1 + |x|)."""
+    """The transform "log": sign(x) log(1 + |x|)."""
 
     def outputs(self, name, value, statistics):
         return {name: f"sign({value}) * ln(1 + abs({value}))"}
 
 
 class Standard(Kind):
-    """(x - mean) / deviation, the deviation of the population; of a constant column x - mean."""
+    """The transform "standard": (x - mean) / deviation, with the population's standard deviation.
+
+    A constant column becomes x - mean.
+    """
 
     def fit(self, column, argument):
         mean = column.statistic("mean")
@@ -173,12 +189,15 @@ class Standard(Kind):
         mean, deviation = statistics["mean"], statistics["deviation"]
         return {name: f"({value} - {as_double(mean)}) / {as_double(deviation or 1.0)}"}
 
-    def told(self, statistics):
+    def description(self, statistics):
         return f"mean {statistics['mean']:.6g}, deviation {statistics['deviation']:.6g}"
 
 
 class MinMax(Kind):
-    """(x - min) / (max - min): training rows are from 0 to 1; of a constant column x - min."""
+    """The transform "minmax": (x - min) / (max - min), which is 0 to 1 on training rows.
+
+    A constant column becomes x - min.
+    """
 
     def fit(self, column, argument):
         return {"min": column.statistic("min"), "max": column.statistic("max")}
@@ -187,26 +206,27 @@ class MinMax(Kind):
         low, high = statistics["min"], statistics["max"]
         return {name: f"({value} - {as_double(low)}) / {as_double((high - low) or 1.0)}"}
 
-    def told(self, statistics):
+    def description(self, statistics):
         return f"from {statistics['min']:.6g} to {statistics['max']:.6g}"
 
 
 class Quantile(Kind):
-    """The share of training rows with a smaller value, from 0 to 1, where half of the rows with the same value count.
+    """The transform "quantile": the share of training rows with a smaller value, from 0 to 1.
 
-    It is linear between 101 quantiles of the training rows; below the least it is 0, and above the largest 1.
+    Rows with the same value count half. The share is interpolated linearly between 101 quantiles of the training rows. It is
+    0 below the smallest quantile and 1 above the largest.
     """
 
     def fit(self, column, argument):
         n = column.over("count(x)")[0]
         if not n:
-            column.statistic("median")  # which refuses a column without values
+            column.statistic("median")  # raises for a column without values
         places = [divmod(at * (n - 1), _QUANTILES) for at in range(_QUANTILES + 1)]
         wanted = sorted({place for low, _ in places for place in (low, min(low + 1, n - 1))})
         ranked = f"SELECT x, row_number() OVER (ORDER BY x) - 1 AS place FROM ({column.values})"
         sql = f"SELECT place, x FROM ({ranked}) WHERE place IN ({', '.join(map(str, wanted))})"
-        found = dict(column.connection.execute(sql).fetchall())
-        return {"quantiles": [found[low] + (found[min(low + 1, n - 1)] - found[low]) * (rest / _QUANTILES)
+        value_at = dict(column.connection.execute(sql).fetchall())
+        return {"quantiles": [value_at[low] + (value_at[min(low + 1, n - 1)] - value_at[low]) * (rest / _QUANTILES)
                               for low, rest in places]}
 
     def outputs(self, name, value, statistics):
@@ -219,28 +239,28 @@ class Quantile(Kind):
         return {name: f"CASE WHEN ({value}) IS NULL THEN NULL WHEN {place} = 0 THEN 0 "
                       f"WHEN {values}[{place}] = ({value}) THEN {halves}[{place}] ELSE {between} END"}
 
-    def told(self, statistics):
+    def description(self, statistics):
         quantiles = statistics["quantiles"]
         return f"quartiles {', '.join(f'{quantiles[at]:.6g}' for at in (25, 50, 75))}"
 
 
 def _knots(quantiles):
-    """Return (value, share of the first quantile with it, share of the last) of each different quantile."""
-    found: list[tuple[float, float, float]] = []
+    """Return (value, share of its first quantile, share of its last quantile) for each distinct quantile."""
+    knots: list[tuple[float, float, float]] = []
     for at, value in enumerate(quantiles):
         share = at / (len(quantiles) - 1)
-        if found and found[-1][0] == value:
-            found[-1] = (value, found[-1][1], share)
+        if knots and knots[-1][0] == value:
+            knots[-1] = (value, knots[-1][1], share)
         else:
-            found.append((value, share, share))
-    return found
+            knots.append((value, share, share))
+    return knots
 
 
 class OneHot(Kind):
-    """1 in the column of the value and 0 in the others.
+    """The transform "onehot": 1 in the column of the value and 0 in the other columns.
 
-    A value that no training row has makes all columns 0. With `at_least` values of fewer training rows share one more
-    column, (other), which is also for values that no training row has.
+    A value that no training row has gives 0 in all columns. With `at_least`, values of fewer training rows share a further
+    column, (other), which also stands for values that no training row has.
     """
 
     reads = "word"
@@ -256,18 +276,18 @@ class OneHot(Kind):
 
     def outputs(self, name, value, statistics):
         values = statistics["values"]
-        found = {f"{name}={own}": f"(({value}) = {literal(own)})::INT" for own in values}
+        expressions = {f"{name}={text}": f"(({value}) = {literal(text)})::INT" for text in values}
         if statistics["other"]:
-            known = f"({value}) NOT IN ({', '.join(map(literal, values))})" if values else f"({value}) IS NOT NULL"
-            found[f"{name}=(other)"] = f"({known})::INT"
-        return found
+            is_other = f"({value}) NOT IN ({', '.join(map(literal, values))})" if values else f"({value}) IS NOT NULL"
+            expressions[f"{name}=(other)"] = f"({is_other})::INT"
+        return expressions
 
-    def told(self, statistics):
+    def description(self, statistics):
         return f"{len(statistics['values']):,} values" + (" and (other)" if statistics["other"] else "")
 
 
 class Hashed(Kind):
-    """1 in one of n columns, which the MD5 of the value names, and 0 in the others."""
+    """The transform "hash": 1 in one of n columns, chosen by the MD5 of the value, and 0 in the other columns."""
 
     reads = "word"
 
@@ -280,15 +300,15 @@ class Hashed(Kind):
 
 
 def _bucket(value, n):
-    """Return SQL of a number from 0 to n - 1: the last 8 bytes of the MD5, read as little-endian, modulo n."""
+    """Return the SQL of a bucket from 0 to n - 1: the last 8 bytes of the MD5, read as little-endian, modulo n."""
     return f"md5_number_lower({value}) % {int(n)}"
 
 
 class Text(Kind):
-    """Counts of words and of pairs of neighbouring words in n columns, which the MD5 of each names.
+    """The transform "text": counts of words and of pairs of neighbouring words in n columns, chosen by MD5.
 
-    Words are runs of letters and digits, in small letters. Counts are divided by the square root of the number of words
-    and pairs.
+    Words are runs of letters and digits, in small letters. Counts are divided by the square root of the number of words and
+    pairs.
     """
 
     reads = "word"
@@ -306,7 +326,7 @@ class Text(Kind):
 
 
 class Date(Kind):
-    """The year, standardised, and sine and cosine of month, weekday and hour: 7 columns."""
+    """The transform "date": the standardised year, and sine and cosine of month, weekday and hour, 7 columns in all."""
 
     reads = "date"
 
@@ -320,18 +340,18 @@ class Date(Kind):
 
     def outputs(self, name, value, statistics):
         mean, deviation = statistics["mean"], statistics["deviation"] or 1.0
-        found = {f"{name}.year": f"(year({value}) - {as_double(mean)}) / {as_double(deviation)}"}
+        expressions = {f"{name}.year": f"(year({value}) - {as_double(mean)}) / {as_double(deviation)}"}
         for part, of, first, period in (("month", "month", 1, 12), ("weekday", "isodow", 1, 7), ("hour", "hour", 0, 24)):
             angle = f"({of}({value}) - {first}) * {as_double(2 * math.pi / period)}"
-            found |= {f"{name}.{part}_sin": f"sin({angle})", f"{name}.{part}_cos": f"cos({angle})"}
-        return found
+            expressions |= {f"{name}.{part}_sin": f"sin({angle})", f"{name}.{part}_cos": f"cos({angle})"}
+        return expressions
 
-    def told(self, statistics):
+    def description(self, statistics):
         return f"mean year {statistics['mean']:.6g}, deviation {statistics['deviation']:.6g}"
 
 
 class Vector(Kind):
-    """A list of numbers as it is: a column for each."""
+    """The transform "vector": a list of numbers, unchanged, with a column per number."""
 
     reads = "list"
 
@@ -349,7 +369,7 @@ class Vector(Kind):
     def outputs(self, name, value, statistics):
         return {f"{name}.{at}": f"({value})[{at + 1}]" for at in range(int(statistics["width"]))}
 
-    def told(self, statistics):
+    def description(self, statistics):
         return f"{statistics['width']} numbers"
 
 

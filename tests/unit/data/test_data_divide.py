@@ -370,5 +370,5 @@ def test_a_division_leaves_files_that_the_data_set_does_not_name(tmp_path, file,
     np.save(tmp_path / "d" / file, np.arange(3))
     for words in (["partition", "d", "--parts", "2"], ["convert", "sbm:nodes=40", "d", "--overwrite"]):
         assert main([words[0], *(str(tmp_path / "d") if word == "d" else word for word in words[1:])]) == 2
-        assert f"holds {file}, which is of no data set in the native format" in capsys.readouterr().err
+        assert f"holds {file}, which is no part of the data set" in capsys.readouterr().err
     assert np.load(tmp_path / "d" / file).tolist() == [0, 1, 2]

@@ -136,8 +136,8 @@ def test_names_in_little_memory(folder, tmp_path):
 HEAD = "ent idx,ent name\n"
 BAD_NAMES = {
     "twice": ("author", [*map(str, range(79)), "11"], "author_entidx2name.csv.gz: row 79, column 'name': '11' is the id of row 11, too"),
-    "few": ("author", [*map(str, range(79))], "author_entidx2name.csv.gz: names: 79 of them, but there are 80 nodes of type 'author'"),
-    "many": ("none", ["one"], "none_entidx2name.csv.gz: names: 1 of them, but there are 0 nodes of type 'none'"),
+    "few": ("author", [*map(str, range(79))], "author_entidx2name.csv.gz: names: 79 names, but there are 80 nodes of type 'author'"),
+    "many": ("none", ["one"], "none_entidx2name.csv.gz: names: 1 names, but there are 0 nodes of type 'none'"),
     "a gap": ("paper", HEAD + "0,a\n2,c\n", "paper_entidx2name.csv.gz: names: line 3: expected 1 and a name, found '2,c'"),
     "no head": ("paper", "0,a\n1,b\n", "line 2: expected 0 and a name, found '1,b'"),
     "no name": ("paper", HEAD + "0,a\n1, \n", "line 3: expected 1 and a name, found '1, '"),
@@ -178,8 +178,8 @@ BAD = {
     "a feature": (FEATURES, lines([[1, 2]] * 46 + [[1, 2, 3]] * 14),
                   ("line 47: 3 words, expected 2: 1,2,3", "line 47: 3 words, expected 2: 1,2,3")),
     "not finite": (FEATURES, lines([[1, 2]] * 59 + [[1, np.inf]]), "row 59, column '1': 'inf' is not a finite number"),
-    "twice": ("split/time/paper/test.csv.gz", lines(np.r_[:25, 1][:, None]), "test split: node id 1 is given twice"),
-    "two splits": ("split/time/paper/test.csv.gz", lines(np.arange(60)[:, None]), "is in train too"),
+    "twice": ("split/time/paper/test.csv.gz", lines(np.r_[:25, 1][:, None]), "test split: node id 1"),
+    "two splits": ("split/time/paper/test.csv.gz", lines(np.arange(60)[:, None]), "is in the train split"),
     "a reverse": ("raw/triplet-type-list.csv.gz", lines([*RELATIONS, ("paper", "rev_writes", "author")]),
                   "'author,writes,paper': its reverse, 'paper,rev_writes,author', is stored too; reverses=false"),
     "a name": ("raw/triplet-type-list.csv.gz", lines([("paper", "ü" * 45, "paper")]), "286 bytes, but a file's name has at most 255"),

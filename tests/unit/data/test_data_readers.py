@@ -189,11 +189,11 @@ def test_what_is_no_file_of_links(tmp_path):
         "it has no dict of NumPy arrays": lambda: write_saved(file, [1, 2], True),
         "is no file of torch.save": lambda: file.write_bytes(pickle.dumps(3, 2) * 5),
         "it asks for": lambda: write_saved(file, {"edge": open}, False),
-        "neither edge, nor source_node and target_node, but years": lambda: write_saved(file, {"years": np.zeros(3)}, True),
+        "expected edge, or source_node and target_node; the file has years": lambda: write_saved(file, {"years": np.zeros(3)}, True),
         "expected pairs of whole numbers, found float64": lambda: write_saved(file, {"edge": np.zeros((3, 2))}, False),
         "edge_neg|negatives: expected pairs of whole numbers, found int64 .3, 1": lambda: write_saved(
             file, {"edge": np.zeros((3, 2), int), "edge_neg": np.zeros((3, 1), int)}, True),
-        "target_node_neg .2, 4. has not a row for each of 3 links": lambda: write_saved(
+        "target_node_neg has shape .2, 4.,.* 3 links": lambda: write_saved(
             file, {"source_node": np.arange(3), "target_node": np.arange(3), "target_node_neg": np.ones((2, 4), int)}, True),
         "are no pairs": lambda: write_saved(file, {"source_node": np.arange(3), "target_node": np.arange(2)}, True),
         "no data.pkl that is stored as it is": lambda: zipfile.ZipFile(file, "w").close(),
@@ -312,14 +312,14 @@ def test_edge_list_with_everything(tmp_path):
 @pytest.mark.parametrize(
     "text, options, message",
     [
-        ("0,1,2\n", "", "e.csv: edges: of the columns 0, 1, 2 say which are the ends: src=0,dst=1"),
+        ("0,1,2\n", "", "e.csv: edges: name the columns of the ends among 0, 1, 2: src=0,dst=1"),
         ("0,x\n1,2\nx,1\n", "", "e.csv: the first line, '0,x', may be a header or a row"),
         ("0,1\n2\n", "", "e.csv: line 2: 1 words, expected 2: 2"),
         ("0,1.5\n", "", "e.csv: row 0, column '1': '1.5' is no node number"),
         ("0,-1\n", "", "e.csv: row 0, column '1': '-1' is no node number"),
         ("0,5\n", "nodes=4", "e.csv: row 0, column '1': node '5' is outside 0 <= node < 4"),
         ("0,1\n", "labels=gone.txt", "gone.txt: no such file"),
-        ("0,1\n", "features=Y,nodes=3", "y.txt: features: 2 rows, but nodes: option: 3; both need one a node"),
+        ("0,1\n", "features=Y,nodes=3", "y.txt: features: 2 rows, but nodes: option: 3; both need one per node"),
         ("0,1\n", "labels=Y,split=S", "s.txt: row 1, column '0': 'what' is none of train, val, test, none"),
     ],
 )

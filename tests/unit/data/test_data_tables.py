@@ -95,7 +95,7 @@ def test_every_kind_of_table_gives_the_same_data(files, kind):
 def test_numbers_missing_in_features(files):
     text(files / "n.csv", {"user": USERS, "age": [1, None, 3, "nan", 5, "NULL"], "segment": [0, "", 1, 1, "NaN", 1]})
     spec = f"edges:e.csv,{COLUMNS},nodes=n.csv,features=age,labels=segment"
-    with pytest.raises(DataError, match="n.csv: row 1, column 'age': no value; fill=0 or fill=mean says"):
+    with pytest.raises(DataError, match="n.csv: row 1, column 'age': no value; fill=0 or fill=mean"):
         load(spec)
     assert load(f"{spec},fill=mean", allow_empty=EMPTY).features.ravel().tolist() == [1, 3, 3, 3, 5, 3]
     data = load(f"{spec},fill=0", allow_empty=EMPTY)
@@ -151,7 +151,7 @@ def test_ids_of_edges_alone_are_words_or_numbers(files):
 
 
 @pytest.mark.parametrize("spec, error, message", [
-    ("edges:e.csv", DataError, "e.csv: edges: of the columns source, target, amount, since say which are the ends: src=source,dst=target"),
+    ("edges:e.csv", DataError, "e.csv: edges: name the columns of the ends among source, target, amount, since: src=source,dst=target"),
     ("edges:e.csv,src=sorce,dst=target", DataError, "e.csv: no column 'sorce': there are source, .*; did you mean source"),
     ("edges:e.csv,src=source,dst=target,nodes=gone.csv", DataError, "gone.csv: no such file"),
     ("edges:gone.csv", DataError, "gone.csv: no such file"),
@@ -168,7 +168,7 @@ def test_ids_of_edges_alone_are_words_or_numbers(files):
     (f"edges:e.csv,{COLUMNS},nodes=none.csv", DataError, "none.csv: row 1, column 'user': no id"),
     (f"edges:e.csv,{COLUMNS},id=user", ConfigError, "id: needs nodes=FILE, a table of the nodes"),
     (f"edges:e.csv,{COLUMNS},nodes=n.csv,fill=median", ConfigError, "fill: 'median' is not one of 0, mean"),
-    ("edges:u.csv,src=a,dst=b", DataError, "u.csv: row 65536, column 'b': '1_0' is no node number, but other ids are; names=edges takes"),
+    ("edges:u.csv,src=a,dst=b", DataError, "u.csv: row 65536, column 'b': '1_0' is no node number, but other ids are; names=edges"),
     ("edges:r.csv,src=a,dst=b", DataError, "r.csv: line 3: 3 words, expected 2: 0,1,2"),
 ])  # fmt: skip
 def test_what_is_refused_is_named(files, spec, error, message):

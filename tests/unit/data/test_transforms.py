@@ -128,11 +128,11 @@ def test_statistics_come_from_training_rows_alone_and_are_kept():
     table(connection, x=[1.0, 3.0, 1000.0, 5.0])
     fitted = fit(connection, "t", {"x": Feature("standard")}, "nr <> 2")
     assert fitted.statistics["x"]["mean"] == 3.0 and fitted.on_training_rows
-    assert fitted.told() == {"x": "standard of training rows: mean 3, deviation 1.63299"}
+    assert fitted.descriptions() == {"x": "standard of training rows: mean 3, deviation 1.63299"}
     table(connection, x=[3.0, 4.0])  # the table of a prediction
     close(rows(connection, fitted)["x"], [0, 1 / np.std([1.0, 3.0, 5.0])])
     every = fit(connection, "t", {"x": Feature("standard")}, None)
-    assert not every.on_training_rows and "all rows, as no training rows are known" in every.told()["x"]
+    assert not every.on_training_rows and "all rows, as no training rows are known" in every.descriptions()["x"]
 
 
 def test_equal_rows_give_equal_bits_on_any_number_of_threads():
@@ -311,10 +311,10 @@ def test_words_in_files_are_data():
 
 REFUSED = {
     "row 1, column 'x': 'n/a' is no number": ("SELECT unnest(['1', 'n/a']) AS x", Feature("standard")),
-    "row 1, column 'x': a value is missing: missing = says what it becomes, such as mean, median, 0 or indicator":
+    "row 1, column 'x': a value is missing: missing = replaces it, by mean, median, 0 or indicator":
         ("SELECT unnest([1, NULL]) AS x", Feature("number")),
     "row 0, column 'x': 'nan' is missing": ("SELECT 'nan'::DOUBLE AS x", Feature("number")),
-    "row 1, column 'x': a value is missing: missing = says what it becomes, such as 0 or indicator":
+    "row 1, column 'x': a value is missing: missing = replaces it, by 0 or indicator":
         ("SELECT unnest(['a', '']) AS x", Feature("onehot")),
     "row 2, column 'x': 'inf' is infinite": ("SELECT unnest([1, 2, 'inf'::DOUBLE]) AS x", Feature("log")),
     "row 0, column 'x': '2024-13-01' is no date or time": ("SELECT '2024-13-01' AS x", Feature("date")),
@@ -353,7 +353,7 @@ def test_two_features_of_one_name_are_refused():
     ("hash", "transform hash: None is no number from 1 to 65536"),
     ("hash:0", "'0' is no number from 1"), ("hash:x", "'x' is no number from 1 to 65536, as in hash:32"), ("standard:3", "takes no number"),
     ({"missing": "zero"}, "missing = 'zero' is none of 0, mean, median, indicator"), ({"missing": "mean+0"}, "is none of"),
-    ({"transform": "onehot", "missing": "mean"}, "onehot is of no numbers, so only 0 and indicator"),
+    ({"transform": "onehot", "missing": "mean"}, "onehot reads no numbers, so only 0 and indicator"),
     ({"transform": "hash", "n": True}, "True is no"),
 ])  # fmt: skip
 def test_descriptions_that_cannot_be_are_refused(value, message):

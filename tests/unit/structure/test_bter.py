@@ -109,7 +109,7 @@ def test_a_spec_reads_files_and_tells_what_came_of_them(tmp_path, capsys):
 @pytest.mark.parametrize("spec, message", [
     ("nodes=1", "nodes: 1"), ("degree=1", "degree: 1.0"), ("degree=nan", "degree: nan"), ("beta=0", "beta: 0"), ("cmax=1.1", "cmax: 1.1"),
     ("xi=-1", "xi: -1"), ("nodes=50,max_degree=50", "max_degree: 50"), ("max_degree=8,degree=5", "degree: 5.0 .* less than 4.5"),
-    ("degrees=FILE,nodes=9", "degrees and nodes: one of the two"), ("clustering=FILE,xi=1", "clustering and xi: one of the two"),
+    ("degrees=FILE,nodes=9", "degrees and nodes"), ("clustering=FILE,xi=1", "clustering and xi"),
     ("nodes=2000000000", "nodes, edges and features"), ("seed=-1", "seed: -1"),
 ])  # fmt: skip
 def test_options_that_cannot_work(spec, message):
@@ -119,7 +119,7 @@ def test_options_that_cannot_work(spec, message):
 
 @pytest.mark.parametrize("option, text, message", [
     ("degrees", "1,2,3\n", r"expected two columns, found shape \(1, 3\)"), ("degrees", "", "expected two columns"),
-    ("degrees", "1,2\n1,3\n", "degree 1 is there twice"), ("degrees", "1,-2\n", "-2 is below 0"), ("degrees", "5,5\n", "the largest is 5"),
+    ("degrees", "1,2\n1,3\n", "degree 1"), ("degrees", "1,-2\n", "-2 is below 0"), ("degrees", "5,5\n", "the largest is 5"),
     ("degrees", "1,10000000000000\n", "10000000000000 nodes, expected"), ("degrees", "1,0.5\n", "cannot be read"),
     ("clustering", "2,1.5\n", r"row 0 is \[2.0, 1.5\], expected a degree and 0 to 1"), ("clustering", "nan,1\n", "row 0 is"),
 ])  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from sarlite import Graph, Solo, Tensor, fn, gradcheck, nn
 from sarlite.comm import threads
-from sarlite.data.part import Rows
+from sarlite.data.part import OwnedRows
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.graph.correct_and_smooth import CorrectAndSmooth
 from sarlite.graph.propagation import Propagation
@@ -153,7 +153,7 @@ def step(graph, name):
 
 def told_of(graph):
     ids = graph.node_ids
-    return identity(graph, Rows(FEATURES[ids], LABELS[ids], TRAIN[ids], ~TRAIN[ids], ~TRAIN[ids]), N_OUT)
+    return identity(graph, OwnedRows(FEATURES[ids], LABELS[ids], TRAIN[ids], ~TRAIN[ids], ~TRAIN[ids]), N_OUT)
 
 
 @pytest.mark.sampled(6)
@@ -370,7 +370,7 @@ def test_a_rank_without_rows_or_edges_has_weights_too(owner):
 
     def on_rank(comm):
         part = graph.shard(comm, owner) if comm.size > 1 else graph
-        rows = Rows(x[part.dst_ids], np.zeros(part.n_dst, int), *[np.ones(part.n_dst, bool)] * 3)
+        rows = OwnedRows(x[part.dst_ids], np.zeros(part.n_dst, int), *[np.ones(part.n_dst, bool)] * 3)
         out = part.aggregate(fn.attend_linear(Tensor(x[part.src_ids]), Tensor(w), Tensor(src_w), Tensor(q[part.dst_ids])), "sum")
         return part.dst_ids, out.data, identity(part, rows, 2)
 

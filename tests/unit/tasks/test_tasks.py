@@ -96,17 +96,17 @@ def test_readers_take_what_they_are_told_and_guess_nothing(tmp_path):
         assert np.array_equal(many.labels[:7], numbers[:7]) and not (many.train | many.val | many.test)[7]
         assert (values.task, values.n_classes) == ("regress", 3) and np.array_equal(values.labels, numbers, equal_nan=True)
         assert (many.train.sum(), many.val.sum()) in ((10, 4), (11, 4)) and (many.train | many.val | many.test).sum() == 19
-        with pytest.raises(DataError, match="expected one label a node, found .*task=multilabel or task=regress"):
+        with pytest.raises(DataError, match="expected one label .*task=multilabel or task=regress"):
             load(spec)
         with pytest.raises(ConfigError, match="task: 'rank' is not one of"):
             load(f"{spec},task=rank")
         with pytest.raises(ConfigError, match="their task is multilabel, not regress"):
             load(f"{spec},task=multilabel", task="regress")
-        with pytest.raises(ConfigError, match="classes: 4 means nothing where task=regress"):
+        with pytest.raises(ConfigError, match="classes: 4 .*task=regress"):
             load(f"{spec},task=regress,classes=4")
     one = f"edges:{tmp_path}/e.txt,labels={tmp_path}/one.npy"
     assert load(f"{one},task=regress").labels.shape == (20,)
-    with pytest.raises(DataError, match="label 0.5, expected a whole number; what is not one class"):
+    with pytest.raises(DataError, match="label 0.5, expected a whole number"):
         load(one)
     with pytest.raises(DataError, match="has 0.5 in column 0, expected 0, 1, or NaN where unknown"):
         load(f"{one},task=multilabel")

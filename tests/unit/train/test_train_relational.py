@@ -15,7 +15,7 @@ from sarlite.cli.help import defaults_of_models
 from sarlite.cli.options import OPTIONS
 from sarlite.comm import threads
 from sarlite.data import format
-from sarlite.data.part import Rows
+from sarlite.data.part import OwnedRows
 from sarlite.data.spec import load_relational
 from sarlite.errors import SarliteError
 from sarlite.train import checkpoint, identity
@@ -114,7 +114,7 @@ def test_the_identity_of_data():
     def work(comm, edges, x, labels):
         graph = HeteroGraph.from_edges(edges, {"a": 6, "b": 4}, comm=comm, parts="random" if comm.size > 1 else "metis")
         ids, split = graph.node_ids, np.zeros(6, bool)
-        by_rank = identity.identity(graph.of("a"), Rows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
+        by_rank = identity.identity(graph.of("a"), OwnedRows({"b": x[ids["b"]]}, labels[ids["a"]], *[split[ids["a"]]] * 3), 3)
         assert not graph.exchanges
         return by_rank
 

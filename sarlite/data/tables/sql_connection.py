@@ -1,0 +1,54 @@
+"""Protocols of DuckDB's connections and results, with the methods that this package calls."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+Cells: TypeAlias = Any  # a pyarrow.Array or pyarrow.ChunkedArray; pyarrow has no types and is loaded on demand
+
+
+class RecordBatch(Protocol):
+    """Rows of a result as columns."""
+
+    @property
+    def columns(self) -> list[Cells]:
+        """Arrays of pyarrow, one per column."""
+
+
+class Result(Protocol):
+    """Result of a statement. A row is a tuple with a Python value per column."""
+
+    def fetchone(self) -> Any:
+        """Return the next row, or None behind the last row."""
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return the remaining rows."""
+
+    def fetchnumpy(self) -> dict[str, np.ndarray]:
+        """Return the remaining rows as arrays by column."""
+
+    def to_arrow_reader(self, batch_size: int, /) -> Iterable[RecordBatch]:
+        """Return the remaining rows as record batches of at most `batch_size` rows."""
+
+
+class Statement(Protocol):
+    """Parsed SQL statement; `type` is DuckDB's enumeration of statements."""
+
+    type: object
+
+
+class Connection(Protocol):
+    """Connection to DuckDB: a `duckdb.DuckDBPyConnection`."""
+
+    def execute(self, sql: str, /) -> Result:
+        """Run a statement."""
+
+    def register(self, name: str, table: object, /) -> object:
+        """Make a table of pyarrow visible to SQL under a name."""
+
+    def unregister(self, name: str, /) -> object:
+        """Undo `register`."""
+
+    def extract_statements(self, sql: str, /) -> Sequence[Statement]:
+        """Return the statements of a text."""
