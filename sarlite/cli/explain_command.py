@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from sarlite.cli.explain_page import page
 from sarlite.cli.explanation import KINDS, METHODS, Explainer, Explanation, Total, X, label_names
 from sarlite.cli.option import option
 from sarlite.cli.options import RunOptions
+from sarlite.cli.settings import settings
 from sarlite.cli.train_command import main_on_ranks
 from sarlite.cli.trained_run import (
     TAKEN,
@@ -143,7 +144,7 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
     node: `steps` forward and backward passes for features and as many for edges, and a forward pass for each feature and
     for each edge of the occlusion.
     """
-    trained = open_run(comm, config, partial(_check_task, config))
+    trained = _full_precision(open_run(comm, config, partial(_check_task, config)))
     together(comm, lambda: _check_files(config) if comm.rank == 0 else None)
     tick()
     scratch = Path(next(iter(config.files.values()))).absolute().parent
@@ -156,6 +157,12 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
     with working(tick), errors_of(trained.run.model.spec), kernels.Buffers():
         explanations = _explained(comm, trained, part, wanted)
     together(comm, lambda: _write(config, explanations) if comm.rank == 0 else None)
+
+
+def _full_precision(trained):
+    """Return the run with float32 rows: gradients do not see the rounding of narrow rows, so no sum would be complete."""
+    options = replace(trained.options, schedule=replace(trained.options.schedule, rows="float32"))
+    return trained._replace(options=options, run=settings(options))
 
 
 def _check_task(config, options):

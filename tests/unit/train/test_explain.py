@@ -371,3 +371,12 @@ def test_runs_whose_predictions_are_not_of_a_nodes_neighbourhood_are_refused(mes
         with pytest.raises(SarliteError, match=message):
             explain_here(tmp_path / "run", [0, 1, 2], tmp_path / "e.csv", "--ranks", ranks)
     assert not (tmp_path / "e.csv").exists()
+
+
+@pytest.mark.parametrize("rows", ["bfloat16", "int8"])
+def test_a_run_with_narrow_rows_is_explained_with_float32_rows(rows, tmp_path):
+    train_here(tmp_path / "run", "--epochs", 2, "--rows", rows)
+    rows = explain_here(tmp_path / "run", [3, 5], tmp_path / "e.csv", *ALL)
+    assert of(rows, "edge", node="3") and of(rows, "feature", node="3")
+    np.testing.assert_allclose([row["attribution"] for row in explain_here(tmp_path / "run", [3], tmp_path / "f.csv", *ALL, "--ranks", 2)],
+                               [row["attribution"] for row in rows if row["node"] == "3"], rtol=1e-3, atol=1e-5)
