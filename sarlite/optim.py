@@ -114,7 +114,7 @@ class Optimizer:
             state[name][touched] = array
 
     def touched(self, group: Group) -> Array:
-        """Return the ascending indices of the rows whose gradient is not 0, in a group owned by rows."""
+        """Return the ascending indices of the rows whose gradient is not 0. `group` is a parameter that is owned by rows."""
         rows = group.touched
         grad = group.gradient if rows is None else group.gradient[rows]
         some = grad.reshape(len(grad), math.prod(grad.shape[1:])).any(1)

@@ -237,7 +237,10 @@ class Estimate:
         return into[self._rows] * (1.0 if self._share is None else self._share), out_of[self._columns]
 
     def counts(self, reducer: str, weight: Array | None = None) -> Array:
-        """Return the factor of each pick's message, (n_edges,) float64, with or without the picks' weights. Kept."""
+        """Return the factor of each picked edge in the reduction `reducer`, (n_edges,) float64.
+
+        The factors contain the edge weights if `weight` is not None. They are computed once and kept for later calls.
+        """
         key = reducer, weight is not None, numerics.name()
         if key not in self._counts:
             self._counts[key] = self._counted(reducer, weight)
@@ -385,7 +388,10 @@ class TypeRows:
 
 
 def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: bool) -> Plan:
-    """Return the plan for picks from local rows alone: one block, without peers."""
+    """Return the plan for picked edges whose sources are all local rows: one block, without peers.
+
+    `rows` holds the part's row of each source. `lasting` is True if transposes are stored as long as the block.
+    """
     blocks = [_OneBlock(picks, part, rows, lasting) for picks in picked]
     pieces = (Piece(blocks[0] if len(blocks) == 1 else Bundle(blocks), own=True),)
     return Plan(len(rows), pieces, pieces)

@@ -17,9 +17,9 @@ class _Place(NamedTuple):
 
 
 class Transposes:
-    """Record of the transposes that a model's backward pass uses, by layer.
+    """Record of the transposed blocks that a model's backward pass uses, by layer.
 
-    The set differs by layer: for constant features backward usually needs no transpose. The record only decides which
+    The set differs by layer: for constant features the backward pass usually needs no transposed block. The record only decides which
     thread computes a transpose, never its values. The graph of a cached layer is made when it is entered, so its
     transposes are never computed ahead.
     """

@@ -159,12 +159,15 @@ class Exact:
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
     def _grid(self, exponents, n_bits, dtype):
-        """Return the grid, (levels, F), for sums of at most 2^n_bits terms that stay below 2^(exponents - 1)."""
+        """Return the grid of each column of a sum, (levels, F) float64; see `kernels.grid_sums`.
+
+        The sums have at most 2^n_bits terms, and their absolute values stay below 2^(exponents - 1).
+        """
         grids = [np.ldexp(1.5, exponents), np.ldexp(1.5, exponents - 51 + n_bits)]
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
-        """Return the grid, (levels, ...), for sums of at most `n_terms` rows of x times a factor. Collective.
+        """Return the grid for exact sums of rows of `x`, (levels, ...) float64; see `kernels.grid_sums`. Collective.
 
         Parameters
         ----------
@@ -180,7 +183,10 @@ class Exact:
         return self.grid_of(self.largest(x, scale) * factor, n_terms, x.dtype)
 
     def grid_of(self, largest, n_terms, dtype):
-        """Return the grid, (levels, ...), for sums of at most `n_terms` terms with absolute values up to `largest`."""
+        """Return the grid for exact sums of at most `n_terms` terms, (levels, ...) float64; see `kernels.grid_sums`.
+
+        The terms have absolute values up to `largest`.
+        """
         n_bits = int(n_terms).bit_length()
         exponents = _bounded(np.frexp(largest)[1], 2 * MOST, 2 * LEAST)
         return self._grid(exponents + n_bits + 2, n_bits, dtype)

@@ -277,7 +277,7 @@ def _alike(a, b):
 
 
 def _describe(x):
-    """Return a text for an input of a step, for error messages."""
+    """Return a description of an input of a recorded operation, for error messages."""
     if isinstance(x, Numbered):
         return "a tensor of the message's own"
     value = x.tensor if isinstance(x, Captured) else x.value

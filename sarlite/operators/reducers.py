@@ -1,4 +1,4 @@
-"""Reducers of Python messages, whose values are in memory with one row for each edge of a block."""
+"""Reducers for message functions in Python: sums, means and other reductions of one array row for each edge of a block."""
 
 from collections.abc import Callable
 from typing import Protocol

@@ -313,7 +313,10 @@ def _sizes(product, a, b):
 
 
 def _each(f, x):
-    """Return a BoundTerm with `f` applied to each field; `f` may only move numbers or add non-negative ones."""
+    """Return a BoundTerm with `f` applied to the value, the magnitude and the error of `x`.
+
+    `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.
+    """
     return BoundTerm(f(x.value), f(x.magnitude), f(x.error) if np.ndim(x.error) else x.error, x.growth)
 
 
@@ -327,7 +330,7 @@ def _most(growth):
 
 
 def _by_row(x, out):
-    """Return the growth of x by row if `out` has the rows of x, else its maximum."""
+    """Return the field `growth` of the BoundTerm `x`: by row if `out` has the same rows as `x`, else its maximum."""
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)
 

@@ -37,7 +37,7 @@ _MEMORY = re.compile(r"out ?of ?memory|not enough memory|(can't|cannot|unable to
 
 def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
             threads: int | None = None) -> dict[str, Array]:
-    """Return the outputs of one call by name, each of its promised shape and of the case's dtype.
+    """Run the function under test once; return its outputs by name, checked for the shapes in `shapes` and the case's dtype.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
     run : (Case) -> array, or {output: array}
     case : Case
     shapes : dict of str to shape
-        The promised outputs.
+        Expected shape of each output.
     layout : str
         Layout of the input arrays, one of LAYOUTS.
     threads : int, optional

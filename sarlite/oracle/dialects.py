@@ -287,7 +287,7 @@ def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -
 
 
 def arrays(state: Mapping[str, object]) -> dict[str, Array]:
-    """Return copies of a state as NumPy arrays; tensors may require gradients.
+    """Return copies of the arrays of a state dict as NumPy arrays. Tensors that require gradients are allowed.
 
     Raises
     ------

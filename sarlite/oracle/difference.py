@@ -75,7 +75,10 @@ class Difference:
             return (got != expected) & ~(np.isnan(got) & np.isnan(expected))
 
     def evaluate(self, case: Case, by: Arithmetic[T], cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
-        """Return the same output of another case, or the same gradient from other cotangents, in an arithmetic."""
+        """Compute the array `self.output` for another case with the reference, in the arithmetic `by`.
+
+        For a gradient, `cotangents` are the gradients of the outputs; by default `self.cotangents`.
+        """
         if self.cotangents is None:
             return self.reference.outputs(case, by)[self.output]
         return self.reference.gradients(case, cotangents or self.cotangents, by)[self.output[1:]]

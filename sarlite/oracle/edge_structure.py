@@ -128,7 +128,7 @@ class EdgeList:
         return EdgeList(self.dst, self.src, self.n_dst, self.n_src)
 
     def with_loops(self, rows: Array) -> "EdgeList":
-        """Return the graph with a self loop at each of `rows`, added behind the edges of this graph."""
+        """Return the graph with a self loop at each of `rows`, appended after the edges of this graph."""
         return EdgeList(np.concatenate([self.src, rows]), np.concatenate([self.dst, rows]), self.n_src, self.n_dst)
 
     def select(self, edge_index: Array) -> "EdgeList":

@@ -72,9 +72,10 @@ class EdgeSum:
 
 
 def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Return the sum that computes `output` of an spmm; None if the output is no such sum.
+    """Return the sum over edges that computes `output`, "out" or "dx", of an spmm case.
 
-    `senders` holds x, or the cotangents for a gradient, of each case of a probe group.
+    None for other operations and outputs, and for reducers that are not sums. `senders` holds the rows that are summed
+    in each case of a probe group: x for "out", and the cotangents for "dx".
     """
     a = case.attributes
     sums = case.op == "spmm" and a.get("reduce") in ("sum", "mean", "sym") and not a.get("loops")

@@ -114,9 +114,9 @@ def even_nodes(xadj, adjncy, parts, n_parts, degrees):
 
 
 def swap_training(xadj, adjncy, parts, n_parts, train):
-    """Even the training nodes of parts by swaps with other nodes, in place; return `parts`.
+    """Balance the number of training nodes of the parts, by swapping nodes between parts; change and return `parts`.
 
-    A training node of the part with most training nodes changes places with another node of the part with fewest.
+    Training nodes of the part with the most training nodes are swapped with other nodes of the part with the fewest.
     """
     n_train = np.count_nonzero(train)
     most = int(np.ceil(TRAIN_SLACK * n_train / n_parts))
@@ -137,7 +137,7 @@ def swap_training(xadj, adjncy, parts, n_parts, train):
 
 
 def even_kind(xadj, adjncy, parts, n_parts, nodes):
-    """Even the number of `nodes`, such as the nodes of one type, in the parts, by moves between parts, in place."""
+    """Balance the number of `nodes`, such as the nodes of one type, by moving nodes between parts; change `parts`."""
     most = int(np.ceil(TYPE_SLACK * nodes.size / n_parts))
     for _ in range(4 * n_parts):
         counts = np.bincount(parts[nodes], minlength=n_parts)

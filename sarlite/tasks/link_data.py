@@ -320,9 +320,10 @@ def _edges_and_splits(of, val, test, seed, split):
 
 
 def _of_relation(value, of, at):
-    """Return an argument for relation number `at`: its entry if the argument is a dict by relation, or the argument.
+    """Return the part of the argument `value` that applies to relation number `at`.
 
-    A relation that the dict leaves out has no pairs.
+    A dict by relation is indexed, and a relation that it leaves out has no pairs. Any other value applies to the only
+    relation, or to all relations.
     """
     if not isinstance(value, dict):
         if of.several and np.ndim(value):

@@ -84,6 +84,9 @@ def score_counts(output: Array, labels: Array, positive: int) -> Array:
 
 def histogram_counts(names: list[str], series: Callable[[Array, Array], Sequence[Array]],
                      edges: Array) -> OutcomeCounts:
-    """Return the counts of a histogram, see `histogram`, with a name for each series."""
+    """Return an `OutcomeCounts` that counts the values of each named series by bin.
+
+    `series` and `edges` are the parameters of `histogram`.
+    """
     description = {"kind": "histogram", "edges": edges.tolist(), "series": names}
     return OutcomeCounts(description, histogram(series, edges))

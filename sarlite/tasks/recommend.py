@@ -100,9 +100,9 @@ def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Arra
 
 def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
                levels: tuple[Array, Array] | None = None, n_bytes: int = N_BYTES) -> Array:
-    """Return the scores of links and the ranks of their destinations among all destinations, (n, 2) float64. Collective.
+    """Return the score of each link and the rank of its destination among all destinations, (n, 2) float64. Collective.
 
-    A rank is 1 plus the number of destinations with a higher score; a tie adds a half. The source itself and excluded
+    Column 0 holds the scores, column 1 the ranks. A rank is 1 plus the number of destinations with a higher score; a tie adds a half. The source itself and excluded
     destinations do not count. A NaN counts as a higher score.
 
     Parameters

@@ -119,7 +119,11 @@ def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, pos
 
 
 def _gain(rule: ThresholdRule, steps: PrecisionSteps) -> Array:
-    """Return the quantity that the rule maximizes, F1 or recall, if rows with each score or a higher one are predicted."""
+    """Return the quantity that the rule maximizes, for each score as the threshold, (n_scores,).
+
+    Rows with the score or a higher score are predicted as positive. The quantity is F1, or the number of true positives
+    if the precision is high enough, else 0.
+    """
     if rule.name == "best-f1":
         return 2 * steps.positive / np.maximum(steps.positive + steps.negative + steps.n_positive, 1)
     return np.where(steps.precision >= rule.level, steps.positive, 0)

@@ -179,7 +179,7 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
 
 
 def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads: int) -> Options:
-    """Return graph options with the number of peers whose rows are fetched ahead. Collective.
+    """Return a copy of `graph` whose option `prefetch` is set: the number of peers whose rows are fetched ahead. Collective.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Cache misses: picks whose halo rows are not cached leave the layer, and other in-edges may replace them."""
+"""Handling of cache misses: picked edges whose source rows are not cached are dropped or replaced by other in-edges."""
 
 from collections.abc import Callable
 from typing import NamedTuple
