@@ -102,8 +102,8 @@ def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails:
                levels: tuple[Array, Array] | None = None, n_bytes: int = N_BYTES) -> Array:
     """Return the score of each link and the rank of its destination among all destinations, (n, 2) float64. Collective.
 
-    Column 0 holds the scores, column 1 the ranks. A rank is 1 plus the number of destinations with a higher score; a tie adds a half. The source itself and excluded
-    destinations do not count. A NaN counts as a higher score.
+    Column 0 holds the scores, column 1 the ranks. A rank is 1 plus the number of destinations with a higher score; a tie
+    adds a half. The source itself and excluded destinations do not count. A NaN counts as a higher score.
 
     Parameters
     ----------
