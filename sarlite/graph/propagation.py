@@ -28,7 +28,7 @@ NORMALIZATIONS = tuple(_SCALES)
 
 
 class Propagation:
-    """Normalised adjacency matrix S of a graph, without gradients: `propagation(x)` returns S x.
+    """Normalized adjacency matrix S of a graph, without gradients: `propagation(x)` returns S x.
 
     S is D^-1/2 A D^-1/2 ("sym"), D^-1 A ("row") or A D^-1 ("column"). A_ij is the weight of the edge from j to i,
     summed over equal edges. D is the diagonal matrix of A's row sums, the weighted in-degrees; a degree of 0 counts as
@@ -80,7 +80,7 @@ class Propagation:
         self.left, self.right = (scale and scale(degrees[:, None]) for scale in _SCALES[normalization])
 
     def __call__(self, x: Array) -> Array:
-        """Return S x. Collective.
+        """Return S x, where S is the normalized adjacency matrix. Collective.
 
         Parameters
         ----------

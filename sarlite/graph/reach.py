@@ -1,4 +1,4 @@
-"""How far a model looks: the number of hops from which a node's output takes rows, noted while the model computes."""
+"""Receptive field of a model: the number of hops that a node's output depends on, recorded while the model runs."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ class Reach:
         return self.n_layers or self.n_aggregations
 
     def of(self, graph: Any) -> Any:
-        """Return a stand-in for a Graph or NodeType, which notes here what a model asks of it."""
+        """Return a stand-in for a Graph or NodeType, which records the model's calls in this object."""
         return _WatchedNodes(graph, self) if isinstance(graph, NodeType) else _Watched(graph, self)
 
 

@@ -138,7 +138,7 @@ class PartEdges:
 
     @property
     def edges(self) -> "RelationEdges":
-        """The edges of a part with a single set of edges."""
+        """The single set of edges; a part with several relations raises a ValueError."""
         (edges,) = self.sets
         return edges
 

@@ -192,7 +192,7 @@ class Exact:
         return self._grid(exponents + n_bits + 2, n_bits, dtype)
 
     def largest(self, x, scale=None):
-        """Return the largest finite |scale * x| of each column over all ranks, in the shape of a row. Collective."""
+        """Return the largest finite |scale * x| of each column over all ranks, of shape x.shape[1:]. Collective."""
         rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
         return self._max(kernels.exact_largest(rows, scale), True).reshape(x.shape[1:])
 

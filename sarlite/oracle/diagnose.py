@@ -178,7 +178,7 @@ def _edges_or_assumptions(d):
 
 
 def _pattern(d):
-    """Search for moved rows, for wrong heads or columns, and for an index that overflows."""
+    """Yield causes that the positions of the wrong elements suggest: moved rows, wrong heads or columns, index overflow."""
     if d.differs.ndim == 0:
         return
     if (moved := _moved_rows(d)) is not None:

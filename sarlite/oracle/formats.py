@@ -54,12 +54,15 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def default_accumulate(dtype: str) -> str:
-    """Return the floating type of sums if the caller names none: float32 for bfloat16-rows, else `dtype`."""
+    """Return the default format for accumulating sums of numbers in the format `dtype`.
+
+    The default is float32 for the formats in `NARROW`, such as "bfloat16-rows", else `dtype`.
+    """
     return "float32" if dtype in NARROW else dtype
 
 
 def rounded(value: npt.ArrayLike, dtype: str) -> Array:
-    """Return the nearest numbers of a floating type, ties to even; numbers of bfloat16 come as float32."""
+    """Round `value` to the floating type `dtype`, ties to even. Numbers of type bfloat16 are returned as float32."""
     with np.errstate(over="ignore"):
         if dtype != "bfloat16":
             return np.asarray(value, dtype_of(dtype))

@@ -157,8 +157,9 @@ def _mine(flow, v):
 
 
 def _one_change(flow, book, v, difference):
-    """Return the one change that makes the difference of row v: a source that is counted once too often or left out; or
-    None.
+    """Return a list with the single Change that explains the difference of row v; None if no single change does.
+
+    The change is a source that is counted once too often or left out.
     """
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
     signed = np.array([f * sign for f in factors for sign in (-1.0, 1.0)])
@@ -169,9 +170,9 @@ def _one_change(flow, book, v, difference):
 
 
 def _two_changes(flow, book, v, difference):
-    """Return the two changes that make the difference of row v, one of them by an edge of the row.
+    """Return two Changes that together explain the difference of row v; at least one belongs to an edge of the row.
 
-    Returns None if there are no two such changes, or several pairs of them.
+    None if no pair of changes explains the difference, or several pairs do.
     """
     mine, candidates = _mine(flow, v), {}
     carried = flow.rows[flow.edges.src[mine]] * (1.0 if flow.weight is None else flow.weight[mine, None])
@@ -189,7 +190,10 @@ def _two_changes(flow, book, v, difference):
 
 
 def _change(flow, mine, v, u, factor):
-    """Return the change of a factor by an edge from u to row v; by no edge if there is none of this weight."""
+    """Return the Change of row v by `factor` times the row of source u.
+
+    Its edge is an edge from u to v with this weight, if there is one.
+    """
     edges_from_u = mine[flow.edges.src[mine] == u]
     for e in edges_from_u:
         times = factor / (1.0 if flow.weight is None else flow.weight[e])

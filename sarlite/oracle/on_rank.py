@@ -31,7 +31,7 @@ class RankDifference(Difference):
     ----------
     division : Division
     before : Division or None
-        Division of the run before, with other values.
+        Division of the previous call, with other values.
     rank : int
     kind : str
         Kind of the rows, as of `Reference.arrays_by`.
@@ -184,7 +184,7 @@ def _only(value, rows):
 
 
 def _before(d):
-    """Return the right result of the run before."""
+    """Return the expected result of the previous call, to see if `d` is a stale result."""
     return d.predicted(d.before.case, d.before.cotangents)
 
 

@@ -81,9 +81,10 @@ class Trial:
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
                   threads: int | None = None, layout: str = "plain") -> dict[str, Array] | None:
-        """Return the gradients of one call by name; a gradient that the call leaves out counts as not covered.
+        """Call the vjp under test once and return its gradients by name.
 
-        Adds a finding and returns None if the gradients cannot be compared.
+        A gradient that the vjp does not return is reported as not covered. Adds a finding and returns None if the
+        gradients cannot be compared.
         """
         vjp = self.vjp
         assert vjp is not None
@@ -299,9 +300,9 @@ def _row_and_column(index, shape):
 @contextmanager
 def trying(report: Report, run: Callable[..., object], vjp: Vjp | None, reference: Reference, seconds: float, **options: Any
            ) -> Iterator[Trial]:
-    """Yield a Trial with `options`, whose calls may take `seconds` each; then search for the causes of its findings.
+    """Return a context manager that yields a Trial of `run` and `vjp`, and diagnoses the trial's findings at the end.
 
-    A call that does not return ends the block: the remaining cases count as not covered.
+    A call that takes more than `seconds` ends the block: the remaining cases count as not covered.
     """
     worker = call.Worker(seconds)
     trial = Trial(run, vjp, reference, report, worker, **options)

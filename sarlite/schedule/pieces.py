@@ -137,7 +137,7 @@ class Plan(NamedTuple):
 
     @property
     def exchanges(self) -> list[Arrival]:
-        """The arrivals of the backward pieces, grouped by peer; the rows of each peer ascend."""
+        """All `Arrival`s of the backward pieces, grouped by peer. The rows of a peer are in ascending order."""
         return [arrival for piece in self.backward for arrival in piece.arrivals]
 
     def halo(self) -> list[tuple[Edges | Bundle, int, slice]]:

@@ -137,14 +137,14 @@ class Edges:
 
     @cached_property
     def pieces(self):
-        """List of ranges of CSR rows with about as many edges each as there are columns.
+        """The edges divided into ranges of CSR rows, a list of Edges. Each range has about as many edges as the block columns.
 
         An array with one value for each edge of a piece then takes no more memory than one with a value for each node.
         """
         return self.in_pieces(PIECE_EDGES)
 
     def in_pieces(self, least_edges):
-        """Return a list of ranges of CSR rows, each with about max(least_edges, n_src) edges."""
+        """Return the edges divided into ranges of CSR rows, a list of Edges with about max(least_edges, n_src) edges each."""
         step = max(least_edges, self.n_src)
         if self.n_edges <= step:
             return [self]

@@ -242,7 +242,7 @@ def _cut(edges, parts, block_edges):
 
 
 def _row_pieces(edges, most):
-    """Yield (first, last, row pointers) of ranges of at most `most` nodes."""
+    """Yield (first, last, row pointers) for consecutive ranges of at most `most` nodes, first .. last - 1."""
     for first in range(0, edges.n_nodes, most):
         last = min(first + most, edges.n_nodes)
         yield first, last, edges.indptr(first, last)

@@ -310,7 +310,7 @@ class CachedLayer(Picks):
     step : int
         The global step.
     pushes : bool
-        Whether the step is one of training.
+        True in a training step, in which rows are pushed to peers.
     """
 
     def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, step: int, pushes: bool) -> None:
@@ -349,7 +349,7 @@ class CachedLayer(Picks):
         return self._graph, ops.concat([h, Tensor(caches.kept[halo], placement="rows")])
 
     def _join(self, h):
-        """Make the graph with the halo rows that are found, and store their values."""
+        """Look up the halo rows in the cache, handle the missing rows, and store the graph and the halo rows' values."""
         layer, caches, n_local = self.layer, self._caches, self.part.n_local
         hit, values = caches.enter(self._place, self._step, self.rows, h, layer.halo - n_local, self._pushes)
         if not hit.all():

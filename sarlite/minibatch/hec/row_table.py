@@ -43,7 +43,7 @@ class Ordered(NamedTuple):
             yield np.ascontiguousarray(self.array[self.order[begin : begin + step]])
 
     def whole(self) -> Array:
-        """Return all rows, a new array."""
+        """Return all rows in order as a new array."""
         return np.ascontiguousarray(self.array[self.order])
 
 

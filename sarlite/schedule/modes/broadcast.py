@@ -52,7 +52,10 @@ class Broadcast:
         return self.name
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the plan of one rank: a forward piece for each stage or range, and backward pieces as in `sar`."""
+        """Return the plan of one rank. The forward pieces follow the broadcasts; the backward pieces are the pieces of `sar`.
+
+        There is a forward piece for each rank that broadcasts and, with `prefetch`, for each range of its rows.
+        """
         n = self.n_ranges(needs) if prefetch else 1
         own_tile, peer_tiles = needs.tiles(n)
         parts = -(-n_parts(needs, self.backward_pieces, self.backward_rows) // n)
