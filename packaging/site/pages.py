@@ -22,12 +22,12 @@ LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(?=[)#])")
 AT_TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 """Pages outside docs/, and their places in the site."""
 CONTENTS = {  # heading: pages
-    "Start here": ["tutorial", "install", "choosing", "pitfalls"],
+    "Start here": ["tutorial", "story", "install", "choosing", "pitfalls"],
     "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "recommend", "new-nodes",
                                              "fraud", "time", "explain", "edge-labels", "own-message", "own-mode", "own-model",
                                              "hosts", "memory", "resume", "search-options", "verify", "notebooks",
                                              "from-pyg", "from-dgl")],
-    "Notebooks": ["notebooks/tables", "notebooks/ranks"],
+    "Notebooks": ["notebooks/story", "notebooks/tables", "notebooks/ranks"],
     "Concepts": ["concepts", "glossary", "which-mode", "schedules", "cost", "numerics", "narrow"],
     "Guides": ["tables", "transforms", "training", "links", "graph-tasks", "python", "interop", "oracle"],
     "Reference": ["reference/commands", "data", "reference/python", "promises", "stability", "changelog"],
