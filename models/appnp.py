@@ -75,7 +75,7 @@ class APPNP(nn.Module):
         return z
 
     def _step(self, g, z, prediction):
-        """Return the next Z and the predictions H of the layer's destination rows."""
+        """Propagate Z by one step; return the new Z, and H, the MLP's output, both for the layer's destination rows."""
         prediction = g.dst(prediction)
         return (1 - self.teleport) * g.aggregate(fn.copy_src(z), "sym") + self.teleport * prediction, prediction
 

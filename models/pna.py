@@ -70,7 +70,10 @@ def _concat(*tensors: Tensor) -> Tensor:
 
 
 def _scalers(graph, dtype):
-    """Return s and 1 / s of each row, each (n_dst, 1); both are 0 for a row without in-edges. Collective."""
+    """Return each row's scaler s = log(d + 1) / delta, and 1 / s, each (n_dst, 1). Collective.
+
+    d is the in-degree, and delta the mean of log(d + 1). Both results are 0 for a row without in-edges.
+    """
     delta = graph.memo.get("mean of log(d + 1)", lambda: _delta(graph))
     scale = (np.log1p(graph.in_degrees.astype(np.float64)) / delta)[:, None]
     return scale.astype(dtype), np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0).astype(dtype)

@@ -348,7 +348,7 @@ class RelationEdges(EdgeSet):
         return low
 
     def edge_ids(self, positions: Array) -> Array:
-        """Return the index into the whole graph's edge values of the edges at `positions`, (n,) int64."""
+        """Return the row of each edge at `positions` in the edge values of the whole graph, (n,) int64."""
         places = positions if self._places is None else self._places[positions]
         ids, numbers = self.graph.explicit_edge_ids, self._numbers
         labels = ids if ids is not None else numbers

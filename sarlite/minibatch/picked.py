@@ -294,7 +294,10 @@ class Estimate:
         return self._full - (stops - starts)
 
     def _weighted_sums(self, dst, counts):
-        """Return the divisors of a weighted mean, (n_dst,) float64; `counts` are the picks' weights and shares."""
+        """Return the divisor of each destination's weighted mean, (n_dst,) float64.
+
+        `counts` holds the factor of each picked edge, (n_edges,), and `dst` the row of its destination.
+        """
         if self._picked.degrees is None:
             return self._weighted_rest
         sums = np.bincount(dst, counts, len(self._rows))

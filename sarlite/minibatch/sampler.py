@@ -320,7 +320,9 @@ class Sampler:
                               loops=edges.added_loops, src_ids=self._ids, numbering=numbering)
 
     def _pick_again(self, edge_set, rows, layer, step, without):
-        """Return picks for rows whose first picks are in `without`, from their other edges, as `_pick` does.
+        """Pick again for rows whose first picks include edges in `without`; return (indptr, columns, positions) as `_pick` does.
+
+        The edges in `without` are not candidates.
 
         The second draw is independent of the first, so all edges of a row that are not left out are equally likely.
         """

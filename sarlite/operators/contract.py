@@ -92,7 +92,10 @@ class BackwardPass(Protocol):
         """
 
     def finish(self) -> list[Array | None]:
-        """Return a gradient for each input that is not fetched, then for each captured value."""
+        """Return the remaining gradients: of each input that is not fetched, then of each captured value.
+
+        An entry is None if the gradient is not wanted.
+        """
 
 
 class Operator(Protocol):

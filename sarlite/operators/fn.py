@@ -49,7 +49,7 @@ class Attend(NamedTuple):
 
 
 class AttendLinear(NamedTuple):
-    """Result of `attend_linear`, whose arguments are the fields."""
+    """Result of `attend_linear`. The fields are the arguments of the call."""
 
     x: Tensor
     weight: Tensor
@@ -62,7 +62,7 @@ class AttendLinear(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Result of `message`, whose arguments are the fields."""
+    """Result of `message`. The fields are the arguments of the call."""
 
     function: MessageFunction
     src: Inputs

@@ -62,7 +62,7 @@ class Sum:
         return {"weight": weight, "eid": index} if self.weighted else {}
 
     def columns_scale(self, block: Edges) -> Array | None:
-        """Return the factors t of a block's columns, (n_columns,) float64, or None if all are 1."""
+        """Return the part of `src_scale` for the block's columns, (n_columns,) float64; None if no rows are scaled."""
         return None if self.src_scale is None else self.src_scale[block.offset : block.offset + block.n_src]
 
 

@@ -243,9 +243,7 @@ def _overflow(d):
 
 
 def _tail(d):
-    """Return (width, first wrong column, text) if all columns from one on are wrong, and the columns before it are
-    right.
-    """
+    """Return (width, first wrong column, text) if the wrong columns are the last columns of the result; else None."""
     bad = _flat(d.differs)
     columns, width = np.flatnonzero(bad.any(0)), bad.shape[1]
     if _by_head(d) or not len(columns) or not 0 < columns[0] == width - len(columns):

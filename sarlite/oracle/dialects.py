@@ -179,7 +179,7 @@ LIBRARY_NAMES: dict[tuple[str, str], Names] = {
 
 
 def oracle_attributes(name: str, dialect: str, attributes: Attributes) -> AttributeDict:
-    """Return attributes under the oracle's names and values; each may come under the oracle's name or the library's.
+    """Translate a library's attribute names and values to the oracle's; names of the oracle stay unchanged.
 
     Raises
     ------

@@ -19,7 +19,7 @@ MOST_ROWS = 64  # single edges do not explain more wrong rows
 
 
 def direction(width: int) -> Array:
-    """Return pseudo-random integers from 1 to 2^20, shape (width,), float64."""
+    """Return the vector that rows are projected on: pseudo-random integers from 1 to 2^20, shape (width,), float64."""
     return (splitmix64(np.arange(width, dtype=np.uint64)) >> np.uint64(44)).astype(np.float64) + 1
 
 

@@ -150,7 +150,7 @@ def _terms(case, loops=False):
 
 
 def _scales(terms, case, reduce):
-    """Return each term with its factor: 1, 1 / d_i, or 1 / sqrt(d_j d_i)."""
+    """Return (edge, source j, destination i, factor) of each term; the factor is 1, 1 / d_i or 1 / sqrt(d_j d_i)."""
     d_in, d_out = [0] * case.n_dst, [0] * case.n_src
     for _, j, i in terms:
         d_in[i] += 1

@@ -27,8 +27,7 @@ class Guess(NamedTuple):
 
 
 def mistakes(d: Difference) -> Iterator[Guess]:
-    """Yield guesses that a function made one of the mistakes of this module, as far as its operation has the mistake.
-    """
+    """Yield a Guess for each mistake of this module that is possible in the operation of the case."""
     case = d.case
     if case.attributes.get("reduce") == "mean" and case.op in ("spmm", "scatter"):
         yield from _means(d)

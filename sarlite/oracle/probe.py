@@ -213,7 +213,7 @@ def _wide(dtype, options):
 
 
 def _ladder(widest: int) -> Iterator[int]:
-    """Yield numbers of bits to try: the widest, then 1, then the others from wide to narrow.
+    """Yield the numbers of bits of a digit to try: `widest`, then 1, then smaller numbers in steps of 3 from `widest`.
 
     If nothing is exact with digits of one bit, nothing is exact with wider digits either.
     """

@@ -26,7 +26,7 @@ ShapeWords = dict[str, list[str | int]]
 
 
 class Reference:
-    """An operation or a layer that results are compared with.
+    """Reference implementation of an operation or a layer, which returns the expected results.
 
     Parameters
     ----------

@@ -156,7 +156,7 @@ def _pass(node, arrivals, release):
 
 
 def pull(seeds: Sequence[tuple[HasSink, Array]], since: int = -1) -> dict[int, Array]:
-    """Carry gradients back as `carry` does, keep the tape, and return the gradients at the ends by `id(end)`."""
+    """Return the gradients that `carry` computes, a dict from `id(end)` to array. The tape can be used again."""
     return carry(seeds, since).arrays()
 
 

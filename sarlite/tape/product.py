@@ -80,7 +80,7 @@ def matmul(a: Tensor | Array, b: Tensor | Array, add_to: Tensor | None = None) -
 
 
 def _in_table(a, b):
-    """Return `a` in the form that a product with `b` reads without a copy; see `table_rows.in_table`."""
+    """Return `table_rows.in_table(a)`, whose rows the kernel reads without a copy, if the kernel takes `b`; else `a`."""
     return in_table(a) if b.ndim == 2 and a.dtype == b.dtype else a
 
 

@@ -290,7 +290,7 @@ class Negatives:
         return ask(self.comm, owner, asked, lambda part: self._are_own(*part.T))
 
     def _are_own(self, heads, tails):
-        """Return the result of `_are_links` for local rows of heads."""
+        """Return the result of `_are_links` for pairs whose heads this rank owns; `heads` holds local rows."""
         return among(self.link_keys, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
 
 

@@ -1,4 +1,4 @@
-"""Losses of numbers, of links, and of the user, as this rank's share of the mean over the rows of all ranks."""
+"""Losses for regression, for link prediction, and from the user. Each returns this rank's share of the global mean."""
 
 from collections.abc import Callable
 

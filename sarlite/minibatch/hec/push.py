@@ -278,7 +278,7 @@ def exchange(comm: Communicator, outgoing: Sequence[Array], incoming: Sequence[A
 
 
 def _lane(start, peer, array, piece_bytes):
-    """Transfer one array in pieces. Yield at each poll: True if a piece was completed since the last poll."""
+    """Generate the transfer of one array in pieces. Each `next` polls the request, and yields True if a piece was completed."""
     for at in range(0, len(array), piece_bytes):
         request, moved = start(array[at : at + piece_bytes], peer), at > 0
         while not request.test():
