@@ -101,7 +101,7 @@ class _Start:
 
 
 def _leave():
-    """Finalize MPI at Python's end, with a time limit; or end by SIGTERM if this rank has not connected.
+    """Exit handler: finalize MPI within a time limit. A rank that has not connected sends SIGTERM to itself instead.
 
     mpi4py would finalize MPI later, when the thread that enforces the time limit has ended.
     """

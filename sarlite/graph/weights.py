@@ -202,7 +202,7 @@ def _fixed_point_sums(indptr: Array, values: Array) -> Array:
 
 
 def in_edge_order(values: Array, numbers: Array | None) -> Array:
-    """Return values given in the order of the CSR's edges, (n_edges,), in the order of edge values.
+    """Reorder values from the order of the CSR's edges to the order of the graph's edge values, (n_edges,).
 
     Parameters
     ----------

@@ -242,7 +242,7 @@ class SharedFetch(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """All summands of the primitive "relations": fetches, and products of rows with weights.
+    """The terms that the primitive "relations" adds: sums over fetched rows, and products of local rows with weights.
 
     Attributes
     ----------

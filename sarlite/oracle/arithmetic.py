@@ -260,7 +260,7 @@ class BoundArithmetic:
     # ---- parts of bounds
 
     def _total(self, x):
-        """Return the whole error bound of each element."""
+        """Return the error bound of each element of the BoundTerm `x`: its error, and the roundings that `growth` counts."""
         growth = np.expm1(_column(x.growth, x.value))
         return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
                         np.where(np.equal(x.error, 0), 0, np.inf))

@@ -117,7 +117,10 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
 
 
 def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
-    """Return the outputs of a case, with error 0 for exact elements and Inf for the others; the last result is cached."""
+    """Return the outputs of a case, by name. The last result is cached.
+
+    The error of an element is 0 if float arithmetic in any order computes the element exactly, else Inf.
+    """
     if case not in _outputs:
         outputs = reference.outputs(case, ExactArithmetic(case.format, case.accumulate))
         _outputs[case] = {name: BoundedArray(n.value, n.error if np.any(n.error) else 0.0) for name, n in outputs.items()}

@@ -1,4 +1,4 @@
-"""BTER: random graphs with a wanted degree distribution and clustering, and a comparison of a graph with these.
+"""BTER generator: random graphs with a given degree distribution and clustering, and a check of graphs against both.
 
 Source: Kolda, Pinar, Plantenga and Seshadhri 2014, "A scalable generative graph model with community structure"
 (SIAM J. Sci. Comput. 36).

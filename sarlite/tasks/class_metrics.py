@@ -369,7 +369,9 @@ class CalibrationError(Metric):
 
 
 def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return the probabilities that the calibration error is about, and True for each that came true.
+    """Return the predicted probabilities that calibration is measured on, and the events that they predict.
+
+    With two classes or several labels, an event is a positive label; with more classes, a correct prediction.
 
     Returns
     -------

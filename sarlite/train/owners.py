@@ -209,7 +209,7 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {more} belongs to no rank")
 
     def _ascends(self, whole, begin, end, last):
-        """Return the checkpoint's ids from `begin` to `end`, which must ascend and exceed `last`."""
+        """Return the checkpoint's ids begin .. end - 1; raise a CheckpointError unless they ascend and are above `last`."""
         stored_ids = np.empty(0, np.int64) if whole is None else whole.rows(begin, end)
         if (stored_ids[1:] <= stored_ids[:-1]).any() or (len(stored_ids) and last is not None and stored_ids[0] <= last):
             raise CheckpointError(f"{self.name!r}: the checkpoint's ids do not ascend")
@@ -230,9 +230,10 @@ class Owners:
         return everyone
 
     def _hand_out(self, ids, piece, sizes, like):
-        """Return this rank's rows of a piece, by ascending id; arbitrary values if rank 0 has no piece, after a failure.
+        """Scatter consecutive rows of the checkpoint from rank 0 to the owners; return this rank's rows, by ascending id.
 
-        `ids` are the ids of the piece in rank order, and `piece` are its rows by ascending id, both on rank 0.
+        On rank 0, `ids` holds the rows' ids in rank order, and `piece` the rows by ascending id. If reading has failed,
+        `piece` is None, and the returned values are arbitrary.
         """
         if self.comm.rank:
             mine = np.empty((sizes[self.comm.rank], *like.shape[1:]), like.dtype)
