@@ -48,7 +48,7 @@ def calibration_row(calibration: JsonObject | None) -> Iterator[tuple[str, str]]
 
 
 def warnings(task: Task, judged: JsonObject | None, class_names: Sequence[str] | None) -> Iterator[str]:
-    """Yield warnings about the best model's decisions: a rule that no threshold fits, or a single predicted class.
+    """Yield warnings if no threshold meets the rule of --threshold, or if the best model predicts a single class.
 
     Parameters
     ----------

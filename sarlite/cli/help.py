@@ -33,7 +33,7 @@ class _HelpAll(argparse.Action):
 
 
 def training_parser(everything: bool = False) -> Parser:
-    """Return the parser of the training command.
+    """Return the argument parser of the training command, whose --help lists the common options or all options.
 
     The parser sets no defaults: `config.resolve` fills them in, after the values of the configuration file.
 

@@ -31,7 +31,7 @@ class MemoryLimit:
         self.n_bytes, self.name, self.base, self._peak, self._checked = n_bytes, name, base, peak, False
 
     def check(self, comm: Communicator, n_bytes: int, what: str) -> None:
-        """Check that the ranks may use some more memory. Collective.
+        """Raise a ConfigError if `n_bytes` above `base` exceed the memory limit on any rank. Collective.
 
         Parameters
         ----------

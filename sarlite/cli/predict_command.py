@@ -87,7 +87,7 @@ class PredictOptions(CheckpointOptions):
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
-    """Return the training options of the command line and the options of this command.
+    """Parse the command line; return its training options, which may override the checkpoint's, and the predict options.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def _type_of_rows(config, part):
 
 
 def _check_several(config, linked):
-    """Raise a ConfigError if a request is not supported for several relations."""
+    """Raise a ConfigError if --top or --nodes cannot be used with the predicted relations."""
     if linked.several and config.top is not None and config.out.endswith(".npy"):
         raise ConfigError(f"--out {config.out}: --top of several relations needs a table, such as FILE.csv")
     sources = {source.node_type for source, _ in linked.ends}

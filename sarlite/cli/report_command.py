@@ -210,7 +210,7 @@ def _square(values):
 
 
 def _outcome(run, several):
-    """Yield a table of rows by threshold, and for each split a confusion matrix or a histogram, as HTML."""
+    """Yield HTML of a run's predictions: a table of counts by threshold, and a confusion matrix or histogram per split."""
     outcome = run.summary.get("outcome") or {"splits": {}}
     with reading(Path(run.name) / SUMMARY):
         if outcome.get("scores", {}).get("ranked"):

@@ -347,7 +347,7 @@ def _without_edges(scores, task):
 
 
 def _smoothed(scores):
-    """Yield the table's row with the accuracies after Correct and Smooth, if the run has smoothed."""
+    """Yield the row of the closing table with the accuracies after Correct and Smooth, unless `scores` is empty or None."""
     if scores:
         note = "kept" if scores["kept"] else "not kept: validation was better before"
         yield "smoothed", (f"train {_share(scores['train_accuracy'])}, validation {_share(scores['val_accuracy'])}, "

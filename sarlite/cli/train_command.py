@@ -81,7 +81,10 @@ def _connect_and_run(argv, parse, load_action):
 
 
 def _parse_and_check(argv, parse):
-    """Return (options, None), or (None, error): if one rank raised the error at once, the other ranks would hang."""
+    """Parse and check the command line; return (options, None), or (None, error) after an error.
+
+    The error is returned, so that the caller can raise it on all ranks together. Otherwise the other ranks would hang.
+    """
     try:
         parsed = parse(argv)
         if parsed[0].output.progress == "bar":

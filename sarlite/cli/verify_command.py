@@ -74,7 +74,7 @@ def _epoch_of(path: Path) -> int:
 
 
 def check_records(run: report_command.RunFiles) -> None:
-    """Raise an error if a run cannot be verified.
+    """Raise an error unless the run used exact numerics, and each epoch's record has a hash of the parameters.
 
     Raises
     ------

@@ -25,7 +25,7 @@ SORT_BYTES = 32 << 20
 
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
-    """Return the parts, the order, and the `record` of both.
+    """Divide a data set's nodes into parts, and order the nodes; return both, and a `record` of the choices.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Little-endian files of a header followed by arrays: written, and mapped after the size is compared with the header."""
+"""Writing and memory-mapping of little-endian binary files: a header, followed by arrays whose sizes the header implies."""
 
 import contextlib
 import math

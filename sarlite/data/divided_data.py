@@ -167,7 +167,11 @@ def _files_to_verify(comm, directory):
 
 
 def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
-    """Return (data set, None), or (None, directory) if all ranks map a directory; `held` keeps locks and folders."""
+    """Read the data set, and divide it if no stored parts serve `size` ranks.
+
+    Returns (data set, None) if rank 0 holds the data set, or (None, directory) if all ranks map a native directory.
+    `held`, an ExitStack, keeps locks and temporary folders until it is closed.
+    """
     spec, partition = wanted.spec, wanted.partition
     balancing.check(wanted.balance)
     if partition not in ("stored", *METHODS) and not os.path.exists(partition):

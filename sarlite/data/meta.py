@@ -202,7 +202,7 @@ def _check_types(path, meta):
 
 
 def _words(path, place, name, n):
-    """Return the `n` words of an encoded name; raise a DataError for a name that `folders.key` did not make."""
+    """Decode the folder name of a node type or a relation into `n` words; raise a DataError for an invalid name."""
     try:
         return words(name, n)
     except ValueError as error:

@@ -78,7 +78,7 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
 
 
 def write_pieces(path, names, pieces):
-    """Write a table, which appears whole or not at all.
+    """Write a table atomically: after an error the file is missing or unchanged.
 
     Parameters
     ----------

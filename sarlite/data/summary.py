@@ -80,7 +80,10 @@ def _nodes_by_part(dataset):
 
 
 def part_bytes(dataset, costs):
-    """Return the bytes of each part of a graph of one kind: of its own rows and edges, and of its halo rows' features."""
+    """Return two lists, in bytes for each part: memory of its own rows and edges, and of the features of its halo rows.
+
+    The data set has one node type and one relation.
+    """
     row, label = dataset.features.dtype.itemsize * dataset.n_features, dataset.labels.nbytes // max(1, dataset.n_nodes)
     index = dataset.indices.dtype.itemsize
     local = [nodes * (row + 19 + label) + edges * index for nodes, edges in zip(costs["nodes"], costs["edges"])]

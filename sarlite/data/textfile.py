@@ -164,7 +164,7 @@ def _text(path, field, dtype):
 
 
 def _npy(path, field):
-    """Map a .npy file of one or two dimensions."""
+    """Memory-map a .npy file and check that its array has one or two dimensions."""
     table = npyfile.load(path, field)
     if table.ndim not in (1, 2):
         raise DataError(f"{path}: {field}: expected one or two dimensions, found shape {table.shape}")

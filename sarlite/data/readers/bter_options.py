@@ -117,7 +117,7 @@ def _coefficients(path, top):
 
 
 def _pairs(path, field, dtype):
-    """Return the two columns of a file as an (n, 2) array; a degree may appear only once."""
+    """Return the two columns of a file as an (n, 2) array; raise a DataError if a degree, in column 0, is repeated."""
     pairs = textfile.read(path, field, dtype)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         raise DataError(f"{path}: {field}: expected two columns, found shape {pairs.shape}")

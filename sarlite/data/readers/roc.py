@@ -1,4 +1,4 @@
-"""Reader of ROC's files: a Lux graph by destination beside files of features, labels and splits."""
+"""Reader of the files of ROC (a GNN system): a graph in Lux format, in-edges by node, and features, labels and splits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""SQL expressions for cells as numbers, words, ids and times; a doubtful cell is refused by its row and value."""
+"""SQL expressions that read cells as numbers, words, ids and times, and errors that name the row and value of a bad cell."""
 
 import re
 from collections.abc import Sequence

@@ -98,7 +98,7 @@ class EdgeColumns:
             refuse(self.table, self._doubts)
 
     def account(self) -> JsonDict:
-        """Return the account of the columns."""
+        """Return the account of the table's columns: the use of each column, such as "source" or "weight"."""
         uses = {self.ends[0].column: "source", self.ends[1].column: "destination",
                 **{name: f"feature ({self._transform_words.get(name, 'number')})" for name in self.features}}
         if self.weight:

@@ -98,7 +98,7 @@ def check_options(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _nodes_of_table(options):
-    """Return the description of nodes that a table lists."""
+    """Return the NodeSource of the table in the option `nodes`."""
     drawn = {name: options[name] for name in ("train", "val", "seed") if name in options}
     wanted = {split: options[f"{split}_mask"] for split in SPLITS if options.get(f"{split}_mask") is not None}
     return NodeSource(

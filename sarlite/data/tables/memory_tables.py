@@ -185,7 +185,7 @@ def _kind(cell):
 
 
 def npy_columns(path):
-    """Map a .npy file of one or two dimensions as a dict from column number to column."""
+    """Memory-map a .npy file; return a dict from column number, such as "0", to column. The array has 1 or 2 dimensions."""
     array = npyfile.load(path, "table", "biufUS")
     if array.ndim not in (1, 2):
         raise DataError(f"{path}: expected one or two dimensions, found shape {array.shape}")

@@ -105,7 +105,7 @@ class NodeColumns:
         return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
 
     def counts(self) -> dict[str, tuple[object, int]]:
-        """Return (source, number of rows) of each source that has a row per node, by field."""
+        """Return {field: (name of the source, number of its rows)} for the sources that must have one row for each node."""
         tables = {name: self._rows[name] for name in ("names", "titles", "features", "labels", "split") if name in self._rows}
         return {name: (one.where, one.n_rows) for name, one in tables.items()}
 
@@ -189,7 +189,7 @@ class NodeColumns:
         return {"features": array, **named, "transforms": transforms}
 
     def _splits(self, labels, workspace, where):
-        """Return the masks by split, and words about their origin."""
+        """Return a dict from split to mask, and a text that names the source of the splits, for the account of the tables."""
         source, table = self.source, self._rows.get("split", self._table)
         n = len(labels)
         budget.check(4 * n, workspace.n_bytes, f"a split of {n:,} nodes")

@@ -58,7 +58,7 @@ class Query(NamedTuple):
 
 @dataclass
 class Table:
-    """Columns of a source in DuckDB, as the table `name` whose `rowid` counts rows from 0.
+    """Columns of a source, held in the DuckDB table `name`. The table's `rowid` is the row number in the source, from 0.
 
     Attributes
     ----------

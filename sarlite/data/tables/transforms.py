@@ -197,7 +197,7 @@ class Fitted:
 
     @classmethod
     def from_json(cls, content: Any, where: str = "transforms") -> "Fitted":
-        """Return the transforms that `to_json` returned as a dict; raise a DataError, which names `where`, for any other value."""
+        """Restore transforms from a result of `to_json`. Any other value raises a DataError that names `where`."""
         try:
             features, statistics = {}, {}
             for name, entry in content["columns"].items():
