@@ -197,7 +197,7 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield the relations into the rows first .. last.
+        """Yield, for each relation with edges into the rows first .. last, the relation's CSR of these rows.
 
         Yields
         ------
@@ -205,7 +205,7 @@ class StoredEdges:
             Position of the relation's first row among the rows first .. last.
         table : EdgeTable
         ends : int array
-            indptr of the relation for its rows.
+            Entries of the relation's indptr for these rows.
         start : int
             Number of the first row of the source type.
         """

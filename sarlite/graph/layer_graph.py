@@ -356,7 +356,7 @@ class LayerGraph(SharedState):
         return 1.0 / np.maximum(self.in_degrees, 1)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return the factors that a reducer applies to rows of a sum. Collective.
+        """Return the factors of output rows and of source rows that turn a sum into the given reduction. Collective.
 
         Returns
         -------

@@ -178,7 +178,7 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
 
 def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope, rows=None,  # noqa: E741
                  dropout=None):
-    """Add one block of edges to attention's sums on grids, given the largest score m of each row over all blocks.
+    """Add one block of edges to the grid sums of softmax attention. The largest score m of each row is already known.
 
     ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 
@@ -207,7 +207,7 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
 
 
 def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, grid_z, grid_s, *, slope, dropout=None):
-    """Add the gradients of attention over one block of edges, which are given by source, on grids.
+    """Add the gradients of attention over one block of edges to grid sums. The transposed CSR lists the edges by source.
 
     Parameters
     ----------

@@ -372,9 +372,9 @@ class Sampler:
 
 
 def merged(second, one, other):
-    """Return the picks of all rows, as (indptr, columns, positions), from the picks of two groups of rows.
+    """Merge the picked edges of two groups of rows, `one` and `other`; return (indptr, columns, positions) of all rows.
 
-    `second` is True for the rows of the second group, (n_rows,) bool.
+    `second` is True for the rows of the second group, `other`, (n_rows,) bool.
     """
     counts = np.empty(len(second), np.int64)
     counts[~second], counts[second] = np.diff(one[0]), np.diff(other[0])

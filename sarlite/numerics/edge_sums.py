@@ -105,7 +105,9 @@ class EdgeSums:
         return FloatSum(g.shape[1:], dtype)
 
     def picked_gradient(self, g: Array, row: tuple[int, ...], dtype: DType) -> "FloatSum":
-        """Return the accumulator for gradients of source rows where each value of `g` is added to one source row.
+        """Return the accumulator for the gradients of source rows under max or min, filled by `FloatSum.add_picked`.
+
+        Each value of `g` belongs to one source row.
 
         Parameters
         ----------
@@ -217,7 +219,9 @@ class FloatSum:
         kernels.spmm(*csr, x, self.array, src_scale=src_scale, dst_scale=dst_scale, **weights)
 
     def add_picked(self, g: Array, argument: Array, block: CsrBlock) -> None:
-        """Add each value of `g` to one row of the sums, which stand for the columns of a block.
+        """Scatter each value of `g` to the source row in `argument`, as the backward pass of max and min does.
+
+        The rows of the sums are the columns of `block`.
 
         Parameters
         ----------
@@ -252,11 +256,11 @@ class RowSum:
         self._scale = None if dst_scale is None else dst_scale.astype(dtype)
 
     def sweeps(self, x: Array) -> Iterator[Array]:
-        """Yield the local rows to send in each sweep over all blocks: once, all of `x`."""
+        """Yield the local rows to send in each pass over all blocks. There is one pass, which sends all of `x`."""
         yield x
 
     def add(self, block: CsrBlock, x: Array, *, src_scale: Array | None = None, **weights: Array | None) -> None:
-        """Add the terms of a block's edges, given the rows `x` of the block's columns, (n_columns, ...)."""
+        """Add the edges of a block to the sums. `x` holds the source rows of the block's columns, (n_columns, ...)."""
         if not self._begun and block.rows is not None:
             self._out[...] = 0
             self._begun = True

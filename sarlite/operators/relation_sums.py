@@ -317,7 +317,7 @@ tape.primitive("piece", _piece, _piece_vjp)
 
 
 def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, Tensor]:
-    """Return, for each key, the sum of the aggregations and products with that key. Collective, forward and backward.
+    """Add aggregations and products by key; return the sum for each key. Collective, also in the backward pass.
 
     Parameters
     ----------
@@ -392,7 +392,7 @@ class _Draft:
     """
 
     def number_inputs(self, numbering, calls):
-        """Number the calls' inputs, the fetched rows first."""
+        """Assign `numbers` and `member_inputs`: each input of the calls gets a number, fetched rows before other inputs."""
         self.calls, self.schedule = calls, calls[0][0].schedule
         rows = {id(x): x for _, _, call in calls for x in call.inputs[: len(call.operator.fetched)]}
         self.numbers, self.member_inputs = [numbering.shared(x) for x in rows.values()], []

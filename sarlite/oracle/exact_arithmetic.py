@@ -21,9 +21,9 @@ _KEYS = ("value", "magnitude", "grain")
 
 @dataclass(frozen=True, eq=False)
 class GrainedArray:
-    """Values that are multiples of powers of two.
+    """Array whose elements are multiples of known powers of two, the grains.
 
-    A partial sum is a number of the floating type if the magnitude is at most 2^bits grains.
+    Every partial sum of an element is exact in the floating type if the element's magnitude is at most 2^bits grains.
 
     Attributes
     ----------

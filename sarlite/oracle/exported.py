@@ -114,7 +114,7 @@ def _no_function(case):
 
 
 def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str, Any]) -> Iterator[tuple[Level, Case]]:
-    """Yield the cases of a graph, each with the level that judges its results."""
+    """Yield (level, case) for each case of a graph; the level computes the expected results and their bounds."""
     exact, random = inputs.cases(reference, entry, LEVELS[level], Report(""), **options)
     yield from ((PROBE, case) for case in exact if not case.name.endswith("/integers"))  # results for /integers are not all exact
     yield from ((CERTIFIED, case) for case in random)

@@ -40,9 +40,7 @@ def _made(results, case, round_once):
 
 
 def nearest(values: Array, dtype: str) -> Array:
-    """Return the numbers of a dtype that are nearest to fractions, ties to even; values that are no fractions are
-    rounded.
-    """
+    """Round `values`, an array of int, Fraction or float objects, to the nearest numbers of a dtype, ties to even."""
     form = format_of(dtype)
     bits, least = round(-np.log2(form.unit)), LEAST[dtype]
 

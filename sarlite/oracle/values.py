@@ -27,14 +27,18 @@ def hashed(numbers: Array, seed: int) -> Array:
 
 
 def code_columns(n: int, bits: int) -> int:
-    """Return the number of columns of a code of n rows: one for the constant 1, and one for each digit of `bits` bits."""
+    """Return the number of columns of `codes` that tell n rows apart.
+
+    There is a column of ones, and a column for each digit of `bits` bits of a row number.
+    """
     return 1 + max(1, -(-max(n - 1, 1).bit_length() // bits))
 
 
 def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
-    """Return columns of the code of each row number, from column `start` on, in an array of `shape`.
+    """Return an array of `shape` whose rows encode their row numbers, so that a misplaced row can be recognized.
 
-    The columns are a one, the digits of the row number, the digits' complements, and hashed digits.
+    The columns of the code are a one, the digits of `bits` bits of the row number, the digits' complements, and hashed
+    digits. The array begins with column `start` of the code.
     """
     if not shape:
         return np.ones(())

@@ -62,7 +62,7 @@ class RowFormat(NamedTuple):
         return kernels.round_rows(x) if self.is_integer else kernels.narrow(x)
 
     def gradient(self, g: Array, scale: Array | None = None) -> tuple[Array, Array | None]:
-        """Return the gradient of an output, rounded, and the scale that the result does not contain yet.
+        """Round the gradient of an output to this format; return the result, and the row factors that are still to be applied.
 
         Parameters
         ----------

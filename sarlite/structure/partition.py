@@ -104,7 +104,7 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
 
 
 def _evenly(n_nodes, n_parts, method, seed):
-    """Return the part of each node by ranges of ids, or at random."""
+    """Divide the nodes by ranges of ids, or at random; return the part of each node. Part sizes differ by at most 1."""
     blocks = (np.arange(n_nodes) * n_parts // max(n_nodes, 1)).astype(np.int32)
     return np.random.Generator(np.random.PCG64(seed)).permutation(blocks) if method == "random" else blocks
 

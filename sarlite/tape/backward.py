@@ -113,7 +113,7 @@ def _add_to(before, cell):
 
 
 def carry(seeds: Sequence[tuple[HasSink, Array]], since: int = -1, release: bool = False) -> Arrivals:
-    """Carry gradients back from tensors to the ends of the tape.
+    """Propagate gradients from the tensors in `seeds` back to the ends of the tape: leaves, and nodes before `since`.
 
     Parameters
     ----------

@@ -163,7 +163,7 @@ def _n_higher(scores, rows, link_scores, columns, here):
 
 
 def _of_sources(order, starts, some):
-    """Return the links of a slice `some` of the sources, and the position of each link's source in the slice."""
+    """Return the indices of the links whose sources are in the slice `some`, and each link's source, as row of the slice."""
     counts = np.diff(starts)[some]
     first = starts[min(some.start, len(starts) - 1)]
     return order[first : first + counts.sum()], np.repeat(np.arange(len(counts)), counts)

@@ -138,7 +138,7 @@ class FirstTimes:
         return at[:, 1]
 
     def _answers(self, keys):
-        """Return for each pair 1 and its first time, or two zeros if no edge connects the pair, (n, 2) int64."""
+        """Look up the pairs `keys`; return (n, 2) int64: 1 and the pair's first time, or two zeros for an unknown pair."""
         if not len(self._known):
             return np.zeros((len(keys), 2), np.int64)
         places = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)

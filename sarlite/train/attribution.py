@@ -22,7 +22,7 @@ from sarlite.types import Array
 
 
 class Inputs(NamedTuple):
-    """Values that a model computes a prediction from, or an attribution to each of these values.
+    """Inputs of a model, features and learned rows; also used for arrays of the same shapes, such as attributions.
 
     Attributes
     ----------

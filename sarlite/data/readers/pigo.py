@@ -32,7 +32,9 @@ class Csr(NamedTuple):
 
 
 def describe(path, workspace, options):
-    """Describe a PIGO graph, directed from row to column, beside files with row i for node i.
+    """Return the description of a PIGO graph, and of its node files, in which row i belongs to node i.
+
+    An edge is directed from its row of the CSR to its column.
 
     Parameters
     ----------
