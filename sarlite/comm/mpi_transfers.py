@@ -166,7 +166,10 @@ class MpiTransfer:
         return False
 
     def _step(self, complete):
-        """Remove the first piece if `complete(status)` returns True or raises; return True if it was removed."""
+        """Call `complete(status)` for the first piece's request; remove the piece if it returns True or raises an error.
+
+        Returns True if the piece was removed. After an error the transfer has failed.
+        """
         try:
             with errors_named():
                 done = complete(status := MPI.Status())

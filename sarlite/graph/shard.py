@@ -203,5 +203,8 @@ def _on_root(comm, action):
 
 
 def _kind(parts):
-    """Return `parts` if it names a method, else the name of its type; ranks compare these before they compare values."""
+    """Return the partition method if `parts` is a str, else the name of its type.
+
+    Ranks compare the results first, because values of different types cannot be compared.
+    """
     return parts if isinstance(parts, str) else type(parts).__name__

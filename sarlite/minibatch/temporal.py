@@ -20,15 +20,15 @@ from sarlite.types import Array, ArrayLike
 
 PICKS = ("uniform", "latest")
 ALWAYS = np.iinfo(np.int64).min
-"""Time of edges and nodes without a time, which are there from the beginning."""
+"""Time of edges and nodes without a time, which exist from the beginning."""
 
 
 @dataclass(frozen=True, eq=False)
 class Temporal:
     """Times of nodes and seeds for a `NeighborLoader`; the graph has the times of its edges.
 
-    A seed with time t reaches only edges with a time of at most t, and over these only nodes with a time of at most t.
-    The seed's time holds in all layers. What has no time is there from the beginning.
+    A seed with time t reaches only edges with a time of at most t, and over these edges only nodes with a time of at most t.
+    The seed's time holds in all layers. Nodes and edges without a time exist from the beginning.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class TimedEdges(EdgeSet):
 
 
 class PairNumbering:
-    """Numbers of a batch's rows that are pairs, as `kernels.Numbering` numbers rows that are columns."""
+    """Numbering of a batch's rows where a row is a (node, time) pair. It has the methods of `kernels.Numbering`."""
 
     dtype = np.dtype(np.int64)
 

@@ -65,8 +65,9 @@ class Entry:
 
     @property
     def square(self) -> bool:
-        """True if sizes that nobody sets are made equal (`Definition.square`), such as heads and features; of every
-        second graph.
+        """True if sizes without a requested value, such as n_heads and n_feat, are equal (`Definition.square`).
+
+        The name decides; about half of the graphs are square.
         """
         return bool(self.seed % 2)
 

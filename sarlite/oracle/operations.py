@@ -54,7 +54,7 @@ def edge_softmax(scores, edges, dialect, epsilon=None):
 
 
 def with_loops(edges: EdgeList) -> EdgeList:
-    """Return the edges with one self loop at each row added behind them."""
+    """Return the edges, followed by one self loop for each row."""
     if edges.n_src != edges.n_dst:
         raise ConfigError(f"loops: there are {edges.n_src} source rows, and {edges.n_dst} destination rows")
     return edges.with_loops(np.arange(edges.n_dst))

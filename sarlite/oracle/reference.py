@@ -92,8 +92,7 @@ class Reference:
 
     @cached_property
     def shapes(self) -> tuple[ShapeWords, ShapeWords]:
-        """Shapes of the arrays, and of the parameters, with "n_src", "n_dst", "n_edges" and "width" in place of these
-        sizes.
+        """Shapes of the input arrays and of the parameters. The words "n_src", "n_dst", "n_edges" and "width" stand for sizes.
 
         "n" stands for both "n_src" and "n_dst" if the formula needs one set of nodes.
         """
@@ -108,8 +107,9 @@ class Reference:
 
     @cached_property
     def arrays_by(self) -> dict[str, str]:
-        """Kind of the rows of each array: "src", "dst", "edge", or "node" if both ends must be one set of nodes; else
-        "whole".
+        """Kind of the rows of each input array, by name: "src", "dst" or "edge".
+
+        "node" if sources and destinations must be the same nodes, and "whole" for an array without such rows.
         """
         kinds: dict[str | int, str] = {"n_src": "src", "n_dst": "dst", "n_edges": "edge", "n": "node"}
         return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in self.shapes[0].items()}

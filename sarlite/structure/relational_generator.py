@@ -121,7 +121,7 @@ def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features
 
 
 def with_reverses(edges):
-    """Return a dict of edge lists with the reverse of each relation added behind all relations; see `reverse`."""
+    """Return a dict of the edge lists, followed by the edge list of each relation's reverse; see `reverse`."""
     return {**edges, **{reverse(relation): (dst, src) for relation, (src, dst) in edges.items()}}
 
 

@@ -250,7 +250,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 
 
 def _constant(name: str, f: Callable[..., Array], call: str, result: str) -> Callable[..., Tensor]:
-    """Register the NumPy function f, whose result has no gradient, and return the operation, with an example."""
+    """Register the NumPy function f as a primitive without gradient; return the operation, documented with an example."""
     primitive(name, lambda wants_grad, *arrays: (np.asarray(f(*arrays)), ()), None)
 
     def operation(*values: Operand) -> Tensor:

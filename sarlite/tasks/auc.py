@@ -178,7 +178,7 @@ def _sorted_range(comm, local_counts, k):
 
 
 def _merged(rows):
-    """Return sorted rows (column, score, counts) with one row for each column and score, whose counts are sums."""
+    """Merge rows (column, score, counts...), sorted by column and score, that have the same column and score; add counts."""
     if not len(rows):
         return rows
     first = np.flatnonzero(np.concatenate(([True], (rows[1:, :2] != rows[:-1, :2]).any(1))))

@@ -283,7 +283,7 @@ class Task:
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return the counts of rows for a run's page, or None if there are none. Collective.
+        """Return the confusion matrix or histogram for a run's report page, or None. Collective.
 
         Parameters
         ----------

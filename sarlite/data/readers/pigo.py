@@ -32,7 +32,7 @@ class Csr(NamedTuple):
 
 
 def describe(path, workspace, options):
-    """Return the description of a PIGO graph, and of its node files, in which row i belongs to node i.
+    """Return the description of a PIGO graph and of its node files. Row i of a node file belongs to node i.
 
     An edge is directed from its row of the CSR to its column.
 

@@ -295,7 +295,7 @@ SPLIT_WORDS = {"none": 0, "train": 1, "val": 2, "valid": 2, "validation": 2, "te
 
 
 def split_code(table: Table, column: str) -> tuple[str, Doubt]:
-    """Return the SQL expression of a split's number (0 for none), and the doubt about other words."""
+    """Return an SQL expression of the split's number in `SPLIT_WORDS`, and a Doubt that refuses other words."""
     name = word(table, column)
     cases = " ".join(f"WHEN {literal(name)} THEN {code}" for name, code in SPLIT_WORDS.items())
     code = f"(CASE lower(trim({name})) {cases} END)"
@@ -304,7 +304,7 @@ def split_code(table: Table, column: str) -> tuple[str, Doubt]:
 
 
 def truth(table: Table, column: str) -> tuple[str, Doubt]:
-    """Return the SQL expression of a cell of true or false, and the doubt about other values."""
+    """Return an SQL expression of a cell's truth value, and a Doubt that refuses values that are neither true nor false."""
     value = number(table, column)
     return (f"({value} = 1)", Doubt(column, f"{value} IS NULL OR {value} NOT IN (0, 1)", "VALUE is neither true nor false"))
 

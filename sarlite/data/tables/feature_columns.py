@@ -107,7 +107,10 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature]) -> Table:
 
 
 def _condition(table: Table, training: Array | None) -> str | None:
-    """Return the SQL condition of training rows, whose numbers are put into a table."""
+    """Return an SQL condition that is true for the training rows, or None if `training`, a mask, is None.
+
+    The numbers of the training rows are stored in a temporary table.
+    """
     if training is None:
         return None
     import pyarrow
