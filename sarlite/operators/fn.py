@@ -15,13 +15,13 @@ MessageFunction = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 class CopySrc(NamedTuple):
-    """Result of `copy_src`, whose arguments are the fields."""
+    """Result of `copy_src`. The fields are the arguments of the call."""
 
     x: Tensor
 
 
 class Linear(NamedTuple):
-    """Result of `linear`, whose arguments are the fields."""
+    """Result of `linear`. The fields are the arguments of the call."""
 
     x: Tensor
     weight: Tensor
@@ -29,14 +29,14 @@ class Linear(NamedTuple):
 
 
 class MulEdge(NamedTuple):
-    """Result of `mul_edge`, whose arguments are the fields."""
+    """Result of `mul_edge`. The fields are the arguments of the call."""
 
     x: Tensor
     weight: Tensor | Array
 
 
 class Attend(NamedTuple):
-    """Result of `attend`, whose arguments are the fields."""
+    """Result of `attend`. The fields are the arguments of the call."""
 
     z: Tensor
     src: Tensor

@@ -42,7 +42,7 @@ class Cause(NamedTuple):
     confirms: Callable[[Difference], bool] | None = None
 
     def fits(self, other: Difference) -> bool:
-        """Return True if this is an assumption that explains another difference."""
+        """Return True if this cause also explains the difference `other`; False if the cause cannot be tested."""
         return self.confirms is not None and self.confirms(other)
 
 

@@ -99,7 +99,10 @@ def applicable(trial: Trial, case: Case) -> list[Kind]:
 
 
 def check_case(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) -> None:
-    """Check one relation; successive cases take successive relations of `kinds`, by default of the applicable ones."""
+    """Check one invariant of the function on a case, for example that relabelling the nodes permutes the output.
+
+    Successive calls take turns through `kinds`, by default the invariants that are applicable to the case.
+    """
     rng = np.random.default_rng([trial.seed, case.n_edges, case.n_dst])
     kinds = applicable(trial, case) if kinds is None else kinds
     relation = kinds[trial.report.checked["invariant"] % len(kinds)](trial, case, rng)

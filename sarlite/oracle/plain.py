@@ -1,4 +1,4 @@
-"""Arithmetics evaluate expressions: the contract `Arithmetic`, their result `BoundedArray`, and `FloatArithmetic`."""
+"""Evaluation of expressions: the protocol `Arithmetic`, its result `BoundedArray`, and arithmetic in floats."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Arithmetic(Protocol[T]):
     """
 
     def from_array(self, value: Array) -> T:
-        """Return the number of an input, which counts as exact."""
+        """Convert an input array to the arithmetic's kind of number. The input counts as exact."""
 
     def constant(self, value: Array) -> T:
-        """Return the number of a constant of the formula."""
+        """Convert a constant of the formula to the arithmetic's kind of number."""
 
     def rounded(self, x: T, dtype: str) -> T:
         """Return a number rounded to a floating type."""
