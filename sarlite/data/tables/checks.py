@@ -304,7 +304,7 @@ def split_code(table: Table, column: str) -> tuple[str, Doubt]:
 
 
 def truth(table: Table, column: str) -> tuple[str, Doubt]:
-    """Return an SQL expression of a cell's truth value, and a Doubt that refuses numbers other than 0 and 1."""
+    """Return an SQL expression of a cell's truth value, and a Doubt that refuses all cells but true and false, or 1 and 0."""
     value = number(table, column)
     return (f"({value} = 1)", Doubt(column, f"{value} IS NULL OR {value} NOT IN (0, 1)", "VALUE is neither true nor false"))
 
