@@ -106,6 +106,7 @@ REFUSED: list[tuple[str, str, str]] = [
      "{option} {model}: trains on propagated features, but --data {data} is a set of graphs"),
     *((option, "other task than classify", "{option}: applies to classes, but the task is {task}")
       for option in ("label_inputs", "correct_and_smooth")),
+    ("edge_recency", "model without edge features", "{option}: the model {model} takes no edge features: --model gat does"),
     ("temporal", "model of whole degrees", "{option} {temporal}: the model {model} divides by degrees of the whole graph, "
      "which count later edges: choose --model sage, gat or gin, or for relational data rgcn or rgat"),
 ]

@@ -172,6 +172,8 @@ def _check_task(config, options):
         predicted = "links" if task == "link" else "labels of edges"
         raise ConfigError(f"checkpoint {config.checkpoint}: the run predicts {predicted}, but explain is for predictions of "
                           "nodes")
+    if options.minibatch.edge_recency:
+        raise ConfigError(f"checkpoint {config.checkpoint}: the run has --edge-recency, but explain does not compute recency")
 
 
 def _check_files(config):
@@ -236,7 +238,7 @@ def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x
     edges up to the node's time.
     """
     batches: Any = trained.run.batches
-    temporal, fanouts = temporal_of(batches.temporal, part), list(batches.eval_fanouts or batches.fanouts)
+    temporal, fanouts = temporal_of(batches, part), list(batches.eval_fanouts or batches.fanouts)
     if temporal.pick == "uniform" or batches.sampler == "full":
         fanouts = [-1] * len(fanouts)
     if len(set(fanouts)) > 1:

@@ -249,6 +249,9 @@ class MinibatchOptions:
     temporal: str | None = fixed_option(None, "a seed sees only edges and nodes that are not later than the seed: uniform "
                                         "picks any of them, latest the latest", choices=PICKS,
                                         otherwise="time does not matter", see="how-to/time.md")
+    edge_recency: bool = fixed_option(False, "one more edge feature: log(1 + days from the edge to the seed), of times that are "
+                                      "whole numbers log(1 + difference)", needs=("temporal",),
+                                      argument="recency", see="how-to/time.md")
     sample_ahead: int = option(1, "batches that a thread samples ahead", least=0, **_BATCHES)
     batches: str | None = option(None, "global: cut one order of all training nodes into steps; balanced: cut each "
                                  "rank's own training nodes into even parts", choices=tuple(BATCHES), **_BATCHES,

@@ -319,7 +319,7 @@ def _computed(comm, trained, part):
     module = model.encoder if of_pairs and (config.links is None or config.rank) else model
     graph = part.graph if config.embeddings is None else _Layers(part.graph, config.embeddings)
     if run.batches and run.batches.temporal:
-        temporal = temporal_of(run.batches.temporal, part)
+        temporal = temporal_of(run.batches, part)
         if config.at is not None:
             at = together(comm, lambda: read_time(config.at, part.time_kind, f"--at {config.at}"))
             temporal = replace(temporal, seeds=np.full(part.graph.n_dst, at))

@@ -65,6 +65,7 @@ _FIELDS: dict[str, tuple[FieldCheck, str]] = {
     "thresholds": (lambda values: isinstance(values, list) and len(values) > 0
                    and all(type(value) is float and 0 <= value <= 1 for value in values), "a list of probabilities"),
     "schema": (is_schema, "names of node types, relations and columns"),
+    "time_kind": (lambda time_kind: time_kind in ("dates", "integers"), "dates or integers"),
 }
 """Check of each field of a checkpoint's metadata, and the words of the error message for the expected value."""
 _NEEDED = ("epoch", "best", "options", "data")

@@ -116,6 +116,7 @@ def _train(comm, options, run, facts, resumed, folder, tick, interrupts):
     training, decided = class_options.of_data(comm, run.training, part)
     run = run._replace(training=training)
     decided += link_report.default_lines(training, options.links, run.links)
+    decided += _recency_lines(run, part)
     if comm.rank == 0 and decided:
         print("\n".join(decided), flush=True)
     rng = nn.Random(run.training.seed)
@@ -133,6 +134,8 @@ def _train(comm, options, run, facts, resumed, folder, tick, interrupts):
              "used": used, "positive": trainer.task.positive, "schema": part.schema}
     if part.class_names:
         about["class_names"] = part.class_names
+    if part.time_kind:
+        about["time_kind"] = part.time_kind
     keys = row_keys(model, part.graph, part.names)
     without_edges = None
     if run.training.baseline and not machine.dry_run and part.task != "link":
@@ -317,6 +320,14 @@ def _report(run, trainer, part, saving, without_edges, seconds, total, recorded,
     if saving.signum:
         saving.leave(complete=True)
     return counted
+
+
+def _recency_lines(run, part):
+    """Return the line that says how recency is counted, in a list; an empty list for a run without recency."""
+    if not run.batches or not run.batches.edge_recency:
+        return []
+    unit = batch_sources.UNITS[part.time_kind or "integers"][1]
+    return [f"edge recency: the last edge feature is log(1 + {unit} from the edge to the seed); 0 for an added self loop"]
 
 
 def _used(run, graph):

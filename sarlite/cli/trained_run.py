@@ -184,6 +184,7 @@ def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch: st
         part = load(comm, source, graph, scratch, tick)
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     part = together(comm, lambda: _with_classes(trained, part))
+    together(comm, lambda: _check_time_kind(trained, part))
     together(comm, lambda: _check_data(trained, part, n_train))
     tell(comm, [*part.left_out, *(part.by_position if trained.has_other_data else ())])
     if "data" not in config.overrides:
@@ -287,6 +288,14 @@ def _with_classes(trained, part):
     numbers = np.array([*map(trained_names.index, names), -1])  # label -1, no label, stays -1
     rows = part.rows._replace(labels=numbers[part.rows.labels])
     return part._replace(rows=rows, n_classes=len(trained_names), class_names=trained_names)
+
+
+def _check_time_kind(trained, part):
+    """Raise a CheckpointError if recency counts another unit here than in training, because the times are of another kind."""
+    there, here = trained.meta.get("time_kind"), part.time_kind
+    if trained.options.minibatch.edge_recency and there != here:
+        raise CheckpointError(f"checkpoint {trained.config.checkpoint}: its run has --edge-recency with times that are {there}, "
+                              f"but the times of --data {trained.run.source.spec} are {here}")
 
 
 def _check_data(trained, part, n_train):

@@ -282,7 +282,7 @@ class NeighborLoader(Loader):
         self.seed = operator.index(seed)
         self.temporal = together(comm, lambda: temporal and temporal.checked(graph, sampler, self._n_times()))
         said = (tuple(fanouts), self.batch_size, sample_ahead, self.seed, sampler, remote, batches, one_variate,
-                self.temporal and (self.temporal.pick, _timed_types(self.temporal)))
+                self.temporal and (self.temporal.pick, self.temporal.recency, _timed_types(self.temporal)))
         agree(comm, repr(said), "fanouts, batch_size, sample_ahead, seed, sampler, remote, batches, one_variate or temporal")
         number = comm.numbered("loader", self)  # several may be in use at once, each with threads that communicate
         channels = lambda name: comm.channel(f"{name} {number}" if number else name)  # noqa: E731
@@ -295,7 +295,7 @@ class NeighborLoader(Loader):
         timed = timed_edges(self._part, self.temporal) if self.temporal else ()
         self._sampler_on: Callable[[str], Sampler] = lambda channel: make_sampler(
             self._part, fanouts, sampler, seed, comm=channels(channel) if exact else None, one_variate=one_variate,
-            temporal=self.temporal, timed=timed)
+            temporal=self.temporal, timed=timed, dtype=getattr(self.x, "dtype", None))
         self.sampler = self._sampler_on("sample")
         self._predicting: Sampler | None = None
         self.caches: Caches | None = None

@@ -143,8 +143,27 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     @cached_property
     def edge_features(self) -> Array | None:
-        """Features of the picks in the sampled graph, (n_edges, n_edge_features) float, or None."""
-        return self._of_edges(self.edges.graph.edge_features)
+        """Features of the picks in the sampled graph, (n_edges, n_edge_features) float, or None.
+
+        With `Picked.recency` the last column is the recency of the picks.
+        """
+        features, recency = self._of_edges(self.edges.graph.edge_features), self.picked.recency
+        if recency is None:
+            return features
+        column = self._recency(recency.unit)[:, None]
+        if features is None:
+            return column.astype(recency.dtype)
+        return np.concatenate([features, column.astype(features.dtype)], 1)
+
+    def _recency(self, unit):
+        """Return log(1 + (seed's time - edge's time) / unit) of each pick, (n_edges,) float64; 0 for an added loop."""
+        edge_times = self._of_edges(self.edges.graph.edge_values.time)
+        dst = np.repeat(np.arange(self.n_dst), np.diff(self.picked.indptr))
+        # no pick is later than its seed, so the difference fits unsigned integers
+        ages = (self.picked.times[dst] - edge_times).view(np.uint64)
+        if self.added_loops is not None:
+            ages[self.added_loops[dst] & (self.picked.columns == dst)] = 0
+        return numerics.log(1 + ages / unit)
 
     def _of_edges(self, values):
         return None if values is None else self.edges.of_edges(values, self.picked.positions)

@@ -11,7 +11,7 @@ from sarlite import kernels
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.keys import key
 from sarlite.structure.part_edges_csr import InEdges, among
-from sarlite.types import Array, ArrayLike
+from sarlite.types import Array, ArrayLike, DType
 
 KINDS = ("uniform", "replace", "full", "labor")
 
@@ -40,6 +40,21 @@ class EdgeSet:
         return np.flatnonzero((rows >= self.first) & (rows < self.first + self.edges.n_dst))
 
 
+class Recency(NamedTuple):
+    """Column of edge features that tells how long before its seed's time each pick happened.
+
+    Attributes
+    ----------
+    unit : float
+        Time that counts as 1, in the unit of the times: a pick has log(1 + (seed's time - edge's time) / unit).
+    dtype : dtype
+        Dtype of the column for a graph without edge features.
+    """
+
+    unit: float
+    dtype: DType
+
+
 class Picked(NamedTuple):
     """The picked in-edges of one set of edges in a layer.
 
@@ -58,6 +73,8 @@ class Picked(NamedTuple):
         `without`.
     times : (n_dst,) int64, or None
         Time of each destination, which is its seed's.
+    recency : Recency, or None
+        Last column of the picks' edge features; by default edge features are the graph's alone.
     """
 
     indptr: Array
@@ -66,6 +83,7 @@ class Picked(NamedTuple):
     without: Array | None = None
     degrees: Array | None = None
     times: Array | None = None
+    recency: Recency | None = None
 
 
 class HaloExchange(NamedTuple):

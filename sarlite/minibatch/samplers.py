@@ -8,11 +8,12 @@ from sarlite.minibatch.cooperative import Cooperative
 from sarlite.minibatch.part_edges import PartEdges
 from sarlite.minibatch.sampler import Sampler
 from sarlite.minibatch.temporal import CooperativeTemporalSampler, Temporal, TemporalSampler, TimedEdges
+from sarlite.types import DType
 
 
 def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False, temporal: Temporal | None = None,
-                 timed: Sequence[TimedEdges] = ()) -> Sampler:
+                 timed: Sequence[TimedEdges] = (), dtype: DType | None = None) -> Sampler:
     """Return the sampler that picks in-edges of a part: plain, cooperative, in time, or both.
 
     Parameters
@@ -26,6 +27,9 @@ def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int =
     temporal, timed
         Checked settings of sampling in time, and the result of `timed_edges`.
 
+    dtype : dtype
+        See `TemporalSampler`.
+
     Raises
     ------
     ConfigError
@@ -35,7 +39,7 @@ def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int =
                                "targets": part.targets, "one_variate": one_variate}
     sets: Sequence[Any] = part.sets
     if temporal is not None:
-        sets, options = timed, {**options, "temporal": temporal}
+        sets, options = timed, {**options, "temporal": temporal, "dtype": dtype}
     if comm is None or comm.size == 1:
         return (Sampler if temporal is None else TemporalSampler)(sets, fanouts, kind, seed, **options)
     cooperative = Cooperative if temporal is None else CooperativeTemporalSampler

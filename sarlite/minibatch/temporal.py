@@ -1,7 +1,7 @@
 """Sampling in time: a seed sees the edges and nodes that are not later than the seed, in each layer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from sarlite.graph.weights import check_times
 from sarlite.keys import splitmix64
 from sarlite.minibatch.cooperative import Cooperative
 from sarlite.minibatch.part_edges import PartEdges
-from sarlite.minibatch.sampler import EdgeSet, Picked, Sampled, Sampler, SampleRequest, merged
+from sarlite.minibatch.sampler import EdgeSet, Picked, Recency, Sampled, Sampler, SampleRequest, merged
 from sarlite.structure.edges import destinations
 from sarlite.structure.part_edges_csr import among
-from sarlite.types import Array, ArrayLike
+from sarlite.types import Array, ArrayLike, DType
 
 PICKS = ("uniform", "latest")
 ALWAYS = np.iinfo(np.int64).min
@@ -40,6 +40,10 @@ class Temporal:
     seeds : (n_dst,) array, optional
         Time at which each of this rank's rows is a seed; by default the time of the node. A loader of links has a time
         for each link.
+    recency : float, optional
+        Unit of recency, above 0, in the unit of the times: nanoseconds for dates. The graphs of a batch then have one more
+        column of `edge_features`, the last: log(1 + (seed's time - edge's time) / recency). It is 0 for an added self
+        loop. By default there is no such column. The edges need times, and a relational graph has no such column.
 
     Notes
     -----
@@ -61,6 +65,7 @@ class Temporal:
     pick: str = "uniform"
     nodes: ArrayLike | Mapping[str, ArrayLike] | None = None
     seeds: ArrayLike | None = None
+    recency: float | None = None
 
     def checked(self, graph: Any, sampler: str, n_seeds: int) -> "Temporal":
         """Return the same with arrays of int64; raise an error that names what does not fit.
@@ -68,8 +73,11 @@ class Temporal:
         Raises
         ------
         ConfigError, ShapeError, DataError
-            An unknown pick; a sampler that cannot follow it; times that do not fit the rows; no times of the seeds.
+            An unknown pick; a sampler that cannot follow it; times that do not fit the rows; no times of the seeds; a
+            recency that is not above 0, or without times of edges.
         """
+        if self.recency is not None:
+            _check_recency(self.recency, graph)
         if self.pick not in PICKS:
             raise ConfigError(f"temporal {self.pick!r} is not one of {', '.join(PICKS)}", "temporal")
         if sampler == "labor" or (self.pick == "latest" and sampler == "replace"):
@@ -93,7 +101,7 @@ class Temporal:
         if seeds is None:
             raise ConfigError("temporal: no times of the seeds: a column of times of their nodes says when each is "
                               "predicted", "temporal")
-        return Temporal(self.pick, nodes, check_times("times of seeds", seeds, n_seeds))
+        return replace(self, nodes=nodes, seeds=check_times("times of seeds", seeds, n_seeds))
 
 
 class TimedEdges(EdgeSet):
@@ -241,14 +249,18 @@ class TemporalSampler(Sampler):
         See `Sampler`.
     temporal : Temporal
         Checked.
+    dtype : dtype
+        Dtype of the column of recency for a graph without edge features.
 
     Notes
     -----
     A pick depends, beyond what `Sampler` says, on the seed's time.
     """
 
-    def __init__(self, sets: Sequence[TimedEdges], *args: Any, temporal: Temporal, **options: Any) -> None:
+    def __init__(self, sets: Sequence[TimedEdges], *args: Any, temporal: Temporal, dtype: DType | None = None,
+                 **options: Any) -> None:
         super().__init__(sets, *args, **options)
+        self._recency = None if temporal.recency is None else Recency(float(temporal.recency), np.dtype(dtype or np.float32))
         self._latest, self._seed_times = temporal.pick == "latest", np.asarray(temporal.seeds)
         self._index_dtype: Any = self._numbering.dtype
         self._numbering: Any = PairNumbering(self._numbering.n_columns)
@@ -286,7 +298,8 @@ class TemporalSampler(Sampler):
         ids = splitmix64(splitmix64(times.view(np.uint64)) ^ ids.astype(np.uint64)).view(np.int64)
         indptr, positions, degrees = own.pick(columns - own.first, times, self._latest, ids, without, draw)
         sources = own.edges.indices[positions] * np.int64(request.n_times) + np.repeat(at, np.diff(indptr))
-        return Picked(indptr, sources, positions.astype(self._index_dtype), degrees=degrees, times=times)
+        return Picked(indptr, sources, positions.astype(self._index_dtype), degrees=degrees, times=times,
+                      recency=self._recency)
 
 
 class CooperativeTemporalSampler(Cooperative, TemporalSampler):
@@ -310,6 +323,18 @@ def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
             np.maximum(times, columns[own.source_index][own.edges.indices], out=times)
         found.append(TimedEdges(own, times))
     return found
+
+
+def _check_recency(unit, graph):
+    """Raise a ConfigError if a unit of recency is not a number above 0, or if the graph is relational or has no times of edges."""
+    if isinstance(graph, NodeType):
+        raise ConfigError("recency is an edge feature of a Graph, but the graph is relational, whose models take no edge "
+                          "features", "recency")
+    if isinstance(unit, (bool, np.bool_)) or not isinstance(unit, (int, float, np.number)) or not 0 < unit < np.inf:
+        raise ConfigError(f"recency {unit!r} is not a number above 0", "recency")
+    if graph.edge_values.time is None:
+        raise ConfigError("recency: the edges have no times: a column of times of their table says when each was",
+                          "recency")
 
 
 def _ranges(starts: Array, stops: Array) -> Array:

@@ -19,6 +19,8 @@ from sarlite.tasks.task import Task
 from sarlite.train.load import Shard
 
 SPLITS = ("train", "val", "test")
+UNITS = {"dates": (86_400e9, "days"), "integers": (1.0, "units of time")}
+"""Unit of recency by the kind of times, in the unit in which the times are kept, and its name."""
 LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": math.sqrt, "linear": float}
 """Functions from the number of ranks to a factor of the learning rate, for a batch size that grows with the ranks."""
 
@@ -80,7 +82,7 @@ def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: 
     graph, rows, asked = part.graph, part.rows, run.batches
     common = {"batch_size": asked.batch_size, "seed": run.training.seed}
     divided = {"batches": asked.batches} if asked.batches else {}  # else as the loader divides by default
-    timed: dict[str, Any] = {"temporal": temporal_of(asked.temporal, part)} if asked.temporal else {}
+    timed: dict[str, Any] = {"temporal": temporal_of(asked, part)} if asked.temporal else {}
     if rows_alone:
         return {"batches": RowLoader(graph, features, rows.labels, rows.train, **common, **divided)}
     loader = task.make_loader(asked, graph, features, rows.labels, rows.train, **common, **divided, **timed)
@@ -89,8 +91,16 @@ def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: 
     return {"batches": loader, "scoring": task.make_scoring(asked, graph, loader.x, rows.labels, rows, **common, **timed)}
 
 
-def temporal_of(pick: str, part: Shard) -> Temporal:
-    """Return the times of a part's nodes and seeds, for a loader that samples in time and picks edges by `pick`."""
+def temporal_of(asked: Any, part: Shard) -> Temporal:
+    """Return the times of a part's nodes and seeds, for a loader that samples in time.
+
+    Parameters
+    ----------
+    asked : cli.options.MinibatchOptions
+        Options whose `temporal` says how edges are picked. With `edge_recency` the unit of recency is one day for dates,
+        and 1 for whole numbers.
+    part : load.Shard
+    """
     nodes_of = getattr(part.graph, "nodes", part.graph)  # the rows of a LinkGraph are links
     nodes = part.times if isinstance(nodes_of, NodeType) else part.times.get(part.target)
-    return Temporal(pick, nodes, part.seed_times)
+    return Temporal(asked.temporal, nodes, part.seed_times, UNITS[part.time_kind or "integers"][0] if asked.edge_recency else None)

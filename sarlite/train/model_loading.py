@@ -16,7 +16,7 @@ from sarlite.command import suggestion
 from sarlite.errors import ConfigError, lacks_memory, one_line
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
-from sarlite.minibatch import NeighborLoader
+from sarlite.minibatch import NeighborLoader, Temporal
 from sarlite.tape import Tensor, no_grad
 from sarlite.user_code import errors_of, load_class, names_file
 
@@ -62,7 +62,7 @@ def model_class(spec: str) -> type[nn.Module]:
       input rows of another width.
     - `Class.edge_weights`, `Class.edge_features` (optional): True if the model uses the data's edge values by default,
       as `graph.edge_weight` and `graph.edge_features`. Otherwise data with edge values need the option --edge-weights or
-      --edge-features. A class that takes `edge_features` gets their number.
+      --edge-features. A class that takes `edge_features` gets their number, which counts the column of --edge-recency.
 
     Examples
     --------
@@ -86,12 +86,14 @@ def model_class(spec: str) -> type[nn.Module]:
 
 
 class Fanouts(Protocol):
-    """Options of minibatches that matter for a model: fan-out of each layer, and name of the sampler."""
+    """Options of minibatches that matter for a model: fan-out of each layer, name of the sampler, recency of edges."""
 
     @property
     def fanouts(self) -> Sequence[int]: ...
     @property
     def sampler(self) -> str | None: ...
+    @property
+    def edge_recency(self) -> bool: ...
 
 
 class ModelSpec(NamedTuple):
@@ -152,8 +154,9 @@ def make_model(spec: ModelSpec, n_in: int | Mapping[str, int], n_out: int, rng: 
     if missing:
         raise _refused(spec.spec, f"the class must take {' and '.join(missing)}: Class(n_in, n_out, *, rng, dtype)")
     keywords = {**spec.options}
-    if isinstance(graph, Graph) and graph.edge_features is not None and "edge_features" in taken:
-        keywords["edge_features"] = graph.edge_features.shape[1]
+    width = _edge_width(graph, batches)
+    if width is not None and "edge_features" in taken:
+        keywords["edge_features"] = width
     with errors_of(spec.spec):
         relational = isinstance(graph, NodeType)
         more = [graph] if relational else []
@@ -166,6 +169,14 @@ def make_model(spec: ModelSpec, n_in: int | Mapping[str, int], n_out: int, rng: 
         if not relational and (".py:" in spec.spec or batches is not None):
             _try(model, spec, n_in, n_out, graph, batches)
     return model
+
+
+def _edge_width(graph, batches):
+    """Return the number of edge features that the model sees, with the column of recency; None if there are none."""
+    if not isinstance(graph, Graph):
+        return None
+    features, recency = graph.edge_features, batches is not None and batches.edge_recency
+    return None if features is None and not recency else bool(recency) + (0 if features is None else features.shape[1])
 
 
 def first_layer(model: nn.Module) -> set[str]:
@@ -213,10 +224,11 @@ def _try(model, spec, n_in, n_out, part, batches):
     if part is not None:
         theirs = part.edge_weight, part.edge_features
         ones = (None if array is None else np.ones((4, *array.shape[1:]), array.dtype) for array in theirs)
-        graph = graph.with_edge_values(*ones)
+        graph = graph.with_edge_values(*ones, time=np.zeros(4, np.int64))
     if batches is not None and not hasattr(model, "powers"):
+        in_time = Temporal(seeds=np.zeros(3, np.int64), recency=1.0) if batches.edge_recency else None
         graph = NeighborLoader(graph, x, None, slice(3), fanouts=batches.fanouts, sampler=batches.sampler or "uniform",
-                               batch_size=3).batch(np.arange(3))
+                               batch_size=3, temporal=in_time).batch(np.arange(3))
     try:
         with no_grad():
             output = model.train()(graph, Tensor(x, constant=True, placement="rows"))
