@@ -42,8 +42,8 @@ class Temporal:
         for each link.
     recency : float, optional
         Unit of recency, above 0, in the unit of the times: nanoseconds for dates. The graphs of a batch then have one more
-        column of `edge_features`, the last: log(1 + (seed's time - edge's time) / recency). It is 0 for an added self
-        loop. By default there is no such column. The edges need times, and a relational graph has no such column.
+        column of `edge_features`, the last: log(1 + (seed's time - edge's time) / recency). An added self loop
+        has recency 0. By default there is no such column. The edges need times, and a relational graph has no such column.
 
     Notes
     -----
