@@ -435,8 +435,11 @@ class HeteroGraph(SharedState, RelationalLayer):
         self._fetches.clear()
 
     def _fetches_of(self, chosen: Collection[Relation]) -> list[RelationFetch]:
-        """Return the fetches of the relations in `chosen`: one for each source type, or with `options.separate` one for
-        each relation. The first call is collective."""
+        """Return the fetches of the relations in `chosen`.
+
+        There is one fetch for each source type, or with `options.separate` one for each relation. The first call is
+        collective.
+        """
         groups: dict[Relation | str, list[Relation]] = {}
         for relation in self.relations:
             if relation in chosen:

@@ -183,7 +183,9 @@ def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
 
 
 def _fixed_point_sums(indptr: Array, values: Array) -> Array:
-    """Return each row's sum, added in integer arithmetic: as multiples of 2^-60 of a power of two above the row's values.
+    """Return each row's sum, added in integer arithmetic.
+
+    Values are rounded to multiples of 2^(e - 60), where 2^e is a power of two above the row's values.
     """
     lengths = np.diff(indptr)
     nonempty, starts = lengths > 0, indptr[:-1][lengths > 0]

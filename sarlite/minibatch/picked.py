@@ -287,7 +287,7 @@ class Estimate:
 
     @cached_property
     def _share(self):
-        """d / k, the number of edges that a pick stands for, (n_dst,) float64; None if all are 1.
+        """Number d / k of edges that a pick stands for, shape (n_dst,), float64; None if all are 1.
 
         Neither added loops nor edges that are left out count.
         """

@@ -282,8 +282,9 @@ class BoundArithmetic:
         return self._bound(value, _sizes(product, a.magnitude, b.magnitude), error, growth, rounds)
 
     def _bound(self, value, size, error, growth, rounds):
-        """Return a BoundTerm after `rounds` operations, each of which may flush its result to 0; Inf error on possible
-        overflow.
+        """Return a BoundTerm after `rounds` operations, each of which may flush its result to 0.
+
+        The error is Inf where the value may overflow.
         """
         if self.plain.dtype != self.sizes.dtype:  # longdouble has numbers below the smallest float64
             size = np.where((size == 0) & ((value != 0) | (error > 0)), SMALLEST, size)

@@ -1,5 +1,6 @@
-"""Calls of the function under test: on copies of the arrays, within a time limit, and with checks of the returned
-values.
+"""Guarded calls of the function under test.
+
+Calls get copies of the arrays and have a time limit. The returned values are checked.
 """
 
 from __future__ import annotations
@@ -132,8 +133,9 @@ class GuardedCase:
         return copy
 
     def give(self, array: Array, layout: str | None = None) -> object:
-        """Return a copy of an array, in the case's layout or in another, converted if the function under test wants
-        tensors.
+        """Return a copy of an array in `layout`, by default the case's layout.
+
+        The copy is converted if the function under test wants tensors.
         """
         copy = self._copy(array, self.layout if layout is None else layout)
         return copy if self.convert is None else self.convert(copy)

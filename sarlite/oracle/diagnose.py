@@ -229,8 +229,9 @@ def _moved_rows(d):
 
 
 def _overflow(d):
-    """Return the bits of an index that overflows: no element before number 2^bits is wrong, and most elements behind it
-    are.
+    """Return the number of bits of an index that overflows; None if the result does not look like an overflow.
+
+    With `bits` bits, no element before number 2^bits is wrong, and most elements behind it are.
     """
     bad, expected, got = (np.ravel(a) for a in (d.differs, *d.as_float64))
     first = int(np.flatnonzero(bad)[0]) if bad.any() else 0

@@ -32,8 +32,9 @@ S = TypeVar("S", bound=Shaped)
 
 
 class StateLayout(NamedTuple):
-    """Conversion of a parameter (array or expression) between layouts: `read` returns the paper's, `write` the
-    library's.
+    """Conversion of a parameter (array or expression) between two layouts.
+
+    `read` returns the paper's layout and `write` the library's.
     """
 
     read: Callable[[Any], Any]
@@ -151,8 +152,9 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
-    """Return {library's name: (oracle's name, {library's value: oracle's value})} from words "library=oracle" and
-    `values`.
+    """Return a library's names of attributes: {library's name: (oracle's name, {library's value: oracle's value})}.
+
+    `names` has words such as "library=oracle", and `values` has a dict of values by the library's name.
     """
     pairs = (word.split("=") for word in names.split())
     return {theirs: (ours, values.get(theirs, {})) for theirs, ours in pairs}

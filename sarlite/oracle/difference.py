@@ -57,8 +57,9 @@ class Difference:
         return ratios(self.got, self.expected)
 
     def above(self, tolerance: float = 1.0) -> Array:
-        """Return a mask of the elements whose error is more than `tolerance` times the bound; undecided elements are
-        False.
+        """Return a mask of the elements whose error is more than `tolerance` times the bound.
+
+        Undecided elements are False.
         """
         return np.nan_to_num(self.ratio) > tolerance
 
@@ -90,8 +91,9 @@ class Difference:
         return not (np.isfinite(error) & (error > 0)).any()
 
     def predicted(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
-        """Return the array that a function under test would have returned on another case, with bounds of its rounding
-        errors.
+        """Return the array that a right function under test would have returned on another case.
+
+        The array has bounds of its rounding errors.
         """
         if not self.exact:
             return self.evaluate(case, arithmetic(case), cotangents)

@@ -160,8 +160,9 @@ class ExactArithmetic:
                        np.where(mask, x.grain, np.inf))
 
     def barrier(self, x):
-        """Return x with magnitude |value| for proved elements: behind a barrier each of them is one number, and no sum
-        of terms.
+        """Return x with magnitude |value| for proved elements.
+
+        Behind a barrier each proved element is a single number, no longer a sum of terms.
         """
         return GrainedArray(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 

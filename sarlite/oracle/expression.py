@@ -114,18 +114,22 @@ def lift(value: Operand) -> Expr:
 
 
 def exp(x: Expr) -> Expr:
+    """Return the exponential of each element of x."""
     return _elementwise("exp", x)
 
 
 def log(x: Expr) -> Expr:
+    """Return the natural logarithm of each element of x."""
     return _elementwise("log", x)
 
 
 def sqrt(x: Expr) -> Expr:
+    """Return the square root of each element of x."""
     return _elementwise("sqrt", x)
 
 
 def tanh(x: Expr) -> Expr:
+    """Return the hyperbolic tangent of each element of x."""
     return _elementwise("tanh", x)
 
 
@@ -135,6 +139,7 @@ def leaky(x: Expr, slope: float) -> Expr:
 
 
 def relu(x: Expr) -> Expr:
+    """Return x where x > 0, else 0; the derivative at 0 is 0."""
     return leaky(x, 0.0)
 
 
@@ -160,6 +165,7 @@ def stop_gradient(x: Expr) -> Expr:
 
 
 def concat(parts: Sequence[Expr], axis: int = 0) -> Expr:
+    """Return the parts joined along an axis; their other axes have equal sizes."""
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
     return Expr("concat", parts, shape, axis=axis)
@@ -197,8 +203,9 @@ def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None =
 
 
 def softmax(scores: Expr, index: Index, epsilon: float = 0.0) -> Expr:
-    """Return exp(s_e - m_i) / (epsilon + sum of exp(s_f - m_i)) over the entries f of row i of e; m_i is the row's
-    maximum.
+    """Return the softmax of scores within each row of `index`: exp(s_e - m_i) / (epsilon + sum_f exp(s_f - m_i)).
+
+    Here i is the row of entry e, f runs over the entries of row i, and m_i is the row's maximum.
 
     The softmax of a row whose scores are all -Inf is 0.
     """
@@ -206,15 +213,17 @@ def softmax(scores: Expr, index: Index, epsilon: float = 0.0) -> Expr:
 
 
 def undecided_if_masked(x: Expr, scores: Expr, index: Index) -> Expr:
-    """Return x, shape (k, ...), and leave entries undecided whose row has only scores of -Inf: any value is accepted
-    there.
+    """Return x, shape (k, ...), and leave entries undecided whose row has only scores of -Inf.
+
+    Any value is accepted in an undecided entry.
     """
     return Expr("undecided_if_masked", (x, scores), x.shape, index=index)
 
 
 def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None) -> Expr:
-    """Return for each target row i the sum of weight[e] * x[source row of e] over the entries e of row i: a sparse
-    product.
+    """Return the weighted sum of source rows for each target row: a sparse product.
+
+    Row i of the result is the sum of weight[e] * x[source row of e] over the entries e of row i.
 
     Parameters
     ----------

@@ -73,8 +73,9 @@ class ExternalProgram:
         return {name: results[f"d{name}"] for name in names}
 
     def run_ranks(self, parts: Sequence[RankPart]) -> list[dict[str, object]]:
-        """Run the program once for all ranks, and return each rank's result; a run beyond the time limit ends the
-        check.
+        """Run the program once for all ranks, and return each rank's result.
+
+        A run beyond the time limit ends the check.
         """
         try:
             return self._exchange(lambda folder: part_files.write_parts(parts, folder / "parts"),

@@ -100,8 +100,9 @@ def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: Sta
 
 
 def resolve_attributes(layer: LayerFormula, attributes: Attributes, state: State | None) -> AttributeDict:
-    """Return all attributes of a layer, from the caller, a state, the dialect and the defaults, in this order of
-    precedence.
+    """Return all attributes of a layer.
+
+    Values come from the caller, a state, the dialect and the defaults, in this order of precedence.
 
     Parameters
     ----------

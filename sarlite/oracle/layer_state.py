@@ -181,8 +181,9 @@ def _written(piece: LayerNames, dialect: str, current: Mapping[str, Array]) -> d
 
 
 def _fitting(name, value, current):
-    """Return a parameter in the dtype of the module's parameter; raise DataError if the shape differs or values would
-    be rounded.
+    """Return a parameter in the dtype of the module's parameter.
+
+    Raise DataError if the shape differs or values would be rounded.
     """
     if value.shape != current.shape:
         raise DataError(f"{name!r} is {value.shape} in the state, in sarlite's layout, but {current.shape} in the model")

@@ -1,5 +1,6 @@
-"""Edges from differences: the difference of a wrong row is the value that an edge carries, and its code names the
-source.
+"""Edges from differences between expected and returned rows.
+
+The difference of a wrong row is the value that an edge carries, and its code names the source.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
 
 @dataclass(frozen=True)
 class Change:
-    """One term that a row has too much (positive factor) or lacks (negative): `factor` times the row that `source`
-    sends.
+    """One term that a row has too much (positive factor) or lacks (negative factor).
+
+    The term is `factor` times the row that `source` sends.
 
     Attributes
     ----------
@@ -243,8 +245,9 @@ def is_extremum(case: Case) -> bool:
 
 
 def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
-    """Return for each wrong row of a maximum or minimum the change that explains it; None if some row has no
-    explanation.
+    """Return for each wrong row of a maximum or minimum the change that explains it.
+
+    Return None if some row has no explanation.
     """
     largest = case.attributes["reduce"] == "max"
     edges, sign = case.edges, 1.0 if largest else -1.0

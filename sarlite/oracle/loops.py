@@ -1,5 +1,6 @@
-"""A second implementation of the operations, one number at a time, with hand-written gradients; `selfcheck` compares
-both.
+"""A second implementation of the operations, one number at a time, with hand-written gradients.
+
+`selfcheck` compares both implementations.
 
 The module shares nothing with expression.py, plain.py or operations.py. Rational operations are computed in fractions,
 without rounding; operations with roots and exponentials in longdouble. It is meant for small graphs.

@@ -17,8 +17,9 @@ from sarlite.types import Array
 
 
 class Guess(NamedTuple):
-    """A probable cause, a function that computes the result it would have, and the (src, dst) of the edges that it
-    names.
+    """A probable cause of a wrong result.
+
+    `number` computes the result that the cause would have. `edges` has the (src, dst) of the edges that it names.
     """
 
     cause: str
@@ -132,8 +133,7 @@ def _unbiased(case):
 
 
 def _cancelled(d):
-    """Return the right result with a wider bound: the rounding error of a variance that is computed as E[x^2] - E[x]^2.
-    """
+    """Return the right result with a wider bound, for a variance that is computed as E[x^2] - E[x]^2."""
     case, x = d.case, np.asarray(d.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)
     change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])

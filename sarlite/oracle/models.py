@@ -31,8 +31,9 @@ V = TypeVar("V")
 
 @dataclass
 class ModelState(Generic[V]):
-    """A model's state, split into one dict for each layer, and one for each norm between layers, by the name within the
-    layer.
+    """A model's state, split by layer and by norm.
+
+    There is one dict for each layer and one for each norm between layers. Keys are the names within the layer.
     """
 
     layers: list[dict[str, V]]

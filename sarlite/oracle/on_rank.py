@@ -24,8 +24,9 @@ MOST_ROWS = 400  # a rank's rows are compared pairwise up to so many rows
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankDifference(Difference):
-    """One rank's rows of an output or a gradient, as expected and as returned; guesses have the bounds of level
-    `certified`.
+    """One rank's rows of an output or a gradient, as expected and as returned.
+
+    Guesses have the bounds of level `certified`.
 
     Attributes
     ----------

@@ -34,20 +34,23 @@ NAN_OF_MASKED = ("dgl", "pyg")
 
 
 def extremum(messages, edges, reduce, ties):
-    """Return the maximum or minimum of the messages (n_edges, ...) of each destination; 0 for a destination without
-    edges.
+    """Return the maximum or minimum of the messages, shape (n_edges, ...), of each destination.
+
+    A destination without edges gets 0.
     """
     how = (edges.by_dst, "all" if ties == "all" else "first", edges.src if ties == "lowest" else None)
     return scatter_max(messages, *how) if reduce == "max" else scatter_min(messages, *how)
 
 
 def mean(total, edges):
+    """Return `total`, shape (n_dst, ...), divided by each destination's in-degree; a degree of 0 counts as 1."""
     return total / np.maximum(edges.in_degrees, 1).reshape(-1, *[1] * (len(total.shape) - 1))
 
 
 def edge_softmax(scores, edges, dialect, epsilon=None):
-    """Return the softmax of a dialect over the edges of each destination; `epsilon` replaces the dialect's if it is not
-    None.
+    """Return the softmax of a dialect over the edges of each destination.
+
+    `epsilon` replaces the dialect's value if it is not None.
     """
     out = softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0) if epsilon is None else epsilon)
     return undecided_if_masked(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out

@@ -134,8 +134,9 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def references(words: Sequence[str] = ()) -> "list[oracle.Reference]":
-    """Return the references that words such as ["spmm", "reduce=mean", "softmax"] name; without words, all of
-    OPERATIONS.
+    """Return the references that words such as ["spmm", "reduce=mean", "softmax"] name.
+
+    Without words, return all of OPERATIONS.
 
     Raises
     ------
@@ -277,8 +278,9 @@ def _program(options, wanted):
 
 
 def _call_time_limit(options):
-    """Return the time limit of a call; it exceeds the program's own limit, as a program can be killed and a call
-    cannot.
+    """Return the time limit of a call, in seconds.
+
+    The limit exceeds the program's own limit, since a program can be killed and a call cannot.
     """
     return 2 * options.time_limit + 60
 

@@ -192,8 +192,9 @@ def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
 
 
 def column(of_rows: npt.ArrayLike, ndim: int) -> Array:
-    """Return one number for each row as an array of `ndim` axes, shape (n, 1, ...), which broadcasts with the rows of
-    another.
+    """Return one number for each row as an array of `ndim` axes, shape (n, 1, ...).
+
+    The array broadcasts with an array of n rows and `ndim` axes.
     """
     return np.reshape(of_rows, (-1, *[1] * (ndim - 1)))
 
@@ -204,15 +205,17 @@ def all_masked(scores: Array, index: Index) -> Array:
 
 
 def greatest(x: Array, best: Array, index: Index) -> Array:
-    """Return a mask of the entries that are the maximum of their row, shape (k, ...); in a row with NaN, of the NaN
-    entries.
+    """Return a mask of the entries that are the maximum of their row, shape (k, ...).
+
+    In a row with NaN, the NaN entries are selected.
     """
     return (x == best[index.rows]) | np.isnan(x)
 
 
 def first(among: Array, index: Index, rank: Array | None) -> Array:
-    """Return a mask of the first entry of each row among the entries `among`, shape (k, ...), ordered by (rank, entry
-    number).
+    """Return a mask of the first entry of each row among the entries `among`, shape (k, ...).
+
+    Entries are ordered by (rank, entry number).
     """
     order = index.order if rank is None else np.lexsort((rank, index.rows))
     place = np.empty(len(order), np.int64)

@@ -18,6 +18,7 @@ _KEY = "sarlite_oracle"  # name of the fixture, and key of the property in which
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the oracle's command-line options and ini settings to pytest."""
     group = parser.getgroup("sarlite", "sarlite.oracle")
     group.addoption("--oracle-level", choices=COMMAND_LEVELS,
                     help="level of checks that set none themselves (default: ini oracle_level, or ci)")
@@ -30,11 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker `oracle_expected_failures`."""
     marker = "oracle_expected_failures(*patterns): patterns (fnmatch) of case names whose findings do not count"
     config.addinivalue_line("markers", marker)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test that uses the fixture `sarlite_oracle`, so that the summary counts it."""
     if _KEY in getattr(item, "fixturenames", ()):
         item.user_properties.append((_KEY, ""))  # a test that is skipped has only this entry
 
@@ -83,8 +86,9 @@ class Oracle:
 
 @pytest.fixture
 def sarlite_oracle(request: pytest.FixtureRequest) -> Oracle:
-    """Fixture with `check` and `check_ranks`, which use this run's level, seed, expected failures and folder of saved
-    cases.
+    """Fixture with `check` and `check_ranks`.
+
+    Both use this run's level, seed, expected failures and folder of saved cases.
 
     Examples
     --------
@@ -97,6 +101,7 @@ def sarlite_oracle(request: pytest.FixtureRequest) -> Oracle:
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
+    """Print what the oracle's checks covered, if any test used the fixture."""
     lines = list(_summary(terminalreporter))
     if lines:
         terminalreporter.section("sarlite.oracle: what was covered")
@@ -119,8 +124,9 @@ def _summary(terminalreporter: "pytest.TerminalReporter") -> Iterator[str]:
 
 
 def _last_reports(terminalreporter):
-    """Return one report for each test that uses the fixture: of its call, or of an earlier phase if the test ended
-    there.
+    """Return one report for each test that uses the fixture.
+
+    The report is the call's, or an earlier phase's if the test ended there.
     """
     last = {}
     for reports in terminalreporter.stats.values():

@@ -1,5 +1,6 @@
-"""Level `probe`: inputs whose result is exact in every order of evaluation, so that a right function's result is == to
-it.
+"""Level `probe`: inputs whose result is exact in every order of evaluation.
+
+A right function returns exactly this result.
 
 Each row of an input is a code of its own row number: a one, the digits of the number, the digits' complements, and
 hashed digits. The difference of a wrong result is then the code of a row, and names the row (`locate`). Digits are as
@@ -46,8 +47,9 @@ class NotExact(SarliteError):
 
 def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0, width: int = 17,
           skipped: list[str] | None = None, **options: Any) -> list[Case]:
-    """Return cases whose outputs are exact; several cases share a code of row numbers that has more columns than one
-    case.
+    """Return cases whose outputs are exact.
+
+    Several cases share a code of row numbers that has more columns than one case.
 
     Parameters
     ----------
@@ -89,8 +91,9 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
 
 
 def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Array]:
-    """Return codes as the gradients of the outputs, chosen so that as many gradients of the inputs as possible are
-    exact.
+    """Return codes as the gradients of the outputs.
+
+    Codes are chosen so that as many gradients of the inputs as possible are exact.
 
     Raises
     ------
@@ -156,8 +159,9 @@ class _ProbeBuilder:
                                     width=entry.width, square=entry.square, **options)
 
     def first_bits(self):
-        """Return the number of bits of a digit with which the longest sum, and the gradients that sum over columns, are
-        exact.
+        """Return the largest number of bits of a digit for which sums are exact.
+
+        This covers the longest sum over edges, and gradients that sum over columns.
         """
         bits, longest = BITS[self.dtype], int(max(self.edges.in_degrees.max(initial=1), 1))
         sums = BITS[self.blank.accumulate] if self.signed else min(bits, BITS[self.blank.accumulate])
@@ -197,8 +201,9 @@ class _ProbeBuilder:
         return rounded(self.scores.coded(name, code), self.dtype)
 
     def _state(self):
-        """Return parameters from -1, 0 and 1, so that sums stay short. Attention vectors are 0, so that all scores are
-        equal.
+        """Return parameters from -1, 0 and 1, so that sums stay short.
+
+        Attention vectors are 0, so that all scores are equal.
         """
         if self.reference.state is not None:
             return self.blank.state

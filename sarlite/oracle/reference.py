@@ -136,8 +136,9 @@ class Reference:
                 and last_word(name) not in self.definition.fixed]
 
     def refuses(self, case: Case) -> str | None:
-        """Return the reason why the dialect's own layer raises an error on the edges of a case; None if the layer
-        computes.
+        """Return the reason why the dialect's own layer raises an error on the edges of a case.
+
+        Return None if the layer computes.
 
         The reference computes the case in either case.
         """
@@ -201,7 +202,9 @@ class Reference:
         return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
     def layers(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the result of each convolution of a model, before norm and activation, by name: "layers.0" and so on.
+        """Return the result of each convolution of a model, by name: "layers.0" and so on.
+
+        Results are taken before norm and activation.
         """
         return self._evaluated(self.layer_expressions(case), case, arithmetic)
 
@@ -213,8 +216,9 @@ class Reference:
                 for k, expr in enumerate(self.definition.layers(self._inputs(case), case.edges, case.attributes))}
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the gradient of the sum of <output, cotangent> for each array and parameter, by name, in an
-        arithmetic.
+        """Return the gradient of the sum of <output, cotangent> for each array and parameter, by name.
+
+        Gradients are computed in `arithmetic`.
         """
         inputs, outputs = self.expressions(case)
         wanted = {name: cast(Expr, inputs[name]) for name in self.differentiable(case)}
@@ -266,8 +270,7 @@ def reference_of(case: Case) -> Reference:
 
 
 def reference_label(reference: Reference) -> str:
-    """Return the reference's name with the attributes that differ from their defaults, such as "spmm(reduce='mean')".
-    """
+    """Return the reference's name with its non-default attributes, such as "spmm(reduce='mean')"."""
     usual = Reference(reference.name).attributes
     changed = {name: value for name, value in reference.attributes.items() if isinstance(value, (str, int, float))
             and value != usual[name]}
@@ -276,8 +279,9 @@ def reference_label(reference: Reference) -> str:
 
 
 def valid_case(reference: Reference, edges: EdgeList, **options: Any) -> Case:
-    """Return `reference.case(edges, **options)`; raise ConfigError or ShapeError if the formula is not defined on these
-    edges.
+    """Return `reference.case(edges, **options)` if the formula is defined on these edges.
+
+    Raise ConfigError or ShapeError otherwise.
     """
     case = reference.case(edges, **options)
     reference.expressions(case)

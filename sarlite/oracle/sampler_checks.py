@@ -35,8 +35,9 @@ MOST_SETS, MOST_EDGES = 200, 1000
 
 
 def graph(seed: int = 0) -> EdgeList:
-    """Return a graph with ROWS rows of each in-degree of DEGREES; the sources of a row differ, and edges are in random
-    order.
+    """Return a graph with ROWS rows of each in-degree of DEGREES.
+
+    The sources of a row differ, and edges are in random order.
     """
     rng = Generator(Philox(seed))
     degrees = rng.permutation(np.repeat(DEGREES, ROWS))
@@ -46,8 +47,9 @@ def graph(seed: int = 0) -> EdgeList:
 
 
 def check_sampler(trial: Trial, entries: Iterable[Entry], n_calls: int, index_dtype: str = "int64") -> None:
-    """Check one call on each of the smaller graphs, then the distribution of `n_calls` calls, an even number, on
-    `graph`.
+    """Check one call on each of the smaller graphs, then the distribution of `n_calls` calls on `graph`.
+
+    `n_calls` is an even number.
 
     The sampler picks `case.k` in-edges of each row, or all if the row has fewer. With `case.replace` it picks k of
     every row that has in-edges.
@@ -73,12 +75,14 @@ def check_sampler(trial: Trial, entries: Iterable[Entry], n_calls: int, index_dt
 
 
 def with_seed(one: Case, seed: int) -> Case:
+    """Return the same case with another seed."""
     return replace(one, attributes={**one.attributes, "seed": seed})
 
 
 def picks(trial: Trial, one: Case) -> list[Array] | None:
-    """Return each row's picks of one call as positions in the row; add a finding and return None if no sampler may pick
-    them.
+    """Return each row's picks of one call as positions in the row.
+
+    Add a finding and return None if no sampler may pick them.
     """
     picked = trial.attempt(one, lambda converted: trial.worker.call(lambda: as_array(trial.run(call.GuardedCase(converted).case))))
     if picked is None:

@@ -1,5 +1,6 @@
-"""The oracle's check of itself: references against `loops`, their error bounds, and the corpus against published
-hashes.
+"""The oracle's check of itself.
+
+References are compared with `loops` and their error bounds, and the corpus with published hashes.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,8 +66,10 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
 
 
 def _compare(trial, entry, dtype, small_graph):
-    """Check one graph: against the second implementation if it is small, else the reference's own values against their
-    bounds.
+    """Check one graph.
+
+    A small graph is compared with the second implementation. On a large graph, the reference's own values are checked
+    against their bounds.
     """
     entry = replace(entry, width=min(entry.width, WIDTH)) if small_graph else entry
     for case in inputs.cases(trial.reference, entry, ["certified"], trial.report, dtype=dtype)[1]:

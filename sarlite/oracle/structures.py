@@ -45,6 +45,7 @@ def _renamed(draw: SplitMixStream, edges: EdgeList) -> EdgeList:
 
 
 def empty(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
+    """Return a graph without edges."""
     return _graph([], [], n_src, n_dst)
 
 
@@ -54,26 +55,31 @@ def single(draw: SplitMixStream, n: int, u: int, v: int) -> EdgeList:
 
 
 def in_star(draw: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
+    """Return an edge from each of `leaves` nodes to the node `centre`."""
     ids = np.delete(np.arange(leaves + 1), centre)
     return _graph(ids, np.full(leaves, centre), leaves + 1)
 
 
 def out_star(draw: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
+    """Return an edge from the node `centre` to each of `leaves` nodes."""
     return in_star(draw, leaves, centre).reversed()
 
 
 def both_star(draw: SplitMixStream, leaves: int) -> EdgeList:
+    """Return edges between node 0 and each of `leaves` nodes, in both directions."""
     one = in_star(draw, leaves)
     return _graph(np.concatenate([one.src, one.dst]), np.concatenate([one.dst, one.src]), leaves + 1)
 
 
 def clique(draw: SplitMixStream, n: int, loops: str = "no-loops") -> EdgeList:
+    """Return an edge between every ordered pair of n nodes; with `loops` "loops", also the self loops."""
     src, dst = np.divmod(np.arange(n * n), n)
     selected = (src != dst) | (loops == "loops")
     return _graph(src[selected], dst[selected], n)
 
 
 def chain(draw: SplitMixStream, n: int, way: str = "up") -> EdgeList:
+    """Return a path of n nodes with edges up, with edges down, or "shuffled" (node numbers permuted)."""
     ids = np.arange(n)
     if way == "shuffled":
         return _renamed(draw, _graph(ids[:-1], ids[1:], n))
@@ -81,6 +87,7 @@ def chain(draw: SplitMixStream, n: int, way: str = "up") -> EdgeList:
 
 
 def ring(draw: SplitMixStream, n: int) -> EdgeList:
+    """Return a cycle of n nodes, with an edge from each node to the next."""
     ids = np.arange(n)
     return _graph(ids, (ids + 1) % n, n)
 
@@ -103,10 +110,12 @@ def doubled(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
 
 
 def uniform(draw: SplitMixStream, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
+    """Return random edges: sources and destinations are drawn uniformly and independently."""
     return _graph(draw.below(n, edges), draw.below(n_dst or n, edges), n, n_dst)
 
 
 def bipartite(draw: SplitMixStream, n_src: int, n_dst: int, degree: int) -> EdgeList:
+    """Return `degree` in-edges for each of `n_dst` destinations, with random sources."""
     return _graph(draw.below(n_src, n_dst * degree), np.repeat(np.arange(n_dst), degree), n_src, n_dst)
 
 
@@ -160,6 +169,7 @@ def skewed(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def grid(draw: SplitMixStream, rows: int, columns: int) -> EdgeList:
+    """Return a grid of nodes, with edges in both directions between horizontal and vertical neighbours."""
     ids = np.arange(rows * columns).reshape(rows, columns)
     pairs = [(ids[:, :-1], ids[:, 1:]), (ids[:-1], ids[1:])]
     src = np.concatenate([a.ravel() for a, _ in pairs] + [b.ravel() for _, b in pairs])
@@ -190,8 +200,9 @@ def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a graph with edges into the lower half of the rows alone; with `way` "across", from the upper half alone,
-    too.
+    """Return a graph with edges into the lower half of the rows alone.
+
+    With `way` "across", the edges also come from the upper half alone.
     """
     low, high = draw.below(n // 2, edges), n // 2 + draw.below(n - n // 2, edges)
     return _graph(draw.below(n, edges) if way == "into" else high, low, n)
@@ -300,8 +311,9 @@ def _shapes():
 
 
 def _special_values():
-    """Yield graphs that have rows without edges in, rows without edges out, and a row longer than a warp, for special
-    values.
+    """Yield graphs for special values.
+
+    The graphs have rows without in-edges, rows without out-edges, or a row longer than a warp.
     """
     yield from _each("in-star", [10_000], "zero degree", "a long row that ties", values="ties", width=3)
     for values in _HARD:

@@ -99,8 +99,9 @@ class Trial:
         return got
 
     def layouts(self) -> list[str]:
-        """Return the layouts of cotangents for the next gradient: all that were not refused, or the next of these in
-        turn.
+        """Return the layouts of cotangents for the next gradient.
+
+        With `every_layout`, return all layouts that were not refused. Otherwise return the next of them in turn.
         """
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
@@ -236,8 +237,9 @@ class Trial:
     # ---- causes
 
     def explain(self) -> None:
-        """Search the causes of the most informative findings of each output; an assumption needs another case that
-        confirms it.
+        """Search the causes of the most informative findings of each output.
+
+        An assumption needs another case that confirms it.
         """
         by_output: dict[str, list[int]] = defaultdict(list)
         for k, (difference, _) in self._unexplained.items():

@@ -65,8 +65,9 @@ def positions_in_row(edges: EdgeList) -> Array:
 
 
 def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Array:
-    """Return integers from 1 to 7, with either sign, by the position in the row: rows of up to 7 edges have distinct
-    weights.
+    """Return integers from 1 to 7, with either sign, as the weights of edges.
+
+    The magnitude follows the position in the row: rows of up to 7 edges have distinct weights.
 
     The largest weight is smaller than 7 if `bits` is below 6.
     """
