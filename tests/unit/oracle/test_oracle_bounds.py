@@ -83,8 +83,9 @@ def every_order(index, seed=1):
 
 
 def online_attention(scores, values, index, rng):
-    """Return (sum of exp(s - m) v, sum of exp(s - m), m), computed with a running maximum, in parts that are joined at
-    the end.
+    """Return (sum of exp(s - m) v, sum of exp(s - m), m), computed with a running maximum.
+
+    Two parts of the entries are summed separately and joined at the end.
     """
     place, half = places(index, rng), rng.integers(0, 2, len(scores))
     states = []
@@ -171,8 +172,9 @@ def softmax():
 
 
 def attention(what):
-    """Return outputs and gradients of GAT's attention, with z summed online, and with both forms of the gradient of
-    softmax.
+    """Return outputs and gradients of GAT's attention, with z summed online.
+
+    Gradients are computed with both forms of the gradient of softmax.
     """
     edges, rng = edges_of(), np.random.default_rng(5)
     reference = Reference("attention", kind="gat", heads=2)

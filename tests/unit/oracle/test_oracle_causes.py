@@ -1,5 +1,6 @@
-"""Causes of findings: common mistakes are named if a second case confirms them, and no mistake is named that a bug only
-resembles.
+"""Causes of findings: common mistakes are named if a second case confirms them.
+
+No mistake is named that a bug only resembles.
 """
 
 import numpy as np

@@ -1,5 +1,6 @@
-"""The command line: cases exported for other languages, programs that are run for each case, replay, and one-line
-errors.
+"""The command line of the oracle.
+
+Tests cover cases exported for other languages, programs that are run for each case, replay, and one-line errors.
 """
 
 import json
@@ -57,8 +58,9 @@ def program(tmp_path):
 
 
 def test_results_for_exported_cases_are_compared(tmp_path, capsys):
-    """Another program computes the exported cases; a lost edge is named, a missing file is not covered, a hostile file
-    is refused.
+    """Another program computes the exported cases.
+
+    A lost edge is named, a missing file is not covered, and a hostile file is refused.
     """
     space = {"__name__": "program"}
     exec(MEAN, space)

@@ -16,8 +16,9 @@ N, N_IN = 9, 4
 
 
 def edges(loops, isolated, twice=True):
-    """Return a graph with repeated edges and self loops (two at node 3, or one); with `isolated`, rows 7 and 8 have no
-    in-edges.
+    """Return a graph with repeated edges and self loops (two at node 3, or one).
+
+    With `isolated`, rows 7 and 8 have no in-edges.
     """
     rng = np.random.default_rng(5)
     src, dst = rng.integers(0, N, 30), rng.integers(0, N - 2, 30)
@@ -110,8 +111,9 @@ PYG = [
 
 @pytest.mark.parametrize("layer, options, name, attributes", PYG)
 def test_layers_agree_with_pyg(pyg, layer, options, name, attributes):
-    """Weighted graphs have one self loop at a node: with two, torch also gives a gradient to the weight that is
-    overwritten.
+    """Weighted graphs have one self loop at a node.
+
+    With two self loops, torch also gives a gradient to the weight that is overwritten.
     """
     torch, nn = pyg
     graph = edges(loops=True, isolated=True, twice="weighted" not in attributes)

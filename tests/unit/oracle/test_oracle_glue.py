@@ -1,5 +1,7 @@
-"""Conveniences: functions with their own vjp, PyTorch's autograd, references of one's own, libraries' names of
-attributes, the table of operations, and the distribution without kernels.
+"""Conveniences of the oracle.
+
+Tests cover functions with their own vjp, PyTorch's autograd, references of one's own and libraries' names of
+attributes. They also cover the table of operations and the distribution without kernels.
 """
 
 import ast

@@ -87,8 +87,9 @@ def test_each_dialect_gives_its_own_result(name, alike):
 
 @pytest.mark.parametrize("dialect, shares", [("paper", [1, 0, 0, 0]), ("dgl", [0, 1, 0, 0]), ("pyg", [1 / 3, 1 / 3, 1 / 3, 0])])
 def test_ties_of_a_maximum_follow_the_dialect(dialect, shares):
-    """Edges 1 -> 3, 2 -> 3, 0 -> 3, 3 -> 3 carry 5, 5, 5, 4: the gradient goes to the lowest source, the first edge,
-    or in shares.
+    """Edges 1 -> 3, 2 -> 3, 0 -> 3, 3 -> 3 carry 5, 5, 5, 4.
+
+    The gradient goes to the lowest source, to the first edge, or in shares.
     """
     edges = EdgeList(np.array([1, 2, 0, 3]), np.array([3, 3, 3, 3]), 4, 4)
     name = {"paper": "neighbour.weight", "dgl": "fc_neigh.weight", "pyg": "lin_l.weight"}[dialect]
@@ -184,8 +185,9 @@ def test_float32_is_within_the_bounds(name):
 
 
 def test_batch_norm_updates_and_uses_running_moments():
-    """The new moments are 0.9 of the old plus 0.1 of the batch's; in evaluation, x is normalised with the running
-    moments.
+    """The new moments are 0.9 of the old moments plus 0.1 of the batch's moments.
+
+    In evaluation, x is normalised with the running moments.
     """
     reference = Reference("batch_norm", running=True)
     case = reference.case(EDGES, dtype="float64", width=N_IN, seed=5)
@@ -248,8 +250,9 @@ def test_a_state_tells_its_sizes():
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("name", [*LAYER_NAMES, *(f"{name}-model" for name in LAYER_NAMES[:5]), "gat-training", "rgcn-training"])
 def test_a_saved_case_makes_the_same_reference(name, dialect):
-    """A case's attributes and state give the same reference, also with sizes that are no defaults, and with a given
-    state.
+    """A case's attributes and state give the same reference.
+
+    This holds for sizes other than the defaults, too, and with a state that the caller passes.
     """
     more = {"n_heads": 3} if name.startswith("gat") else {}
     reference = Reference(name, dialect=dialect, **more)

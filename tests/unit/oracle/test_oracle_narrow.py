@@ -1,5 +1,6 @@
-"""dtype="bfloat16-rows": kernels over narrow rows are judged by the bounds of their float32 sums; `oracle_narrow` has
-the bugs.
+"""dtype="bfloat16-rows": kernels over narrow rows are judged by the bounds of their float32 sums.
+
+`oracle_narrow` has the bugs.
 """
 
 from functools import partial

@@ -1,5 +1,6 @@
-"""Distributed programs that communicate by files: verdict, cause and rank; programs that hang, die or leave invalid
-results.
+"""Distributed programs that communicate by files.
+
+Tests cover the verdict, the cause and the rank, and programs that hang, die or leave invalid results.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""Probes: results proved exact are exact in every order, differences name rows and edges, and failing cases are made
-small.
+"""Probes: results proved exact are exact in every order.
+
+Differences name rows and edges, and failing cases are made small.
 """
 
 from dataclasses import replace
@@ -171,8 +172,9 @@ def test_an_index_of_the_type_of_rows_overflows_on_a_small_graph():
                                               ("attention", {"kind": "gatv2", "coefficients": True}), ("attention", {"kind": "dot"}),
                                               ("gat", {}), ("sage-model", {})], ids=str)
 def test_float32_gives_proved_elements_exactly_in_any_order(name, attributes):
-    """The formula is evaluated in float32 on permuted edges, also on graphs without an exact probe, and compared by
-    element.
+    """The formula is evaluated in float32 on permuted edges and compared by element.
+
+    Graphs without an exact probe are covered, too.
     """
     reference, decided = Reference(name, **attributes), 0
     for graph in ("isolated-6-odd", "doubled-17-64", "matched-8-0-3", "powers-16-2-4"):

@@ -1,5 +1,6 @@
-"""`oracle.check_ranks`: sarlite's ranks pass, and each planted bug of a distributed run is named with layer, rank and
-row.
+"""`oracle.check_ranks`: sarlite's ranks pass, and each planted bug of a distributed run is named.
+
+The finding names the layer, the rank and the row.
 """
 
 import threading
@@ -137,8 +138,9 @@ def structure(parts):
 
 
 def model(parts, bug=None):
-    """Return two layers out_i = W h_i + V mean_j h_j + b with a ReLU between them, as the reference "sage-model"
-    defines them.
+    """Return two layers out_i = W h_i + V mean_j h_j + b with a ReLU between them.
+
+    The reference "sage-model" defines the same layers.
     """
     h, owner, (src, dst, degree), layers = together(parts), parts[0].owner, structure(parts), []
     for k in range(2):

@@ -1,5 +1,6 @@
-"""References against a second implementation in plain loops, gradients against finite differences, and leaks of NaN and
-Inf.
+"""References against a second implementation in plain loops.
+
+Gradients are compared with finite differences, and leaks of NaN and Inf are tested.
 """
 
 import warnings

@@ -1,5 +1,6 @@
-"""Correctly rounded results pass: every operation and dtype, with rational operations in fractions that are rounded
-once.
+"""Correctly rounded results pass for every operation and dtype.
+
+Rational operations are computed in fractions and rounded once.
 """
 
 from fractions import Fraction

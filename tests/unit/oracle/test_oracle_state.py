@@ -50,8 +50,9 @@ LAYERS = {
 @pytest.mark.parametrize("dialect", ["paper", "pyg", "dgl"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_written_and_read(name, dialect):
-    """A second layer that reads the state of the first gives the same bits, and the reference with that state gives its
-    result.
+    """A second layer that reads the state of the first gives the same bits.
+
+    The reference with that state gives its result.
     """
     kind, make, sizes, options = LAYERS[name]
     if dialect == "dgl" and name == "gat mean":
@@ -135,8 +136,9 @@ PEERS = [
 
 @pytest.mark.parametrize("dialect, layer, name, options, more", PEERS)
 def test_logits_equal_those_of_the_real_layer(dialect, layer, name, options, more):
-    """sarlite gives the library's result with the library's state, and the reverse. DGL's GCN needs a graph with all
-    reverse edges.
+    """The library's state gives the library's result in sarlite, and the reverse.
+
+    DGL's GCN needs a graph with all reverse edges.
     """
     torch = pytest.importorskip("torch", reason="torch is not installed: states are not compared with real layers")
     if dialect == "pyg":
