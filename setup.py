@@ -11,8 +11,10 @@ from setuptools.command.build_ext import build_ext
 
 
 class BuildTogether(build_ext):
-    """Compile the sources of an extension side by side, each once: pip builds in a folder that goes, so objects stay in
-    build/objects, in a folder for everything that they follow from.
+    """Extension build that compiles the sources side by side, each of them once.
+
+    pip builds in a temporary folder, so objects stay in build/objects. The folder there is named by a hash of the
+    compiler, the options and the sources.
     """
 
     def build_extensions(self):
@@ -48,7 +50,7 @@ def _digest(*parts):
 
 
 def unwritable():
-    """The first folder of this tree that a build writes into, but this user may not; None where there is none."""
+    """Return the first folder of this tree that a build writes into and this user may not; None if there is none."""
     folders = (".", "build", os.path.join("build", "native"), os.path.join("build", "objects"), "sarlite.egg-info")
     return next((folder for folder in folders if os.path.isdir(folder) and not os.access(folder, os.W_OK)), None)
 

@@ -18,6 +18,8 @@ N_USERS, N_ITEMS, N_TASTES, N_FEATURES, HIDDEN = 300, 120, 3, 8, 16
 
 
 class Model(nn.Module):
+    """Two GraphSAGE layers, users to items and items to users, and an attention layer that classifies the users."""
+
     def __init__(self, rng):
         self.items = SAGEConv(N_FEATURES, HIDDEN, rng=rng, dtype=np.float64)
         self.users = SAGEConv(N_FEATURES, HIDDEN, rng=rng, dtype=np.float64)

@@ -20,6 +20,8 @@ class SAGEConv(nn.Module):
 
 
 class Model(nn.Module):
+    """Two GraphSAGE layers with a ReLU and dropout between them."""
+
     def __init__(self, n_in, n_out, rng):
         self.first, self.second = SAGEConv(n_in, 16, rng), SAGEConv(16, n_out, rng)
         self.activate = nn.Activation(16, "relu", bias=False, dropout=0.5, rng=rng)

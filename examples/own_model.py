@@ -32,6 +32,8 @@ class MixedConv(nn.Module):
 
 
 class Mixed(nn.Module):
+    """Two MixedConv layers with batch norm, ReLU and dropout between them."""
+
     self_loops = False  # optional: True adds missing self loops unless --self-loops is given
 
     def __init__(self, n_in, n_out, *, hidden=16, dropout=0.5, rng, dtype=np.float32):  # --hidden and --dropout set these

@@ -25,6 +25,8 @@ graph = Graph.from_edges(src, dst, n)
 
 # %%
 class TrustConv(nn.Module):
+    """Layer whose message is tanh(source row + destination row), weighted by the trust of the edge."""
+
     def __init__(self, n_in, n_out, *, rng):
         self.own = nn.Linear(n_in, n_out, rng=rng, dtype=np.float64)
         self.theirs = nn.Linear(n_in, n_out, bias=False, rng=rng, dtype=np.float64)
@@ -38,6 +40,8 @@ class TrustConv(nn.Module):
 
 
 class Net(nn.Module):
+    """Two trust layers with a ReLU between them."""
+
     def __init__(self, *, rng):
         self.first, self.second = TrustConv(3, 16, rng=rng), TrustConv(16, 3, rng=rng)
 
@@ -50,6 +54,7 @@ class Net(nn.Module):
 
 # %%
 def on_rank(comm):
+    """Train on this rank's part; return losses, accuracy, number of edges and peak of remote buffers."""
     part, rng = graph.shard(comm, "contiguous"), nn.Random(seed=0)
     own = part.node_ids
     trainer = Trainer(part, Net(rng=rng), x[own], labels[own], train=own < 150, val=own >= 150, rng=rng,
