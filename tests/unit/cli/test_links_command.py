@@ -150,7 +150,7 @@ def test_negatives_of_a_file(tmp_path):
     np.savetxt(tmp_path / "hard.csv", np.zeros((1, 2)), "%d", ",")
     with pytest.raises(CheckpointError, match="files have other negatives of links"):
         train_here(tmp_path / "1", "--resume", tmp_path / "1" / "checkpoint.safetensors", "--epochs", 3)
-    with pytest.raises(ConfigError, match="--eval-negative-sampler 'no.csv': no such file, and none of uniform"):
+    with pytest.raises(ConfigError, match="--eval-negative-sampler 'no.csv': no such file, and not one of uniform"):
         trained(tmp_path / "no", "--eval-negative-sampler", "no.csv")
 
 
