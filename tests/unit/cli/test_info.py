@@ -66,8 +66,8 @@ def test_the_machine(facts):
 def test_the_text(facts):
     rows = dict(line.split("  ", 1) for line in command(OMP_NUM_THREADS="1").splitlines())
     rows = {name: value.strip() for name, value in rows.items()}
-    facts = ["extras", "MPI", "kernels", "compiler", "BLAS", "CPU", "CPU features", "memory", "pages"]
-    assert list(rows) == ["sarlite", "python", *dict.fromkeys([*info_command.ALWAYS, *sum(EXTRAS.values(), ())]), *facts]
+    headings = ["extras", "MPI", "kernels", "compiler", "BLAS", "CPU", "CPU features", "memory", "pages"]
+    assert list(rows) == ["sarlite", "python", *dict.fromkeys([*info_command.ALWAYS, *sum(EXTRAS.values(), ())]), *headings]
     assert {name: rows[name] for name in facts["versions"]} == {k: v or "not installed" for k, v in facts["versions"].items()}
     assert rows["kernels"].startswith(f"{facts['kernels']['instruction_set']} of ") and rows["kernels"].endswith("1 threads")
     assert rows["CPU features"].split() == facts["cpu"]["features"] and facts["cpu"]["model"] in rows["CPU"]

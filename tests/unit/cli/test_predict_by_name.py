@@ -235,7 +235,7 @@ def test_rows_without_names_are_matched_by_position_and_that_is_said(tmp_path, c
     assert convert(["convert", spec, str(tmp_path / "same")]) == 0
     predicted(tmp_path / "run", tmp_path / "b.csv", "--data", tmp_path / "same", ranks=2)
     assert "matched by position, because the data have no names of nodes" in capsys.readouterr().err
-    with pytest.raises(SarliteError, match="weight': .* nodes here, but .* rows in the checkpoint, and the checkpoint has no names"):
+    with pytest.raises(SarliteError, match="weight': .* nodes here, but .* rows in the checkpoint, and the checkpoint has no node names"):
         predicted(tmp_path / "run", tmp_path / "c.csv", "--data", spec.replace("nodes=300", "nodes=360"), ranks=2)
 
 

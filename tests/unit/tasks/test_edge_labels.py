@@ -238,7 +238,7 @@ def test_the_command_trains_resumes_and_predicts_by_name(tables, tmp_path):
     (tmp_path / "odd.csv").write_text("source,target,kind\nn1,n2,red\nn1,n99,red\n")
     with pytest.raises(DataError, match="odd.csv: row 1, column 'target': no node is named 'n99'"):
         train_here(tmp_path / "3", *flags[:2], "--edge-labels", f"{tmp_path}/odd.csv,labels=kind")
-    with pytest.raises(ConfigError, match="--links or --embeddings: the task of .* is its run's --edge-labels"):
+    with pytest.raises(ConfigError, match="--links or --embeddings: give one of these flags, .* is its run's --edge-labels"):
         predict_here(tmp_path / "1", tmp_path / "x.npy")
     for wrong in (["--top", 3], ["--links", tmp_path / "pairs.csv", "--rank"]):
         with pytest.raises(ConfigError, match="classify, of edges' labels, but must be link"):
