@@ -32,7 +32,7 @@ class Curve(NamedTuple):
     points: Sequence[tuple[float, float]]
 
 
-class Span(NamedTuple):
+class TracedSpan(NamedTuple):
     """Activity of a thread in a trace.
 
     Attributes
@@ -119,7 +119,7 @@ class Chart:
         raise NotImplementedError
 
 
-class Lines(Chart):
+class LineChart(Chart):
     """Line chart.
 
     Parameters
@@ -262,14 +262,14 @@ class Timeline(Chart):
     Parameters
     ----------
     title : str
-    spans : sequence of Span
+    spans : sequence of TracedSpan
         Spans of all threads. Up to 16 threads are drawn.
     """
 
     wide = True
     ROW = 18
 
-    def __init__(self, title: str, spans: Sequence[Span]) -> None:
+    def __init__(self, title: str, spans: Sequence[TracedSpan]) -> None:
         super().__init__(title)
         self.rows = [*dict.fromkeys(sorted((span.rank, span.thread) for span in spans))][:16]
         drawn = [span for span in spans if (span.rank, span.thread) in self.rows]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sarlite.cli.charts import DASHES, Bars, Curve, Lines, Matrix, Span, Timeline
+from sarlite.cli.charts import DASHES, Bars, Curve, LineChart, Matrix, Timeline, TracedSpan
 from sarlite.cli.config import read_toml
 from sarlite.cli.folder import CONFIG, FILES, METRICS, SCHEMA, SUMMARY
 from sarlite.cli.run_report import duration
@@ -125,13 +125,13 @@ def _epoch(where, line):
 # ---- the page
 
 
-def page(runs: list[RunFiles], spans: list[Span] | None = None) -> str:
+def page(runs: list[RunFiles], spans: list[TracedSpan] | None = None) -> str:
     """Return an HTML page that compares runs, with a timeline of one run.
 
     Parameters
     ----------
     runs : list of RunFiles
-    spans : list of Span, optional
+    spans : list of TracedSpan, optional
         Events of a trace, from `spans_of`; None for no timeline.
     """
     names = ", ".join(run.name for run in runs)
@@ -159,7 +159,7 @@ def _curves(runs):
             chart, split = _chart_of(key)
             if points:
                 charts.setdefault(chart, []).append(Curve(run.name, split, points))
-    return [Lines(f"{chart} by epoch", curves).html() for chart, curves in charts.items()]
+    return [LineChart(f"{chart} by epoch", curves).html() for chart, curves in charts.items()]
 
 
 def _chart_of(key):
@@ -228,7 +228,7 @@ def _outcome(run, several):
                 centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
                 curves = [Curve(str(name), "", [*zip(centres, map(_number, counts))])
                           for name, counts in zip(outcome["series"], values)]
-                yield Lines(f"histogram, {title}", curves, whole=False).html()
+                yield LineChart(f"histogram, {title}", curves, whole=False).html()
 
 
 _THRESHOLD_HEADS = ("threshold", "true positive", "false positive", "false negative", "true negative", "precision",
@@ -333,11 +333,11 @@ def _text(value):
 # ---- the command
 
 
-def spans_of(path: str) -> list[Span]:
+def spans_of(path: str) -> list[TracedSpan]:
     """Return the events with a duration in a file that `--trace` wrote."""
     with reading(path):
         events = json.loads(regular(path).read_bytes())["traceEvents"]
-        return [Span(str(event["name"]), int(event["pid"]), int(event["tid"]), _number(event["ts"]), _number(event["dur"]))
+        return [TracedSpan(str(event["name"]), int(event["pid"]), int(event["tid"]), _number(event["ts"]), _number(event["dur"]))
                 for event in events if event["ph"] == "X"]
 
 

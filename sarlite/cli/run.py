@@ -243,7 +243,7 @@ def _fit(run, trainer, part, saving, tick, memory):
     """
     comm, profile, epochs, seconds = trainer.comm, trainer.graph.profile, run.training.epochs, []
     begin = time.perf_counter()
-    shown = report.Progress(run.output.progress if comm.rank == 0 else "none", saving.start, epochs,
+    shown = report.EpochProgress(run.output.progress if comm.rank == 0 else "none", saving.start, epochs,
                             len(trainer.batches), trainer.task.key)
 
     events = report.events(run.output.tensorboard if comm.rank == 0 else None)

@@ -58,7 +58,7 @@ def events(folder, check=False):
     return write
 
 
-class Progress:
+class EpochProgress:
     """Progress of training on standard error, with the remaining time: a tqdm bar, or a line every `LINE_SECONDS`.
 
     Parameters

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.cli.charts import Curve, Lines
+from sarlite.cli.charts import Curve, LineChart
 from sarlite.tasks.class_metrics import CALIBRATION_BINS
 from sarlite.types import Array, JsonObject
 
@@ -69,7 +69,7 @@ def score_charts(runs: Mapping[str, Outcome]) -> Iterator[str]:
                 curves += [Curve(run, split, drawn) for split, counts in score_counts_of(outcome).items()
                            if (drawn := points(counts))]
         if curves:
-            yield Lines(title, curves, whole=False).html()
+            yield LineChart(title, curves, whole=False).html()
 
 
 def precision_by_recall(counts: ScoreCounts) -> list[tuple[float, float]]:

@@ -53,7 +53,7 @@ class Search(NamedTuple):
     values: dict[str, list[OptionValue] | Range]
 
 
-class Trial(Protocol):
+class OptunaTrial(Protocol):
     """The part of an Optuna trial that a sweep reads: its number, and the value of each searched option."""
 
     number: int
@@ -63,7 +63,7 @@ class Trial(Protocol):
 class Study(Protocol):
     """The part of an Optuna study that a sweep calls."""
 
-    def tell(self, trial: Trial, values: float | None = None, state: object = None) -> object:
+    def tell(self, trial: OptunaTrial, values: float | None = None, state: object = None) -> object:
         """Record the result of a trial."""
 
 
@@ -167,7 +167,7 @@ def _check_values(where: str, name: str, value: object) -> None:
 # ---- which runs
 
 
-def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[Trial], Study]]:
+def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[OptunaTrial], Study]]:
     """Yield (trials, study) for each wave of up to `jobs` runs that train at the same time.
 
     The caller must tell the study the result of each trial before it takes the next wave.
@@ -212,7 +212,7 @@ def _distribution(distributions: ModuleType, kind: object, value: list[OptionVal
     return make(*map(number, ends), log=value.get("log", False))
 
 
-def chosen(search: Search, trial: Trial) -> dict[str, OptionValue]:
+def chosen(search: Search, trial: OptunaTrial) -> dict[str, OptionValue]:
     """Return the values of the searched options in a trial."""
     return {name: json.loads(trial.params[name]) if isinstance(value, list) else trial.params[name]
             for name, value in search.values.items()}

@@ -292,10 +292,10 @@ def _with_classes(trained, part):
 
 def _check_time_kind(trained, part):
     """Raise a CheckpointError if recency counts another unit here than in training, because the times are of another kind."""
-    there, here = trained.meta.get("time_kind"), part.time_kind
-    if trained.options.minibatch.edge_recency and there != here:
-        raise CheckpointError(f"checkpoint {trained.config.checkpoint}: its run has --edge-recency with times that are {there}, "
-                              f"but the times of --data {trained.run.source.spec} are {here}")
+    trained_kind, kind = trained.meta.get("time_kind"), part.time_kind
+    if trained.options.minibatch.edge_recency and trained_kind != kind:
+        raise CheckpointError(f"checkpoint {trained.config.checkpoint}: its run has --edge-recency with times that are {trained_kind}, "
+                              f"but the times of --data {trained.run.source.spec} are {kind}")
 
 
 def _check_data(trained, part, n_train):

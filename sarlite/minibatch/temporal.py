@@ -88,8 +88,8 @@ class Temporal:
             unknown = next((name for name in by_type if name not in graph.graph.node_types), None)
             if unknown is not None:
                 raise ConfigError(f"temporal: {unknown!r} is none of the node types {', '.join(graph.graph.node_types)}")
-            nodes: Any = {name: check_times(f"times of {name}", own, graph.graph.of(name).n_dst)
-                          for name, own in by_type.items()}
+            nodes: Any = {name: check_times(f"times of {name}", times, graph.graph.of(name).n_dst)
+                          for name, times in by_type.items()}
         else:
             of_rows: Any = self.nodes
             nodes = check_times("times of nodes", of_rows, graph.n_dst)
@@ -181,9 +181,9 @@ class TimedEdges(EdgeSet):
             picks = merged(hit, picks, (again[0], places[again[1]]))
         counts = np.diff(picks[0])
         degrees = (counts if latest else degrees) + loops
-        own = np.flatnonzero(loops)
-        dst = np.concatenate([np.repeat(np.arange(len(rows)), counts), own])
-        positions = self.order[np.concatenate([picks[1], indptr[rows[own]]])]
+        looped = np.flatnonzero(loops)
+        dst = np.concatenate([np.repeat(np.arange(len(rows)), counts), looped])
+        positions = self.order[np.concatenate([picks[1], indptr[rows[looped]]])]
         positions = positions[np.lexsort((positions, dst))]
         return np.concatenate([[0], np.cumsum(counts + loops)]), positions, degrees
 
@@ -284,20 +284,20 @@ class TemporalSampler(Sampler):
         return np.unique(times)
 
     def _layer(self, rows, layer, request):
-        rows, found = super()._layer(rows, layer, request)
-        sets = [own._replace(columns=own.columns.astype(self._index_dtype)) for own in found.sets]
-        return rows, found._replace(sets=sets)
+        rows, sampled = super()._layer(rows, layer, request)
+        sets = [picked._replace(columns=picked.columns.astype(self._index_dtype)) for picked in sampled.sets]
+        return rows, sampled._replace(sets=sets)
 
-    def _picked(self, own, rows, layer, request, without):
+    def _picked(self, edge_set, rows, layer, request, without):
         columns, at = np.divmod(rows, request.n_times)
-        places = own.places(columns)
-        columns, at, draw = columns[places], at[places], self._draw(own, layer, request.step)
+        places = edge_set.places(columns)
+        columns, at, draw = columns[places], at[places], self._draw(edge_set, layer, request.step)
         draw["k"] = self.fanouts[layer] if self.fanouts[layer] < 0 else draw["k"]
         times = request.times[at] if len(request.times) else np.empty(0, np.int64)
         ids = columns if self._ids is None else self._ids[columns]
         ids = splitmix64(splitmix64(times.view(np.uint64)) ^ ids.astype(np.uint64)).view(np.int64)
-        indptr, positions, degrees = own.pick(columns - own.first, times, self._latest, ids, without, draw)
-        sources = own.edges.indices[positions] * np.int64(request.n_times) + np.repeat(at, np.diff(indptr))
+        indptr, positions, degrees = edge_set.pick(columns - edge_set.first, times, self._latest, ids, without, draw)
+        sources = edge_set.edges.indices[positions] * np.int64(request.n_times) + np.repeat(at, np.diff(indptr))
         return Picked(indptr, sources, positions.astype(self._index_dtype), degrees=degrees, times=times,
                       recency=self._recency)
 
@@ -314,15 +314,15 @@ def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
     nodes: Any = temporal.nodes if isinstance(temporal.nodes, dict) else {"": temporal.nodes}
     columns = {source: part.of_columns(nodes[name], source) for source, name in enumerate(part.types)
                if nodes.get(name) is not None}
-    found = []
-    for own in part.sets:
-        times = np.full(len(own.edges.indices), ALWAYS)
-        if own.graph.edge_values.time is not None:
-            times = own.of_edges(own.graph.edge_values.time, slice(None)).copy()
-        if own.source_index in columns:
-            np.maximum(times, columns[own.source_index][own.edges.indices], out=times)
-        found.append(TimedEdges(own, times))
-    return found
+    sets = []
+    for edge_set in part.sets:
+        times = np.full(len(edge_set.edges.indices), ALWAYS)
+        if edge_set.graph.edge_values.time is not None:
+            times = edge_set.of_edges(edge_set.graph.edge_values.time, slice(None)).copy()
+        if edge_set.source_index in columns:
+            np.maximum(times, columns[edge_set.source_index][edge_set.edges.indices], out=times)
+        sets.append(TimedEdges(edge_set, times))
+    return sets
 
 
 def _check_recency(unit, graph):

@@ -16,7 +16,7 @@ class RecordBatch(Protocol):
         """Arrays of pyarrow, one per column."""
 
 
-class Result(Protocol):
+class QueryResult(Protocol):
     """Result of a statement. A row is a tuple with a Python value per column."""
 
     def fetchone(self) -> Any:
@@ -41,7 +41,7 @@ class Statement(Protocol):
 class Connection(Protocol):
     """Connection to DuckDB: a `duckdb.DuckDBPyConnection`."""
 
-    def execute(self, sql: str, /) -> Result:
+    def execute(self, sql: str, /) -> QueryResult:
         """Run a statement."""
 
     def register(self, name: str, table: object, /) -> object:

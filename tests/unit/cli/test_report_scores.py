@@ -8,7 +8,7 @@ import pytest
 from sklearn import metrics as reference
 
 from sarlite.cli import report_command
-from sarlite.cli.charts import COLOURS, DASHES, Curve, Lines, colour
+from sarlite.cli.charts import COLOURS, DASHES, Curve, LineChart, colour
 from sarlite.cli.score_charts import ScoreCounts, calibration, precision_by_recall, roc, threshold_rows
 from sarlite.data import format
 from sarlite.tasks.metric_table import lower_is_better
@@ -58,7 +58,7 @@ def test_rows_by_threshold_are_a_confusion_matrix():
 
 def test_colour_means_run_and_dash_means_split():
     names = [f"run {number}" for number in range(COLOURS + 4)]
-    text = Lines("t", [Curve(name, split, [(0, 0), (1, number)]) for number, name in enumerate(names) for split in DASHES]).html()
+    text = LineChart("t", [Curve(name, split, [(0, 0), (1, number)]) for number, name in enumerate(names) for split in DASHES]).html()
     curves = re.findall(r'<polyline class="line" stroke="([^"]+)" stroke-dasharray="([^"]*)"', text)
     assert [dash for _, dash in curves] == [*DASHES.values()] * len(names)
     assert [stroke for stroke, _ in curves[::3]] == [colour(number) for number in range(len(names))]

@@ -37,6 +37,6 @@ def test_remote_rows_of_several_peers_at_once():
 def test_lines_of_progress_tell_what_is_left(capsys, monkeypatch):
     times = iter([100.0, *([110.0] * 9)])
     monkeypatch.setattr(report.time, "monotonic", lambda: next(times))
-    progress = report.Progress("lines", 2, 12)
+    progress = report.EpochProgress("lines", 2, 12)
     progress.update({"epoch": 4, "loss": 1.0, "train_accuracy": 0.5, "val_accuracy": None})
     assert capsys.readouterr().err == "epoch 4/12: loss 1.0000, train accuracy 0.5000, 40 s left\n"

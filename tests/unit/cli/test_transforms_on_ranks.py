@@ -101,8 +101,8 @@ def test_new_tables_get_the_features_of_training(tmp_path):
     unlabelled = {name: values for name, values in users.items() if name not in ("kind", "split")}
     new = tables(tmp_path / "h", unlabelled, text=TOML.replace('label = "kind"\nsplit = "split"\n', ""))
     assert convert(["convert", new, str(tmp_path / "i"), "--transforms-of", str(tmp_path / "run")]) == 0
-    found, _ = predict_here(tmp_path / "run", tmp_path / "i.npy", "--data", tmp_path / "i")
-    np.testing.assert_allclose(found, whole[order], rtol=1e-6, atol=1e-9)
+    predictions, _ = predict_here(tmp_path / "run", tmp_path / "i.npy", "--data", tmp_path / "i")
+    np.testing.assert_allclose(predictions, whole[order], rtol=1e-6, atol=1e-9)
     lacking = tables(tmp_path / "f", {name: USERS[name] for name in USERS if name != "country"})
     with pytest.raises(SarliteError, match="no column 'country': there are user, age"):
         predict_here(tmp_path / "run", tmp_path / "x.npy", "--data", lacking)
