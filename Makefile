@@ -68,8 +68,7 @@ bench: $(VENV)/.plot
 	done
 
 lint: $(VENV)/.test
-	$(BIN)/ruff check --no-cache --line-length 140 --target-version py310 --select E,F,W,I,B,UP --ignore B905 \
-	  --config 'lint.isort.known-first-party = ["sarlite"]' .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/python tests/c_lint.py native/*.c native/*.h
 
