@@ -25,7 +25,9 @@ SORT_BYTES = 32 << 20
 
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
-    """Divide a data set's nodes into parts, and order the nodes; return both, and a `record` of the choices.
+    """Divide a data set's nodes into parts and order the nodes within each part.
+
+    The result is the part of each node, the order of the nodes, and a `record` of the chosen methods.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
 
 
 def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the part of every node by original id.
+    """Assign every node to a part; the result has the part of each node, indexed by original id.
 
     Parameters
     ----------
@@ -110,7 +112,9 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
 
 
 def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the original ids in the requested order, one type after the other; None if they ascend within each type.
+    """Return the original ids of all nodes in the requested order, one node type after the other.
+
+    The result is None if the ids ascend within each type.
 
     Parameters
     ----------
@@ -135,10 +139,12 @@ def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda
 
 
 def structure(dataset):
-    """Return the `graph.typed.Joined` graph of all types by original id, which partitions and orders are made of.
+    """Join the nodes of all types into one `graph.typed.Joined` graph, the input of partitioning and ordering.
 
-    Memory: of one relation whose rows stand by id none, by part a copy, 4 or 8 bytes an edge; of several relations 36
-    bytes an edge while it is made, then 4.
+    Nodes are numbered by original id.
+
+    Memory: none for one relation whose rows are in the order of the ids. If the rows are ordered by part, the copy takes
+    4 or 8 bytes per edge. Several relations take 36 bytes per edge during the call, and the result takes 4.
     """
     if len(dataset.nodes) == len(dataset.edges) == 1:
         return typed.Joined(*_by_id(dataset), dataset.n_nodes_by_type)
@@ -162,7 +168,9 @@ def training(dataset):
 
 
 class StoredEdges:
-    """`fennel.ReadableEdges` of a data set: rows of one type after the other, read from the files in pieces.
+    """Access to a data set's edges in the form that Fennel reads: a `fennel.ReadableEdges`.
+
+    Rows are numbered one node type after the other. The edges are read from the files in pieces.
 
     Attributes
     ----------
@@ -216,13 +224,16 @@ class StoredEdges:
 
 
 def _for_metis(dataset, n_bytes):
-    """Return `structure(dataset)`; raise an error first if METIS would not fit into memory."""
+    """Check that METIS fits into memory, then return `structure(dataset)`, the graph that METIS divides."""
     metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
     return structure(dataset)
 
 
 def _by_graphs(dataset, n_parts, method, seed):
-    """Return the parts of nodes and of graphs, one type after the other; a graph and its nodes are in one part."""
+    """Divide a set of graphs into parts so that a graph and all its nodes are in one part.
+
+    The result is the part of each node and of each graph, one type after the other.
+    """
     members, nodes, graphs = dataset.edges[MEMBERS], dataset.nodes[MEMBERS[0]], dataset.target_nodes
     graph_of, degrees = np.zeros(nodes.n_nodes, np.int64), np.zeros(nodes.n_nodes, np.int64)
     graph_of[nodes.node_ids[members.indices]] = graphs.node_ids[destinations(members.indptr)]
@@ -263,7 +274,7 @@ def _ids_of_all(dataset):
 
 
 def _grouped(dataset, nodes):
-    """Return the nodes of all types grouped by type; within a type they keep their order."""
+    """Group an order of all nodes by node type; the nodes of one type keep their order."""
     if len(dataset.nodes) == 1:
         return nodes
     ends = np.cumsum([*dataset.n_nodes_by_type.values()])

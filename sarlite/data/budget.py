@@ -11,7 +11,9 @@ LEAST = 160 << 20
 
 
 def left(n_bytes):
-    """Return the bytes that arrays which grow with the data may take.
+    """Return the memory that is left for arrays that grow with the data, in bytes, under the limit of `--memory`.
+
+    Memory that this process already uses, and a reserve, are subtracted from the limit.
 
     Parameters
     ----------
@@ -33,12 +35,15 @@ def left(n_bytes):
 
 
 def check(n_bytes, available, what):
-    """Raise a ConfigError if `what` takes more bytes than are available; None is no limit."""
+    """Raise a ConfigError if `what` needs `n_bytes` and fewer bytes are available; `available=None` means no limit."""
     if available is not None and n_bytes > available:
         needed, available_mib = -(-n_bytes >> 20), available >> 20
         raise ConfigError(f"--memory: {what} takes {needed:,} MiB, but {available_mib:,} MiB are left")
 
 
 def at_once(n_bytes, most=1 << 20, each=128):
-    """Return the number of rows to process at a time, at most `most`, at `each` bytes per row; None is no limit."""
+    """Return the number of rows to process at a time, so that rows of `each` bytes fit into `n_bytes`.
+
+    The result is at least 1 and at most `most`. Without a limit, `n_bytes=None`, the result is `most`.
+    """
     return most if n_bytes is None else max(1, min(most, n_bytes // each))

@@ -245,7 +245,10 @@ class Dataset:
         return dict(zip(self.nodes, np.split(values, ends[:-1])))
 
     def where(self, name: str) -> str:
-        """Return the origin of an array of the target or of the only relation, for messages."""
+        """Locate an array for error messages, such as "DIRECTORY/nodes/node/features.npy: features".
+
+        `name` is a field of the target type's table or of the only relation's table.
+        """
         return (self.target_nodes if name in NodeTable.FILES else self.one_relation).where(name)
 
     def equals(self, other: "Dataset") -> bool:

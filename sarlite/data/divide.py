@@ -80,7 +80,10 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
 
 
 def copy(dataset, sink):
-    """Write a data set in its stored order; edges of a row whose sources do not ascend are sorted."""
+    """Write a data set to a sink, such as a `format.GraphWriter`, in its stored order.
+
+    If the sources of a row's edges do not ascend, they are sorted.
+    """
     for table in dataset.tables:
         if isinstance(table, EdgeTable) and not table.sources_ascend():
             _write_edges(table, np.arange(table.n_sources), np.arange(table.n_destinations), sink, True, Workspace())
@@ -108,13 +111,13 @@ def in_memory(dataset, parts=None, n_parts=1, **options):
 
 
 class InMemory:
-    """Sink of `divide` that builds a data set in memory: `dataset`, once `finish` has returned."""
+    """In-memory destination of `divide`: after `finish`, the attribute `dataset` is the divided data set."""
 
     def __init__(self):
         self.dataset, self._rows = None, {}
 
     def array(self, table, field, shape, dtype):
-        """Return a writer of the rows of a table's array."""
+        """Allocate an array of a table; its rows are filled by calls of `write` of the returned object."""
         self._rows[table.folder, field] = _FilledRows(shape, dtype)
         return self._rows[table.folder, field]
 
@@ -158,7 +161,10 @@ def counts_up(ids):
 
 
 def _by_type(dataset, parts, order):
-    """Yield (type, parts of its nodes, its nodes in their order or None); node ids are counted from 0 within each type."""
+    """Yield, for each node type, its name, the parts of its nodes, and its nodes in the given order.
+
+    Node ids are counted from 0 within each type. Without an order, the third item is None.
+    """
     first = 0
     for name, part in dataset.by_type(parts).items():
         nodes = None if order is None else order[first : first + part.size]
@@ -185,7 +191,7 @@ def _places(parts, offsets, order, at_once):
 
 
 def _write_ids(table, place, sink, at_once):
-    """Write the original ids of the new rows, unless they are 0, 1, 2, ..."""
+    """Write the original id of each new row; nothing is written if the ids are 0, 1, 2, ..."""
     if counts_up(place):
         return
     ids = np.empty_like(place)
@@ -267,7 +273,7 @@ def _edges_taken(table, sources, destinations, values):
 
 
 def _edges_sorted(table, sources, destinations, values, forms, space):
-    """Yield the same pieces as `_edges_taken`, sorted on disk."""
+    """Yield the edges in their new order like `_edges_taken`, but sorted on disk instead of gathered in memory."""
     columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
     sorter = Sorter(space.folder, space.n_bytes, **columns)
     for dst, src, first, last in _renumbered(table, sources, destinations, space.at_once()):

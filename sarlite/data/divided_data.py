@@ -27,7 +27,7 @@ from sarlite.types import Path as AnyPath
 
 
 class DivisionRequest(NamedTuple):
-    """The requested data set and division; the fields are parameters of `divided`."""
+    """Request for a data set divided in a certain way; the fields are parameters of `divided`."""
 
     spec: AnyPath
     partition: str
@@ -131,7 +131,7 @@ def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: s
 
 
 def _native(held, spec):
-    """Return the native directory that a spec names, locked against replacement while `held` is open.
+    """Return the native directory that a spec names, and keep it locked against replacement while `held` is open.
 
     For any other spec the result is None.
     """
@@ -167,7 +167,7 @@ def _files_to_verify(comm, directory):
 
 
 def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
-    """Read the data set, and divide it if no stored parts serve `size` ranks.
+    """Load the data set, and divide it unless its stored parts already suit `size` ranks.
 
     Returns (data set, None) if rank 0 holds the data set, or (None, directory) if all ranks map a native directory.
     `held`, an ExitStack, keeps locks and temporary folders until it is closed.

@@ -88,7 +88,7 @@ class Sorter:
         return self._buffers
 
     def _sorted(self, n):
-        """Yield the first n records of the buffers in order."""
+        """Sort the first n records that are buffered in memory by key, and yield them in pieces."""
         keys = self._take_buffers()[""][:n]
         order = None
         if self.columns:

@@ -243,7 +243,10 @@ def _opened(directory, verify):
 
 
 def _files_of(directory, place, folder, entry):
-    """Yield (path, record, field) for each file of a table."""
+    """Yield (path, record, field) for each file of one table.
+
+    The record is the file's entry in meta.json: dtype, shape and sha256.
+    """
     for field, name in meta.TABLES[place].FILES.items():
         if name in entry["arrays"]:
             yield Path(directory) / place / folder / f"{name}.npy", entry["arrays"][name], field
@@ -265,7 +268,9 @@ def _check_counts(path, name, n_edges, table, n_destinations):
 
 
 def files(directory):
-    """Return (path, record, field) for each file of a data set, including the files of the nodes' names.
+    """List all files of a data set as (path, record, field), including the files of the nodes' names.
+
+    The record is the file's entry in meta.json: dtype, shape and sha256.
 
     Raises
     ------

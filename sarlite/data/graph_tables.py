@@ -31,7 +31,10 @@ _FLOAT, _INT = ("float32", "float64"), ("int32", "int64")
 
 
 class _Table:
-    """Base of `NodeTable` and `EdgeTable`: arrays that are stored in one folder, and their origin for messages."""
+    """Base of `NodeTable` and `EdgeTable`: arrays that are stored in one folder.
+
+    A table also knows where its arrays came from, so that error messages can name the file or the source.
+    """
 
     FILES: ClassVar[dict[str, str]]
     """Field -> name of its file."""
@@ -62,7 +65,7 @@ class _Table:
         raise NotImplementedError
 
     def where(self, name: str) -> str:
-        """Return the origin of an array for messages: its file in the native format, or else the source and the field."""
+        """Locate an array for error messages: its file in the native format, or else the source and the field."""
         if self.directory is None:
             return f"{self.source}: {self.label}{name}"
         return f"{self.directory}/{self.folder}/{self.FILES[name]}.npy: {name}"

@@ -63,13 +63,16 @@ def content(dataset, offsets, division, records):
 
 
 def _arrays(table, records):
-    """Return the records of a table's files, by name of file."""
+    """Select the records of one table's files from the records of all files, by name of file.
+
+    A record is a file's entry in meta.json: dtype, shape and sha256.
+    """
     paths = {name: f"{table.folder}/{name}" for name in table.FILES.values()}
     return {name: records[path] for name, path in paths.items() if path in records}
 
 
 def _feature_names(table):
-    """Return the entries about a table's feature columns, transforms and times.
+    """Return the entries of meta.json that describe a table's feature columns, transforms and times.
 
     The names of the columns are left out unless they are distinct and one per column.
     """
@@ -81,7 +84,10 @@ def _feature_names(table):
 
 
 def _names(records):
-    """Return the records of names/FILE by file, or of names/TYPE/FILE by type and file."""
+    """Collect the records of the files of nodes' names from the records of all files.
+
+    A record is a file's entry in meta.json. Records of names/FILE are by file; of names/TYPE/FILE, by type and file.
+    """
     records_by_file = {}
     for path, record in records.items():
         place, *folder, name = path.split("/")
@@ -123,7 +129,7 @@ def read(directory):
 
 
 def _anew(meta, directory):
-    """Return words about how to rewrite a directory of schema 1 from the spec in its provenance."""
+    """Return the end of the error message for a directory of an older schema: the command that writes it anew."""
     spec = meta["provenance"].get("spec", "SPEC") if isinstance(meta.get("provenance"), dict) else "SPEC"
     return f"; an older sarlite wrote it: write it anew, python -m sarlite.data convert {spec} {directory} --overwrite"
 
@@ -202,7 +208,7 @@ def _check_types(path, meta):
 
 
 def _words(path, place, name, n):
-    """Decode the folder name of a node type or a relation into `n` words; raise a DataError for an invalid name."""
+    """Decode the folder name of a node type or a relation into `n` words; raise a DataError if the name is invalid."""
     try:
         return words(name, n)
     except ValueError as error:
@@ -210,7 +216,7 @@ def _words(path, place, name, n):
 
 
 def _needed(meta, place, name):
-    """Return the fields that a node type or a relation must have."""
+    """Return the fields whose arrays meta.json must list for a node type or a relation."""
     if place == "edges":
         return ("indptr", "indices")
     if "target" not in meta:
@@ -219,7 +225,10 @@ def _needed(meta, place, name):
 
 
 def _check_records(path, where, entry, files, needed):
-    """Raise a DataError unless the entry of a type or a relation has valid records of its arrays."""
+    """Raise a DataError unless the entry of a type or a relation lists its arrays with valid records.
+
+    A record states the dtype, the shape and the sha256 of an array. `needed` are fields that must have a record.
+    """
     _expect(path, where, entry, dict)
     _expect(path, f"{where}: count", entry.get("count"), int)
     _expect(path, f"{where}: arrays", entry.get("arrays"), dict)

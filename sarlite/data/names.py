@@ -36,7 +36,7 @@ _LINES = 1 << 16  # lines that are read at a time
 
 
 class Names:
-    """Mapping between the names of a data set's nodes and their original ids, read from mapped files at each call.
+    """Lookup of nodes by name, and of names by node. Each call reads the memory-mapped files of a data set.
 
     Parameters
     ----------
@@ -168,7 +168,10 @@ class Names:
 
 
 def files_of(directory, meta):
-    """Return (path, record, field) of each file of the mappings in meta.json, as a dict by node type of dicts by file."""
+    """Return the files of the nodes' names that meta.json lists, as a dict by node type of dicts by file name.
+
+    A file is a tuple (path, record, field); the record is the file's dtype, shape and sha256.
+    """
     entry = meta.get("names", {})
     if "target" in meta:
         folders = {words(name, 1)[0]: (f"names/{name}", records) for name, records in entry.items()}

@@ -84,7 +84,10 @@ def write(comm, path, ids, rows, n_nodes):
 
 
 def _begin(held, path, shape, dtype, rank):
-    """Return the private file's name and the offset of its rows in bytes on rank 0, None on other ranks."""
+    """Create the temporary output file on rank 0 and write the .npy header.
+
+    Rank 0 gets the temporary file's name and the offset of the rows in bytes. Other ranks get None.
+    """
     if rank:
         return None
     header = io.BytesIO()

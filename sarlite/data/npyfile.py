@@ -1,4 +1,8 @@
-"""Reading and writing of single .npy files: hashed while written, and mapped after header, size and record are compared."""
+"""Reading and writing of single .npy files.
+
+A file is hashed while it is written. Before a file is mapped, its header is compared with its size and with its
+record, the dtype and shape that meta.json states.
+"""
 
 import builtins
 import contextlib
@@ -87,7 +91,7 @@ class Stream:
 
 
 def _dtype_text(dtype):
-    """Return the text for a dtype in a record."""
+    """Return the name of a dtype in meta.json, such as "<f4" or "bfloat16"."""
     return "bfloat16" if dtype == BFLOAT16 else dtype.str
 
 
@@ -119,7 +123,7 @@ def load(path, field, kinds="biuf"):
 
 
 def open_map(path, record, field):
-    """Map a .npy file read-only after comparing it with its record.
+    """Memory-map a .npy file read-only after comparing it with its record in meta.json.
 
     Parameters
     ----------
@@ -214,7 +218,10 @@ def header(head, kinds="biuf"):
 
 
 def _look(path, field, kinds="biuf"):
-    """Return the result of `header` and the size of the file in bytes; raise a DataError if the size does not fit."""
+    """Parse the header of a .npy file, and raise a DataError if the file's size does not fit its header.
+
+    The result is that of `header`, followed by the size of the file in bytes.
+    """
     with regular(path).open("rb") as file:
         dtype, shape, fortran, offset = header(file.read(HEAD), kinds)
         size = os.fstat(file.fileno()).st_size

@@ -29,7 +29,7 @@ class PickledMatrix:
 
 
 class _Array:
-    """Stand-in for a NumPy array: `value`, once its state is read."""
+    """Stand-in for a NumPy array of a pickle; `value` is None until the array's state has been read."""
 
     value: np.ndarray | None = None
 
@@ -203,7 +203,7 @@ class _Machine:
         return self.encoded[id(text)][1]
 
     def filled(self, version, shape, dtype, fortran, data):
-        """Return the array that an array's pickled state describes."""
+        """Build the array that the state of a pickled array describes, after checking the state."""
         good = type(shape) is tuple and len(shape) <= _MAX_DIMENSIONS
         if not good or any(type(length) is not int or length < 0 for length in shape):
             _refuse("has an array whose shape is none")

@@ -1,4 +1,4 @@
-"""Costs of the parts of a divided data set, counted from its files in pieces."""
+"""Quality of a division into parts: edges, halo rows and imbalance of each part, counted from the files in pieces."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ _SHOWN = 16  # largest number of parts for which the matrices are printed
 
 
 def quality(dataset, n_bytes=None, step=None, tiles=True):
-    """Measure the parts of a data set as it is divided.
+    """Measure the parts into which a data set is divided: their sizes, halo rows and imbalance.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
 
 
 def measured(dataset, parts, n_parts):
-    """Return the costs of a partition that is not stored, as `quality` without tiles.
+    """Measure a partition that is not stored; return the same costs as `quality(..., tiles=False)`.
 
     `parts` is the part of each node, as for `divide`.
     """
@@ -67,7 +67,7 @@ def measured(dataset, parts, n_parts):
 
 
 def quality_lines(costs):
-    """Yield the lines that `quality` adds to `summary.report_lines`."""
+    """Format the result of `quality` as lines of text, which are printed below the table of `summary.report_lines`."""
     yield f"row imbalance {costs['row_imbalance']:.2f}, stage imbalance {costs['stage_imbalance']:.2f}"
     needs = np.array(costs["needs"])
     others = needs[~np.eye(len(needs), dtype=bool)]
@@ -84,7 +84,7 @@ def quality_lines(costs):
 
 
 def _count_sources(dataset, name, tiles, at_once, step):
-    """Return the counts of a `Tally` of the edges out of one type's rows, by part of the destination."""
+    """Count the edges out of one node type's rows by part of the destination; return the counts of a `Tally`."""
     tally = Tally(np.asarray(dataset.nodes[name].offsets), tiles)
     relations = [table for relation, table in dataset.edges.items() if relation[0] == name]
     for part in range(dataset.n_parts):

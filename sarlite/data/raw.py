@@ -298,7 +298,10 @@ def _zeros_and_ones(labels, where, first, what):
 
 
 def strata(labels, task):
-    """Return the class of each node for `random_split`; for a task other than "classify" all labelled nodes get 0."""
+    """Return the groups for a stratified `random_split`: the class of each node, or -1 for a node without a label.
+
+    For a task other than "classify", all labelled nodes are in group 0.
+    """
     return labels if task in (None, "classify") else np.where(labelled(labels, task), 0, -1)
 
 

@@ -15,7 +15,7 @@ _ROWS = 1 << 16
 
 
 def headings(task, n_columns, class_names, embeddings):
-    """Return the names of the label columns and of the number columns.
+    """Return the column headings of a table of predictions: headings of labels, and headings of numbers.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def write_pieces(path, names, pieces):
 
 
 def _columns(array):
-    """Return an array of rows as a matrix, also if it has no rows."""
+    """Reshape an array of rows to two dimensions; an array without rows is handled, too."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 

@@ -138,7 +138,9 @@ class _Notes(NamedTuple):
 
 
 def _check_names(out: _Notes, what: str, expected: Mapping[Name, str], available: Mapping[Name, str]) -> None:
-    """Raise a DataError for a name that the data lack; note the names that the model does not use in `out.left_out`.
+    """Raise a DataError for a name that the model expects and the data lack.
+
+    Names that the model does not use are added to `out.left_out`.
 
     `expected` and `available` map a name to its text in messages.
     """
@@ -172,7 +174,10 @@ def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: J
 
 
 def _without(out: _Notes, table: AnyTable, where: str) -> AnyTable:
-    """Return a node table without features; an edge table is returned unchanged."""
+    """Return a node table without its features, as the model has learned rows for this node type.
+
+    An edge table is returned unchanged.
+    """
     if isinstance(table, EdgeTable):
         return table  # the run's own options decide whether values of edges are used
     out.left_out.append(f"{out.data}: {where} left out, as the model has learned rows for this type")
@@ -180,7 +185,10 @@ def _without(out: _Notes, table: AnyTable, where: str) -> AnyTable:
 
 
 def _by_position(out: _Notes, table: AnyTable, where: str, expected: list[str] | int, available: list[str] | int) -> AnyTable:
-    """Return the table unchanged after comparing the numbers of columns."""
+    """Check that a table has as many columns as the model expects, and note that columns are matched by position.
+
+    The table is returned unchanged.
+    """
     n_expected, n_available = (columns if isinstance(columns, int) else len(columns) for columns in (expected, available))
     unnamed = "the model's" if isinstance(expected, int) else "the data's"
     if n_expected != n_available:
@@ -193,7 +201,7 @@ def _by_position(out: _Notes, table: AnyTable, where: str, expected: list[str] |
 
 
 def _other(expected: JsonDict | None, table: NodeTable | EdgeTable) -> str:
-    """Return words about the first column whose transforms differ from the model's."""
+    """Describe, for an error message, the first column whose transforms differ from the model's."""
     columns = [(transforms or {}).get("columns", {}) for transforms in (expected, table.transforms)]
     name = next((name for name in {**columns[0], **columns[1]} if columns[0].get(name) != columns[1].get(name)), None)
     if name is None:
@@ -224,7 +232,7 @@ class SomeColumns:
 
 
 def _columns(table: NodeTable | EdgeTable) -> Columns:
-    """Return the names of a table's feature columns, or their number, or None without features."""
+    """List the names of a table's feature columns; their number if they have no names, and None without features."""
     array = getattr(table, table.FEATURES)
     if array is None or table.feature_names is not None:
         return None if array is None else list(table.feature_names or ())

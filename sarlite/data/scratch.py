@@ -14,7 +14,10 @@ _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 @contextlib.contextmanager
 def beside(out):
-    """Create a private folder beside the output; raise a DataError if it cannot be created."""
+    """Create a private temporary folder in the output's parent folder, and remove the folder when the context ends.
+
+    A DataError is raised if the folder cannot be created.
+    """
     out = Path(os.path.realpath(out))
     with contextlib.ExitStack() as held:
         with writing(out):

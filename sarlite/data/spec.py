@@ -36,7 +36,7 @@ def _flag(text):
 
 
 def _amount(text):
-    """Return a number of nodes (int), or a share (float) if the text has a decimal point."""
+    """Parse an option that is a number of nodes (int), or a share of the nodes (float, with a decimal point)."""
     try:
         return int(text)
     except ValueError:
@@ -247,7 +247,7 @@ def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
 
 
 def _check_kind(spec, is_relational, relational):
-    """Raise a ConfigError if a relational graph was requested and the graph is of one kind, or vice versa."""
+    """Raise a ConfigError if a relational graph is needed and the graph has only one node type, or vice versa."""
     if is_relational and not relational:
         raise ConfigError(f"data set {spec!r}: a relational graph, of several node types, but a graph of one kind is "
                           "needed")
@@ -261,7 +261,10 @@ def has_transforms(spec: AnyPath) -> bool:
 
 
 def generated_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
-    """Return lines that compare a generated data set with its spec; no lines for forms that match their spec exactly."""
+    """Compare a generated graph with the properties that its spec requested; return the lines of a report.
+
+    The list is empty unless the generator is one that meets its spec only approximately.
+    """
     form, _, options = _parse(str(spec))
     return _REPORTS[form](dataset.indptr, dataset.indices, **options) if form in _REPORTS else []
 
@@ -288,7 +291,10 @@ def _is_relational(form, path):
 
 
 def _wanted(spec, options, changes, relational):
-    """Remove the changes from `options`; return the effective changes and the provenance."""
+    """Remove the changes to the graph, such as undirected or self_loops, from `options`.
+
+    The result is the changes to apply, and the provenance that the data set stores.
+    """
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or (name == "undirected" and not relational)}
@@ -330,7 +336,7 @@ def _parse(spec):
 
 
 def _no_directory(spec, path):
-    """Return the error for a spec without a form whose path is not a directory."""
+    """Return the error for a spec that is only a path, such as "data/cora", if the path is not a directory."""
     if os.path.exists(path):
         content = "names tables, tables" if path.endswith(".toml") else "holds edges, edges"
         return DataError(f"data set {spec!r}: {path} is a file; where it {content}:{spec} reads it")
@@ -378,7 +384,10 @@ def _options(form, words, parsers):
 
 
 def _changed(dataset, wanted):
-    """Apply the changes to a data set that is in CSR; without changes return it as it is."""
+    """Apply the requested changes, such as undirected or normalize, to a data set in CSR.
+
+    Without changes the data set is returned unmodified.
+    """
     if not any(wanted.values()):
         return dataset
     dataset.provenance = {**dataset.provenance, "changes": dict(wanted)}

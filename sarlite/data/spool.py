@@ -6,7 +6,7 @@ from sarlite.errors import writing
 
 
 class Spool:
-    """Rows that are appended to a file and then mapped; without a path the rows are held in memory."""
+    """Growing array. Rows are appended to a file, which is memory-mapped at the end, or are held in memory."""
 
     def __init__(self, path, dtype=None):
         self._path, self._dtype, self._shape, self.n_rows = path, dtype, (), 0
@@ -16,7 +16,10 @@ class Spool:
                 self._file = open(path, "wb", buffering=0)  # noqa: SIM115, closed by `array`
 
     def write(self, rows):
-        """Append rows of the dtype and width of the first rows; in memory the rows are held, not copied."""
+        """Append rows; all rows must have the dtype and width of the first rows.
+
+        Without a file the spool holds references to the rows, not copies.
+        """
         rows = np.asarray(rows, self._dtype)
         self._dtype, self._shape, self.n_rows = rows.dtype, rows.shape[1:], self.n_rows + len(rows)
         if self._file is None:

@@ -80,7 +80,9 @@ def _nodes_by_part(dataset):
 
 
 def part_bytes(dataset, costs):
-    """Return two lists, in bytes for each part: memory of its own rows and edges, and of the features of its halo rows.
+    """Estimate the memory of each part in bytes: its own rows and edges, and the features of its halo rows.
+
+    The result is two lists with one number per part.
 
     The data set has one node type and one relation.
     """
@@ -147,7 +149,7 @@ def _division(facts):
 
 
 def report_lines(costs, local_bytes=None, halo_bytes=None):
-    """Yield the lines of a table of the costs that `graph.partition.report` returns."""
+    """Format the result of `graph.partition.report`, the costs of each part, as the lines of a table."""
     names = ("nodes", "edges", "train_nodes", "halo_rows")
     heads = ("part", "nodes", "edges", "train", "halo rows") + (("own data", "halo data") if local_bytes else ())
     yield " ".join(f"{head:>12}" for head in heads)

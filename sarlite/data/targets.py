@@ -37,7 +37,7 @@ def labelled(labels: Array, task: str) -> Array:
 
 
 def wrong(labels: Array, task: str, in_split: Array, n_classes: int) -> tuple[int, str] | None:
-    """Return the first row with an invalid label, and a description of the label; None if all labels are valid.
+    """Find the first row with an invalid label; return the row and a description of the label, or None.
 
     Parameters
     ----------

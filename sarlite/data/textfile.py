@@ -68,7 +68,10 @@ def _parquet(path, field):
 
 
 def names(path, field, vocabulary):
-    """Read one name per line, or a .npy file of text, as positions in `vocabulary`: (n_rows,) int8."""
+    """Read one name per line, or a .npy file of text, and replace each name by its index in `vocabulary`.
+
+    The result is an (n_rows,) int8 array.
+    """
     places, codes, n = {name: place for place, name in enumerate(vocabulary)}, [np.empty(0, np.int8)], 0
     with reading(path, field):
         for words in _word_batches(path, field):
@@ -81,7 +84,7 @@ def names(path, field, vocabulary):
 
 
 def _word_batches(path, field):
-    """Yield lists of names."""
+    """Read a file of names, and yield lists of names."""
     if Path(path).suffix == ".npy":
         for _, piece in pieces(np.atleast_1d(npyfile.load(path, field, "US")).ravel()):
             yield piece.astype(str).tolist()
@@ -132,7 +135,7 @@ def _parsed(rows, dtype, delimiter):
 
 
 def _until(rows, most):
-    """Yield from `rows` until the yielded rows have `most` characters."""
+    """Yield rows of text from an iterator, and stop once the yielded rows have at least `most` characters."""
     for row in rows:
         yield row
         most -= len(row)
@@ -182,7 +185,7 @@ def _content(line):
 
 
 def _header(line, delimiter):
-    """Return the number of columns that a first line names; 0 if the line is a row, as one of its words is a number."""
+    """Return the number of columns that a header line names; 0 if a word is a number, as the line is then no header."""
     words = [word.strip().strip("\"'") for word in line.split(delimiter)]
     if len(words) > 1 and all(word and not is_number(word) for word in words):
         return len(words)

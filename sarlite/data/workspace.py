@@ -8,7 +8,7 @@ from sarlite.errors import writing
 
 
 class Workspace:
-    """Factory of spools in memory, or in a folder within a memory limit.
+    """Place for the arrays of a data set that is being built: memory, or temporary files within a memory limit.
 
     Parameters
     ----------
@@ -22,18 +22,18 @@ class Workspace:
         self.folder, self.n_bytes = None if folder is None else Path(folder), n_bytes
 
     def spool(self, name, dtype=None):
-        """Return a `Spool` for the file `name`."""
+        """Create a `Spool`, an array that grows, for the file `name` of the folder, or in memory."""
         return Spool(None if self.folder is None else self.folder / name, dtype)
 
     def array(self, name, pieces):
-        """Return pieces of rows as one array, mapped from the file `name`."""
+        """Join pieces of rows into one array, mapped from the file `name` or held in memory."""
         spool = self.spool(name)
         for piece in pieces:
             spool.write(piece)
         return spool.array()
 
     def within(self, name, share=1):
-        """Return a workspace in a subfolder, with one `share`-th of the memory limit."""
+        """Create a workspace in the subfolder `name`, with the memory limit divided by `share`."""
         if self.folder is None:
             return self
         with writing(self.folder / name):

@@ -144,7 +144,10 @@ def _meta_of(directory):
 
 
 def _other_file(directory):
-    """Return the path of the first file below a directory that its meta.json does not name, or None."""
+    """Return the first file below a directory that its meta.json does not list, as a relative path; None without one.
+
+    A directory with such a file is not overwritten.
+    """
     named = {*_named_arrays(_meta_of(directory))}
     for path in sorted(directory.rglob("*")):
         place = path.relative_to(directory)
@@ -155,7 +158,7 @@ def _other_file(directory):
 
 
 def _named_arrays(meta, place=""):
-    """Yield the paths, without suffix, of the arrays that a meta.json of any schema has records of.
+    """Yield the paths, without suffix, of the arrays that a meta.json of any schema lists.
 
     A record is a dict with a sha256. Older schemas used other folders, so for them only the array's name is yielded.
     """

@@ -99,7 +99,7 @@ def describe(path, workspace, options):
 
 
 class MagFolder:
-    """The contents of ogbn-mag's folder. Small files are read at once, large files when they are asked for.
+    """Contents of ogbn-mag's folder. Small files are read by the constructor, large files when a method asks for them.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ class MagFolder:
 
 
 def _named(folder, n_nodes):
-    """Return the file of names of each type that has one; a file of an unknown type is refused."""
+    """Find the file of names of each node type that has one; raise a DataError for a file of an unknown type."""
     paths = {path.name.removesuffix(_NAMES): path for path in sorted(folder.glob(f"*{_NAMES}"))}
     for name, path in paths.items():
         if name not in n_nodes:
@@ -258,7 +258,7 @@ def _features(raw, n_nodes):
 
 
 def _true(file, field):
-    """Return the types whose value is true, and the line number of the values."""
+    """Return the node types that a file marks as true, and the line number of the marks."""
     values, line = _by_type(file, field)
     return [name for name, value in values.items() if value.lower() in ("true", "1")], line
 

@@ -141,7 +141,7 @@ def _unpacked(file, path, dtype, shape, fortran, offset):
 
 
 def _data_offset(path, info):
-    """Return the offset of a stored member's bytes in the archive: behind the local header, whose length varies."""
+    """Return the offset of an uncompressed member's bytes, which follow a header of variable length in the archive."""
     with Path(path).open("rb") as file:
         file.seek(info.header_offset + 26)
         lengths = np.frombuffer(file.read(4), "<u2")

@@ -147,7 +147,7 @@ def read_directory(path, classes=None):
 
 
 def _matrix(path, field, dtype, n_rows, n_columns=None):
-    """Map a matrix behind a header of its numbers of rows and columns."""
+    """Memory-map a matrix from a file that begins with its numbers of rows and columns."""
     head, offset = binary.header(path, ("rows", "<u4"), ("columns", "<u4"))
     for name, expected in (("rows", n_rows), ("columns", n_columns)):
         if expected is not None and head[name] != expected:
@@ -241,7 +241,7 @@ def write_directory(path, dataset, *, overwrite=False):
 
 
 def _put(put, array, dtype, where):
-    """Append an array as `dtype`; refuse a number that float32 cannot hold."""
+    """Append an array, converted to `dtype`, to a file; raise a DataError for a number that float32 cannot hold."""
     for start, piece in pieces(array):
         out = narrowed(piece) if np.dtype(dtype) == np.float32 else piece.astype(dtype, copy=False)
         if out.dtype == np.float32 and not np.isfinite(out).all():

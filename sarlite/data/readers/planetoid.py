@@ -92,7 +92,7 @@ def _one_hot(path):
 
 
 def _described(value):
-    """Return words for a value of another type, for messages."""
+    """Describe a value for error messages: the shape of an array, or the name of the type."""
     return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
