@@ -196,7 +196,7 @@ def regular(path: str | os.PathLike[str]) -> Path:
 
 
 def _cause(error, where):
-    """Return the text for an exception from reading; `where` is the text that precedes it."""
+    """Return the reason for a failure to read data, as the text that follows `where` in the error message."""
     if isinstance(error, FileNotFoundError):
         name = "" if error.filename is None or str(error.filename) in where else f" {error.filename}"
         return f"no such file{name}"
@@ -244,7 +244,10 @@ def needs(module: str, what: str) -> ModuleType:
 
 
 def _refuse_hidden(package, what):
-    """Raise a ConfigError if a single file of the user hides a package of EXTRAS, all of which are folders."""
+    """Raise a ConfigError if the module imported as `package` is a single file, such as a user's pandas.py.
+
+    The optional packages of EXTRAS are folders, so a single file hides the installed package.
+    """
     file = getattr(sys.modules.get(package), "__file__", None)
     if file is not None and not hasattr(sys.modules[package], "__path__"):
         raise ConfigError(f"{what} needs the package {package}, but the file {file} hides it: rename the file")

@@ -1,4 +1,8 @@
-"""Files that are written completely or not at all, and private files and folders, which end with their process."""
+"""Files that are written completely or not at all, and private files and folders.
+
+A private file or folder is temporary: it is removed at the end of its context. Its name contains the process that made
+it, so a later process can remove what a killed process has left.
+"""
 
 import contextlib
 import errno
@@ -59,7 +63,7 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
 
 @contextlib.contextmanager
 def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
-    """Return a context with a private file, open for writing, that is renamed to `path` at the end of the context.
+    """Return a context with a temporary file, open for writing, that is renamed to `path` at the end of the context.
 
     Parameters
     ----------
@@ -103,7 +107,7 @@ def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[
 
 
 def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
-    """Write a private file with this content and remove it again; raises the errors that `write_whole` would raise."""
+    """Write the content to a temporary file and remove the file, to raise the errors that `write_whole` would raise."""
     with whole(path, trial=True) as (_, file):
         for piece in pieces:
             file.write(piece)
@@ -116,7 +120,7 @@ def no_follow(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
-    """Return a context with a new private folder, which is removed at the end unless it was renamed.
+    """Return a context with a new temporary folder, which is removed at the end unless it was renamed.
 
     Parameters
     ----------
@@ -151,7 +155,9 @@ def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
 
 
 def remove_left(folder: AnyPath) -> None:
-    """Remove the private files and folders in `folder` whose processes have ended, as far as they can be removed.
+    """Remove the private files and folders in `folder` that ended processes have left there.
+
+    Files that cannot be removed stay, without an error.
 
     Notes
     -----
@@ -166,7 +172,7 @@ def remove_left(folder: AnyPath) -> None:
 
 
 def _remove_if_left(path):
-    """Remove a private file or folder if its process has ended."""
+    """Remove a private file or folder if the process that made it has ended."""
     is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     handle = os.open(path, (os.O_RDONLY if is_folder else os.O_RDWR) | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:

@@ -35,7 +35,7 @@ class Bar(Protocol):
         """Set the text before the bar."""
 
     def set_postfix_str(self, s: str = "", refresh: bool = True) -> object:
-        """Set the text behind the bar."""
+        """Set the text after the bar."""
 
     def close(self) -> object:
         """Remove the bar, or leave it as it is."""

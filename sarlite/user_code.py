@@ -21,7 +21,7 @@ def names_file(spec: str) -> bool:
 
 
 class NamesOrFile(tuple[str, ...]):
-    """Choices of an option: these names, and any text of the form path/to/file.py:Class, which `in` accepts too."""
+    """Tuple of the names that an option accepts; `in` is also True for any text of the form path/to/file.py:Class."""
 
     def __contains__(self, value: object) -> bool:
         return super().__contains__(value) or (isinstance(value, str) and names_file(value))

@@ -55,7 +55,7 @@ class TracedSpan(NamedTuple):
 
 
 def colour(number: int) -> str:
-    """Return the CSS colour of a series: a colour of the page, or after the last one a hue.
+    """Return the CSS colour of the series `number`: a colour of the page, or a computed hue if the page has too few.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class Chart:
         return WIDTH, HEIGHT
 
     def marks(self) -> Iterator[str]:
-        """Yield the elements of the SVG."""
+        """Yield the SVG elements of the figure as text."""
         raise NotImplementedError
 
 

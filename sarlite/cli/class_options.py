@@ -34,7 +34,10 @@ def check(training: TrainingOptions) -> None:
 
 
 def _check_word(option, word, table, find):
-    """Raise a ConfigError if `find(form, word)` fails for every form of targets in `table`."""
+    """Raise a ConfigError if an option's value `word`, such as a metric, is unknown for every form of targets.
+
+    The keys of `table` are the forms, and its values the known names. `find(form, word)` raises for an unknown word.
+    """
     errors = []
     for form, kinds in table.items():
         try:

@@ -166,7 +166,7 @@ _OFF = {"batch_size": 0, "weight_decay": 0, "dropout": 0}
 
 
 def _has_no_effect(option: str) -> Callable[[Run], bool]:
-    """Return a function that is True for a run whose model has one layer and would ignore the option."""
+    """Return a function run -> bool that is True if the run's model has one layer and therefore ignores `option`."""
     return lambda run: run.options.get("layers") == 1 and option in getattr(run.cls, "hidden_options", ())
 
 

@@ -109,7 +109,10 @@ def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({
 
 
 def _options_before(before, where):
-    """Return the options of the earlier run that its checkpoint may set, checked as flags are."""
+    """Return the options of an earlier run that a resumed run takes from the checkpoint, after the checks of flags.
+
+    Options that a checkpoint must not set, such as output paths, are left out.
+    """
     values = {}
     for name, value in before.items():
         is_path = name == "partition" and value not in (*METHODS, "stored")
@@ -147,7 +150,7 @@ def naming_flags(action: Callable[P, R]) -> Callable[P, R]:
 
 
 def _with_flags(error):
-    """Return the text of an error with flags in place of arguments."""
+    """Return the text of an error with names of Python arguments replaced by command line flags."""
     ranks, text = re.match(r"(rank \d+: )*", str(error)), str(error)
     begin = ranks.end() if ranks else 0
     if error.argument is not None:

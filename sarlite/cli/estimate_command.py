@@ -196,7 +196,7 @@ def _threads(size):
 
 
 def _rates(n_threads):
-    """Measure this machine's rates with some threads, per second.
+    """Measure this machine's speed in matrix products, aggregations and copies, with `n_threads` threads.
 
     Returns
     -------
@@ -224,7 +224,7 @@ def _seconds(function):
 
 
 def _fits(rows, memory, most, rows_on):
-    """Return a line for each row that compares its memory with the limit, and a line with the fewest ranks that fit.
+    """Return lines that compare each estimate's memory with the limit, and a line with the fewest ranks that fit.
 
     Parameters
     ----------

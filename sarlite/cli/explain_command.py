@@ -232,7 +232,9 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
 
 def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x: Features,
              wanted: PredictionRequest) -> tuple[Array, list[Moment]]:
-    """Return the outputs of the requested nodes, each at its own time, and the moment of each node. Collective.
+    """Compute the outputs of the requested nodes from the edges up to each node's own time. Collective.
+
+    Return the outputs and, for each node, the `Moment` at which its neighbourhood is taken.
 
     With --temporal latest, a node's neighbourhood has only the latest edges of each node. With sampled edges, it has all
     edges up to the node's time.
@@ -255,7 +257,7 @@ def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x
 
 
 def _times(part: Shard) -> dict[str, NodeRowTable]:
-    """Return the times of this rank's nodes as tables of rows, by node type."""
+    """Return the times of this rank's nodes as a dict from node type to table of rows."""
     ids = part.graph.graph.node_ids if isinstance(part.graph, NodeType) else {NODE: part.graph.dst_ids}
     return {name: NodeRowTable(name, ids[name], times) for name, times in part.times.items()}
 

@@ -73,7 +73,9 @@ class Attribution(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Sum of integrated gradients, and the change of the score that they must add up to.
+    """Sum of the attributions by integrated gradients, and the score of the baseline.
+
+    The sum must equal the node's score minus the baseline's score, up to the error of the integration.
 
     Attributes
     ----------
@@ -228,7 +230,10 @@ class Explainer(NamedTuple):
         return attributions, total
 
     def _items(self) -> Iterator[tuple[str, str, str, list[int]]]:
-        """Yield (kind, name, node type, columns) for each feature, and for each column of a feature with several columns."""
+        """Yield the inputs that get an attribution: each feature, and each column of a feature with several columns.
+
+        An item is (kind, name, node type, indices of the input columns).
+        """
         labels = label_names(self.trained, self.trained.meta["data"]["classes"])
         for node_type, row in self.baseline.x.items():
             names, origins = column_names(self.part, node_type, row.shape[-1], labels)

@@ -31,7 +31,7 @@ class MemoryLimit:
         self.n_bytes, self.name, self.base, self._peak, self._checked = n_bytes, name, base, peak, False
 
     def check(self, comm: Communicator, n_bytes: int, what: str) -> None:
-        """Raise a ConfigError if `n_bytes` above `base` exceed the memory limit on any rank. Collective.
+        """Raise a ConfigError if `base` + `n_bytes` bytes are more than the memory limit on any rank. Collective.
 
         Parameters
         ----------

@@ -21,7 +21,7 @@ OptionValues = Mapping[str, Any]
 
 
 class HasFields(Protocol):
-    """Instance of a dataclass."""
+    """Protocol of dataclasses and their instances."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 

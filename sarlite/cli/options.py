@@ -205,7 +205,7 @@ _SMOOTHING = {"needs": ("correct_and_smooth",)}
 
 @dataclass(frozen=True)
 class SmoothingOptions:
-    """Correct and Smooth, applied to the best model's output (Huang et al.)."""
+    """Options of Correct and Smooth (Huang et al.), which is applied to the best model's output."""
 
     correct_and_smooth: bool = option(False, "after training, correct and smooth the best model's output (Huang et "
                                       "al.)", see="#correct-and-smooth")
@@ -239,7 +239,7 @@ _CACHE = {"needs": ("batch_size", "remote hec")}
 
 @dataclass(frozen=True)
 class MinibatchOptions:
-    """Sampled minibatches, and the historical embedding cache (HEC) of DistGNN-MB."""
+    """Options of sampled minibatches, and of the historical embedding cache (HEC) of DistGNN-MB."""
 
     batch_size: int = option(0, "seeds of all ranks in a step; 0 trains full-batch", metavar="SEEDS", least=0,
                              common=True, see="#minibatches")

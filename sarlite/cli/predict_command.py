@@ -253,7 +253,10 @@ def _top(graph, decoder, h, wanted, linked, excluded, config):
 
 
 def _scored(comm, config, pairs, arrays):
-    """Return the pairs and their scores without the negatives of the file, after printing metrics of ranks. Collective."""
+    """Return the pairs and their scores without negatives that the file of pairs lists. Collective.
+
+    If the file lists negatives, the ranking metrics are printed first.
+    """
     if pairs.per_link is None:
         return pairs, arrays
     _show_metrics(comm, f"negatives of {config.links}", pairs.metrics(comm, arrays[0]))
@@ -308,9 +311,10 @@ def _check_links(config, run, meta, digest, several):
 
 
 def _computed(comm, trained, part):
-    """Return the model and this rank's rows, shape (n_local, ...). Collective.
+    """Run the checkpoint's model; return the model and this rank's computed rows, shape (n_local, ...). Collective.
 
-    The rows are outputs, the rows of the layer of --embeddings, or for --top and --rank the encoder's rows.
+    The rows are the model's outputs or, with --embeddings, the output of a hidden layer. For --top and --rank the rows
+    are the encoder's output.
     """
     config, run, n_out = trained.config, trained.run, trained.meta["data"]["classes"]
     model = restore_model(comm, trained, part)
@@ -346,7 +350,9 @@ def _of_pairs(run, part):
 
 
 class _Layers:
-    """Graph that stores the input of one of the model's layers, which is the output of the layer before.
+    """Wrapper of a graph that records the output of a hidden layer while the model runs on the graph.
+
+    The recorded array is the input of layer `layer`, which equals the output of the preceding layer.
 
     Parameters
     ----------
@@ -400,7 +406,7 @@ class _Layers:
 
 
 class _Layer:
-    """Graph of one layer that passes the input rows of the layer to a callback."""
+    """Wrapper of one layer's graph that passes the input rows of the layer to a callback."""
 
     def __init__(self, graph, on_enter):
         self._graph, self._on_enter = graph, on_enter

@@ -1,4 +1,4 @@
-"""Options and metadata that a resumed run takes from the checkpoint of the run before."""
+"""Options and metadata that a resumed run takes from the checkpoint of the earlier run."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -331,7 +331,7 @@ def _recency_lines(run, part):
 
 
 def _used(run, graph):
-    """Return a dict from option to True if training uses an optional part of the data, such as edge weights."""
+    """Return a dict from option to bool: True if training uses the option's part of the data, such as edge weights."""
     values = {option: getattr(graph, name, None) is not None for name, option in ARRAYS.items()}
     return {**values, "label_inputs": run.training.label_inputs is not None}
 

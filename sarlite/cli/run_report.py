@@ -130,7 +130,7 @@ def duration(seconds):
 
 
 def collect(comm, graph, memory, seconds):
-    """Return measurements of all ranks. Collective.
+    """Gather the memory, the transferred bytes and the epoch times of a run from all ranks. Collective.
 
     Parameters
     ----------
@@ -197,7 +197,10 @@ def _edges_by_owner(plan, rank, size):
 
 
 def _evaluations(graph):
-    """Return the evaluation orders of a relational graph's weights, with their costs; {} for other graphs."""
+    """Return whether each relation's weight is applied before or after the aggregation, with the costs of both orders.
+
+    The result is {"relations": [...]} for a relational graph and {} for other graphs.
+    """
     nodes = _nodes(graph)
     return {"relations": [evaluation._asdict() for evaluation in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
 
@@ -314,7 +317,10 @@ def _message_flow(counted):
 
 
 def _relations(counted):
-    """Yield the table's row for each weight of a relation: its evaluation order, and the cost of both orders."""
+    """Yield the closing table's row for each relation's weight: its evaluation order, and the cost of both orders.
+
+    The order "inside" applies the weight in the messages. The order "first" aggregates rows first, then applies the weight.
+    """
     for evaluation in counted.get("relations", ()):
         costs = ", ".join(f"{order} {_mib(evaluation[f'{order}_bytes'])}" for order in ("inside", "first"))
         yield "relation", (f"{'.'.join(evaluation['relation'])}, {evaluation['n_in']} to {evaluation['n_out']}: "

@@ -71,7 +71,9 @@ class Saving:
         self._announce(slow=True)
 
     def votes(self):
-        """Return this rank's votes, a tuple of bool: one for each signal, for a due checkpoint, and for a write error.
+        """Return this rank's votes, a tuple of bool that the training step sums over ranks.
+
+        There is a vote for each signal that was received, for a checkpoint that is due, and for a write error.
 
         Only rank 0 votes for a checkpoint and for a write error.
         """
@@ -130,7 +132,10 @@ class Saving:
             self.saved, self._new, self._due = self.epoch, False, time.monotonic()
 
     def meet_signals(self):
-        """Set `signum` if a rank has received a signal after the last votes. Call it when signals are not postponed."""
+        """Set `signum` to a signal that any rank has received since the last votes. Collective.
+
+        Call this method when signals are not postponed.
+        """
         received = max(self.comm.allgather(self.interrupts.noted))
         self.signum = self.signum or received
 

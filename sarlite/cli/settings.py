@@ -20,7 +20,9 @@ from sarlite.user_code import errors_of, load_class, names_file
 
 
 class Settings(NamedTuple):
-    """Settings of a run.
+    """Objects that training is configured with, made from the options of a run.
+
+    See `settings`, which makes them.
 
     Attributes
     ----------
@@ -55,7 +57,7 @@ class Settings(NamedTuple):
 
 
 def settings(options: RunOptions, cls: Callable[..., Module] | None = None) -> Settings:
-    """Return the settings of a run.
+    """Convert the options of a run to the objects that training uses, and check the options together.
 
     Parameters
     ----------

@@ -204,7 +204,7 @@ def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
 
 
 def outputs_in_time(trained: TrainedRun, part: Shard, model: Any, x: Features, temporal: Temporal, fanouts: Sequence[int]) -> Array:
-    """Compute the outputs of this rank's rows, each at its own time. Collective.
+    """Compute the output of each of this rank's rows from the edges up to the row's own time. Collective.
 
     Parameters
     ----------
@@ -270,7 +270,10 @@ def _options(config, meta):
 
 
 def _as_trained(values, meta):
-    """Return `values` such that loading refuses edge values that training did not use, unless a flag requests them."""
+    """Return a copy of `values` with which loading refuses edge values that training did not use.
+
+    Edge values that a flag requests are not refused.
+    """
     reason = "training used none" if "used" in meta else "the checkpoint does not name any that training used"
     undecided = {name: None for name in ARRAYS if getattr(values, name) == "there"}
     return values._replace(**undecided, reason=reason)

@@ -98,7 +98,7 @@ class Scorer:
                       {name: _gradient(tensor) for name, tensor in self._learned.items()})
 
     def gate_gradients(self, gates: Mapping[Relation, Array]) -> dict[Relation, Array]:
-        """Return the gradients of the score with respect to the gates, which multiply the messages of the edges.
+        """Return the gradients of the score with respect to the gates. A gate is the factor of an edge's message.
 
         Parameters
         ----------
@@ -152,7 +152,7 @@ class Scorer:
 
 
 def _all_but(edge: int, edges: InEdges) -> Array:
-    """Return a mask of all edges except number `edge` in the order of edge values."""
+    """Return a mask over `edges` that is False only for one edge: `edge` is its index in the arrays of edge values."""
     return (np.arange(len(edges.indices)) if edges.numbers is None else edges.numbers) != edge
 
 
@@ -184,7 +184,10 @@ def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
 
 
 def integrate_edges(scorer: Scorer, chosen: Mapping[Relation, Array], steps: int) -> dict[Relation, Array]:
-    """Return the integrated gradients of the gates of chosen edges, on the path from 0 to 1. Other gates are 1.
+    """Return the attribution of the score to each chosen edge, by integrated gradients.
+
+    Each edge has a gate, a factor of its message. The gates of the chosen edges vary together from 0 to 1. The gates of
+    other edges are 1.
 
     Parameters
     ----------

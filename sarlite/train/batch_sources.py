@@ -67,7 +67,10 @@ def _zeros(features, more=0):
 
 
 def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
-    """Return message-flow batches: "batches" of the training rows, and "scoring" of the rows of all splits. Collective."""
+    """Return two message-flow batches, which contain only rows and edges that their outputs depend on. Collective.
+
+    The batch "batches" computes the training rows, and "scoring" computes the rows of all splits.
+    """
     graph, rows = part.graph, part.rows
     splits = [row_numbers(name, getattr(rows, name), graph.n_dst) for name in SPLITS]
     row_numbers_of = {"batches": splits[0], "scoring": np.concatenate(splits)}

@@ -1,4 +1,4 @@
-"""Files of the historical embedding caches of a run, beside the checkpoint: caches-STEP-RANKofRANKS.safetensors.
+"""Files of a run's historical embedding caches, next to the checkpoint: caches-STEP-RANKofRANKS.safetensors.
 
 Each rank writes one file. The entry "caches" of the checkpoint's metadata refers to the files: it has the global step, a
 digest of each rank's rows, and each file's SHA-256. All files are written before the checkpoint that refers to them, and
@@ -67,7 +67,10 @@ def _write(path, contents, trial):
 
 
 def _rows(comm, graph):
-    """Return a digest of each rank's global ids, on which the numbers of halo rows in the caches depend. Collective."""
+    """Return a digest of the global ids of each rank's rows, to find out if stored caches fit the division. Collective.
+
+    The caches address halo rows by numbers that depend on these ids.
+    """
     return comm.allgather(digest(graph.dst_ids).hex())
 
 

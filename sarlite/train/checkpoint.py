@@ -328,7 +328,10 @@ def _not_finite(flat):
 
 
 def _local_state(trainer, best):
-    """Return this rank's arrays by their names in the file, and the result of `_owned`."""
+    """Return this rank's arrays for a checkpoint, keyed by name in the file, and the names of divided tensors.
+
+    The tensors that are divided among ranks by rows are a dict from name in the file to parameter (`_owned`).
+    """
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
     state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()),
              **_under("best.", best)}
@@ -336,7 +339,10 @@ def _local_state(trainer, best):
 
 
 def _owned(trainer, best):
-    """Return the map from each tensor of the file that is owned by rows to its parameter."""
+    """Return a dict from each tensor in the file whose rows are divided among ranks to the name of its parameter.
+
+    Such tensors are the parameter itself, its values in the best epoch, and the optimizer's state for the parameter.
+    """
     names = trainer.model.row_ids()
     owned = {prefix + name: name for prefix in ("model.", *(["best."] if best else [])) for name in names}
     return {**owned, **{"optimizer." + name: parameter for name, parameter in trainer.optimizer.rows_of().items()}}
@@ -417,7 +423,10 @@ def errors_of(path):
 
 
 def _to_fill(trainer, rows):
-    """Return the arrays, by name, that the checkpoint's rows of this rank are copied into."""
+    """Return this rank's arrays, by name, that `restore_state` fills with rows of the checkpoint.
+
+    Raise a CheckpointError unless the trainer and the checkpoint have the same tensors that are divided by rows.
+    """
     expected = _owned(trainer, any(name.startswith("best.") for name in rows))
     for name in sorted(expected.keys() ^ rows.keys()):
         raise CheckpointError(f"{name!r}, owned by rows, is missing from "
@@ -482,7 +491,10 @@ def restore_model(comm, model, tensors, metadata, keys=None):
 
 
 def _owners(comm, model, tensors, keys):
-    """Return the map from this rank's rows to the checkpoint's, for each parameter that is owned by rows. Collective."""
+    """Return an object that gives ranks their rows of a checkpoint, for each row-divided parameter. Collective.
+
+    The object is a `KeyedRows` if rows are matched by the names of their nodes, or an `Owners` if matched by id.
+    """
     row_maps = {}
     for parameter, ids in model.row_ids().items():
         stored = comm.bcast([prefix + parameter in tensors for prefix in _OF_ROWS])

@@ -122,7 +122,7 @@ class Shape(NamedTuple):
 
 
 def fetched_widths(shape: Shape, training: bool = True) -> tuple[list[int], list[int], list[int]]:
-    """Return the number of values of a halo row that a step transfers, for each aggregation.
+    """Return the number of values that a step transfers for one halo row, in each of the model's aggregations.
 
     The first layer's sums of constant features are stored in the first step, and are not counted.
 

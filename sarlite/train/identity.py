@@ -74,7 +74,11 @@ def of_times(graph, times):
 
 
 def _of_one_type(graph, rows):
-    """Return (sizes, hash of each of this rank's nodes, (n_dst,) uint64). Collective."""
+    """Return the sizes of a graph with one node type, and a hash of each of this rank's nodes. Collective.
+
+    The sizes are a dict with the numbers of nodes, edges and features. The hashes, (n_dst,) uint64, cover a node's id,
+    in-edges, features, label and splits.
+    """
     with graph.profile.phase("setup"), no_grad():
         sums = graph.with_edge_values().full_precision().aggregate(fn.copy_src(Tensor(_codes(graph.src_ids))), "sum").data
     values = _mixed(np.asarray(graph.dst_ids).astype(np.uint64) + _multiples(sums))
@@ -98,7 +102,10 @@ def _of_one_type(graph, rows):
 
 
 def _of_types(nodes, rows):
-    """Return (sizes, hashes) as `_of_one_type`, for the nodes of all types together. Collective."""
+    """Return the sizes of a relational graph, and a hash of each of this rank's nodes of all types. Collective.
+
+    The sizes and hashes have the meaning that `_of_one_type` describes.
+    """
     graph = nodes.graph.with_edge_values().full_precision()
     hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
     sums = {name: np.zeros(len(ids), np.uint64) for name, ids in graph.node_ids.items()}
@@ -131,9 +138,10 @@ def _of_types(nodes, rows):
 
 
 def _of_graphs(graphs, rows):
-    """Return (sizes, hashes) as `_of_one_type`, for the nodes and the graphs of a set. Collective.
+    """Return the sizes of a set of graphs, and a hash of each of this rank's nodes and graphs. Collective.
 
-    The hash of a graph covers its nodes, label and splits.
+    The sizes and the hashes of nodes have the meaning that `_of_one_type` describes. The hash of a graph covers its
+    nodes, label and splits.
     """
     nothing = np.zeros(graphs.n_src, np.int64)
     sizes, nodes = _of_one_type(graphs.nodes, OwnedRows(rows.features, *[nothing] * 4))
@@ -170,7 +178,10 @@ _OTHERS = {"links": "files have other splits of links", "edge_labels": "the tabl
 
 
 def _of_edges(graph, sources, array):
-    """Return for each row the sum, modulo 2^64, of a hash of each in-edge: source id and edge values. (n_dst,) uint64."""
+    """Return a hash of the in-edges of each row, (n_dst,) uint64, which does not depend on the order of the edges.
+
+    The hash is the sum, modulo 2^64, of a hash of each in-edge's source id and edge values.
+    """
     indptr, numbers = np.concatenate([[0], np.cumsum(graph.in_degrees)]), graph.edges_of(graph.plan.local).numbers
     out = np.zeros(graph.n_dst, np.uint64)
     for low, high in row_chunks(indptr, _EDGES):
@@ -181,14 +192,17 @@ def _of_edges(graph, sources, array):
 
 
 def _words(labels):
-    """Return labels as (n, k) int32 or floats, so that a value has a multiple of 4 bytes; all NaNs get the same bits."""
+    """Convert labels to a 2-D array of int32 or floats, (n, k), that can be hashed as 32-bit words.
+
+    All NaNs get the same bits, so that equal labels have equal hashes.
+    """
     labels = labels.astype(np.int32) if labels.dtype.kind in "iu" else \
         np.where(np.isnan(labels), labels.dtype.type(np.nan), labels)
     return labels if labels.ndim == 2 else labels[:, None]
 
 
 def _mixed(x):
-    """Return the finalizer of splitmix64 applied to x, uint64."""
+    """Return a hash of each value of x, uint64: the finalizer of SplitMix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -200,7 +214,10 @@ def _drawn(start, n):
 
 
 def _codes(ids):
-    """Return the codes of nodes, (n, 4) float64: integers below 2^24, whose sums are exact."""
+    """Return four hashes of each node id as floats, (n, 4) float64, that an aggregation can add without rounding.
+
+    The hashes are integers below 2^24, so float64 represents their sums exactly.
+    """
     seeds = _drawn(0, _N_CODES)
     states = np.asarray(ids).astype(np.uint64)[:, None] * np.uint64(GAMMA) + seeds
     return (_mixed(states) >> np.uint64(40)).astype(np.float64)

@@ -83,7 +83,7 @@ class Source(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """One rank's part of a data set, with what the run reports of it.
+    """One rank's part of a data set, with the facts about the data that the run prints and stores.
 
     Attributes
     ----------
@@ -301,16 +301,19 @@ def _part(comm, source, dataset, rows, memory, part, edges):
 
 
 def _measures(comm, train, n_rows, n_edges, n_cut):
-    """Return the measures of the division among ranks (`structure.partition.measures`). Collective."""
+    """Return the counts, the imbalance and the cut edges of the division of the nodes among ranks. Collective.
+
+    The result is the dict that `structure.partition.measures` returns.
+    """
     ranks = np.array(comm.allgather([n_rows, n_edges, int(np.count_nonzero(train)), int(n_cut)]))
     names = ("nodes", "edges", "train_nodes")
     return measures(cut_edges=ranks[:, 3].sum(), **{name: ranks[:, at] for at, name in enumerate(names)})
 
 
 def _lockstep(comm, options, summary):
-    """Return a warning if the division gives uneven blocks and the mode works in rounds; else None.
+    """Return a warning if the ranks must wait for one another because their blocks of edges are uneven; else None.
 
-    Each round of such a mode takes as long as the largest block of any rank.
+    Some modes work in rounds, and each round takes as long as the largest block of any rank.
     """
     method = summary["method"]
     if options.mode_value.in_step and comm.size > 1 and method in ("metis", "fennel", "contiguous"):

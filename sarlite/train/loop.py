@@ -374,7 +374,7 @@ class Trainer:
                    on_divergence=on_divergence)
 
     def _begin(self, step):
-        """Begin an iteration over the remaining batches of the epoch that contains the global step `step`."""
+        """Start to read batches at the global step `step`, up to the end of its epoch."""
         if self._remaining is not None:
             self._remaining.close()  # ends the sampling thread, which may communicate
         self.training_step.n_steps = self.batches.step = self._next_step = step
@@ -519,7 +519,7 @@ class Trainer:
         return output.data.copy()
 
     def _output(self, batch, exact=True):
-        """Return the task's `outputs` for a batch in evaluation mode.
+        """Run the model on a batch in evaluation mode; return its output and the rows that metrics are computed from.
 
         After training on sampled batches, an evaluation of the full graph uses exact moments in batch norms.
         """

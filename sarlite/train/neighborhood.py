@@ -54,7 +54,7 @@ class _InEdges(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Time of a neighbourhood, which contains only the edges that a seed with this time sees (`minibatch.Temporal`).
+    """Time at which a neighbourhood is taken: the neighbourhood has no later edges, and no edges from later nodes.
 
     Attributes
     ----------
@@ -185,7 +185,10 @@ class Neighborhoods:
             relation: _InEdges.joined(parts or [_into(self._edges[relation], None)]) for relation, parts in gathered.items()})
 
     def _seen(self, relation: Relation, edges: _InEdges, moment: Moment) -> _InEdges:
-        """Return the edges that a seed at a moment sees, and all added self loops. Collective."""
+        """Return the edges up to the time of `moment`, at most `moment.most` per node, and all added self loops.
+
+        The latest edges of a node are taken first. Collective.
+        """
         times = np.full(len(edges.src), ALWAYS) if edges.time is None else edges.time
         if relation[0] in self.times:
             sources, row_index = np.unique(edges.src, return_inverse=True)

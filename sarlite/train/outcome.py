@@ -1,4 +1,4 @@
-"""Evaluation of the best model for a run's page: counts of each split, calibration, and the decision threshold."""
+"""Evaluation of the best model for the HTML report: counts of each split, calibration, and decision threshold."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -109,7 +109,7 @@ class KeyedRows:
         self.n_here, self.n_missing = comm.allreduce(np.array([len(keys), np.count_nonzero(self._stored_row < 0)])).tolist()
 
     def scatter(self, stored: Stored | None, rows: Array) -> None:
-        """Fill this rank's `rows` from a tensor of the checkpoint.
+        """Fill this rank's `rows` with the rows of a checkpoint's tensor that have the same keys.
 
         A row that the checkpoint lacks gets the mean of all rows of the checkpoint, which is summed in float64 in the
         order of the file, so that the number of ranks does not matter.

@@ -40,7 +40,10 @@ class PiggybackReduce:
         self.sums: Array = np.zeros(0)
 
     def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
-        """Return the sums of `numbers` over ranks, (n,) float64, and set `sums` to the sums of `local()`. Collective."""
+        """Sum `numbers` and the numbers of `local()` over all ranks in one message. Collective.
+
+        Return the sums of `numbers`, (n,) float64, and store the sums of `local()` in `sums`.
+        """
         sums = comm.allreduce(np.array([*numbers, *self.local()], np.float64))
         self.sums = sums[len(numbers) :]
         return sums[: len(numbers)]

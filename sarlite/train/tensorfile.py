@@ -42,7 +42,7 @@ def in_order(tensors: Mapping[str, Sized]) -> list[str]:
 
 
 class TensorWriter:
-    """TensorWriter of one file: the tensors are announced first, and then added in order, in pieces.
+    """Writer of one safetensors file: the sizes of all tensors are given first; values are then added in order.
 
     Parameters
     ----------

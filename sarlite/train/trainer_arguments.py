@@ -59,7 +59,10 @@ def check_takes(model, x):
 
 
 def check_numerics(numerics, comm, task, *sources):
-    """Raise a ConfigError if `numerics` is unknown or belongs to other ranks, or if the task or batches have no exact version."""
+    """Raise a ConfigError if `numerics` is unknown, or if exact numerics cannot be used.
+
+    Exact numerics need a task and batches with an exact version. An `Exact` instance must belong to this communicator.
+    """
     if isinstance(numerics, Exact):
         numerics.check_comm(comm)
     elif numerics not in NUMERICS:
