@@ -26,7 +26,7 @@ class Normal(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """Dropout mask; see `dropout`.
+    """Parameters of a dropout mask; `dropout` computes the mask from them.
 
     Attributes
     ----------

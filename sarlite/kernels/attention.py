@@ -148,7 +148,7 @@ def attend_finish(m, l, acc):  # noqa: E741
 
 
 def attend_ends(dst, m, scale, g, out):
-    """Return the four numbers of each destination and head that `attend_backward` reads, (n_dst, H, 4).
+    """Pack the four numbers of each destination and head that `attend_backward` reads into one array.
 
     They are dst, m, 1 / l and ``delta = sum_d g * out``, next to each other, so that an edge reads one cache line.
 

@@ -24,7 +24,7 @@ def _set_handler():
 
 
 def _capsule(handler, end):
-    """Return the capsule of an allocator, which arrays and contexts refer to.
+    """Wrap an allocator in a PyCapsule, the reference-counted object that NumPy's arrays hold.
 
     When the last reference is gone, the C function `end` frees the allocator.
     """

@@ -99,12 +99,12 @@ def _matrix(a, rows):
 
 
 def _at(a):
-    """Return the address of a matrix and the distance between its rows, in values."""
+    """Return the address of a matrix and its leading dimension: the distance between rows, in values."""
     return ffi.cast("void *", a.ctypes.data), a.strides[0] // a.itemsize if len(a) > 1 else a.shape[1]
 
 
 def _round_up(n):
-    """Return n rounded up to a multiple of the kernels' number of columns."""
+    """Return n rounded up to a multiple of the number of columns in a tile of the gemm kernels."""
     return -(-n // lib.SAR_GEMM_COLUMNS) * lib.SAR_GEMM_COLUMNS
 
 

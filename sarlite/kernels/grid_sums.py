@@ -1,4 +1,4 @@
-"""Sums on a grid, with the same bits for any order, threads and instruction set; and elementary functions.
+"""Reproducible sums, with the same bits for any order, threads and instruction set; elementary functions.
 
 A grid is a number m = 1.5 * 2^k: (v + m) - m is v rounded to a multiple of 2^(k-52), and sums of such multiples are
 exact in float64 if m is large enough (`native/exact.inc.h`). Sums of float32 values have one level. Sums of float64
@@ -31,7 +31,10 @@ FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
 
 
 def levels(dtype):
-    """Return the number of levels of sums of values of this dtype: 1 for float32, 2 for float64."""
+    """Return the number of float64 numbers ("levels") that store one exact sum of values of this dtype.
+
+    It is 1 for float32 and 2 for float64.
+    """
     return 1 if np.dtype(dtype) == np.float32 else 2
 
 
@@ -51,7 +54,9 @@ def exact_largest(x, scale=None):
 
 
 def exact_squares(x, inverse):
-    """Return integers that bound 2^20 * sum_r (x[r,f] inverse[f])^2 from above, (F,) float64.
+    """Return for each column an integer that is at least 2^20 times its scaled sum of squares, (F,) float64.
+
+    The scaled sum of squares of column f is sum_r (x[r,f] * inverse[f])^2.
 
     Integers can be summed over ranks exactly. The bound exceeds the value by at most 2 n.
 
@@ -69,7 +74,9 @@ def exact_squares(x, inverse):
 
 
 def exact_centred(x, centre, scale, y=None):
-    """Return v * y for v = (x - centre) * scale, or v * v if y is None, (n, F) float64.
+    """Standardize the columns of x, and multiply by y: return (x - centre) * scale * y, (n, F) float64.
+
+    If y is None, return the squares of the standardized values.
 
     Parameters
     ----------
@@ -91,7 +98,9 @@ def exact_centred(x, centre, scale, y=None):
 
 
 def exact_gemm_backward(a, g, of_a, of_g, step):
-    """Return a.T @ g on a grid: the sums of a[r,p] * g[r,q] over r, with the grid of_a[p] * of_g[q].
+    """Return a.T @ g as exact sums over the rows of both matrices.
+
+    The grid of element (p, q), which the module explains, is of_a[p] * of_g[q].
 
     Parameters
     ----------
@@ -154,7 +163,7 @@ def exact_function(name, x):
 
 def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=None, src_scale=None, scale=None,
                accumulate=True):
-    """Add to each row the weighted sum of the source rows of its in-edges, on a grid.
+    """Add the weighted sum of the source rows of each row's in-edges to the row's exact sum.
 
     Parameters
     ----------
@@ -178,7 +187,7 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
 
 def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope, rows=None,  # noqa: E741
                  dropout=None):
-    """Add one block of edges to the grid sums of softmax attention. The largest score m of each row is already known.
+    """Add one block of edges to the exact sums of softmax attention, given the largest score m of each row.
 
     ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 
@@ -207,7 +216,9 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
 
 
 def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, grid_z, grid_s, *, slope, dropout=None):
-    """Add the gradients of attention over one block of edges to grid sums. The transposed CSR lists the edges by source.
+    """Add the gradients of attention over one block of edges to exact sums.
+
+    The transposed CSR lists the edges by source.
 
     Parameters
     ----------
@@ -235,7 +246,7 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
 
 
 def _sums_or_rounded(dtype, n_rows, **outputs):
-    """Check outputs, and return the arguments (sums..., rounded outputs..., workspace) of a kernel.
+    """Check the output arrays of a kernel, and return the kernel's arguments for outputs and workspace.
 
     Parameters
     ----------

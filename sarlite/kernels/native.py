@@ -206,7 +206,7 @@ def _has_rows(a):
 
 
 def _fits(actual, shape):
-    """Return True if the shape `actual` equals `shape`, where None stands for any length."""
+    """Return True if the shape `actual` matches the pattern `shape`, where None stands for any length."""
     if len(actual) != len(shape):
         return False
     for n, m in zip(actual, shape):
@@ -220,7 +220,10 @@ def _got(a):
 
 
 def check_rows(name, a, n=None, *, dtype=FLOATS, out=False):
-    """Check an array of n rows, or of any number of rows, with any shape of a row; return the array."""
+    """Raise a ShapeError unless `a` has n rows, or any number of rows if n is None; return the array.
+
+    A row may have any shape.
+    """
     check(name, a, dtype=dtype, out=out)
     if a.ndim == 0 or (n is not None and len(a) != n):
         raise ShapeError(f"{name} must have {'rows' if n is None else f'{n} rows'}; {_got(a)}")
@@ -233,7 +236,10 @@ def row_width(a):
 
 
 def check_csr(indptr, indices, x=None, names=("indptr", "indices")):
-    """Check a CSR, and return (number of rows, indptr[-1]). With indices None, edge e reads row e of `x`."""
+    """Raise a ShapeError unless the arrays form a CSR; return (number of rows, indptr[-1]).
+
+    If `indices` is None, edge e reads row e of `x`.
+    """
     check(names[0], indptr, dtype=np.int64, shape=(None,))
     if len(indptr) == 0 or indptr[0] < 0 or indptr[-1] < indptr[0]:
         raise ShapeError(f"{names[0]} must be offsets, one more than rows; {_got(indptr)}")
@@ -290,7 +296,10 @@ def suffix_of(dtype, index):
 
 
 def index_dtype(*arrays, n_edges):
-    """Return the dtype of the first array that is not None; without one, int32 or int64, which holds `n_edges`."""
+    """Return the dtype of the first array that is not None.
+
+    If all are None, return int32 if it can count `n_edges`, else int64.
+    """
     return next((a.dtype for a in arrays if a is not None), np.dtype(np.int32 if n_edges < 1 << 31 else np.int64))
 
 
@@ -312,7 +321,7 @@ def threads() -> int:
 
 
 def team(work):
-    """Return the number of threads for a kernel where each thread has its own sums: 1 if `work` is small.
+    """Return the number of threads for a kernel whose threads each keep their own sums; 1 if `work` is small.
 
     `work` is the number of multiply-adds.
     """

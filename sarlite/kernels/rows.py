@@ -61,7 +61,9 @@ class Rows:
         return Rows(self.table, self.numbers[:n])
 
     def numbers_at(self, index: np.ndarray) -> np.ndarray:
-        """Return numbers[index] as a new array of index's dtype, for the argument `indices` of `spmm`.
+        """Map positions among these rows to row numbers of the table: return numbers[index] in index's dtype.
+
+        The result can be the argument `indices` of `spmm`, together with the table.
 
         `index` is (k,) int32 or int64 in [0, n), which is not checked.
         """

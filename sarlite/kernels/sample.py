@@ -13,7 +13,7 @@ _PARTS = 32  # number of ranges of columns, in each of which new rows are counte
 
 
 class Numbering:
-    """Numbers of the rows of a batch: the seeds first, then the new rows of each layer, ascending.
+    """Numbering of the rows of a sampled batch: seeds first, then each layer's new rows in ascending order.
 
     Sampling a batch::
 
@@ -53,11 +53,11 @@ class Numbering:
         return np.empty(self.n_columns, np.uint64)
 
     def begin(self, seeds):
-        """Start a batch with seeds; return (rows, numbers) as `add` does."""
+        """Start a batch with seeds; return the distinct seeds, and the position of each seed among them."""
         return self.add(np.empty(0, self.dtype), seeds)
 
     def add(self, rows, seeds):
-        """Append seeds to the batch's rows.
+        """Append seeds to the batch's rows; return all rows, and the position of each seed among them.
 
         Parameters
         ----------
@@ -112,14 +112,14 @@ class Numbering:
         self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
 
     def finish(self, rows):
-        """End a batch, given all its rows."""
+        """End a batch, given all its rows, so that the next batch can begin."""
         if len(rows) < self.n_words:
             self.end(rows)
         else:
             self.members[...] = 0
 
     def clear(self):
-        """End a batch whose rows are unknown, in O(n_columns) time."""
+        """End a batch without a list of its rows, for example after an error; O(n_columns) time."""
         for bits in (self.members, self.seen, self.summary):
             bits[...] = 0
 

@@ -14,7 +14,10 @@ from sarlite.types import Array, DType
 
 
 class CsrBlock(Protocol):
-    """A block of edges, as accumulators see it. `structure.block.Edges` implements and documents the members."""
+    """Protocol for a block of edges in CSR form: the members that accumulators read.
+
+    `structure.block.Edges` implements and documents the members.
+    """
 
     rows: Array | None
     indptr: Array
@@ -32,7 +35,10 @@ class EdgeSums:
     """True if a Python message is called once for all edges of a rank, so that no sum depends on the blocks."""
 
     def scaled(self, g: Array, scale: Array | None) -> tuple[Array, Array | None]:
-        """Prepare the gradient of a sum whose rows were scaled; return (g, the scale that g does not contain yet).
+        """Apply the factors of the sums to the sums' gradient now, or leave the factors to a later step.
+
+        Return (gradient, remaining factors). Here `g` is unchanged and `scale` remains. In exact numerics `g`
+        is multiplied by `scale` and None remains.
 
         Parameters
         ----------
@@ -68,7 +74,7 @@ class EdgeSums:
         return RowSum((n_dst, *x.shape[1:]), kernels.wide(x.dtype), dst_scale, out)
 
     def row_sum_like(self, gradient: "FloatSum", n_dst: int, dst_scale: Array | None, single_block: bool) -> "RowSum":
-        """Return a `RowSum` over the reversed edges for the sums that `gradient` accumulates over the edges.
+        """Return a `RowSum` over the reversed edges that computes the same sums as `gradient` does over the edges.
 
         Parameters
         ----------
@@ -105,9 +111,10 @@ class EdgeSums:
         return FloatSum(g.shape[1:], dtype)
 
     def picked_gradient(self, g: Array, row: tuple[int, ...], dtype: DType) -> "FloatSum":
-        """Return the accumulator for the gradients of source rows under max or min, filled by `FloatSum.add_picked`.
+        """Return the accumulator for the gradients of source rows in a maximum or minimum over edges.
 
-        Each value of `g` belongs to one source row.
+        Each value of `g` belongs to the one source row that has the maximum or minimum. `FloatSum.add_picked`
+        adds the value to this row.
 
         Parameters
         ----------
@@ -121,7 +128,7 @@ class EdgeSums:
         return FloatSum(row, dtype)
 
     def message_gradients(self, d_edges: Sequence[Array | None]) -> "list[FloatSum | None]":
-        """Return an accumulator for the gradients of each source input of a message.
+        """Return a list of accumulators: one for the gradient of each input that a message reads from source rows.
 
         `d_edges` holds, for each input, an array whose rows have the shape and dtype of the gradient, or None if the
         gradient is not wanted.
@@ -189,7 +196,7 @@ class FloatSum:
         self.shape, self.dtype, self.array = tuple(shape), np.dtype(dtype), cast(Array, array)
 
     def start(self, n_rows: int, earlier: Array | None = None) -> "FloatSum":
-        """Return this accumulator with an array of `n_rows` rows to add to: `earlier` if possible, else zeros.
+        """Return an accumulator whose array has `n_rows` rows: `earlier` if its dtype and layout fit, else zeros.
 
         `earlier` holds earlier sums, which are then added to in place.
         """
@@ -198,11 +205,14 @@ class FloatSum:
         return self.over(np.zeros((n_rows, *self.shape), self.dtype))
 
     def over(self, array: Array | None) -> "FloatSum":
-        """Return a started accumulator of the same kind that adds to `array`."""
+        """Return an accumulator with the same row shape and dtype that adds to `array` in place."""
         return self if array is self.array else FloatSum(self.shape, self.dtype, array)
 
     def join(self, others: "list[FloatSum]") -> "FloatSum":
-        """Return an accumulator for the sum of all terms of this accumulator and of `others`, none of them started."""
+        """Return one accumulator for the sum of all terms of this accumulator and of `others`.
+
+        The method is called before `start` of any of these accumulators.
+        """
         return self
 
     def add_rows(self, csr: tuple[Array, Array], x: Array, *, src_scale: Array | None = None,
@@ -331,7 +341,7 @@ class SoftmaxGradient:
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, d_dst, slope=slope, dropout=dropout)
 
     def dst_sums(self) -> Array:
-        """Return zeros, (n_dst, ...), for sums of the destinations' scores' gradients that `add_by_source` computes."""
+        """Return a zero array, (n_dst, ...), to which `add_by_source` adds gradients of the destinations' scores."""
         return np.zeros_like(self._dst)
 
     def dst_gradient(self, sums: Array | None = None) -> Array:
@@ -347,7 +357,7 @@ class SoftmaxGradient:
 
 
 def in_rows(block: CsrBlock, *arrays: Array) -> tuple[Array, ...]:
-    """Return each (n_dst, ...) array's rows for the rows of a block's CSR."""
+    """Select the destination rows of a block from each (n_dst, ...) array, and return the selected rows."""
     return arrays if block.rows is None else tuple(array[block.rows] for array in arrays)
 
 

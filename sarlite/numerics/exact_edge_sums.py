@@ -89,20 +89,28 @@ class ExactEdgeSums(EdgeSums):
             self._sum(of_score, self.n_terms, g.dtype, None, single_block)])
 
     def all_edges(self, n_dst: int, dst: Array, labels: Array) -> "AllEdges":
-        """Return the `AllEdges` for the edges to destination rows `dst`, (n_edges,) ascending; see `AllEdges`."""
+        """Return the in-edges of all destination rows of this rank as an `AllEdges` object.
+
+        `dst`, (n_edges,), is the destination row of each edge, in ascending order; see `AllEdges` for `labels`.
+        """
         return AllEdges(self, n_dst, dst, labels)
 
     def _sum(self, largest, n_terms, dtype, final_scale=None, single_block=False):
         return GridSum(self.numerics, [(largest, n_terms)], dtype, final_scale, single_block)
 
     def _weight_bound(self, weight, ndim):
-        """Return the largest absolute weight of each head over all ranks, shaped to multiply a row of ndim - 1 axes."""
+        """Return the largest absolute weight of each head over all ranks, in a shape that broadcasts with a row.
+
+        A row has ndim - 1 axes, and the heads are its first axis.
+        """
         of_heads = self.numerics.largest(weight)
         return of_heads.reshape(*of_heads.shape, *[1] * (ndim - 1 - of_heads.ndim))
 
 
 class GridSum:
-    """Accumulator for the gradients of rows on a grid; see `FloatSum` for the methods.
+    """Accumulator for exact sums of the gradients of rows; see `FloatSum` for the methods.
+
+    Every term is rounded to a multiple of a power of two, which the grid of the sums defines (`kernels.grid_sums`).
 
     Parameters
     ----------
@@ -169,7 +177,11 @@ class GridSum:
         kernels.extremum_backward(levels, argument, self.array.reshape(len(self.array), levels.shape[1]), block.offset)
 
     def _levels(self, g):
-        """Split values (n, F) into multiples of the grid of each level; return (n, levels * F) float64."""
+        """Split each value of `g`, (n, F), into the parts that the levels of a sum add; return (n, levels * F) float64.
+
+        The first part is the value, rounded to a multiple of a power of two. The second part is the rounded
+        remainder.
+        """
         remainder, levels = g.astype(np.float64), []
         with np.errstate(invalid="ignore"):  # an infinity leaves NaN on the second level
             for m in self.grid:
@@ -186,7 +198,7 @@ class GridSum:
 
 
 class ExactRowSum:
-    """Accumulator for the weighted sum of each destination's source rows, on a grid; see `RowSum` for the methods.
+    """Accumulator for exact weighted sums of each destination's source rows; see `RowSum` for the methods.
 
     If one block holds all edges, the kernel rounds each sum at once. Otherwise each sweep over the blocks sums a few
     columns, so that few float64 sums and few columns of peers' rows are in memory.
@@ -222,7 +234,7 @@ class ExactRowSum:
                            scale=self._scale if self._single_block else None, **weights)
 
     def _round(self):
-        """Round the sums of this sweep's columns, and store or add them into the output."""
+        """Round the exact sums of the current columns, and store them in the output or add them to the output."""
         sums, self._sums = self._sums, None
         if not self._single_block:
             sums = _rounded(sums, self._dtype, self._scale)
@@ -243,7 +255,7 @@ class ExactRowSum:
 
 
 class ExactSoftmaxSum:
-    """Accumulator for attention's output on grids; see `SoftmaxSum` for the methods.
+    """Accumulator for attention's output that uses exact sums; see `SoftmaxSum` for the methods.
 
     The largest score of each row is known in advance: the leaky ReLU is increasing, so the largest score belongs to the
     largest source score, `top`. If one block holds all edges, the kernel rounds each sum at once.
@@ -276,7 +288,7 @@ class ExactSoftmaxSum:
 
 
 class ExactSoftmaxGradient:
-    """Accumulators for attention's gradients on grids; see `SoftmaxGradient` for the methods."""
+    """Accumulators for attention's gradients that use exact sums; see `SoftmaxGradient` for the methods."""
 
     def __init__(self, dst, sinks):
         self._dst, self.sinks, self._parts = dst, sinks, None
@@ -308,7 +320,9 @@ class ExactSoftmaxGradient:
 
 
 class AllEdges:
-    """All in-edges of a rank's destination rows, ordered by row, with the members of `Edges` that reducers use.
+    """All in-edges of a rank's destination rows, ordered by row, as reducers of messages read them.
+
+    The members are named as in `structure.block.Edges`.
 
     Attributes
     ----------
@@ -330,11 +344,11 @@ class AllEdges:
         self.place[labels] = np.arange(len(labels), dtype=labels.dtype)
 
     def at_dst(self, values: Array) -> Array:
-        """Return the row of `values`, (n_dst, ...), for the destination of each edge, (n_edges, ...)."""
+        """Gather for each edge the row of `values`, (n_dst, ...), of its destination; return (n_edges, ...)."""
         return values[self.dst]
 
     def in_order(self, values: Array) -> Array:
-        """Return values of these edges, (n_edges, ...), in the order of the part's edge values."""
+        """Reorder one value for each edge, (n_edges, ...), into this rank's order of edge values."""
         return values[self.place]
 
     def sum_to_dst(self, values: Array, out: Array | None = None, weight: Array | None = None,
@@ -375,7 +389,10 @@ def _column_ranges(shape):
 
 
 def _rounded(sums, dtype, scale=None):
-    """Return the sum over the levels, rounded to `dtype` once; `scale` holds a factor of each row, or row and head."""
+    """Add the levels of exact sums, multiply by `scale`, and return the result, rounded once to `dtype`.
+
+    `scale` holds a factor of each row, or of each row and head.
+    """
     out = np.empty((len(sums), *sums.shape[2:]), dtype)
     kernels.exact_whole(sums, out, scale)
     return out

@@ -94,7 +94,11 @@ class Exact:
 
     @contextmanager
     def backward(self, node):
-        """Return the context of a node's vjp, inside which `across` is True unless the node is replicated."""
+        """Return a context manager for computing the vjp of a tape node.
+
+        Inside, `across` is True, so that sums over rows include the rows of all ranks. It is False if the
+        node's values are replicated.
+        """
         before, self.across = self.across, node.placement != REPLICATED
         try:
             with using(self):
@@ -143,7 +147,7 @@ class Exact:
         return sum_levels(self._sum(sums, across), 0)
 
     def _norms(self, arrays, across):
-        """Return, for each matrix, bounds of the norms of its columns; and the bit length of the number of rows.
+        """Return upper bounds of the norms of the columns of each matrix, and the bit length of the number of rows.
 
         The bounds are integers k, (F,), where 2^k is at least the norm of the column.
         """
@@ -159,7 +163,9 @@ class Exact:
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
     def _grid(self, exponents, n_bits, dtype):
-        """Return the grid of each column of a sum, (levels, F) float64; see `kernels.grid_sums`.
+        """Return the constants that round all terms of a column to multiples of a power of two, (levels, F) float64.
+
+        These constants are the grid of the column's sum; see `kernels.grid_sums`.
 
         The sums have at most 2^n_bits terms, and their absolute values stay below 2^(exponents - 1).
         """
@@ -167,7 +173,10 @@ class Exact:
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
-        """Return the grid for exact sums of rows of `x`, (levels, ...) float64; see `kernels.grid_sums`. Collective.
+        """Return the grid for exact sums of rows of `x` over edges, (levels, ...) float64. Collective.
+
+        A grid holds the constants that round all terms of a sum to multiples of a power of two; see
+        `kernels.grid_sums`.
 
         Parameters
         ----------
@@ -183,7 +192,10 @@ class Exact:
         return self.grid_of(self.largest(x, scale) * factor, n_terms, x.dtype)
 
     def grid_of(self, largest, n_terms, dtype):
-        """Return the grid for exact sums of at most `n_terms` terms, (levels, ...) float64; see `kernels.grid_sums`.
+        """Return the grid for exact sums of at most `n_terms` terms, (levels, ...) float64.
+
+        A grid holds the constants that round all terms of a sum to multiples of a power of two; see
+        `kernels.grid_sums`.
 
         The terms have absolute values up to `largest`.
         """
@@ -271,9 +283,10 @@ class Exact:
         return n, mean, self.column_sums(squares, True)
 
     def activation_sums(self, pull, g, dx, x, statistics, wanted):
-        """Return the sums of `nn.activate`'s gradient over rows, (2, F) float64, and fill dx if it is not None.
+        """Return the gradients of beta and gamma in `nn.activate`, (2, F) float64; overwrite `dx` if given.
 
-        `pull` calls `kernels.activate_backward`. The sums are the gradients of beta and gamma.
+        The gradients are exact sums over rows, and `dx` is the gradient of x. `pull` calls
+        `kernels.activate_backward`.
         """
         over_ranks = dx is not None and statistics is not None and statistics.comm is not None
         sums = np.zeros((2, g.shape[1]))
@@ -319,7 +332,9 @@ class Exact:
 
 
 def sum_levels(sums, axis=1):
-    """Return the sum over the axis of levels, which has length 1 or 2; with one level the result is a view.
+    """Add the levels of exact sums, which are the entries along `axis`, and return the totals.
+
+    There are one or two levels (`kernels.levels`). With one level the result is a view.
 
     If a value of the first level is not finite, the second level is NaN, and the first level is the result.
     """
@@ -351,7 +366,10 @@ def _into(out, result):
 
 
 def _bounded(exponents, most=MOST, least=LEAST):
-    """Return the exponents, but at least `least`; raise a DataError, on every rank, if an exponent is above `most`."""
+    """Clip exponents of powers of two to at least `least`.
+
+    Raise a DataError, on every rank, if an exponent is above `most`.
+    """
     if (exponents > most).any():
         raise DataError(f"numerics exact: values of 2^{int(exponents.max())} or more leave no room for their sum")
     return np.maximum(exponents, least)

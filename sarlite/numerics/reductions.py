@@ -39,7 +39,7 @@ def total(x, axis=None, keepdims=False):
 
 @by_numerics
 def share(x):
-    """Return this rank's share of the sum of all values of all ranks; the sum of the shares is that sum.
+    """Return this rank's contribution to the sum of x over all ranks: all contributions add up to the sum.
 
     In fast numerics the share is the sum of this rank's values. In exact numerics rank 0 has the whole sum as its share
     and the other ranks have 0.
@@ -156,7 +156,10 @@ def product_by_head(x, w, trans_b=False):
 
 
 def by_heads(x, w, trans_b, fused=False):
-    """Return `product_by_head` of the arguments, computed by `kernels.gemm`, which documents `fused`."""
+    """Multiply each head of x by its matrix in w with `kernels.gemm`, and return the products.
+
+    The arguments and the result are those of `product_by_head`. See `kernels.gemm` for `fused`.
+    """
     n, n_heads, _ = x.shape
     out = np.empty((n, n_heads, w.shape[1 if trans_b else 2]), x.dtype)
     for h in range(n_heads):
@@ -174,7 +177,10 @@ def product_by_head_over_rows(x, g):
 
 
 def taken(a):
-    """Return (matrix, row numbers) with a = matrix[row numbers]; the row numbers are None if `a` is a whole matrix."""
+    """Split `a` into a matrix and row numbers with a = matrix[row numbers], as `kernels.gemm` takes them.
+
+    The row numbers are None if `a` is a whole matrix.
+    """
     if isinstance(a, kernels.Rows):
         return np.ascontiguousarray(a.table), a.numbers
     return np.ascontiguousarray(flat(a)), None

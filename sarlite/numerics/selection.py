@@ -22,7 +22,7 @@ P = ParamSpec("P")
 
 
 class Numerics(Protocol):
-    """A numerics other than "fast".
+    """Protocol for a way to compute sums and elementary functions ("a numerics") other than "fast".
 
     It also has a method for each function that is decorated by `by_numerics` and that the numerics supports.
     """
@@ -37,11 +37,11 @@ class Numerics(Protocol):
         """Raise a ConfigError if the result or a gradient would depend on the division of rows among ranks."""
 
     def backward(self, node: "Placed") -> AbstractContextManager[None]:
-        """Return the context for computing the vjp of a tape node."""
+        """Return the context manager inside which the tape computes the vjp of a node."""
 
 
 class Placed(Protocol):
-    """A tape node, of which a numerics reads the placement."""
+    """Protocol for a tape node with a placement, which says if each rank has other rows or the same values."""
 
     placement: Placement
 
@@ -93,7 +93,7 @@ def using(numerics: Numerics | None) -> Iterator[None]:
 
 
 def by_numerics(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that a numerics other than "fast" replaces it by its method with the same name."""
+    """Decorate a function so that numerics other than "fast" replace it with their method of the same name."""
     name = function.__name__
 
     @functools.wraps(function)
