@@ -53,7 +53,7 @@ def make_trainer(graph, layers, n_in, n_out, hidden, share=TRAIN_SHARE):
 
 
 def turns(comm, ways, repeats):
-    """Return {way: [ms of each call]}; the ways take turns, and a barrier stands before and after each call.
+    """Time each call of `ways` in alternation, between two barriers; return {way: [milliseconds of each call]}.
 
     The first call of each way warms up and is not counted. Collective.
     """
@@ -69,7 +69,10 @@ def turns(comm, ways, repeats):
 
 
 def ways_of(modes, prefetch, n_ranks):
-    """Return {name: (mode, prefetch)}; one rank has no peers, so there is one way."""
+    """Return the configurations to measure, {name: (mode, prefetch)}.
+
+    A single rank has no peers, so mode and prefetch make no difference there, and only one configuration is measured.
+    """
     if n_ranks == 1:
         return {BASE: ("sar", 1)}
     return {f"{mode} {ahead}": (mode, ahead) for mode in modes
@@ -77,7 +80,7 @@ def ways_of(modes, prefetch, n_ranks):
 
 
 def train(comm, args):
-    """Measure training steps of every way.
+    """Time the training steps of every configuration that `ways_of` returns. Collective.
 
     Return the times, and the bytes that this rank received in the last step beside the predicted bytes.
     """
@@ -103,7 +106,10 @@ def step_bytes(trainer):
 
 
 def spmm(comm, args):
-    """Measure a sum over neighbours in mode broadcast on every kind of parts."""
+    """Time a sum over neighbours in mode broadcast, once for each partition method and each prefetch.
+
+    Return ({"METHOD PREFETCH": [milliseconds of each call]}, {}). Collective.
+    """
     whole, draw, ways = Graph.from_csr(*seeded_graphs.arrays_of(args.file)), np.random.default_rng(comm.rank), {}
     with kernels.Buffers(), no_grad():
         for method in args.methods:
@@ -134,7 +140,7 @@ def job(args, what, n_ranks, threads, tree=None, **options):
 
 
 def measure_epochs(args, layers):
-    """Return the rows of the table of epochs for GCN of `layers` layers."""
+    """Run the jobs of GCN of `layers` layers and return the rows of the table of epoch times."""
     places = {"one": (1, 2, None), **({"before": (1, 2, args.before)} if args.before else {}), "two": (2, 1, None)}
     rounds = []
     for number in range(args.rounds):
@@ -144,7 +150,7 @@ def measure_epochs(args, layers):
 
 
 def row(args, layers, place, name, rounds):
-    """Return the row of one way (mode and prefetch) in one place (number of ranks and threads)."""
+    """Return the table's row of one configuration `name`, "MODE PREFETCH", measured on the ranks and threads `place`."""
     results = [result[place] for result in rounds]
     times = [ms for each in results for ms in each["times"][name]]
     ones = [statistics.median(result["one"]["times"][BASE]) for result in rounds]
@@ -176,14 +182,18 @@ def imbalances(args):
 
 
 def stage_imbalance(indptr, indices, parts, n_parts):
-    """Return the sum over stages of the largest tile, over edges / N; 1 if all tiles of a stage are even."""
+    """Return the imbalance of broadcast stages: the largest tile of each stage, summed, over the number of edges / N.
+
+    A tile holds the edges from the rows of one rank, which are broadcast in one stage, to the rows of another rank.
+    The ratio is 1 if all tiles of each stage have equally many edges.
+    """
     tiles = np.bincount(parts[destinations(indptr, indices.dtype)].astype(np.int64) * n_parts + parts[indices],
                         minlength=n_parts**2)
     return float(tiles.reshape(n_parts, n_parts).max(axis=0).sum() * n_parts / max(indices.size, 1))
 
 
 def measure_spmm(args):
-    """Return the rows of one aggregation on two ranks, by parts."""
+    """Return the table's rows of one aggregation on two ranks, one row for each partition method and prefetch."""
     times_by_order = {}
     for number in range(args.rounds):
         harness.note(f"round {number + 1} of {args.rounds}: sum over neighbours on 2 ranks")

@@ -48,7 +48,11 @@ def busy_cores(busy):
 
 
 def measure(args):
-    """Return {(case, place, way, busy): (milliseconds of epochs, loads)}."""
+    """Train every case on quiet and on busy cores, in alternation; return {(case, place, way, busy): (times, loads)}.
+
+    `place` is "RANKSxTHREADS", and `way` is a key of `WAYS`. The times are milliseconds of each epoch. The loads are
+    the machine's load averages after each run.
+    """
     samples = {}
     for number in range(args.rounds):
         for busy in (False, True):
@@ -64,14 +68,14 @@ def measure(args):
 
 
 def epochs(case, place, way):
-    """Return the milliseconds of each epoch of a run, without the first `WARM_UP`."""
+    """Train a case once on `place`, "RANKSxTHREADS"; return the milliseconds of each epoch after the first `WARM_UP`."""
     n_ranks, threads = map(int, place.split("x"))
     line = harness.train(n_ranks, **CASES[case], **SHARED, threads=threads, env={**os.environ, **WAYS[way]})
     return [1e3 * seconds for seconds in line["seconds"][WARM_UP:]]
 
 
 def rows_of(samples):
-    """Return a row for each case, place, way and kind of machine."""
+    """Return the table's rows from the result of `measure`, one for each (case, place, way, busy)."""
     rows = []
     for (case, place, way, busy), (times, loads) in samples.items():
         n_ranks, threads = map(int, place.split("x"))

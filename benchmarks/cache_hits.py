@@ -75,7 +75,11 @@ def run(comm, whole, parts, seeds, settings, args):
 
 
 def nodes(g, rank, parts, indices):
-    """Return the Nodes of a layer that has not been entered yet, from the picked edges of the whole graph."""
+    """Return the Nodes of a batch's layer `g`: the local source nodes, and the sources of sampled edges on other ranks.
+
+    `parts` is the rank of each node, and `indices` the sources of the whole graph's edges. The layer's `enter` must
+    not have been called yet.
+    """
     sources = np.unique(indices[g.edge_ids])
     return Nodes(g.src_ids[parts[g.src_ids] == rank].tolist(), sources[parts[sources] != rank].tolist())
 
@@ -124,13 +128,16 @@ class Simulation:
             self.arrive(layer, messages)
 
     def push(self, layer, step, batch, later):
-        """Count and return a layer's messages: (receiver, node, step that computed the node's row)."""
+        """Return the rows that the ranks push to peers in one layer of one step, and add their number to `pushed`.
+
+        Each message is (receiving rank, node, step that computed the node's row).
+        """
         messages = self.chosen(batch, step) if self.settings.push == "paper" else self.asked(layer, step, batch, later)
         self.pushed[layer] += len(messages)
         return messages
 
     def chosen(self, batch, step):
-        """Return the messages by the paper's rule.
+        """Return the messages of a step under the paper's rule, as (receiving rank, node, step).
 
         For each peer: of this step's rows that the peer reads, at most `limit`, drawn with weights (in-degree + 1).
         """
@@ -148,7 +155,7 @@ class Simulation:
         return messages
 
     def asked(self, layer, step, batch, later):
-        """Return the messages by rule "on demand".
+        """Return a step's messages in one layer by the rule "demand", as (receiving rank, node, step of the row).
 
         The rows are those that the batches `delay` steps later look up, in their newest version. A row is left out if it is too
         old or if the peer has that version already. Features never expire and count as computed in step 0.

@@ -36,7 +36,10 @@ def make_model(name, n_in, rng):
 
 
 def predicted(model, mode, n_halo):
-    """Return the predicted bytes of each phase: values once a step, again in backward for case 2 of `sar`, gradients once.
+    """Return the bytes that the plan predicts for each phase: fetches in forward, fetches in backward, gradients.
+
+    Rows are fetched once in each step, and gradients are pushed once. Mode `sar` fetches rows again in backward for a
+    model whose gradients need them (case 2 of the SAR paper).
 
     A constant input is fetched once in the whole run.
     """

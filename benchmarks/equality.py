@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One point of the grid."""
+    """One combination of options that is compared with a single rank."""
 
     model: str
     mode: str
@@ -135,7 +135,7 @@ def errors(case, ranks):
 
 
 def row(case, ranks):
-    """Return the row of one point of the grid: its options, and the array with the largest error."""
+    """Return a case's row of the table: the case's options, and the array with the largest error."""
     by_array = errors(case, ranks)
     array = max(by_array, key=lambda name: np.inf if np.isnan(by_array[name]) else by_array[name])
     return {**case._asdict(), "array": array, "error": by_array[array], "logits_error": by_array["logits"]}
@@ -148,7 +148,7 @@ def grid(args):
 
 
 def under_mpi(args):
-    """Run the grid under mpiexec, with one command for each number of ranks."""
+    """Run all cases under mpiexec, with one command for each number of ranks, and return their rows of the table."""
     rows = []
     for n_ranks in args.ranks:
         harness.note(f"mpiexec -n {n_ranks}")
@@ -161,7 +161,7 @@ def under_mpi(args):
 
 
 def worker(args):
-    """Run the grid as one rank of mpiexec; rank 0 prints the rows."""
+    """Run all cases as one rank of mpiexec; rank 0 prints their rows of the table as JSON."""
     comm, rows = connect(), []
     for case in grid(args):
         rows.append(row(case, comm.allgather(step(comm, case))))

@@ -119,7 +119,11 @@ def worker(comm, args):
 
 
 def by_processes(spec, name, dtype, epochs):
-    """Yield (library, hash) of the same training by processes with other libraries beneath."""
+    """Repeat a training in new processes, once for each entry of `LIBRARIES`; yield (name of the entry, hash).
+
+    Each entry sets environment variables that select another algorithm of MPI, or another variant of the BLAS, NumPy or the
+    C library.
+    """
     words = [__file__, "--worker", np.dtype(dtype).name, "--data", spec, "--models", name, "--epochs", epochs]
     for library, (n_ranks, environment) in LIBRARIES.items():
         launcher = (harness.find_mpiexec(), "-n", str(n_ranks)) if n_ranks > 1 else ()

@@ -262,7 +262,9 @@ def lines(axes, panel, rows):
 
 
 def lanes(axes, panel, rows):
-    """Draw spans from `begin_ms` on, as long as y says.
+    """Draw a timeline: a bar from each row's `begin_ms` on, whose length is the row's y, in one lane for each x.
+
+    The series gives the colour of a bar. A bar that is long enough shows the number of its stage.
 
     There is a lane for each x. The series gives the colour of a span; the number of its stage stands in it.
     """

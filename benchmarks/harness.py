@@ -137,7 +137,7 @@ def suite_columns(*names):
 
 
 def named(*names):
-    """Return the columns of a table that show keys of the rows; a row may lack one."""
+    """Return the columns of a table that show the given keys of the rows; a row without a key shows "-"."""
     return {name: (lambda row, name=name: row.get(name)) for name in names}
 
 

@@ -54,7 +54,11 @@ def missing():
 
 
 def hidden(t0, t1, comm):
-    """Return the keys of a row for the milliseconds of T0, T1 and the transfer by itself."""
+    """Return the part of a table's row about overlap: times, and the share of the transfer that prefetch 1 hides.
+
+    `t0` and `t1` are milliseconds with prefetch 0 and 1, and `comm` of the transfer by itself, one value for each
+    repeat.
+    """
     t0, t1, comm = map(harness.summary, (t0, t1, comm))
     compute = t0["ms"] - comm["ms"]
     return {"threads": 1, **t1, "peak_mib": None, "limit_fraction": None, **{f"t0_{key}": ms for key, ms in t0.items()},

@@ -7,9 +7,9 @@ these commands:
     python -m sarlite.data partition DIR --parts P --method fennel --memory SIZE
     python -m sarlite.data report DIR --memory SIZE
 
-Each command's row has the wall time, the processor time, and two numbers of memory, read ten times a second: the
-kernel's high-water mark of the process's resident memory (mapped pages included), and the largest sum of the
-proportional sets (PSS) of the process and its children.
+Each command's row has the wall time, the processor time, and two numbers of memory. Both are read ten times a second.
+The first is the kernel's high-water mark of the process's resident memory, mapped pages included. The second is the
+largest sum of the proportional sets (PSS) of the process and its children.
 
 Part `relational` does the same with a folder like ogbn-mag's, of random edges between nodes of its four types:
 
@@ -161,7 +161,7 @@ def kib(pid, name, field):
 
 
 def measured(step, *words):
-    """Run `python -m sarlite.data` with these words; return a row of its times and memory."""
+    """Run `python -m sarlite.data` with the arguments `words`; return its times and peak memory as a row of the table."""
     command = [sys.executable, "-m", "sarlite.data", *map(str, words)]
     harness.note(" ".join(command[1:]))
     begin = time.perf_counter()

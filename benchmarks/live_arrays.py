@@ -63,7 +63,7 @@ MODELS = {
 
 
 def promised(model, widths, remote):
-    """Return the values for each row that a step of a GCN or GraphSAGE holds at most; see docs/architecture.md.
+    """Return the largest number of values for each local row that a training step may hold; see docs/architecture.md.
 
     Dropout is on no input, so a first layer keeps A X. `remote` is the number of peers whose rows, or gradients of rows, are
     held at once.
@@ -92,7 +92,10 @@ def edges(n_ranks, rows, degree):
 
 
 def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_rank=False):
-    """Return this rank's bytes taken, most bytes held or None, most peers' rows fetched, and `remote` of `promised`.
+    """Train a few steps and return this rank's memory and buffers, to be compared with `promised`.
+
+    The result has four items: the bytes of the trainer's buffers; the most bytes held at once, or None without
+    `single_rank`; the most peers' rows fetched; the argument `remote` of `promised`.
 
     Collective.
     """

@@ -52,7 +52,11 @@ def threads(n_ranks):
 
 
 def measure(name, n_ranks, place, wide, narrow, args, whole):
-    """Return a row; `whole` is the row of one rank, or None for the run on one rank itself."""
+    """Train on N ranks, and return a row of the table: the peak memory, as bytes and as a share of one rank's.
+
+    `wide` is the data set of interest. `narrow`, with one feature, shows the memory that does not depend on the
+    width. `whole` is the row of the single rank, or None to measure that row.
+    """
     mode, prefetch = place
     peak = max((result := run(name, n_ranks, mode, prefetch, wide, args.hidden, args))["peak_bytes"])
     fixed = max(run(name, n_ranks, mode, prefetch, narrow, 1, args)["peak_bytes"]) if narrow else None

@@ -188,7 +188,10 @@ def _ratio(pooled, ms):
 
 
 def papers(args):
-    """Yield the rows of the paper's fourth model by number of ranks and way, with the speedup over one rank."""
+    """Measure epochs of the paper's fourth model on a graph like ogbn-papers100M; yield the rows of the table.
+
+    Each row is for one number of ranks and one way of `mg_gcn_ranks`, with the speedup over a single rank.
+    """
     times_of = {}
     for _ in range(args.rounds):
         for n_ranks in args.ranks:

@@ -21,7 +21,10 @@ KEPT, MADE = "A X kept", "A X each step"
 
 
 def make(args, graph, way):
-    """Return a Trainer of the paper's model."""
+    """Return a Trainer of the paper's model.
+
+    `way` tells whether the sum A X over the constant features is computed once and kept, or computed in each step.
+    """
     trainer = broadcast_speed.make_trainer(graph, args.layers, *args.widths, args.hidden)
     if way == MADE:
         trainer.x = Tensor(trainer.x.data)  # not constant: a kept sum would be reused
@@ -51,7 +54,10 @@ def breakdown(comm, args):
 
 
 def orders(comm, args):
-    """Return {order: ms of each step} of way `A X each step`, so that an epoch has all of the paper's sums."""
+    """Time training steps with the rows in each of `ORDERS`; return {order: [milliseconds of each step]}.
+
+    The sum A X over the constant features is computed again in each step, as the paper's epochs do.
+    """
     trainers = {order: make(args, parts(comm, args, order), MADE) for order in ORDERS}
     return broadcast_speed.turns(comm, {order: trainer.step for order, trainer in trainers.items()}, args.repeats)
 
@@ -86,7 +92,7 @@ def timelines(comm, args):
 
 
 def _shown(spans):
-    """Return [kind, stage, begin, length] of the spans that a timeline shows.
+    """Return the spans of a profile that a timeline shows, each as [kind, stage, begin, length].
 
     The kind is "computation" or "communication"; begin and length are milliseconds.
     """

@@ -29,7 +29,7 @@ LAYERS, RATES = 3, (0.01, 0.03, 0.05, 0.08, 0.1, 0.2)
 
 
 class Way(NamedTuple):
-    """One way to train."""
+    """One configuration of a training: ranks, partition, batches, and the handling of remote neighbours."""
 
     name: str
     ranks: int = 1
@@ -114,7 +114,9 @@ def until(curve, target):
 
 
 def summary(rows):
-    """Return a row for each way: means over seeds, and differences to full batch and to one rank's minibatches.
+    """Return a row for each configuration: mean accuracy over seeds, and differences to the two baselines.
+
+    The baselines are full-batch training and minibatches on a single rank.
 
     The differences are paired by seed.
     """

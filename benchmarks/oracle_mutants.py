@@ -67,7 +67,7 @@ def table(graphs):
 
 
 def drawn(bugs, graphs):
-    """Yield the names of the bugs that level ci does not catch."""
+    """Yield the names of the planted bugs that the oracle does not catch on the given graphs at level "ci"."""
     for bug in bugs:
         with np.errstate(all="ignore"):
             report = oracle.check(bug.run, bug.op, vjp=bug.vjp, shrink=False, graphs=graphs, **bug.attributes)
@@ -76,7 +76,7 @@ def drawn(bugs, graphs):
 
 
 def false_alarms(wanted, seed):
-    """Check right results, outputs and gradients, in random orders of their sums.
+    """Count false alarms: check correct outputs and gradients, computed in random orders of summation.
 
     Return the number of results, the number above their bound, and the largest ratio to the bound.
     """

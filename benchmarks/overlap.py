@@ -41,7 +41,11 @@ WAYS = {"both": slice(0, 2), "forward": slice(0, 1), "backward": slice(1, 2)}
 
 
 class Case(NamedTuple):
-    """An aggregation: the row shapes of its inputs, the call, the number of fetched inputs, and True in case 2."""
+    """An aggregation to measure.
+
+    `shapes` are the row shapes of its inputs, of which the first `n_fetched` are fetched from peers. `call` runs the
+    aggregation. `needs_rows` is True if the backward pass fetches the rows again.
+    """
 
     shapes: tuple
     call: callable
@@ -56,7 +60,7 @@ CASES = {
 
 
 class Nothing:
-    """An operator that needs the same rows as `case`, and computes nothing."""
+    """An operator that fetches the same rows as `case` but computes nothing, to time the transfer by itself."""
 
     captured = ()
 

@@ -23,7 +23,7 @@ TIMEOUT = 3600
 
 
 def find(wanted, able):
-    """Return the command of each library to measure.
+    """Return {name: command} of the other libraries that are measured together with sarlite.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def _stay_in_memory():
 
 
 def pool(results):
-    """Return one measurement from several of one thing.
+    """Combine several processes' measurements of the same case into a single measurement.
 
     Its values are the median of medians, the lowest minimum, the highest maximum and the largest peak.
     """
@@ -129,7 +129,10 @@ def compare(args, row, command, peer, others, allowed):
 
 
 def beside(row, threads, mine, theirs, allowed):
-    """Return the rows of `compare` from pooled measurements."""
+    """Return the table's rows for sarlite's measurement `mine` and the peers' `theirs`: one row for each peer.
+
+    Without peers the list has one row with sarlite alone. `allowed` holds the times that the machine's limits allow.
+    """
     base = {**row, "ranks": 1, "threads": threads, **mine, **allowed.shares(mine["ms"])}
     rows = [{**base, "peer": name, **{f"peer_{key}": value for key, value in result.items()},
              "ratio": result["ms"] / mine["ms"] if result["ms"] else None} for name, result in theirs.items()]

@@ -26,7 +26,10 @@ def aggregate(graph, x, g):
 
 
 def rank(comm, args, whole, x, g, peers_at_once):
-    """Return one rank's measurements, the ids of its rows, and its results."""
+    """Time aggregations on one rank whose pieces take the rows of `peers_at_once` peers.
+
+    Return (rounds of fetches, most peers' rows held, seconds, ids of this rank's rows, output, gradient of x).
+    """
     set_threads(1)
     graph = whole.shard(comm, "random", prefetch=1, peers_at_once=peers_at_once)
     graph.profile.reset()
@@ -41,7 +44,7 @@ def rank(comm, args, whole, x, g, peers_at_once):
 
 
 def measure(args, whole, x, g, expected, n_ranks, peers_at_once):
-    """Return the row of one number of ranks and of peers at once."""
+    """Measure one number of ranks and of peers at once; return the table's row, with the largest error of the results."""
     by_rank = threads.run(n_ranks, rank, args, whole, x, g, peers_at_once)
     difference = 0.0
     for *_, ids, out, d_x in by_rank:

@@ -95,7 +95,11 @@ def train(args, n_ranks, **options):
 
 
 def account(rank, spans, cpu=False):
-    """Return the milliseconds by purpose of each epoch of a rank, without evaluations."""
+    """Divide the time of each epoch of a rank by purpose; return a list of {purpose: milliseconds}.
+
+    The purposes are the entries of `ACCOUNT`. Evaluations are left out. `spans` are the events of a recorded profile;
+    with `cpu` their processor time is counted.
+    """
     computing = [span for span in spans if span["pid"] == 1 + rank and span["tid"] == 1000]
     epochs, around = [], []
     for span in sorted(computing, key=lambda span: (span["ts"], -span["dur"])):
@@ -114,7 +118,10 @@ def account(rank, spans, cpu=False):
 
 
 def purpose_of(span):
-    """Return the purpose of a span's own time; for a block it is the rank whose rows the block reads."""
+    """Return the purpose under which `account` counts a span's time without the spans inside it.
+
+    For a block the purpose is the rank whose rows the block reads; `by_owner` adds these up.
+    """
     name = span["name"].split(" ")[0]
     if name == "block":
         return span["args"]["source"]
@@ -126,7 +133,7 @@ def purpose_of(span):
 
 
 def by_owner(epoch, rank):
-    """Return an epoch's account with its blocks summed as `own` and `peers`.
+    """Return the milliseconds of an epoch by purpose, with the times of its blocks added up as "own" and "peers".
 
     If all blocks read the rows of one rank, as in a cache's batch, they count as `own`.
     """

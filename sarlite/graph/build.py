@@ -253,7 +253,7 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Return edges whose values are in the order of their ids, with None; or the same edges and ids.
+    """Return the edges with their edge values in the order of the edge ids, and None if the ids are then not needed.
 
     The first holds if the distinct ids are a permutation of 0, 1, 2, ...: then this rank has all edges, and the values
     of all edges need no indexing by edge ids.

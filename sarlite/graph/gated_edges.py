@@ -24,7 +24,7 @@ Gates = Mapping[Relation | None, Tensor]
 
 
 def gated(graph: Graph | NodeType, gates: Gates) -> Any:
-    """Return a stand-in for a graph that a model computes on, with the messages multiplied by gates.
+    """Wrap a graph so that a model which computes on it has every message multiplied by its edge's gate.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def gated(graph: Graph | NodeType, gates: Gates) -> Any:
 
 
 class StandIn:
-    """A stand-in for a graph, which has the attributes of the graph unless it has its own."""
+    """Base class of wrappers of a graph; the graph provides the attributes that the wrapper does not define."""
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph

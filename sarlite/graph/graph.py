@@ -506,7 +506,9 @@ class Graph(LayerGraph):
         return graph
 
     def with_values_of(self, other: "Graph", index: Array) -> "Graph":
-        """Return this graph with the edge values `other` has at `index`; without edge values, the graph itself.
+        """Copy edge values from `other`: return this graph with the values that `other` has at `index`.
+
+        If `other` has no edge values, the graph itself is returned.
 
         Parameters
         ----------

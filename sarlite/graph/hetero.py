@@ -408,7 +408,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @property
     def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
-        """Exchanges built so far: for each tuple of relations that share a fetch, the plan and the halo rows of all ranks."""
+        """Exchanges built so far, {relations that share a fetch: (plan, number of halo rows of all ranks)}."""
         return {relations: (fetch.schedule.plan, fetch.n_halo) for relations, fetch in self._fetches.items()}
 
     def prepare(self, chosen: Collection[Relation]) -> list[Plan]:
@@ -435,7 +435,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         self._fetches.clear()
 
     def _fetches_of(self, chosen: Collection[Relation]) -> list[RelationFetch]:
-        """Return the fetches of the relations in `chosen`.
+        """Return the fetches of source rows that an aggregation over the relations in `chosen` makes.
 
         There is one fetch for each source type, or with `options.separate` one for each relation. The first call is
         collective.

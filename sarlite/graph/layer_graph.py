@@ -309,7 +309,9 @@ class LayerGraph(SharedState):
         return self.memo.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
 
     def edge_sums(self) -> EdgeSums:
-        """Return the accumulators of the numerics in use. Collective in numerics "exact".
+        """Return the accumulators for sums over edges: plain floats, or exact accumulators in numerics "exact".
+
+        Collective in numerics "exact".
 
         Raises
         ------

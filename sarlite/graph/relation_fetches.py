@@ -137,7 +137,7 @@ def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphPa
 
 
 def _separate(parts: HeteroParts, relation: Relation) -> list[GraphParts]:
-    """Return a list with the parts of one relation's graph, which has its own schedule."""
+    """Return the data of one relation's graph with a fetch of its own, as a list of one item."""
     src_ids, dst_ids = parts.node_ids[relation[0]], parts.node_ids[relation[2]]
     return [build_part(parts.comm, parts.in_edges[relation], node_ids=dst_ids, src_ids=src_ids, n_src=len(src_ids),
                        options=parts.options, profile=parts.profile)]

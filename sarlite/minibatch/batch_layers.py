@@ -18,7 +18,10 @@ from sarlite.types import Array
 
 
 def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = False) -> PickedGraph | PickedRelations:
-    """Return the graph of a sampled layer whose local source rows are `rows`, (n_src,) columns of the part.
+    """Return the graph that the model's layer computes on, built from a sampled layer.
+
+    `rows`, (n_src,), holds the part's row number of each local source; `lasting` is True for a batch that is used
+    again.
 
     For a node type the result has a graph for each relation, and relations with the same source type share a fetch.
     """
@@ -106,24 +109,33 @@ class TypedRows:
         return np.array([n]) if self._types is None else np.bincount(self._types[:n], minlength=self._n_types)
 
     def numbers_of(self, places: Array) -> Array:
-        """Return, for the layer's rows at `places`, their numbers among the rows of their type."""
+        """Return the number of each of some rows of the layer, counted among the rows of the same node type.
+
+        `places` are the positions of the rows in the layer.
+        """
         return places if self._numbers is None else self._numbers[places].astype(places.dtype)
 
     def picked(self, picked: Picked) -> Picked:
-        """Return the picks with source numbers that count among the rows of the source's type."""
+        """Return the sampled edges with source numbers that count among the rows of the source's node type."""
         return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
     def of(self, kind: int, places: Array | slice = slice(None)) -> Array:
-        """Return the part's columns of the rows at `places` that have the type `kind`."""
+        """Return the part's columns of the rows at `places` in the layer that have node type number `kind`."""
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == kind]
 
     def keep(self, kind: int, places: Array) -> Array:
-        """Return the numbers, within the type `kind`, of the rows at `places` that have the type."""
+        """Select the rows of node type number `kind` among the layer's rows at `places`.
+
+        Return the numbers of these rows, counted among the layer's rows of the type.
+        """
         return places if self._types is None else self.numbers_of(places[self._types[places] == kind])
 
 
 def _out_of(part, layer, typed, source, sets, lasting):
-    """Return the graphs of the relations with source type `source`, whose sets of edges are `sets`."""
+    """Return the graphs of a layer's relations with source type number `source`, which share a fetch of source rows.
+
+    `sets` are the indices of these relations in `part.sets` and `layer.sets`.
+    """
     picked = [typed.picked(layer.sets[k]) for k in sets]
     local, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
     base = part.relations[source][0].schedule
@@ -148,7 +160,7 @@ def _out_of(part, layer, typed, source, sets, lasting):
 
 
 def _needs(part, layer, typed, source, picked, rows, halo, lasting):
-    """Return the `Needs` of the layer's source rows of one type, for the mode to plan with."""
+    """Return the rows of one node type that the ranks exchange for a layer, from which a mode makes its plan."""
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
     src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)
     src_ids[rank] = part.ids_of(rows)
@@ -164,7 +176,10 @@ def _needs(part, layer, typed, source, picked, rows, halo, lasting):
 
 
 def _by_owner(picked, first, rank, size, lasting):
-    """Divide picks by the owners of their sources; `first` has the first column of each owner's rows."""
+    """Divide a layer's sampled edges by the rank that owns their source.
+
+    `first` holds the first column of each owner's rows; columns before the first are local.
+    """
     owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
     owner = owner.astype(np.min_scalar_type(size))
     order = np.argsort(owner, kind="stable")  # a radix sort of such small integers

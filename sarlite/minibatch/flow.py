@@ -94,7 +94,7 @@ def _checked(graph, rows, n_layers, labels):
 
 
 class _Asked(Exception):
-    """Raised to stop a model once it has asked for its layers' graphs."""
+    """Exception that stops a model's run as soon as the model has asked its graph for the graphs of its layers."""
 
 
 class _Asks:

@@ -407,7 +407,7 @@ class NeighborLoader(Loader):
             self.caches.load_state(state)
 
     def _n_times(self):
-        """Return the number of times that `Temporal.seeds` must have."""
+        """Return how many times the argument `Temporal.seeds` must have: one for each local row of the graph."""
         return self.graph.n_dst
 
     def _seed_ids(self):
@@ -436,7 +436,7 @@ class NeighborLoader(Loader):
 
 
 def depends_on(batches: str, remote: "str | HEC" = "exact") -> str:
-    """Return the argument that makes batches depend on how rows are divided among ranks, as text.
+    """Return the argument, as text, that makes the batches depend on how the graph is divided among ranks.
 
     Return "" if batches do not depend on the division.
     """
@@ -444,7 +444,7 @@ def depends_on(batches: str, remote: "str | HEC" = "exact") -> str:
 
 
 def _timed_types(temporal):
-    """Return the node types that have times."""
+    """Return the node types that have times; for a plain graph, True if its nodes have times."""
     return [*temporal.nodes] if isinstance(temporal.nodes, dict) else temporal.nodes is not None
 
 

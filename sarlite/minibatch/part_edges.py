@@ -168,7 +168,7 @@ class PartEdges:
         return out
 
     def _put(self, out, source, block, values):
-        """Copy values of a block's halo columns to the positions of these columns in `out`."""
+        """Copy the rows `values` of a block's halo columns into `out`, which has a row for each column of one type."""
         for other, start, place in self._halo(source):
             if other is block:
                 out[start : start + place.stop - place.start] = values[place]
@@ -198,7 +198,7 @@ class PartEdges:
         return ids
 
     def _halo(self, source):
-        """Yield (block, first column here, columns of the block) of the peers' rows of a type."""
+        """Yield each range of peers' rows of a type as (block, first column in the part, slice of the block's columns)."""
         plan, starts = self._plans[source], self._starts[source :: len(self.types)].copy()
         for block, owner, place in plan.halo() if plan is not None else ():
             yield block, starts[owner], place
@@ -380,7 +380,10 @@ def _by_type(graph):
 
 
 def _targets(graph, types, first):
-    """Return the local row of each row of the graph; None if the numbers are equal."""
+    """Return the part's number of each local row of `graph`, (n_dst,); or None if both number the rows alike.
+
+    A part numbers the rows of all node types; a `NodeType` may have only some of the types, or the types in another order.
+    """
     if isinstance(graph, Graph):
         return None
     of = [types.index(name) for name in graph.node_types]

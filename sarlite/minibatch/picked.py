@@ -287,7 +287,9 @@ class Estimate:
 
     @cached_property
     def _share(self):
-        """Number d / k of edges that a pick stands for, shape (n_dst,), float64; None if all are 1.
+        """Number of edges of the graph that each sampled edge of a destination stands for, d / k, (n_dst,) float64.
+
+        None stands for 1 everywhere. d is the in-degree, and k the number of sampled edges.
 
         Neither added loops nor edges that are left out count.
         """
@@ -298,12 +300,16 @@ class Estimate:
 
     @cached_property
     def _full(self):
-        """In-degrees in the whole graph, (n_dst,)."""
+        """In-degree of each destination in the whole graph, (n_dst,)."""
         return self._edges.degrees[self._rows]
 
     @cached_property
     def _rest(self):
-        """In-degrees in the whole graph without the edges that are left out, or `Picked.degrees`, (n_dst,)."""
+        """Number of in-edges of each destination that could be sampled, (n_dst,).
+
+        By default these are all in-edges of the whole graph but the edges that the batch leaves out. `Picked.degrees`
+        overrides the number.
+        """
         if self._picked.degrees is not None:
             return self._picked.degrees
         if self._picked.without is None:
@@ -324,7 +330,7 @@ class Estimate:
 
     @cached_property
     def _weighted_rest(self):
-        """Weighted in-degrees in the whole graph without the edges that are left out, (n_dst,)."""
+        """Sum of the weights of each destination's in-edges that could be sampled, (n_dst,) float64; 1 if the sum is 0."""
         edges, without = self._edges, self._picked.without
         full = 1 / edges.inverse_weighted[self._rows]
         if without is None or not len(without):

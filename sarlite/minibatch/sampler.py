@@ -34,7 +34,10 @@ class EdgeSet:
         self.edges, self.first, self.relation, self.source = edges, first, relation, source
 
     def places(self, rows: Array) -> Array | slice:
-        """Return the positions of the local rows in `rows` that are destinations of the set."""
+        """Return the positions in `rows` of the rows that are destinations of this set of edges.
+
+        For a set of a whole graph these are all rows; for a relation, the rows of its destination type.
+        """
         if not self.relation:
             return slice(None)
         return np.flatnonzero((rows >= self.first) & (rows < self.first + self.edges.n_dst))
@@ -294,7 +297,10 @@ class Sampler:
         return Sampled(rows, numbers, layers)
 
     def _layer(self, rows, layer, request):
-        """Pick for `rows`; return the batch's rows including the new local rows, and the layer."""
+        """Sample in-edges of `rows` for one layer; return the layer, preceded by all rows of the batch.
+
+        The rows of the batch are `rows` followed by the new local sources.
+        """
         n_dst = len(rows)
         picks = [self._picked(edges, rows, layer, request, left) for edges, left in zip(self.sets, request.without)]
         columns = picks[0].columns if len(picks) == 1 else np.concatenate([rows[:0], *(picked.columns for picked in picks)])
@@ -309,7 +315,10 @@ class Sampler:
         return joined[:n_src], Layer(n_src, n_dst, picks, joined[n_src:], layer)
 
     def _picked(self, edge_set, rows, layer, request, without):
-        """Return the picks for the rows that are destinations of a set of edges; their columns are not numbered yet."""
+        """Sample in-edges from one set of edges for the rows that are destinations of the set.
+
+        With several sets the sources are not numbered yet; `_layer` numbers the sources of all sets together.
+        """
         rows = rows[edge_set.places(rows)]
         rows, step = rows - rows.dtype.type(edge_set.first) if edge_set.first else rows, request.step
         if without is None:
@@ -321,7 +330,10 @@ class Sampler:
         return Picked(*picks, without)
 
     def _hit(self, edge_set, rows, layer, step, without):
-        """Return True for each row that would pick an edge in `without`, (n_rows,) bool."""
+        """Return True for each row whose random draw would include an edge in `without`, (n_rows,) bool.
+
+        Such rows draw again, with `_pick_again`.
+        """
         starts, stops = (np.searchsorted(without, edge_set.edges.indptr[at]) for at in (rows, rows + 1))
         at, hit = np.flatnonzero(stops > starts), np.zeros(len(rows), bool)
         indptr, _, positions = self._pick(edge_set, rows[at], layer, step, None)
@@ -329,7 +341,7 @@ class Sampler:
         return hit
 
     def _pick(self, edge_set, rows, layer, step, numbering):
-        """Return the picks for some rows, as (indptr, columns, positions)."""
+        """Sample in-edges of some rows; return (indptr, columns, positions), which `Picked` describes."""
         edges, first, dst_ids = edge_set.edges, edge_set.first, self._ids
         if dst_ids is None and first:
             dst_ids = np.arange(first + edges.n_dst)
@@ -338,7 +350,7 @@ class Sampler:
                               loops=edges.added_loops, src_ids=self._ids, numbering=numbering)
 
     def _pick_again(self, edge_set, rows, layer, step, without):
-        """Pick again for rows whose first picks include edges in `without`; return (indptr, columns, positions) as `_pick` does.
+        """Sample again for rows whose first draw includes edges in `without`; return (indptr, columns, positions).
 
         The edges in `without` are not candidates.
 
@@ -365,7 +377,7 @@ class Sampler:
         return indptr, edges.indices[positions], positions
 
     def _draw(self, edge_set, layer, step, purpose=""):
-        """Return the arguments of `kernels.sample` that decide the draws, by name.
+        """Return the keyword arguments of `kernels.sample` that decide the random draw: k, kind and key.
 
         The picks of "labor" depend on variates of sources, which have no `purpose`.
         """
@@ -421,7 +433,7 @@ def check_fanouts(fanouts: object, kind: str) -> tuple[int, ...]:
 
 
 def _unless_numbers(ids):
-    """Return the ids, or None if they are 0, 1, 2, ..."""
+    """Return the ids as contiguous int64; or None if they are 0, 1, 2, ..., so that no lookup is needed."""
     if ids is None or not len(ids):
         return None
     if ids[0] == 0 and ids[-1] == len(ids) - 1 and np.array_equal(ids, np.arange(len(ids))):

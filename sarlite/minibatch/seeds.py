@@ -78,7 +78,10 @@ class Global(Seeds):
         return np.split(order, np.searchsorted(step, np.arange(1, self.n_steps)))
 
     def _positions(self, variates):
-        """Return the rank of each of these ascending hashes in the order over all MPI ranks."""
+        """Return the position of each of this rank's hashes in the ascending order of all ranks' hashes. Collective.
+
+        `variates` are this rank's hashes, ascending.
+        """
         comm = self._comm
         if comm.size == 1:
             return np.arange(len(variates))

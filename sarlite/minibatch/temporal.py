@@ -68,7 +68,7 @@ class Temporal:
     recency: float | None = None
 
     def checked(self, graph: Any, sampler: str, n_seeds: int) -> "Temporal":
-        """Return the same with arrays of int64; raise an error that names what does not fit.
+        """Return a copy with all times as int64 arrays; raise an error that names an argument that is not valid.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class Temporal:
 
 
 class TimedEdges(EdgeSet):
-    """A set of in-edges in the order of their times: the edges that are not later than a time are a row's first.
+    """A set of in-edges with each row's edges in the order of time, so that the edges up to a time are the row's first.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class TimedEdges(EdgeSet):
 
     def pick(self, rows: Array, times: Array, latest: bool, ids: Array, without: Array | None,
              draw: dict[str, Any]) -> tuple[Array, Array, Array]:
-        """Pick among the edges of rows that are not later than each row's time.
+        """Sample, for each row, among the in-edges that are not later than the row's time.
 
         Parameters
         ----------
@@ -188,7 +188,10 @@ class TimedEdges(EdgeSet):
         return np.concatenate([[0], np.cumsum(counts + loops)]), positions, degrees
 
     def _first_later(self, low: Array, high: Array, times: Array) -> Array:
-        """Return by bisection the first place between `low` and `high` whose time is later, (n_rows,) int64."""
+        """Return for each row the first position in low .. high - 1 whose edge is later than the row's time, else high.
+
+        The result has shape (n_rows,) and dtype int64. The search is a bisection.
+        """
         while (unsettled := low < high).any():
             middle = (low + high) // 2
             later = np.ones(len(low), bool)
@@ -206,11 +209,14 @@ class PairNumbering:
         self.n_columns = n_columns
 
     def begin(self, seeds: Array) -> tuple[Array, Array]:
-        """Start a batch: `add` to no rows."""
+        """Start a new batch: return its distinct seeds, and the number of each seed among them."""
         return self.add(np.empty(0, np.int64), seeds)
 
     def add(self, rows: Array, seeds: Array) -> tuple[Array, Array]:
-        """Return the rows with the new seeds behind them, in the order of their first places, and each seed's number."""
+        """Append the seeds that are not among the rows yet; return all rows, and the number of each seed among them.
+
+        New seeds are appended in the order of their first occurrence.
+        """
         every = np.concatenate([rows, seeds])
         _, first, places = np.unique(every, return_index=True, return_inverse=True)
         order, numbers = np.argsort(first), np.empty(len(first), np.int64)
@@ -218,7 +224,10 @@ class PairNumbering:
         return every[first[order]], numbers[places.reshape(-1)[len(rows) :]]
 
     def join(self, rows: Array, sources: Array) -> Array:
-        """Return the rows with the new sources behind them, ascending; overwrite each source with its number."""
+        """Append the sources that are not among the rows yet, in ascending order, and return all rows.
+
+        Each entry of `sources` is overwritten with its number among the returned rows.
+        """
         order, row_order = np.argsort(sources), np.argsort(rows)
         ascending = sources[order]
         first = np.diff(ascending, prepend=-1) > 0
@@ -231,12 +240,12 @@ class PairNumbering:
         return np.concatenate([rows, distinct[~known]])
 
     def end(self, rows: Array) -> None:
-        """Do nothing: nothing is kept from call to call."""
+        """Do nothing, because this numbering stores nothing between calls."""
 
     finish = end
 
     def clear(self) -> None:
-        """Do nothing, as `end`."""
+        """Do nothing, because this numbering stores nothing between calls."""
 
 
 class TemporalSampler(Sampler):
@@ -267,7 +276,10 @@ class TemporalSampler(Sampler):
 
     def __call__(self, seeds: Any, step: int, without: Sequence[Array | None] | None = None,
                  times: Array | None = None) -> Sampled:
-        """Sample the layers for `seeds`, as `Sampler` does, at `times`, by default the seeds' own, (n_seeds,) int64."""
+        """Sample the layers for `seeds`, each at its time in `times`, (n_seeds,) int64; see `Sampler`.
+
+        By default the times are those of `Temporal.seeds`.
+        """
         columns = self._checked(seeds)
         times = self._seed_times[np.asarray(seeds, np.int64)] if times is None else times
         distinct = self._distinct(times)
@@ -310,7 +322,10 @@ class CooperativeTemporalSampler(Cooperative, TemporalSampler):
 
 
 def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
-    """Return the sets of a part's edges, each edge with the later of its own time and its source's. Collective."""
+    """Return a part's sets of edges, each with the time from which on each of its edges may be sampled. Collective.
+
+    That time is the later one of the edge's time and its source's time.
+    """
     nodes: Any = temporal.nodes if isinstance(temporal.nodes, dict) else {"": temporal.nodes}
     columns = {source: part.of_columns(nodes[name], source) for source, name in enumerate(part.types)
                if nodes.get(name) is not None}
@@ -345,7 +360,10 @@ def _ranges(starts: Array, stops: Array) -> Array:
 
 
 def _chosen(starts, stops, sources, latest, ids, draw):
-    """Return the picks from ranges of edges in the order of time, as (indptr, places)."""
+    """Sample from each range of edges starts[i] .. stops[i] - 1, which are in the order of time.
+
+    Return (indptr, positions). With `latest` or k = -1 the last edges of each range are taken, else random edges.
+    """
     if latest or draw["k"] < 0:
         counts = stops - starts if draw["k"] < 0 else np.minimum(stops - starts, draw["k"])
         return np.concatenate([[0], np.cumsum(counts)]), _ranges(stops - counts, stops)

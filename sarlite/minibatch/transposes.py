@@ -8,7 +8,10 @@ from sarlite.structure.block import TRANSPOSES, Bundle, Edges
 
 
 class _Place(NamedTuple):
-    """Identity of a transpose: layer, block, part (0 for the block, else one of its halves), and attribute name."""
+    """Key of a transpose in the record of `Transposes`: layer, block, part of the block, and name of the attribute.
+
+    The part is 0 for the whole block, else the number of one of its halves.
+    """
 
     layer: int
     block: int

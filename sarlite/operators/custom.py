@@ -157,7 +157,10 @@ class Custom:
             return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
 
     def _record_others(self):
-        """Record the message on the source rows `OTHER_VALUES`; return None if the message raises for them."""
+        """Run the message on source rows with the values `OTHER_VALUES`, and return the recording.
+
+        Return None if the message raises an exception for these values.
+        """
         try:
             with np.errstate(all="ignore"):
                 rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self._zeros[: len(self.names.src)]]

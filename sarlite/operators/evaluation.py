@@ -122,7 +122,7 @@ def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool
 
 @by_numerics
 def choices(*ways: str) -> tuple[str, ...]:
-    """Return the evaluation orders among `ways` that the current numerics supports."""
+    """Return the evaluation orders that the current numerics supports, a subset of the arguments."""
     return ways
 
 

@@ -50,7 +50,10 @@ class Extremum:
 
 
 class _ExtremumForward:
-    """Forward pass. `argument` holds the column of the winning row, numbered over all blocks; -1 without edges."""
+    """Forward pass of max or min, which also finds the row that wins in each column of each destination.
+
+    `argument` holds the winning row as a column number over all blocks, or -1 for a destination without edges.
+    """
 
     def __init__(self, operator, x):
         self.operator, self.shape = operator, operator.output([x])[0]

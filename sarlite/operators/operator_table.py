@@ -187,7 +187,11 @@ def _weighted_sum(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Ca
 
 
 def _in_place(graph: LayerContract, x: Tensor) -> Tensor:
-    """Return x in the form that fast sums read without a copy: `kernels.Rows` if x is a `TableRows`, else x."""
+    """Return x as a tensor that fast sums read without a copy.
+
+    For a `TableRows` the data of the result are `kernels.Rows`; any other tensor, and x in exact numerics or with
+    narrow rows, is returned as it is.
+    """
     return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
 
 

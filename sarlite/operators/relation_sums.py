@@ -201,7 +201,7 @@ class _FetchedBackward:
         self.sinks = [self._joined(i) for i in range(len(operator.fetched))]
 
     def _joined(self, i):
-        """Return the accumulator that all members add their gradients of fetched input `i` to."""
+        """Return one accumulator that takes the gradients of fetched input `i` from all members that use the input."""
         sinks = [member_pass.sinks[member.inputs.index(i)] for member, member_pass in self.passes if i in member.inputs]
         first, *others = [sink for sink in sinks if sink is not None] or [None]
         return first and first.join(others)
@@ -369,7 +369,7 @@ class _Numbering:
         self.tensors, self._numbers = [], {}
 
     def shared(self, x):
-        """Return the number of `x`, the same at each call, so that the uses of `x` have one gradient."""
+        """Return the number of tensor `x`, the same number for every use, so that all uses add to one gradient."""
         if id(x) not in self._numbers:
             self._numbers[id(x)] = self.separate(x)
         return self._numbers[id(x)]

@@ -15,7 +15,7 @@ ALIGNMENT = 16
 
 
 def templates_of(arrays):
-    """Return the template of each array, or None for None."""
+    """Return the template of each array: the shape and the dtype of one row; None for an entry that is None."""
     return tuple(None if a is None else (a.shape[1:], a.dtype) for a in arrays)
 
 
@@ -71,7 +71,7 @@ def gather(arrays, rows, views):
 
 
 def row_bytes(template):
-    """Return the number of bytes of one row of a template."""
+    """Return the number of bytes of one row, given its template (shape, dtype)."""
     shape, dtype = template
     return math.prod(shape) * np.dtype(dtype).itemsize
 

@@ -116,7 +116,7 @@ class Needs(NamedTuple):
                 for need, rows in zip(needs, asked)]
 
     def _blocks(self, groups, n):
-        """Return, for each group of ranks, the list of its blocks, one for each of the n ranges of the rank's rows.
+        """Return the blocks of edges of each group of source ranks, one for each of the n ranges of a rank's rows.
 
         The first group is this rank alone, and has a single block.
         """

@@ -83,7 +83,7 @@ def _edge_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
 
 
 def _difference(expected, taken):
-    """Return the edges that are not taken as often as expected, and for each edge expected minus taken.
+    """Compare two lists of edges: return the edges whose counts differ, and each one's expected minus actual count.
 
     `expected` and `taken` are lists of (destination rows, source ids). The result is edges (k, 2), each with its
     destination row and source id, and counts (k,) int64.

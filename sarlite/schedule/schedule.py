@@ -140,7 +140,7 @@ class Schedule(NamedTuple):
 
     @property
     def _depth(self):
-        """Number of gradient messages that travel during the computation.
+        """Number of gradient messages that may be in transit while the next block is computed.
 
         For pieces that take several peers it is the number of peers of a piece. For pieces of one peer it is 0 without
         prefetch; with prefetch it is the number of pieces that one peer's rows are divided into.
@@ -237,7 +237,10 @@ class Options(NamedTuple):
 
     @property
     def compared(self) -> "Options":
-        """The options in a form that ranks can compare: the name of its class replaces a user's mode."""
+        """The options in a form that ranks can compare for equality.
+
+        A mode that a user wrote is replaced by the name of its class, because its objects differ between ranks.
+        """
         is_library_mode = isinstance(self.mode, (str, *LIBRARY_MODES))
         return self if is_library_mode else self._replace(mode=type(self.mode).__qualname__)
 

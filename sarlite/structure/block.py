@@ -132,7 +132,7 @@ class Edges:
         return ColumnRange(self, a, b)
 
     def anew(self):
-        """Return the edges as an object without stored transposes, if they are cheap to compute again; else itself."""
+        """Return a new object with the same edges but no stored transposes, if that is cheap; else the object itself."""
         return self
 
     @cached_property
@@ -345,7 +345,7 @@ class Bundle(tuple[Edges, ...]):
 
 
 def _all_or(rows):
-    """Return `rows` as an index; None stands for all rows."""
+    """Return `rows` as an index of an array; None, which means all rows, becomes slice(None)."""
     return slice(None) if rows is None else rows
 
 

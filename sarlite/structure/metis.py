@@ -130,7 +130,7 @@ class Symmetric:
         return np.zeros(n, self.index) if self.small else self.memory.array(name, n, self.index)
 
     def _fill(self, both, n_nodes, chunk):
-        """Compute `xadj` and `adjncy` as the union of one or two CSRs."""
+        """Fill `xadj` and `adjncy` with the union of one or two CSRs, without self loops and duplicate edges."""
         bits, filled = np.uint64(id_bits(n_nodes)), 0
         for low, high in row_chunks(both[0][0], chunk):
             keys = np.concatenate([_keys(*graph, low, high, bits) for graph in both])

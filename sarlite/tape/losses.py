@@ -26,7 +26,7 @@ PART_VALUES = 1 << 15
 
 
 def _at(labels, rows):
-    """Return the index (rows, columns) of the logits of the selected rows' labels."""
+    """Return (rows, columns), the index of the selected rows' entries in the columns of their labels."""
     return np.arange(len(labels)) if rows is None else rows, labels if rows is None else labels[rows]
 
 

@@ -182,7 +182,10 @@ class Caches:
         return h if self.stored_dtype(h.dtype) == h.dtype else kernels.narrow(h)
 
     def keeps(self, layer: int) -> bool:
-        """Return True if all halo rows of a layer are kept on this rank."""
+        """Return True if this rank keeps the input rows of all halo nodes of `layer`, so that no row is missing.
+
+        Only the input features, layer 0, can be kept.
+        """
         return layer == 0 and self.kept is not None
 
     def ask(self, sampled: Sampled, step: int) -> None:

@@ -13,7 +13,7 @@ from sarlite.types import Array
 
 
 class Substitutes(NamedTuple):
-    """Rule for the in-edges that may replace a destination's missing picks.
+    """Rule for replacing sampled edges whose source rows are not in the cache by other in-edges of the destination.
 
     Attributes
     ----------
@@ -62,7 +62,10 @@ def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
 
 
 def _next_picks(part, layer, rows, wanted, substitutes):
-    """Return (dst, positions) of up to `wanted` more in-edges for each destination."""
+    """Return up to `wanted` further in-edges of each destination, in random order, as (dst, positions).
+
+    Candidates are the in-edges that were not sampled and whose source row is in the batch or in the cache.
+    """
     edges, dst = part.edges.edges, np.flatnonzero(wanted)
     first, degree = edges.indptr[rows[dst]], np.diff(edges.indptr)[rows[dst]]
     ends = np.cumsum(degree)
@@ -85,7 +88,10 @@ def _next_picks(part, layer, rows, wanted, substitutes):
 
 
 def _laid_out(part, layer, rows, dst, positions):
-    """Return the layer with the given edges: their destinations, and their positions among the part's edges."""
+    """Return a copy of the layer with the given edges in place of its sampled edges.
+
+    `dst` holds the destination row of each edge, ascending, and `positions` the position of each edge in the part.
+    """
     source, picked = part.edges.edges.indices[positions], layer.picked
     local = source < part.n_local
     halo, numbers = np.unique(source[~local], return_inverse=True)

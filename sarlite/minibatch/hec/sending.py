@@ -59,7 +59,7 @@ class SendLists:
         self._slots = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[by_row]
 
     def of(self, rows: Array) -> list[tuple[Array, Array]]:
-        """Return, for each peer, the entries of `rows` that the peer has as halo.
+        """Find, for each peer, which of the given local rows the peer has as halo.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class SendLists:
         return self._number_of.take(rows, mode="clip")
 
     def numbers_at(self, peer: int, slots: Array) -> Array:
-        """Return the positions in `self.rows` of the rows at a peer's slots, (m,) int32."""
+        """Return the positions in `self.rows` of the rows at some slots of a peer's list, (m,) int32."""
         return self._numbers[peer][slots]
 
     def cut_degree(self, rows: Array) -> Array:
@@ -128,14 +128,16 @@ class SendLists:
         return in_degrees[rows] + 1.0 if by == "degree" else self.cut_degree(rows).astype(np.float64)
 
     def _listed(self, rows):
-        """Return the numbers of the rows that are in `self.rows`, and their positions in `rows`."""
+        """Select the rows that some peer has as halo; return their positions in `self.rows` and in `rows`."""
         number = self.numbers(rows)
         places = np.flatnonzero(number >= 0)
         return number[places], places
 
 
 class Chosen:
-    """The paper's rule for one layer: send rows of this step that a peer has as halo, at most `limit` to each peer.
+    """The paper's rule for the pushes of one layer: send the rows just computed that a peer has as halo.
+
+    At most `limit` rows are sent to each peer.
 
     Parameters
     ----------
@@ -167,7 +169,7 @@ class Chosen:
 
 
 class OnDemand:
-    """The rule "demand" for one layer: send peers the rows that they request, each in its newest version.
+    """The rule "demand" for the pushes of one layer: send each peer the rows that it requests, in their newest version.
 
     Parameters
     ----------
@@ -261,7 +263,10 @@ class OnDemand:
         self._sent = self._nothing_sent()
 
     def _by_age(self, state):
-        """Convert the state of an older checkpoint, which has a step for each listed row, -1 if not computed."""
+        """Convert the state of an older checkpoint, whose "made" has one entry for each row of `self._lists`.
+
+        The entry is the step that computed the row, or -1 for a row that was not computed.
+        """
         steps, rows = state["made"].astype(np.int64), state.get("rows", np.zeros(0, np.float32))
         computed = np.flatnonzero(steps >= 0)
         if len(steps) != len(self._lists.rows) or len(computed) != len(rows):
