@@ -114,7 +114,10 @@ def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Open a file, an argument `opener` for Python's `open`; raise an OSError if `path` is a symbolic link."""
+    """Open a file and return its descriptor; raise an OSError if `path` is a symbolic link.
+
+    The function is an `opener` for Python's `open`.
+    """
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 

@@ -1,1 +1,1 @@
-"""The commands: options, the wiring of a run, printing and run folders. Nothing below imports this package."""
+"""The commands: options, the wiring of a run, printing and run folders. Only the entry points import this package."""

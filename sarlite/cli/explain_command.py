@@ -160,7 +160,10 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
 
 
 def _full_precision(trained):
-    """Return the run with float32 rows: gradients do not see the rounding of narrow rows, so no sum would be complete."""
+    """Return the run with float32 rows in place of a narrower row dtype.
+
+    Gradients ignore the rounding of narrow rows, so integrated gradients would not add up to the change of the score.
+    """
     options = replace(trained.options, schedule=replace(trained.options.schedule, rows="float32"))
     return trained._replace(options=options, run=settings(options))
 
@@ -276,7 +279,9 @@ def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
 
 
 def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
-    """Return the mean row of each table with label inputs of 0, and a text that names the averaged rows. Collective.
+    """Compute the baseline of the attributions: the mean row of each table, with label inputs of 0. Collective.
+
+    Return the baseline, and a text that names the averaged rows.
 
     For the node type that has labels, the mean is over the training nodes, if there are any.
     """

@@ -129,7 +129,7 @@ class Explanation(NamedTuple):
 
 
 class Explainer(NamedTuple):
-    """Function that explains predictions of a trained model.
+    """Trained model with the data that are needed to explain its predictions; `explain` explains a prediction.
 
     Attributes
     ----------

@@ -155,7 +155,7 @@ class LinkOptions:
         return pairs[split == VAL], pairs[split == TEST]
 
     def for_metric(self, metric: str | None) -> "LinkOptions":
-        """Return a copy with the metric's defaults for negatives and samplers that no option sets.
+        """Return a copy with the metric's defaults for all options about negatives and samplers that are not set.
 
         For a ranking metric, each link has 10 negatives drawn per source, and evaluation ranks all destinations. For
         other metrics, each link has 1 uniform negative.

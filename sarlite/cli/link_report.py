@@ -1,4 +1,7 @@
-"""Printed lines of a run on links: defaults that the metric implies, and the metrics of the model and of popularity."""
+"""Printed lines of a run on links: defaults that the metric implies, and a comparison of the model with popularity.
+
+Popularity is a baseline that ranks destinations by their number of training links.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -39,7 +42,7 @@ Compared = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 
 def popularity_rows(compared: Compared | None) -> Iterator[tuple[str, str]]:
-    """Yield the closing table's rows that compare the model with popularity, in the run's metric and in further metrics."""
+    """Yield the closing table's rows that compare the model with popularity, in the run's metric and in others."""
     if not compared:
         return
     metric, *others = compared
@@ -52,7 +55,7 @@ def popularity_rows(compared: Compared | None) -> Iterator[tuple[str, str]]:
 
 
 def popularity_warnings(compared: Compared | None) -> Iterator[str]:
-    """Yield a warning if the best model does not beat popularity in the run's metric."""
+    """Yield a warning if the best model does not beat the popularity baseline in the run's metric."""
     for metric, scores in list((compared or {}).items())[:1]:
         beaten = [_SPLITS[split] for split, value in scores["model"].items()
                   if value is not None and not value > (scores["popularity"][split] or 0.0)]

@@ -319,7 +319,7 @@ def _message_flow(counted):
 def _relations(counted):
     """Yield the closing table's row for each relation's weight: its evaluation order, and the cost of both orders.
 
-    The order "inside" applies the weight in the messages. The order "first" aggregates rows first, then applies the weight.
+    The order "inside" applies the weight in the messages. The order "first" applies the weight to the aggregated rows.
     """
     for evaluation in counted.get("relations", ()):
         costs = ", ".join(f"{order} {_mib(evaluation[f'{order}_bytes'])}" for order in ("inside", "first"))

@@ -91,7 +91,7 @@ def settings(options: RunOptions, cls: Callable[..., Module] | None = None) -> S
 
 
 def source_of(options: RunOptions, cls: Any = None) -> Source:
-    """Return the description of the data that the options name.
+    """Return a `Source`: the data set that the options name, and how the ranks read and divide the data.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def source_of(options: RunOptions, cls: Any = None) -> Source:
 
 
 def graph_of(options: RunOptions, cls: Callable[..., Module] | None = None) -> Options:
-    """Return the schedule of the exchange of rows between ranks.
+    """Return the options of a graph that schedule the exchange of rows between ranks: mode, prefetching and row dtype.
 
     No rows are prefetched unless an option requests prefetching.
 

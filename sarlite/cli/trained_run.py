@@ -141,7 +141,7 @@ def open_run(comm: Communicator, config: CheckpointOptions, check: Callable[[Run
 
 def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch: str | Path, about: OptionValues,
               tick: Callable[[], object]) -> Shard:
-    """Load the data of the command line, or else of the checkpoint, and match their names with the checkpoint's.
+    """Load the data that the command line or else the checkpoint names, with columns and classes matched by name.
 
     Collective.
 
@@ -280,7 +280,7 @@ def _as_trained(values, meta):
 
 
 def _with_classes(trained, part):
-    """Return `part` with labels numbered as in the checkpoint, matched by class name."""
+    """Return a copy of `part` whose labels have the checkpoint's class indices, matched by class name."""
     trained_names, names = trained.meta.get("class_names"), part.class_names
     if names is None or trained_names in (None, names) or not TASKS[part.task].reads_labels:
         return part

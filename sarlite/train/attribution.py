@@ -141,7 +141,10 @@ class Scorer:
         return gated(self.graph, gates if isinstance(self.graph, NodeType) else {None: gates[RELATION]})
 
     def _propagated(self, graph, x):
-        """Return the model's input rows: S^k x side by side for each k of `model.powers`, or x if the model has no powers."""
+        """Return the model's input rows: x, or propagated features if the model has an attribute `powers`.
+
+        The propagated features are S^k x for each k of `powers`, side by side. S is the normalized adjacency matrix.
+        """
         powers = getattr(self.model, "powers", None)
         if powers is None:
             return x

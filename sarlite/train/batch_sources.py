@@ -27,7 +27,9 @@ LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": m
 
 def batches(comm: Communicator, run: Any, part: Shard, task: type[Task], model: Callable[..., Tensor],
             features: Any) -> Mapping[str, Batch | Loader]:
-    """Return the arguments `batches` and `scoring` of the Trainer of a run. Collective.
+    """Make the batches for training and for scoring that a run's options request. Collective.
+
+    The result is the arguments `batches` and `scoring` of `Trainer`.
 
     Parameters
     ----------
@@ -78,7 +80,7 @@ def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
 
 
 def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: bool) -> dict[str, Loader]:
-    """Return the loaders of a run: "batches", and "scoring" if evaluation samples neighbours, too. Collective.
+    """Make the loader "batches" for training, and a loader "scoring" if evaluation samples neighbours. Collective.
 
     With `rows_alone` the model needs no neighbours, and "batches" is a RowLoader.
     """
@@ -95,7 +97,7 @@ def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: 
 
 
 def temporal_of(asked: Any, part: Shard) -> Temporal:
-    """Return the times of a part's nodes and seeds, for a loader that samples in time.
+    """Return the times of a rank's nodes and seeds, and how a loader picks edges that are not later than a seed.
 
     Parameters
     ----------

@@ -88,7 +88,10 @@ class Shape(NamedTuple):
 
     @classmethod
     def of_model(cls, spec: ModelSpec, n_in: int, n_out: int, **part: Any) -> "Shape":
-        """Return the shape of a model that is made with the options of `spec`; `part` are the fields from `n_rows` on."""
+        """Return the sizes of training a model that is made with the options of `spec`, for the cost formulas.
+
+        The keywords `part` are the fields of the result from `n_rows` on.
+        """
         values = {name: p.default for name, p in inspect.signature(spec.cls).parameters.items()}
         values |= spec.options
         dropout = values.get("input_dropout", 0.0 if spec.spec in ("sage", "gin", "pna", "sgc", "sign") else None)
@@ -99,7 +102,10 @@ class Shape(NamedTuple):
     @classmethod
     def of_part(cls, comm: Communicator, part: Shard, model: ModelSpec, options: Options,
                 label_inputs: bool) -> "Shape | None":
-        """Return the shape of full-batch training on a part; None if the model, the kind of graph or the mode has no formula."""
+        """Return the sizes of full-batch training on a rank's part of the data, for the cost formulas.
+
+        Return None if there is no formula for the model, the kind of graph or the mode.
+        """
         if type(part.graph) is not Graph or model.spec not in ARRAYS or options.mode not in MODES:
             return None
         graph, n_in = part.graph, widths(part.rows)

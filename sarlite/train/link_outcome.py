@@ -1,4 +1,4 @@
-"""Comparison of the best link model with popularity scores, by metrics on the same links."""
+"""Comparison of the best link model with popularity, a baseline that ranks destinations by number of training links."""
 
 from sarlite.numerics import using
 from sarlite.tape import no_grad
@@ -14,7 +14,9 @@ TOP = 10
 
 
 def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Return metrics of the best model, and of `Popularity`, which counts training links. Collective.
+    """Compute metrics of the best model, and of the baseline `Popularity`, on the same links. Collective.
+
+    Popularity scores a link by the number of training links to its destination.
 
     Parameters
     ----------

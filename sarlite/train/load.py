@@ -179,7 +179,7 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
 
 
 def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads: int) -> Options:
-    """Return a copy of `graph` whose option `prefetch` is set: the number of peers whose rows are fetched ahead. Collective.
+    """Return a copy of `graph` that has a `prefetch`, the number of peers whose rows are fetched ahead. Collective.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def _typed(comm, edges, ids, values, options):
 
 
 def _division(source, scratch, seconds):
-    """Return the keyword arguments of `data.divided` that plain and relational data have in common."""
+    """Return the keyword arguments of a function of `data.divided`, the same for plain and for relational data."""
     names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
     options = {name: getattr(source, name) for name in names}
     if not _reads_labels(source):
@@ -328,7 +328,7 @@ FIRST_BYTES = (8, 1 << 10, 1 << 14)
 
 
 def memory_from_here(comm: Communicator) -> Memory:
-    """Return a memory counter that starts now, after a few small messages to each peer. Collective.
+    """Return a counter of the memory that this rank uses from now on, without MPI's own buffers. Collective.
 
     MPI allocates its buffers with the first messages to each peer (MPICH on one host: 1 MiB on 2 ranks, 5 MiB on 8). The
     messages make sure that these buffers are not counted.

@@ -34,7 +34,7 @@ class NodeRowTable(NamedTuple):
 
 
 class _InEdges(NamedTuple):
-    """Edges of a relation: global ids of both ends, True for an added self loop, and edge values or None."""
+    """Edges of one relation: global ids of sources and destinations, a mask of added self loops, and edge values."""
 
     src: Array
     dst: Array
@@ -210,7 +210,7 @@ class Neighborhoods:
         return rows
 
     def _neighborhood(self, node_type, node, ids, distances, rows, edges):
-        """Return the Neighborhood of gathered nodes, rows and edges."""
+        """Build a Neighborhood, with a graph on one rank, from gathered nodes, rows and edges."""
         ends, in_order = {}, {}
         for relation, edges_of in edges.items():
             edges_of = edges_of.at(np.lexsort((edges_of.src, edges_of.dst)))

@@ -120,7 +120,10 @@ def _sums(comm: Communicator, metric: Metric) -> list[int] | list[list[int]]:
 
 
 def _threshold(comm: Communicator, splits: dict[str, "_Collector"], rule: ThresholdRule) -> dict[str, object]:
-    """Return the threshold of each label and the precision, recall and F1 by split; 0.5 if the rule finds no threshold."""
+    """Choose a decision threshold for each label, and return the thresholds with precision, recall and F1 by split.
+
+    The threshold is 0.5 for a label for which the rule finds none. Collective.
+    """
     columns = zip(*(array.T for array in splits["val" if "val" in splits else "train"].scores()))
     chosen = [choose_threshold(rule, comm, *column) for column in columns]
     values = np.array([0.5 if value is None else value for value in chosen])

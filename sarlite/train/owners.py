@@ -105,7 +105,10 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {piece[twice[0]]} has two owners")
 
     def _pieces(self, rows):
-        """Return a list of (low, high, sizes): each piece's range of this rank's ascending ids, and its number of rows by rank."""
+        """Divide the rows of all ranks, ordered by id, into pieces of bounded size. Collective.
+
+        Return (low, high, sizes) for each piece: the range of this rank's ascending ids, and each rank's number of rows.
+        """
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
         step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)
         if step not in self._piece_bounds:
@@ -230,7 +233,9 @@ class Owners:
         return everyone
 
     def _hand_out(self, ids, piece, sizes, like):
-        """Scatter consecutive rows of the checkpoint from rank 0 to the owners; return this rank's rows, by ascending id.
+        """Send a piece of the checkpoint's rows from rank 0 to the ranks that own the rows. Collective.
+
+        Return this rank's rows of the piece, by ascending id.
 
         On rank 0, `ids` holds the rows' ids in rank order, and `piece` the rows by ascending id. If reading has failed,
         `piece` is None, and the returned values are arbitrary.

@@ -28,8 +28,9 @@ _FIELDS = {"data": dict, "added_self_loops": bool, "dtype": str, "numerics": str
 
 
 def inputs(comm, model, part, data=None, folder=None, verify=True):
-    """Return this rank's input rows of a model: features X, or S^k X side by side for each k of `model.powers`. Collective.
+    """Return this rank's input rows of a model: the features, or features that are propagated in advance. Collective.
 
+    A model with an attribute `powers` gets S^k X for each k of `powers`, side by side. X are the features.
     S is the normalized adjacency matrix D^-1/2 A D^-1/2.
 
     Parameters
@@ -75,7 +76,7 @@ def inputs(comm, model, part, data=None, folder=None, verify=True):
 
 
 def _hops(graph, x, powers):
-    """Yield (k, S^k X) for each k from 1 to the largest power. Collective."""
+    """Yield k and the features after k propagations, S^k X, for each k from 1 to the largest power. Collective."""
     propagation, h = Propagation(graph, "sym"), x
     for k in range(1, max(powers) + 1):
         with graph.profile.span(f"hop {k}"), graph.profile.phase("propagation"):
@@ -95,7 +96,7 @@ def _joined(hops, x, powers):
 
 
 def _keep(comm, folder, facts, graph, x, powers):
-    """Write the powers to a private folder, which then gets the name `folder`; a failure leaves no files. Collective."""
+    """Compute the propagated features and write the features to a new folder, completely or not at all. Collective."""
     with contextlib.ExitStack() as held:
         written = comm.bcast(together(comm, lambda: _begin(held, folder) if comm.rank == 0 else None))
         for k, h in _hops(graph, x, powers):
@@ -126,7 +127,7 @@ def _record(path):
 
 
 def _read(comm, folder, facts, graph, x, powers, verify):
-    """Return this rank's input rows from a folder that belongs to the same data. Collective."""
+    """Read this rank's propagated features from a folder that must belong to the same data. Collective."""
     meta = comm.bcast(together(comm, lambda: _read_meta(folder, facts, powers) if comm.rank == 0 else None))
 
     def rows():

@@ -123,7 +123,7 @@ class Stopping:
         return self.patience is not None and best.decided and epoch - best.epoch >= self.patience
 
     def evaluated(self, epoch: int, best: Best) -> None:
-        """Tell the plateau schedule that `epoch` was evaluated. Not called for a forced evaluation."""
+        """Tell the plateau schedule that `epoch` was evaluated. A forced evaluation does not call this method."""
         if self.plateau is not None:
             self.plateau.evaluated(epoch, best.epoch if best.decided else 0)
 
