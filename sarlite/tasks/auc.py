@@ -10,10 +10,11 @@ from sarlite.types import Array
 
 
 def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 << 20) -> list[tuple[int, int]]:
-    """Return (2 * number of ordered pairs, number of pairs) for each column, over all ranks. Collective.
+    """Count the pairs of a positive and a negative row, and the pairs that the scores order correctly. Collective.
 
-    A pair is a positive and a negative row. A pair is ordered if the positive row has the larger score; a tie counts as
-    half an ordered pair.
+    The result is (2 * number of ordered pairs, number of pairs) for each column of scores, over all ranks. A pair is
+    a positive and a negative row. A pair is ordered if the positive row has the larger score; a tie counts as half an
+    ordered pair.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ def average_precision(comm: Communicator, scores: Array, positive: Array) -> flo
 
 
 def _pairs(comm, scores, positive):
-    """Return the result of `pairs` for columns that are sorted together. Collective."""
+    """Count pairs like `pairs`, for a block of columns that is sorted at once. Collective."""
     k = scores.shape[1]
     local_counts = np.concatenate([np.empty((0, 4)), *(_counted(c, scores[:, c], positive[:, c]) for c in range(k))])
     rows = _sorted_range(comm, local_counts, k)

@@ -39,7 +39,9 @@ def log_probabilities(output: Array) -> Array:
 
 
 def scores_of(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return scores that rank rows, with one column for each label or class.
+    """Convert a model's output into scores for ranking rows, with one column for each label or class.
+
+    The result is the scores, and True for each positive row, as arrays of the same shape.
 
     For several labels the scores are the logits. For two classes there is one column: the logit of class `positive`
     minus the logit of the other class. For more classes the scores are the logarithms of the probabilities.
@@ -139,7 +141,10 @@ class CountsByClass(Metric):
         return self.of(right, predicted, true) if self.several or true.any() else None
 
     def of(self, right: Array, predicted: Array, true: Array) -> float | None:
-        """Return the metric from counts over all ranks, each (n_classes,) int64: true positives, predicted and true rows."""
+        """Compute the metric from the counts of each class over all ranks, three (n_classes,) int64 arrays.
+
+        `right` counts true positives, `predicted` the predicted rows, and `true` the true rows.
+        """
         raise NotImplementedError
 
 
@@ -369,7 +374,7 @@ class CalibrationError(Metric):
 
 
 def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return the predicted probabilities that calibration is measured on, and the events that they predict.
+    """Return predicted probabilities, and True for each predicted event that occurred, to measure calibration.
 
     With two classes or several labels, an event is a positive label; with more classes, a correct prediction.
 
@@ -397,6 +402,9 @@ def _softmax(output):
 
 
 def _binary_probabilities(output, labels, positive=1):
-    """Return the probabilities of the scores of `scores_of`, and True for each positive label, both (n, k)."""
+    """Convert outputs into probabilities of the positive class or of each label, (n, k).
+
+    The second result is True for each positive label, (n, k).
+    """
     scores, true = scores_of(output, labels, positive)
     return logistic(scores), true

@@ -23,7 +23,9 @@ from sarlite.types import Array
 
 
 class Links(NamedTuple):
-    """Links, their targets and their splits, the arguments of a `Trainer`.
+    """Result of `split_links` and `labelled_links`: links to predict, with their targets and splits.
+
+    A `Trainer` takes them as arguments:
 
         Trainer(links.graph, model, x, links.labels, links.train, links.val, links.test, task=LinkTask(), ...)
 
@@ -250,7 +252,7 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
 
 
 def _checked_labels(of, pairs, labels, val, test, split, seed):
-    """Return the arguments pairs, labels and split of `labelled_links` as arrays, or raise a ConfigError."""
+    """Check the arguments pairs, labels and split of `labelled_links`; return them as arrays."""
     if of.several:
         raise ConfigError("relation: labelled pairs must be of one relation", "relation")
     whole("seed", seed, 0)
@@ -267,7 +269,10 @@ def _checked_labels(of, pairs, labels, val, test, split, seed):
 
 
 def _codes(split, n, of):
-    """Return splits as (n,) int64, or raise a ConfigError if they are not one of 0, 1, 2 for each of n items `of`."""
+    """Check that splits are 0, 1 or 2 for each of n items, and return them as (n,) int64.
+
+    `of` names the items in the ConfigError for a wrong argument.
+    """
     codes = np.asarray(split)
     if codes.shape != (n,) or codes.dtype.kind not in "iu" or not np.isin(codes, (TRAIN, VAL, TEST)).all():
         raise ConfigError(f"split is {codes.dtype} {codes.shape}, but must be 0 train, 1 val or 2 test for each "
@@ -276,7 +281,9 @@ def _codes(split, n, of):
 
 
 def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> Any:
-    """Return the nodes and message edges `split_links(...).graph.nodes`, without making the links. Collective.
+    """Return the graph of nodes along whose edges messages pass, without validation and test links. Collective.
+
+    The result is `split_links(...).graph.nodes`, but no links and no negatives are made.
 
     Parameters
     ----------
@@ -293,7 +300,7 @@ def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None)
 
 
 def known_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> list[Array]:
-    """Return the keys of this rank's links of all splits, for each relation. Collective.
+    """Return one integer key for each link of this rank, over all splits, as one array per relation. Collective.
 
     Parameters
     ----------
@@ -312,7 +319,7 @@ def known_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -
 
 
 def _edges_and_splits(of, val, test, seed, split):
-    """Return a `LinkEdges` and a function (heads, tails) -> splits for each relation. Collective."""
+    """Return, for each relation, a `LinkEdges` and a function (heads, tails) -> splits. Collective."""
     link_sets, arguments = link_edges(of), (val, test, split)
     checked = together(of.graph.comm, lambda: [_checked_splits(edges, *(_of_relation(one, of, at) for one in arguments))
                                                for at, edges in enumerate(link_sets)])
@@ -320,7 +327,7 @@ def _edges_and_splits(of, val, test, seed, split):
 
 
 def _of_relation(value, of, at):
-    """Return the part of the argument `value` that applies to relation number `at`.
+    """Return the part of the argument `value` of `split_links` that applies to relation number `at`.
 
     A dict by relation is indexed, and a relation that it leaves out has no pairs. Any other value applies to the only
     relation, or to all relations.
@@ -337,20 +344,20 @@ def _of_relation(value, of, at):
 
 
 def _known(edges, split_of):
-    """Return the keys of this rank's links of one relation, see `known_links`. Collective."""
+    """Return the key of each link of this rank in one relation; `known_links` defines the keys. Collective."""
     heads, tails, *_ = out_links(edges, split_of.listed()[0], RowNumbers(edges.nodes.comm, edges.nodes.dst_ids))
     return heads * edges.nodes.n_nodes + tails
 
 
 def _sampler(ends, sampler):
-    """Return a sampler's name, or its listed pairs as ids over both node types."""
+    """Check a sampler of negatives: return its name, or its listed pairs with ids that count over both node types."""
     if isinstance(sampler, str) and sampler not in SAMPLERS:
         raise ConfigError(f"sampler {sampler!r} is not one of {', '.join(SAMPLERS)}")
     return sampler if isinstance(sampler, str) else _pairs(ends, "sampler", sampler)
 
 
 def _checked(disjoint, negatives, eval_negatives, seed, filtered):
-    """Return the arguments, or raise a ConfigError that names a wrong one."""
+    """Check arguments of `split_links` and return them; a ConfigError names a wrong argument."""
     if not isinstance(filtered, bool):
         raise ConfigError(f"filtered is {filtered!r}, but must be True or False")
     if isinstance(eval_negatives, str):
@@ -362,14 +369,14 @@ def _checked(disjoint, negatives, eval_negatives, seed, filtered):
 
 
 def _odd_id(nodes):
-    """Return a ConfigError if an id of this rank's nodes is not below n_nodes, else None."""
+    """Check that the ids of this rank's nodes are below n_nodes; return a ConfigError for a wrong id, else None."""
     wrong = nodes.dst_ids[nodes.dst_ids >= nodes.n_nodes]
     text = f"links: ids must be 0 .. {nodes.n_nodes - 1}, but a node has id "
     return ConfigError(f"{text}{wrong[0]}") if len(wrong) else None
 
 
 def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negatives, seed, filtered):
-    """Return the Links of all relations: the links of this rank, their negatives, and the graphs of messages. Collective."""
+    """Make the `Links` of all relations: this rank's links, their negatives, and the graphs of messages. Collective."""
     nodes = link_sets[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
     links = [out_links(edges, split_of.listed()[0], numbers) for edges, split_of in zip(link_sets, splits)]
@@ -422,7 +429,10 @@ def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negat
 
 
 def _has_negatives(negatives, heads):
-    """Return True for each link that has a negative. With "uniform" all links have, as it draws other heads, too."""
+    """Return True for each link for which a negative can be drawn.
+
+    The sampler "uniform" draws other heads, too, so it has negatives for all links.
+    """
     return np.ones(len(heads), bool) if negatives.of_pairs else negatives.n_left(heads) > 0
 
 
@@ -435,7 +445,7 @@ def _warn_left_out(comm, n_left_out, n_links):
 
 
 def _by_split(split):
-    """Return the row numbers of each split by name."""
+    """Return a dict from "train", "val" and "test" to the row numbers of the split."""
     return {name: np.flatnonzero(split == at) for at, name in enumerate(NAMES)}
 
 
@@ -457,7 +467,7 @@ def _checked_splits(edges, val, test, split):
 
 
 def _shares(val, test):
-    """Return the shares as a list, or raise a ConfigError."""
+    """Check the shares of validation and test links, which must leave links to train on; return them as a list."""
     shares = [number(name, value, below=1) for name, value in (("val", val), ("test", test))]
     if sum(shares) >= 1:
         raise ConfigError(f"val {val} and test {test} leave no links to train on")
@@ -506,7 +516,9 @@ def _first_times(edges):
 
 
 def _messages(link_sets, splits, all_link_keys, seed, disjoint):
-    """Return two dicts from relation to a mask of edges: message edges in evaluation, and targets in training.
+    """Decide along which edges messages pass in evaluation, and which edges are training targets.
+
+    The result is two dicts from relation to a mask of its edges.
 
     Messages pass along self loops, which are not targets. An edge of a reverse relation is treated as its link.
     """
@@ -528,11 +540,14 @@ def _messages(link_sets, splits, all_link_keys, seed, disjoint):
 
 
 def _of_ends(one, other, split_of, seed, disjoint):
-    """Return (True for each pair along which messages pass, True for each target of training)."""
+    """Decide for each pair of ids whether messages pass along it, and whether it may be a training target.
+
+    The result is two arrays of bools.
+    """
     loops = one == other
     return (split_of(one, other) == TRAIN) | loops, _targets(one, other, seed, disjoint) & ~loops
 
 
 def _targets(one, other, seed, disjoint):
-    """Return True for each pair that is a target if it is a training link: a random share `disjoint`, or all pairs."""
+    """Choose the pairs that are targets if they are training links: a random share, or all pairs if `disjoint` is 0."""
     return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)

@@ -20,7 +20,7 @@ from sarlite.types import Array, RowIndex
 
 
 class Ends(NamedTuple):
-    """Nodes that can be at one end of links: the nodes of one type.
+    """Node type at one end of links, and the range of its nodes' ids.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class LinkEdges(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """Graph, and the relations whose edges are links.
+    """Graph, with the relations whose edges are the links to predict.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Linked(NamedTuple):
 
     @classmethod
     def of_nodes(cls, graph: Any, node_type: str, names: Mapping[str, Names]) -> "Linked":
-        """Return a `Linked` without links, for predictions of nodes: `ends[0][0]` are the nodes of one type."""
+        """Return a `Linked` for predictions of nodes, which has no links; `ends[0][0]` are the nodes of one type."""
         ends = Ends(0, graph.n_nodes, node_type, names.get(node_type))
         return cls(graph, None, [None], graph, [(ends, ends)])
 
@@ -202,7 +202,10 @@ def _of_relation(graph, nodes, ids, relation, *ends):
 
 
 def _ids(graph, nodes, relation):
-    """Return (ids of the sources, local rows of the destinations) of a relation's edges, as they count in `nodes`. Collective."""
+    """Return the ids of the sources and the local rows of the destinations of a relation's edges. Collective.
+
+    Ids and rows are those of `nodes`, which joins several node types.
+    """
     source, _, to = relation
     comm, edges, ids = graph.comm, graph.in_edges(relation), graph.node_ids[source]
     starts = np.concatenate([[0], np.cumsum(comm.allgather(len(ids)))])
@@ -213,7 +216,7 @@ def _ids(graph, nodes, relation):
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
-    """Return the distinct links whose heads are rows of this rank. Collective.
+    """Merge edges and listed pairs into distinct links, and return those whose heads are rows of this rank. Collective.
 
     Parameters
     ----------
@@ -256,7 +259,10 @@ def _distinct(numbers):
 
 
 def _to_heads(comm, offsets, columns):
-    """Send each row to the owner of the row number in its first column, and make this number local. Collective."""
+    """Send each row of `columns` to the rank that owns the node in its first column. Collective.
+
+    The first column holds row numbers of all ranks, and in the result local rows.
+    """
     columns = send(comm, owners(columns[:, 0], offsets), columns)
     columns[:, 0] -= offsets[comm.rank]
     return columns

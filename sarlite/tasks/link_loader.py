@@ -124,15 +124,15 @@ class LinkLoader(NeighborLoader):
 
     @staticmethod
     def _messages(graph):
-        """Return the graph of the nodes, with the edges along which messages pass."""
+        """Return the graph of the nodes along whose edges the encoder passes messages in training."""
         return graph.draw.nodes
 
     def _pairs(self, step, of):
-        """Return (heads, tails) of the candidates of the links `of`. Collective."""
+        """Return (heads, tails) of each link in `of` and of its negatives, one row per link. Collective."""
         return self._candidates.pairs(step, of)
 
     def _outputs(self, of):
-        """Return `LinkBatch.outputs` for the links `of`."""
+        """Return the attribute `outputs` of a `LinkBatch` for the links `of`; None in training."""
         return None
 
     def _n_times(self):
@@ -160,7 +160,9 @@ class LinkLoader(NeighborLoader):
             return LinkBatch(graph, nodes, self._labels[of], step, self._seeds.count(step), self._outputs(of))
 
     def _nodes(self, step, heads, tails, without, times):
-        """Return the batch of the nodes at both ends, and heads and tails as row numbers of the batch. Collective.
+        """Sample the batch of the nodes at both ends of links. Collective.
+
+        The result is the batch, with heads and tails as row numbers of the batch.
 
         With `times`, (n_links,), a node at the end of links with different times has one row for each time.
         """
@@ -183,10 +185,11 @@ class LinkLoader(NeighborLoader):
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges(self, of):
-        """Return the positions of this rank's edges to leave out, for each edge set; None if links have labels.
+        """Find this rank's edges that connect the ends of the step's links, as no message may pass along them.
 
-        These edges connect the ends of the step's links of all ranks, from head to tail in the links' relation. Edges
-        from tail to head are left out in relations of the opposite direction, and within one node type.
+        The result is the positions of the edges in each edge set, or None if links have labels. The edges connect the
+        ends of the step's links of all ranks, from head to tail in the links' relation. Edges from tail to head are left
+        out in relations of the opposite direction, and within one node type.
         """
         if self._candidates.negatives is None:
             return None
@@ -207,7 +210,7 @@ class LinkLoader(NeighborLoader):
         return positions
 
     def _find(self, edges, rows, ids):
-        """Return the positions in an edge set of the edges from the sources `ids` to the rows `rows` of `graph`."""
+        """Find the edges from the sources `ids` to the rows `rows`; return their positions in an edge set."""
         part, graph = self._part, self.graph
         if part.targets is not None:
             rows = part.targets[rows]
@@ -248,7 +251,7 @@ class ResampledLinks(FixedBatch):
 
 
 def resampled(full: FullBatch) -> FixedBatch:
-    """Return the source of full batches: `ResampledLinks` if the graph draws negatives, otherwise a `FixedBatch`."""
+    """Choose the source of full batches: `ResampledLinks` if the graph draws negatives, otherwise a `FixedBatch`."""
     return (FixedBatch if getattr(full.graph, "draw", None) is None else ResampledLinks)(full)
 
 
@@ -260,7 +263,10 @@ def _check_seed_times(temporal):
 
 
 def _directions(relation, other, forward, backward):
-    """Return a list of `forward`, `backward` or both: the directions of edges of the relation `other` between ends of links."""
+    """Determine the directions of edges of the relation `other` between ends of links: forward, backward or both.
+
+    The result is a list of the arguments `forward` and `backward`.
+    """
     if relation == other:
         return [forward, backward] if relation is None or relation[0] == relation[2] else [forward]
     return [backward] if (other[2], other[0]) == (relation[0], relation[2]) else []

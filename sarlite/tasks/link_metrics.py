@@ -34,7 +34,7 @@ class LinkAveragePrecision(ScoreMetric):
 
 
 class LinkRank(MeanMetric):
-    """Mean over links of a function of the link's rank.
+    """Ranking metric by link, such as MRR or Hits@K: the mean over links of a function of the link's rank.
 
     Parameters
     ----------
@@ -63,7 +63,10 @@ class LinkRank(MeanMetric):
 
 
 class SourceRank(MeanMetric):
-    """Mean over sources of the sum of gains of the source's links, divided by the largest possible sum.
+    """Ranking metric by source, such as NDCG@K or Recall@K.
+
+    The metric is the mean over sources of a ratio. The ratio is the sum of gains of the source's links, divided by the
+    largest possible sum.
 
     The rank of a link in its source's list also counts the source's other links in the split. All links of a source and
     a split are added in one call.
@@ -97,7 +100,7 @@ def discounts(ranks: Array, k: int) -> Array:
 
 
 def _runs(*arrays):
-    """Return the starts and the lengths of runs of equal values in all arrays."""
+    """Return the starts and the lengths of runs of consecutive positions at which all arrays keep their values."""
     changed = np.zeros(len(arrays[0]), bool)
     for array in arrays:
         changed[1:] |= array[1:] != array[:-1]

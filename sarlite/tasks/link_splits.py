@@ -130,7 +130,7 @@ class ListedSplits:
         return self._pairs[chosen], self._of_pairs[chosen]
 
     def _of(self, keys):
-        """Return the splits of pairs whose keys this rank stores."""
+        """Look up the splits of pairs whose keys this rank stores; an unknown pair is for training."""
         places = np.minimum(np.searchsorted(self._keys_stored, keys), max(len(self._keys_stored) - 1, 0))
         return np.where(self._keys_stored[places] == keys, self._split[places], TRAIN) if len(self._keys_stored) else \
             np.full(len(keys), TRAIN)
@@ -210,7 +210,7 @@ def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[
 
 
 def _of_table(val, test, spec, ends):
-    """Return the result of `read` for a table."""
+    """Read the splits of links from a table; see `read`."""
     form = "split=COLUMN or FILE,time=COLUMN"
     with pairs_table("split", spec, form, READERS) as opened:
         if len(opened.columns) != 1:

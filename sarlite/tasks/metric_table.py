@@ -51,7 +51,7 @@ def _positive_whole(value):
 
 
 def _best_sum(k):
-    """Return the function from a source's number of links to the largest possible sum of discounted gains in its top k."""
+    """Return a function that computes the largest possible DCG in the top k from a source's number of links."""
     return lambda counts: np.cumsum(discounts(np.arange(1.0, max(counts, default=0) + 1), k))[counts - 1]
 
 

@@ -91,7 +91,7 @@ class MeanMetric(Metric):
         self.sums, self.n, self.n_odd = ExactSums(), 0, 0
 
     def add_up(self, values: Array, odd: Array) -> None:
-        """Add rows of numbers to the sums.
+        """Add rows of finite numbers to the exact sums, and count the numbers that were not finite.
 
         Parameters
         ----------
@@ -116,7 +116,9 @@ class MeanMetric(Metric):
 
 
 class MeanError(MeanMetric):
-    """Error of numeric predictions: the mean over columns of root(mean over rows of error(output - label)).
+    """Error of numeric predictions, such as the root mean squared error, averaged over columns.
+
+    The error of a column is root(mean over rows of error(output - label)).
 
     Parameters
     ----------
@@ -189,6 +191,6 @@ class ExactSums:
         return [self._integer_sum(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
 
     def _integer_sum(self, upper, lower):
-        """Return a column's sum times 2^(53 - _LEAST), an integer."""
+        """Return a column's exact sum as an integer in units of the smallest float: the sum times 2^(53 - _LEAST)."""
         used = np.flatnonzero(upper | lower).tolist()
         return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)

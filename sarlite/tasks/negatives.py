@@ -78,7 +78,7 @@ SAMPLERS = ("uniform", "per-source", "in-batch")
 
 
 class ListedTails(NamedTuple):
-    """Listed tails of each head, in CSR form.
+    """Candidate tails of negatives that the user lists for each head, in CSR form.
 
     Attributes
     ----------
@@ -202,7 +202,7 @@ class Negatives:
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
     def _of_the_rest(self, heads, bits, places):
-        """Return row numbers of heads and tails, (2, k), drawn from all pairs that are not links. Collective."""
+        """Draw k pairs uniformly from all pairs that are not links; return row numbers of their ends, (2, k). Collective."""
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
             every = np.concatenate(self.comm.allgather(np.stack([self.ids[rows], self.n_left(rows)], 1)))
@@ -222,7 +222,7 @@ class Negatives:
         return np.stack([rows, self.numbers(tails)])
 
     def _check_left(self, is_wrong):
-        """Raise a DataError on every rank if `is_wrong` on any rank. Collective."""
+        """Raise a DataError on every rank if `is_wrong`: on some rank all pairs are links. Collective."""
         raise_together(self.comm, DataError("negatives: all pairs are links, so there are no negatives") if is_wrong
                        else None)
 
@@ -240,7 +240,7 @@ class Negatives:
         return self.tails.first + at + low - starts
 
     def _tails_of(self, keys, heads):
-        """Return the (starts, stops) of the tails of local rows in ascending `keys`."""
+        """Find the tails of local rows in the sorted link keys; return their (starts, stops) in `keys`."""
         first = heads * self.numbers.n + self.tails.first
         return np.searchsorted(keys, first), np.searchsorted(keys, first + self.tails.n)
 
@@ -248,7 +248,9 @@ class Negatives:
         return (ids >= self.tails.first) & (ids < self.tails.first + self.tails.n)
 
     def _tails_of_batch(self, tails):
-        """Return a function (bits, places) that draws from the tails of all ranks' links. Collective, as is a draw.
+        """Return a function (bits, places) that draws tails from the tails of this batch's links on all ranks.
+
+        This method and each draw are collective.
 
         A tail of several links is drawn with a higher probability. The tails are sorted by id, so the division among
         ranks does not matter.
@@ -274,7 +276,7 @@ class Negatives:
         return ListedTails(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
 
     def _fill_listed(self, out, link_bits, heads, n):
-        """Write the listed tails of heads into `out`; return the positions in `out` of heads without listed tails."""
+        """Fill `out` with listed tails for each head; return the positions in `out` of heads without listed tails."""
         starts, counts = self.listed.starts[heads], np.diff(self.listed.starts)[heads]
         first, has_tails = _below(np.maximum(counts, 1), link_bits, np.uint64(0)), np.repeat(counts > 0, n)
         places = (starts + np.zeros((n, 1), np.int64) + (first + np.arange(n)[:, None]) % np.maximum(counts, 1)).T
@@ -290,7 +292,7 @@ class Negatives:
         return ask(self.comm, owner, asked, lambda part: self._are_own(*part.T))
 
     def _are_own(self, heads, tails):
-        """Return the result of `_are_links` for pairs whose heads this rank owns; `heads` holds local rows."""
+        """Compute `_are_links` without communication, for pairs whose heads are local rows of this rank."""
         return among(self.link_keys, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
 
 
@@ -306,7 +308,7 @@ def _below(n, bits, places):
 
 
 class Candidates:
-    """Links of this rank and the samplers of their negatives. A call makes the `LinkGraph` of a step.
+    """Links of this rank, with the samplers that draw negatives for them. A call makes the `LinkGraph` of a step.
 
     Construction and calls are collective.
 

@@ -102,7 +102,7 @@ class NodeTask(Task):
         split: Any = together(part.graph.comm, lambda: time_split_of(run, part))
 
         def apply(part):
-            """Return the part with splits by time of the nodes that have a label."""
+            """Replace the splits of a `load.Shard` by a split by time; nodes without a label are in no split."""
             comm, rows = part.graph.comm, part.rows
             if part.target not in part.times:
                 raise ConfigError(f"time_split {split}: the nodes of type {part.target} have no times", "time_split")

@@ -18,7 +18,7 @@ CountRows = Callable[[Array, Array], Array]
 
 
 class OutcomeCounts(NamedTuple):
-    """Description of counts, and the function that counts rows.
+    """Counts that a run's page shows, such as a confusion matrix: their description, and the function that counts.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class OutcomeCounts(NamedTuple):
 
 
 class SummedCounts(Metric):
-    """Metric whose `counts` are the sums of the results of `count`, over all added rows."""
+    """Metric that adds up the arrays that `count` returns for each piece of added rows."""
 
     def __init__(self, count: CountRows) -> None:
         self.count, self.sums = count, np.zeros(())
@@ -73,7 +73,9 @@ def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -
 
 
 def score_counts(output: Array, labels: Array, positive: int) -> Array:
-    """Return the number of negative and of positive rows by bin of `SCORE_EDGES`, (2, 240) int64.
+    """Count the negative and the positive rows by bin of the predicted probability, (2, 240) int64.
+
+    The bins are those of `SCORE_EDGES`.
 
     `class_metrics.confidence` returns the probabilities, and the rows that are positive.
     """

@@ -54,7 +54,7 @@ class PairTask(Task):
 
 
 def linked_of(run: Any, part: Any) -> Linked:
-    """Return the graph and the relations whose edges are links, by a run's options. Collective."""
+    """Return a run's graph, with the relations that the run's options choose as links to predict. Collective."""
     return together(part.graph.comm, lambda: run.links.linked(part.graph, part.names))
 
 

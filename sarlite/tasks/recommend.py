@@ -23,7 +23,7 @@ Decoder = Callable[[Tensor, Tensor], Tensor]
 
 def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends, excluded: Array, k: int,
         n_bytes: int = N_BYTES) -> tuple[Array, Array]:
-    """Return the k likeliest destinations of some of this rank's nodes, likeliest first. Collective.
+    """Return the k destinations with the highest scores for each of the local nodes `rows`, highest first. Collective.
 
     Destinations with equal scores are ordered by id.
 
@@ -74,7 +74,9 @@ def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: 
 
 def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
           n_bytes: int = N_BYTES) -> Array:
-    """Return the scores and ranks of links that are given by row numbers of all ranks, (n, 2) float64. Collective.
+    """Score links, and rank each link's destination among all destinations; return (n, 2) float64. Collective.
+
+    The ends of the links are row numbers that count over all ranks.
 
     Parameters
     ----------
@@ -155,7 +157,10 @@ def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails:
 
 
 def _n_higher(scores, rows, link_scores, columns, here):
-    """Return the number of scores in each row that exceed the link's score, (n,). A tie counts half, the link itself 0."""
+    """Count, for each link, the scores in its row that exceed the link's score, (n,) float64.
+
+    A tie counts as a half, and the link itself does not count.
+    """
     others, limit = scores[rows], link_scores[:, None]
     higher = np.sum(~(others <= limit), 1) + 0.5 * np.sum(others == limit, 1)
     itself = np.where(here, others[np.arange(len(rows)), columns], -np.inf)[:, None]
@@ -163,14 +168,17 @@ def _n_higher(scores, rows, link_scores, columns, here):
 
 
 def _of_sources(order, starts, some):
-    """Return the indices of the links whose sources are in the slice `some`, and each link's source, as row of the slice."""
+    """Select the links whose sources are in a slice of all sources.
+
+    The result is the indices of the links, and each link's source as a row of the slice.
+    """
     counts = np.diff(starts)[some]
     first = starts[min(some.start, len(starts) - 1)]
     return order[first : first + counts.sum()], np.repeat(np.arange(len(counts)), counts)
 
 
 class _Columns:
-    """Map from the ids of destinations to the columns of a block of scores."""
+    """Lookup of the column of a block of scores that belongs to a destination's id."""
 
     def __init__(self, ids: Array) -> None:
         self._order = np.argsort(ids)
@@ -183,7 +191,10 @@ class _Columns:
 
 
 def _scored(graph, decoder, h, rows, of, n_bytes):
-    """Yield (ids of destinations, slice of `rows`, scores of these rows with these destinations) for each block. Collective."""
+    """Compute the scores of all destinations in blocks that fit into memory. Collective.
+
+    Yields the ids of the block's destinations, a slice of `rows`, and the scores of these rows with these destinations.
+    """
     cross = getattr(decoder, "cross", None)
     for ids, tails in _pieces(graph, h, of, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
         at_once = max(n_bytes // max((len(tails) if cross else tails.size) * h.itemsize, 1), 1)
@@ -197,7 +208,10 @@ def _scored(graph, decoder, h, rows, of, n_bytes):
 
 
 def _left_out(graph, rows, columns, destinations, excluded):
-    """Return (rows, columns) of the scores in a block that do not count: excluded pairs, and a node with itself."""
+    """Find the scores of a block that do not count: scores of excluded pairs, and of a node with itself.
+
+    The result is (rows, columns) of these scores.
+    """
     first = rows * graph.n_nodes + destinations.first
     starts, stops = (np.searchsorted(excluded, bound) for bound in (first, first + destinations.n))
     counts = stops - starts
@@ -220,7 +234,7 @@ def _pieces(graph: NodeRows, h: Array, of: Ends, n: int) -> Iterator[tuple[Array
 
 
 def _best(ids, scores, more_ids, more_scores):
-    """Return the k best ids and scores of each row, from the best so far and the scores of more destinations."""
+    """Merge the best destinations so far with more destinations; return the k best ids and scores of each row."""
     k = ids.shape[1]
     least = np.full((len(ids), 1), -np.inf) if more_scores.shape[1] <= k else \
         -np.partition(-more_scores, k - 1, axis=1)[:, k - 1 : k]

@@ -95,7 +95,7 @@ class ClassForm(TargetForm):
 
 
 class _ColumnForm(TargetForm):
-    """Form of numeric targets, (n,) or (n, n_outputs)."""
+    """Base of the forms of numeric targets, (n,) or (n, n_outputs)."""
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iufb":

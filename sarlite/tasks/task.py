@@ -63,7 +63,7 @@ class ConstantRows:
 
 
 class Targets:
-    """Targets of a run that replace the labels or splits of the data set.
+    """Change that a task makes to a run's data set: other labels or splits than the stored ones.
 
     Parameters
     ----------
@@ -301,13 +301,16 @@ class Task:
 
     @staticmethod
     def objective(training: TrainingChoices) -> dict[str, Any]:
-        """Return keyword arguments of a task from a run's `TrainingOptions`: loss, metric, class weights and positive class."""
+        """Collect the arguments of a task from a run's options: loss, metric, class weights and positive class.
+
+        The result is a dict of keyword arguments.
+        """
         return {"loss": training.loss, "metric": training.metric, "class_weights": training.class_weights,
                 "positive": 1 if training.positive is None else int(training.positive)}
 
     @classmethod
     def form_name(cls, name: str) -> str:
-        """Return the name of the form of the targets, for the value `name` of the option --task."""
+        """Return the target form that the value `name` of the option --task stands for, such as "classify"."""
         return name
 
     @classmethod

@@ -62,7 +62,7 @@ def link_cross_entropy(output: Tensor, targets: Array, rows: Array, count: float
 
 
 def of_differences(loss: Callable[..., Tensor]) -> Loss:
-    """Return the loss that is the mean of `loss` over all negatives.
+    """Make a pairwise ranking loss: the mean of `loss` over the score differences of all negatives and their links.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Te
 
 
 def margin(differences: Tensor, zeros: Array, count: float) -> Tensor:
-    """Return the sum of max(0, 1 + difference), divided by `count`; an argument of `of_differences`."""
+    """Return the margin loss of score differences, the sum of max(0, 1 + difference) divided by `count`."""
     return ops.mae((differences + 1).relu(), zeros, count=count)
 
 

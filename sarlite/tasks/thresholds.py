@@ -119,7 +119,7 @@ def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, pos
 
 
 def _gain(rule: ThresholdRule, steps: PrecisionSteps) -> Array:
-    """Return the quantity that the rule maximizes, for each score as the threshold, (n_scores,).
+    """Compute the quantity that the rule maximizes, with each score as the threshold, (n_scores,).
 
     Rows with the score or a higher score are predicted as positive. The quantity is F1, or the number of true positives
     if the precision is high enough, else 0.

@@ -39,7 +39,7 @@ class TimeSplit:
 
     @classmethod
     def of(cls, text: str, kind: str | None) -> "TimeSplit":
-        """Return the split of the option A,B.
+        """Parse the option A,B of two times: rows from A on are for validation, and rows from B on are for testing.
 
         Parameters
         ----------
@@ -83,7 +83,10 @@ class TimeSplit:
 
 
 def time_split_of(run: Any, part: Any) -> TimeSplit | None:
-    """Return the split by time in a run's options, for the times of a `load.Shard`; None without such an option."""
+    """Parse the option for a split by time of a run; return None without such an option.
+
+    The times of the `load.Shard` determine whether A and B are dates or integers.
+    """
     text = run.training.time_split
     return None if text is None else TimeSplit.of(text, part.time_kind)
 
@@ -138,7 +141,10 @@ class FirstTimes:
         return at[:, 1]
 
     def _answers(self, keys):
-        """Look up the pairs `keys`; return (n, 2) int64: 1 and the pair's first time, or two zeros for an unknown pair."""
+        """Look up the first times of pairs by key, for the ranks that ask; return (n, 2) int64.
+
+        A row is 1 and the pair's first time, or two zeros for an unknown pair.
+        """
         if not len(self._known):
             return np.zeros((len(keys), 2), np.int64)
         places = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)

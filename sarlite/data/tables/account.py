@@ -1,4 +1,7 @@
-"""The account of every column and row of the tables, which is stored with the data set and printed by `convert` and `info`."""
+"""Record of the use of every column and row of the tables, stored with the data set as its account.
+
+The commands `convert` and `info` print the account.
+"""
 
 from collections.abc import Iterator
 
@@ -10,7 +13,9 @@ _SHOWN = 12  # most columns, or classes, that a line names
 
 
 def columns_used(table: Table, uses: dict[str, str], left: dict[str, str]) -> JsonDict:
-    """Return the account of a source's columns.
+    """Record the use of every column of one source, such as "label", or the reason why the column was left out.
+
+    The result is the source's entry in the account, a dict that JSON can hold.
 
     Parameters
     ----------
@@ -28,13 +33,13 @@ def columns_used(table: Table, uses: dict[str, str], left: dict[str, str]) -> Js
 
 
 def times_shown(times: Array, kind: str) -> dict[str, str]:
-    """Return the kind of an array of times with the first and the last time as text; only the kind without rows."""
+    """Return the kind of an array of times, and its first and last time as text; without rows only the kind."""
     shown = {"first": times.min(), "last": times.max()} if len(times) else {}
     return {"kind": kind, **{name: show_time(time, kind) for name, time in shown.items()}}
 
 
 def lines(account: JsonDict) -> Iterator[str]:
-    """Yield the lines that show an account."""
+    """Format an account, the record of how columns and rows were used, as lines of text."""
     for name, entry in account.get("nodes", {}).items():
         for source in entry["sources"]:
             yield f"{name}: {source['rows']:,} rows of {source['source']}"

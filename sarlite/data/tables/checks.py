@@ -19,7 +19,7 @@ _WORD_REMEDY = ("words become numbers as columns of 0 and 1, as by pandas.get_du
 
 
 class Doubt(NamedTuple):
-    """A condition on rows that must not hold, and the message for a row that meets it.
+    """Check of a column's cells: the SQL condition that is true for a bad cell, and the error message for the cell.
 
     Attributes
     ----------
@@ -36,7 +36,10 @@ class Doubt(NamedTuple):
 
 
 def refuse(table: Table, doubts: Sequence[Doubt]) -> None:
-    """Raise a DataError for the first doubt that holds in some row; the message names source, row, column and value."""
+    """Run the checks of cells, and raise a DataError for the first check that finds a bad cell.
+
+    The message names the source, the row, the column and the value.
+    """
     for at in range(0, len(doubts), 256):
         some = doubts[at : at + 256]
         rows = table.one(*(f"min(rowid) FILTER (WHERE {doubt.condition})" for doubt in some))
@@ -48,12 +51,12 @@ def refuse(table: Table, doubts: Sequence[Doubt]) -> None:
 
 
 def cell(table: Table, row: int, column: str) -> str:
-    """Return the name of a cell in messages; rows are counted from 0 below the header."""
+    """Name a cell for error messages by source, row and column; rows are counted from 0 below the header."""
     return f"{table.where}: row {row}, column {column!r}"
 
 
 def is_missing(table: Table, column: str) -> str:
-    """Return the SQL condition that a cell has no value."""
+    """Return the SQL condition that is true for a cell without a value."""
     name, kind = quote(column), table.types[column]
     if kind == "float":
         return f"({name} IS NULL OR isnan({name}))" if _is_binary(table, column) else f"({name} IS NULL)"
@@ -66,7 +69,7 @@ def is_missing(table: Table, column: str) -> str:
 
 
 def _is_binary(table, column):
-    """Return True if a column's type is FLOAT or DOUBLE, which can hold NaN."""
+    """Return True if a column's type is FLOAT or DOUBLE, whose values can be NaN."""
     (type_name,) = table.one(f"any_value(typeof({quote(column)}))")
     return type_name in ("FLOAT", "DOUBLE")
 
@@ -90,7 +93,10 @@ def number(table: Table, column: str) -> str:
 
 
 def number_doubts(table: Table, columns: Sequence[str], missing: bool = False) -> list[Doubt]:
-    """Return the doubts about columns that must be numbers; with `missing`, cells may have no value."""
+    """Return checks that refuse cells that are no finite numbers, and cells without a value unless `missing` is True.
+
+    A column whose type can hold no numbers raises a DataError at once.
+    """
     doubts = []
     for column in columns:
         kind = table.types[column]
@@ -110,7 +116,7 @@ def number_doubts(table: Table, columns: Sequence[str], missing: bool = False) -
 
 
 def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the columns of numbers, and for each other column the reason why it is none.
+    """Find the columns of numbers; return their names, and a dict from each other column to the reason against it.
 
     Raises
     ------
@@ -154,7 +160,7 @@ def word(table: Table, column: str) -> str:
 
 
 def vectors(table: Table, column: str) -> int:
-    """Return the length of the lists in a column; raise a DataError for a row with another length, or with a null."""
+    """Return the common length of the lists in a column; raise a DataError for a row with another length or a null."""
     name = quote(column)
     (first,) = table.one(f"any_value(len({name}))")
     width = first or 0
@@ -168,7 +174,7 @@ def vectors(table: Table, column: str) -> int:
 
 
 def id_doubts(table: Table, column: str) -> list[Doubt]:
-    """Return the doubts about a column of ids; raise a DataError for a column whose type cannot be ids."""
+    """Return checks of the cells of a column of ids; raise a DataError for a column whose type cannot be ids."""
     kind = table.types[column]
     if kind not in ("whole", "word"):
         (n_values,) = table.one(f"count({quote(column)})")
@@ -183,7 +189,10 @@ def id_doubts(table: Table, column: str) -> list[Doubt]:
 
 
 def whole(column: str, table: Table) -> str:
-    """Return the SQL expression of a cell as a node number; NULL for any other cell, also with a sign or leading zeros."""
+    """Return the SQL expression that reads a cell as a node number, written as digits without sign or leading zeros.
+
+    For any other cell the expression is NULL.
+    """
     name = quote(column)
     if table.types[column] == "whole":
         return f"CASE WHEN {name} >= 0 THEN {name} END"
@@ -197,7 +206,7 @@ def whole(column: str, table: Table) -> str:
 
 
 class Times(NamedTuple):
-    """A column of times.
+    """SQL expression that reads the cells of a column as times, and the kind of the times.
 
     Attributes
     ----------
@@ -212,7 +221,7 @@ class Times(NamedTuple):
 
 
 def time_column(table: Table, column: str) -> Times:
-    """Return a column of times: dates, timestamps, words of ISO 8601, or whole numbers.
+    """Return the expression that reads a column as times: dates, timestamps, words of ISO 8601, or whole numbers.
 
     Raises
     ------
@@ -244,7 +253,10 @@ def _nanoseconds(name):
 
 
 def _times_in_words(table, column):
-    """Return a column of words as times, of the kind that more words have."""
+    """Return the expression that reads a column of words as times.
+
+    The times are dates if more words are dates than whole numbers; otherwise they are integers.
+    """
     name, missing = quote(column), is_missing(table, column)
     whole_ = f"TRY_CAST({name} AS BIGINT)"
     # DuckDB casts words such as epoch to a timestamp; a time begins with a digit or a sign
@@ -295,7 +307,10 @@ SPLIT_WORDS = {"none": 0, "train": 1, "val": 2, "valid": 2, "validation": 2, "te
 
 
 def split_code(table: Table, column: str) -> tuple[str, Doubt]:
-    """Return an SQL expression of the split's number in `SPLIT_WORDS`, and a Doubt that refuses other words."""
+    """Return an SQL expression that replaces "train", "val", "test" and "none" by numbers, and a check of other words.
+
+    The numbers are those in `SPLIT_WORDS`.
+    """
     name = word(table, column)
     cases = " ".join(f"WHEN {literal(name)} THEN {code}" for name, code in SPLIT_WORDS.items())
     code = f"(CASE lower(trim({name})) {cases} END)"
@@ -304,7 +319,10 @@ def split_code(table: Table, column: str) -> tuple[str, Doubt]:
 
 
 def truth(table: Table, column: str) -> tuple[str, Doubt]:
-    """Return an SQL expression of a cell's truth value, and a Doubt that refuses all cells but true and false, or 1 and 0."""
+    """Return an SQL expression that reads a cell as true or false, and a check that refuses other cells.
+
+    The accepted cells are true, false, 1 and 0.
+    """
     value = number(table, column)
     return (f"({value} = 1)", Doubt(column, f"{value} IS NULL OR {value} NOT IN (0, 1)", "VALUE is neither true nor false"))
 

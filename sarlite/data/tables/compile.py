@@ -83,7 +83,7 @@ class _Compiler:
         self.account: dict[str, dict[str, JsonDict]] = {"nodes": {}, "edges": {}}
 
     def tables(self, changes, finish, drop_edge_values):
-        """Return the node tables and the edge tables."""
+        """Read, number and check all tables; return the data set's node tables and edge tables."""
         described = self._description
         nodes = {}
         for name, source in described.nodes.items():
@@ -102,7 +102,7 @@ class _Compiler:
         return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]
 
     def _numbering(self, name, columns, edges):
-        """Return the numbering of a node type after comparing the numbers of rows of its sources."""
+        """Assign row numbers to the nodes of one type, after checking that its sources have equal numbers of rows."""
         ends = [end for one in edges for end, of in zip(one.ends, one.source.relation[::2]) if of == name]
         source = columns.source
         numbering = number_nodes(name, columns.listing, ends, source.names, source.count)
@@ -123,7 +123,7 @@ class _Compiler:
         return NodeNumbering(n)
 
     def _node_table(self, name, columns, numbering, touched):
-        """Return the table of a node type and record its account."""
+        """Return the table of a node type, and record in `account` how its columns were used."""
         workspace, target = self._space(f"nodes.{name}"), name == self._description.target
         rows, entries = columns.rows(numbering.n_nodes, workspace, target, not self._description.relational)
         names, titles = None, columns.titles
@@ -139,7 +139,10 @@ class _Compiler:
         return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
 
     def _edge_tables(self, at, columns, numberings, touched, changes):
-        """Yield the table of a relation, and of its reverse if it is wanted, and record the account."""
+        """Yield the table of a relation, and of the reverse relation if the user wants one.
+
+        The use of the columns is recorded in `account`.
+        """
         relation = columns.source.relation
         self._tell(f"number {'.'.join(relation)}")
         relational = self._description.relational
@@ -170,7 +173,10 @@ class _Compiler:
 
 
 def agreed(rows: dict[str, tuple[object, int]]) -> int:
-    """Return the number of nodes that all files with a row per node have; `rows` has (file, number of rows) by field."""
+    """Return the number of nodes, on which all files must agree; otherwise raise a DataError that names two files.
+
+    `rows` has (file, number of rows) for each field whose file has one row per node.
+    """
     fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows.items()])
     if fewest[0] != most[0]:
         raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {most[1]}: {most[0]}; both need one per node")
@@ -178,7 +184,10 @@ def agreed(rows: dict[str, tuple[object, int]]) -> int:
 
 
 def _count(source, top, where, n_edges, counts):
-    """Return the number of nodes of a type whose ids are node numbers, from the files, the options, or the largest id."""
+    """Determine the number of nodes of a type whose ids are node numbers.
+
+    The number comes from the files, from the options, or from the largest id in the edges.
+    """
     if source.count is None and not counts:
         if top >= MOST_NODES or top + 1 > 1_000_000 + _SPARSE * 2 * n_edges:
             more = f", or nodes={top + 1} if there are that many nodes" if top < MOST_NODES else ""

@@ -218,7 +218,7 @@ def is_relational(path: AnyPath) -> bool:
 
 
 def reading_of(options: Mapping[str, Any]) -> Reading:
-    """Return the `Reading` that the options header, null, decimal and comment state."""
+    """Collect the options header, null, decimal and comment of a table in a `Reading`."""
     null, decimal = options.get("null"), options.get("decimal") or "."
     return Reading(options.get("header"), None if null is None else tuple(column_names(null) or ()),
                    "," if decimal == "comma" else decimal, options.get("comment"))
@@ -254,7 +254,7 @@ def _is_relational(content):
 
 
 def _source(options, base, where):
-    """Return the source that a table's options name, or None."""
+    """Return the file, query or database table that a table's options name; None if they name no source."""
     named = [name for name in ("file", "query", "table") if name in options]
     if len(named) > 1:
         raise ConfigError(f"{where}: {named[0]} and {named[1]} exclude each other: pass one of the two")
@@ -294,7 +294,7 @@ def _edge_source(options, base, where):
 
 
 def _checked(content, where):
-    """Return the content of a description with its target after checking its keys and values."""
+    """Check the keys and values of a description; return the description with the target type filled in."""
     _check_keys(content, _TOP, where)
     for name in ("nodes", "edges"):
         if not content.get(name):

@@ -11,7 +11,7 @@ from sarlite.errors import DataError, needs, reading
 
 @contextlib.contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Convert an error of DuckDB inside the context into a DataError with a message of this project."""
+    """Replace an error of DuckDB that is raised in this context by a DataError with a message of this project."""
     duckdb = needs("duckdb", where)
     try:
         with reading(where):
@@ -27,7 +27,10 @@ def explained(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def line_ends_explained(files: Sequence[str]) -> Iterator[None]:
-    """Convert an error of DuckDB about a text file with mixed line ends into a DataError that names the first change."""
+    """Replace an error of DuckDB about a text file with mixed line ends by a DataError.
+
+    The message names the first line where the line ends change.
+    """
     try:
         yield
     except DataError as error:

@@ -26,7 +26,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 class EdgeColumns:
-    """A table of edges and the uses of its columns.
+    """Table of a relation's edges, with the use of each column: source, destination, weight, feature or time.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class EdgeColumns:
         self._numbers = [name for name, column in named.items() if self.table.types[column] != "list"]
 
     def _hold(self, names):
-        """Return the columns to hold, and set the columns of the ends."""
+        """Choose the columns to read into DuckDB, and determine the columns of the sources and the destinations."""
         src, dst, shown = self.source.src, self.source.dst, [name for name in names if not unnamed(name)]
         if None in (src, dst):
             if len(shown) != 2 or src or dst:
@@ -92,13 +92,16 @@ class EdgeColumns:
         return [*dict.fromkeys([src, dst, *filter(None, (self.weight, self.source.time)), *self.features])]
 
     def refuse_doubts(self, connection: Connection, name: str) -> None:
-        """Raise a DataError for values that are missing or no numbers; they are NULL in `name`, a table with all values."""
+        """Raise a DataError if a value of an edge is missing or is no finite number.
+
+        `name` is the DuckDB table of the edges, in which such values are NULL.
+        """
         odd = " OR ".join(f"{value} IS NULL OR NOT isfinite({value})" for value in self._numbers)
         if odd and connection.execute(f"SELECT count(*) FROM {name} WHERE {odd}").fetchone()[0]:
             refuse(self.table, self._doubts)
 
     def account(self) -> JsonDict:
-        """Return the account of the table's columns: the use of each column, such as "source" or "weight"."""
+        """Record the use of each of the table's columns, such as "source" or "weight"."""
         uses = {self.ends[0].column: "source", self.ends[1].column: "destination",
                 **{name: f"feature ({self._transform_words.get(name, 'number')})" for name in self.features}}
         if self.weight:
@@ -109,7 +112,7 @@ class EdgeColumns:
 
 
 class NumberedEdges:
-    """Edges between row numbers in a table or a view of DuckDB, with the columns row, src, dst and the values.
+    """Edges in a table or view of DuckDB whose ends are row numbers, with the columns row, src, dst and the values.
 
     Parameters
     ----------
@@ -156,7 +159,7 @@ class NumberedEdges:
             self._check()
 
     def _check(self):
-        """Refuse doubtful values, and refuse or drop edges with an end that is no node."""
+        """Refuse values that are missing or no numbers, and refuse or drop edges with an end that is no node."""
         self._columns.refuse_doubts(self._connection, self._name)
         row, = self._run(f"SELECT min(row) FROM {self._name} WHERE src IS NULL OR dst IS NULL").fetchone()
         if row is None:
@@ -175,7 +178,7 @@ class NumberedEdges:
         self._n_unknown = before - self._n()
 
     def change(self, n_nodes: int) -> dict[str, int]:
-        """Add reverses and self loops and merge equal edges, as `build` describes.
+        """Add reverse edges and self loops and merge equal edges, as the user's options request.
 
         Returns
         -------
@@ -288,7 +291,7 @@ class NumberedEdges:
 
 
 class Counters:
-    """Counts of a sorted relation: nodes with edges, self edges, and repeated edges."""
+    """Counter of nodes with edges, self edges and repeated edges, fed with the sorted edges of a relation."""
 
     def __init__(self, sources, destinations, one_type):
         self._sources, self._destinations, self._one_type = sources, destinations, one_type
@@ -307,7 +310,7 @@ class Counters:
 
 
 class _Stream:
-    """Sorted edges in the form of an `external_sort.Sorter`, for `external_sort.csr`.
+    """Sorted edges of a DuckDB query, with the interface of an `external_sort.Sorter` that `external_sort.csr` reads.
 
     Attributes
     ----------

@@ -93,7 +93,7 @@ def _some(table: Any, names: Iterable[str | None]) -> Any:
 
 
 def _number(connection: Connection, node_type: str, ends: Sequence[IdColumn], nodes: object, id: str, where: str) -> NodeNumbering:
-    """Return the numbering of a node type; ids are always names, never node numbers."""
+    """Assign row numbers to the nodes of one type; ids are treated as names, even if they are whole numbers."""
     listing = None if nodes is None else IdColumn(sources.read(connection, _some(nodes, [id]), Reading(), [id], where), id)
     return number_nodes(node_type, listing, ends, True, None)  # type: ignore[return-value]  # None is for node numbers
 

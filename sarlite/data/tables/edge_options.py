@@ -87,7 +87,7 @@ def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where:
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the files of node ids by split; raise a ConfigError for options that exclude each other."""
+    """Check that options do not exclude each other; return the files of node ids by split."""
     ids = {name: options[f"{name}_ids"] for name in SPLITS if options.get(f"{name}_ids") is not None}
     need_labels = [name for name in ("task", "split", *(f"{name}_ids" for name in SPLITS)) if options.get(name) is not None]
     if need_labels and options.get("labels") is None:
@@ -115,7 +115,7 @@ def _refuse(options, names, why):
 
 
 def _pairs(path):
-    """Return the source of the edges; a .npy array of pairs becomes two columns."""
+    """Return the source of the edges: the path itself, or for a .npy array of pairs two columns."""
     if Path(path).suffix != ".npy":
         return path
     pairs = npyfile.load(existing(path), "edges", "iu")
@@ -141,13 +141,13 @@ def _listed(path):
 
 
 def _masks(files, n_nodes):
-    """Return the masks of the splits from files of node ids."""
+    """Read files of node ids, one per split, and return the masks of the splits."""
     ids = {name: _ids(files.get(name), name, n_nodes) for name in SPLITS}
     return dict(zip(SPLITS, masks(n_nodes, files, **ids)))
 
 
 def _ids(path, name, n_nodes):
-    """Return the node ids in a file of ids or of a mask."""
+    """Read the ids of a split's nodes from a file that lists the ids or holds a mask."""
     if path is None:
         return np.empty(0, np.int64)
     ids = textfile.read(path, f"{name} split", np.int64)

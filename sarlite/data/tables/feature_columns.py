@@ -19,7 +19,7 @@ _VIEWS = itertools.count()
 
 
 class MadeFeatures(NamedTuple):
-    """Feature columns of a table.
+    """Feature columns of a table as SQL expressions, together with the fitted transforms that compute them.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class MadeFeatures(NamedTuple):
 
 
 def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where: str) -> dict[str, Feature] | None:
-    """Return the transform of each column, or None if all columns are numbers that stay as they are.
+    """Parse the transform of each feature column; return None if all columns are numbers without a transform.
 
     Parameters
     ----------
@@ -58,7 +58,9 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
                   stored: JsonDict | None = None) -> MadeFeatures:
-    """Return the feature columns of a table.
+    """Apply transforms to a table's columns; return the SQL expressions of the resulting feature columns.
+
+    The transforms are fitted on the training rows, unless `stored` has the fitted transforms of a model.
 
     Parameters
     ----------
@@ -107,7 +109,7 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature]) -> Table:
 
 
 def _condition(table: Table, training: Array | None) -> str | None:
-    """Return an SQL condition that is true for the training rows, or None if `training`, a mask, is None.
+    """Return an SQL condition that is true for the training rows; None if `training`, a mask of the rows, is None.
 
     The numbers of the training rows are stored in a temporary table.
     """

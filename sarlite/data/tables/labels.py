@@ -19,7 +19,7 @@ _TASKS = "; labels that are not one class per {what} are read with task=multilab
 
 
 class Labels(NamedTuple):
-    """Labels in the form of their task.
+    """Labels of a table's rows, with their classes and counts.
 
     Attributes
     ----------
@@ -102,7 +102,10 @@ def _classes(table, column, workspace, classes, what, by_number):
 
 
 def _refuse_doubtful(table, column):
-    """Raise a DataError for a word such as "none" that may be a class or a missing label."""
+    """Raise a DataError for a word such as "none" that could be the name of a class or mark a missing label.
+
+    The option `null` settles the question.
+    """
     if table.types[column] == "word" and table.reading.null is None:
         words = ", ".join(map(literal, DOUBTFUL))
         refuse(table, [Doubt(column, f"lower(trim({quote(column)})) IN ({words})",
@@ -111,7 +114,10 @@ def _refuse_doubtful(table, column):
 
 
 def _values(table, column, what):
-    """Return (value, count) pairs in ascending order, and the kind of the values, "number" or "word"."""
+    """Count the rows of each distinct value of a column.
+
+    The result is (value, count) pairs in ascending order, and the kind of the values, "number" or "word".
+    """
     name, has_value = quote(column), f"NOT {is_missing(table, column)}"
     kind = table.types[column]
     if kind == "word" and not table.typed:
@@ -132,7 +138,9 @@ def _values(table, column, what):
 
 
 def _numbers(table, column, class_values, values, classes, by_number, where):
-    """Return the class values and their (value, count) pairs, without -1 if it marks a missing label.
+    """Remove -1 from the values of a column of class numbers if -1 marks a missing label.
+
+    The result is the class values and their (value, count) pairs.
 
     A doubtful -1, and a value outside 0 .. classes - 1, are refused.
     """
@@ -151,7 +159,7 @@ def _numbers(table, column, class_values, values, classes, by_number, where):
 
 
 def _codes(table, column, kind, class_values, numbered, workspace):
-    """Return the class number of each row, -1 for no label."""
+    """Return the index of each row's class in `class_values`; -1 for a row without a label."""
     compute, arrow = needs("pyarrow.compute", table.where), needs("pyarrow", table.where)
     missing = is_missing(table, column)
     value = f"CAST({number(table, column)} AS BIGINT)" if kind == "number" else f"CAST({quote(column)} AS VARCHAR)"

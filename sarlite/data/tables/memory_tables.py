@@ -14,7 +14,7 @@ Column: TypeAlias = Array | Sequence[object]
 
 
 class Pieces(NamedTuple):
-    """A source whose rows a reader yields in pieces.
+    """Table whose rows arrive as pieces from an iterable.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Pieces(NamedTuple):
 
 
 class Named(dict[str, Column]):
-    """Columns in memory, with the name of the file that they were read from."""
+    """Dict of columns that were read from a file; the attribute `where` names the file."""
 
     def __init__(self, where: str, columns: Mapping[str, Column]) -> None:
         super().__init__(columns)
@@ -59,7 +59,7 @@ def arrow_reader(source: Any, where: str) -> Any:
 
 
 def _reader(source, where):
-    """Return a record batch reader over a table in memory; its columns may be float16, which `arrow_reader` widens."""
+    """Open a table in memory as a record batch reader, without the conversion of float16 that `arrow_reader` adds."""
     arrow = needs("pyarrow", where)
     if isinstance(source, Pieces):
         pieces = iter(source.pieces)
@@ -102,7 +102,10 @@ def _stream(arrow, source, where):
 
 
 def parquet_reader(files: Sequence[str]) -> Any:
-    """Return a record batch reader over Parquet files with nanoseconds that have a zone; None for other files."""
+    """Open Parquet files that have timestamps in nanoseconds with a time zone, as a record batch reader.
+
+    DuckDB would round such timestamps. For other files the result is None, as DuckDB reads them itself.
+    """
     arrow, parquet = needs("pyarrow", files[0]), needs("pyarrow.parquet", files[0])
     schema = parquet.read_schema(files[0])
     if not any(is_zoned_nanoseconds(type_) for type_ in schema.types):
@@ -117,7 +120,7 @@ def is_zoned_nanoseconds(type_: Any) -> bool:
 
 
 def _full_width(arrow, reader):
-    """Return a record batch reader with the types that DuckDB reads exactly.
+    """Convert the types that DuckDB cannot read exactly; return a record batch reader.
 
     DuckDB does not read numbers of 16 bits, and reads nanoseconds with a zone as microseconds.
     """
@@ -131,7 +134,7 @@ def _full_width(arrow, reader):
 
 
 def _arrow_array(arrow, column, where):
-    """Return a column as an array of pyarrow; a column of objects of several kinds is refused."""
+    """Convert a column into a pyarrow array; raise a DataError for a column of objects of several kinds."""
     values, mask = column, None
     if isinstance(column, np.ma.MaskedArray):
         values, mask = column.data, np.ma.getmaskarray(column)
@@ -179,7 +182,7 @@ def _arrow_array(arrow, column, where):
 
 
 def _kind(cell):
-    """Return the name of a value's class, or None for a missing value."""
+    """Return the name of a cell's Python class; None if the cell is a missing value."""
     missing = cell is None or (isinstance(cell, float) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
     return None if missing else type(cell).__name__
 

@@ -32,7 +32,7 @@ _DRAWN_BYTES = 64  # memory per node while a split is drawn
 
 
 class FeatureRows(NamedTuple):
-    """Rows of features that a reader yields in pieces.
+    """Rows of node features that arrive as pieces from an iterable.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class FeatureRows(NamedTuple):
 
 
 class NodeColumns:
-    """The sources of one node type's rows, and the uses of their columns.
+    """Sources of one node type's data, with the use of each column: id, feature, label, split or time.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class NodeColumns:
             self._features, self._left = numeric_columns(table, others)
 
     def _hold(self, names):
-        """Return the columns to hold in memory: all columns if the features are not listed."""
+        """Choose the columns to read into DuckDB: columns with a use, or all if the user does not list the features."""
         shown = _named(names)
         self._id = self.source.id or (shown[0] if shown else "")
         source = self.source
@@ -105,13 +105,16 @@ class NodeColumns:
         return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
 
     def counts(self) -> dict[str, tuple[object, int]]:
-        """Return {field: (name of the source, number of its rows)} for the sources that must have one row for each node."""
+        """Return the numbers of rows of the sources that must have one row per node.
+
+        The result maps a field to (name of the source, number of rows).
+        """
         tables = {name: self._rows[name] for name in ("names", "titles", "features", "labels", "split") if name in self._rows}
         return {name: (one.where, one.n_rows) for name, one in tables.items()}
 
     def rows(self, n_nodes: int, workspace: Workspace, target: bool,
              ones: bool) -> tuple[JsonDict, JsonDict]:
-        """Return the fields of a `NodeTable`, and the entries of the account about them.
+        """Read the rows of a node type: return the fields of a `NodeTable`, and a record of how columns were used.
 
         Parameters
         ----------
@@ -138,7 +141,7 @@ class NodeColumns:
         return {**features, **fields, **times}, {"sources": self._accounts(), **entries}
 
     def _times(self, workspace):
-        """Return the fields `time` and `time_kind`; empty without a column of times."""
+        """Read the times of the nodes; return the fields `time` and `time_kind`, or {} without a column of times."""
         if self.source.time is None:
             return {}
         times, spool = time_column(self._table, self.source.time), workspace.spool("time", np.int64)
@@ -147,7 +150,7 @@ class NodeColumns:
         return {"time": spool.array(), "time_kind": times.kind}
 
     def _labelled(self, table, columns, workspace):
-        """Return the fields of labels and splits, and the entries of the account about them."""
+        """Read labels and splits; return their `NodeTable` fields, and a record of their source and numbers of rows."""
         source = self.source
         labels = read_labels(table, columns, workspace, source.task, source.classes, by_number=table is not self._table)
         fields = {"labels": labels.labels, "n_classes": int(labels.n_outputs), "task": source.task or "classify",
@@ -189,7 +192,7 @@ class NodeColumns:
         return {"features": array, **named, "transforms": transforms}
 
     def _splits(self, labels, workspace, where):
-        """Return a dict from split to mask, and a text that names the source of the splits, for the account of the tables."""
+        """Read or draw the splits; return a dict from split to mask, and text about where the splits come from."""
         source, table = self.source, self._rows.get("split", self._table)
         n = len(labels)
         budget.check(4 * n, workspace.n_bytes, f"a split of {n:,} nodes")
@@ -211,7 +214,7 @@ class NodeColumns:
         return dict(zip(SPLITS, drawn)), f"drawn, seed {source.seed}"
 
     def _masks(self, table):
-        """Return the masks by split from columns of true and false."""
+        """Read the masks of the splits from columns of true and false; return them by split."""
         masks = {}
         for name in SPLITS:
             if name not in self.source.masks:
@@ -224,7 +227,7 @@ class NodeColumns:
         return masks
 
     def _accounts(self):
-        """Return the accounts of the columns of all sources."""
+        """Record the use of each column of all sources, as a list with one entry per source."""
         source, accounts_of_sources = self.source, []
         if self._table is not None:
             uses = {self._id: "id", **{name: f"feature ({self._transform_words.get(name, 'number')})" for name in self._features},
@@ -252,7 +255,7 @@ def unlabelled(n: int, workspace: Workspace) -> dict[str, object]:
 
 
 def _named(names):
-    """Return the names without the unnamed index of pandas."""
+    """Remove from a list of column names the name that pandas gives to an index without a name."""
     return [name for name in names if not unnamed(name)]
 
 
@@ -262,7 +265,7 @@ def _ones(n, at_once):
 
 
 def _matrices(table: Table, expressions: list[str]) -> Iterator[Array]:
-    """Yield columns of numbers as (n, n_columns) float32 arrays, at least one array."""
+    """Evaluate expressions of numbers; yield their values as (n, n_columns) float32 arrays, at least one array."""
     n = 0
     for columns in table.batches(*expressions):
         n += len(columns[0])
@@ -272,7 +275,7 @@ def _matrices(table: Table, expressions: list[str]) -> Iterator[Array]:
 
 
 def _feature_rows(connection, source, how, fill):
-    """Return the rows of a file or an array with a row of numbers per node."""
+    """Read features from a file or array with one row per node, such as a .npy file; return a `FeatureRows`."""
     if isinstance(source, str | Path) and Path(source).suffix == ".npy":
         array = npyfile.load(source, "features")
         if array.ndim not in (1, 2):

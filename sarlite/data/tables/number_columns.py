@@ -29,7 +29,10 @@ def numbers(table: Table, columns: Sequence[str], fill: object) -> list[str]:
 
 
 def number_expressions(table: Table, columns: Sequence[str], fill: str | None) -> list[str]:
-    """Return the expressions of `numbers` without checking the cells, which the caller does."""
+    """Return the SQL expressions of columns of numbers like `numbers`, but without checking the cells.
+
+    The caller must check them.
+    """
     expressions = []
     for column in columns:
         if table.types[column] == "list":
@@ -69,7 +72,7 @@ def column_names(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def matrix(columns: Sequence[Cells], dtype: DType) -> np.ndarray:
-    """Return pyarrow arrays of numbers, or of lists of numbers, as an (n, k) array; a null becomes NaN."""
+    """Stack pyarrow arrays of numbers, or of lists of numbers, into one (n, k) matrix; a null becomes NaN."""
     arrays = []
     for column in columns:
         flat = column.flatten() if hasattr(column, "flatten") and "list" in str(column.type) else column

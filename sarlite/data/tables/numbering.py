@@ -24,7 +24,7 @@ _NAMES = "VALUE is no node number, but other ids are; names=edges treats all ids
 
 
 class IdColumn(NamedTuple):
-    """A column of node ids."""
+    """Column of node ids in a table."""
 
     table: Table
     column: str
@@ -58,17 +58,17 @@ class NodeNumbering(NamedTuple):
     form: str = "{}"
 
     def typed(self, column: str) -> str:
-        """Return the SQL expression of a column's ids, cast to the type of the comparison."""
+        """Return the SQL expression that casts a column of ids to `id_type`, so that ids can be compared."""
         return f"CAST({column} AS {self.id_type})"
 
     def key(self, column: str) -> str:
-        """Return the SQL expression of a column's join keys: the ids, or their hashes."""
+        """Return the SQL expression of a column's join keys, which are the ids or their hashes."""
         return self.form.format(self.typed(column))
 
 
 def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], names: bool,
                  count: int | None) -> NodeNumbering | None:
-    """Return the numbering of a node type, or None if the ids are node numbers.
+    """Assign row numbers to the ids of one node type; return None if the ids already are node numbers.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
 
 
 def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
-    """Return the largest node number in columns of node numbers, or -1 without rows, and the name of its source."""
+    """Return the largest node number in several columns, and the name of its source; -1 without rows."""
     maxima = [(table.one(f"max({whole(column, table)})")[0], table.where) for table, column in ends]
     return max(((int(number), where) for number, where in maxima if number is not None), default=(-1, ""))
 
@@ -128,7 +128,10 @@ def ids_in_order(connection: Connection, numbering: NodeNumbering) -> Array:
 
 
 def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspace) -> dict[str, Array]:
-    """Return the arrays of a mapping for `names.Names`, by name of file. Memory: about 40 bytes per node."""
+    """Return the arrays that `names.Names` needs to look up nodes by name, as a dict by file name.
+
+    Memory: about 40 bytes per node.
+    """
     arrow_type = needs("pyarrow", "names of nodes").large_binary()
     data, ends = workspace.spool("bytes", np.uint8), workspace.spool("ends", np.int64)
     ends.write([0])
@@ -153,7 +156,7 @@ def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspa
 
 
 def _by_table(columns):
-    """Return (table, its columns) for each table, so that one scan of a table reads all of its id columns."""
+    """Group columns by table, so that one scan of a table reads all of its id columns."""
     grouped: dict[str, tuple[Table, list[str]]] = {}
     for table, column in columns:
         grouped.setdefault(table.name, (table, []))[1].append(column)
@@ -161,7 +164,10 @@ def _by_table(columns):
 
 
 def _are_numbers(node_type, ends):
-    """Return True if all ids at the edges' ends are node numbers, False if none is; refuse a mixture."""
+    """Return True if all ids at the ends of edges are node numbers, and False if no id is a node number.
+
+    A DataError is raised for a mixture of both.
+    """
     counted = [(table, column, n_whole) for table, of_table in _by_table(ends)
                for column, n_whole in zip(of_table, table.one(*(f"count({whole(name, table)})" for name in of_table)))]
     total, numbers = sum(table.n_rows for table, *_ in counted), sum(n_whole for *_, n_whole in counted)
@@ -178,7 +184,10 @@ def _are_numbers(node_type, ends):
 
 
 def _id_type(node_type, columns):
-    """Return the SQL type for comparing the ids of a node type."""
+    """Return the SQL type that all ids of a node type are cast to before they are compared: words or whole numbers.
+
+    A DataError is raised if some columns of ids have words and others have whole numbers.
+    """
     kinds = {(column.kind, column.table.typed or column.kind == "whole") for column in columns if column.table.n_rows}
     words = next((column for column in columns if column.kind == "word" and column.table.typed and
                   column.table.n_rows), None)
@@ -193,14 +202,14 @@ def _id_type(node_type, columns):
 
 
 def _free_name(columns):
-    """Return an unused name for a table of ids."""
+    """Return a name that no DuckDB table has yet, for a table of ids."""
     connection = columns[0].table.connection
     (n,) = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'ids%'").fetchone()
     return f"temp.main.ids{n}"
 
 
 def _refuse_twice(connection, numbering, listing):
-    """Raise a DataError for an id that a listing has twice."""
+    """Raise a DataError if a column that lists the nodes has an id twice."""
     twice = connection.execute(f"SELECT min(n), max(n), any_value(id) FROM {numbering.table} GROUP BY id HAVING "
                                "count(*) > 1 ORDER BY 2 LIMIT 1").fetchone()
     if twice:

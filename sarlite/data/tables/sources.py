@@ -39,7 +39,7 @@ _WHOLE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
 
 
 class Query(NamedTuple):
-    """A source that a database answers.
+    """Source of a table that is the result of an SQL query, run by DuckDB or in the user's database.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class Table:
         return self.connection.execute(f"SELECT {expression} FROM {self.name} WHERE rowid = {row}").fetchone()[0]
 
     def one(self, *expressions: str, condition: str = "true") -> tuple[Any, ...]:
-        """Return aggregates over the rows that meet a condition."""
+        """Evaluate SQL aggregates, such as "count(*)", over the rows that meet a condition; return their values."""
         sql = f"SELECT {', '.join(expressions)} FROM {self.name} WHERE {condition}"
         return tuple(self.connection.execute(sql).fetchone())
 
@@ -201,12 +201,12 @@ def kind_of(type_: object) -> str:
 
 
 def unnamed(name: str) -> bool:
-    """Return True if a column is the index that pandas wrote without a name."""
+    """Return True if a column has the name that pandas writes for an index without a name, such as "Unnamed: 0"."""
     return _UNNAMED.fullmatch(name) is not None
 
 
 def _check_names(where, names):
-    """Raise a DataError if two columns have one name, or names that differ only in capitals."""
+    """Raise a DataError if two columns have the same name, or names that differ only in capitals."""
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None) if len(set(names)) < len(
         names) else None
     if twice is not None:
@@ -219,7 +219,10 @@ def _check_names(where, names):
 
 
 def _relation(connection, source, reading_, asked, where, held):
-    """Return the SQL relation of a source, the names of its columns, and True if the columns have types."""
+    """Make a source readable by DuckDB.
+
+    The result is the SQL text that follows FROM, the names of the columns, and True if the columns have types.
+    """
     if isinstance(source, Query):
         held.callback(connection.execute, "USE memory")
         return _of_query(connection, source, where)
@@ -249,7 +252,7 @@ def _relation(connection, source, reading_, asked, where, held):
 
 
 def _files(path):
-    """Return the files that a path or a glob names."""
+    """List the files that a path or a glob pattern matches; raise a DataError if there is none."""
     if not any(mark in path for mark in "*?[") or os.path.exists(path):
         if not os.path.exists(path):
             raise DataError(f"{path}: no such file")
@@ -261,7 +264,7 @@ def _files(path):
 
 
 def _utf8_path(path, held):
-    """Return a path that DuckDB accepts: for a path that is no UTF-8, a link in a temporary folder."""
+    """Return a path that DuckDB accepts. For a path that is not UTF-8, this is a link in a temporary folder."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -291,13 +294,13 @@ def text_bytes(path: str) -> int:
 
 
 def _described(connection, relation):
-    """Return a relation of typed columns with the names of its columns, as `_relation` does."""
+    """Look up the column names of a relation with typed columns; return the same tuple as `_relation`."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     return relation, [name for name, *_ in rows], True
 
 
 def _registered(connection, reader, held):
-    """Return a record batch reader, registered with DuckDB, as `_relation` does."""
+    """Register a record batch reader with DuckDB under a new name; return the same tuple as `_relation`."""
     names = list(reader.schema.names)
     name = f"given_{id(reader)}"
     if len({word.lower() for word in names}) == len(names) > 0:  # equal names are refused later; DuckDB would rename them here
@@ -307,7 +310,7 @@ def _registered(connection, reader, held):
 
 
 def _of_query(connection, query, where):
-    """Return the relation of a query, as `_relation` does."""
+    """Check that a query is one SELECT statement, and prepare it; return the same tuple as `_relation`."""
     statements = connection.extract_statements(query.sql)
     if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
         raise ConfigError(f"{where}: query: expected one SELECT statement")
@@ -320,7 +323,7 @@ def _of_query(connection, query, where):
 
 
 def _attach(connection, query, where):
-    """Attach the database of a query with the installed extension of DuckDB."""
+    """Connect DuckDB to the SQLite or PostgreSQL database of a query, by the DuckDB extension that is installed."""
     postgres = query.database.startswith(("postgres://", "postgresql://"))
     kind = "postgres" if postgres else "sqlite"
     if not postgres and not os.path.exists(query.database):

@@ -13,14 +13,14 @@ class RecordBatch(Protocol):
 
     @property
     def columns(self) -> list[Cells]:
-        """Arrays of pyarrow, one per column."""
+        """Columns of the rows, one pyarrow array per column."""
 
 
 class QueryResult(Protocol):
     """Result of a statement. A row is a tuple with a Python value per column."""
 
     def fetchone(self) -> Any:
-        """Return the next row, or None behind the last row."""
+        """Return the next row, or None if no row is left."""
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return the remaining rows."""

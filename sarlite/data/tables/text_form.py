@@ -45,7 +45,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class TextForm:
-    """Form of a text file, from which the SQL that reads the file is made.
+    """Layout of a text file, such as its delimiter and header; its methods write the SQL that reads the file.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class TextForm:
                 f"strict_mode=true, columns={{{columns}}})")
 
     def _split_lines(self, files, common, kind):
-        """Return the SQL relation of lines that are split at blanks, or of lines beside comments.
+        """Return the SQL relation that splits lines at blanks, or that skips lines of comments.
 
         DuckDB's own comments are not used, as they would cut a line at any comment character.
         """
@@ -96,7 +96,7 @@ class TextForm:
 
 def text_form(connection: Connection, files: Sequence[str], reading: Reading, asked: Sequence[str],
               n_bytes: int) -> TextForm:
-    """Return the form of text files, from the options and the first lines of the first file.
+    """Determine the layout of text files from the user's options and the first lines of the first file.
 
     Parameters
     ----------
@@ -146,7 +146,10 @@ def is_number(word: str) -> bool:
 
 
 def line_end_change(path: str) -> str | None:
-    """Return words about the first change of a text file's line ends outside quotes; None without a change or for .zst."""
+    """Describe, for an error message, the first place where the line ends of a text file change.
+
+    Line ends inside quotes do not count. The result is None without a change, and for .zst files.
+    """
     if path.endswith(".zst"):
         return None
     opened = gzip.open if path.endswith(".gz") else open
@@ -192,7 +195,7 @@ def _delimiter(path, line):
 
 
 def _rows(lines, delimiter):
-    """Return the words of the first two rows; a quoted word may continue on the next line."""
+    """Split the first two rows of a text file into words; a quoted word may continue on the next line."""
     if delimiter is None:
         return [line.split() for line in lines[:2]]
     rows = csv.reader((line + "\n" for line in lines), delimiter=delimiter)

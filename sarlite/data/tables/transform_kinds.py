@@ -66,7 +66,10 @@ class Column:
         return f"nullif({cast}, CAST('NaN' AS DOUBLE))" if self.reads == "number" else cast
 
     def check(self, kind: "Kind", missing: tuple[str, ...]) -> None:
-        """Raise a DataError for a value of another kind, an infinite number, or a missing value if `missing` is empty."""
+        """Raise a DataError for a value that the transform cannot read: of another type, infinite, or missing.
+
+        Missing values are allowed if `missing` states their replacement.
+        """
         column = quote(self.name)
         has_value = f"nullif({column}, '') IS NOT NULL" if self.type == "VARCHAR" else f"{column} IS NOT NULL"
         types, to, value_word = _READS[self.reads]
@@ -86,7 +89,7 @@ class Column:
                          + ("mean, median, 0 or indicator" if kind.numeric else "0 or indicator"))
 
     def refuse(self, condition: str, why: str) -> None:
-        """Raise a DataError for the first row that meets a condition."""
+        """Raise a DataError if a row meets a condition; the message names the first such row and its value."""
         odd = f"SELECT 1 FROM {self.relation} WHERE {condition} LIMIT 1"
         if self.connection.execute(odd).fetchone() is None:
             return
@@ -97,7 +100,7 @@ class Column:
         raise DataError(f"{self.where}: row {row}, column {self.name!r}: {shown} {why}")
 
     def over(self, *aggregates: str) -> tuple[Any, ...]:
-        """Return SQL aggregates, such as "count(x)", over the training rows' values `x`."""
+        """Evaluate SQL aggregates, such as "count(x)", over the training rows' values `x`."""
         return tuple(self.connection.execute(f"SELECT {', '.join(aggregates)} FROM ({self.values})").fetchone())
 
     @property
@@ -140,10 +143,10 @@ class Kind:
         return {}
 
     def check(self, column: Column, statistics: Statistics) -> None:
-        """Raise a DataError if the statistics cannot be applied to a column that was not fitted."""
+        """Raise a DataError if statistics that were fitted on other data cannot be applied to a column."""
 
     def outputs(self, name: str, value: str, statistics: Statistics) -> dict[str, str]:
-        """Return the SQL expressions of the feature columns by name.
+        """Return the SQL expressions of the feature columns that the transform computes, by name.
 
         Parameters
         ----------
@@ -156,7 +159,7 @@ class Kind:
         raise NotImplementedError
 
     def description(self, statistics: Statistics) -> str:
-        """Return words about the statistics; empty if there are none."""
+        """Describe the statistics of a column in a few words for the user; empty if there are none."""
         return ""
 
 
@@ -245,7 +248,7 @@ class Quantile(Kind):
 
 
 def _knots(quantiles):
-    """Return (value, share of its first quantile, share of its last quantile) for each distinct quantile."""
+    """Merge equal quantiles: return (value, share of its first quantile, share of its last quantile) for each value."""
     knots: list[tuple[float, float, float]] = []
     for at, value in enumerate(quantiles):
         share = at / (len(quantiles) - 1)

@@ -84,7 +84,7 @@ class Feature:
 
 
 def _fills(value: object, kind: Kind, name: str, where: str) -> tuple[str, ...]:
-    """Return the words of `missing`, checked."""
+    """Check the option `missing`, such as "mean+indicator", and return its words."""
     words = () if value is None else tuple(str(value).split("+"))
     values = [word for word in words if word != "indicator"]
     for word in words:
@@ -97,7 +97,7 @@ def _fills(value: object, kind: Kind, name: str, where: str) -> tuple[str, ...]:
 
 
 def _argument(name: str, value: Any, where: str) -> int | None:
-    """Return the argument of a transform, checked."""
+    """Check and return the number that a transform takes, such as 32 in "hash:32"; None for a transform without one."""
     if value is None and name not in _NEEDED:
         return None
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
@@ -142,7 +142,9 @@ class Fitted:
                 for output in _outputs(name, feature, self.statistics[name], "NULL")}
 
     def expressions(self, connection: Connection, relation: str, where: str | None = None) -> dict[str, str]:
-        """Return the SQL expression of each feature column, FLOAT and never null, by name in their order.
+        """Return the SQL expression of each feature column by name, in the order of `names`.
+
+        The expressions are FLOAT and never null.
 
         Parameters
         ----------
@@ -170,7 +172,7 @@ class Fitted:
         return self._expressions(columns)
 
     def select(self, connection: Connection, relation: str, where: str | None = None) -> str:
-        """Return the expressions of `expressions` as an SQL select list."""
+        """Return the feature columns as an SQL select list: each expression of `expressions` with its name."""
         expressions = self.expressions(connection, relation, where)
         return ", ".join(f"{expression} AS {quote(name)}" for name, expression in expressions.items())
 
@@ -281,7 +283,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
 
 def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], where: str,
              training: str | None = None) -> dict[str, Column]:
-    """Return the columns of a relation by name; raise a DataError for a column that the relation lacks."""
+    """Look up columns of a relation; return them by name, and raise a DataError for a column that is missing."""
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:
         if name not in types:
@@ -314,7 +316,7 @@ def _description(feature: Feature, statistics: Statistics, rows: str) -> str:
 
 
 def _check_statistics(kind: Kind, feature: Feature, statistics: Any) -> None:
-    """Raise an exception that `Fitted.from_json` catches unless the statistics fit the kind."""
+    """Raise an exception unless the statistics fit the transform; `Fitted.from_json` catches the exception."""
     for name in ("n", "width"):
         if name in statistics and not (type(statistics[name]) is int and 0 <= statistics[name] <= _MOST):
             raise ValueError(f"{name} is {statistics[name]!r}")
