@@ -345,7 +345,7 @@ def _address_room():
 
 
 class Memory:
-    """Resident memory of this process in excess of the memory at the construction of this object, in bytes."""
+    """Counter of the resident memory, in bytes, that this process has gained since the construction of this object."""
 
     def __init__(self) -> None:
         trim()
@@ -357,10 +357,10 @@ class Memory:
         self.base = _status("VmRSS")
 
     def now(self) -> int:
-        """Return the resident memory above the base now, without freed memory."""
+        """Return the gained resident memory in bytes, after freed memory was returned to the operating system."""
         trim()
         return max(0, resident() - self.base)
 
     def peak(self) -> int:
-        """Return the largest resident memory above the base so far."""
+        """Return the peak of the resident memory, in bytes, less the memory at the construction of this object."""
         return max(0, _status("VmHWM") - self.base)

@@ -246,6 +246,6 @@ def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, 
 
 
 def _words(run):
-    """Return the values that the messages in `REFUSED` may name."""
+    """Return the values, by name, for the placeholders in the error messages of `REFUSED`."""
     lengths = {f"n_{name}": len(run.options.get(name) or ()) for name in ("fanouts", "eval_fanouts")}
     return {**run.options, **lengths, "task": run.task}

@@ -78,7 +78,7 @@ def dry_run(comm: Communicator, run: Settings, trainer: Trainer, part: Shard, li
 
 
 def _sums(comm, counter):
-    """Return the sum of a counter over all ranks, bytes by phase, without zeros."""
+    """Sum a counter of bytes by phase over all ranks, and return the phases that are not 0. Collective."""
     total = sum(comm.allgather(Counter(counter)), Counter())
     return {phase: n_bytes for phase, n_bytes in sorted(total.items()) if n_bytes}
 

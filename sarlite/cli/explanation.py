@@ -211,7 +211,7 @@ class Explainer(NamedTuple):
                             "values than the rows that reach a node through its layers, as pna depends on the mean degree")
 
     def _features(self, scorer: Scorer, score: float) -> tuple[list[Attribution], Total]:
-        """Return the attributions of the features, and the sum of their integrated gradients."""
+        """Compute the attributions of the features; return the attributions and the sum of integrated gradients."""
         gradients = integrate_inputs(scorer, self.baseline, self.trained.config.steps)
         by_column = {name: values.sum(0) for name, values in gradients.x.items()}
         total = Total(scorer.value(scorer.inputs.on_path(self.baseline, 0.0)),
@@ -246,7 +246,10 @@ class Explainer(NamedTuple):
                     yield from ((COLUMN, names[at], node_type, [at]) for at in columns)
 
     def _edges(self, scorer: Scorer, score: float, around: Neighborhood) -> tuple[list[Attribution], Total, int, int]:
-        """Return the attributions of the edges, their sum, and the numbers of edges and of occluded edges."""
+        """Compute the attributions of the edges.
+
+        Return the attributions, the sum of integrated gradients, and the numbers of edges and of occluded edges.
+        """
         removable = {relation: mask for relation, mask in around.removable(self.hops).items() if mask.any()}
         if not removable:
             return [], Total(score, 0.0), 0, 0

@@ -19,7 +19,7 @@ from sarlite.types import Path as AnyPath
 
 
 def stored(options: RunOptions) -> dict[str, Any]:
-    """Return the options that a checkpoint stores, by name. Output paths and options without a value are left out."""
+    """Return the options, by name, that a checkpoint stores: all but output paths and options without a value."""
     return {name: value for name, value in options.values.items()
             if OPTIONS[name].on_resume != "forget" and value is not None}
 

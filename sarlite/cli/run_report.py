@@ -82,7 +82,7 @@ class EpochProgress:
                            unit="epoch" if steps == 1 else "step")
 
     def step(self, done, loss):
-        """Report a step.
+        """Report a completed training step.
 
         Parameters
         ----------

@@ -205,7 +205,7 @@ def kind(comm: Communicator, spec: str) -> str:
 
 
 def _read(comm, source, scratch, seconds, what):
-    """Return a Shard without a graph, and a function that makes the graph from options. Collective.
+    """Read this rank's data; return a Shard without a graph, and a function options -> graph. Collective.
 
     The exchanges of a relational graph are planned at their first use.
     """

@@ -381,7 +381,10 @@ class Trainer:
         self._remaining = self.inputs.to_train(iter(self.batches), step)
 
     def _step(self, batch, begin):
-        """Take a step over a batch that this rank began to wait for at the time `begin`."""
+        """Take one optimizer step on a batch, and append this rank's own seconds to `own_seconds`.
+
+        `begin` is the time at which this rank began to wait for the batch.
+        """
         step, compute_begin = self.training_step, time.perf_counter()
         with self.graph.profile.span(f"step {step.n_steps + 1}"):
             with using(self.numerics):

@@ -107,7 +107,7 @@ class Owners:
     def _pieces(self, rows):
         """Divide the rows of all ranks, ordered by id, into pieces of bounded size. Collective.
 
-        Return (low, high, sizes) for each piece: the range of this rank's ascending ids, and each rank's number of rows.
+        Return (low, high, sizes) for each piece: the range of this rank's ascending ids, and each rank's row count.
         """
         row_bytes = 8 + rows.itemsize * math.prod(rows.shape[1:])
         step = max(1, min(PIECE_BYTES // row_bytes, self.n // 16) // self.comm.size)

@@ -49,7 +49,10 @@ def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_nor
 
 
 def check_takes(model, x):
-    """Raise a ShapeError unless x has the number of features that the model `takes`, of each node type if x is a dict."""
+    """Raise a ShapeError unless the input rows x have the number of features in the model's attribute `takes`.
+
+    If x is a dict, the number of each node type is checked.
+    """
     takes = getattr(model, "takes", None)
     if takes is None or isinstance(takes, dict) != isinstance(x, dict):
         return
