@@ -72,7 +72,7 @@ def worker(args):
 
 
 def measure(args, name, heads, limit, others):
-    """Return the rows of one graph and number of heads."""
+    """Measure one graph and number of heads with sarlite and other libraries; return the rows of the table."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--heads", heads, "--dim", args.dim]
     peer = ["attention", file, "--heads", heads, "--dim", args.dim]

@@ -168,7 +168,7 @@ def row(args, layers, place, name, rounds):
 
 
 def imbalances(args):
-    """Return the rows of stage imbalance."""
+    """Compute the stage imbalance for each number of ranks and partition method; return the rows of the table."""
     indptr, indices = seeded_graphs.arrays_of(seeded_graphs.path(args.graphs, args.graph))
     rows = []
     for n_ranks in args.parts:

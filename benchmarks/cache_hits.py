@@ -209,7 +209,7 @@ def counted(recorded, name, layer, warm_up):
 
 
 def measure(args, whole, parts, seeds, n_ranks, settings):
-    """Return the rows of one number of ranks and one choice of settings, one a layer."""
+    """Run one number of ranks with one choice of settings, and simulate it; return a row of the table for each layer."""
     harness.note(f"{n_ranks} ranks, {settings}")
     recorded = threads.run(n_ranks, run, whole, parts, seeds, settings, args)
     simulated = simulate(whole, parts, settings, recorded, args.warm_up)

@@ -186,7 +186,7 @@ CASES = {
 
 
 def measure(args, name, size, folder):
-    """Return the row of a case: the seconds and the MiB of each process, in the order of the rounds."""
+    """Measure a case with both checkouts in alternation; return the row: seconds and MiB of each process, by round."""
     runs = {"before": [], "after": []}
     for number in range(args.rounds):
         for side in ("before", "after") if number % 2 == 0 else ("after", "before"):
@@ -210,7 +210,7 @@ def run(args, side, name, size, folder):
 
 
 def environment(folder):
-    """Return the environment variables for both sides.
+    """Return the environment variables for the processes of both checkouts.
 
     Each interpreter imports the modules of its own tree; bytecode is stored in `folder`.
     """

@@ -64,7 +64,7 @@ def work(comm, args):
 
 
 def measure(args, scale):
-    """Return the rows of one graph: one row of one rank, then one of two ranks for each mode."""
+    """Measure one graph on one rank and on two ranks in each mode; return the rows of the table."""
     file, rounds = path(args, scale), []
     words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition",
              args.partition,

@@ -116,7 +116,7 @@ def worker(args):
 
 
 def measure(args, name, place, limit, others):
-    """Return the rows of one model on one graph."""
+    """Measure one model on one graph with sarlite and other libraries; return the rows of the table."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, place), seeded_graphs.size(args.graphs, place)
     command = own_command(args, name, place)
     return peers.compare(args, {"case": name, "graph": place}, command, [name, file], others,

@@ -126,7 +126,7 @@ def one_rank(model, dtype):
 
 
 def errors(case, ranks):
-    """Return the relative error of each array, given every rank's `step`."""
+    """Return the relative error of each array on N ranks against one rank, from the results of `step` on every rank."""
     expected, actual = one_rank(case.model, case.dtype), dict(ranks[0][1])
     actual["logits"] = np.empty_like(expected["logits"])
     for ids, arrays in ranks:
@@ -183,7 +183,7 @@ def main():
 
 
 def worst(rows):
-    """Return the row with the largest error of each (model, dtype)."""
+    """Select, for each model and dtype, the row with the largest error; return a list of rows."""
     largest = {}
     for candidate in rows:
         key = candidate["model"], candidate["dtype"]

@@ -24,7 +24,7 @@ MODELS = {
 
 
 def measure(name, n_ranks, data, modes):
-    """Return the rows of a model on N ranks, predicted and measured, one for each mode."""
+    """Predict and measure the memory of a model on N ranks; return a row of the table for each mode."""
     settings = {"data": data, "model": name, "prefetch": 0, "threads": 1, "json": True, **MODELS[name]}
     words = harness.flags({**settings, "ranks": n_ranks})
     predicted = {row["mode"]: row for row in harness.last_json(harness.python("-m", "sarlite.estimate", *words))}

@@ -7,7 +7,7 @@ these commands:
     python -m sarlite.data partition DIR --parts P --method fennel --memory SIZE
     python -m sarlite.data report DIR --memory SIZE
 
-Each command's row has the wall time, the processor time, and two numbers of memory. Both are read ten times a second.
+Each command has a row: the wall time, the processor time, and two numbers of memory. Both are read ten times a second.
 The first is the kernel's high-water mark of the process's resident memory, mapped pages included. The second is the
 largest sum of the proportional sets (PSS) of the process and its children.
 

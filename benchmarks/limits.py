@@ -61,7 +61,7 @@ class Allowed(NamedTuple):
     gather: float
 
     def shares(self, ms):
-        """Return the keys of a row for work that took `ms`: both times as shares of `ms`."""
+        """Compare a measured time `ms` with the limits: return the least and the estimated time as fractions of `ms`."""
         return {"limit_fraction": self.least / ms, "gather_fraction": self.gather / ms}
 
 
@@ -176,7 +176,7 @@ def gemm_probe():
 
 
 def message_rows(repeats):
-    """Return the rows of messages between two ranks; an empty list without MPI."""
+    """Measure messages between two ranks; return the rows of the table, or an empty list if MPI cannot be started."""
     try:
         return harness.last_json(harness.mpiexec(2, __file__, "--worker", "--repeats", repeats))
     except SystemExit as error:

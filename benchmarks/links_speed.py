@@ -51,7 +51,7 @@ def worker(args):
 
 
 def measure(args, name, threads, others):
-    """Return the row of one graph and number of threads."""
+    """Measure one graph and number of threads with sarlite and DGL; return the row of the table."""
     counts = ["--repeats", args.repeats, "--batches", args.batches]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--threads-list", threads, *counts]
     peer = [seeded_graphs.path(args.graphs, name), "--threads", threads, *counts]

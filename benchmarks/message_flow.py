@@ -38,7 +38,7 @@ def trainer(flow, name, graph, args):
 
 
 def measure(name, graph, args):
-    """Return the row of one model: both ways in alternation, and the number of nodes that each layer computes."""
+    """Measure a model with and without message-flow graphs, in alternation; return the row of the table."""
     full, flow = (trainer(kind, name, graph, args) for kind in (False, True))
     times = {"full": [], "flow": []}
     losses = [one.step() for one in (full, flow)]

@@ -37,14 +37,17 @@ def whole(args, order="original"):
 
 
 def parts(comm, args, order, prefetch=1):
-    """Return this rank's graph in mode broadcast; a single rank has its rows in order `order`."""
+    """Return this rank's part of the graph in mode broadcast; a single rank gets the whole graph in row order `order`."""
     if comm.size == 1:
         return whole(args, order)
     return whole(args).shard(comm, ORDERS[order], mode="broadcast", prefetch=prefetch)
 
 
 def breakdown(comm, args):
-    """Return {way: rows of `primitive_times.breakdown`}."""
+    """Time the primitives of an epoch, with A X kept and with A X computed in each step.
+
+    Return {way: rows of `primitive_times.breakdown`}.
+    """
     breakdowns = {}
     for way in (KEPT, MADE):
         trainer = make(args, whole(args), way)
@@ -63,13 +66,19 @@ def orders(comm, args):
 
 
 def epochs(comm, args):
-    """Return {way: ms of each step} in permuted order."""
+    """Time training steps with A X kept and with A X computed in each step; return {way: [milliseconds of each step]}.
+
+    On several ranks the rows are in permuted order, on a single rank in the original order.
+    """
     graph = parts(comm, args, "permuted" if comm.size > 1 else "original")
     return broadcast_speed.turns(comm, {way: make(args, graph, way).step for way in (KEPT, MADE)}, args.repeats)
 
 
 def timelines(comm, args):
-    """Return {way: (ms of each sum, spans of every rank in the sum of median time)}."""
+    """Time sums over neighbours and record their spans; return {way: (milliseconds of each sum, spans)}.
+
+    The spans are those of every rank in the sum of median time.
+    """
     ways, draw = TIMELINES[args.timeline], np.random.default_rng(comm.rank)
     graphs_of = {way: whole(args).shard(comm, method, mode="broadcast", prefetch=ahead)
                  for way, (method, ahead) in ways.items()}

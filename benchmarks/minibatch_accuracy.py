@@ -89,7 +89,7 @@ def hit_rates(loader):
 
 
 def measure(args, way, seed, rate):
-    """Return the row of one way and seed."""
+    """Train one configuration with one seed and return the row of the table."""
     data = load(f"{args.data},seed={seed}")
     if way.ranks == 1:
         scores, rates = train(None, way, data, None, args, seed, rate)

@@ -81,7 +81,7 @@ def worker(args):
 
 
 def work(model, batch):
-    """Return the `flops` of a step's products, and `gathers`, the rows read at random.
+    """Count the work of a training step: the `flops` of its matrix products, and `gathers`, the rows read at random.
 
     `gathers` is a list of (number of rows, bytes of a row).
     """
@@ -115,7 +115,7 @@ def limit_ms(row, rates):
 
 
 def measure(args, name, model, kind, threads, others, rates):
-    """Return the row of one graph, model, kind and number of threads; `rates` are the machine's `limits.Limits`."""
+    """Measure one graph, model, kind and number of threads with sarlite and DGL; return the row of the table."""
     counts = ["--repeats", args.repeats]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", kind,
                "--threads-list", threads, "--sample-ahead", args.sample_ahead, *counts]

@@ -31,7 +31,7 @@ PARTS = "aggregations", "epochs", "minibatches", "bytes", "accuracy"
 
 
 def load(args, rows, comm=None, **options):
-    """Return the graph with rows of this kind, with its transpose computed."""
+    """Return the graph with rows of dtype `rows`, "float32" or "bfloat16". The graph's transpose is already computed."""
     graph = seeded_graphs.whole(args.graphs, args.graph).shard(comm or Solo(), row_dtype=rows, **options)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)
@@ -70,7 +70,7 @@ CASES = {
 
 
 def in_turn(args, runs):
-    """Return the milliseconds of each call by kind of rows; the first call of each kind warms up and is left out."""
+    """Time the functions `runs` in alternation; return {dtype of rows: [milliseconds of each call after the first]}."""
     clock = time.process_time if args.cpu else time.perf_counter
     times_of, buffers = {rows: [] for rows in runs}, {rows: kernels.Buffers() for rows in runs}
     for _ in range(args.repeats + 1):

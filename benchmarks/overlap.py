@@ -110,7 +110,7 @@ def once(comm, call, inputs):
 
 
 def measure(comm, graphs, case, repeats):
-    """Return {way of running: [(forward, backward), ...]}; `graphs` is {prefetch: Graph}."""
+    """Time a case with each prefetch, and its transfer alone; return {way of running: [(forward, backward), ...]}."""
     draw = np.random.default_rng(comm.rank)
     inputs = [Tensor(draw.standard_normal((graphs[0].n_src, *shape), dtype=np.float32), requires_grad=True)
               for shape in case.shapes]
@@ -135,7 +135,7 @@ def work(comm, args):
 
 
 def rows_of(name, args, several, one):
-    """Return the rows of a case: forward and backward together, and each by itself.
+    """Return the rows of the table of a case: forward and backward together, and each by itself.
 
     `several` are the times on several hosts, `one` the times on one host.
     """
@@ -152,7 +152,7 @@ def rows_of(name, args, several, one):
 
 
 def run(args):
-    """Return the rows."""
+    """Measure all cases on several hosts and on one host; return the rows of the table."""
     with tempfile.TemporaryDirectory(prefix="sarlite-benchmark-") as folder, hosts.Hosts(args.ranks, args.rate) as network:
         if args.graph:
             file = seeded_graphs.path(args.graphs, args.graph)

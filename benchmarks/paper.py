@@ -82,7 +82,7 @@ def write_data(scratch, args, name):
 
 
 def scaling(figure, args, scratch):
-    """Yield the rows of one of the figures 3 to 7 by ranks; the ways take turns, `--rounds` times."""
+    """Measure one of the figures 3 to 7 over numbers of ranks, `--rounds` times in alternation; yield the table's rows."""
     graph, model, ways = SCALINGS[figure]
     name = graph + (f"/{args.part}" if args.part > 1 else "")
     data = write_data(scratch, args, name)
@@ -118,7 +118,7 @@ def _compared(rows):
 
 
 def attention(args, _):
-    """Yield the rows of figure 2 by heads; each way and number of heads is a process of its own, in turn."""
+    """Measure figure 2, attention over numbers of heads, each case in a process of its own; yield the table's rows."""
     name = "M" + (f"/{args.part}" if args.part > 1 else "")
     file = seeded_graphs.path(args.graphs, name)
     for heads in args.heads:

@@ -80,7 +80,7 @@ def work(comm, args):
 
 
 def row_of(args, measured):
-    """Return the row of the measured times."""
+    """Return the row of the table from the times and bytes that `work` measured."""
     return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks,
             **hosts.hidden(measured["T0"], measured["T1"], measured["comm"]), "mib": measured["bytes"] / 2**20}
 

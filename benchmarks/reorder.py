@@ -50,7 +50,7 @@ def read(args, name):
 
 
 def described(args, folder):
-    """Write the orders to files; return the keys of the rows other than the times."""
+    """Compute the node orders and write them to files; return the rows of the table, still without times."""
     shuffled = args.graph + "-shuffled"
     rows = [{"case": "sage", "graph": name, "order": None, "order_seconds": None,
              "near": orders.near_share(*read(args, name))}
@@ -78,7 +78,10 @@ def worker(args):
 
 
 def measure(args, rows, folder):
-    """Return the rows with their times; each run is a process, and all rows are measured once in each round."""
+    """Measure epochs in each order and return the rows with their times.
+
+    Each run is a process, and all rows are measured once in each round.
+    """
     results_of = [[] for _ in rows]
     for _ in range(args.rounds):
         for row, results in zip(rows, results_of):

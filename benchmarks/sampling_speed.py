@@ -46,7 +46,7 @@ def worker(args):
 
 
 def measure(args, name, kind, threads, others):
-    """Return the row of one graph, kind and number of threads."""
+    """Measure one graph, kind and number of threads with sarlite and other libraries; return the row of the table."""
     counts = ["--repeats", args.repeats]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list",
                threads, *counts]
@@ -71,7 +71,7 @@ def beside(row, rounds, worker_command, peer, others):
 
 
 def per_batch(results, batches):
-    """Return the times of a batch, from the passes that several processes measured."""
+    """Combine the measurements of several processes, and divide their times by the number of batches."""
     pooled = peers.pool([{key: result[key] for key in (*TIMES, "error") if key in result} for result in results])
     return {key: value / batches if key.startswith("ms") and value else value for key, value in pooled.items()}
 

@@ -150,7 +150,7 @@ def fastest(lines):
 
 
 def row(args, name, place, lines):
-    """Return the row of one configuration."""
+    """Return the row of one configuration from the JSON lines that its runs printed."""
     n_ranks, threads, mode, prefetch = place
     sent = [sum(n for phase, n in line["sent_bytes"].items() if phase != "evaluation") for line in lines]
     return {"case": name, "graph": args.graph, "ranks": n_ranks, "threads": threads, "mode": mode,

@@ -36,7 +36,10 @@ def hold(options):
 
 
 def array_bytes(*roots):
-    """Return the bytes of the NumPy arrays that objects hold, each memory once: (bytes of the rank's own, bytes of the halo)."""
+    """Sum the bytes of the NumPy arrays that `roots` refer to; return (bytes of the rank's own, bytes of the halo).
+
+    Memory that several arrays share counts once.
+    """
     seen, total, queue = set(), [0, 0], [(root, "", False) for root in roots]
     while queue:
         item, name, remote = queue.pop(0)

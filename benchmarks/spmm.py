@@ -41,7 +41,7 @@ def worker(args):
 
 
 def measure(args, name, width, limit, others):
-    """Return the rows of one graph and width."""
+    """Measure one graph and width with sarlite and other libraries; return the rows of the table."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width]
     row = {"case": "spmm", "graph": name, "width": width}

@@ -134,7 +134,7 @@ def _gated_sum(graph: LayerGraph, x: Tensor, reducer: str, gate: Tensor) -> tupl
 
 
 def _attend(message: fn.AttendLinear) -> fn.Attend:
-    """Return the message on products x W, with the scores of sources and destinations."""
+    """Rewrite an `AttendLinear` message as `Attend`: multiply the rows by the weights before the aggregation."""
     n_heads, dst = message.src_weight.shape[1], message.dst
     z = (message.x @ message.weight).reshape(len(message.x), n_heads, message.weight.shape[1] // n_heads)
     dst = dst if message.dst_weight is None else dst @ message.dst_weight

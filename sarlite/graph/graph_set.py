@@ -189,7 +189,7 @@ class GraphSet(Unchanging):
             "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
 
     def _local(self):
-        """Return (row number of this rank's first node, in-edges of `members`, in-edges of `nodes`).
+        """Return the row number of this rank's first node, and the in-edges of the graphs `members` and `nodes`.
 
         The first call is collective.
         """

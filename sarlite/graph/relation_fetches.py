@@ -126,7 +126,10 @@ def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_l
 
 
 def _joined(parts: HeteroParts, relations: tuple[Relation, ...]) -> list[GraphParts]:
-    """Return the parts of each relation's graph, with one schedule whose blocks have the edges of all relations."""
+    """Return the data of each relation's graph, all with one schedule, so that a single fetch serves the relations.
+
+    Each block of the schedule has the edges of all relations.
+    """
     src_ids = parts.node_ids[relations[0][0]]
     edges = [parts.in_edges[relation] for relation in relations]
     halo = needs.find(parts.comm, edges, src_ids, len(src_ids))

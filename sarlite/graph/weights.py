@@ -126,7 +126,10 @@ def _first_negative(comm: Communicator, weight: Array,
 
 
 def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
-    """Raise a ConfigError, naming the edge values `name`, if `LayerGraph.ambiguous_edge_count` is not 0."""
+    """Raise a ConfigError if edge values `name` might be matched to the wrong edges.
+
+    This can happen if `from_edges` dropped as many edges as it added; see `LayerGraph.ambiguous_edge_count`.
+    """
     if ambiguous_edge_count:
         raise ConfigError(f"{name}: Graph.from_edges has dropped {ambiguous_edge_count} of the edges and added as "
                           "many, so that values of the given edges would fit, but as other edges'; drop equal edges "

@@ -74,7 +74,7 @@ class Loader(ABC):
         return self._train_rows(train), whole("batch_size", batch_size, 1)
 
     def _train_rows(self, train):
-        """Return the seeds of an epoch, (k,) int64, from the argument `train`."""
+        """Convert the argument `train` to the row numbers of an epoch's seeds, (k,) int64."""
         return selected_rows("train", train, self.graph.n_dst)
 
     @abstractmethod

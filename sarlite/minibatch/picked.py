@@ -23,7 +23,7 @@ from sarlite.types import Array, DType
 
 
 class Picks:
-    """The picked in-edges of a layer, or of one relation in a layer, with their global ids.
+    """In-edges that the sampler picked for a layer, or for one relation in a layer, with their global ids.
 
     Attributes
     ----------
@@ -59,7 +59,9 @@ class Picks:
 
 
 class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
-    """The graph of a layer: the picked in-edges of its destinations. Its sums are estimates; see `Estimate`.
+    """The graph that a layer computes on: the in-edges that the sampler picked for its destinations.
+
+    Sums over the picked edges estimate sums over all edges; see `Estimate`.
 
     Without relations the destinations are the first source rows.
 
@@ -156,7 +158,10 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return np.concatenate([features, column.astype(features.dtype)], 1)
 
     def _recency(self, unit):
-        """Return log(1 + (seed's time - edge's time) / unit) of each pick, (n_edges,) float64; 0 for an added loop."""
+        """Return the feature "recency" of each picked edge, log(1 + age / unit), (n_edges,) float64.
+
+        The age is the seed's time minus the edge's time. For an added self loop the feature is 0.
+        """
         edge_times = self._of_edges(self.edges.graph.edge_values.time)
         dst = np.repeat(np.arange(self.n_dst), np.diff(self.picked.indptr))
         # no pick is later than its seed, so the difference fits unsigned integers

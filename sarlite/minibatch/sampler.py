@@ -59,7 +59,7 @@ class Recency(NamedTuple):
 
 
 class Picked(NamedTuple):
-    """The picked in-edges of one set of edges in a layer.
+    """In-edges that a sampler picked from one set of edges for a layer; each of these edges is called a pick.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class HaloExchange(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """The picked in-edges of one layer.
+    """A sampled layer: the in-edges that the sampler picked, and the source and destination rows at their ends.
 
     Its destinations are the first n_dst rows of the batch. Its sources are the first n_src rows and the halo rows.
 
@@ -166,7 +166,7 @@ class SampleRequest(NamedTuple):
 
     @property
     def n_times(self) -> int:
-        """Number of rows that a column can have, at least 1."""
+        """Number of different times that a node can have in the batch, at least 1."""
         return max(len(self.times), 1)
 
 

@@ -59,7 +59,7 @@ class Seeds:
 
 
 class Global(Seeds):
-    """All ranks' seeds in one random order, cut every `batch_size`.
+    """Division that shuffles the seeds of all ranks together, and cuts this order into steps of `batch_size` seeds.
 
     The order is by a hash of (seed, epoch, global id), so a step has the same seeds for any number of ranks.
 
@@ -95,7 +95,7 @@ class Global(Seeds):
 
 
 class Balanced(Seeds):
-    """Each rank's seeds in a random order, cut into steps whose sizes differ by at most one.
+    """Division that shuffles each rank's seeds separately, and cuts them into steps whose sizes differ by at most one.
 
     The same holds for the total over ranks. If a rank's seeds do not divide evenly, consecutive steps get one extra
     seed each. They continue after the extra seeds of the previous rank, so the extra seeds of all ranks are spread

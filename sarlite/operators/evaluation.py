@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
 
 
 def way(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-    """Return the evaluation order of the weight of `fn.linear`, one of `WAYS`, the same on every rank.
+    """Choose the evaluation order of `fn.linear`, products or sums first, one of `WAYS`, the same on every rank.
 
     For a relation, the order and the cost of both orders are added to the graph's evaluation log.
 

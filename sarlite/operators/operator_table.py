@@ -258,7 +258,7 @@ def _attend_linear(graph: LayerContract, message: fn.AttendLinear, reducer: str)
 
 
 def _options(graph: LayerContract, message: fn.Attend | fn.AttendLinear) -> tuple[float, float, int, Array, int, Array]:
-    """Return the arguments of the operator `Attention`."""
+    """Return the arguments of `Attention` other than its inputs: slope, dropout and its key, and the ids of the rows."""
     return message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids
 
 

@@ -124,7 +124,9 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """Operator over bundles that runs the members of one fetch. The members add to views of the flat `Context.out`.
+    """Operator that aggregates over all relations of one fetch: for each block it runs the operator of every member.
+
+    The members add to views of the flat `Context.out`.
 
     Attributes
     ----------
@@ -363,7 +365,7 @@ def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, T
 
 
 class _Numbering:
-    """Numbers of the primitive's input tensors, in order of appearance."""
+    """Assignment of numbers to the input tensors of the primitive "relations", in order of appearance."""
 
     def __init__(self):
         self.tensors, self._numbers = [], {}

@@ -21,7 +21,7 @@ _NODES_SHARE = 0.05
 
 
 def check(balance):
-    """Return the counts to balance as a tuple of names, or None if the default, by degrees, is asked for.
+    """Check the option `balance`; return the counts to balance as a tuple of names, or None for the default.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def check(balance):
 
 
 def chosen(balance, degrees):
-    """Return the counts to balance, a tuple of names; `balance` is as for `check`.
+    """Return the names of the counts to balance, a tuple: the option `balance`, or by default a choice by degrees.
 
     By default these are nodes and training nodes, and also edges if the standard deviation of the degrees is above
     their mean.

@@ -148,7 +148,10 @@ class _Parts:
         return int(np.count_nonzero(new != old))
 
     def _weights(self, first, last, degrees):
-        """Return how much each node of a block adds to each row of `loads`, a list of (last - first,) arrays."""
+        """Return the weights of the nodes first .. last - 1, an array (last - first,) for each row of `loads`.
+
+        A weight is how much the node adds to the size of its part.
+        """
         nodes = np.arange(first, last)
         rows = {"nodes": lambda: [((nodes >= a) & (nodes < b)).astype(float) for a, b in self.types],
                 "edges": lambda: [degrees.astype(float)], "train": lambda: [np.asarray(self.train[first:last], float)]}

@@ -33,7 +33,7 @@ class InEdges(NamedTuple):
         return len(self.indptr) - 1
 
     def some(self, mask, first_row=0):
-        """Return (edges, index): the InEdges that a mask selects, and the index of each into edge values.
+        """Select edges by a mask; return them as InEdges, and the index of each selected edge into edge values.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class EdgesByOwner(NamedTuple):
         return blocks
 
     def _order(self, csrs, members):
-        """Return a function from a block's index to the argument `order` of the Block."""
+        """Return a function that gives each block its argument `order`, with which `Block` finds its edges' positions."""
         if not self.grouped or len(csrs) == 1:
             return lambda k: None
         if len(csrs) < len(self.where):  # some block has the edges of several parts

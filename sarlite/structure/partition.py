@@ -131,7 +131,7 @@ def check_parts(parts, n_nodes, n_parts, source):
 
 
 def report(indptr, indices, parts, n_parts, train_mask=None):
-    """Return the measures of a partition of a graph, a dict that `measures` describes.
+    """Measure a partition of a graph: cut edges, halo rows and sizes of the parts, a dict that `measures` describes.
 
     Parameters
     ----------

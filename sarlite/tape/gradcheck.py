@@ -63,7 +63,7 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float
     grads = _gradients(out, weights, tensors)
 
     def slope(t, v):
-        """Return the central difference of L with respect to the input `t` along v."""
+        """Return the central difference of the loss with respect to the input `t`, in the direction `v`."""
         return (_loss_at(f, tensors, t, eps * v, weights) - _loss_at(f, tensors, t, -eps * v, weights)) / (2 * eps)
 
     for i, t in enumerate(tensors):

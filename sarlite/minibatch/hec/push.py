@@ -326,7 +326,11 @@ def _unpacked(message, head, job):
 
 
 def _sections(n, has_made, dtype, shape):
-    """Return (start, end, dtype, shape) of the sections of a message, which start at multiples of 8 bytes."""
+    """Return the layout of a message of n rows, (start, end, dtype, shape) for each section.
+
+    The sections are the head, the steps that computed the rows if `has_made`, the rows, and their slots. Each section
+    starts at a multiple of 8 bytes.
+    """
     sections, end = [], 0
     for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_made,)), (dtype, (n, *shape)), (np.int32, (n,))):
         start = -(-end // 8) * 8

@@ -126,7 +126,7 @@ class RowTable:
             self._rows = room
 
     def find(self, numbers: Array, now: int) -> Array:
-        """Return the line of each row in the table, or -1 for a miss.
+        """Look up rows: return for each row number its line, the position in the table's memory, or -1 for a miss.
 
         Parameters
         ----------
@@ -152,7 +152,7 @@ class RowTable:
         return self._lines.lookup(numbers, now, self.life)
 
     def take(self, lines: Array, out: Array) -> None:
-        """Copy the rows in `lines` to `out`.
+        """Copy the rows at the positions `lines` of the table's memory to `out`.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class RowTable:
         kernels.gather_rows(out[:0] if self._rows is None else self._rows, lines, out)
 
     def made(self, lines: Array) -> Array:
-        """Return, for the rows in `lines`, the steps that computed them, (n,) int64."""
+        """Return the training step that computed each of the rows at the positions `lines`, (n,) int64."""
         return np.ascontiguousarray(self._lines.lines["made"][lines])
 
     def contents(self) -> dict[str, Ordered]:
@@ -224,6 +224,6 @@ class RowTable:
         return kernels.outside_buffers(kernels.Lines, self.n_lines, self.n_rows)
 
     def _room(self, rows):
-        """Return uninitialized memory for as many rows as lines; the system allocates pages when they are written."""
+        """Allocate uninitialized memory for `n_lines` rows; the system provides pages only when they are written."""
         shape = self.n_lines, *np.shape(rows)[1:]
         return kernels.outside_buffers(np.empty, shape, getattr(rows, "dtype", np.float32))
