@@ -160,7 +160,7 @@ def structure(dataset):
 
 
 def training(dataset):
-    """Return which nodes are training nodes, by original id, a type after the other: (n_nodes,) bool."""
+    """Return the mask of the training nodes by original id, one node type after the other: (n_nodes,) bool."""
     masks = [np.zeros(n, bool) for n in dataset.n_nodes_by_type.values()]
     table, target_mask = dataset.nodes[dataset.target], masks[[*dataset.nodes].index(dataset.target)]
     target_mask[slice(None) if table.ids is None else np.asarray(table.ids)] = table.train

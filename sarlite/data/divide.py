@@ -145,7 +145,7 @@ class _FilledRows:
 
 
 def record(n_parts, method, order, seed, balance="auto"):
-    """Return the record of a division that a data set stores."""
+    """Return the description of a division that a data set stores: number of parts, method, order and seed."""
     division = {"parts": n_parts, "partition": method, "order": order, "seed": seed}
     return division if balance == "auto" else {**division, "balance": balance}
 

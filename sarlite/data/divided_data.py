@@ -142,7 +142,7 @@ def _native(held, spec):
 
 
 def _verify(files, progress):
-    """Compare the sha256 of files with their records."""
+    """Raise a DataError for a file whose sha256 differs from the sha256 that meta.json states."""
     sizes = [os.path.getsize(path) for path, *_ in files]
     with progress.step("compare checksums", sum(sizes)) as step:
         for file, size in zip(files, sizes):

@@ -100,7 +100,7 @@ class Sorter:
             yield keys[chosen], {name: self._buffers[name][chosen] for name in self.columns}
 
     def _spill(self):
-        """Write the records in the buffers as a run."""
+        """Sort the buffered records, write them to disk as a sorted run, and empty the buffers."""
         if not self._filled:
             return
         if len(self._runs) >= _SAMPLES // 4:
@@ -116,7 +116,7 @@ class Sorter:
         self._filled = 0
 
     def _merged(self):
-        """Yield the records of all runs in order."""
+        """Merge the sorted runs on disk, and yield their records in order."""
         samples = np.sort(np.concatenate(self._samples))
         per_range = max(1, self._room // max(1, self._room // _SAMPLES) - len(self._runs))
         begins = [0] * len(self._runs)
@@ -133,7 +133,7 @@ class Sorter:
             path.unlink()
 
     def _load(self, begins, ends):
-        """Copy the records begin .. end of each run into the buffers."""
+        """Copy records from the sorted runs on disk into the buffers: records begin .. end of each run."""
         at = 0
         for run, begin, end in zip(self._runs, begins, ends):
             for name, buffer in self._buffers.items():

@@ -21,7 +21,7 @@ _MAX_BYTES = 1 << 24
 
 
 def content(dataset, offsets, division, records):
-    """Return the content of meta.json.
+    """Build the content of meta.json from a written data set and the records of its files.
 
     Parameters
     ----------

@@ -170,7 +170,7 @@ def sha256(path):
 
 
 def verify(path, record, field):
-    """Raise a DataError if the sha256 of a file differs from its record."""
+    """Raise a DataError if the sha256 of a file differs from the sha256 that meta.json states."""
     with reading(path, field):
         actual = sha256(path)
     if actual != record["sha256"]:

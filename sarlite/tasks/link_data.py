@@ -450,7 +450,10 @@ def _by_split(split):
 
 
 def _checked_splits(edges, val, test, split):
-    """Return (val, test) shares, or (this rank's listed pairs, their splits), or (a `TimeSplit`, None)."""
+    """Check the arguments val, test and split, which define the splits of links in one of three ways.
+
+    The result is (val, test) shares, or (this rank's listed pairs, their splits), or (a `TimeSplit`, None).
+    """
     if isinstance(val, TimeSplit):
         if edges.times is None:
             of = "" if edges.relation is None else f" of {'.'.join(edges.relation)}"

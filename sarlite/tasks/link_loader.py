@@ -239,7 +239,7 @@ class ScoredLinks(LinkLoader):
 
 
 class ResampledLinks(FixedBatch):
-    """Source of full batches of a `LinkGraph`: the rows that count in the loss, with new negatives in each step."""
+    """Source of full batches of a `LinkGraph`. Each step has all training links, with newly drawn negatives."""
 
     batch: FullBatch
 
@@ -273,7 +273,7 @@ def _directions(relation, other, forward, backward):
 
 
 def _checked(graph, labels, train, remote):
-    """Return the rows and the labels of the links, or raise an error that names a wrong argument."""
+    """Check arguments of `LinkLoader`; return the rows and the labels of the links."""
     if not isinstance(graph, LinkGraph) or not isinstance(graph.draw, Candidates):
         raise ConfigError("minibatches of links need a LinkGraph of split_links or labelled_links, but "
                           f"graph is {graph!r}")

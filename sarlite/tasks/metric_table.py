@@ -117,7 +117,7 @@ class NamedMetric(NamedTuple):
     parameter: float = 0.0
 
     def make(self, positive: int = 1) -> Metric:
-        """Return a metric without rows; `positive` is the positive class of two."""
+        """Create the metric, to which no rows have been added yet; `positive` is the positive class of two."""
         return self.kind.make(self.parameter, positive)
 
 

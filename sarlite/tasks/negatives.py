@@ -202,7 +202,7 @@ class Negatives:
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
     def _of_the_rest(self, heads, bits, places):
-        """Draw k pairs uniformly from all pairs that are not links; return row numbers of their ends, (2, k). Collective."""
+        """Draw k pairs uniformly from all pairs that are not links; return row numbers of ends, (2, k). Collective."""
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
             every = np.concatenate(self.comm.allgather(np.stack([self.ids[rows], self.n_left(rows)], 1)))
@@ -344,7 +344,7 @@ class Candidates:
         return other
 
     def pairs(self, step: int, of: Array) -> tuple[Array, Array]:
-        """Return the candidates of links as arguments of `LinkGraph`. Collective.
+        """Draw negatives for links; return links and negatives as arguments of `LinkGraph`. Collective.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Counts of the rows of a split, for a run's page: a confusion matrix or a histogram."""
+"""Counts of the rows of a split for a run's report page: a confusion matrix or a histogram."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ CountRows = Callable[[Array, Array], Array]
 
 
 class OutcomeCounts(NamedTuple):
-    """Counts that a run's page shows, such as a confusion matrix: their description, and the function that counts.
+    """Counts for a run's report page, such as a confusion matrix: their description, and the function that counts.
 
     Attributes
     ----------

@@ -103,7 +103,7 @@ class ShownLabels:
     @classmethod
     def of(cls, inputs: LabelInputs, graph: Any, x: Array, labels: Array, rows: Mapping[str, Array],
            seed: int) -> "ShownLabels":
-        """Return the shown labels of a graph. Collective.
+        """Create the input rows of this rank, with columns for shown labels, from features and labels. Collective.
 
         Parameters
         ----------

@@ -17,7 +17,7 @@ Splits = Mapping[str, Array]
 
 
 class TargetForm:
-    """Form of the targets of rows: its checks, and the counts that a run's page shows.
+    """Form of targets, such as one class for each row. It checks targets, and counts outcomes for a run's report page.
 
     Attributes
     ----------

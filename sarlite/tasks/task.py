@@ -208,7 +208,7 @@ class Task:
         self.form.check_width(self._metric, n_outputs)
 
     def make_metric(self) -> Metric | None:
-        """Return a new metric without rows, or None if the task has no metric."""
+        """Create the metric of one split, to which no rows have been added yet; None if the task has no metric."""
         return self._metric.make(self.positive)
 
     def outputs(self, model: Any, graph: Any, x: Any) -> tuple[Tensor, Array]:
