@@ -1,4 +1,4 @@
-"""`BoundArithmetic`: values of expressions with bounds of the error of any floating-point evaluation.
+"""`BoundArithmetic`: evaluates expressions to values with bounds for the error of any float evaluation.
 
 A `BoundTerm` stands for every result that some evaluation in a floating type may give. Sums may run in any order, FMA
 may be used or not, and products may be reassociated and distributed over sums: A (X W) or (A X) W. A BoundTerm has four
@@ -40,7 +40,10 @@ RESCALED = EXP + 2  # roundings for each entry of an online softmax: the additio
 
 
 class BoundTerm(NamedTuple):
-    """A value with its error bound in parts; see the module. `growth` is one number, or one for each row (first axis)."""
+    """A value together with the parts of its error bound, which the module explains.
+
+    `growth` is one number, or one number for each row (first axis).
+    """
 
     value: Array
     magnitude: Array
@@ -227,7 +230,7 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g, x, index, ties, rank):
-        """Return g at the maximum of each row, else 0.
+        """Return g at the entry that is the maximum of its row, and 0 at the other entries.
 
         The bound covers each choice of the maximum if several entries may be the maximum, or if an entry is NaN.
         """
@@ -260,13 +263,13 @@ class BoundArithmetic:
     # ---- parts of bounds
 
     def _total(self, x):
-        """Return the error bound of each element of the BoundTerm `x`: its error, and the roundings that `growth` counts."""
+        """Return the complete error bound of each element of `x`: its field `error`, and the roundings in `growth`."""
         growth = np.expm1(_column(x.growth, x.value))
         return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _summed(self, k):
-        """Return the growth of a sum of k terms."""
+        """Return the field `growth`, a count of roundings on a log scale, for a sum of k terms."""
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
     def _nonlinear(self, value, error, rounds):
@@ -282,7 +285,7 @@ class BoundArithmetic:
         return self._bound(value, _sizes(product, a.magnitude, b.magnitude), error, growth, rounds)
 
     def _bound(self, value, size, error, growth, rounds):
-        """Return a BoundTerm after `rounds` operations, each of which may flush its result to 0.
+        """Return the BoundTerm of a result of `rounds` operations, each of which may flush its result to 0.
 
         The error is Inf where the value may overflow.
         """
@@ -305,7 +308,10 @@ class BoundArithmetic:
 
 
 def _sizes(product, a, b):
-    """Return a product of magnitudes that is 0 only if every term has a factor 0, and not because a term underflows."""
+    """Return the product of two magnitudes, raised to a positive number where it is 0 by underflow alone.
+
+    So an element is 0 only if every term has a factor 0.
+    """
     least = [np.min(part, where=part > 0, initial=np.inf) for part in (a, b)]
     size = product(a, b)
     if least[0] * least[1] < SMALLEST:
@@ -314,7 +320,7 @@ def _sizes(product, a, b):
 
 
 def _each(f, x):
-    """Return a BoundTerm with `f` applied to the value, the magnitude and the error of `x`.
+    """Apply `f` to the value, the magnitude and the error of `x`, and return the results as a BoundTerm.
 
     `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.
     """
@@ -322,7 +328,7 @@ def _each(f, x):
 
 
 def _column(growth, like):
-    """Return growth by row in a shape that broadcasts with `like`."""
+    """Reshape `growth`, one number for each row, so that it broadcasts with `like`; return one number as it is."""
     return column(growth, like.ndim) if np.ndim(growth) else growth
 
 
@@ -331,7 +337,10 @@ def _most(growth):
 
 
 def _by_row(x, out):
-    """Return the field `growth` of the BoundTerm `x`: by row if `out` has the same rows as `x`, else its maximum."""
+    """Return the field `growth` of `x` for the rows of `out`.
+
+    Return one number for each row if `out` has the same rows as `x`, else the maximum.
+    """
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)
 

@@ -1,4 +1,4 @@
-"""Wrong assumptions: the whole result is computed again under each, and compared with the returned result."""
+"""Search for a wrong assumption of a kernel: recompute the result under each assumption, and compare."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MOST_EDGES = 64  # at most so many edges into wrong rows are left out, one at a 
 
 
 def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, Edges]]:
-    """Yield the cause and the edges of each guess that explains every element of a difference."""
+    """Yield cause and edges of each guess whose predicted array agrees with the whole returned array."""
     return ((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess))
 
 
 def explains(cause: str, difference: Difference) -> bool:
-    """Return True if the guess of this cause explains every element of a difference."""
+    """Return True if a guess with this cause predicts the whole array that the function returned."""
     return any(_fits(difference, guess) for guess in guesses(difference) if guess.cause == cause)
 
 
@@ -45,7 +45,10 @@ def _fits(difference, guess):
 
 
 def guesses(difference: Difference) -> Iterator[Guess]:
-    """Yield guesses about the cause of a difference, those about the whole result first; none if the case is large."""
+    """Yield guesses about the cause of a wrong array: guesses about the whole array, then about single edges.
+
+    Large cases have no guesses, as each guess computes the array again.
+    """
     d, case = difference, difference.case
     columns = max((int(np.prod(np.shape(a)[1:])) for a in case.arrays.values()), default=1)
     if case.edges.n_edges * columns > MOST or d.output.startswith("d") and d.cotangents is None:
@@ -63,7 +66,10 @@ def guesses(difference: Difference) -> Iterator[Guess]:
 
 
 def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
-    """Yield the cause and the edge if one of the suspect edges, lost or counted twice, explains every element."""
+    """Test if one edge of `suspect_edges` is lost or counted twice; yield the cause and the edge if so.
+
+    The lost or repeated edge must explain every wrong element.
+    """
     edges, pairs = difference.case.edges, np.array(difference.suspect_edges).reshape(-1, 2)
     if len(pairs) and difference.cotangents is None:
         is_named = (edges.src[:, None] == pairs[:, 0]) & (edges.dst[:, None] == pairs[:, 1])
@@ -72,7 +78,7 @@ def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
 
 def single_edges(difference: Difference, into: Iterable[int], where: Callable[[int], str] = lambda e: ""
                  ) -> Iterator[Guess]:
-    """Yield for each edge number of `into` the guesses that the edge is lost, and that it is counted twice."""
+    """Yield two guesses for each edge number in `into`: the edge is lost, or the edge is counted twice."""
     d, edges = difference, difference.case.edges
     for e in into:
         name, pair = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}){where(e)}", ((int(edges.src[e]), int(edges.dst[e])),)
@@ -154,7 +160,7 @@ def _graphs(reference, case):
 
 
 def _without(reference, case, lost):
-    """Return the case without the edges of a mask; None if the mask selects none."""
+    """Return the case without the edges that the mask `lost` selects; None if the mask selects no edge."""
     return cut.on_edges(reference, case, np.flatnonzero(~lost)) if lost.any() else None
 
 

@@ -38,7 +38,7 @@ _MEMORY = re.compile(r"out ?of ?memory|not enough memory|(can't|cannot|unable to
 
 def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
             threads: int | None = None) -> dict[str, Array]:
-    """Run the function under test once; return its outputs by name, checked for the shapes in `shapes` and the case's dtype.
+    """Run the function under test once; return its outputs by name, with shapes and dtype checked.
 
     Parameters
     ----------
@@ -71,7 +71,9 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
 def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Array],
               shapes: Mapping[str, tuple[int, ...]], threads: int | None = None, layout: str = "plain"
               ) -> dict[str, Array]:
-    """Return the gradients of one call by name, without those that the call leaves out or returns as None.
+    """Call the vjp under test once, and return the gradients by name.
+
+    Gradients that the vjp leaves out or returns as None are left out.
 
     The parameters are those of `outputs`; `layout` is the layout of the cotangents.
 
@@ -97,7 +99,10 @@ def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Arr
 
 
 def laid_out(array: Array, layout: str) -> Array:
-    """Return a copy of an array in a layout of LAYOUTS or GRADIENT_LAYOUTS, or BROADCAST, which needs equal elements."""
+    """Return a copy of an array in another memory layout, such as strided or read-only.
+
+    `layout` is a name in LAYOUTS or GRADIENT_LAYOUTS, or is BROADCAST, for arrays whose elements are all equal.
+    """
     if layout == BROADCAST and array.size:
         return np.ndarray(array.shape, array.dtype, np.array(array.flat[:1]), strides=(0,) * array.ndim)
     if layout == "transposed" and array.ndim > 1:
@@ -112,7 +117,7 @@ def laid_out(array: Array, layout: str) -> Array:
 
 
 class GuardedCase:
-    """A case for one call, whose arrays are copies that are compared with their originals after the call.
+    """Copy of a case for one call, which shows afterwards if the call has written to an input.
 
     Attributes
     ----------
@@ -169,7 +174,7 @@ class Worker:
         self._results: dict[str, tuple[object, object]] = {}  # kind of call -> (last result, copy of it)
 
     def hold(self, kind: str, result: object, copy: object) -> None:
-        """Keep a result until the next call of its kind, and set `overwritten` if an earlier result has changed since.
+        """Store a result until the next call of its kind; set `overwritten` if a stored result has changed.
 
         `copy` is a copy of the result, taken right after the call.
         """
@@ -235,7 +240,10 @@ def _verdict(error):
 
 
 def _call(worker, function, handed, threads, kind):
-    """Return a copy of a function's result in NumPy arrays; raise CallFailure if the function has written to an input."""
+    """Run `function` in the worker, and return a copy of its result as NumPy arrays.
+
+    Raise CallFailure if the function has written to an input.
+    """
 
     def job():
         with nullcontext() if threads is None else worker.limits(threads):
@@ -295,7 +303,7 @@ def _same_bits(a, b):
 
 
 class Unsupported(SarliteError, NotImplementedError):
-    """The function under test does not promise a result for this case, which then counts as not covered.
+    """Exception of a function under test that declines a case, which then counts as not covered.
 
     A function under test raises it; any NotImplementedError does the same.
 
@@ -310,7 +318,7 @@ class Unsupported(SarliteError, NotImplementedError):
 
 
 class CallFailure(Exception):
-    """A call returned nothing that can be compared.
+    """Exception for a call of the function under test that failed, or returned nothing to compare.
 
     Attributes
     ----------

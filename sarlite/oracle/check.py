@@ -38,7 +38,7 @@ def check(run: Run, reference: str | Reference, *, vjp: Vjp | None = None, level
           shrink: bool = True, graphs: str | Sequence[str] | Mapping[str, EdgeList] = "*",
           widths: Sequence[int] | None = None, repeats: int = 1, shown: Callable[[str], None] = _print,
           **attributes: Any) -> Report:
-    """Check a function that computes an operation or a layer.
+    """Check a function that computes an operation or a layer: compare it with a reference on hard graphs.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], sho
 
 
 def _layouts(trial: Trial, case: Case) -> None:
-    """Call the function on a case in other layouts: read-only or strided inputs, and a cotangent of one number.
+    """Check a case in other memory layouts: read-only or strided inputs, and one broadcast number as cotangent.
 
     A function may refuse a layout by an exception, which is reported.
     """

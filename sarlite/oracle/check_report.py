@@ -101,7 +101,7 @@ class Report:
 
     @property
     def coverage(self) -> dict[str, int]:
-        """Number of comparisons by level, and of those that were not made, as "not covered: REASON"."""
+        """Number of comparisons by level; comparisons that were not made are counted as "not covered: REASON"."""
         return {**self.checked, **{f"not covered: {reason}": n for reason, n in sorted(self.uncovered.items())}}
 
     def require(self) -> "Report":
@@ -141,7 +141,7 @@ class Report:
                    for name, findings in (("findings", self.findings), ("expected_failures", self.expected))}}
 
     def told(self) -> dict[str, object]:
-        """Return `to_dict()`, and warn: this is its former name."""
+        """Return `to_dict()`, and warn that `told` is the former name of `to_dict`."""
         warn_renamed("Report.told", "to_dict")
         return self.to_dict()
 

@@ -88,7 +88,7 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Number of rows and edges, times columns; the graph is not built."""
+        """Number of rows and edges, times columns, computed without building the graph."""
         return sum(self.published[key] for key in ("n_src", "n_dst", "n_edges")) * self.width
 
     @property
@@ -97,7 +97,7 @@ class Entry:
         return max(self.size, self.published["n_src"] * self.published["n_dst"])
 
     def fits(self, index_dtype: str) -> bool:
-        """Return True if twice the numbers of rows and edges are numbers of `index_dtype`.
+        """Return True if twice the number of rows and twice the number of edges fit into the type `index_dtype`.
 
         Arrays on a graph that fits int16 may have more elements than int16 can count. An element's index that is
         computed in the dtype of the row numbers overflows there, as an int32 index does above 2^31 elements.
@@ -165,7 +165,7 @@ def custom_entry(name: str, edges: EdgeList, width: int) -> Entry:
 
 def select_entries(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], widths: Sequence[int] | None = None
            ) -> list[Entry]:
-    """Return the graphs of a level whose names match, or other graphs; then some of them again with further widths.
+    """Select the graphs to check: matching graphs of a level or the caller's graphs; repeat some in other widths.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from sarlite.types import Array
 
 
 def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str, Array]) -> Case:
-    """Return the case on other edges.
+    """Replace the edges of a case, reduce its arrays to the rows that `rows` selects, and return the new case.
 
     `rows` holds, by kind of rows ("src", "dst", "node", "edge"), the rows that arrays of this kind keep. Other arrays
     stay.
@@ -25,7 +25,7 @@ def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str
 
 
 def on_edges(reference: Reference, case: Case, edge_index: Array) -> Case:
-    """Return the case on the edges `edge_index`, with the arrays by edge reduced to these edges."""
+    """Restrict a case to the edges `edge_index`; arrays with a row for each edge keep the rows of these edges."""
     return on_rows(reference, case, case.edges.select(edge_index), {"edge": edge_index})
 
 
@@ -40,13 +40,16 @@ def on_used_rows(reference: Reference, case: Case) -> Case:
 
 
 def width_of(reference: Reference, case: Case) -> int | None:
-    """Return the width that a case was made with; None if no axis of its arrays has the width."""
+    """Return the width (number of columns) that a case was made with; None if no array axis has this length."""
     sizes = {array.shape[axis] for name, array in case.arrays.items() for axis in _wide(reference.shapes[0], name)}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
-    """Return the case on columns start to stop - 1 of its inputs; the case itself if the caller has set its state."""
+    """Restrict a case to columns start to stop - 1 of its inputs, and return the new case.
+
+    A case whose state was set by the caller is returned unchanged.
+    """
     if case.state and reference.state is not None:
         return case
     arrays, state = ({name: _sliced(array, _wide(shapes, name), start, stop) for name, array in values.items()}

@@ -21,7 +21,7 @@ Drawer = Callable[[np.random.Generator, tuple[int, ...], Attributes], Array]  # 
 
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """A formula with its inputs and attributes.
+    """Definition of an operation or layer: a formula with its inputs, outputs and attributes.
 
     Parameters
     ----------

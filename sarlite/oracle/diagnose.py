@@ -22,7 +22,7 @@ NOTHING = "no single cause found"
 
 
 class Cause(NamedTuple):
-    """A probable cause.
+    """A probable cause of a wrong result, as one line of text with the edges that the line names.
 
     Attributes
     ----------
@@ -50,13 +50,13 @@ CauseSearch = Callable[[Difference], Iterable[Cause]]
 
 
 def causes(difference: Difference, searches: Sequence[CauseSearch]) -> Iterator[Cause]:
-    """Yield the causes that `searches` find, the most certain first."""
+    """Run the searches in turn, and yield the causes that they return; the most certain search comes first."""
     for search in searches:
         yield from search(difference)
 
 
 def cause_of(difference: Difference) -> tuple[str, Edges]:
-    """Return the text and the edges of the first cause, whether another case confirms it or not."""
+    """Return the text and the edges of the first cause that a search yields, confirmed by another case or not."""
     bad = difference.differs
     if not bad.any():
         return "nothing is wrong", ()
@@ -65,7 +65,7 @@ def cause_of(difference: Difference) -> tuple[str, Edges]:
 
 
 def _assumed(text, search, key, difference):
-    """Return an assumption that another difference confirms if `search` returns the same key for it."""
+    """Return a Cause that another wrong array confirms if `search` returns the same `key` for this array."""
     return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 
 
@@ -115,7 +115,7 @@ def _all_zero(d):
 
 
 def _one_factor(d):
-    """Search for one factor between all returned and expected elements."""
+    """Test if all returned elements are the expected elements times one factor; yield this cause if so."""
     factor = _factor(d)
     if factor is not None:
         text = f"all are {factor:.6g} times what they should be"
@@ -137,7 +137,7 @@ def _factor(d):
 
 
 def located(d: Difference) -> Cause | None:
-    """Return the edges whose codes are the differences of all wrong rows; None if there are no such edges."""
+    """Search for edges that explain every wrong row, such as a lost edge; return a Cause, or None."""
     if (named_edge := next(assumptions.named_edges(d), None)) is not None:
         return Cause(*named_edge, support=1)
     flow, changes = _extremum_changes(d) if locate.is_extremum(d.case) and d.output == "out" else _sum_changes(d)
@@ -209,7 +209,7 @@ def _flat(array):
 
 
 def _moved_rows(d):
-    """Return a text if the wrong rows hold values of other rows, and are not all 0."""
+    """Describe wrong rows that hold the values of other rows: shifted or permuted rows; return None otherwise."""
     bad, expected, got = map(_flat, (d.differs, *d.as_float64))
     rows = np.flatnonzero(bad.any(1))
     if not np.isfinite(got).all() or not np.isfinite(expected).all() or not got[rows].any():
@@ -229,7 +229,7 @@ def _moved_rows(d):
 
 
 def _overflow(d):
-    """Return the number of bits of an index that overflows; None if the result does not look like an overflow.
+    """Return the number of bits of an index whose overflow explains the result, or None.
 
     With `bits` bits, no element before number 2^bits is wrong, and most elements behind it are.
     """
@@ -244,7 +244,7 @@ def _overflow(d):
 
 
 def _tail(d):
-    """Return (width, first wrong column, text) if the wrong columns are the last columns of the result; else None."""
+    """Test if the wrong columns are the last columns; return (width, first wrong column, text), or None."""
     bad = _flat(d.differs)
     columns, width = np.flatnonzero(bad.any(0)), bad.shape[1]
     if _by_head(d) or not len(columns) or not 0 < columns[0] == width - len(columns):

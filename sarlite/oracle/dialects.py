@@ -22,7 +22,7 @@ DIALECTS = ("paper", "dgl", "pyg")
 
 
 class Shaped(Protocol):
-    """An array or an Expr."""
+    """Protocol for an object with a shape: an array or an Expr."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -47,13 +47,13 @@ BY_HEAD = StateLayout(lambda a: a.reshape(*a.shape[1:]), lambda a: a.reshape(1, 
 
 
 class StateEntry(NamedTuple):
-    """Name and layout of a parameter in a library's layer."""
+    """Name and layout of one parameter in the state dict of a library's layer."""
 
     name: str
     layout: StateLayout = AS_IS
 
     def shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the library's shape of a parameter from the paper's shape."""
+        """Convert a parameter's shape in the paper's layout to its shape in the library's layout."""
         return tuple(self.layout.write(np.broadcast_to(0.0, ours)).shape)
 
 
@@ -152,7 +152,9 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
-    """Return a library's names of attributes: {library's name: (oracle's name, {library's value: oracle's value})}.
+    """Build the table of a library's names of attributes, and of the oracle's names and values for them.
+
+    An item is {library's name: (oracle's name, {library's value: oracle's value})}.
 
     `names` has words such as "library=oracle", and `values` has a dict of values by the library's name.
     """
@@ -203,7 +205,7 @@ def oracle_attributes(name: str, dialect: str, attributes: Attributes) -> Attrib
 
 
 def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
-    """Return the reason why a dialect's layer raises an error for these edges; None if the layer computes."""
+    """Return the reason why the library's own layer raises an error for these edges; None if it does not."""
     if not attributes.get("allow_zero_in_degree", True) and not edges.in_degrees.all():
         row = int(np.argmin(edges.in_degrees))
         return f"DGL raises where a row has no in-edge, as row {row}, without allow_zero_in_degree"
@@ -213,7 +215,7 @@ def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
 
 
 def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, StateEntry]:
-    """Return name and layout of each of the paper's parameters in a dialect's layer.
+    """Look up the name and layout that each of the paper's parameters has in a library's layer.
 
     Parameters
     ----------
@@ -238,7 +240,7 @@ def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projec
 
 
 def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
-    """Return the parameters of a layer by the paper's names and in the paper's layouts.
+    """Convert a library's parameters to the paper's names and layouts, and return them by name.
 
     Parameters
     ----------
@@ -268,7 +270,7 @@ def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
 
 
 def write(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
-    """Return the parameters of a layer by the dialect's names and in its layouts: the inverse of `read`.
+    """Convert parameters to a library's names and layouts, and return them by name: the inverse of `read`.
 
     Raises
     ------
@@ -283,7 +285,7 @@ def write(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
 
 
 def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a dialect's parameters from the shapes of the paper's."""
+    """Convert shapes of parameters to a library's names and layouts, and return them by name."""
     table = state_entries(layer, dialect, projected="root.weight" in shapes)
     return {table[name].name: table[name].shape(shape) for name, shape in shapes.items()}
 

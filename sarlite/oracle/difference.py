@@ -1,4 +1,4 @@
-"""`Difference`: one array that a function under test returned, beside the expected array.
+"""`Difference`: one array that a function under test returned, together with the expected array.
 
 Levels judge a difference, and the explainer looks for its cause.
 """
@@ -21,7 +21,7 @@ from sarlite.types import Array, T
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """One output or gradient of one case, as expected and as returned.
+    """One output or gradient of one case: the expected and the returned array.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Difference:
             return (got != expected) & ~(np.isnan(got) & np.isnan(expected))
 
     def evaluate(self, case: Case, by: Arithmetic[T], cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
-        """Compute the array `self.output` for another case with the reference, in the arithmetic `by`.
+        """Compute this output or gradient for another case with the reference, in the arithmetic `by`.
 
         For a gradient, `cotangents` are the gradients of the outputs; by default `self.cotangents`.
         """
@@ -91,9 +91,10 @@ class Difference:
         return not (np.isfinite(error) & (error > 0)).any()
 
     def predicted(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
-        """Return the array that a right function under test would have returned on another case.
+        """Compute this output or gradient for another case, with bounds of its rounding errors, as a prediction.
 
-        The array has bounds of its rounding errors.
+        A guess about a mistake is another case, such as the case without an edge. If the returned array agrees
+        with the prediction, the guess explains it.
         """
         if not self.exact:
             return self.evaluate(case, arithmetic(case), cotangents)
@@ -109,7 +110,7 @@ class Difference:
 
     @property
     def evidence(self) -> SavedCase:
-        """The case with cotangents, expected array, bounds and returned array, as saved in a .sarcase."""
+        """The case with cotangents, expected array, bounds and returned array, ready to be saved as a .sarcase."""
         error = self.expected.error
         bounds = {} if error is None else {self.output: np.asarray(self.expected.bound, np.float64)}
         expected = {self.output: np.asarray(self.expected.value, np.float64)}

@@ -12,7 +12,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """Row numbers of k entries: gather reads the rows, scatter writes to them.
+    """Row number of each of k entries: a gather reads these rows, and a scatter adds to these rows.
 
     Attributes
     ----------

@@ -1,4 +1,7 @@
-"""`ExactArithmetic`: finds the elements whose partial results, in any order, are all numbers of the floating type."""
+"""`ExactArithmetic`: proves which elements float arithmetic computes without rounding, in any order.
+
+An element is exact if all its partial results, in any order, are numbers of the floating type.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _KEYS = ("value", "magnitude", "grain")
 
 @dataclass(frozen=True, eq=False)
 class GrainedArray:
-    """Array whose elements are multiples of known powers of two, the grains.
+    """Array whose elements are multiples of known powers of two, called grains.
 
     Every partial sum of an element is exact in the floating type if the element's magnitude is at most 2^bits grains.
 
@@ -41,7 +44,10 @@ class GrainedArray:
 
 
 def _moving(name):
-    """Return the method of a primitive that only moves elements; it applies FloatArithmetic's method to each field."""
+    """Return a method for a primitive that only moves elements, such as a transpose or a gather.
+
+    The method applies FloatArithmetic's method to each field of the array.
+    """
 
     def moved(self, x, **options):
         move = partial(getattr(self.plain, name), **options)
@@ -92,7 +98,7 @@ class ExactArithmetic:
         return BoundedArray(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
     def _proved(self, value, magnitude, grain, summed=False):
-        """Return a GrainedArray whose grain is 0 where a partial sum may be rounded.
+        """Return a GrainedArray; an element has grain 0 (nothing proved) if one of its partial sums may be rounded.
 
         With `summed`, `magnitude` bounds partial sums alone, and the values are stored in the narrower format.
         """
@@ -127,7 +133,10 @@ class ExactArithmetic:
         return self._proved(self.plain.divide(a.value, b.value), a.magnitude / size, grain, summed=True)
 
     def _function_values(self, x, value, is_exact):
-        """Return values of a nonlinear function of x, proved where `is_exact` and where x is proved."""
+        """Return values of a nonlinear function of x as a GrainedArray.
+
+        An element is proved exact if `is_exact` holds for it and x is proved exact.
+        """
         return self._proved(value, np.abs(value), np.where(is_exact & (x.grain > 0), _lowest_bit(value), 0.0))
 
     def exp(self, x):
@@ -160,10 +169,7 @@ class ExactArithmetic:
                        np.where(mask, x.grain, np.inf))
 
     def barrier(self, x):
-        """Return x with magnitude |value| for proved elements.
-
-        Behind a barrier each proved element is a single number, no longer a sum of terms.
-        """
+        """Return x as single numbers that are no longer sums of terms: proved elements get the magnitude |value|."""
         return GrainedArray(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 
     # ---- dense
@@ -247,7 +253,7 @@ def _choose(mask, a, b, value):
 
 
 def _times(a, b):
-    """Return the product of two grains; the grain of a certain 0 is Inf, and so is the product's."""
+    """Multiply two grains. A grain of Inf marks a value that is surely 0, and the product is then Inf, too."""
     return np.where(np.isinf(a) | np.isinf(b), np.inf, a * b)
 
 

@@ -121,7 +121,10 @@ def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str,
 
 
 def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase:
-    """Return a case with its expected results and bounds; the bounds of a probe are 0, or Inf for undecided elements."""
+    """Compute the expected results and bounds of a case, and return them with the case as a SavedCase.
+
+    The bounds of a probe are 0, or Inf for undecided elements.
+    """
     g: Mapping[str, Array] = {}
     numbers = dict(how.outputs(reference, case))
     with suppress(probe.NotExact):
@@ -138,12 +141,15 @@ def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase
 
 
 def _plain(text: str) -> str:
-    """Return a text as one word of a path."""
+    """Replace all characters of a text that are not safe in a file name by hyphens, and return the text."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")
 
 
 def _verified(trial: Trial, reference: Reference, saved: SavedCase, folder: Path) -> None:
-    """Judge the results of one case: by == if all bounds are 0 or Inf, otherwise by its bounds."""
+    """Compare a program's results for one case with the expected results, and add findings.
+
+    Results must be equal if all bounds are 0 or Inf. Otherwise they must be within their bounds.
+    """
     case, report = saved.case, trial.report
     got = npy.read_folder(folder) if folder.is_dir() else {}
     how = PROBE if all(np.all((bound == 0) | np.isinf(bound)) for bound in saved.bounds.values()) else CERTIFIED

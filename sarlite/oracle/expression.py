@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Expr:
-    """A primitive applied to expressions.
+    """Node of a formula: a primitive, applied to other expressions.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Expr:
 
 
 def variable(name: str, shape: Sequence[int]) -> Expr:
-    """Return an input of the formula."""
+    """Return an expression that stands for the input `name` of a formula."""
     return Expr("input", (), shape, name=name)
 
 
@@ -213,7 +213,7 @@ def softmax(scores: Expr, index: Index, epsilon: float = 0.0) -> Expr:
 
 
 def undecided_if_masked(x: Expr, scores: Expr, index: Index) -> Expr:
-    """Return x, shape (k, ...), and leave entries undecided whose row has only scores of -Inf.
+    """Return x, shape (k, ...), with entries marked as undecided if all scores of their row are -Inf.
 
     Any value is accepted in an undecided entry.
     """
@@ -278,7 +278,7 @@ GATHERED = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select"
 
 def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Arithmetic[T],
              rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, BoundedArray]:
-    """Return the results of expressions in an arithmetic.
+    """Evaluate expressions for given inputs in an arithmetic, which defines the numbers and operations.
 
     Parameters
     ----------

@@ -95,7 +95,7 @@ class ExternalProgram:
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], T], folders: Sequence[str] = (),
                   **places: object) -> T:
-        """Run the program once on the files that `write` writes, and return `read(outputs)`.
+        """Write input files with `write`, run the program once on them, and return `read(folder of the results)`.
 
         `folders` are created within the folder of the results.
         """

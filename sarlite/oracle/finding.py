@@ -110,7 +110,7 @@ class Finding:
         }  # fmt: skip
 
     def told(self) -> dict[str, object]:
-        """Return `to_dict()`, and warn: this is its former name."""
+        """Return `to_dict()`, and warn that `told` is the former name of `to_dict`."""
         warn_renamed("Finding.told", "to_dict")
         return self.to_dict()
 

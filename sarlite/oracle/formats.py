@@ -13,7 +13,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """Constants of a floating type.
+    """Constants of a floating type: unit roundoff, error near 0, and largest number.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ Side = Callable[[Sequence[Array], str], Array]  # (results of the cases, name of
 
 @dataclass(frozen=True)
 class Relation:
-    """The claim that `left` and `right` of the results for `cases` are equal."""
+    """Claim that two combinations of a function's results for `cases`, `left` and `right`, are equal."""
 
     name: str
     cases: tuple[Case, ...]
@@ -52,7 +52,7 @@ def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 
 
 def split(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """Return the relation that the results for two parts of the edges add up to the result."""
+    """Return the relation that the results for two halves of the edges add up to the result for all edges."""
     side = rng.random(case.n_edges) < 0.5
     parts = np.flatnonzero(side), np.flatnonzero(~side)
     halves = [_with(trial, case, case.edges.select(part), "split", {"edge": part}) for part in parts]
@@ -86,7 +86,7 @@ def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 
 
 def applicable(trial: Trial, case: Case) -> list[Kind]:
-    """Return the makers of the relations that hold for an operation; for a layer or a model, relabelling alone."""
+    """Return the functions that make the relations of an operation, or relabelling alone for a layer or a model."""
     if case.state or "edge" in trial.reference.outputs_by.values() or case.op not in ("spmm", "attention"):
         return [relabelled]
     attributes = case.attributes

@@ -63,7 +63,7 @@ class LayerFormula:
                 for name, one in dialects.PARAMETERS[self.name].items() if not one.condition or words[one.condition]}
 
     def infer(self, shapes: Shapes) -> AttributeDict:
-        """Return the attributes that follow from the shapes of a state."""
+        """Infer attributes of a layer, such as its sizes, from the shapes of a state dict."""
         inferred: AttributeDict = {}
         for name, one in sorted(dialects.PARAMETERS[self.name].items(), key=lambda item: item[1].condition != ""):
             if one.condition in self.options:
@@ -80,7 +80,7 @@ def rows_of(edges: EdgeList, n_in: int) -> Shapes:
 
 
 def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: State) -> set[str]:
-    """Return the names of weights that a state holds a second time, as torch saves shared weights.
+    """Return the names of second copies of shared weights, which torch also saves to a state dict.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: Sta
 
 
 def resolve_attributes(layer: LayerFormula, attributes: Attributes, state: State | None) -> AttributeDict:
-    """Return all attributes of a layer.
+    """Fill in all attributes of a layer, from the caller's attributes and from its state if there is one.
 
     Values come from the caller, a state, the dialect and the defaults, in this order of precedence.
 

@@ -21,7 +21,7 @@ def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
 
 
 def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attributes) -> Expr:
-    """Return the weighted sum of the sources' rows with GCN's norm."""
+    """Sum the weighted rows of each destination's sources, with GCN's normalization by degrees."""
     norm, isolated, by_src, by_dst = attributes["norm"], attributes["isolated"], edges.by_src, edges.by_dst
     if norm == "in" and edges.n_src != edges.n_dst:
         raise ConfigError(f"norm 'in' takes one set of rows: there are {edges.n_src} source rows, "
@@ -98,13 +98,13 @@ def _within(name, index, n):
 
 
 def _rgcn_inferred(shapes, inferred):
-    """Infer the sizes of a state without coefficients: each relation has its own matrix."""
+    """Infer RGCN's sizes from a state without basis coefficients, where each relation has its own matrix."""
     return {} if "coefficients" in shapes or "bases" not in shapes else {
         "n_relations": shapes["bases"][0], "n_bases": 0}
 
 
 def _heads(out: Expr, inputs: Inputs, attributes: Attributes) -> Expr:
-    """Return the heads side by side, their mean, or on an axis of their own; with the residual and the bias."""
+    """Concatenate or average the heads, or keep them on an axis of their own; add the residual and the bias."""
     n_rows, n_heads, n_feat = out.shape
     mean = attributes["heads"] == "mean"
     out = out.mean(1) if mean else out.reshape(n_rows, n_heads * n_feat)
@@ -161,7 +161,7 @@ def _out_width(attributes):
 
 
 def _derived(n_in, attributes):
-    """Return the widths and conditions that GAT's parameters depend on.
+    """Return the sizes and flags that decide the shapes and the presence of GAT's parameters.
 
     A residual is projected by a matrix: in PyG always, elsewhere if the widths differ.
     """
@@ -207,7 +207,10 @@ def _batch_norm(inputs, edges, attributes):
 
 
 def running(inputs: Inputs, attributes: Attributes) -> dict[str, Expr]:
-    """Return the running mean and the running variance (over n - 1) after a step of training; nothing if not asked for."""
+    """Return batch norm's running mean and variance after a training step; no values if they are not tracked.
+
+    The running variance divides by n - 1.
+    """
     if not (attributes["training"] and attributes["running"]):
         return {}
     x, momentum = inputs["x"], attributes["momentum"]

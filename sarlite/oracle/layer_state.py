@@ -17,7 +17,7 @@ KINDS = {"GCNConv": "gcn", "SAGEConv": "sage", "GATConv": "gat", "EdgeGATConv": 
 
 
 class ModuleLike(Protocol):
-    """The part of sarlite.nn.Module that is used here; the oracle imports no layers."""
+    """Protocol for the methods of sarlite.nn.Module that are called here; the oracle imports no layers."""
 
     def state_dict(self) -> dict[str, Array]: ...
 
@@ -132,7 +132,7 @@ def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
 
 
 def _pieces(module: ModuleLike) -> tuple[LayerNames | list[LayerNames], list[LayerNames]]:
-    """Return the names of a layer and an empty list; for a model, the names of its layers and of its norms, in order."""
+    """Return the names of a layer and an empty list; for a model, the names of its layers and of its norms."""
     names_of_all = list(module.state_dict())
     modules = [(name, _kind(inner), inner) for name, inner in module.named_modules()]
     if modules[0][1]:
@@ -160,7 +160,7 @@ def _kind(module):
 
 def _renamed(piece: LayerNames, current: Mapping[str, Array], dialect: str, state: Mapping[str, Array], where: str
              ) -> dict[str, Array]:
-    """Return a layer's state by sarlite's names."""
+    """Convert another library's state of one layer to sarlite's names and layouts, and return it."""
     read = dict(dialects.read(piece.kind, dialect, state))
     table = dialects.state_entries(piece.kind, dialect, state)
     if (piece.kind, dialect) == ("gatv2", "dgl") and "bias" in piece.names and "bias" not in table:
@@ -181,7 +181,7 @@ def _written(piece: LayerNames, dialect: str, current: Mapping[str, Array]) -> d
 
 
 def _fitting(name, value, current):
-    """Return a parameter in the dtype of the module's parameter.
+    """Convert a parameter to the dtype of the module's parameter.
 
     Raise DataError if the shape differs or values would be rounded.
     """

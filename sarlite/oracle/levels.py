@@ -81,7 +81,7 @@ class Level(NamedTuple):
 
     def judge(self, trial: Trial, case: Case, expected: BoundedArrays, got: Mapping[str, Array] | None,
              g: Mapping[str, Array] | None = None) -> None:
-        """Judge returned outputs, or the gradients that were computed from the cotangents `g`."""
+        """Compare returned outputs with expected ones, and add findings; with cotangents `g`, compare gradients."""
         for name, array in (got or {}).items():
             difference = Difference(
                 trial.reference, case, name if g is None else f"d{name}", expected[name], array, g, suspect_edges=trial.suspect_edges,
@@ -90,12 +90,15 @@ class Level(NamedTuple):
 
 
 def shapes(numbers: BoundedArrays) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array by name."""
+    """Return the shape of each expected array, by name."""
     return {name: number.value.shape for name, number in numbers.items()}
 
 
 def _siblings(trial, probe_group, case, name):
-    """Return the same output of the other cases of a probe group; empty if a call fails."""
+    """Call the function on the other cases of a probe group; return the output `name` of each as a Difference.
+
+    Return an empty tuple if a call fails.
+    """
     differences = []
     for other in probe_group:
         if other is not case:
@@ -142,14 +145,14 @@ def above_bound(trial: Trial, difference: Difference, bad: Array, level: str = "
 
 
 def misread(trial: Trial, difference: Difference, bad: Array, level: str, layout: str) -> None:
-    """Add a finding for a gradient that is right for contiguous cotangents, and wrong for cotangents in another layout."""
+    """Add a finding that the vjp ignores the strides of cotangents: only contiguous cotangents give right results."""
     cause = ("the strides of the incoming gradient are ignored: right for a gradient in contiguous rows, wrong for one "
              f"{call.GRADIENT_LAYOUTS.get(layout, 'that is one number with strides of 0, as of out.sum()')}")
     trial.add_finding(Verdict.WRONG, level, difference, cause, bad, support=2)
 
 
 def _lower(difference):
-    """Return the expected array with the error bounds of sums in the next lower precision."""
+    """Compute the expected array with error bounds for sums in the next lower precision."""
     return difference.evaluate(difference.case, certified.arithmetic(difference.case, lower=True))
 
 
@@ -194,7 +197,7 @@ def _same_bits(trial, case, n_threads, asked, g=None):
 
 
 def _differ(trial, case, first, again, g, verdict, text):
-    """Compare two answers; add a finding and return True if a bit differs."""
+    """Compare the results of two calls bit by bit; add a finding and return True if a bit differs."""
     trial.report.checked["repeat"] += len(first)
     for name in first.keys() & again.keys():
         differ = other_bits(first[name], again[name])

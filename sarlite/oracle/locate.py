@@ -1,4 +1,4 @@
-"""Edges from differences between expected and returned rows.
+"""Find the edges that a wrong sum has lost, repeated or misrouted, from its expected and returned rows.
 
 The difference of a wrong row is the value that an edge carries, and its code names the source.
 """
@@ -20,12 +20,15 @@ MOST_ROWS = 64  # single edges do not explain more wrong rows
 
 
 def direction(width: int) -> Array:
-    """Return the vector that rows are projected on: pseudo-random integers from 1 to 2^20, shape (width,), float64."""
+    """Return the vector on which rows are projected to compare them quickly, shape (width,), float64.
+
+    Its elements are pseudo-random integers from 1 to 2^20.
+    """
     return (splitmix64(np.arange(width, dtype=np.uint64)) >> np.uint64(44)).astype(np.float64) + 1
 
 
 class Codebook:
-    """Finds rows by their content: O(n log n) once, then O(log n) for each row.
+    """Index of an array's rows by content: built in O(n log n) time, and searched in O(log n) for each row.
 
     Rows are projected on one random vector of integers in float64, which is exact for the integers of probes. Rows with
     the same projection are compared in full.
@@ -40,7 +43,7 @@ class Codebook:
         self.sorted = self.keys[self.order]
 
     def find_each(self, rows: Array) -> Array:
-        """Return the number of the row that equals each of `rows`, shape (k,); -1 if no row does, or more than one."""
+        """Search for each of `rows`; return the number of the equal row, -1 if none or several are equal, (k,)."""
         keys = rows @ self.direction
         first, last = np.searchsorted(self.sorted, keys, "left"), np.searchsorted(self.sorted, keys, "right")
         hits = self.order[np.minimum(first, len(self.order) - 1)] if len(self.order) else np.zeros(len(keys), np.int64)
@@ -51,7 +54,9 @@ class Codebook:
 
 @dataclass(frozen=True, eq=False)
 class EdgeSum:
-    """A sum over edges: out[v] = (sum of weight[e] * rows[source of e] over the edges e into v) / degrees[v].
+    """A sum over the in-edges of each row, as a search for wrong edges needs it.
+
+    The sum is out[v] = (sum of weight[e] * rows[source of e] over the edges e into v) / degrees[v].
 
     Attributes
     ----------
@@ -73,10 +78,10 @@ class EdgeSum:
 
 
 def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Return the sum over edges that computes `output`, "out" or "dx", of an spmm case.
+    """Describe how an spmm case computes "out" or "dx" as an EdgeSum; return None if it is no such sum.
 
-    None for other operations and outputs, and for reducers that are not sums. `senders` holds the rows that are summed
-    in each case of a probe group: x for "out", and the cotangents for "dx".
+    The result is None for other operations and outputs, and for reducers that are not sums. `senders` holds the
+    rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
     """
     a = case.attributes
     sums = case.op == "spmm" and a.get("reduce") in ("sum", "mean", "sym") and not a.get("loops")
@@ -98,7 +103,7 @@ def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
 
 @dataclass(frozen=True)
 class Change:
-    """One term that a row has too much (positive factor) or lacks (negative factor).
+    """One error in a row's sum: a term that the row has too often (factor > 0) or lacks (factor < 0).
 
     The term is `factor` times the row that `source` sends.
 
@@ -120,7 +125,7 @@ class Change:
 
 
 def read(flow: EdgeSum, expected: Array, got: Array, book: Codebook | None = None) -> list[Change] | None:
-    """Return the changes that explain every wrong row; None if some row has no explanation."""
+    """Search for the terms that wrong rows lack or have too often; return None if a wrong row stays unexplained."""
     with np.errstate(invalid="ignore"):
         bad = np.flatnonzero(((got != expected) & ~(np.isnan(got) & np.isnan(expected))).any(1))
     if len(bad) > MOST_ROWS or not len(bad) or not np.isfinite(got[bad]).all():
@@ -139,7 +144,10 @@ def read(flow: EdgeSum, expected: Array, got: Array, book: Codebook | None = Non
 
 
 def _differences(flow, v, expected, got):
-    """Yield the difference of a row's sum, then for a mean the differences if the row has one edge fewer or more."""
+    """Yield the error of row v's sum over edges, under each assumption about the divisor.
+
+    First the divisor is right. For a mean, further assumptions are that the row counts one edge fewer or more.
+    """
     if flow.degrees is None:
         yield got - expected
         return
@@ -172,7 +180,7 @@ def _one_change(flow, book, v, difference):
 
 
 def _two_changes(flow, book, v, difference):
-    """Return two Changes that together explain the difference of row v; at least one belongs to an edge of the row.
+    """Search for two errors that together explain the difference of row v; one is at an edge of the row.
 
     None if no pair of changes explains the difference, or several pairs do.
     """
@@ -192,9 +200,10 @@ def _two_changes(flow, book, v, difference):
 
 
 def _change(flow, mine, v, u, factor):
-    """Return the Change of row v by `factor` times the row of source u.
+    """Return a Change: row v has `factor` times the row of source u too much.
 
-    Its edge is an edge from u to v with this weight, if there is one.
+    Its edge is an edge from u to v with this weight, if there is one. Return None if row v would lack a term that
+    it has no edge for.
     """
     edges_from_u = mine[flow.edges.src[mine] == u]
     for e in edges_from_u:
@@ -205,7 +214,7 @@ def _change(flow, mine, v, u, factor):
 
 
 def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
-    """Return the changes as one line, and the (src, dst) of the edges that the line names."""
+    """Return one line of text for the changes, and the edges that the line names, as (src, dst)."""
     texts, edges, pending = [], [], list(changes)
     while pending:
         change = pending.pop(0)
@@ -230,7 +239,7 @@ def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
 
 
 def _elsewhere(a, b):
-    """Return True if one row lacks a term that another row, without an edge for it, has too much."""
+    """Return True if an edge is misrouted: one row lacks a term, and a row without this edge has the term."""
     return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
 
 
@@ -239,13 +248,13 @@ def _pair(flow, source, row):
 
 
 def is_extremum(case: Case) -> bool:
-    """Return True if the output of an spmm is a maximum or minimum over the edges, without added self loops."""
+    """Return True if a case is an spmm by maximum or minimum, without added self loops."""
     a = case.attributes
     return case.op == "spmm" and a["reduce"] in ("max", "min") and not a["loops"]
 
 
 def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
-    """Return for each wrong row of a maximum or minimum the change that explains it.
+    """Search for one Change for each wrong row of a maximum or minimum, such as a lost edge.
 
     Return None if some row has no explanation.
     """

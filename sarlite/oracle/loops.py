@@ -23,13 +23,16 @@ LEAST = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133}  #
 
 
 def outputs(case: Case, once: bool = False) -> dict[str, Array]:
-    """Return the outputs of an operation in longdouble; with `once` rounded once, to the case's dtype."""
+    """Compute the outputs of an operation in longdouble; with `once`, round each once to the case's dtype."""
     with np.errstate(all="ignore"):
         return _made(OPERATIONS[case.op](case, _numbers(case), None)[0], case, once)
 
 
 def gradients(case: Case, cotangents: Mapping[str, Array], once: bool = False) -> dict[str, Array]:
-    """Return the gradients of the sum of <output, cotangent> by name of the array, in the dtypes of `outputs`."""
+    """Compute the gradients for given cotangents with hand-written formulas; return them by name of the array.
+
+    The dtypes are the dtypes of `outputs`.
+    """
     number = _number_of(case)
     g = {name: _each(number, value) for name, value in cotangents.items()}
     with np.errstate(all="ignore"):
@@ -93,7 +96,7 @@ def _as_real(value):
 
 
 def _sums(terms, x, weight, n_dst, g):
-    """Return out_i = sum over e of c_e w_e x_j, and its gradients.
+    """Compute the weighted sums out_i = sum over e of c_e w_e x_j, and their gradients for the cotangent g.
 
     `terms` are (e, j, i, c); `weight` holds one number for each edge, and edges beyond its end have weight 1.
     """
@@ -149,7 +152,10 @@ def _terms(case, loops=False):
 
 
 def _scales(terms, case, reduce):
-    """Return (edge, source j, destination i, factor) of each term; the factor is 1, 1 / d_i or 1 / sqrt(d_j d_i)."""
+    """Return the factor of each term of a sum over edges, as (edge, source j, destination i, factor).
+
+    The factor is 1 for a sum, 1 / d_i for a mean, and 1 / sqrt(d_j d_i) for "sym".
+    """
     d_in, d_out = [0] * case.n_dst, [0] * case.n_src
     for _, j, i in terms:
         d_in[i] += 1
@@ -266,7 +272,7 @@ def _leaky(value, slope):
 
 
 def _score(case, v, e, j, i, h, ds=None, d=None):
-    """Return the score of an edge and head; if `ds` is given, add the gradients of the score times ds to `d`."""
+    """Return the attention score of an edge and head; if `ds` is given, add ds times its gradients to `d`."""
     slope = case.attributes["slope"]
     if case.attributes["kind"] == "gat":
         score, rate = _leaky(v["el"][j, h] + v["er"][i, h], slope)

@@ -17,7 +17,7 @@ from sarlite.types import Array
 
 
 class Guess(NamedTuple):
-    """A probable cause of a wrong result.
+    """A probable cause of a wrong result, with a function that predicts the wrong result.
 
     `number` computes the result that the cause would have. `edges` has the (src, dst) of the edges that it names.
     """
@@ -28,7 +28,7 @@ class Guess(NamedTuple):
 
 
 def mistakes(d: Difference) -> Iterator[Guess]:
-    """Yield a Guess for each mistake of this module that is possible in the operation of the case."""
+    """Yield a Guess for each common mistake that a kernel for the case's operation may have."""
     case = d.case
     if case.attributes.get("reduce") == "mean" and case.op in ("spmm", "scatter"):
         yield from _means(d)
@@ -79,13 +79,13 @@ def _divided_at_source(d, total):
 
 
 def _over(number: BoundedArray, degrees: Array | int) -> BoundedArray:
-    """Return a number divided by the degrees of its rows, with one more rounding in its bound."""
+    """Divide each row of a BoundedArray by its degree; the bound of the result includes one more rounding."""
     value, error = (np.asarray(part) / column(degrees, number.value.ndim) for part in (number.value, number.error))
     return BoundedArray(value, 2 * error + 2.0**-22 * np.abs(value))
 
 
 def _stray(d, row):
-    """Return the right gradient with the gradients of rows without edges added to one row."""
+    """Return the gradient of a kernel that adds the gradients of rows without edges to the row `row`."""
     value = np.array(d.expected.value, np.float64)
     value[row] += d.cotangents["out"][d.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
     return BoundedArray(value, np.broadcast_to(d.expected.error, value.shape) + 2.0**-20 * np.abs(value))
@@ -95,7 +95,7 @@ def _stray(d, row):
 
 
 def _masked_rows(d):
-    """Return the right result with NaN in the rows whose scores are all -Inf."""
+    """Return the expected result with NaN in the rows whose scores are all -Inf."""
     masked = all_masked(d.case.arrays["scores"], d.case.edges.by_dst)
     return BoundedArray(np.where(masked, np.nan, d.expected.value), np.where(masked, 0.0, d.expected.error))
 
@@ -133,7 +133,7 @@ def _unbiased(case):
 
 
 def _cancelled(d):
-    """Return the right result with a wider bound, for a variance that is computed as E[x^2] - E[x]^2."""
+    """Return the expected result with the error bound of a variance that is computed as E[x^2] - E[x]^2."""
     case, x = d.case, np.asarray(d.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)
     change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])

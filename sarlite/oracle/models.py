@@ -41,7 +41,7 @@ class ModelState(Generic[V]):
 
 
 def split_state(kind: str, state: Mapping[str, V]) -> ModelState[V]:
-    """Split a model's state by layers; `kind` is a key of LAYERS.
+    """Split the state dict of a whole model into one dict for each layer and norm.
 
     A name is a word, the layer's number, and the name within the layer, such as "convs.0.lin.weight" or
     "conv1.lin.weight". Words with "norm" or "bn" are batch norms. sarlite's models have the biases and norms of hidden
@@ -161,7 +161,11 @@ def _attribute_names(kind: str, training: bool) -> list[str]:
 
 
 def resolve(kind: str, attributes: Attributes, state: State | None) -> tuple[AttributeDict, State | None]:
-    """Return all attributes of a model, and its state; "each" holds the attributes of each layer."""
+    """Fill in all attributes of a model from the caller's attributes, the defaults and the shapes of the state.
+
+    Return the attributes and the state. The attribute "each" holds the attributes of each layer. `kind` is the kind
+    of layer, such as "gat".
+    """
     requested = {name: value for name, value in attributes.items() if value is not None and name != "each"}
     for name, choices in OPTIONS.items():
         check_choice(name, requested.get(name, choices[0]), choices)
@@ -195,7 +199,7 @@ def _known_attributes(attributes, values):
 
 
 def _for_layer(kind, of_layer, last):
-    """Return the attributes of one layer: heads are side by side, and in the last layer their mean.
+    """Return the caller's attributes for one layer: hidden layers concatenate heads, the last layer averages them.
 
     Numbers of heads and features from the caller are those of hidden layers.
     """
@@ -206,14 +210,14 @@ def _for_layer(kind, of_layer, last):
 
 
 def _width(layer_attributes: Attributes) -> int:
-    """Return the number of columns of a layer's result as the next layer gets it."""
+    """Return the number of columns that a layer passes to the next layer, from the layer's attributes."""
     if "n_heads" not in layer_attributes:
         return layer_attributes["n_out"]
     return layer_attributes["n_feat"] if layer_attributes["heads"] == "mean" else layer_attributes["n_heads"] * layer_attributes["n_feat"]
 
 
 def _planned(kind, values, of_layer):
-    """Return the attributes of each layer of a model without a state."""
+    """Return the attributes of each layer of a model that has no state yet, from the requested sizes."""
     each: list[AttributeDict] = []
     for k in range(values["layers"]):
         last = k == values["layers"] - 1

@@ -63,7 +63,7 @@ def write_json(path: Path, document: Mapping[str, object], where: Path) -> None:
 
 
 def read(folder: Path, field: str, record: Record) -> Array:
-    """Return the array of a record.
+    """Read the .npy file of a record after checks against the record, and return the array.
 
     Raises
     ------

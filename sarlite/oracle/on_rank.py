@@ -1,4 +1,4 @@
-"""`RankDifference`: the result of one rank beside the expected rows, and causes that are typical of distributed runs."""
+"""`RankDifference`: one rank's result and the expected rows, with causes that are typical of distributed runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RankDifference(Difference):
 
     @property
     def searches(self) -> tuple[CauseSearch, ...]:
-        """Searches for the cause that suit the kind of rows."""
+        """Functions that search for the cause of the difference; they are called one after the other."""
         return (_fitting_guesses, _same_elsewhere) if self.kind == "whole" else (_permuted, _fitting_guesses, _touched_rows)
 
     def evaluate(self, case: Case, by: Arithmetic[T], cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
@@ -87,7 +87,7 @@ def _fitting_guesses(d):
 
 
 def _guesses(d: RankDifference) -> Iterator[Guess]:
-    """Yield guesses about the result of a rank."""
+    """Yield guesses about the cause of a rank's wrong output or gradient."""
     yield from _scales(d)
     if d.kind == "whole" and d.division.size > 1:
         yield Guess("not reduced over ranks: the ranks' gradients add up to it", lambda: _unreduced(d))
@@ -118,13 +118,13 @@ def _scales(d):
 
 
 def _unreduced(d):
-    """Return the whole gradient minus the other ranks' gradients."""
+    """Return the share of this rank in a gradient: the whole gradient minus the arrays of the other ranks."""
     others = np.sum([array.astype(np.float64) for q, array in enumerate(d.arrays) if q != d.rank], 0)
     return BoundedArray(d.expected.value - others, d.division.size * d.expected.error)
 
 
 def _of_outputs(d: RankDifference) -> Iterator[Guess]:
-    """Yield guesses about a rank's rows of an output."""
+    """Yield guesses about the cause of wrong rows in a rank's output."""
     edges, owner, rank = d.case.edges, d.division.owner, d.rank
     target_rank, source_rank = owner[edges.dst], owner[edges.src]
     peers = [q for q in range(d.division.size) if q != rank and np.any((source_rank == q) & (target_rank == rank))]
@@ -152,12 +152,12 @@ def _of_outputs(d: RankDifference) -> Iterator[Guess]:
 
 
 def _without_edges(d, which):
-    """Return the result without the edges of a mask."""
+    """Predict the result of a function that leaves out the edges of the mask."""
     return d.predicted(cut.on_edges(d.reference, d.case, np.flatnonzero(~which)))
 
 
 def _with_rows(d, which, others):
-    """Return the result if the node rows of a mask come from other arrays."""
+    """Predict the result of a function that takes the node rows of a mask from other arrays."""
     by, arrays = d.reference.arrays_by, {name: np.array(value) for name, value in d.case.arrays.items()}
     for name, value in arrays.items():
         if by.get(name) in ("src", "dst", "node"):
@@ -166,7 +166,7 @@ def _with_rows(d, which, others):
 
 
 def _of_gradients(d: RankDifference) -> Iterator[Guess]:
-    """Yield guesses about a rank's rows of a gradient."""
+    """Yield guesses about a rank's wrong gradient: it is not reduced over ranks, or a buffer is stale."""
     if d.kind != "whole":
         rows = {name: d.division.rows(d.rank, kind) for name, kind in d.reference.outputs_by.items()}
         rank_cotangents = {name: _only(value, rows[name]) for name, value in d.division.cotangents.items()}
@@ -185,7 +185,7 @@ def _only(value, rows):
 
 
 def _before(d):
-    """Return the expected result of the previous call, to see if `d` is a stale result."""
+    """Predict the result of the previous call, to test if the returned array is stale."""
     return d.predicted(d.before.case, d.before.cotangents)
 
 
@@ -193,7 +193,7 @@ def _before(d):
 
 
 def _same_elsewhere(d):
-    """Report whether other ranks have the same gradient."""
+    """Yield a Cause that gives no explanation, but says if all ranks returned the same gradient."""
     other = next((q for q, array in enumerate(d.arrays) if array.tobytes() != d.got.tobytes()), None)
     agreement = ", the same on every rank" if other is None else f": rank {other} has another one than rank {d.rank}"
     yield Cause(f"{NOTHING}{agreement}")
@@ -220,7 +220,7 @@ def _permuted(d):
 
 
 def _touched_rows(d):
-    """Report which rows an unexplained difference affects."""
+    """Yield a Cause that gives no explanation, but says if all wrong rows have edges from other ranks."""
     bad, edges, owner = np.nan_to_num(d.ratio) > 1, d.case.edges, d.division.owner
     text = f"{NOTHING}: {int(bad.sum())} of {bad.size} elements of rank {d.rank} differ"
     if d.kind not in ("dst", "node") or not bad.ndim:

@@ -48,7 +48,7 @@ def mean(total, edges):
 
 
 def edge_softmax(scores, edges, dialect, epsilon=None):
-    """Return the softmax of a dialect over the edges of each destination.
+    """Return the softmax over the in-edges of each destination, with the conventions of a dialect's library.
 
     `epsilon` replaces the dialect's value if it is not None.
     """
@@ -64,7 +64,7 @@ def with_loops(edges: EdgeList) -> EdgeList:
 
 
 def symmetric(x, edges, weight=None, degrees="both"):
-    """Return D^-1/2 A D^-1/2 x; degrees are at least 1.
+    """Return D^-1/2 A D^-1/2 x, the sum over in-edges with symmetric normalization; degrees are at least 1.
 
     The degree of a source counts its out-edges, or with `degrees` "in" its in-edges.
     """
@@ -147,7 +147,7 @@ define(Definition("softmax", lambda inputs, edges, attributes: {"out": edge_soft
 
 
 def attention_scores(inputs, edges, attributes):
-    """Return the scores, shape (n_edges, heads), and the values that are summed.
+    """Return the attention scores, shape (n_edges, heads), and the source rows that attention averages.
 
     gat    leaky(el_j + er_i), values z                 Velickovic et al. 2018; el and er are a' z for the two halves of
     a

@@ -134,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def references(words: Sequence[str] = ()) -> "list[oracle.Reference]":
-    """Return the references that words such as ["spmm", "reduce=mean", "softmax"] name.
+    """Parse words such as ["spmm", "reduce=mean", "softmax"], and return the references that they name.
 
     Without words, return all of OPERATIONS.
 
@@ -221,7 +221,7 @@ def _check(options):
 
 
 def _check_options(options):
-    """Return the arguments that only `check`, or only `check_ranks`, takes."""
+    """Translate command-line options to the keyword arguments that only `check`, or only `check_ranks`, takes."""
     if options.ranks is None:
         if options.parts is not None:
             raise ConfigError("--parts: needs --ranks")
@@ -236,7 +236,7 @@ def _check_options(options):
 
 
 def _numbers(flag, text):
-    """Return the whole numbers of a flag's text; None if the flag is not set."""
+    """Parse the text of an option, such as "1,2,3", to a list of integers; return None if the option is not set."""
     try:
         return None if text is None else [int(word) for word in text.split(",")]
     except ValueError:

@@ -18,7 +18,7 @@ __all__ = ["PARTS", "Division", "RankPart", "owners"]
 
 @dataclass(frozen=True, eq=False)
 class RankPart:
-    """The input of one rank: its nodes, the edges into its nodes, and the inputs' rows of both.
+    """Input of one rank: its nodes, the edges into its nodes, and the rows of both in the input arrays.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """A case, its cotangents, and the rank of each node.
+    """A case that is divided among ranks: the case, its cotangents, and the rank of each node.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class Division:
         return np.flatnonzero(self.owner[self.case.edges.dst] == rank if kind == "edge" else self.owner == rank)
 
     def of_rank(self, value: Array, rank: int, kind: str) -> Array:
-        """Return a copy of a rank's rows of an array; of all rows if `kind` is "whole"."""
+        """Select a rank's rows of an array, and return a copy; copy all rows if `kind` is "whole"."""
         return np.array(value) if kind == "whole" else value[self.rows(rank, kind)]
 
     def part(self, number: BoundedArray, rank: int, kind: str) -> BoundedArray:
@@ -162,7 +162,7 @@ class Division:
 
     @cached_property
     def wanted(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape on the whole graph, and kind of rows, of each result, by the names of `RankPart.results`."""
+        """Shape on the whole graph and kind of rows of each array that ranks may return, by name."""
         case, reference = self.case, self.reference
         by, inputs = reference.outputs_by, {**case.arrays, **case.state}
         wanted = {name: (expr.shape, by.get(name, "whole")) for name, expr in reference.expressions(case)[1].items()}

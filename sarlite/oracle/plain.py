@@ -42,7 +42,7 @@ class BoundedArray:
 
 
 class Arithmetic(Protocol[T]):
-    """Evaluates expressions on its own kind of number, T.
+    """Protocol for the operations that evaluate expressions on one kind of number, T.
 
     An arithmetic also has one method for each primitive of `expression`, by the name `Expr.op`. Such a method takes the
     numbers of the arguments and the options of the expression, and returns a number.
@@ -58,7 +58,7 @@ class Arithmetic(Protocol[T]):
         """Return a number rounded to a floating type."""
 
     def result(self, x: T, rounds: int = 0) -> BoundedArray:
-        """Return value and error bound of a number, which may have passed `rounds` more roundings."""
+        """Return value and error bound of a number; the bound allows for `rounds` further roundings."""
 
 
 class FloatArithmetic:
@@ -183,7 +183,10 @@ class FloatArithmetic:
 
 
 def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
-    """Return the entries of each row reduced by a ufunc, shape (n, ...); `empty` for a row without entries."""
+    """Reduce the entries of each row by a ufunc, and return the results, shape (n, ...).
+
+    A row without entries gets `empty`.
+    """
     out = np.full((index.n, *x.shape[1:]), empty, x.dtype)
     full = np.flatnonzero(index.counts)
     if len(full):
@@ -192,7 +195,7 @@ def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
 
 
 def column(of_rows: npt.ArrayLike, ndim: int) -> Array:
-    """Return one number for each row as an array of `ndim` axes, shape (n, 1, ...).
+    """Reshape an array of one number for each row to `ndim` axes, shape (n, 1, ...).
 
     The array broadcasts with an array of n rows and `ndim` axes.
     """
@@ -213,7 +216,7 @@ def greatest(x: Array, best: Array, index: Index) -> Array:
 
 
 def first(among: Array, index: Index, rank: Array | None) -> Array:
-    """Return a mask of the first entry of each row among the entries `among`, shape (k, ...).
+    """Return a mask that selects in each row the first of the entries in the mask `among`, shape (k, ...).
 
     Entries are ordered by (rank, entry number).
     """

@@ -1,4 +1,4 @@
-"""Level `probe`: inputs whose result is exact in every order of evaluation.
+"""Level `probe`: inputs for which every order of evaluation gives the same exact result.
 
 A right function returns exactly this result.
 
@@ -30,7 +30,7 @@ from sarlite.types import Array
 
 
 def _most_bits(dtype):
-    """Return the number of bits of the widest digit that gathered rows can hold."""
+    """Return the largest number of bits of a digit in a row code, so that copied rows hold digits exactly."""
     return min(16, BITS[NARROW.get(dtype, dtype)])
 
 
@@ -42,14 +42,14 @@ LONG = 1024  # sums in a wider format than the inputs get "signed" probes on row
 
 
 class NotExact(SarliteError):
-    """No input of this kind has an exact result on this graph; the message says why."""
+    """Exception for a kind of input that has no exact result on a graph; the message says why."""
 
 
 def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0, width: int = 17,
           skipped: list[str] | None = None, **options: Any) -> list[Case]:
-    """Return cases whose outputs are exact.
+    """Make inputs on a graph for which the outputs are exact in every order of evaluation; return the cases.
 
-    Several cases share a code of row numbers that has more columns than one case.
+    Rows hold codes of their row numbers. Several cases share a code that has more columns than one case.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
 
 
 def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Array]:
-    """Return codes as the gradients of the outputs.
+    """Return row codes (`values.codes`) as the gradients of the outputs.
 
     Codes are chosen so that as many gradients of the inputs as possible are exact.
 
@@ -120,7 +120,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
 
 
 def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
-    """Return the outputs of a case, by name. The last result is cached.
+    """Compute the exact outputs of a case, by name. The last result is cached.
 
     The error of an element is 0 if float arithmetic in any order computes the element exactly, else Inf.
     """
@@ -131,7 +131,10 @@ def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
 
 
 def gradient_numbers(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, BoundedArray]:
-    """Return the gradients of a case whose every element is exact; the last result is cached."""
+    """Compute a case's gradients; return by name the gradients whose elements are all exact.
+
+    The last result is cached.
+    """
     if case not in _gradients or _gradients[case][0] is not g:
         _gradients[case] = g, _exact_ones(reference.gradients(case, g, ExactArithmetic(case.format, case.accumulate)))
     return _gradients[case][1]
@@ -145,7 +148,7 @@ def _exact_ones(numbers):
 
 
 class _ProbeBuilder:
-    """Builds the inputs of one kind on one graph, for digits of a given number of bits.
+    """Builder of the probe inputs of one kind on one graph, from row codes with digits of a chosen size.
 
     The kind "signed" is for sums in a wider format than the inputs: the upper half of the rows holds the negative code
     of the lower half, so that sums are small while partial sums are large.
@@ -159,7 +162,7 @@ class _ProbeBuilder:
                                     width=entry.width, square=entry.square, **options)
 
     def first_bits(self):
-        """Return the largest number of bits of a digit for which sums are exact.
+        """Return the largest number of bits of a code's digit with which sums stay exact.
 
         This covers the longest sum over edges, and gradients that sum over columns.
         """
@@ -171,7 +174,7 @@ class _ProbeBuilder:
         return max(most, 1)
 
     def cases_of_bits(self, bits):
-        """Yield cases whose inputs are codes of row numbers with digits of `bits` bits.
+        """Yield cases whose inputs hold codes of row numbers (`values.codes`) with digits of `bits` bits.
 
         If a code has more columns than an input, each case has the next part of the columns.
         """
@@ -201,7 +204,7 @@ class _ProbeBuilder:
         return rounded(self.scores.coded(name, code), self.dtype)
 
     def _state(self):
-        """Return parameters from -1, 0 and 1, so that sums stay short.
+        """Return parameters with values -1, 0 and 1, so that sums need few bits.
 
         Attention vectors are 0, so that all scores are equal.
         """
@@ -221,7 +224,7 @@ def _wide(dtype, options):
 
 
 def _ladder(widest: int) -> Iterator[int]:
-    """Yield the numbers of bits of a digit to try: `widest`, then 1, then smaller numbers in steps of 3 from `widest`.
+    """Yield the sizes of digits, in bits, to try in turn: `widest`, 1, then `widest` - 3, `widest` - 6 and so on.
 
     If nothing is exact with digits of one bit, nothing is exact with wider digits either.
     """
@@ -229,7 +232,7 @@ def _ladder(widest: int) -> Iterator[int]:
 
 
 def _widest(filling):
-    """Return the cases with the widest digits that are exact."""
+    """Try digits of several sizes; return the cases with the widest digits for which all outputs are exact."""
     narrowest = []
     for bits in _ladder(filling.first_bits()):
         try:
@@ -245,7 +248,7 @@ def _widest(filling):
 
 
 def _exact(filling, bits):
-    """Return the cases with digits of `bits` bits; raise NotExact if an output is not exact."""
+    """Make cases with digits of `bits` bits, and return them; raise NotExact if an output is not exact."""
     exact_cases = []
     for case in filling.cases_of_bits(bits):
         outputs = numbers(filling.reference, case)

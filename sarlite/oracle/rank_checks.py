@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 def each_rank(function: Callable[[int, RankPart, Array], Result]) -> Callable[[list[RankPart]], list[Result]]:
-    """Return a run for `check_ranks` that calls `function(rank, part, ids)` in one thread for each rank.
+    """Return a `run` for `check_ranks` that calls `function(rank, part, ids)` in one thread for each rank.
 
     `function` communicates by its own means. The first exception of a rank ends the run; the other threads are
     abandoned as daemons.
@@ -171,7 +171,10 @@ def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeL
 
 
 def _divided(trial, name, edges, size, kind, gradients, options):
-    """Check one graph in one division: two calls with different values, so that stale rows show in the second."""
+    """Check one graph, divided among ranks in one way, with two calls.
+
+    The calls have different values, so that stale rows of the first call show in the second.
+    """
     owner, before = owners(kind, edges.n_dst, size, trial.seed), None
     for k, values in enumerate(("integers", "random")):
         label = f"{name}/{size} ranks/{kind}/{values}"
@@ -232,7 +235,7 @@ def _results(trial, division):
 
 
 def _flat(result, wanted):
-    """Return a rank's arrays by name: outputs, "layers.0" and so on, gradients as "d<name>"."""
+    """Flatten a rank's result to a dict of arrays: outputs, "layers.0" and so on, and gradients "d<name>"."""
     if not isinstance(result, Mapping):
         result = {next(iter(wanted)): result}
     layers, gradients = result.get("layers") or (), result.get("gradients") or {}
@@ -243,7 +246,10 @@ def _flat(result, wanted):
 
 
 def _rows(trial, division, before, output, number, arrays, layer=None):
-    """Compare one output, layer or gradient of every rank with its rows; return True if an element is wrong."""
+    """Compare the rows that each rank returned for one output, layer or gradient with the expected rows.
+
+    Return True if an element is wrong.
+    """
     case, kind, reference = division.case, division.wanted[output][1], trial.reference
     g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None
     place = {"division": division, "before": before, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}

@@ -238,7 +238,7 @@ class Reference:
 
 
 def words(value: object) -> str:
-    """Return the allowed values of an attribute, the default first, or the default alone, as text."""
+    """Format the allowed values of an attribute, the default first, or the default alone, as text."""
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

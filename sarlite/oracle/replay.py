@@ -1,4 +1,4 @@
-"""A saved case: a description of it, and a new check of a function on it."""
+"""Checks a function again on a saved case, and describes a saved case."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Level `certified` of a neighbour sampler: each call's picks are possible, and over many calls all are equally likely.
+"""Level `certified` of a neighbour sampler: each sample is possible, and over many calls all are equally likely.
 
 Every count that is tested has a binomial distribution. A right sampler is called wrong with probability FALSE_ALARM at
 most: the sum over all counts of the exact probability of a count as extreme (both tails; Bonferroni). The counts are,
@@ -47,7 +47,7 @@ def graph(seed: int = 0) -> EdgeList:
 
 
 def check_sampler(trial: Trial, entries: Iterable[Entry], n_calls: int, index_dtype: str = "int64") -> None:
-    """Check one call on each of the smaller graphs, then the distribution of `n_calls` calls on `graph`.
+    """Check a neighbour sampler by one call on each smaller graph, and by statistics of `n_calls` calls on `graph`.
 
     `n_calls` is an even number.
 
@@ -75,12 +75,12 @@ def check_sampler(trial: Trial, entries: Iterable[Entry], n_calls: int, index_dt
 
 
 def with_seed(one: Case, seed: int) -> Case:
-    """Return the same case with another seed."""
+    """Return the case with another seed for the sampler."""
     return replace(one, attributes={**one.attributes, "seed": seed})
 
 
 def picks(trial: Trial, one: Case) -> list[Array] | None:
-    """Return each row's picks of one call as positions in the row.
+    """Call the sampler once; return for each row the positions of the sampled edges among its in-edges.
 
     Add a finding and return None if no sampler may pick them.
     """
@@ -102,7 +102,7 @@ def picks(trial: Trial, one: Case) -> list[Array] | None:
 
 
 def _impossible(one, picked):
-    """Return the fields of a finding for picks that no sampler may return; None if the picks are possible."""
+    """Return the fields of a finding if no sampler may return these edges, else None."""
     edges, k = one.edges, one.k
     if len(picked) and (picked.min() < 0 or picked.max() >= edges.n_edges):
         bad = picked[(picked < 0) | (picked >= edges.n_edges)][0]
@@ -124,7 +124,10 @@ def _impossible(one, picked):
 
 
 def _distribution(trial, one, drawn):
-    """Test every count against its binomial distribution; the least likely count becomes the finding."""
+    """Test how often edges were sampled against binomial distributions.
+
+    Add a finding for the least likely count if its probability is too small.
+    """
     from scipy.special import bdtr, bdtrc
 
     counts = list(_counts(one, drawn))
@@ -141,7 +144,10 @@ def _distribution(trial, one, drawn):
 
 
 def _counts(one: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
-    """Yield (count, n, p, description, row, edges) for every count that has the binomial distribution of n and p."""
+    """Yield the counts of sampled edges to test, each as (count, n, p, description, row, edges).
+
+    By chance alone, a count has the binomial distribution of n trials with probability p.
+    """
     edges, k = one.edges, one.k
     for degree in DEGREES:
         rows = np.flatnonzero(edges.in_degrees == degree)

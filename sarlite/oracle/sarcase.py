@@ -199,7 +199,7 @@ def _loaded(folder, document):
 
 
 def _within(folder, document):
-    """Raise DataError unless groups are objects of records with plain file names, within the limit of bytes for a case."""
+    """Raise DataError unless the arrays of a case have plain file names, and a total size within the limit."""
     total = 0
     for group in _GROUPS:
         if not isinstance(document[group], dict):

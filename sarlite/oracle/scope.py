@@ -1,4 +1,4 @@
-"""`Scope`: extremes of a check's cases, and from these the inputs that its verdict does not cover."""
+"""`Scope`: the widths, degrees and sizes of a check's cases, and the inputs that its verdict does not cover."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEEDED_ARRAYS = {"weights": ("weight",), "scores": ("scores", "el", "er"), "mas
 
 @dataclass
 class Scope:
-    """Extremes of the cases that were checked.
+    """Extremes of the cases that were checked, such as the largest in-degree.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Scope:
     max_values: int = 0
 
     def add(self, entry: Entry, cases: Sequence[Case]) -> None:
-        """Include the cases of one graph."""
+        """Update the extremes by the cases of one graph."""
         if not cases:
             return
         edges = entry.edges
@@ -50,7 +50,7 @@ class Scope:
         self.max_values = max(self.max_values, edges.n_edges * entry.width)
 
     def gaps(self, reference: Reference, levels: Sequence[str], repeats: int, *, dtype: str, index_dtype: str) -> str:
-        """Return the inputs that no case had, as one line."""
+        """Return one line that lists the inputs that no case covered, such as other widths or larger degrees."""
         arrays = reference.arrays_by
         missing = [text for name, text in VALUES.items() if name not in self.values and text
                    and any(array in arrays for array in _NEEDED_ARRAYS.get(name, arrays))]

@@ -26,7 +26,7 @@ def _outputs(case):
 def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: str | Sequence[str] = "*",
               dtypes: Sequence[str] = SUMS, outputs: Run = _outputs,
               digest: Callable[..., str] = corpus.digest) -> Report:
-    """Compare the references and their bounds with `loops`, and the corpus with the published hashes.
+    """Check the oracle itself: references against a second implementation, graphs against published hashes.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
 
 
 def _compare(trial, entry, dtype, small_graph):
-    """Check one graph.
+    """Check the reference on one graph.
 
     A small graph is compared with the second implementation. On a large graph, the reference's own values are checked
     against their bounds.

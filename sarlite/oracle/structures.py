@@ -39,7 +39,7 @@ def _graph(src: npt.ArrayLike, dst: npt.ArrayLike, n: int, n_dst: int | None = N
 
 
 def _renamed(draw: SplitMixStream, edges: EdgeList) -> EdgeList:
-    """Return the same graph with permuted node numbers and edges."""
+    """Permute the node numbers and the order of the edges, and return the resulting graph."""
     name, order = draw.permutation(edges.n_src), draw.permutation(edges.n_edges)
     return _graph(name[edges.src[order]], name[edges.dst[order]], edges.n_src)
 
@@ -104,7 +104,7 @@ def repeated(draw: SplitMixStream, n: int, times: int) -> EdgeList:
 
 
 def doubled(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
-    """Return a random graph with every edge twice; the second copies come behind all first copies."""
+    """Return a random graph with every edge twice; the second copies come after all first copies."""
     one = uniform(draw, n, edges)
     return _graph(np.tile(one.src, 2), np.tile(one.dst, 2), n)
 
@@ -200,7 +200,7 @@ def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a graph with edges into the lower half of the rows alone.
+    """Return a graph whose edges all go into the lower half of the rows.
 
     With `way` "across", the edges also come from the upper half alone.
     """

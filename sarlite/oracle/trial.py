@@ -99,14 +99,14 @@ class Trial:
         return got
 
     def layouts(self) -> list[str]:
-        """Return the layouts of cotangents for the next gradient.
+        """Return the memory layouts for passing the cotangents of the next gradient.
 
         With `every_layout`, return all layouts that were not refused. Otherwise return the next of them in turn.
         """
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
     def attempt(self, case: Case, function: Callable[[Case], Result], layout: str = "") -> Result | None:
-        """Return `function(case)` for the case as the function under test gets it.
+        """Call `function` with the case in the form that the function under test takes; return the result.
 
         If the call fails, add a finding, or count the case as not covered, and return None.
 
@@ -147,7 +147,7 @@ class Trial:
                                  "is memory that the function uses again", support=1))
 
     def rerun(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array] | None:
-        """Return the outputs of another call for a case that was judged before; None if the call fails."""
+        """Call the function again on a case that was judged before; return its outputs, or None if the call fails."""
         try:
             return call.outputs(self.worker, self.run, self._converted(case), shapes)
         except call.CallFailure:
@@ -159,7 +159,7 @@ class Trial:
     # ---- verdicts
 
     def judge(self, level: str, differences: Sequence[Difference], add_finding: FindingRule, tolerance: float = 1.0) -> bool:
-        """Compare one output, or one gradient, with its reference.
+        """Compare one output or gradient with the expected array; if it is wrong, add a finding and return True.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class Trial:
 
     def add_finding(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
               searches: Sequence[CauseSearch] = (), **fields: Any) -> None:
-        """Add a finding whose place is the first element of the mask `bad`.
+        """Add a finding (one wrong result) to the report; its place is the first True element of the mask `bad`.
 
         `searches` look for the cause after the last case; `cause` remains if they find none. `fields` set further
         fields.
@@ -237,7 +237,7 @@ class Trial:
     # ---- causes
 
     def explain(self) -> None:
-        """Search the causes of the most informative findings of each output.
+        """Search for the causes of the most informative findings of each output, and write them into the findings.
 
         An assumption needs another case that confirms it.
         """
@@ -268,7 +268,10 @@ FindingRule = Callable[[Trial, Difference, Array], None]
 
 
 def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequence[Difference]) -> Cause | None:
-    """Return the first cause that is exact, or that another case confirms; None if there is none."""
+    """Run the searches; return the first cause that needs no confirmation or that another case confirms.
+
+    Return None if there is no such cause.
+    """
     for cause in causes(difference, searches):
         if cause.confirms is None:
             return cause
@@ -278,22 +281,25 @@ def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequ
 
 
 def _can_discriminate(one, other):
-    """Return True if both cases have edges, and one has enough edges that few causes explain it."""
+    """Return True if one of two cases can confirm a cause that was found on the other.
+
+    Both cases need edges, and one of them needs enough edges that few causes explain it.
+    """
     return min(one.n_edges, other.n_edges) > 0 and max(one.n_edges, other.n_edges) >= MIN_TELLING_EDGES
 
 
 def _remoteness(case):
-    """Return the distance of a case's number of edges from BEST_N_EDGES, on a log scale."""
+    """Return how far a case's number of edges is from BEST_N_EDGES, on a log scale."""
     return abs(np.log((case.n_edges + 1) / BEST_N_EDGES))
 
 
 def count_text(bad: Array, where: str = "") -> str:
-    """Return the number of wrong elements as a cause, such as "3 of 34 elements differ"."""
+    """Return a text with the number of wrong elements, such as "3 of 34 elements differ"."""
     return f"{int(bad.sum())} of {bad.size} elements{where} differ"
 
 
 def _row_and_column(index, shape):
-    """Return the row and the flat column of an element."""
+    """Convert an element's index to (row, column), where all axes after the first are flattened to columns."""
     if not shape:
         return None, None
     return int(index[0]), int(np.ravel_multi_index(index[1:], shape[1:])) if len(shape) > 1 else None

@@ -27,9 +27,9 @@ def hashed(numbers: Array, seed: int) -> Array:
 
 
 def code_columns(n: int, bits: int) -> int:
-    """Return the number of columns of `codes` that tell n rows apart.
+    """Return the number of columns that a row's code needs to tell n rows apart.
 
-    There is a column of ones, and a column for each digit of `bits` bits of a row number.
+    A code has a column of ones, and a column for each digit, of `bits` bits, of the row number; see `codes`.
     """
     return 1 + max(1, -(-max(n - 1, 1).bit_length() // bits))
 
@@ -94,10 +94,10 @@ def probe_kinds(reference: Reference, width: int, values: str, wide_sums: bool =
 
 
 class ProbeScores:
-    """Inputs of a softmax or of attention whose softmax is exact.
+    """Builder of inputs for which a softmax is exact: scores are all equal, or all but one far below the largest.
 
-    With kind "equal", all scores of a row are equal. With "saturated", one score of a row is 0 and the others are so
-    low that their exp is 0.
+    With kind "equal", all scores of a row are equal. With "saturated", one score of a row is 0, and the other
+    scores are so low that their exp is 0.
     """
 
     def __init__(self, reference: Reference, edges: EdgeList, kind: str, seed: int) -> None:
@@ -107,7 +107,7 @@ class ProbeScores:
         self.names = ("scores",) if reference.name == "softmax" else by_form.get(self.form, ())
 
     def array(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return the input of one of `names`."""
+        """Return the array that makes the scores equal or saturated, for an input in `self.names`."""
         out = np.zeros(shape)
         if name == "scores":
             return self._by_edge(shape)
@@ -127,14 +127,17 @@ class ProbeScores:
         return out
 
     def coded(self, name: str, array: Array) -> Array:
-        """Return a coded array, with ranks of the rows in the last column if saturated scores of GATv2 need them."""
+        """Write the values that saturate GATv2's scores into the last column of a row-code array; return the array.
+
+        The array stays as it is for other scores.
+        """
         if self.form == "gatv2" and self.kind == "saturated" and array.shape[-1]:
             sources, least = self._ranks()
             array[..., -1] = column(sources if name == "z_src" else -least, array.ndim - 1)
         return array
 
     def _ranks(self):
-        """Return a random rank of each source, and the lowest rank among the sources of each destination."""
+        """Return random distinct ranks of the sources, and the lowest rank among each destination's sources."""
         sources = np.argsort(np.argsort(hashed(np.arange(self.edges.n_src), self.seed), kind="stable"))
         least = np.full(self.edges.n_dst, self.edges.n_src)
         np.minimum.at(least, self.edges.dst, sources[self.edges.src])
