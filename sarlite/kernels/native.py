@@ -157,7 +157,7 @@ def _value(a):
 
 
 def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False, optional=False):
-    """Check one array, and return it.
+    """Check type, dtype, shape and memory layout of one array argument of a kernel, and return the array.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def index_dtype(*arrays, n_edges):
 
 
 def key64(key):
-    """Return an integer modulo 2^64."""
+    """Reduce an integer key modulo 2^64, to pass it to C as an unsigned integer."""
     return int(key) & 0xFFFFFFFFFFFFFFFF
 
 

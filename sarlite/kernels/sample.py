@@ -128,7 +128,7 @@ class Numbering:
 
 
 def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_ids=None, src_ids=None, numbering=None):
-    """Sample in-edges of some rows.
+    """Sample up to k in-edges of each of some rows, uniformly, with replacement or by LABOR.
 
     Parameters
     ----------

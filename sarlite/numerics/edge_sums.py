@@ -158,7 +158,7 @@ class EdgeSums:
 
     def softmax_gradient(self, z_row: tuple[int, ...], dst: Array, g: Array, largest: Array | None, dropout: float,
                          slope: float, single_block: bool) -> "SoftmaxGradient":
-        """Return the accumulators for attention's gradients.
+        """Return the accumulators for attention's gradients of z, of the source scores and of the destination scores.
 
         Parameters
         ----------

@@ -88,7 +88,7 @@ def single_edges(difference: Difference, into: Iterable[int], where: Callable[[i
 
 
 def _whole_ties(case, g):
-    """Return the gradient of x of a maximum or minimum if every tied entry gets the whole gradient."""
+    """Compute the gradient of x of a kernel that gives each of several tied maxima or minima the whole gradient."""
     x, e, largest = np.asarray(case.arrays["x"], np.float64), case.edges, case.attributes["reduce"] == "max"
     best = np.full((e.n_dst, x.shape[1]), -np.inf if largest else np.inf)
     (np.maximum if largest else np.minimum).at(best, e.dst, x[e.src])

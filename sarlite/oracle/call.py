@@ -185,7 +185,7 @@ class Worker:
             self._results.clear()
 
     def start(self, job: Callable[[], T]) -> Future[T]:
-        """Return a future of the result of `job`."""
+        """Queue `job` for the thread, and return a future of its result."""
         if self._jobs is None:
             self._jobs = queue.SimpleQueue()
             threading.Thread(target=_serve, args=(self._jobs,), name=self.name, daemon=True).start()
@@ -194,7 +194,7 @@ class Worker:
         return answer
 
     def call(self, job: Callable[[], T]) -> T:
-        """Return the result of `job`.
+        """Run `job` in the thread, wait for it up to the time limit, and return its result.
 
         Raises
         ------

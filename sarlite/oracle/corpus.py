@@ -159,7 +159,7 @@ def corpus(level: str = "all") -> list[Entry]:
 
 
 def custom_entry(name: str, edges: EdgeList, width: int) -> Entry:
-    """Return an entry for a graph that is not of the corpus."""
+    """Wrap a caller's graph as an Entry, like the graphs of the corpus."""
     return Entry(name, lambda draw: edges, width)
 
 

@@ -86,7 +86,7 @@ class Difference:
 
     @cached_property
     def exact(self) -> bool:
-        """True if every expected element is either exact or undecided."""
+        """True if no expected element has a finite error bound above 0: each is exact, or undecided (bound Inf)."""
         error = np.asarray(0.0 if self.expected.error is None else self.expected.error)
         return not (np.isfinite(error) & (error > 0)).any()
 

@@ -57,7 +57,7 @@ def _moving(name):
 
 
 class ExactArithmetic:
-    """Arithmetic in float64 that proves results exact.
+    """Arithmetic in float64 that also proves which results no order of evaluation can round.
 
     `result` has error 0 for an element that every order of evaluation computes exactly, and Inf for any other element.
 

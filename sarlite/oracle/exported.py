@@ -30,7 +30,9 @@ MOST_EDGES = 1000
 def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32",
            index_dtype: str = "int64", seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*",
            shown: Callable[[str], None] = lambda text: None) -> list[str]:
-    """Write cases of the corpus with cotangents, expected results and bounds, and return their paths as in `cases.txt`.
+    """Write cases of the corpus with cotangents, expected results and bounds as files, and return their paths.
+
+    The file `cases.txt` in the folder lists the same paths.
 
     Parameters
     ----------

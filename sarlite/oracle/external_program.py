@@ -60,12 +60,12 @@ class ExternalProgram:
         self.outputs, self.time_limit = outputs, time_limit
 
     def run(self, case: Case) -> dict[str, Array]:
-        """Return the outputs that the program writes for a case."""
+        """Run the program on a case, and return the outputs that it writes."""
         results = self._results(SavedCase(case))
         return {name: results[name] for name in self._written(results, self.outputs)}
 
     def vjp(self, case: Case, g: Array | Mapping[str, Array]) -> dict[str, Array]:
-        """Return the gradients that the program writes for a case and cotangents."""
+        """Run the program on a case and cotangents, and return the gradients that it writes."""
         cotangents = g if isinstance(g, Mapping) else {self.outputs[0]: g}
         results = self._results(SavedCase(case, cotangents))
         names = [name for name in (*case.arrays, *case.state) if f"d{name}" in results]

@@ -57,7 +57,7 @@ class LayerFormula:
     infer_more: Callable[[Shapes, Attributes], AttributeDict] = lambda shapes, inferred: {}
 
     def shapes(self, n_in: int, attributes: Attributes) -> Shapes:
-        """Return the shapes of the parameters by the paper's names."""
+        """Compute the shapes of the layer's parameters, by the paper's names, from n_in and the attributes."""
         words = {**attributes, "n_in": n_in, **self.derived(n_in, attributes)}
         return {name: tuple(words[word] for word in one.axes.split())
                 for name, one in dialects.PARAMETERS[self.name].items() if not one.condition or words[one.condition]}
@@ -171,7 +171,7 @@ def _check_shapes(layer, dialect, shapes, wanted):
 
 
 def definition(layer: LayerFormula) -> Definition:
-    """Return the definition of a layer for the table of references."""
+    """Convert a layer's formula to the Definition that `Reference` evaluates, with parameters in a dialect's layout."""
 
     def formula(inputs, edges, attributes):
         state = {name: value for name, value in inputs.items() if name not in ARRAYS}

@@ -200,7 +200,7 @@ def _same_elsewhere(d):
 
 
 def _permuted(d):
-    """Search for the rank's own rows in another order."""
+    """Test if the rank returned its expected rows in another order, and yield this cause if so."""
     if d.got.ndim < 2 or not 2 <= len(d.got) <= MOST_ROWS:
         return
     rows, value = (array.reshape(len(array), -1) for array in reversed(d.as_float64))

@@ -74,7 +74,7 @@ class RankPart:
 
 
 def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
-    """Return the rank of each node, shape (n_nodes,).
+    """Assign each node to a rank in one of several ways; return the ranks, shape (n_nodes,).
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Division:
         return BoundedArray(self.of_rank(number.value, rank, kind), self.of_rank(number.bound, rank, kind))
 
     def assemble(self, arrays: Sequence[Array], kind: str, shape: tuple[int, ...]) -> Array:
-        """Return an array of the whole graph from the rows of all ranks."""
+        """Put the rows that all ranks returned together to one array of the whole graph, and return it."""
         out = np.zeros(shape, arrays[0].dtype)
         for rank, array in enumerate(arrays):
             out[self.rows(rank, kind)] = array

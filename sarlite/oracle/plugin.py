@@ -86,7 +86,7 @@ class Oracle:
 
 @pytest.fixture
 def sarlite_oracle(request: pytest.FixtureRequest) -> Oracle:
-    """Fixture with `check` and `check_ranks`.
+    """Return an `Oracle`, whose methods `check` and `check_ranks` fail the test if a result is wrong.
 
     Both use this run's level, seed, expected failures and folder of saved cases.
 

@@ -123,11 +123,11 @@ class Reference:
             raise ConfigError(f"dtype {dtype}: is of spmm and of attention of kind 'gat', not of {reference_label(self)}")
 
     def arrays(self, edges: EdgeList, width: int) -> Shapes:
-        """Return the shapes of the input arrays on a graph."""
+        """Compute the shapes of the input arrays for a graph and inputs of `width` columns; return them by name."""
         return self.definition.arrays(edges, width, self.attributes)
 
     def parameters(self, width: int) -> Shapes:
-        """Return the shapes of the parameters for inputs of `width` columns."""
+        """Compute the shapes of the parameters for inputs of `width` columns; return them by name."""
         return self.definition.parameters(width, self.attributes)
 
     def differentiable(self, case: Case) -> list[str]:
@@ -147,7 +147,7 @@ class Reference:
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,
              dtype: str = "float32", accumulate: str | None = None, width: int = 17, index_dtype: str = "int64",
              square: bool = False) -> Case:
-        """Return one case on a graph with random inputs.
+        """Make one case on a graph with random inputs, and return it.
 
         Parameters
         ----------

@@ -11,7 +11,7 @@ def warn_renamed(name: str, new: str, stacklevel: int = 3) -> None:
 
 
 def renamed(module: str, name: str, new_names: Mapping[str, str]) -> object:
-    """Return the object that a former name stands for, and warn.
+    """Look up the object that a former name stands for, warn that the name has changed, and return the object.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ MOST_SETS, MOST_EDGES = 200, 1000
 
 
 def graph(seed: int = 0) -> EdgeList:
-    """Return a graph with ROWS rows of each in-degree of DEGREES.
+    """Return a random graph that has ROWS rows of each in-degree in DEGREES.
 
     The sources of a row differ, and edges are in random order.
     """

@@ -311,7 +311,7 @@ def _shapes():
 
 
 def _special_values():
-    """Yield graphs for special values.
+    """Yield the graphs on which inputs with special values, such as ties, are checked.
 
     The graphs have rows without in-edges, rows without out-edges, or a row longer than a warp.
     """
