@@ -31,8 +31,9 @@ from sarlite.tape import Tensor
 from sarlite.train.cost import ARRAYS, Shape, evaluation_bytes, peak_bytes, step_bytes, step_work
 from sarlite.train.load import kind
 from sarlite.train.loop import set_threads
+from sarlite.types import JsonDict
 
-Row = dict[str, Any]
+Row = JsonDict
 """Estimate for one number of ranks and one mode, by the keys in `COLUMNS`."""
 _RANKS = [16, 64, 256, 1024]
 _MOST_RANKS = 4096

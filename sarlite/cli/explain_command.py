@@ -233,7 +233,7 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
     return explanations
 
 
-def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Any, x: Features,
+def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features,
              wanted: PredictionRequest) -> tuple[Array, list[Moment]]:
     """Compute the outputs of the requested nodes from the edges up to each node's own time. Collective.
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from sarlite.cli.options import OPTIONS, RunOptions
 from sarlite.comm import launch
@@ -14,17 +13,17 @@ from sarlite.keys import MOST_STEPS
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint
 from sarlite.train.identity import difference
-from sarlite.types import JsonObject
+from sarlite.types import JsonDict, JsonObject
 from sarlite.types import Path as AnyPath
 
 
-def stored(options: RunOptions) -> dict[str, Any]:
+def stored(options: RunOptions) -> JsonDict:
     """Return the options, by name, that a checkpoint stores: all but output paths and options without a value."""
     return {name: value for name, value in options.values.items()
             if OPTIONS[name].on_resume != "forget" and value is not None}
 
 
-def base(path: AnyPath) -> dict[str, Any]:
+def base(path: AnyPath) -> JsonDict:
     """Return the options of the run that wrote a checkpoint, by name.
 
     The result is {} if the checkpoint cannot be read; `checkpoint.read` raises the error later, on all ranks.
@@ -48,7 +47,7 @@ def _is_score(value):
     return value is None or type(value) in (int, float)
 
 
-FieldCheck = Callable[[Any], bool]
+FieldCheck = Callable[[object], bool]
 _FIELDS: dict[str, tuple[FieldCheck, str]] = {
     "epoch": (_is_count, "a whole number"),
     "step": (_is_count, "a whole number"),

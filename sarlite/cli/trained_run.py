@@ -24,6 +24,7 @@ from sarlite.errors import CheckpointError, ConfigError
 from sarlite.minibatch import NeighborLoader
 from sarlite.minibatch.temporal import Temporal
 from sarlite.nn import Module
+from sarlite.tape import Tensor
 from sarlite.tape.tensor import as_array
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.task_table import TASKS
@@ -203,7 +204,8 @@ def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
     return model.eval()
 
 
-def outputs_in_time(trained: TrainedRun, part: Shard, model: Any, x: Features, temporal: Temporal, fanouts: Sequence[int]) -> Array:
+def outputs_in_time(trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features, temporal: Temporal,
+                    fanouts: Sequence[int]) -> Array:
     """Compute the output of each of this rank's rows from the edges up to the row's own time. Collective.
 
     Parameters

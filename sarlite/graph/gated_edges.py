@@ -4,7 +4,7 @@ A gate of 1 leaves an edge as it is, and a gate of 0 makes its message 0. Degree
 stay those of all edges, so the output is a continuous function of the gates. Graphs are whole: no rows come from peers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,13 @@ from sarlite.operators import fn
 from sarlite.operators.as_message import attended, counted
 from sarlite.operators.operator_table import SUMS
 from sarlite.tape import Tensor
+from sarlite.types import T
 
 Gates = Mapping[Relation | None, Tensor]
 """A gate for each edge of each relation, (n_edges,), in the order of edge values; a plain graph's relation is None."""
+
+AnyMessage = fn.BuiltIn | fn.MessageFunction
+"""A message of `fn`, or a Python message."""
 
 
 def gated(graph: Graph | NodeType, gates: Gates) -> Any:
@@ -57,10 +61,10 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_graph"], name)
 
-    def layers(self, n: int) -> list[Any]:
+    def layers(self, n: int) -> Sequence[object]:
         return [self] * n
 
-    def enter(self, h: Any) -> tuple[Any, Any]:
+    def enter(self, h: T) -> tuple["StandIn", T]:
         return self, h
 
 
@@ -69,7 +73,8 @@ class _GatedGraph(StandIn):
         super().__init__(graph)
         self._gate = gate
 
-    def aggregate(self, message: Any, reducer: str, src: Any = None, dst: Any = None, edge: Any = None) -> Tensor:
+    def aggregate(self, message: AnyMessage, reducer: str, src: fn.Inputs | None = None, dst: fn.Inputs | None = None,
+                  edge: fn.Inputs | None = None) -> Tensor:
         message = fn.message(message, src, dst, edge) if callable(message) else message
         return self._graph.aggregate(*_gated(self._graph, message, reducer, self._gate))
 
@@ -79,7 +84,7 @@ class _GatedNodes(StandIn):
         super().__init__(nodes)
         self._relations = _GatedRelations(nodes.graph, gates)
 
-    def layers(self, n: int) -> list[Any]:
+    def layers(self, n: int) -> Sequence[object]:
         return [self._relations] * n
 
 

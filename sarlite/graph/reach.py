@@ -1,9 +1,11 @@
 """Receptive field of a model: the number of hops that a node's output depends on, recorded while the model runs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sarlite.graph.gated_edges import StandIn
-from sarlite.graph.hetero import NodeType
+from sarlite.graph.graph import Graph
+from sarlite.graph.hetero import HeteroGraph, NodeType
 
 
 class Reach:
@@ -29,21 +31,21 @@ class Reach:
         """
         return self.n_layers or self.n_aggregations
 
-    def of(self, graph: Any) -> Any:
+    def of(self, graph: Graph | NodeType) -> Any:
         """Return a stand-in for a Graph or NodeType, which records the model's calls in this object."""
         return _WatchedNodes(graph, self) if isinstance(graph, NodeType) else _Watched(graph, self)
 
 
 class _Watched(StandIn):
-    def __init__(self, graph: Any, reach: Reach) -> None:
+    def __init__(self, graph: Graph | HeteroGraph, reach: Reach) -> None:
         super().__init__(graph)
         self._reach = reach
 
-    def layers(self, n: int) -> list[Any]:
+    def layers(self, n: int) -> Sequence[object]:
         self._reach.n_layers += n
         return [self] * n
 
-    def aggregate(self, message: Any, reducer: str, *inputs: Any, **options: Any) -> Any:
+    def aggregate(self, message: object, reducer: str, *inputs: object, **options: object) -> object:
         self._reach.n_aggregations += 1
         self._reach.of_source_degrees |= reducer == "sym"
         return self._graph.aggregate(message, reducer, *inputs, **options)
@@ -54,5 +56,5 @@ class _WatchedNodes(StandIn):
         super().__init__(nodes)
         self._layer = _Watched(nodes.graph, reach)
 
-    def layers(self, n: int) -> list[Any]:
+    def layers(self, n: int) -> Sequence[object]:
         return self._layer.layers(n)

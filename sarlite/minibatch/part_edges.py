@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def check_graph(graph: object, what: str) -> None:
         raise ConfigError(f"{what} of a graph with backward='fetch': parts of the graph have no reversed edges")
 
 
-def input_rows(graph: Any, x: ArrayLike | Mapping[str, ArrayLike]) -> Any:
+def input_rows(graph: Graph | NodeType, x: ArrayLike | Mapping[str, ArrayLike]) -> Array | dict[str, Array]:
     """Return x as a contiguous array, or for a node type a dict of such arrays by type.
 
     Raises

@@ -16,7 +16,7 @@ from sarlite.minibatch.part_edges import PartEdges
 from sarlite.minibatch.sampler import EdgeSet, Picked, Recency, Sampled, Sampler, SampleRequest, merged
 from sarlite.structure.edges import destinations
 from sarlite.structure.part_edges_csr import among
-from sarlite.types import Array, ArrayLike, DType
+from sarlite.types import Array, ArrayDType, ArrayLike, DType
 
 PICKS = ("uniform", "latest")
 ALWAYS = np.iinfo(np.int64).min
@@ -271,10 +271,10 @@ class TemporalSampler(Sampler):
         super().__init__(sets, *args, **options)
         self._recency = None if temporal.recency is None else Recency(float(temporal.recency), np.dtype(dtype or np.float32))
         self._latest, self._seed_times = temporal.pick == "latest", np.asarray(temporal.seeds)
-        self._index_dtype: Any = self._numbering.dtype
+        self._index_dtype: ArrayDType = self._numbering.dtype
         self._numbering: Any = PairNumbering(self._numbering.n_columns)
 
-    def __call__(self, seeds: Any, step: int, without: Sequence[Array | None] | None = None,
+    def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None,
                  times: Array | None = None) -> Sampled:
         """Sample the layers for `seeds`, each at its time in `times`, (n_seeds,) int64; see `Sampler`.
 

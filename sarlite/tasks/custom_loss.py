@@ -1,9 +1,8 @@
 """CustomLoss: training with a loss function of the user in place of a task."""
 
 from collections.abc import Callable
-from typing import Any
 
-from sarlite.minibatch.batch import FullBatch
+from sarlite.minibatch.batch import FixedBatch, FullBatch
 from sarlite.tape import Tensor
 from sarlite.tasks.link_loader import resampled
 from sarlite.tasks.target_forms import ClassForm, Splits
@@ -32,7 +31,7 @@ class CustomLoss(Task):
     def __init__(self, loss: Callable[[Tensor, Array], Tensor]) -> None:
         super().__init__(ClassForm(), loss)
 
-    def check_arguments(self, graph: Any, model: object, x: object, batches: object, scoring: object) -> None:
+    def check_arguments(self, graph: object, model: object, x: object, batches: object, scoring: object) -> None:
         """Accept any graph."""
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
@@ -45,5 +44,5 @@ class CustomLoss(Task):
     def make_metric(self) -> None:
         """Return None, as there is no metric."""
 
-    def full_batches(self, full: FullBatch) -> Any:
+    def full_batches(self, full: FullBatch) -> FixedBatch:
         return resampled(full)

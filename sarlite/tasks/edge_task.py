@@ -6,7 +6,7 @@ from sarlite.errors import ConfigError
 from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.pair_task import PairTask, linked_of, with_links
 from sarlite.tasks.target_forms import FORMS
-from sarlite.tasks.task import Targets, Task, TrainingChoices, UserLoss, one_of
+from sarlite.tasks.task import DataPart, RunSettings, Targets, Task, TrainingChoices, UserLoss, one_of
 
 
 class EdgeTask(PairTask):
@@ -46,7 +46,7 @@ class EdgeTask(PairTask):
         return cls(name, **cls.objective(training))
 
     @classmethod
-    def read_targets(cls, run: Any, part: Any) -> Targets:
+    def read_targets(cls, run: RunSettings, part: DataPart) -> Targets:
         linked = linked_of(run, part)
         labels = run.links.read_labels(linked, run.training.task, run.training.seed, run.training.time_split)
         in_time = run.batches is not None and run.batches.temporal is not None

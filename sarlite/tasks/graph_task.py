@@ -9,7 +9,7 @@ from sarlite.minibatch.loader import Loader
 from sarlite.nn import Module, Random
 from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.target_forms import FORMS
-from sarlite.tasks.task import Task, TrainingChoices, UserLoss, one_of
+from sarlite.tasks.task import RunSettings, SamplingChoices, Task, TrainingChoices, UserLoss, one_of
 from sarlite.types import Array, ArrayLike
 
 
@@ -46,9 +46,9 @@ class GraphTask(Task):
         return cls(name, **cls.objective(training))
 
     @classmethod
-    def make_model(cls, encoder: Callable[..., Module], run: Any, nodes: object, n_outputs: int, rng: Random) -> Module:
+    def make_model(cls, encoder: Callable[..., Module], run: RunSettings, nodes: object, n_outputs: int, rng: Random) -> Module:
         return run.graphs.read_out(encoder(run.graphs.readout_width), n_outputs, rng, run.model.dtype)
 
     @classmethod
-    def make_loader(cls, sampling: Any, graph: Any, x: Any, targets: Array, train: ArrayLike | slice, **options: Any) -> Loader:
+    def make_loader(cls, sampling: SamplingChoices, graph: Any, x: Any, targets: Array, train: ArrayLike | slice, **options: Any) -> Loader:
         return GraphLoader(graph, x, targets, train, **options)

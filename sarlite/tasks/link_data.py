@@ -1,6 +1,7 @@
 """Links to predict: the edges of a graph, divided into splits. No message passes along validation and test links."""
 
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from sarlite.comm import agree, together
 from sarlite.comm.routing import send
 from sarlite.errors import ConfigError, DataError, number, raise_together, whole
 from sarlite.graph.graph import Graph
-from sarlite.graph.hetero import HeteroGraph, Relation
+from sarlite.graph.hetero import HeteroGraph, NodeType, Relation
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.graph.weights import check_times
 from sarlite.keys import splitmix64
@@ -19,7 +20,16 @@ from sarlite.tasks.link_splits import NAMES, TEST, TRAIN, VAL, DrawnSplits, List
 from sarlite.tasks.negatives import AT_ONCE, SAMPLERS, Candidates, Negatives, RowNumbers
 from sarlite.tasks.ranking import Ranking
 from sarlite.tasks.time_split import FirstTimes, TimeSplit
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
+
+LinkChoice = TimeSplit | ArrayLike | Mapping[Relation, ArrayLike] | None
+"""A share, pairs of ids or a split by time; pairs by relation for links of several relations."""
+
+EdgeSplit = ArrayLike | Mapping[Relation, ArrayLike] | None
+"""The split of each edge, 0, 1 or 2; by relation for links of several relations."""
+
+LinkSampling = str | ArrayLike | Mapping[Relation, str | ArrayLike]
+"""Name of a sampler, or hard negatives as pairs of ids; by relation for links of several relations."""
 
 
 class Links(NamedTuple):
@@ -77,10 +87,10 @@ class Links(NamedTuple):
     times: Array | None = None
 
 
-def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
-                relation: Relation | list[Relation] | None = None, split: Any = None, disjoint: float = 0.0,
-                negatives: int = 1, eval_negatives: int | str = 1, sampler: Any = "uniform",
-                eval_sampler: Any = None, filtered: bool = True, seed: int = 0) -> Links:
+def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkChoice = 0.1, *,
+                relation: Relation | list[Relation] | None = None, split: EdgeSplit = None, disjoint: float = 0.0,
+                negatives: int = 1, eval_negatives: int | str = 1, sampler: LinkSampling = "uniform",
+                eval_sampler: LinkSampling | None = None, filtered: bool = True, seed: int = 0) -> Links:
     """Divide the edges of a graph into training, validation and test links. Collective.
 
     Messages pass only along training links and self loops.
@@ -171,7 +181,7 @@ def split_links(graph: Graph | HeteroGraph, val: Any = 0.05, test: Any = 0.1, *,
 
 
 def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: float = 0.05, test: float = 0.1, *,
-                   relation: Relation | None = None, split: Any = None, seed: int = 0, times: Any = None) -> Links:
+                   relation: Relation | None = None, split: Any = None, seed: int = 0, times: ArrayLike | None = None) -> Links:
     """Divide labelled pairs of nodes into training, validation and test links. Collective.
 
     Messages pass along all edges of the graph.
@@ -280,7 +290,8 @@ def _codes(split, n, of):
     return codes.astype(np.int64)
 
 
-def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> Any:
+def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
+                  split: EdgeSplit = None) -> Graph | NodeType:
     """Return the graph of nodes along whose edges messages pass, without validation and test links. Collective.
 
     The result is `split_links(...).graph.nodes`, but no links and no negatives are made.
@@ -299,7 +310,7 @@ def without_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None)
     return link_sets[0].subgraph(messages)
 
 
-def known_links(of: Linked, val: Any, test: Any, seed: int, split: Any = None) -> list[Array]:
+def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split: EdgeSplit = None) -> list[Array]:
     """Return one integer key for each link of this rank, over all splits, as one array per relation. Collective.
 
     Parameters
@@ -526,8 +537,8 @@ def _messages(link_sets, splits, all_link_keys, seed, disjoint):
     Messages pass along self loops, which are not targets. An edge of a reverse relation is treated as its link.
     """
     predicted = {edges.relation for edges in link_sets}
-    messages: dict[Any, Array] = {}
-    targets: dict[Any, Array] = {}
+    messages: dict[Relation | None, Array] = {}
+    targets: dict[Relation | None, Array] = {}
     for edges, split_of, link_keys in zip(link_sets, splits, all_link_keys):
         ids, masks_of = edges.nodes.dst_ids, {edges.relation: _of_ends(*edges.ends, split_of, seed, disjoint)}
         for relation, (sources, rows) in edges.others.items():

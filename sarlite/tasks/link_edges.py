@@ -3,7 +3,7 @@
 Ids of nodes are unique over the node types at both ends: the ids of the second type follow the ids of the first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from sarlite.data.graph_tables import NODE
 from sarlite.data.names import Names
 from sarlite.errors import ConfigError
 from sarlite.graph.graph import Graph
-from sarlite.graph.hetero import HeteroGraph, Relation
+from sarlite.graph.hetero import HeteroGraph, NodeType, Relation
 from sarlite.structure.edges import destinations
 from sarlite.structure.part_edges_csr import owners
 from sarlite.types import Array, RowIndex
@@ -68,7 +68,7 @@ class LinkEdges(NamedTuple):
     heads: Ends
     tails: Ends
     others: dict[Relation, tuple[Array, Array]]
-    subgraph: Callable[[dict[Any, Array]], Any]
+    subgraph: Callable[[dict[Relation | None, Array]], Graph | NodeType]
 
     @property
     def times(self) -> Array | None:
@@ -101,12 +101,12 @@ class Linked(NamedTuple):
 
     graph: Graph | HeteroGraph
     relation: Relation | list[Relation] | None
-    relations: list[Any]  # a list of None for a Graph
-    nodes: Any
+    relations: Sequence[Relation | None]  # a list of None for a Graph
+    nodes: Graph | NodeType
     ends: list[tuple[Ends, Ends]]
 
     @classmethod
-    def of_nodes(cls, graph: Any, node_type: str, names: Mapping[str, Names]) -> "Linked":
+    def of_nodes(cls, graph: Graph, node_type: str, names: Mapping[str, Names]) -> "Linked":
         """Return a `Linked` for predictions of nodes, which has no links; `ends[0][0]` are the nodes of one type."""
         ends = Ends(0, graph.n_nodes, node_type, names.get(node_type))
         return cls(graph, None, [None], graph, [(ends, ends)])
@@ -117,7 +117,7 @@ class Linked(NamedTuple):
         return [_dotted(one) for one in self.relations] if is_several(self.relation) else None
 
 
-def is_several(relation: Any) -> bool:
+def is_several(relation: Relation | list[Relation] | None) -> bool:
     """Return True if `relation` is a list of relations, False for one relation or None.
 
     Examples
@@ -128,7 +128,7 @@ def is_several(relation: Any) -> bool:
     return relation is not None and not (len(relation) and all(isinstance(word, str) for word in relation))
 
 
-def linked(graph: Any, relation: Any) -> Linked:
+def linked(graph: object, relation: Any) -> Linked:
     """Check the relations whose edges are links, and return them with their graph.
 
     Parameters

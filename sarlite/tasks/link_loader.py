@@ -10,13 +10,13 @@ from sarlite.comm import together
 from sarlite.comm.routing import send
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.graph.link_graph import LinkGraph
-from sarlite.minibatch import NeighborLoader
-from sarlite.minibatch.batch import Batch, FixedBatch, FullBatch, Hidden
+from sarlite.minibatch import HEC, NeighborLoader
+from sarlite.minibatch.batch import Batch, Features, FixedBatch, FullBatch, Hidden
 from sarlite.minibatch.part_edges import share
 from sarlite.structure.part_edges_csr import owners
 from sarlite.tape.row_index import selected_rows
 from sarlite.tasks.negatives import Candidates
-from sarlite.types import Array
+from sarlite.types import Array, ArrayLike
 
 
 class LinkBatch:
@@ -111,8 +111,8 @@ class LinkLoader(NeighborLoader):
 
     graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
 
-    def __init__(self, graph: LinkGraph, x: Any, labels: Any, train: Any, *, fanouts: Sequence[int], batch_size: int,
-                 remote: Any = "exact", **options: Any) -> None:
+    def __init__(self, graph: LinkGraph, x: Features, labels: ArrayLike, train: ArrayLike | slice, *, fanouts: Sequence[int],
+                 batch_size: int, remote: "str | HEC" = "exact", **options: Any) -> None:
         self._links, self._labels = together(graph.comm, lambda: _checked(graph, labels, train, remote))
         together(graph.comm, lambda: _check_seed_times(options.get("temporal")))
         draw: Any = graph.draw
@@ -243,7 +243,7 @@ class ResampledLinks(FixedBatch):
 
     batch: FullBatch
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[FullBatch]:
         full, step = self.batch, self.step
         self.step += 1
         graph = full.graph.draw(step, full.rows)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -150,7 +150,7 @@ class ListedSplits:
                          "in one split")
 
 
-def digest(comm: Communicator, *arguments: Any) -> str | None:
+def digest(comm: Communicator, *arguments: object) -> str | None:
     """Return a hash of rank 0's pairs, 32 hexadecimal digits, or None if no argument has pairs. Collective.
 
     Parameters
@@ -168,7 +168,7 @@ def digest(comm: Communicator, *arguments: Any) -> str | None:
     return str(comm.bcast(sha256(np.unique(np.concatenate(rows), axis=0).tobytes()).hexdigest()[:32]))
 
 
-def read(val: Any, test: Any, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
+def read(val: str | float, test: str | float, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
     """Read the splits of links from two files of pairs or from one table.
 
     Parameters

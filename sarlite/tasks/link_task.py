@@ -11,7 +11,7 @@ from sarlite.tasks.metric_table import find_metric
 from sarlite.tasks.pair_task import PairTask, linked_of, with_links
 from sarlite.tasks.ranking import ranked_among_negatives
 from sarlite.tasks.target_forms import LinkForm
-from sarlite.tasks.task import Targets, Task, TrainingChoices, UserLoss
+from sarlite.tasks.task import DataPart, RunSettings, Targets, Task, TrainingChoices, UserLoss
 from sarlite.tasks.time_split import time_split_of
 from sarlite.types import Array
 
@@ -79,7 +79,7 @@ class LinkTask(PairTask):
             raise ConfigError(f"metric {self.metric}: needs {metric.least} negatives of each link, but in evaluation "
                               f"there are {graph.n_candidates - 1}", "metric")
 
-    def outputs(self, model: Any, graph: Any, x: Any) -> tuple[Tensor, Array]:
+    def outputs(self, model: Any, graph: Any, x: object) -> tuple[Tensor, Array]:
         if self.metric_kind.takes == "outputs":
             return super().outputs(model, graph, x)
         if graph.ranking is None:
@@ -93,7 +93,7 @@ class LinkTask(PairTask):
         return cls(training.loss, training.metric)
 
     @classmethod
-    def read_targets(cls, run: Any, part: Any) -> Targets:
+    def read_targets(cls, run: RunSettings, part: DataPart) -> Targets:
         comm, training, linked = part.graph.comm, run.training, linked_of(run, part)
         split = together(comm, lambda: time_split_of(run, part))
         splits, samplers = run.links.splits(linked, split), run.links.samplers(linked)

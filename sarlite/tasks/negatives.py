@@ -5,13 +5,14 @@ The random numbers depend on the seed, the step and ids, so N ranks draw the sam
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.comm.routing import ask, send
 from sarlite.errors import DataError, raise_together
+from sarlite.graph.hetero import Relation
 from sarlite.graph.link_graph import LinkGraph, NodeRows
 from sarlite.keys import GAMMA, key, splitmix64
 from sarlite.structure.part_edges_csr import among, owners
@@ -331,7 +332,7 @@ class Candidates:
     """
 
     def __init__(self, nodes: NodeRows, heads: Array, tails: Array, rows: Array, negatives: list[Negatives] | None = None,
-                 n: int = 0, relations: Array | None = None, predicted: Sequence[Any] = (None,),
+                 n: int = 0, relations: Array | None = None, predicted: Sequence[Relation | None] = (None,),
                  undirected: bool = False) -> None:
         self.nodes, self.heads, self.tails, self.rows, self.negatives, self.n = nodes, heads, tails, rows, negatives, n
         self.relations, self.predicted, self.undirected = relations, predicted, undirected

@@ -16,7 +16,7 @@ from sarlite.tape import Tensor
 from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.target_forms import FORMS, Splits
-from sarlite.tasks.task import InputRows, Inputs, Targets, Task, TrainingChoices, UserLoss, one_of
+from sarlite.tasks.task import DataPart, InputRows, Inputs, RunSettings, SamplingChoices, Targets, Task, TrainingChoices, UserLoss, one_of
 from sarlite.tasks.time_split import NAMES, time_split_of
 from sarlite.types import Array, ArrayLike
 
@@ -67,7 +67,7 @@ class NodeTask(Task):
             raise ConfigError(f"label_inputs need labels that are classes, but the task is {form}")
         self.label_inputs = label_inputs
 
-    def check_arguments(self, graph: Any, model: object, x: object, batches: object, scoring: object) -> None:
+    def check_arguments(self, graph: object, model: object, x: object, batches: object, scoring: object) -> None:
         super().check_arguments(graph, model, x, batches, scoring)
         if self.label_inputs is None:
             return
@@ -96,7 +96,7 @@ class NodeTask(Task):
         return n_outputs if training.label_inputs else 0
 
     @classmethod
-    def read_targets(cls, run: Any, part: Any) -> Targets:
+    def read_targets(cls, run: RunSettings, part: DataPart) -> Targets:
         if run.training.time_split is None:
             return Targets()
         split: Any = together(part.graph.comm, lambda: time_split_of(run, part))
@@ -113,6 +113,7 @@ class NodeTask(Task):
         return Targets({"time_split": str(split)}, apply)
 
     @classmethod
-    def make_loader(cls, sampling: Any, graph: Any, x: Features, targets: Array, train: ArrayLike | slice, **options: Any) -> Loader:
+    def make_loader(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, train: ArrayLike | slice,
+                    **options: Any) -> Loader:
         return NeighborLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.at_remote(),
                               sampler=sampling.sampler, sample_ahead=sampling.sample_ahead, **options)

@@ -1,11 +1,11 @@
 """Rankings of all destinations: ranks of validation and test links, and coverage of the top lists."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from sarlite.comm.routing import send
+from sarlite.graph.link_graph import NodeRows
 from sarlite.tape import Tensor
 from sarlite.tasks.link_edges import Ends
 from sarlite.tasks.link_splits import TEST, TRAIN, VAL
@@ -46,7 +46,7 @@ class Ranking:
         False if destinations that are already linked to the source count, too.
     """
 
-    def __init__(self, nodes: Any, heads: Array, tails: Array, split: Array, relations: Array,
+    def __init__(self, nodes: NodeRows, heads: Array, tails: Array, split: Array, relations: Array,
                  link_keys: Sequence[tuple[Array, Array]], destinations: Sequence[Ends], several: bool,
                  filtered: bool = True) -> None:
         self._nodes, self._heads, self._tails = nodes, heads, tails

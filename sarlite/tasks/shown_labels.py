@@ -9,8 +9,9 @@ import numpy as np
 
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError, DataError, number, whole
+from sarlite.graph.shared_state import OutputRows
 from sarlite.keys import key, splitmix64
-from sarlite.minibatch.batch import Batch
+from sarlite.minibatch.batch import Batch, TrainingBatch
 from sarlite.tape import Tensor
 from sarlite.types import Array
 
@@ -101,7 +102,7 @@ class ShownLabels:
         self._classes[rows] = labels
 
     @classmethod
-    def of(cls, inputs: LabelInputs, graph: Any, x: Array, labels: Array, rows: Mapping[str, Array],
+    def of(cls, inputs: LabelInputs, graph: OutputRows, x: Array, labels: Array, rows: Mapping[str, Array],
            seed: int) -> "ShownLabels":
         """Create the input rows of this rank, with columns for shown labels, from features and labels. Collective.
 
@@ -138,7 +139,7 @@ class ShownLabels:
             raise DataError(f"label inputs: node {self.ids[wrong[0]]} has label {labels[wrong[0]]} of "
                             f"{self.inputs.n_classes} classes")
 
-    def to_train(self, batches: Any, step: int) -> Iterator[Any]:
+    def to_train(self, batches: Any, step: int) -> Iterator[TrainingBatch]:
         """Yield training batches with shown labels; the first one is the batch of the global step `step`. Collective.
 
         The seeds of a sampled batch hide their labels. In a batch that is used in every step, randomly drawn training
@@ -154,7 +155,7 @@ class ShownLabels:
                 rows = hidden if batch.outputs is None else batch.rows[np.isin(batch.outputs[batch.rows], hidden)]
                 yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), rows, count)
 
-    def to_score(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def to_score(self, batches: Iterable[Any]) -> Iterator[TrainingBatch]:
         """Yield evaluation batches with the labels of all training rows shown."""
         self.show_all()
         for batch in batches:

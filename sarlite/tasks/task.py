@@ -7,9 +7,11 @@ import numpy as np
 
 from sarlite.comm import Communicator
 from sarlite.command import suggestion
+from sarlite.data.names import Names
 from sarlite.data.part import OwnedRows
 from sarlite.errors import ConfigError
-from sarlite.minibatch.batch import Features, FixedBatch, FullBatch
+from sarlite.minibatch import HEC
+from sarlite.minibatch.batch import Features, FixedBatch, FullBatch, TrainingBatch
 from sarlite.minibatch.loader import Loader, NeighborLoader
 from sarlite.nn import Module, Random
 from sarlite.tape import Tensor
@@ -38,11 +40,11 @@ class InputRows(Protocol):
     @property
     def tensor(self) -> Inputs: ...
 
-    def to_train(self, batches: Iterator[Any], step: int) -> Iterator[Any]:
+    def to_train(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
         """Yield training batches with their input rows; the first one is the batch of the global step `step`. Collective."""
         ...
 
-    def to_score(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def to_score(self, batches: Iterable[TrainingBatch]) -> Iterator[TrainingBatch]:
         """Yield evaluation batches with their input rows."""
         ...
 
@@ -53,11 +55,11 @@ class ConstantRows:
     def __init__(self, tensor: Inputs) -> None:
         self.tensor = tensor
 
-    def to_train(self, batches: Iterator[Any], step: int) -> Iterator[Any]:
+    def to_train(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
         """Return `batches`."""
         return batches
 
-    def to_score(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def to_score(self, batches: Iterable[TrainingBatch]) -> Iterator[TrainingBatch]:
         """Return an iterator over `batches`."""
         return iter(batches)
 
@@ -94,6 +96,54 @@ class TrainingChoices(Protocol):
     def positive(self) -> str | None: ...
     @property
     def label_inputs(self) -> float | None: ...
+    @property
+    def task(self) -> str | None: ...
+    @property
+    def time_split(self) -> str | None: ...
+    @property
+    def seed(self) -> int: ...
+
+
+class SamplingChoices(Protocol):
+    """Options of a run that decide about its minibatches; see `cli.options.MinibatchOptions`."""
+
+    @property
+    def fanouts(self) -> Any: ...
+    @property
+    def eval_fanouts(self) -> Sequence[int] | None: ...
+    @property
+    def sampler(self) -> str: ...
+    @property
+    def sample_ahead(self) -> int: ...
+    @property
+    def temporal(self) -> str | None: ...
+    def at_remote(self) -> "str | HEC": ...
+
+
+class RunSettings(Protocol):
+    """Settings of a run that the tasks read; see `cli.settings.Settings`."""
+
+    @property
+    def training(self) -> TrainingChoices: ...
+    @property
+    def batches(self) -> SamplingChoices | None: ...
+    @property
+    def model(self) -> Any: ...
+    @property
+    def links(self) -> Any: ...
+    @property
+    def graphs(self) -> Any: ...
+
+
+class DataPart(Protocol):
+    """A rank's part of the data, from which a task reads the targets; see `load.Shard`."""
+
+    @property
+    def graph(self) -> Any: ...
+    @property
+    def names(self) -> Mapping[str, Names]: ...
+    @property
+    def time_kind(self) -> str | None: ...
 
 
 class Task:
@@ -177,7 +227,7 @@ class Task:
 
     # ---- methods that the trainer calls
 
-    def check_arguments(self, graph: Any, model: object, x: object, batches: object, scoring: object) -> None:
+    def check_arguments(self, graph: object, model: object, x: object, batches: object, scoring: object) -> None:
         """Check that the task fits the other arguments of the trainer.
 
         Parameters
@@ -211,7 +261,7 @@ class Task:
         """Create the metric of one split, to which no rows have been added yet; None if the task has no metric."""
         return self._metric.make(self.positive)
 
-    def outputs(self, model: Any, graph: Any, x: Any) -> tuple[Tensor, Array]:
+    def outputs(self, model: Callable[..., Tensor], graph: object, x: object) -> tuple[Tensor, Array]:
         """Compute the model's output in evaluation mode. Collective.
 
         Parameters
@@ -261,7 +311,7 @@ class Task:
         n_rows = int(comm.allreduce(np.array([len(rows)], np.float64))[0])
         return self._make_loss(scaled_weights(self.class_weights, counts, n_rows, several))
 
-    def input_rows(self, graph: Any, tensor: Inputs, targets: Array, rows: Splits, seed: int) -> InputRows:
+    def input_rows(self, graph: object, tensor: Inputs, targets: Array, rows: Splits, seed: int) -> InputRows:
         """Return the input rows of a training; by default the features, the same in every step. Collective.
 
         Parameters
@@ -277,7 +327,7 @@ class Task:
         """
         return ConstantRows(tensor)
 
-    def full_batches(self, full: FullBatch) -> Any:
+    def full_batches(self, full: FullBatch) -> FixedBatch:
         """Return the source of batches for training without a loader, by default the full batch in every step."""
         return FixedBatch(full)
 
@@ -328,7 +378,7 @@ class Task:
         raise NotImplementedError
 
     @classmethod
-    def read_targets(cls, run: Any, part: Any) -> Targets:
+    def read_targets(cls, run: RunSettings, part: DataPart) -> Targets:
         """Return the targets of a run; by default the labels and splits of the data set. Collective.
 
         Parameters
@@ -345,7 +395,7 @@ class Task:
         return 0
 
     @classmethod
-    def make_model(cls, encoder: Callable[..., Module], run: Any, nodes: object, n_outputs: int, rng: Random) -> Module:
+    def make_model(cls, encoder: Callable[..., Module], run: RunSettings, nodes: object, n_outputs: int, rng: Random) -> Module:
         """Return the model of a run.
 
         Parameters
@@ -361,7 +411,8 @@ class Task:
         return encoder(n_outputs, run.batches)
 
     @classmethod
-    def make_loader(cls, sampling: Any, graph: Any, x: Features, targets: Array, train: ArrayLike | slice, **options: Any) -> Loader:
+    def make_loader(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, train: ArrayLike | slice,
+                    **options: Any) -> Loader:
         """Return the loader of a run's training batches. Collective.
 
         Parameters
@@ -375,7 +426,7 @@ class Task:
         raise NotImplementedError
 
     @classmethod
-    def make_scoring(cls, sampling: Any, graph: Any, x: Features, targets: Array, rows: OwnedRows, **options: Any) -> Loader:
+    def make_scoring(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, rows: OwnedRows, **options: Any) -> Loader:
         """Return the loader of a run's evaluation batches, with the rows of all splits. Collective; see `make_loader`.
 
         `rows` has the masks or row numbers train, val and test.
@@ -384,7 +435,7 @@ class Task:
         return NeighborLoader(graph, x, targets, scored, fanouts=sampling.eval_fanouts or sampling.fanouts, **options)
 
     @classmethod
-    def summary(cls, counts: dict[str, int]) -> dict[str, Any]:
+    def summary(cls, counts: dict[str, int]) -> dict[str, object]:
         """Return entries that the task adds to a run's report. `counts` has the number of rows of all ranks by split."""
         return {}
 

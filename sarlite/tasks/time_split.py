@@ -1,7 +1,6 @@
 """Splits by time: rows before a first time are for training, rows from a second time on for testing."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from sarlite.comm import Communicator
 from sarlite.comm.routing import ask, send
 from sarlite.data.times import read_time, show_time
 from sarlite.errors import ConfigError, DataError, raise_together
+from sarlite.tasks.task import DataPart, RunSettings
 from sarlite.types import Array, ArrayLike
 
 TRAIN, VAL, TEST = range(3)
@@ -82,7 +82,7 @@ class TimeSplit:
                        if lacking else None)
 
 
-def time_split_of(run: Any, part: Any) -> TimeSplit | None:
+def time_split_of(run: RunSettings, part: DataPart) -> TimeSplit | None:
     """Parse the option for a split by time of a run; return None without such an option.
 
     The times of the `load.Shard` determine whether A and B are dates or integers.

@@ -26,7 +26,7 @@ LR_SCALES: dict[str, Callable[[int], float]] = {"none": lambda n: 1.0, "sqrt": m
 
 
 def batches(comm: Communicator, run: Any, part: Shard, task: type[Task], model: Callable[..., Tensor],
-            features: Any) -> Mapping[str, Batch | Loader]:
+            features: Features) -> Mapping[str, Batch | Loader]:
     """Make the batches for training and for scoring that a run's options request. Collective.
 
     The result is the arguments `batches` and `scoring` of `Trainer`.

@@ -18,7 +18,6 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from sarlite.train import tensorfile
 from sarlite.train.owners import Attempts, Owners
 from sarlite.train.row_keys import KeyedRows
 from sarlite.train.tensorfile import TensorWriter, verify
-from sarlite.types import Array, ArrayLike
+from sarlite.types import Array, ArrayLike, JsonDict
 from sarlite.types import Path as AnyPath
 
 __all__ = ["check_finite", "errors_of", "load", "load_metadata", "path_of", "read", "restore_model", "restore_state", "save",
@@ -137,7 +136,7 @@ class _Owned:
         return (rows[: n - begin] for begin in range(0, n, max(1, len(rows))))
 
 
-def load(path: AnyPath) -> tuple[dict[str, Array], dict[str, Any]]:
+def load(path: AnyPath) -> tuple[dict[str, Array], JsonDict]:
     """Return the arrays and the metadata of a checkpoint.
 
     Parameters
@@ -168,7 +167,7 @@ def load(path: AnyPath) -> tuple[dict[str, Array], dict[str, Any]]:
     return {name: tensor.whole() for name, tensor in tensors.items()}, metadata
 
 
-def load_metadata(path: AnyPath) -> dict[str, Any]:
+def load_metadata(path: AnyPath) -> JsonDict:
     """Return the metadata of a checkpoint without reading its arrays. The checksum is not verified.
 
     Parameters

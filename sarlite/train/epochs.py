@@ -7,13 +7,14 @@ from typing import Any
 
 from sarlite.errors import ConfigError, DivergenceError, whole
 from sarlite.train.stopping import Best, Stopping
+from sarlite.types import JsonDict
 
 DIVERGED = 1000.0
 """Training has diverged if an epoch's loss exceeds this factor times the first epoch's loss."""
 
 
 def fit(trainer: Any, epochs: int, *, start: int = 0, eval_every: int = 1, best: Best | None = None,
-        stopping: Stopping | None = None, on_epoch: Callable[[dict[str, Any]], object] = lambda record: None,
+        stopping: Stopping | None = None, on_epoch: Callable[[JsonDict], object] = lambda record: None,
         on_step: Callable[[int, float], object] = lambda done, loss: None,
         on_divergence: Callable[[str], object] = lambda text: None) -> Best:
     """Train the epochs from `start` to `epochs` and return the best one. Collective.

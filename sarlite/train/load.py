@@ -35,7 +35,7 @@ from sarlite.structure.partition import measures
 from sarlite.tasks.task_table import TASKS
 from sarlite.train import edge_values
 from sarlite.train.edge_values import NONE, EdgeValueUse
-from sarlite.types import Array, Path
+from sarlite.types import Array, JsonDict, Path
 
 
 class Source(NamedTuple):
@@ -122,7 +122,7 @@ class Shard(NamedTuple):
     graph: Any  # a Graph, NodeType or GraphSet
     rows: OwnedRows
     n_classes: int
-    summary: dict[str, Any]
+    summary: JsonDict
     memory: Memory
     seconds: dict[str, float]
     task: str = "classify"

@@ -35,7 +35,7 @@ from sarlite.train.trainer_arguments import (
     each_x,
     rows_of,
 )
-from sarlite.types import Array, ArrayLike
+from sarlite.types import Array, ArrayLike, JsonDict
 
 RowChoice = ArrayLike | slice
 """Rows of a split: a mask, row numbers or a slice."""
@@ -309,7 +309,7 @@ class Trainer:
         return loss if n_steps == 1 else total / n_rows
 
     def fit(self, epochs: int, *, patience: int | None = None, eval_every: int = 1,
-            callbacks: Sequence[Callable[[dict[str, Any]], object]] = ()) -> Best:
+            callbacks: Sequence[Callable[[JsonDict], object]] = ()) -> Best:
         """Train until the trainer has taken `epochs` epochs in total, with evaluations. Collective.
 
         Epochs before the call count. Training that diverges ends with a RuntimeWarning on rank 0; the model then has

@@ -1,6 +1,6 @@
 """The in-neighbourhood of a node, gathered from all ranks, as a whole graph with the rows of its nodes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -48,8 +48,8 @@ class _InEdges(NamedTuple):
         return _InEdges(self.src[index], self.dst[index], self.added[index], *values)
 
     @classmethod
-    def joined(cls, parts: Any) -> "_InEdges":
-        values: Any = [None if arrays[0] is None else np.concatenate(arrays) for arrays in zip(*parts)]
+    def joined(cls, parts: Iterable["_InEdges"]) -> "_InEdges":
+        values: list[Any] = [None if arrays[0] is None else np.concatenate(arrays) for arrays in zip(*parts)]
         return cls(*values)
 
 
@@ -90,7 +90,7 @@ class Neighborhood(NamedTuple):
         Rows of each `NodeRowTable`, in the order of `node_ids`.
     """
 
-    graph: Any
+    graph: Graph | NodeType
     place: int
     node_ids: dict[str, Array]
     distances: dict[str, Array]

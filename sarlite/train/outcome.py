@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,11 @@ from sarlite.tasks.outcome_counts import SCORE_EDGES, OutcomeCounts, SummedCount
 from sarlite.tasks.thresholds import HALF, ThresholdRule, choose_threshold, decide
 from sarlite.train.loop import Trainer
 from sarlite.train.stopping import Best
-from sarlite.types import Array
+from sarlite.types import Array, JsonDict
 
 
 def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] | None = None,
-            rule: ThresholdRule = HALF) -> dict[str, Any]:
+            rule: ThresholdRule = HALF) -> JsonDict:
     """Evaluate the best model once more, and return counts, calibration and the threshold by split. Collective.
 
     Parameters
@@ -57,7 +56,7 @@ def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] |
     with best_parameters(trainer, best), trainer.graph.profile.phase("evaluation"), using(trainer.numerics):
         trainer.score(collected)
     splits = {name: collector for name, collector in collected.items() if trainer.counts[name]}
-    result: dict[str, Any] = {**(counts.description if counts else {}), "splits": {}}
+    result: JsonDict = {**(counts.description if counts else {}), "splits": {}}
     if counts:
         result["splits"] = {name: _sums(comm, collector.parts["counts"]) for name, collector in splits.items()}
     if of_classes:

@@ -5,7 +5,6 @@ A key is the 16-byte BLAKE2b hash of a node's name in UTF-8, stored as two uint6
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,9 @@ from sarlite.comm import Communicator, together
 from sarlite.data.graph_tables import NODE
 from sarlite.data.names import Names
 from sarlite.errors import CheckpointError
+from sarlite.graph.graph_set import GraphSet
 from sarlite.graph.hetero import NodeType
+from sarlite.graph.link_graph import LinkGraph, NodeRows
 from sarlite.nn import Module
 from sarlite.train.owners import PIECE_BYTES, Attempts
 from sarlite.train.tensorfile import Stored
@@ -22,7 +23,7 @@ from sarlite.types import Array
 _AT_ONCE = 1 << 16  # number of names in memory
 
 
-def row_keys(model: Module, graph: Any, names: Mapping[str, Names]) -> dict[str, Array]:
+def row_keys(model: Module, graph: NodeRows | GraphSet | LinkGraph, names: Mapping[str, Names]) -> dict[str, Array]:
     """Return the keys of the rows of each parameter that is owned by rows. Collective.
 
     Parameters whose nodes have no names are left out, and so are parameters with an id that is not a node.

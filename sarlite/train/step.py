@@ -216,7 +216,7 @@ def _squares(gradient):
     return float(sum(np.square(flat[at : at + _PIECE], dtype=np.float64).sum() for at in range(0, flat.size, _PIECE)))
 
 
-def not_finite(x: Any, then: str = "", name: str = "x") -> DataError | None:
+def not_finite(x: object, then: str = "", name: str = "x") -> DataError | None:
     """Return a DataError for the first value of x that is not finite, or None if all values are finite.
 
     Parameters

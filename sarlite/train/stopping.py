@@ -4,15 +4,13 @@ The scores are the same on every rank, so every rank makes the same decision.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from sarlite import nn
 from sarlite.errors import whole
 from sarlite.optim import Plateau
 from sarlite.tasks.node_task import NodeTask
 from sarlite.tasks.task import Task
-from sarlite.types import Array
+from sarlite.types import Array, JsonObject
 
 Scores = dict[str, float | None]
 """Scores of an epoch by name: the metric of each split and "val_loss". None for a split without rows."""
@@ -127,7 +125,7 @@ class Stopping:
         if self.plateau is not None:
             self.plateau.evaluated(epoch, best.epoch if best.decided else 0)
 
-    def load_state(self, metadata: Mapping[str, Any]) -> None:
+    def load_state(self, metadata: JsonObject) -> None:
         """Restore the result of `state` from a checkpoint's metadata, if present. Raise CheckpointError if it is not valid."""
         if self.plateau is not None and "plateau" in metadata:
             self.plateau.load_state(metadata["plateau"])
