@@ -17,7 +17,7 @@ from sarlite.tasks.class_losses import ClassWeights
 from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.target_forms import FORMS, Splits
 from sarlite.tasks.task import DataPart, InputRows, Inputs, RunSettings, SamplingChoices, Targets, Task, TrainingChoices, UserLoss, one_of
-from sarlite.tasks.time_split import NAMES, time_split_of
+from sarlite.tasks.time_split import NAMES, TimeSplit, time_split_of
 from sarlite.types import Array, ArrayLike
 
 
@@ -99,7 +99,7 @@ class NodeTask(Task):
     def read_targets(cls, run: RunSettings, part: DataPart) -> Targets:
         if run.training.time_split is None:
             return Targets()
-        split: Any = together(part.graph.comm, lambda: time_split_of(run, part))
+        split: TimeSplit | None = together(part.graph.comm, lambda: time_split_of(run, part))
 
         def apply(part):
             """Replace the splits of a `load.Shard` by a split by time; nodes without a label are in no split."""
