@@ -183,7 +183,7 @@ def test_epoch_writes_its_rows(folder, tmp_path, capsys):
     rows = rows_of(epoch, folder, tmp_path, "--cases", "gat:S/1000", "--profile")
     assert [row["case"] for row in rows] == ["gat"]
     printed = capsys.readouterr().out
-    assert "gat on S/1000: where an epoch goes" in printed and "aggregate (Attend)" in printed
+    assert "gat on S/1000: where an epoch goes" in printed and "aggregate (Attention)" in printed
     assert "optimizer" in printed
 
 

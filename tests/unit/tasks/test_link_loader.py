@@ -130,7 +130,8 @@ def test_runs_are_the_same_on_any_number_of_ranks_and_go_on(tmp_path):
     result = train_here(tmp_path / "two", *flags, *more)
     np.testing.assert_allclose(result[-1]["loss"], whole[-1]["loss"], rtol=1e-10)
     assert checkpoint.read(Solo(), tmp_path / "two" / "checkpoint.safetensors", ("model.",))[1]["task"] == "link"
-    for words, more in (("--remote hec: a link's ends", ["--remote", "hec"]), ("--remote local", ["--remote", "local"]),
-                        ("--eval-fanouts: of links", ["--eval-fanouts", "2,2"]), ("fanouts has 1 entries", ["--fanouts", "2"])):
+    for words, more in (("--task link does not go with --remote hec", ["--remote", "hec"]),
+                        ("--task link does not go with --remote local", ["--remote", "local"]),
+                        ("--eval-fanouts", ["--eval-fanouts", "2,2"]), ("fanouts has 1 entr", ["--fanouts", "2"])):
         with pytest.raises(ConfigError, match=words):
             train_here(tmp_path / "no", *flags, *more)

@@ -152,7 +152,7 @@ def test_the_timeline_has_tracks_of_the_sampler_and_of_the_caches(here, tmp_path
 def test_progress_within_an_epoch(capsys, monkeypatch):
     times = iter([100.0, *([104.0] * 3), 105.0, *([110.0] * 3)])
     monkeypatch.setattr(report.time, "monotonic", lambda: next(times))
-    progress = report.Progress("lines", 2, 12, 4)
+    progress = report.EpochProgress("lines", 2, 12, 4)
     progress.step(2, 0.5)
     progress.step(3, 0.25)  # 1 s later: no line
     progress.step(4, 0.125)  # told with the epoch
