@@ -6,10 +6,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sarlite.cli import report_command
-from sarlite.cli.folder import CHECKPOINT, CONFIG, KEPT, METRICS
+from sarlite.cli.folder import CHECKPOINT, CONFIG, KEPT, METRICS, SUMMARY
 from sarlite.cli.options import OPTIONS
 from sarlite.cli.training_process import start_training, wait_for_error
 from sarlite.command import Parser, run_command, show
@@ -139,6 +139,23 @@ def differences(run: report_command.RunFiles, segment: Segment, folder: Path) ->
     return lines
 
 
+def published_differences(run: report_command.RunFiles, last: Segment) -> list[str]:
+    """Return a line of text for each difference of the published checkpoint and scores from what the segments verify.
+
+    The checkpoint must have the state of the last kept checkpoint, if both are of the last epoch. The summary's scores of
+    the best epoch must be those of the epoch's record.
+    """
+    path = Path(run.name) / CHECKPOINT
+    ended = last.last == len(run.epochs)
+    lines = [line.replace(last.end.name, f"{CHECKPOINT} beside {last.end.name}", 1)
+             for line in (_other_state(last.end, path) if ended else [])]
+    best: Any = run.summary.get("best") or {"scores": {}}
+    record = run.epochs[best["epoch"] - 1] if 0 < best.get("epoch", 0) <= len(run.epochs) else {}
+    lines += [f"{SUMMARY}: {name} {score} of epoch {best.get('epoch')}, but {METRICS} has {record.get(name)}"
+              for name, score in best["scores"].items() if record.get(name) != score]
+    return lines
+
+
 def _other_state(kept_path: Path, computed_path: Path) -> list[str]:
     """Return the first difference between two checkpoints of one epoch: in the data, a fixed option, or an array."""
     (kept_arrays, kept_meta), (computed, computed_meta) = (checkpoint.load(path) for path in (kept_path, computed_path))
@@ -185,7 +202,11 @@ def verify(path: str, n_segments: int, seed: int | None, flags: Sequence[str]) -
     drawn = sorted(random.Random(seed).sample(segments, min(n_segments, len(segments))))
     n_epochs = sum(segment.last - segment.first + 1 for segment in drawn)
     show(f"{path}: {len(drawn)} of {len(segments)} segments, {n_epochs} of {len(run.epochs)} epochs, drawn with --seed {seed}")
-    status = 0
+    lines = published_differences(run, segments[-1])
+    if segments[-1].last < len(run.epochs):
+        show(f"{CHECKPOINT}: not compared: the run went on after {segments[-1].end.name}")
+    show("\n".join(lines) if lines else f"{CHECKPOINT} and {SUMMARY}: as the kept checkpoints and the records say")
+    status = 1 if lines else 0
     for segment in drawn:
         with private_folder(tempfile.gettempdir()) as folder:
             name = f"epochs {segment.first} to {segment.last}"

@@ -45,7 +45,7 @@ def test_a_run_that_nobody_touched_is_verified_on_any_number_of_ranks(run, capsy
     assert capsys.readouterr().out.splitlines()[-1] == "verified"
     assert verify([str(run), "--segments", "1", "--seed", "3", "--ranks", "3", "--mode", "oneshot"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"{run}: 1 of 3 segments, 2 of 6 epochs, drawn with --seed 3") and len(lines) == 3
+    assert lines[0].startswith(f"{run}: 1 of 3 segments, 2 of 6 epochs, drawn with --seed 3") and len(lines) == 4
 
 
 def test_each_epoch_has_its_own_hash_of_the_parameters(run):
@@ -105,6 +105,25 @@ def test_an_edited_checkpoint_is_found(run, capsys):
     checkpoint.save(path, tensors, meta)
     assert verify([str(run), "--all"]) == 1
     assert "NOT verified" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kept", ["kept-000002.safetensors", None])
+def test_another_published_checkpoint_is_found(run, capsys, kept):
+    if kept:
+        shutil.copy(run / kept, run / "checkpoint.safetensors")
+    else:
+        (run / "checkpoint.safetensors").unlink()
+    assert verify([str(run), "--segments", "1", "--seed", "0"]) == (1 if kept else 2)
+    out, err = capsys.readouterr()
+    assert "checkpoint.safetensors" in out + err and "\nverified" not in out
+
+
+def test_an_edited_score_of_the_summary_is_found(run, capsys):
+    summary = json.loads((run / "summary.json").read_text())
+    summary["best"]["scores"]["test_accuracy"] = 0.99
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert verify([str(run), "--segments", "1", "--seed", "0"]) == 1
+    assert "summary.json: test_accuracy 0.99 of epoch" in capsys.readouterr().out
 
 
 def test_a_run_without_what_is_needed_is_refused_by_name(published, run, tmp_path, capsys):
