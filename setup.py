@@ -32,9 +32,9 @@ class BuildTogether(build_ext):
             def compile_once(source):
                 kept = folder / f"{Path(source).stem}-{_digest(Path(source).read_bytes())}.o"
                 if not kept.exists():
-                    made, = compile_in_turn([source], output_dir=output_dir, **options)
+                    compiled, = compile_in_turn([source], output_dir=output_dir, **options)
                     folder.mkdir(parents=True, exist_ok=True)
-                    whole = shutil.copy(made, f"{kept}.{os.getpid()}")  # another file system, perhaps
+                    whole = shutil.copy(compiled, f"{kept}.{os.getpid()}")  # another file system, perhaps
                     os.replace(whole, kept)
                 return str(kept)
 

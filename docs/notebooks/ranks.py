@@ -21,7 +21,7 @@ graph = Graph.from_edges(src, dst, n)
 
 
 # %% [markdown]
-# A message is a function of tensors: a row an edge comes in, a row an edge goes out. What is learned in it is found by the tape.
+# A message is a function of tensors: a row an edge comes in, a row an edge goes out. The tape finds the parameters in it.
 
 # %%
 class TrustConv(nn.Module):
@@ -56,17 +56,17 @@ class Net(nn.Module):
 def on_rank(comm):
     """Train on this rank's part; return losses, accuracy, number of edges and peak of remote buffers."""
     part, rng = graph.shard(comm, "contiguous"), nn.Random(seed=0)
-    own = part.node_ids
-    trainer = Trainer(part, Net(rng=rng), x[own], labels[own], train=own < 150, val=own >= 150, rng=rng,
+    node_ids = part.node_ids
+    trainer = Trainer(part, Net(rng=rng), x[node_ids], labels[node_ids], train=node_ids < 150, val=node_ids >= 150, rng=rng,
                       optimizer=lambda flat: optim.Adam(flat, 0.03))
     losses = [trainer.step() for epoch in range(30)]
     return losses, trainer.evaluate()["val_accuracy"], part.n_edges, part.profile.peak_remote_buffers
 
 
 results = {ranks: threads.run(ranks, on_rank) for ranks in (1, 3)}
-for ranks, found in results.items():
-    losses, accuracy, _, buffers = found[0]
-    print(f"{ranks} ranks: loss {losses[-1]:.12f}, accuracy {accuracy:.3f}, edges a rank {[edges for _, _, edges, _ in found]}, "
+for ranks, by_rank in results.items():
+    losses, accuracy, _, buffers = by_rank[0]
+    print(f"{ranks} ranks: loss {losses[-1]:.12f}, accuracy {accuracy:.3f}, edges a rank {[edges for _, _, edges, _ in by_rank]}, "
           f"parts of peers held at once {buffers}")
 
 # %% [markdown]
@@ -75,5 +75,5 @@ for ranks, found in results.items():
 
 # %%
 one = np.array(results[1][0][0])
-print(f"largest relative difference of 30 losses: {max(abs(np.array(found[0][0]) / one - 1).max() for found in results.values()):.1e}")
-assert all(np.allclose(found[0][0], one, rtol=1e-12) for found in results.values())
+print(f"largest relative difference of 30 losses: {max(abs(np.array(by_rank[0][0]) / one - 1).max() for by_rank in results.values()):.1e}")
+assert all(np.allclose(by_rank[0][0], one, rtol=1e-12) for by_rank in results.values())

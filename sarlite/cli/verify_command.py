@@ -203,9 +203,11 @@ def verify(path: str, n_segments: int, seed: int | None, flags: Sequence[str]) -
     n_epochs = sum(segment.last - segment.first + 1 for segment in drawn)
     show(f"{path}: {len(drawn)} of {len(segments)} segments, {n_epochs} of {len(run.epochs)} epochs, drawn with --seed {seed}")
     lines = published_differences(run, segments[-1])
+    compared = f"{CHECKPOINT} and {SUMMARY}"
     if segments[-1].last < len(run.epochs):
-        show(f"{CHECKPOINT}: not compared: the run went on after {segments[-1].end.name}")
-    show("\n".join(lines) if lines else f"{CHECKPOINT} and {SUMMARY}: as the kept checkpoints and the records say")
+        show(f"{CHECKPOINT}: not compared, because the run went on after {segments[-1].end.name}")
+        compared = SUMMARY
+    show("\n".join(lines) if lines else f"{compared}: as the kept checkpoints and the records say")
     status = 1 if lines else 0
     for segment in drawn:
         with private_folder(tempfile.gettempdir()) as folder:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -167,9 +168,7 @@ class TimedEdges(EdgeSet):
         degrees = stops - starts
         hit = np.zeros(len(rows), bool)
         if without is not None and len(without):
-            inverse = np.empty_like(self.order)
-            inverse[self.order] = np.arange(len(inverse))
-            left = np.sort(inverse[without])
+            left = np.sort(self._places[without])
             n_left = np.searchsorted(left, stops) - np.searchsorted(left, starts)
             hit, degrees = n_left > 0, degrees - n_left
         picks = _chosen(starts[~hit], stops[~hit], self.sources, latest, ids[~hit], draw)
@@ -186,6 +185,13 @@ class TimedEdges(EdgeSet):
         positions = self.order[np.concatenate([picks[1], indptr[rows[looped]]])]
         positions = positions[np.lexsort((positions, dst))]
         return np.concatenate([[0], np.cumsum(counts + loops)]), positions, degrees
+
+    @cached_property
+    def _places(self) -> Array:
+        """Place in the order of time of each edge of the set, (n_edges,) int64."""
+        places = np.empty_like(self.order)
+        places[self.order] = np.arange(len(places))
+        return places
 
     def _first_later(self, low: Array, high: Array, times: Array) -> Array:
         """Return for each row the first position in low .. high - 1 whose edge is later than the row's time, else high.

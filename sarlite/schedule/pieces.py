@@ -58,14 +58,14 @@ class Arrival(NamedTuple):
 class Piece(NamedTuple):
     """One unit of computation: a block of edges, and where the rows of the block's columns come from.
 
-    The block's columns are this rank's rows if `own` is True, followed by the rows of each arrival.
+    The block's columns are this rank's rows if `own` is True; otherwise they are the rows of the arrivals, one after the other.
 
     Attributes
     ----------
     block : Edges or Bundle, or None
         Edges to compute. With None this rank only sends rows.
     own : bool
-        True if this rank's own rows are the block's first columns.
+        True if the block's columns are this rank's own rows.
     arrivals : tuple of Arrival
         Exchanges that bring the rows of peers.
     share : Fraction

@@ -97,8 +97,10 @@ def _difference(expected, taken):
 
 
 def _column_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
-    """Yield an error for each block whose number of columns is not the number of its piece's rows."""
+    """Yield an error for each piece of own and peers' rows, and for each block that has not a column for each row."""
     for k, piece in enumerate(pieces):
+        if piece.own and any(arrival.n_columns for arrival in piece.arrivals):
+            yield f"piece {k}: columns are the rank's own rows and rows of peers: they are two pieces"
         n = (needs.n_src if piece.own and piece.block is not None else 0) + sum(a.n_columns for a in piece.arrivals)
         if piece.block is not None and piece.block.n_src != n:
             yield f"piece {k}: the block has {piece.block.n_src:,} columns, but {n:,} rows are there for it"

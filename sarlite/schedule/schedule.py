@@ -74,13 +74,11 @@ class Schedule(NamedTuple):
         with self.mode.fetch(self.transport, self.plan.forward, self.row_format.encode(arrays, kinds), phase) as fetched:
             for piece in self.plan.forward:
                 rows = fetched.take(piece)
-                if piece.own:
-                    rows = arrays
                 if piece.block is not None:
                     with self._span(piece.block, phase):
                         on_block(piece.block, self._rows(piece, rows, arrays, kinds))
                     if keeps_rows:
-                        block_rows.append((piece.block.offset, rows))
+                        block_rows.append((piece.block.offset, arrays if piece.own else rows))
                 del rows
                 fetched.release(piece)
         return [rows for _, rows in sorted(block_rows, key=lambda each: each[0])] if keeps_rows else None

@@ -8,6 +8,7 @@ import pytest
 from sarlite.comm import threads
 from sarlite.errors import ConfigError
 from sarlite.schedule import modes, plan_check
+from sarlite.schedule.pieces import Arrival, Piece
 from sarlite.schedule.transport import Fetch
 from tests.helpers.comm.exchanges import EDGES, in_parts, in_ranges, shard
 from tests.helpers.graph import relational_graphs
@@ -199,3 +200,9 @@ def test_what_is_wrong_in_a_modes_file(name, words, tmp_path):
     with pytest.raises(ConfigError, match=words) as caught:
         train_here(tmp_path / "run", "--epochs", 1, "--ranks", 3, "--mode", f"{tmp_path}/mine.py:{name}")
     assert "site-packages" not in str(caught.value) and not (tmp_path / "run").exists()
+
+
+def test_a_piece_of_own_rows_and_rows_of_a_peer_is_named():
+    arrival = Arrival(1, 1, 2, True, slice(0, 2))
+    piece = Piece(None, own=True, arrivals=(arrival,))
+    assert "own rows and rows of peers" in next(plan_check._column_problems([piece], None))
