@@ -26,7 +26,7 @@ import harness
 import plot
 
 from sarlite import kernels
-from sarlite.errors import ConfigError, needs
+from sarlite.errors import ConfigError, import_optional
 
 PLACES = ("figures", "out", "rows", "graphs", "json", "draw")
 MARK = "<!-- From here on written by the command; see above. -->"
@@ -198,7 +198,7 @@ def draw(figure, rows, picture):
               for panel in figure.panels]
     panels = [(panel, points) for panel, points in panels if points]
     try:
-        module = needs("matplotlib.figure", "a picture")
+        module = import_optional("matplotlib.figure", "a picture")
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
     import matplotlib

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from sarlite.errors import ConfigError, needs
+from sarlite.errors import ConfigError, import_optional
 
 LABELS = ("case", "model", "graph", "way", "mode", "prefetch", "width", "heads", "ranks", "threads")  # keys that name a row
 LOG_FROM = 20  # ratio of the largest to the smallest value from which an axis is logarithmic
@@ -127,7 +127,7 @@ def _lane_labels(events, lanes):
 
 def draw(file, content, picture, args):
     """Draw one file, whose content is either rows or a trace."""
-    figure = needs("matplotlib.figure", "a picture").Figure(figsize=(11, 5), layout="constrained")
+    figure = import_optional("matplotlib.figure", "a picture").Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
     if isinstance(content, dict):
         n_lanes = draw_trace(axes, content, args.start, args.end)

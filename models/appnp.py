@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
-from sarlite.errors import ConfigError, number
+from sarlite.errors import ConfigError, check_number
 from sarlite.nn import Dropout, Linear
 
 
@@ -50,9 +50,9 @@ class APPNP(nn.Module):
     def __init__(self, n_in: int, n_out: int, *, hops: int = 10, teleport: float = 0.1, layers: int = 2,
                  hidden: int = 64, dropout: float = 0.5, input_dropout: float | None = None, activation: str = "relu",
                  rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        layers, hidden = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        self.takes, self.activation, self.hops = n_in, activation, nn.whole("hops", hops, 1)
-        self.teleport = number("teleport", teleport, below=1)
+        layers, hidden = nn.check_int("layers", layers, 1), nn.check_int("hidden", hidden, 1)
+        self.takes, self.activation, self.hops = n_in, activation, nn.check_int("hops", hops, 1)
+        self.teleport = check_number("teleport", teleport, below=1)
         if activation not in ("relu", "elu"):
             raise ConfigError(f"activation {activation!r} is not one of relu, elu")
         widths = [n_in, *[hidden] * (layers - 1), n_out]

@@ -149,8 +149,8 @@ class GAT(Layered):
 
     def _make(self, conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside):
         """Make the layers; `conv` is a function (n_in, n_feat, n_heads, **options) -> Conv."""
-        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        heads, out_heads = nn.whole("heads", heads, 1), nn.whole("out_heads", out_heads, 1)
+        self.takes, layers, hidden = n_in, nn.check_int("layers", layers, 1), nn.check_int("hidden", hidden, 1)
+        heads, out_heads = nn.check_int("heads", heads, 1), nn.check_int("out_heads", out_heads, 1)
         if out_concat and n_out % out_heads:
             raise ConfigError(f"out_concat: {n_out} outputs cannot be divided among {out_heads} heads")
         last, width = layers - 1, hidden * heads

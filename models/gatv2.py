@@ -56,7 +56,7 @@ class GATv2Conv(Conv):
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool = True, residual: bool = False,
                  slope: float = 0.2, attention_dropout: float = 0.0, bias: bool = True, rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
-        n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
+        n_feat, n_heads = nn.check_int("n_feat", n_feat, 1), nn.check_int("n_heads", n_heads, 1)
         self.n_heads, self.n_feat, self.concat, self.slope, self.residual = n_heads, n_feat, concat, slope, residual
         width, n_out = n_heads * n_feat, n_heads * n_feat if concat else n_feat
         self.linear_src = Linear(n_in, width, bias=bias, rng=rng, dtype=dtype)

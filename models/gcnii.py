@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, fn, nn
-from sarlite.errors import ConfigError, number
+from sarlite.errors import ConfigError, check_number
 from sarlite.nn import Dropout, Linear
 
 
@@ -53,9 +53,9 @@ class GCNII(nn.Module):
     def __init__(self, n_in: int, n_out: int, *, layers: int = 16, hidden: int = 64, teleport: float = 0.1,
                  identity_decay: float = 0.5, dropout: float = 0.6, activation: str = "relu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
-        layers, hidden = nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        self.takes, self.teleport, self.activation = n_in, number("teleport", teleport, below=1), activation
-        identity_decay = number("identity_decay", identity_decay, positive=True)
+        layers, hidden = nn.check_int("layers", layers, 1), nn.check_int("hidden", hidden, 1)
+        self.takes, self.teleport, self.activation = n_in, check_number("teleport", teleport, below=1), activation
+        identity_decay = check_number("identity_decay", identity_decay, positive=True)
         if activation not in ("relu", "elu"):
             raise ConfigError(f"activation {activation!r} is not one of relu, elu")
         self.shares = [math.log(identity_decay / number + 1) for number in range(1, layers + 1)]

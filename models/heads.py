@@ -33,7 +33,7 @@ class AttentionConv(Conv):
 
     def __init__(self, n_in: int, n_feat: int, n_heads: int, *, concat: bool, residual: bool, slope: float, bias: bool,
                  rng: nn.Random, dtype: npt.DTypeLike) -> None:
-        n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
+        n_feat, n_heads = nn.check_int("n_feat", n_feat, 1), nn.check_int("n_heads", n_heads, 1)
         self.n_heads, self.n_feat, self.concat, self.slope, self.residual = n_heads, n_feat, concat, slope, residual
         n_out = n_heads * n_feat if concat else n_feat
         self.linear = Linear(n_in, n_heads * n_feat, bias=False, rng=rng, dtype=dtype)

@@ -61,7 +61,7 @@ class Layered(nn.Module):
         n_in, n_out, layers, hidden : int
             Width of the input; width of the output; number of layers; width between layers.
         """
-        self.takes, layers, hidden = n_in, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
+        self.takes, layers, hidden = n_in, nn.check_int("layers", layers, 1), nn.check_int("hidden", hidden, 1)
         widths = [n_in, *[hidden] * (layers - 1), n_out]
         self.convs = [conv(a, b, bias=k == layers - 1) for k, (a, b) in enumerate(zip(widths, widths[1:]))]
 

@@ -54,7 +54,7 @@ class RGATConv(nn.Module):
     def __init__(self, n_in: Mapping[str, int], n_feat: int, n_heads: int, relations: Iterable[Relation],
                  types: Collection[str] | None = None, *, concat: bool = True, attention_dropout: float = 0.0, slope: float = 0.2,
                  bias: bool = True, rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        n_feat, n_heads = nn.whole("n_feat", n_feat, 1), nn.whole("n_heads", n_heads, 1)
+        n_feat, n_heads = nn.check_int("n_feat", n_feat, 1), nn.check_int("n_heads", n_heads, 1)
         self.relations, self.n_heads, self.n_feat = tuple(relations), n_heads, n_feat
         self.concat, self.slope, width = concat, slope, n_heads * n_feat
         self.roots = {name: Linear(n_in[name], width if concat else n_feat, bias=bias, rng=rng, dtype=dtype)
@@ -135,8 +135,8 @@ class RGAT(RGCN):
                  heads: int = 4, out_heads: int = 1, embedding: int | None = None,
                  learned_rows: Sequence[str] = (), dropout: float = 0.5, attention_dropout: float = 0.0,
                  activation: str = "elu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        hidden, self.heads = nn.whole("hidden", hidden, 1), nn.whole("heads", heads, 1)
-        self.out_heads, self.attention_dropout = nn.whole("out_heads", out_heads, 1), attention_dropout
+        hidden, self.heads = nn.check_int("hidden", hidden, 1), nn.check_int("heads", heads, 1)
+        self.out_heads, self.attention_dropout = nn.check_int("out_heads", out_heads, 1), attention_dropout
         super().__init__(n_in, n_out, nodes, layers=layers, hidden=hidden * self.heads, embedding=embedding,
                          learned_rows=learned_rows, dropout=dropout, activation=activation, rng=rng, dtype=dtype)
 

@@ -67,7 +67,7 @@ class RGCNConv(nn.Module):
             self.weights = {name: glorot(rng, (n_in[source], n_out), n_in[source], n_out, dtype)
                             for (source, _, _), name in self._names.items()}
             return
-        n_bases, widths = nn.whole("n_bases", n_bases, 1), sorted({n_in[relation[0]] for relation in self.relations})
+        n_bases, widths = nn.check_int("n_bases", n_bases, 1), sorted({n_in[relation[0]] for relation in self.relations})
         if len(widths) > 1:
             raise ConfigError(f"n_bases: all source types need one width, but they have {widths}")
         self.bases = glorot(rng, (n_bases, widths[0], n_out), widths[0], n_out, dtype)
@@ -147,8 +147,8 @@ class RGCN(nn.Module):
         if not isinstance(nodes, NodeType):
             raise ConfigError(f"nodes is a {type(nodes).__name__}, but must be a node type of a HeteroGraph: "
                               "graph.of(type)")
-        graph, layers, hidden = nodes.graph, nn.whole("layers", layers, 1), nn.whole("hidden", hidden, 1)
-        embedding = None if embedding is None else nn.whole("embedding", embedding, 1)
+        graph, layers, hidden = nodes.graph, nn.check_int("layers", layers, 1), nn.check_int("hidden", hidden, 1)
+        embedding = None if embedding is None else nn.check_int("embedding", embedding, 1)
         self.takes, width = dict(n_in), hidden if embedding is None and not n_in else embedding
         input_types, *output_types = types_by_layer(graph, nodes.node_types, layers)
         self.inputs = RelationalInput(n_in, graph, input_types, width, learned_rows, one_width=n_bases is not None, rng=rng,

@@ -47,7 +47,7 @@ class SGC(nn.Module):
 
     def __init__(self, n_in: int, n_out: int, *, hops: int = 2, dropout: float = 0.0, rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
-        self.takes, self.powers = n_in, (nn.whole("hops", hops, 1),)
+        self.takes, self.powers = n_in, (nn.check_int("hops", hops, 1),)
         self.linear, self.dropout = Linear(n_in, n_out, rng=rng, dtype=dtype), Dropout(dropout, rng)
 
     def first_layer(self) -> list[nn.Module]:

@@ -88,7 +88,7 @@ class SIGN(nn.Module):
     def __init__(self, n_in: int, n_out: int, *, hops: int = 3, layers: int = 2, hidden: int = 64, dropout: float = 0.5,
                  input_dropout: float = 0.0, batch_norm: bool = True, activation: str = "relu", rng: nn.Random,
                  dtype: npt.DTypeLike = np.float32) -> None:
-        hops, layers, hidden = nn.whole("hops", hops, 1), nn.whole("layers", layers, 2), nn.whole("hidden", hidden, 1)
+        hops, layers, hidden = nn.check_int("hops", hops, 1), nn.check_int("layers", layers, 2), nn.check_int("hidden", hidden, 1)
         self.powers = tuple(range(hops + 1))
         self.takes = n_in * len(self.powers)
         self.inception = Inception(n_in, hidden, len(self.powers), rng=rng, dtype=dtype)

@@ -211,7 +211,7 @@ def install(extra: str) -> str:
     return f"pip install 'sarlite[{extra}]'"
 
 
-def needs(module: str, what: str) -> ModuleType:
+def import_optional(module: str, what: str) -> ModuleType:
     """Import and return a module of an optional package, or raise an error that says how to install the package.
 
     Parameters
@@ -306,7 +306,7 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
             raise kind(f"rank {rank}: {text}", *arguments) from _cause_of(builtin, text)
 
 
-def whole(name: str, value: object, least: int = 0) -> int:
+def check_int(name: str, value: object, least: int = 0) -> int:
     """Return `value` as an int if it is an integer of `least` or more; else raise a ConfigError that names `name`.
 
     Parameters
@@ -330,9 +330,9 @@ def whole(name: str, value: object, least: int = 0) -> int:
     Examples
     --------
     >>> from sarlite import nn
-    >>> nn.whole("hidden", 16, 1)
+    >>> nn.check_int("hidden", 16, 1)
     16
-    >>> nn.whole("hidden", 0, 1)
+    >>> nn.check_int("hidden", 0, 1)
     Traceback (most recent call last):
     sarlite.errors.ConfigError: hidden is 0, but must be 1 or more
     """
@@ -343,7 +343,7 @@ def whole(name: str, value: object, least: int = 0) -> int:
     return operator.index(value)
 
 
-def number(name: str, value: object, below: float = math.inf, *, positive: bool = False) -> float:
+def check_number(name: str, value: object, below: float = math.inf, *, positive: bool = False) -> float:
     """Return `value` as a float in [0, below), or in (0, below) if `positive`; else raise a ConfigError about `name`."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not 0 <= cast(float, value) < below or (positive and value == 0):

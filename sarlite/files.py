@@ -26,7 +26,7 @@ AnyPath = str | os.PathLike[str]
 _PRIVATE = re.compile(r"\.sarlite-([0-9a-f]{8})-([0-9]{1,7})-([0-9]{1,20})-[0-9a-f]{8}\.tmp")
 
 
-def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -> None:
+def atomic_write(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -> None:
     """Write a file atomically: after a crash at any time, `path` has the old content or all of the new content.
 
     Parameters
@@ -52,17 +52,17 @@ def write_whole(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -
     --------
     >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_whole(os.path.join(folder, "a.bin"), b"12", b"34")
+    ...     atomic_write(os.path.join(folder, "a.bin"), b"12", b"34")
     ...     os.listdir(folder), os.path.getsize(os.path.join(folder, "a.bin"))
     (['a.bin'], 4)
     """
-    with whole(path, new=new) as (_, file):
+    with atomic_file(path, new=new) as (_, file):
         for piece in pieces:
             file.write(piece)
 
 
 @contextlib.contextmanager
-def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
+def atomic_file(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
     """Return a context with a temporary file, open for writing, that is renamed to `path` at the end of the context.
 
     Parameters
@@ -84,7 +84,7 @@ def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[
 
     Notes
     -----
-    If the body of the context raises, the private file is removed, and `path` is not changed. See `write_whole`.
+    If the body of the context raises, the private file is removed, and `path` is not changed. See `atomic_write`.
     """
     target = _regular(path)
     folder = os.path.dirname(target)
@@ -106,9 +106,9 @@ def whole(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[
             os.unlink(temporary)
 
 
-def try_whole(path: AnyPath, *pieces: bytes | memoryview) -> None:
-    """Write the content to a temporary file and remove the file, to raise the errors that `write_whole` would raise."""
-    with whole(path, trial=True) as (_, file):
+def check_writable(path: AnyPath, *pieces: bytes | memoryview) -> None:
+    """Write the content to a temporary file and remove the file, to raise the errors that `atomic_write` would raise."""
+    with atomic_file(path, trial=True) as (_, file):
         for piece in pieces:
             file.write(piece)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from sarlite.command import suggestion
-from sarlite.errors import CheckpointError, ConfigError, number, whole
+from sarlite.errors import CheckpointError, ConfigError, check_int, check_number
 from sarlite.keys import MOST_STEPS
 from sarlite.nn.flat import Flat, Group
 from sarlite.nn.module import load_arrays
@@ -74,7 +74,7 @@ class Optimizer:
     def __init__(self, flat: Flat, lr: float, weight_decay: Decay = 0.0) -> None:
         if not isinstance(flat, Flat):
             raise ConfigError(f"an optimizer takes what nn.flatten(model) returns, not a {type(flat).__name__}")
-        self.flat, self.lr = flat, number("lr", lr, positive=True)
+        self.flat, self.lr = flat, check_number("lr", lr, positive=True)
         self.decays = [_decay(group, weight_decay) for group in flat.groups]
         self.states = [{name: np.zeros_like(group.data) for name in self.state_names} for group in flat.groups]
 
@@ -160,7 +160,7 @@ class Optimizer:
 def _decay(group, weight_decay):
     """Return the weight decay of a group as a GroupDecay: None if all are 0, a number if all are equal, else an array."""
     decay_of = weight_decay if callable(weight_decay) else lambda name: weight_decay
-    values = [number("weight_decay", decay_of(name)) for name in group.names]
+    values = [check_number("weight_decay", decay_of(name)) for name in group.names]
     if len(set(values)) <= 1:
         return values[0] if values and values[0] else None
     decays = np.zeros_like(group.data)
@@ -209,7 +209,7 @@ class SGD(Optimizer):
     """
 
     def __init__(self, flat: Flat, lr: float, momentum: float = 0.0, weight_decay: Decay = 0.0) -> None:
-        self.momentum = number("momentum", momentum, below=1)
+        self.momentum = check_number("momentum", momentum, below=1)
         self.state_names = ("velocity",) if self.momentum else ()
         super().__init__(flat, lr, weight_decay)
 
@@ -281,8 +281,8 @@ class Adam(Optimizer):
                  weight_decay: Decay = 0.0, decoupled: bool = False) -> None:
         if len(betas) != 2:
             raise ConfigError(f"betas are {betas!r}, but must be two numbers in [0, 1)")
-        self.betas = tuple(number("beta", b, below=1) for b in betas)
-        self.eps, self.decoupled = number("eps", eps), decoupled
+        self.betas = tuple(check_number("beta", b, below=1) for b in betas)
+        self.eps, self.decoupled = check_number("eps", eps), decoupled
         self.n_steps = np.zeros((), np.int64)
         super().__init__(flat, lr, weight_decay)
 
@@ -373,7 +373,7 @@ def cosine(epochs: int) -> Factor:
     >>> [round(optim.cosine(4)(epoch), 3) for epoch in range(5)]
     [1.0, 0.854, 0.5, 0.146, 0.0]
     """
-    epochs = whole("epochs of cosine", epochs)
+    epochs = check_int("epochs of cosine", epochs)
     return lambda epoch: 0.5 * (1 + math.cos(math.pi * min(epoch / max(epochs, 1), 1.0)))
 
 
@@ -398,7 +398,7 @@ def steps(every: int, factor: float) -> Factor:
     >>> [optim.steps(2, 0.5)(epoch) for epoch in range(5)]
     [1.0, 1.0, 0.5, 0.5, 0.25]
     """
-    every, factor = whole("every of steps", every, 1), number("factor of steps", factor, positive=True)
+    every, factor = check_int("every of steps", every, 1), check_number("factor of steps", factor, positive=True)
     return lambda epoch: factor ** (epoch // every)
 
 
@@ -445,7 +445,7 @@ class Warmup:
     """
 
     def __init__(self, epochs: int, then: Factor) -> None:
-        self.epochs, self.then = whole("epochs of warmup", epochs, 1), then
+        self.epochs, self.then = check_int("epochs of warmup", epochs, 1), then
 
     def __call__(self, epoch: int) -> float:
         return (epoch + 1) / self.epochs if epoch < self.epochs else self.then(epoch - self.epochs)
@@ -479,7 +479,7 @@ class Plateau:
     def __init__(self, factor: float = 0.1, patience: int = 10) -> None:
         if not 0 < factor < 1:
             raise ConfigError(f"the factor of a plateau is {factor}, but must be in (0, 1)")
-        self.factor, self.patience = factor, whole("the patience of a plateau", patience, 1)
+        self.factor, self.patience = factor, check_int("the patience of a plateau", patience, 1)
         self.falls = self.last = 0
 
     def __call__(self, epoch: int) -> float:
@@ -547,7 +547,7 @@ def schedule(spec: str, epochs: int) -> Factor:
         if name == "plateau" and len(arguments) == 2:
             return Plateau(float(arguments[0]), int(arguments[1]))
         if name == "warmup" and len(arguments) >= 2:
-            length = whole("epochs of warmup", int(arguments[0]), 1)
+            length = check_int("epochs of warmup", int(arguments[0]), 1)
             return warmup(length, schedule(":".join(arguments[1:]), max(epochs - length, 0)))
     except ValueError as error:  # a ConfigError is a ValueError
         raise ConfigError(f"schedule {spec!r}: {error}") from None

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import Protocol, TextIO
 
-from sarlite.errors import ConfigError, needs
+from sarlite.errors import ConfigError, import_optional
 
 KINDS = ("auto", "bar", "lines", "none")
 LINE_SECONDS = 5.0
@@ -67,10 +67,10 @@ def bar_class(kind: str, stream: TextIO) -> MakesBars | None:
     module = "tqdm.auto" if in_notebook and find_spec("ipywidgets") else "tqdm.std"  # tqdm.auto warns without ipywidgets
     bars: MakesBars | None = None
     if kind == "bar":
-        bars = needs(module, "--progress bar").tqdm
+        bars = import_optional(module, "--progress bar").tqdm
     elif kind == "auto" and (stream.isatty() or in_notebook):
         with contextlib.suppress(ConfigError):
-            bars = needs(module, "--progress auto").tqdm
+            bars = import_optional(module, "--progress auto").tqdm
     return bars
 
 

@@ -19,7 +19,7 @@ from sarlite.cli.help import parser, training_parser
 from sarlite.cli.option import HasFields, Option, OptionValues, from_values, options_of
 from sarlite.cli.options import ARGUMENTS, OPTIONS, RunOptions
 from sarlite.command import flag, suggestion
-from sarlite.errors import ConfigError, SarliteError, needs, reading, regular
+from sarlite.errors import ConfigError, SarliteError, import_optional, reading, regular
 from sarlite.structure.partition import METHODS
 from sarlite.train.checkpoint import path_of
 from sarlite.types import Path as AnyPath
@@ -224,7 +224,7 @@ def read_toml(path: AnyPath) -> dict[str, Any]:
     ConfigError
         The file cannot be read, is larger than 1 MiB, or is not TOML.
     """
-    tomllib = needs("tomllib" if sys.version_info >= (3, 11) else "tomli", "--config")
+    tomllib = import_optional("tomllib" if sys.version_info >= (3, 11) else "tomli", "--config")
     with reading(f"--config {path}", kind=ConfigError):
         if regular(path).stat().st_size > _MAX_BYTES:
             raise ConfigError(f"--config {path}: more than {_MAX_BYTES} bytes, so it cannot be a file of options")

@@ -22,7 +22,7 @@ from sarlite.comm import Solo
 from sarlite.comm.launch import default_threads, openmp_threads
 from sarlite.command import aligned, byte_size, count, readable, run_command, show
 from sarlite.data import load
-from sarlite.errors import ConfigError, needs
+from sarlite.errors import ConfigError, import_optional
 from sarlite.graph.graph import Graph
 from sarlite.kernels import most_threads
 from sarlite.operators import fn
@@ -104,7 +104,7 @@ def parse(argv: Sequence[str] | None) -> tuple[EstimateOptions, RunOptions]:
     if sizes.halo is not None and not 0 <= sizes.halo <= 1:
         raise ConfigError(f"--halo {sizes.halo} is not in [0, 1]")
     if sizes.plot:
-        needs("matplotlib", "--plot")
+        import_optional("matplotlib", "--plot")
     return sizes, config.resolve({"prefetch": 1, **values})
 
 

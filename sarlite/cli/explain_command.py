@@ -34,8 +34,8 @@ from sarlite.comm.working import working
 from sarlite.command import refuse_input, show, suggestion
 from sarlite.data import result_table
 from sarlite.data.graph_tables import NODE
-from sarlite.errors import ConfigError, needs, writing
-from sarlite.files import try_whole, write_whole
+from sarlite.errors import ConfigError, import_optional, writing
+from sarlite.files import atomic_write, check_writable
 from sarlite.graph.graph_set import GraphSet
 from sarlite.graph.hetero import NodeType
 from sarlite.graph.reach import Reach
@@ -83,7 +83,7 @@ class ExplainOptions(CheckpointOptions):
         if self.out is not None and not self.out.endswith(result_table.SUFFIXES):
             raise ConfigError(f"--out {self.out}: must end in {', '.join(result_table.SUFFIXES)}, which names its format")
         if self.out is not None and self.out.endswith(".parquet"):
-            needs("pyarrow", f"--out {self.out}")
+            import_optional("pyarrow", f"--out {self.out}")
 
     @property
     def files(self) -> dict[str, str]:
@@ -102,7 +102,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, ExplainOptions]:
     options, values = config.parse_further(
         argv, ExplainOptions, ("checkpoint", "nodes"), TAKEN, prog="python -m sarlite.explain",
         usage="%(prog)s --checkpoint RUN --nodes FILE --html FILE.html [options]", description=__doc__)
-    needs("safetensors", "a checkpoint")
+    import_optional("safetensors", "a checkpoint")
     for name, path in options.files.items():
         refuse_input(f"--{name}", path, {"--checkpoint": options.checkpoint, "--nodes": options.nodes})
     if options.out is not None and options.html is not None and Path(options.out).absolute() == Path(options.html).absolute():
@@ -183,7 +183,7 @@ def _check_files(config):
     """Raise a ConfigError if an output file cannot be written."""
     for name, path in config.files.items():
         with writing(path, name, ConfigError):
-            try_whole(path)
+            check_writable(path)
 
 
 def _check_data(trained, part):
@@ -315,7 +315,7 @@ def _write(config: ExplainOptions, explanations: list[Explanation]) -> None:
         show(f"{config.out}: {sum(len(explanation.attributions) for explanation in explanations):,} rows")
     if config.html is not None:
         with writing(config.html, "html"):
-            write_whole(config.html, page(explanations, config.score).encode(errors="backslashreplace"))
+            atomic_write(config.html, page(explanations, config.score).encode(errors="backslashreplace"))
         show(f"{config.html}: {len(explanations):,} nodes")
     for explanation in explanations[:_MOST_SHOWN]:
         show(f"{explanation.node}: {config.score} of {explanation.label} {explanation.score:.4f}; "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sarlite.comm import together
 from sarlite.errors import ConfigError, regular
-from sarlite.files import no_follow, remove_left, write_whole
+from sarlite.files import atomic_write, no_follow, remove_left
 from sarlite.train import caches, checkpoint
 
 FILES = ("config.toml", "metrics.jsonl", checkpoint.NAME, "summary.json")
@@ -151,10 +151,10 @@ class Folder:
             Epoch that a resumed run continues from. Lines of later epochs are removed from metrics.jsonl.
         """
         with _naming(self.path):
-            write_whole(self.path / CONFIG, (MARK + options).encode(errors="surrogateescape"), new=not self.continues)
+            atomic_write(self.path / CONFIG, (MARK + options).encode(errors="surrogateescape"), new=not self.continues)
             path = self.path / METRICS
             if self.continues:
-                write_whole(path, "".join(line + "\n" for line in _lines_until(path, start)).encode())
+                atomic_write(path, "".join(line + "\n" for line in _lines_until(path, start)).encode())
                 (self.path / SUMMARY).unlink(missing_ok=True)
             mode = "a" if self.continues else "x"
             self.metrics = open(path, mode, encoding="utf-8", opener=no_follow)  # noqa: SIM115, closed by `close`
@@ -162,7 +162,7 @@ class Folder:
     def end(self, summary):
         """Write summary.json, with the contents `summary`, a dict. Called on rank 0."""
         with _naming(self.path):
-            write_whole(self.path / SUMMARY, (json.dumps({SCHEMA: 1, **summary}) + "\n").encode())
+            atomic_write(self.path / SUMMARY, (json.dumps({SCHEMA: 1, **summary}) + "\n").encode())
 
     def close(self):
         """Close open files, and remove the folder if nothing was written to it."""

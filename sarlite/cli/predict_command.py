@@ -20,7 +20,7 @@ from sarlite.comm import together
 from sarlite.command import refuse_input, show
 from sarlite.data import result_table
 from sarlite.data.times import read_time
-from sarlite.errors import CheckpointError, ConfigError, needs
+from sarlite.errors import CheckpointError, ConfigError, import_optional
 from sarlite.graph.hetero import NodeType
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
@@ -73,7 +73,7 @@ class PredictOptions(CheckpointOptions):
             raise ConfigError(f"--out {self.out}: must end in .npy, .csv, .jsonl or .parquet, which names its "
                               "format")
         if self.out.endswith(".parquet"):
-            needs("pyarrow", f"--out {self.out}")
+            import_optional("pyarrow", f"--out {self.out}")
         if self.embeddings is not None and self.embeddings < 1:
             raise ConfigError(f"--embeddings {self.embeddings}: layers count from 1")
         if self.type is not None and self.embeddings is None:
@@ -97,7 +97,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
     options, values = config.parse_further(
         argv, PredictOptions, ("checkpoint", "out"), TAKEN, prog="python -m sarlite.predict",
         usage="%(prog)s --checkpoint RUN --out FILE.csv [options]", description=__doc__)
-    needs("safetensors", "a checkpoint")
+    import_optional("safetensors", "a checkpoint")
     inputs = {"--checkpoint": options.checkpoint, "--nodes": options.nodes, "--links": options.links}
     for path in (options.out, *predictions.paths(options, "classify")):
         refuse_input("--out", path, inputs)

@@ -14,7 +14,7 @@ from sarlite.cli.run_report import duration
 from sarlite.cli.score_charts import score_charts, threshold_rows
 from sarlite.command import Parser, readable, refuse_input, run_command, show
 from sarlite.errors import ConfigError, DataError, reading, regular, writing
-from sarlite.files import write_whole
+from sarlite.files import atomic_write
 from sarlite.tasks.metric_table import lower_is_better
 from sarlite.types import JsonObject
 
@@ -365,7 +365,7 @@ def _main(argv):
     refuse_input("--out", options.out, {**names, "--trace": options.trace})
     text = page([read(run) for run in options.runs], spans_of(options.trace) if options.trace else None)
     with writing(options.out):
-        write_whole(options.out, text.encode(errors="backslashreplace"))  # a path in the text may not be UTF-8
+        atomic_write(options.out, text.encode(errors="backslashreplace"))  # a path in the text may not be UTF-8
     show(f"{options.out}: {len(options.runs)} run{'s' * (len(options.runs) > 1)}")
 
 

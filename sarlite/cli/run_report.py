@@ -11,7 +11,7 @@ import numpy as np
 
 from sarlite import kernels, progress
 from sarlite.cli import class_report, link_report
-from sarlite.errors import needs, writing
+from sarlite.errors import import_optional, writing
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.tasks.metric_table import lower_is_better
@@ -43,7 +43,7 @@ def events(folder, check=False):
     """
     if folder is None:
         return lambda record: None
-    writers = needs("tensorboardX", "--tensorboard")
+    writers = import_optional("tensorboardX", "--tensorboard")
     if check:
         return None
     with writing(folder):

@@ -21,8 +21,8 @@ from sarlite.cli.folder import CHECKPOINT, CONFIG, SUMMARY
 from sarlite.cli.options import OPTIONS
 from sarlite.cli.training_process import start_training, wait_for_error
 from sarlite.command import Parser, aligned, run_command, show, suggestion
-from sarlite.errors import ConfigError, needs, writing
-from sarlite.files import write_whole
+from sarlite.errors import ConfigError, import_optional, writing
+from sarlite.files import atomic_write
 
 METHODS = ("grid", "random", "tpe", "halving")
 RANKING, REPORT = "ranking.json", "report.html"
@@ -189,7 +189,7 @@ def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Ite
     The values of a trial depend only on the seed, on `jobs` and on the earlier results. A sweep that is started again
     therefore draws the same values.
     """
-    optuna = needs("optuna", "sarlite-sweep")
+    optuna = import_optional("optuna", "sarlite-sweep")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space = {name: _distribution(optuna.distributions, OPTIONS[name].kind, value)
              for name, value in search.values.items()}
@@ -275,7 +275,7 @@ class Runner:
     def _write_config(self, number: int, options: Mapping[str, OptionValue]) -> Path:
         path = self.folder / f"run-{number:03}.toml"
         with writing(path):
-            write_whole(path, to_toml(resolve({}, options)).encode(errors="surrogateescape"))
+            atomic_write(path, to_toml(resolve({}, options)).encode(errors="surrogateescape"))
         return path
 
     def _read(self, result: Result) -> Result | None:
@@ -363,7 +363,7 @@ def _train_on(runner: Runner, results: Mapping[int, Result], epochs: int, number
 
 
 def _failed() -> object:
-    return needs("optuna", "sarlite-sweep").trial.TrialState.FAIL
+    return import_optional("optuna", "sarlite-sweep").trial.TrialState.FAIL
 
 
 def _show(result: Result) -> None:
@@ -445,11 +445,11 @@ def _write(folder: Path, results: Sequence[Result]) -> None:
     """Write the ranking as JSON, and the HTML report of the runs that did not fail."""
     ranking = [{**result._asdict(), "folder": result.folder.name} for result in results]
     with writing(folder / RANKING):
-        write_whole(folder / RANKING, json.dumps(ranking, indent=1).encode())
+        atomic_write(folder / RANKING, json.dumps(ranking, indent=1).encode())
     runs = [report_command.read(str(result.folder)) for result in results if not result.error]
     if runs:
         with writing(folder / REPORT):
-            write_whole(folder / REPORT, report_command.page(runs, None).encode(errors="surrogateescape"))
+            atomic_write(folder / REPORT, report_command.page(runs, None).encode(errors="surrogateescape"))
 
 
 if __name__ == "__main__":

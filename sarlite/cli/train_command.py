@@ -9,7 +9,7 @@ from sarlite.comm import Communicator, launch, threads
 from sarlite.comm.ending import call_off
 from sarlite.comm.guard import guard
 from sarlite.command import exit_status, flag, show
-from sarlite.errors import ConfigError, SarliteError, needs, raise_together
+from sarlite.errors import ConfigError, SarliteError, import_optional, raise_together
 from sarlite.kernels import instruction_set
 
 _RANK_LOCAL = ("threads",)
@@ -88,7 +88,7 @@ def _parse_and_check(argv, parse):
     try:
         parsed = parse(argv)
         if parsed[0].output.progress == "bar":
-            needs("tqdm", "--progress bar")
+            import_optional("tqdm", "--progress bar")
         instruction_set()  # raises for an unknown value of SARLITE_ISA
     except (SarliteError, SystemExit) as error:
         return None, error
@@ -97,7 +97,7 @@ def _parse_and_check(argv, parse):
 
 def _parse(argv):
     options = config.parse(argv)
-    needs("safetensors", "a checkpoint")
+    import_optional("safetensors", "a checkpoint")
     return (options,)
 
 

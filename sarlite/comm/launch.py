@@ -15,7 +15,7 @@ from pathlib import Path
 from sarlite.comm.ending import end_within
 from sarlite.comm.protocol import Communicator
 from sarlite.comm.solo import Solo
-from sarlite.errors import ConfigError, install, lacks_memory, needs
+from sarlite.errors import ConfigError, import_optional, install, lacks_memory
 from sarlite.kernels.native import MAX_THREADS, most_threads
 
 START_SECONDS = 300.0
@@ -181,7 +181,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
         names = " -u ".join(sorted(name for name in environ if name.startswith((*_PREFIXES, _RANK))))
         raise ConfigError("a rank of an MPI job started this process, which has inherited the launcher's variables and "
                           f"is no rank: start it as `env -u {names} ...`, in Python with an env= that has none of these")
-    needs("mpi4py", f"a run of {n_ranks} ranks ({name}={n_ranks})")
+    import_optional("mpi4py", f"a run of {n_ranks} ranks ({name}={n_ranks})")
     comm = _world()
     if comm.size < n_ranks or (everywhere and comm.size != n_ranks):
         raise ConfigError(_mismatch(name, n_ranks, comm.size))

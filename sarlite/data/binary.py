@@ -9,7 +9,7 @@ import numpy as np
 
 from sarlite.data.mapped import pieces
 from sarlite.errors import ConfigError, DataError, reading, regular, writing
-from sarlite.files import whole
+from sarlite.files import atomic_file
 
 
 def header(path, *fields):
@@ -90,7 +90,7 @@ def output(path, overwrite=False):
         If the file cannot be written.
     """
     refuse_existing(path, overwrite)
-    with writing(path), whole(path) as (_, file):
+    with writing(path), atomic_file(path) as (_, file):
         yield lambda data: _append(file, data)
 
 

@@ -10,7 +10,7 @@ from sarlite.comm import agree, together
 from sarlite.data import npyfile
 from sarlite.data.mapped import take
 from sarlite.errors import DataError, writing
-from sarlite.files import no_follow, whole
+from sarlite.files import atomic_file, no_follow
 
 
 def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
@@ -95,7 +95,7 @@ def _begin(held, path, shape, dtype, rank):
     descr = np.lib.format.dtype_to_descr(little)
     np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
     with writing(path):
-        name, file = held.enter_context(whole(path))
+        name, file = held.enter_context(atomic_file(path))
         file.write(header.getvalue())
         file.flush()
         os.ftruncate(file.fileno(), header.tell() + little.itemsize * int(np.prod(shape)))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.errors import needs, writing
-from sarlite.files import whole
+from sarlite.errors import import_optional, writing
+from sarlite.files import atomic_file
 
 _ROWS = 1 << 16
 
@@ -94,7 +94,7 @@ def write_pieces(path, names, pieces):
     DataError
         If the file cannot be written.
     """
-    with writing(path), whole(path) as (_, file):
+    with writing(path), atomic_file(path) as (_, file):
         put = _FORMATS[Path(path).suffix](file, path, names)
         for columns in pieces:
             put(columns)
@@ -130,7 +130,7 @@ def _lines(file, path, names):
 
 
 def _parquet(file, path, names):
-    arrow, parquet = needs("pyarrow", str(path)), needs("pyarrow.parquet", str(path))
+    arrow, parquet = import_optional("pyarrow", str(path)), import_optional("pyarrow.parquet", str(path))
     held = []
 
     def put(columns):

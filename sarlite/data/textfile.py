@@ -10,7 +10,7 @@ import numpy as np
 from sarlite.data import npyfile
 from sarlite.data.mapped import pieces
 from sarlite.data.tables.text_form import is_number
-from sarlite.errors import DataError, needs, reading, regular
+from sarlite.errors import DataError, import_optional, reading, regular
 from sarlite.structure.partition import check_parts
 
 LINE = 1 << 24  # most characters of a line
@@ -51,7 +51,7 @@ def read(path, field, dtype):
 
 def _parquet(path, field):
     """Return the rows of a Parquet file as a list of one array. A column of lists of length k becomes k columns."""
-    parquet = needs("pyarrow.parquet", f"{path}: {field}")
+    parquet = import_optional("pyarrow.parquet", f"{path}: {field}")
     with reading(path, field), regular(path).open("rb") as file:
         table = parquet.read_table(file)
         columns = []

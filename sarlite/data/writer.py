@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sarlite.data import npyfile, scratch
 from sarlite.errors import ConfigError, regular, writing
-from sarlite.files import private_folder, sync_folder, write_whole
+from sarlite.files import atomic_write, private_folder, sync_folder
 from sarlite.progress import Step
 
 META = "meta.json"
@@ -106,7 +106,7 @@ def write_meta(directory, meta):
     """Write meta.json with the sha256 of its content."""
     meta = json.loads(json.dumps(meta))
     text = json.dumps({**meta, "sha256": meta_hash(meta)}, indent=1) + "\n"
-    write_whole(Path(directory) / META, text.encode())
+    atomic_write(Path(directory) / META, text.encode())
 
 
 def meta_hash(meta):

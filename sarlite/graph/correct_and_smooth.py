@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sarlite.comm import together
-from sarlite.errors import ConfigError, DataError, ShapeError, whole
+from sarlite.errors import ConfigError, DataError, ShapeError, check_int
 from sarlite.graph.graph import Graph
 from sarlite.graph.propagation import NORMALIZATIONS, Propagation
 from sarlite.numerics import reductions
@@ -88,7 +88,7 @@ class CorrectAndSmooth:
     def __post_init__(self) -> None:
         for step in ("correct", "smooth"):
             alpha, normalization = getattr(self, f"{step}_alpha"), getattr(self, f"{step}_normalization")
-            whole(f"{step}_iterations", getattr(self, f"{step}_iterations"))
+            check_int(f"{step}_iterations", getattr(self, f"{step}_iterations"))
             if not 0 <= alpha <= 1:
                 raise ConfigError(f"{step}_alpha is {alpha}, but must be in [0, 1]", f"{step}_alpha")
             if normalization not in NORMALIZATIONS:

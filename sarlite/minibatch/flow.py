@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sarlite import kernels
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.errors import ConfigError, ShapeError, check_int
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch.batch import Batch, Features, Hidden
@@ -87,7 +87,7 @@ def _layers(graph, rows, n_layers):
 
 
 def _checked(graph, rows, n_layers, labels):
-    whole("n_layers", n_layers, 1)
+    check_int("n_layers", n_layers, 1)
     if labels is not None and labels.shape[:1] != (graph.n_dst,):
         raise ShapeError(f"labels of shape {labels.shape} has not the graph's {graph.n_dst} rows")
     return selected_rows("rows", rows, graph.n_dst)
@@ -125,5 +125,5 @@ def count_layers(model: Callable[..., Tensor], graph: Graph, x: Hidden) -> int:
     try:
         model(_Asks(graph), x)
     except _Asked as asked:
-        return whole("the number of layers that the model asks for", asked.args[0], 1)
+        return check_int("the number of layers that the model asks for", asked.args[0], 1)
     raise ConfigError("the model never asks for its layers, graph.layers(n), so which rows they need is not known")

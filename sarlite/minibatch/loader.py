@@ -12,7 +12,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import agree, together
-from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.errors import ConfigError, ShapeError, check_int
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.graph.weights import check_range
@@ -71,7 +71,7 @@ class Loader(ABC):
         self.x, self.labels = input_rows(self.graph, x), None if labels is None else as_array(labels)
         if self.labels is not None and self.labels.shape[:1] != (self.graph.n_dst,):
             raise ShapeError(f"labels of shape {self.labels.shape} has not the graph's {self.graph.n_dst} rows")
-        return self._train_rows(train), whole("batch_size", batch_size, 1)
+        return self._train_rows(train), check_int("batch_size", batch_size, 1)
 
     def _train_rows(self, train):
         """Convert the argument `train` to the row numbers of an epoch's seeds, (k,) int64."""
@@ -101,7 +101,7 @@ class Loader(ABC):
 
     @step.setter
     def step(self, value: int) -> None:
-        self._step = whole("step", value, 0)
+        self._step = check_int("step", value, 0)
 
     @property
     def counts(self) -> dict[str, object]:
@@ -120,7 +120,7 @@ class Loader(ABC):
 
         A resumed run restores the loader from this state and `step`.
         """
-        return {name: array.whole() for name, array in self.contents().items()}
+        return {name: array.read() for name, array in self.contents().items()}
 
     def contents(self) -> dict[str, Ordered]:
         """Return the arrays that `state` copies; valid until the next batch."""
@@ -325,7 +325,7 @@ class NeighborLoader(Loader):
 
     @step.setter
     def step(self, value: int) -> None:
-        value = whole("step", value, 0)
+        value = check_int("step", value, 0)
         if value < self._step and self.caches:
             self.caches.clear()
         self._step = value
@@ -461,7 +461,7 @@ def _check(graph, x, seed, sample_ahead, fanouts, sampler, remote, temporal):
                               "local")
     else:
         check_range(graph.edge_weight, x.dtype)  # a batch of edges within a part is one rank's alone
-    whole("sample_ahead", sample_ahead, 0)
+    check_int("sample_ahead", sample_ahead, 0)
     check_fanouts(fanouts, sampler)
     if remote not in ("exact", "local") and not isinstance(remote, HEC):
         raise ConfigError(f"remote {remote!r} is not one of exact, local, HEC(...)")

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from sarlite.errors import ConfigError, ShapeError, number
+from sarlite.errors import ConfigError, ShapeError, check_number
 from sarlite.nn.random import Random
 from sarlite.types import DType
 
 
 def check_probability(name: str, value: object) -> float:
     """Return `value` if it is in [0, 1); else raise a ConfigError that starts with `name`."""
-    return number(name, value, below=1)
+    return check_number(name, value, below=1)
 
 
 def check_dtype(dtype: DType) -> np.dtype[np.generic]:

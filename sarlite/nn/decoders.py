@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.errors import ConfigError, ShapeError, check_int
 from sarlite.graph.link_graph import LinkGraph
 from sarlite.nn.layers import Linear, glorot
 from sarlite.nn.module import Encoder, Module, Parameter
@@ -88,7 +88,7 @@ class _Relation(Module):
     complex_rows = False
 
     def __init__(self, width: int, n_out: int | None = None, *, rng: Random, dtype: DType = np.float32) -> None:
-        if whole("width", width, 1) % 2 and self.complex_rows:
+        if check_int("width", width, 1) % 2 and self.complex_rows:
             raise ConfigError(f"width {width}: {type(self).__name__} takes complex numbers, so an even width")
         self.relation = glorot(rng, _shape(width, n_out), 1, width, dtype)
 
@@ -104,7 +104,7 @@ class _Relation(Module):
 
 
 def _shape(width, n_out):
-    return (width,) if n_out is None else (whole("n_out", n_out, 1), width)
+    return (width,) if n_out is None else (check_int("n_out", n_out, 1), width)
 
 
 def _check(decoder, head, tail, width, relation, several):
@@ -145,7 +145,7 @@ class DistMult(_Relation):
 
     def __init__(self, width: int, n_out: int | None = None, *, rng: Random | None = None,
                  dtype: DType = np.float32) -> None:
-        self.relation = Parameter(np.ones(_shape(whole("width", width, 1), n_out), dtype))
+        self.relation = Parameter(np.ones(_shape(check_int("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
         """Return the scores (n, c) or (n, n_out); exchanging heads and tails changes no bit of a score."""
@@ -283,7 +283,7 @@ class MLP(Module):
     def __init__(self, width: int, n_out: int | None = None, *, rng: Random, dtype: DType = np.float32) -> None:
         self.n_out = n_out
         self.head, self.tail = (Linear(width, width, bias, rng=rng, dtype=dtype) for bias in (True, False))
-        n = 1 if n_out is None else whole("n_out", n_out, 1)
+        n = 1 if n_out is None else check_int("n_out", n_out, 1)
         self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.errors import ConfigError, ShapeError, check_int
 from sarlite.graph.shared_state import OutputRows
 from sarlite.nn.activate import activate
 from sarlite.nn.arguments import check_dtype, check_input, check_probability, check_random
@@ -92,7 +92,7 @@ class Linear(Module):
     """
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True, *, rng: Random, dtype: DType = np.float32) -> None:
-        n_in, n_out = whole("n_in", n_in), whole("n_out", n_out)
+        n_in, n_out = check_int("n_in", n_in), check_int("n_out", n_out)
         self.weight = glorot(rng, (n_in, n_out), n_in, n_out, dtype)
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
@@ -155,7 +155,7 @@ class Embedding(Module):
     """
 
     def __init__(self, ids: ArrayLike, n_feat: int, *, rng: Random, node_type: str = "", dtype: DType = np.float32) -> None:
-        bound = math.sqrt(3 / max(whole("n_feat", n_feat), 1))
+        bound = math.sqrt(3 / max(check_int("n_feat", n_feat), 1))
         ids = _integers("ids", ids)
         values = check_random(rng).uniform(ids, n_feat, rng.layer(), node_type, "embedding", bound=bound,
                                            dtype=check_dtype(dtype))
@@ -295,7 +295,7 @@ class Activation(Module):
                  dropout: float = 0.0, rng: Random, dtype: DType = np.float32) -> None:
         if kind not in kernels.ACTIVATIONS:
             raise ConfigError(f"activation {kind!r} is not one of {', '.join(kernels.ACTIVATIONS)}")
-        self.n_feat, self.kind, self.dtype = whole("n_feat", n_feat), kind, check_dtype(dtype)
+        self.n_feat, self.kind, self.dtype = check_int("n_feat", n_feat), kind, check_dtype(dtype)
         self.norm = BatchNorm(n_feat, dtype=dtype) if batch_norm else None
         self.bias = Parameter(np.zeros(n_feat, dtype)) if bias and not batch_norm else None
         self.dropout = Dropout(dropout, rng)

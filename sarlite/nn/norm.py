@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite import kernels, numerics
 from sarlite.comm import Communicator
-from sarlite.errors import ConfigError, whole
+from sarlite.errors import ConfigError, check_int
 from sarlite.nn.activate import Statistics, activate
 from sarlite.nn.arguments import check_dtype, check_input
 from sarlite.nn.module import Module, Parameter
@@ -44,7 +44,7 @@ class LayerNorm(Module):
     """
 
     def __init__(self, n_feat: int, eps: float = 1e-5, dtype: DType = np.float32) -> None:
-        n_feat, dtype = whole("n_feat", n_feat), check_dtype(dtype)
+        n_feat, dtype = check_int("n_feat", n_feat), check_dtype(dtype)
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
         self.eps = eps
 
@@ -151,7 +151,7 @@ class BatchNorm(Module):
     _recorded_moments: list[tuple[int, Array, Array]] | None = None  # moments of each call inside `exact_moments`
 
     def __init__(self, n_feat: int, momentum: float = 0.1, eps: float = 1e-5, dtype: DType = np.float32) -> None:
-        n_feat, dtype = whole("n_feat", n_feat), check_dtype(dtype)
+        n_feat, dtype = check_int("n_feat", n_feat), check_dtype(dtype)
         self.gamma, self.beta = Parameter(np.ones(n_feat, dtype)), Parameter(np.zeros(n_feat, dtype))
         self.running_mean, self.running_var = np.zeros(n_feat), np.ones(n_feat)
         self.momentum, self.eps = momentum, eps

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.errors import ConfigError, ShapeError, check_int
 from sarlite.graph.graph_set import GraphSet
 from sarlite.nn.layers import Activation, Linear, glorot
 from sarlite.nn.module import Encoder, Module, Parameter
@@ -62,7 +62,7 @@ class Readout(Module):
             raise ConfigError("readout attention learns its scores: Readout('attention', width, rng=rng)")
         self.kind, self.scores = kind, None
         if kind == "attention" and width is not None and rng is not None:
-            self.scores = glorot(rng, (whole("width", width, 1), 1), width, 1, dtype)
+            self.scores = glorot(rng, (check_int("width", width, 1), 1), width, 1, dtype)
 
     def __call__(self, graph: object, h: Tensor) -> Tensor:
         """Return one row for each graph, (n_dst, width). Collective.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sarlite.errors import ConfigError, whole
+from sarlite.errors import ConfigError, check_int
 from sarlite.oracle import call, inputs, sampler_checks
 from sarlite.oracle.case import Case, Convert, Run, Vjp
 from sarlite.oracle.check_report import Report
@@ -142,7 +142,7 @@ def check(run: Run, reference: str | Reference, *, vjp: Vjp | None = None, level
     entries = select_entries(level if level in ("ci", "large") else "all", graphs, widths)
     vjp = getattr(run, "vjp", None) if vjp is None else vjp
     convert = getattr(run, "convert", None) if convert is None else convert
-    reference, repeats = as_reference(reference, attributes, dtype), whole("repeats", repeats, 1)
+    reference, repeats = as_reference(reference, attributes, dtype), check_int("repeats", repeats, 1)
     report = Report(f"{reference_label(reference)}, {dtype}, level {level}, seed {seed}")
     with trying(report, run, vjp, reference, time_limit, seed=seed, expected_failures=tuple(expected_failures),
                 allow=allowed_verdicts(allow), convert=convert, repeats=repeats) as trial:

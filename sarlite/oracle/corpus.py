@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sarlite.errors import ConfigError, whole
+from sarlite.errors import ConfigError, check_int
 from sarlite.keys import word
 from sarlite.oracle import structures
 from sarlite.oracle.edge_structure import EdgeList
@@ -180,7 +180,7 @@ def select_entries(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeLi
     ConfigError
         No graph has such a name, a width is no whole number above 0, or a graph is no EdgeList.
     """
-    more = [whole("widths", width, 1) for width in widths or ()]
+    more = [check_int("widths", width, 1) for width in widths or ()]
     if widths is not None and not more:
         raise ConfigError("widths: there is none")
     if isinstance(graphs, Mapping):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sarlite.errors import ConfigError, DataError, whole
+from sarlite.errors import ConfigError, DataError, check_int
 from sarlite.oracle import dialects
 from sarlite.oracle.case import AttributeDict, Attributes, State
 from sarlite.oracle.definition import Definition, Drawer, Inputs, Shapes
@@ -149,7 +149,7 @@ def _checked(layer, dialect, name, value):
         what = f"nothing else of {dialect}'s {layer.name} has a reference"
         raise ConfigError(f"{name}: {value!r} is none of {choices}; {what}")
     if name in layer.sizes or name == "n_in":
-        return whole(name, value)
+        return check_int(name, value)
     if name in layer.numbers and not (isinstance(value, (int, float)) and np.isfinite(value)):
         raise ConfigError(f"{name} is {value!r}, but must be a number")
     return value

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from sarlite.errors import ConfigError, DataError, whole
+from sarlite.errors import ConfigError, DataError, check_int
 from sarlite.oracle import dialects
 from sarlite.oracle.case import AttributeDict, Attributes, State
 from sarlite.oracle.choices import check_choice
@@ -169,7 +169,7 @@ def resolve(kind: str, attributes: Attributes, state: State | None) -> tuple[Att
     requested = {name: value for name, value in attributes.items() if value is not None and name != "each"}
     for name, choices in OPTIONS.items():
         check_choice(name, requested.get(name, choices[0]), choices)
-    sizes = {name: whole(name, requested[name], 1) for name in SIZES if name in requested}
+    sizes = {name: check_int(name, requested[name], 1) for name in SIZES if name in requested}
     merged = {**_DEFAULTS, **requested, **sizes}
     of_layer = {name: value for name, value in requested.items() if name not in _DEFAULTS and name != "n_in"}
     if state is None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sarlite.errors import ConfigError, ShapeError, whole
+from sarlite.errors import ConfigError, ShapeError, check_int
 from sarlite.oracle import call, certified
 from sarlite.oracle.check_report import Report
 from sarlite.oracle.choices import allowed_verdicts
@@ -140,7 +140,7 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
     reference = as_reference(reference, attributes, dtype)
     if unknown := [kind for kind in parts if kind not in PARTS]:
         raise ConfigError(f"parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
-    sizes, chosen = [whole("ranks", n, 1) for n in ranks], division_graphs(graphs)
+    sizes, chosen = [check_int("ranks", n, 1) for n in ranks], division_graphs(graphs)
     report = Report(f"{reference_label(reference)} on {', '.join(map(str, sizes))} ranks, {dtype}, seed {seed}")
     with trying(report, run, None, reference, time_limit, seed=seed,
                 expected_failures=tuple(expected_failures), allow=allowed_verdicts(allow)) as trial:

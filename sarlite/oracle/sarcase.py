@@ -22,7 +22,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from sarlite.errors import DataError, SarliteError, reading, regular, whole
+from sarlite.errors import DataError, SarliteError, check_int, reading, regular
 from sarlite.oracle import npy
 from sarlite.oracle.case import Case
 from sarlite.oracle.choices import DTYPES, INDEX_DTYPES, SUMS
@@ -224,7 +224,7 @@ def _index(folder, document, name):
 
 
 def _rows(document, name):
-    if whole(name, document[name]) > _ROWS_LIMIT:
+    if check_int(name, document[name]) > _ROWS_LIMIT:
         raise DataError(f"{name} is {document[name]}, at most {_ROWS_LIMIT}")
     return document[name]
 
@@ -254,9 +254,9 @@ def _finding(document, case):
     _has(document, "finding", _FINDING)
     if document["verdict"] not in Verdict.__members__:
         raise DataError(f"finding.verdict is {document['verdict']!r}, none of {', '.join(Verdict.__members__)}")
-    places = {name: None if document[name] is None else whole(f"finding.{name}", document[name]) for name in POSITIONS}
+    places = {name: None if document[name] is None else check_int(f"finding.{name}", document[name]) for name in POSITIONS}
     numbers = {name: None if document[name] is None else float(document[name]) for name in NUMBERS}
-    edges = tuple(tuple(whole("finding.edges", end) for end in edge) for edge in document["edges"])
+    edges = tuple(tuple(check_int("finding.edges", end) for end in edge) for edge in document["edges"])
     texts = [_text(document, name) for name in ("level", "output", "cause")]
     return Finding(Verdict[document["verdict"]], texts[0], case, texts[1], texts[2], edges=edges, **places, **numbers)
 

@@ -14,7 +14,7 @@ import tempfile
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import ConfigError, needs
+from sarlite.errors import ConfigError, import_optional
 from sarlite.profile import free_memory
 from sarlite.structure import metis_child
 from sarlite.structure.edges import chunk_edges, id_bits, row_chunks
@@ -181,7 +181,7 @@ class Symmetric:
         where = f"{n_nodes} nodes and {n_parts} parts"
         if self.small:
             try:
-                pymetis = needs("pymetis", "method 'metis'")
+                pymetis = import_optional("pymetis", "method 'metis'")
                 parts = metis_child.part_graph(pymetis, self.xadj, self.adjncy, weights, n_parts, seed)
             except RuntimeError as error:
                 raise ConfigError(f"method: METIS failed for {where}: {error}") from error
@@ -231,7 +231,7 @@ def _signal_name(number):
 
 def _index():
     """Return the integer dtype of the installed METIS, whose arrays pymetis does not copy."""
-    pymetis = needs("pymetis", "method 'metis'")
+    pymetis = import_optional("pymetis", "method 'metis'")
     return np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
 
 

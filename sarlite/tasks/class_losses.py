@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sarlite.comm import Communicator
-from sarlite.errors import ConfigError, number
+from sarlite.errors import ConfigError, check_number
 from sarlite.tape import ops
 from sarlite.tasks.task_losses import Loss, mean_over_values
 from sarlite.types import Array
@@ -100,7 +100,7 @@ def checked_weights(weights: ClassWeights | None) -> ClassWeights | None:
     if isinstance(weights, str) or not isinstance(weights, Mapping | Sequence | np.ndarray):
         raise ConfigError(f"class_weights: {weights!r} is neither 'balanced' nor a sequence or dict of weights by class")
     items = weights.items() if isinstance(weights, Mapping) else enumerate(weights)
-    return {_class_number(name): number(f"class_weights: the weight of class {name}", value, positive=True)
+    return {_class_number(name): check_number(f"class_weights: the weight of class {name}", value, positive=True)
             for name, value in items}
 
 

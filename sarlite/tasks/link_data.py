@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite.comm import agree, together
 from sarlite.comm.routing import send
-from sarlite.errors import ConfigError, DataError, number, raise_together, whole
+from sarlite.errors import ConfigError, DataError, check_int, check_number, raise_together
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import HeteroGraph, NodeType, Relation
 from sarlite.graph.link_graph import LinkGraph
@@ -265,7 +265,7 @@ def _checked_labels(of, pairs, labels, val, test, split, seed):
     """Check the arguments pairs, labels and split of `labelled_links`; return them as arrays."""
     if of.several:
         raise ConfigError("relation: labelled pairs must be of one relation", "relation")
-    whole("seed", seed, 0)
+    check_int("seed", seed, 0)
     pairs, labels = _pairs(of.ends[0], "pairs", pairs), np.asarray(labels)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
         raise ConfigError(f"labels are {labels.dtype} {labels.shape}, but must be numbers, (k,) or (k, n)")
@@ -375,8 +375,9 @@ def _checked(disjoint, negatives, eval_negatives, seed, filtered):
         if eval_negatives != "all":
             raise ConfigError(f"eval_negatives is {eval_negatives!r}, but must be a number or \"all\"", "eval_negatives")
     else:
-        eval_negatives = whole("eval_negatives", eval_negatives, 1)
-    return number("disjoint", disjoint, below=1), whole("negatives", negatives, 1), eval_negatives, whole("seed", seed, 0), filtered
+        eval_negatives = check_int("eval_negatives", eval_negatives, 1)
+    return (check_number("disjoint", disjoint, below=1), check_int("negatives", negatives, 1), eval_negatives,
+            check_int("seed", seed, 0), filtered)
 
 
 def _odd_id(nodes):
@@ -482,7 +483,7 @@ def _checked_splits(edges, val, test, split):
 
 def _shares(val, test):
     """Check the shares of validation and test links, which must leave links to train on; return them as a list."""
-    shares = [number(name, value, below=1) for name, value in (("val", val), ("test", test))]
+    shares = [check_number(name, value, below=1) for name, value in (("val", val), ("test", test))]
     if sum(shares) >= 1:
         raise ConfigError(f"val {val} and test {test} leave no links to train on")
     return shares

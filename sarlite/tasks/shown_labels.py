@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.errors import ConfigError, DataError, number, whole
+from sarlite.errors import ConfigError, DataError, check_int, check_number
 from sarlite.graph.shared_state import OutputRows
 from sarlite.keys import key, splitmix64
 from sarlite.minibatch.batch import Batch, TrainingBatch
@@ -128,8 +128,8 @@ class ShownLabels:
         return cls(inputs, graph.comm, x, train, np.asarray(graph.dst_ids)[train], classes, others, seed)
 
     def _check(self, labels, others):
-        number("label inputs: the share", self.inputs.share, below=1, positive=True)
-        whole("label inputs: n_classes", self.inputs.n_classes, 1)
+        check_number("label inputs: the share", self.inputs.share, below=1, positive=True)
+        check_int("label inputs: n_classes", self.inputs.n_classes, 1)
         both = np.isin(self.rows, others)
         if both.any():
             raise DataError(f"label inputs: node {self.ids[both][0]} is in the training split and in another split "

@@ -164,7 +164,7 @@ def load(path: AnyPath) -> tuple[dict[str, Array], JsonDict]:
     ({'model.bias': array([0., 0., 0., 0.])}, {'step': 10})
     """
     tensors, metadata = _stored(path)
-    return {name: tensor.whole() for name, tensor in tensors.items()}, metadata
+    return {name: tensor.read() for name, tensor in tensors.items()}, metadata
 
 
 def load_metadata(path: AnyPath) -> JsonDict:
@@ -297,7 +297,7 @@ def read(comm, path, prefixes=("",)):
     metadata = comm.bcast(metadata)
     first = next((prefix for prefix in prefixes if any(name.startswith(prefix) for name in tensors)), "")
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith((first, *_OF_ROWS))}
-    read_all = lambda: {name: tensor.whole() for name, tensor in _replicated(tensors, metadata).items()}  # noqa: E731
+    read_all = lambda: {name: tensor.read() for name, tensor in _replicated(tensors, metadata).items()}  # noqa: E731
     return tensors | comm.bcast(together(comm, read_all)), metadata
 
 

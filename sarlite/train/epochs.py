@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sarlite.errors import ConfigError, DivergenceError, whole
+from sarlite.errors import ConfigError, DivergenceError, check_int
 from sarlite.train.stopping import Best, Stopping
 from sarlite.types import JsonDict
 
@@ -57,7 +57,7 @@ def fit(trainer: Any, epochs: int, *, start: int = 0, eval_every: int = 1, best:
     DivergenceError
         The loss is not finite before any epoch was evaluated.
     """
-    epochs, start, eval_every = whole("epochs", epochs), whole("start", start), whole("eval_every", eval_every, 1)
+    epochs, start, eval_every = check_int("epochs", epochs), check_int("start", start), check_int("eval_every", eval_every, 1)
     _check_rows(trainer, stopping)
     best, stopping, first_loss = best or Best(trainer.task), stopping or Stopping(), math.inf
     for epoch in range(start, epochs):

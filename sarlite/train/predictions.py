@@ -13,7 +13,7 @@ from sarlite.comm import Communicator, together
 from sarlite.command import show
 from sarlite.data import node_rows, result_table, scratch, textfile
 from sarlite.errors import ConfigError, DataError, writing
-from sarlite.files import try_whole
+from sarlite.files import check_writable
 from sarlite.graph.link_graph import LinkGraph, NodeRows
 from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.tasks.link_files import read_links, read_negatives
@@ -238,7 +238,7 @@ def check_paths(config: OutputFiles, form: str) -> None:
     """Raise a ConfigError if this rank cannot write a file of predictions."""
     for path in reversed(paths(config, form)):
         with writing(path, "out", ConfigError):
-            try_whole(path)
+            check_writable(path)
 
 
 def write(comm: Communicator, config: OutputFiles, form: str, wanted: PredictionRequest, arrays: Sequence[Array], of: Linked,

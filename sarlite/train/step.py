@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite import kernels, nn
 from sarlite.comm import Communicator
-from sarlite.errors import DataError, DivergenceError, number, raise_together
+from sarlite.errors import DataError, DivergenceError, check_number, raise_together
 from sarlite.minibatch.batch import TrainingBatch
 from sarlite.numerics import by_numerics
 from sarlite.numerics.reductions import surely_finite
@@ -105,7 +105,7 @@ class TrainingStep:
     def __init__(self, model: Any, optimizer: Optimizer, rng: nn.Random, comm: Communicator, *,
                  schedule: Factor = lambda step: 1.0, profile: Profile | None = None,
                  clip_norm: float | None = None) -> None:
-        self.clip_norm = None if clip_norm is None else number("clip_norm", clip_norm, positive=True)
+        self.clip_norm = None if clip_norm is None else check_number("clip_norm", clip_norm, positive=True)
         self.model, self.optimizer, self.rng, self.comm, self.schedule = model, optimizer, rng, comm, schedule
         self.profile = profile or Profile()
         self.buffers, self.riders = kernels.Buffers(), PiggybackReduce()

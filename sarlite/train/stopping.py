@@ -6,7 +6,7 @@ The scores are the same on every rank, so every rank makes the same decision.
 import math
 
 from sarlite import nn
-from sarlite.errors import whole
+from sarlite.errors import check_int
 from sarlite.optim import Plateau
 from sarlite.tasks.node_task import NodeTask
 from sarlite.tasks.task import Task
@@ -114,7 +114,7 @@ class Stopping:
     """
 
     def __init__(self, patience: int | None = None, plateau: Plateau | None = None) -> None:
-        self.patience, self.plateau = None if patience is None else whole("patience", patience, 1), plateau
+        self.patience, self.plateau = None if patience is None else check_int("patience", patience, 1), plateau
 
     def ends(self, epoch: int, best: Best) -> bool:
         """Return True if training ends after `epoch`, `patience` or more epochs after the best one."""

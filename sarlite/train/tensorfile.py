@@ -12,8 +12,8 @@ from typing import IO, Protocol
 
 import numpy as np
 
-from sarlite.errors import CheckpointError, needs, reading, regular, writing
-from sarlite.files import AnyPath, whole
+from sarlite.errors import CheckpointError, import_optional, reading, regular, writing
+from sarlite.files import AnyPath, atomic_file
 from sarlite.types import Array, ArrayDType, DType
 
 # in the order of the safetensors library's writer
@@ -92,7 +92,7 @@ class TensorWriter:
         Parameters
         ----------
         trial, new : bool
-            See `files.whole`.
+            See `files.atomic_file`.
 
         Raises
         ------
@@ -100,7 +100,7 @@ class TensorWriter:
             Writing failed, for instance because the disk is full. The message names the file and the cause. An earlier
             file is unchanged.
         """
-        with self._named(), whole(self.path, trial=trial, new=new) as (_, self._file):
+        with self._named(), atomic_file(self.path, trial=trial, new=new) as (_, self._file):
             self.add(np.frombuffer(len(self._header).to_bytes(8, "little") + self._header, np.uint8))
             yield self
             self.digest = self._hash.hexdigest()
@@ -203,7 +203,7 @@ class Stored:
         return self._read((max(end - begin, 0), *self.shape[1:]),
                           begin * self.dtype.itemsize * math.prod(self.shape[1:]))
 
-    def whole(self) -> Array:
+    def read(self) -> Array:
         """Return the whole tensor as a new array. Raise a CheckpointError if the file cannot be read."""
         return self._read(self.shape, 0)
 
@@ -245,7 +245,7 @@ def stored(path: AnyPath, form: str, *, check: bool = True) -> tuple[dict[str, S
     The file stays open as long as any of its tensors exists, so later reads see the same contents. Memory: the header.
     """
     with reading(f"checkpoint {path}", kind=CheckpointError):
-        file, safetensors = _Descriptor(path), needs("safetensors", "a checkpoint")
+        file, safetensors = _Descriptor(path), import_optional("safetensors", "a checkpoint")
         with safetensors.safe_open(str(path), "numpy"):
             pass  # opening checks the header
         with open(file.number, "rb", closefd=False) as opened:

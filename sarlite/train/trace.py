@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from sarlite.comm import Communicator, together
 from sarlite.errors import ConfigError, writing
-from sarlite.files import try_whole, write_whole
+from sarlite.files import atomic_write, check_writable
 from sarlite.profile import Profile, Span, Trace
 from sarlite.tape.recording import Observer, observed
 from sarlite.types import Path as AnyPath
@@ -32,7 +32,7 @@ def check_path(comm: Communicator, path: AnyPath) -> None:
     """
     def attempt():
         with writing(path, "trace", ConfigError):
-            try_whole(path)
+            check_writable(path)
 
     together(comm, lambda: comm.rank == 0 and attempt())
 
@@ -93,7 +93,7 @@ def write(comm: Communicator, path: AnyPath, trace: Trace) -> None:
         events = [event for rank, spans in enumerate(ranks) for event in _events(rank, spans)]
         text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
         with writing(path, "trace", ConfigError):
-            write_whole(path, text.encode())
+            atomic_write(path, text.encode())
 
     together(comm, lambda: comm.rank == 0 and write_all())
 

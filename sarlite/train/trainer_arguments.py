@@ -1,7 +1,7 @@
 """Checks of a `Trainer`'s arguments and of its model's output."""
 
 from sarlite import nn
-from sarlite.errors import ConfigError, ShapeError, number
+from sarlite.errors import ConfigError, ShapeError, check_number
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch.batch import Batch
 from sarlite.minibatch.loader import Loader
@@ -33,7 +33,7 @@ def check_arguments(graph, model, rng, optimizer, schedule, loss, task, clip_nor
         raise ConfigError("loss and task are both given: pass the loss to the task, such as "
                           "NodeTask('classify', loss=function)")
     if clip_norm is not None:
-        number("clip_norm", clip_norm, positive=True)
+        check_number("clip_norm", clip_norm, positive=True)
     for name, source in sources.items():
         if source is not None and not isinstance(source, (Batch, Loader)):
             raise ConfigError(f"{name} is a {type(source).__name__}, but must be a loader or a Batch")

@@ -13,7 +13,7 @@ from sarlite.data.folders import key
 from sarlite.data.graph_tables import NODE, RELATION, SPLITS, Relation
 from sarlite.data.tables.sources import Query
 from sarlite.data.tables.text_form import Reading, quote
-from sarlite.errors import ConfigError, DataError, needs, reading, regular
+from sarlite.errors import ConfigError, DataError, import_optional, reading, regular
 from sarlite.types import DType, JsonDict
 from sarlite.types import Path as AnyPath
 
@@ -241,7 +241,7 @@ def features_of(columns: str | Iterable[str] | Mapping[str, Transform] | None) -
 
 def _load(path):
     """Return the content of a TOML file."""
-    tomllib = needs("tomllib" if sys.version_info >= (3, 11) else "tomli", str(path))
+    tomllib = import_optional("tomllib" if sys.version_info >= (3, 11) else "tomli", str(path))
     with reading(path):
         data = regular(path).read_bytes()
         if len(data) > _MAX_BYTES:

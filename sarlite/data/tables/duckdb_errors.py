@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sarlite.data.tables.text_form import LINE_BYTES, line_end_change
-from sarlite.errors import DataError, needs, reading
+from sarlite.errors import DataError, import_optional, reading
 
 
 @contextlib.contextmanager
 def explained(where: str) -> Iterator[None]:
     """Replace an error of DuckDB that is raised in this context by a DataError with a message of this project."""
-    duckdb = needs("duckdb", where)
+    duckdb = import_optional("duckdb", where)
     try:
         with reading(where):
             yield
@@ -34,7 +34,7 @@ def line_ends_explained(files: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        if isinstance(error.__cause__, csv.Error | needs("duckdb", "tables").InvalidInputException):
+        if isinstance(error.__cause__, csv.Error | import_optional("duckdb", "tables").InvalidInputException):
             for file in files:
                 change = line_end_change(file)
                 if change is not None:

@@ -12,7 +12,7 @@ from sarlite.data.tables.number_columns import matrix
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import literal, quote
 from sarlite.data.workspace import Workspace
-from sarlite.errors import ConfigError, DataError, needs
+from sarlite.errors import ConfigError, DataError, import_optional
 from sarlite.types import Array
 
 _TASKS = "; labels that are not one class per {what} are read with task=multilabel or task=regress"
@@ -160,7 +160,7 @@ def _numbers(table, column, class_values, values, classes, by_number, where):
 
 def _codes(table, column, kind, class_values, numbered, workspace):
     """Return the index of each row's class in `class_values`; -1 for a row without a label."""
-    compute, arrow = needs("pyarrow.compute", table.where), needs("pyarrow", table.where)
+    compute, arrow = import_optional("pyarrow.compute", table.where), import_optional("pyarrow", table.where)
     missing = is_missing(table, column)
     value = f"CAST({number(table, column)} AS BIGINT)" if kind == "number" else f"CAST({quote(column)} AS VARCHAR)"
     listed = arrow.array(class_values, arrow.int64() if kind == "number" else arrow.string())

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from sarlite.data import npyfile
-from sarlite.errors import ConfigError, DataError, needs, reading
+from sarlite.errors import ConfigError, DataError, import_optional, reading
 from sarlite.types import Array
 
 Column: TypeAlias = Array | Sequence[object]
@@ -55,12 +55,12 @@ def arrow_reader(source: Any, where: str) -> Any:
     DataError
         If columns differ in length, or a column has values of several kinds.
     """
-    return _full_width(needs("pyarrow", where), _reader(source, where))
+    return _full_width(import_optional("pyarrow", where), _reader(source, where))
 
 
 def _reader(source, where):
     """Open a table in memory as a record batch reader, without the conversion of float16 that `arrow_reader` adds."""
-    arrow = needs("pyarrow", where)
+    arrow = import_optional("pyarrow", where)
     if isinstance(source, Pieces):
         pieces = iter(source.pieces)
         first = _arrow_columns(next(pieces).items(), where)
@@ -77,14 +77,14 @@ def _reader(source, where):
         if hasattr(source, "__arrow_c_stream__"):
             return _stream(arrow, source, where)
         if hasattr(source, "__dataframe__"):
-            return needs("pyarrow.interchange", where).from_dataframe(source).to_reader()
+            return import_optional("pyarrow.interchange", where).from_dataframe(source).to_reader()
     raise ConfigError(f"{where}: {type(source).__name__} is no table; a table is a dict of arrays, a table of pandas, "
                       "polars or pyarrow, or an object with __arrow_c_stream__ or __dataframe__")
 
 
 def _arrow_columns(columns, where):
     """Return columns in memory as a table of pyarrow."""
-    arrow = needs("pyarrow", where)
+    arrow = import_optional("pyarrow", where)
     columns = [(str(name), column) for name, column in columns]
     arrays = [_arrow_array(arrow, column, f"{where}: column {name!r}") for name, column in columns]
     lengths = {name: len(array) for (name, _), array in zip(columns, arrays)}
@@ -106,7 +106,7 @@ def parquet_reader(files: Sequence[str]) -> Any:
 
     DuckDB would round such timestamps. For other files the result is None, as DuckDB reads them itself.
     """
-    arrow, parquet = needs("pyarrow", files[0]), needs("pyarrow.parquet", files[0])
+    arrow, parquet = import_optional("pyarrow", files[0]), import_optional("pyarrow.parquet", files[0])
     schema = parquet.read_schema(files[0])
     if not any(is_zoned_nanoseconds(type_) for type_ in schema.types):
         return None

@@ -14,7 +14,7 @@ from sarlite.data.tables.sources import Table, batches
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import quote
 from sarlite.data.workspace import Workspace
-from sarlite.errors import DataError, needs
+from sarlite.errors import DataError, import_optional
 from sarlite.structure.validation import first_true
 from sarlite.types import Array
 
@@ -132,7 +132,7 @@ def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspa
 
     Memory: about 40 bytes per node.
     """
-    arrow_type = needs("pyarrow", "names of nodes").large_binary()
+    arrow_type = import_optional("pyarrow", "names of nodes").large_binary()
     data, ends = workspace.spool("bytes", np.uint8), workspace.spool("ends", np.int64)
     ends.write([0])
     hashes = np.empty((numbering.n_nodes, 2), np.uint64)

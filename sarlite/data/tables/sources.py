@@ -21,7 +21,7 @@ from sarlite.data.tables.duckdb_errors import explained, line_ends_explained, pl
 from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, npy_columns, parquet_reader
 from sarlite.data.tables.sql_connection import Cells, Connection
 from sarlite.data.tables.text_form import Reading, listing, literal, quote, text_form
-from sarlite.errors import ConfigError, DataError, needs, reading, regular
+from sarlite.errors import ConfigError, DataError, import_optional, reading, regular
 from sarlite.types import Path as AnyPath
 
 ARROW = (".arrow", ".feather", ".ipc")
@@ -121,8 +121,8 @@ def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterat
     n_bytes : int, optional
         Memory limit of DuckDB in bytes; by default four fifths of the machine's memory.
     """
-    duckdb = needs("duckdb", "tables")
-    needs("pyarrow", "tables")
+    duckdb = import_optional("duckdb", "tables")
+    import_optional("pyarrow", "tables")
     options = {"autoinstall_known_extensions": "false", "temp_directory": "" if folder is None else str(folder),
                "default_order": "asc", "preserve_insertion_order": "true"}
     threads = len(os.sched_getaffinity(0))
@@ -286,7 +286,7 @@ def text_bytes(path: str) -> int:
         if suffix == ".gz":
             file = held.enter_context(gzip.open(path))
         else:
-            arrow = needs("pyarrow", path)
+            arrow = import_optional("pyarrow", path)
             file = held.enter_context(arrow.CompressedInputStream(held.enter_context(arrow.OSFile(path)), "zstd"))
         while data := file.read(1 << 20):
             size += len(data)
@@ -328,7 +328,7 @@ def _attach(connection, query, where):
     kind = "postgres" if postgres else "sqlite"
     if not postgres and not os.path.exists(query.database):
         raise DataError(f"{query.database}: no such file")
-    module = needs(f"duckdb_extension_{kind}_scanner", f"{where}: a database of {kind}")
+    module = import_optional(f"duckdb_extension_{kind}_scanner", f"{where}: a database of {kind}")
     version = f"v{importlib.import_module('duckdb').__version__}"
     file = Path(module.__file__).parent / "extensions" / version / f"{kind}_scanner.duckdb_extension"
     if not file.exists():
@@ -347,7 +347,7 @@ def _attach(connection, query, where):
 @contextlib.contextmanager
 def _ipc(path):
     """Open an Arrow file (also called Feather) or an Arrow stream as a record batch reader."""
-    arrow, ipc = needs("pyarrow", path), needs("pyarrow.ipc", path)
+    arrow, ipc = import_optional("pyarrow", path), import_optional("pyarrow.ipc", path)
     with reading(path), arrow.memory_map(path) as file:
         magic = file.read(6)
         file.seek(0)

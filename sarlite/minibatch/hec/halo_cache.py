@@ -7,7 +7,7 @@ import numpy as np
 
 from sarlite import kernels
 from sarlite.comm import Communicator
-from sarlite.errors import ConfigError, whole
+from sarlite.errors import ConfigError, check_int
 from sarlite.graph.graph import Graph
 from sarlite.keys import key
 from sarlite.minibatch.hec.misses import Substitutes, without
@@ -100,7 +100,7 @@ class HEC:
 
     def __post_init__(self) -> None:
         for name, least in (("lines", 1), ("life", 0), ("limit", 1), ("delay", 0)):
-            whole(f"HEC: {name}", getattr(self, name), least)
+            check_int(f"HEC: {name}", getattr(self, name), least)
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ConfigError(f"HEC: {name} {getattr(self, name)!r} is not one of {', '.join(choices)}")

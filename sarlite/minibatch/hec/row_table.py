@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite import kernels
-from sarlite.errors import CheckpointError, whole
+from sarlite.errors import CheckpointError, check_int
 from sarlite.types import Array, ArrayDType
 
 
@@ -42,7 +42,7 @@ class Ordered(NamedTuple):
         for begin in range(0, len(self.order), step):
             yield np.ascontiguousarray(self.array[self.order[begin : begin + step]])
 
-    def whole(self) -> Array:
+    def read(self) -> Array:
         """Return all rows in order as a new array."""
         return np.ascontiguousarray(self.array[self.order])
 
@@ -81,8 +81,8 @@ class RowTable:
     """
 
     def __init__(self, n_lines: int, n_rows: int, life: int | None = None) -> None:
-        self.n_lines = min(whole("n_lines", n_lines, 1), whole("n_rows", n_rows, 0))
-        self.n_rows, self.life = operator.index(n_rows), None if life is None else whole("life", life, 0)
+        self.n_lines = min(check_int("n_lines", n_lines, 1), check_int("n_rows", n_rows, 0))
+        self.n_rows, self.life = operator.index(n_rows), None if life is None else check_int("life", life, 0)
         self._lines: kernels.Lines = self._empty()
         self._rows: Array | None = None
 
@@ -192,7 +192,7 @@ class RowTable:
 
     def state(self) -> dict[str, Array]:
         """Return copies of `contents`, which `load` accepts."""
-        return {name: array.whole() for name, array in self.contents().items()}
+        return {name: array.read() for name, array in self.contents().items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Replace all rows by the rows of another table's `state`. Both tables then behave alike.

@@ -15,7 +15,7 @@ from sarlite import errors
 from sarlite.cli import data_command, info_command, report_command
 from sarlite.data import format, load
 from sarlite.data.dataset import Dataset
-from sarlite.errors import CheckpointError, ConfigError, DataError, SarliteError, lacks_memory, needs, printable
+from sarlite.errors import CheckpointError, ConfigError, DataError, SarliteError, import_optional, lacks_memory, printable
 from sarlite.structure.relational_generator import Relational
 from sarlite.train import checkpoint
 from tests.helpers.train.predicting import predict_here
@@ -214,7 +214,7 @@ def test_little_memory_is_not_a_package_that_is_missing(monkeypatch):
 
         monkeypatch.setattr(errors.importlib, "import_module", fails)
         with pytest.raises(ConfigError, match=r"--plot: there is no memory to load the package matplotlib \(.*") as caught:
-            needs("matplotlib", "--plot")
+            import_optional("matplotlib", "--plot")
         assert "pip install" not in str(caught.value)
     assert lacks_memory(MemoryError()) and not lacks_memory(ImportError("no module /memory/of"))
     assert not lacks_memory(ImportError("cannot allocate memory in static TLS block"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sarlite.errors import EXTRAS, ConfigError, install, needs
+from sarlite.errors import EXTRAS, ConfigError, import_optional, install
 
 ROOT = Path(__file__).parents[3]
 OPTIONAL = sorted({package for packages in EXTRAS.values() for package in packages})
@@ -57,11 +57,11 @@ def test_a_missing_package_names_its_extra(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     extra = next(extra for extra in EXTRAS if package in EXTRAS[extra])
     with pytest.raises(ConfigError, match=rf"^this needs the package {package} \(.*\): pip install 'sarlite\[{extra}\]'$"):
-        needs(f"{package}.inner", "this")
+        import_optional(f"{package}.inner", "this")
 
 
 def test_a_package_that_is_there():
-    assert needs("safetensors.numpy", "this").__name__ == "safetensors.numpy"
+    assert import_optional("safetensors.numpy", "this").__name__ == "safetensors.numpy"
     assert install("train") == "pip install 'sarlite[train]'"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sarlite import files
-from sarlite.files import no_follow, private_folder, remove_left, try_whole, whole, write_whole
+from sarlite.files import atomic_file, atomic_write, check_writable, no_follow, private_folder, remove_left
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,32 +21,32 @@ def left(folder):
 
 
 def test_pieces_make_the_file(tmp_path):
-    write_whole(tmp_path / "f", b"one", memoryview(b"two"), b"")
-    write_whole(tmp_path / "g", b"")
+    atomic_write(tmp_path / "f", b"one", memoryview(b"two"), b"")
+    atomic_write(tmp_path / "g", b"")
     assert (tmp_path / "f").read_bytes() == b"onetwo" and (tmp_path / "g").read_bytes() == b""
-    write_whole(tmp_path / "f", b"new")
+    atomic_write(tmp_path / "f", b"new")
     assert (tmp_path / "f").read_bytes() == b"new" and left(tmp_path) == ["f", "g"]
 
 
 def test_trying_leaves_nothing(tmp_path):
     (tmp_path / "f").write_bytes(b"old")
     for name in ("f", "g"):
-        try_whole(tmp_path / name, b"x" * 10_000)
+        check_writable(tmp_path / name, b"x" * 10_000)
     assert left(tmp_path) == ["f"] and (tmp_path / "f").read_bytes() == b"old"
 
 
 def test_a_new_file_replaces_nothing(tmp_path, monkeypatch):
-    write_whole(tmp_path / "f", b"one", new=True)
+    atomic_write(tmp_path / "f", b"one", new=True)
     with pytest.raises(FileExistsError):
-        write_whole(tmp_path / "f", b"two", new=True)
+        atomic_write(tmp_path / "f", b"two", new=True)
 
     def no_links(*_):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_links)
     with pytest.raises(FileExistsError):
-        write_whole(tmp_path / "f", b"two", new=True)
-    write_whole(tmp_path / "g", b"two", new=True)
+        atomic_write(tmp_path / "f", b"two", new=True)
+    atomic_write(tmp_path / "g", b"two", new=True)
     assert (tmp_path / "f").read_bytes() == b"one" and (tmp_path / "g").read_bytes() == b"two" and left(tmp_path) == ["f", "g"]
 
 
@@ -59,11 +59,11 @@ def test_what_fails_leaves_the_old_file(tmp_path, monkeypatch, call):
     if call == "write":
         pieces = [b"new", "no bytes"]
         with pytest.raises(TypeError):
-            write_whole(tmp_path / "f", *pieces)
+            atomic_write(tmp_path / "f", *pieces)
     else:
         monkeypatch.setattr(os, call, full)
         with pytest.raises(OSError, match="No space left"):
-            write_whole(tmp_path / "f", b"new")
+            atomic_write(tmp_path / "f", b"new")
     assert left(tmp_path) == ["f"] and (tmp_path / "f").read_bytes() == b"old"
 
 
@@ -75,12 +75,12 @@ def test_an_interrupt_leaves_the_old_file(tmp_path, monkeypatch, error):
     (tmp_path / "f").write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(error):
-        write_whole(tmp_path / "f", b"new")
+        atomic_write(tmp_path / "f", b"new")
     assert left(tmp_path) == ["f"] and (tmp_path / "f").read_bytes() == b"old"
 
 
 def test_an_error_is_not_hidden_by_what_the_buffer_still_holds(tmp_path):
-    with pytest.raises(ZeroDivisionError), whole(tmp_path / "f") as (_, file):
+    with pytest.raises(ZeroDivisionError), atomic_file(tmp_path / "f") as (_, file):
         file.write(b"x")
         os.close(file.fileno())  # like a full disk: no more bytes can be written
         raise ZeroDivisionError
@@ -90,7 +90,7 @@ def test_an_error_is_not_hidden_by_what_the_buffer_still_holds(tmp_path):
 def test_only_regular_files_are_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
-    for write in (write_whole, try_whole):
+    for write in (atomic_write, check_writable):
         with pytest.raises(OSError, match="is not a regular file"):
             write(tmp_path / "pipe", b"x")
         with pytest.raises(IsADirectoryError):
@@ -100,7 +100,7 @@ def test_only_regular_files_are_replaced(tmp_path):
 
 def test_a_device_stays_one():
     with pytest.raises(OSError, match="is not a regular file"):
-        write_whole("/dev/null", b"x")
+        atomic_write("/dev/null", b"x")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
@@ -109,11 +109,11 @@ def test_nothing_is_written_through_a_link(tmp_path, target, monkeypatch):
     """The link exists before the write, or appears while the file is written."""
     (tmp_path / "f").write_bytes(b"mine")
     (tmp_path / "link").symlink_to(target)
-    for write in (write_whole, try_whole):
+    for write in (atomic_write, check_writable):
         with pytest.raises(OSError, match="is a symbolic link: name the file itself"):
             write(tmp_path / "link", b"x")
     monkeypatch.setattr(os, "fsync", lambda _: os.path.lexists(tmp_path / "g") or (tmp_path / "g").symlink_to(target))
-    write_whole(tmp_path / "g", b"x")
+    atomic_write(tmp_path / "g", b"x")
     with pytest.raises(OSError, match="symbolic links|Too many levels"):
         open(tmp_path / "link", "a", opener=no_follow)
     assert (tmp_path / "f").read_bytes() == b"mine" and left(tmp_path) == ["f", "g", "link"]
@@ -123,7 +123,7 @@ def test_nothing_is_written_through_a_link(tmp_path, target, monkeypatch):
 def test_a_link_to_the_folder_is_followed(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there")
-    write_whole(tmp_path / "link" / "f", b"one")
+    atomic_write(tmp_path / "link" / "f", b"one")
     assert (tmp_path / "there" / "f").read_bytes() == b"one"
 
 
@@ -136,20 +136,20 @@ def test_the_folder_is_synced_after_the_rename(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", note_fsync)
     monkeypatch.setattr(os, "replace", lambda *a: (calls.append("rename"), replace(*a)))
-    write_whole(tmp_path / "f", b"x")
+    atomic_write(tmp_path / "f", b"x")
     assert calls == ["file", "rename", "folder"]
 
 
 DIES = """
     import os, signal, sys
-    from sarlite.files import write_whole
+    from sarlite.files import atomic_write
 
     def pause(descriptor):
         sys.stdout.write("ready\\n"), sys.stdout.flush()
         sys.stdin.read(1)
 
     os.fsync = pause
-    write_whole(sys.argv[1], b"x" * 100)
+    atomic_write(sys.argv[1], b"x" * 100)
 """
 
 
@@ -183,7 +183,7 @@ def test_what_killed_writers_left_goes_with_the_next_write(tmp_path):
         (tmp_path / ".sarlite-01234567-1-2-00000000.tmp").symlink_to(mine)
         assert len(left(tmp_path)) == len(USERS) + 5
         killed(dies)
-        write_whole(tmp_path / "f", b"new")
+        atomic_write(tmp_path / "f", b"new")
         assert len(left(tmp_path)) == len(USERS) + 4 and mine.is_dir() and (tmp_path / "f").read_bytes() == b"new"
         lives.communicate("go")
         assert lives.returncode == 0 and (tmp_path / "f").read_bytes() == b"x" * 100

@@ -16,7 +16,7 @@ from sarlite.tape import Tensor, ops
 
 # Module to its names that must be annotated: functions, and classes with all their public methods and properties.
 ANNOTATED = {
-    "sarlite.errors": ("SarliteError", "ConfigError", "DataError", "ShapeError", "CheckpointError", "PeerError", "install", "needs",
+    "sarlite.errors": ("SarliteError", "ConfigError", "DataError", "ShapeError", "CheckpointError", "PeerError", "install", "import_optional",
                        "raise_together"),
     "sarlite.cli.info_command": ("collect", "text", "main"),
     "sarlite.profile": ("Profile", "Trace", "Span", "Counted", "Memory", "trim", "uncounted"),
