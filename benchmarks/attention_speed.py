@@ -1,4 +1,4 @@
-"""Measure the time and the memory of attention, forward and backward, beside other libraries.
+"""Measure the time and the memory of attention, forward and backward, compared with other libraries.
 
 The layer is that of SAR's Figure 2: `graph.aggregate(fn.attend(z, src, dst), "sum")` with the scores of the nodes
 src = (z * a_src).sum(-1) and dst = (z * a_dst).sum(-1). The backward pass computes the gradients of z and of both
@@ -48,7 +48,7 @@ def attend(graph, z, scores):
 
 
 def worker(args):
-    """Measure one number of heads in this process."""
+    """Measure attention with one number of heads in this process."""
     set_threads(args.threads)
     graph = seeded_graphs.load(args.graphs, args.graphs_list[0])
     with Buffers():  # as in a training step: arrays start at a cache line and reuse memory

@@ -1,4 +1,4 @@
-"""Measure mode broadcast on a graph like Reddit's (`R`) beside mode sar and beside one rank.
+"""Measure mode broadcast on a graph like Reddit's (`R`) compared with mode sar and with one rank.
 
 The questions: how long is an epoch; are its bytes (n - n_p) f 4 a pass; how uneven are its stages; what do random
 parts gain? There are three tables.
@@ -150,7 +150,7 @@ def measure_epochs(args, layers):
 
 
 def row(args, layers, place, name, rounds):
-    """Return the table's row of one configuration `name`, "MODE PREFETCH", measured on the ranks and threads `place`."""
+    """Return the table's row of one configuration: `name` is "MODE PREFETCH", and `place` names a job of each round, such as "two"."""
     results = [result[place] for result in rounds]
     times = [ms for each in results for ms in each["times"][name]]
     ones = [statistics.median(result["one"]["times"][BASE]) for result in rounds]

@@ -1,4 +1,4 @@
-"""Measure an epoch while other programs keep each core busy, and what readiness for them costs on a quiet machine.
+"""Measure an epoch while other programs keep each core busy, and the cost on a quiet machine of being prepared for them.
 
 The training command trains as `--places` say, in ranks x threads: once with the cores to itself, and once beside a
 busy loop on each core that this process may use. The busy loops end with the measurement. Case `small` has the
@@ -75,7 +75,7 @@ def epochs(case, place, way):
 
 
 def rows_of(samples):
-    """Return the table's rows from the result of `measure`, one for each (case, place, way, busy)."""
+    """Return the rows of the table, one for each (case, place, way, busy), from the result of `measure`."""
     rows = []
     for (case, place, way, busy), (times, loads) in samples.items():
         n_ranks, threads = map(int, place.split("x"))

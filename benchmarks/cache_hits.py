@@ -95,7 +95,7 @@ def means(layers, h):
 
 
 class Simulation:
-    """Caches of all ranks, without a bound on their lines.
+    """Caches of all ranks with an unlimited number of lines.
 
     `caches` holds for each rank and layer a dictionary from a node to the step in which the node's row was computed.
     """
@@ -128,7 +128,7 @@ class Simulation:
             self.arrive(layer, messages)
 
     def push(self, layer, step, batch, later):
-        """Return the rows that the ranks push to peers in one layer of one step, and add their number to `pushed`.
+        """Return the rows that ranks push to peers for one layer of one step, and add their number to `pushed`.
 
         Each message is (receiving rank, node, step that computed the node's row).
         """
@@ -155,7 +155,7 @@ class Simulation:
         return messages
 
     def asked(self, layer, step, batch, later):
-        """Return a step's messages in one layer by the rule "demand", as (receiving rank, node, step of the row).
+        """Return the messages for one layer of a step by the rule "demand", as (receiving rank, node, step of the row).
 
         The rows are those that the batches `delay` steps later look up, in their newest version. A row is left out if it is too
         old or if the peer has that version already. Features never expire and count as computed in step 0.
@@ -204,7 +204,7 @@ def simulate(whole, parts, settings, recorded, warm_up):
 
 
 def counted(recorded, name, layer, warm_up):
-    """Return the sum over ranks of one count in one layer, without the first `warm_up` epochs."""
+    """Return the sum over ranks and epochs of the loader's count `name` in one layer, without the first `warm_up` epochs."""
     return sum(counts[-1][name][layer] - (counts[warm_up - 1][name][layer] if warm_up else 0) for _, counts in recorded)
 
 

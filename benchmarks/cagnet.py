@@ -30,7 +30,7 @@ TRAIN_SHARE = 0.66
 
 
 class Layer(torch.autograd.Function):
-    """Autograd function of A H W for this rank's rows."""
+    """Autograd function that computes this rank's rows of A H W."""
 
     @staticmethod
     def forward(ctx, tiles, h, w):
@@ -48,7 +48,7 @@ class Layer(torch.autograd.Function):
 
 
 def summed(tiles, local_rows):
-    """Return this rank's rows of A H; `tiles` are this rank's rows of A by peer, `local_rows` this rank's rows of H."""
+    """Return this rank's rows of A H, where `tiles` are this rank's rows of A by peer, and `local_rows` its rows of H."""
     out = torch.zeros(tiles[0].shape[0], local_rows.shape[1])
     for root, tile in enumerate(tiles):
         rows = local_rows.clone() if root == dist.get_rank() else torch.empty(tile.shape[1], local_rows.shape[1])

@@ -61,7 +61,7 @@ def worker(args):
 
 
 def measure(comm, graph, data, name, mode, partition):
-    """Take the steps; return the bytes that all ranks counted, beside the bytes that their plans predict."""
+    """Take the steps; return the bytes that all ranks counted, and the bytes that their plans predict."""
     graph = graph.shard(comm, partition, mode=mode)
     model = make_model(name, data.features.shape[1], nn.Random(0))
     ids = graph.node_ids

@@ -186,7 +186,7 @@ CASES = {
 
 
 def measure(args, name, size, folder):
-    """Measure a case with both checkouts in alternation; return the row: seconds and MiB of each process, by round."""
+    """Measure a case with both checkouts in alternation; return a row with the seconds and MiB of each process."""
     runs = {"before": [], "after": []}
     for number in range(args.rounds):
         for side in ("before", "after") if number % 2 == 0 else ("after", "before"):

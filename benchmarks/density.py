@@ -35,7 +35,7 @@ CASES = ("epoch", "sum")
 
 
 def path(args, scale):
-    """Return the file of a graph; draw the graph if the file does not exist."""
+    """Return the file of the BTER graph of a scale; draw the graph if the file does not exist."""
     file = Path(args.graphs, f"bter-{args.nodes}-{args.degree:g}x{scale}.npz").resolve()
     if not file.exists():
         harness.note(f"drawing a BTER graph of {args.nodes:,} nodes and mean degree {args.degree * scale:g}")
@@ -64,7 +64,7 @@ def work(comm, args):
 
 
 def measure(args, scale):
-    """Measure one graph on one rank and on two ranks in each mode; return the rows of the table."""
+    """Measure one graph on one rank, and on two ranks in each mode; return the rows of the table."""
     file, rounds = path(args, scale), []
     words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition",
              args.partition,

@@ -1,4 +1,4 @@
-"""Measure an epoch of training beside other libraries and beside the machine's limits; `--profile` shows where it goes.
+"""Measure an epoch of training compared with other libraries and with the machine's limits; `--profile` shows where it goes.
 
 An epoch is one step of the trainer: forward, loss, backward, optimizer. float32, Adam; batch norm, ReLU and dropout 0.5
 between layers.

@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 @functools.cache
 def problem(seed=0):
-    """Return a random graph with equal edges, and with nodes that have no in-edges."""
+    """Return the data of the comparison: a random graph with repeated edges and with nodes without in-edges."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, N_NODES, N_EDGES), rng.integers(0, N_NODES - 9, N_EDGES)
     return Problem(src, dst, rng.standard_normal((N_NODES, N_FEATURES)), rng.integers(0, N_CLASSES, N_NODES),
@@ -83,7 +83,7 @@ class CustomConv(nn.Module):
 
 
 class Custom(nn.Module):
-    """Two layers of CustomConv."""
+    """Model of two CustomConv layers."""
 
     def __init__(self, n_in, n_out, rng, dtype):
         self.convs = [CustomConv(n_in, 8, rng, dtype), CustomConv(8, n_out, rng, dtype)]
@@ -103,7 +103,7 @@ MODELS = {
 
 
 def step(comm, case):
-    """Take one training step without the optimizer.
+    """Run the forward and backward pass of one training step, without an update of the parameters.
 
     Return this rank's node ids and its arrays: the logits, then gradients.
     """

@@ -44,7 +44,7 @@ LIBRARIES = {  # ranks of mpiexec, the environment
 
 
 def mixed():
-    """Return edges, features, labels and training rows of a graph that is hard to sum.
+    """Return edges, features, labels and training rows of a graph whose sums need exact arithmetic.
 
     They are computed by whole numbers and products alone, and so are the same on every processor.
     """
@@ -65,14 +65,14 @@ def loaded(spec):
 
 
 def parts_of(division, n_nodes, n_ranks):
-    """Return the division's name, or for "an empty part" the part of each node, where the last of several ranks has no node."""
+    """Return the argument `parts` of a division: its name, or for "an empty part" the parts of nodes with an empty last part."""
     if division != "an empty part":
         return division
     return np.random.default_rng(1).integers(0, max(n_ranks - 1, 1), n_nodes)
 
 
 def train(comm, name, arrays, dtype, epochs, n_threads=1, mode="sar", division="random"):
-    """Return the hash of the parameters of this rank."""
+    """Train a model on this rank, and return the hash of its parameters."""
     kernels.set_threads(n_threads)
     src, dst, x, labels, train = arrays
     n, rng, relations = len(x), nn.Random(3), name == "rgcn"
@@ -102,7 +102,7 @@ def train(comm, name, arrays, dtype, epochs, n_threads=1, mode="sar", division="
 
 
 def points(rng, count):
-    """Return up to `count` different random choices of the options of a run."""
+    """Return up to `count` different random combinations of a run's options."""
     product = list(itertools.product(RANKS, THREADS, MODES, DIVISIONS, kernels.instruction_sets()))
     return [product[k] for k in rng.permutation(len(product))[:count]]
 

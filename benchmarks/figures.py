@@ -33,7 +33,7 @@ MARK = "<!-- From here on written by the command; see above. -->"
 
 
 class Panel(NamedTuple):
-    """One pair of axes of a picture; x, series and y are keys of the rows.
+    """One pair of axes of a figure; x, series and y are keys of the table's rows.
 
     A row without y or series is left out.
     """
@@ -127,7 +127,7 @@ def processor():
 
 
 def command(parser, args, name):
-    """Return the command that measures one figure: the options that differ from their defaults, without places of files."""
+    """Return the command that measures one figure again: options with other values than their defaults, without paths."""
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", "--figures", name]
     for key, value in vars(args).items():
         if key not in PLACES and value != parser.get_default(key):

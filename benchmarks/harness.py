@@ -27,7 +27,7 @@ def parser(text):
 
 
 def suite_parser(text):
-    """Return the parser of the benchmarks that measure sarlite beside peers and beside the machine's limits."""
+    """Return the parser of the benchmarks that compare sarlite with peers and with the machine's limits."""
     result = parser(text)
     graphs_option(result)
     result.add_argument("--threads", type=int, default=2)
@@ -122,7 +122,7 @@ def spread(values, scale=1.0, digits=2):
 
 
 def suite_columns(*names):
-    """Return the columns of a table of sarlite beside peers; `names` are further keys of the rows, shown after the graph."""
+    """Return the columns of a table that compares sarlite with peers; `names` are further keys of the rows, shown after the graph."""
     return {
         **named("case", "graph", *names),
         "ms": times(digits=1),
@@ -137,12 +137,12 @@ def suite_columns(*names):
 
 
 def named(*names):
-    """Return the columns of a table that show the given keys of the rows; a row without a key shows "-"."""
+    """Return table columns that show the values of the given keys of each row, and "-" for a missing key."""
     return {name: (lambda row, name=name: row.get(name)) for name in names}
 
 
 def times(prefix="", digits=0):
-    """Return a function of a row that shows its milliseconds, "median (min..max)", or None if the row has none."""
+    """Return a function that formats the milliseconds of a row as "median (min..max)", or returns None if it has none."""
     def show(row):
         middle, low, high = (row.get(prefix + key) for key in ("ms", "ms_min", "ms_max"))
         return None if middle is None else f"{middle:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
@@ -212,7 +212,7 @@ def as_rank(work, args, threads=1):
 
 
 def flags(options):
-    """Return `{"hidden": 64, "json": True, "verify": False}` as ["--hidden", 64, "--json", "--no-verify"]."""
+    """Return command line flags for a dict of options: {"hidden": 64, "json": True} gives ["--hidden", 64, "--json"]."""
     words = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")

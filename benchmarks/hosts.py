@@ -54,7 +54,7 @@ def missing():
 
 
 def hidden(t0, t1, comm):
-    """Return the part of a table's row about overlap: times, and the share of the transfer that prefetch 1 hides.
+    """Return the entries of a row about overlap: the times, and the share of the transfer that prefetch 1 hides.
 
     `t0` and `t1` are milliseconds with prefetch 0 and 1, and `comm` of the transfer by itself, one value for each
     repeat.
@@ -73,7 +73,7 @@ def report_skipped(case, reason, path):
 
 
 class Hosts:
-    """Make `n` hosts, named 10.77.0.1 to 10.77.0.n, for a `with` block.
+    """Context of `n` hosts, named 10.77.0.1 to 10.77.0.n.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class Hosts:
             _do("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
 
     def launcher(self, mpiexec, each=1):
-        """Return the words before a command that run `each` ranks of the command on each host."""
+        """Return the beginning of a command line that starts a program on `each` ranks of each host."""
         first, hosts = self.addresses[0], ",".join(f"{a}:{each}" for a in self.addresses)
         return ("ip", "netns", "exec", f"{self.name}-1", "env", *TCP, mpiexec, "-launcher", "ssh",
                 "-launcher-exec", str(self.script), "-localhost", first, "-hosts", hosts, "-n", str(each * self.n))

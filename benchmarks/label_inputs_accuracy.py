@@ -1,4 +1,4 @@
-"""Measure what label inputs and Correct and Smooth (C&S) do to the accuracy, and that several ranks agree.
+"""Measure the effect of label inputs and of Correct and Smooth (C&S) on accuracy, and check that several ranks agree.
 
 `labels`: GraphSAGE on a stochastic block model whose features say little, with few training nodes (8 %, as ogbn-products
 has). The ways are the plain model, C&S on its output, label inputs (masked label prediction), and both. Seeds are
@@ -37,7 +37,7 @@ def gat(n_in, n_out, args, rng):
 
 
 def train(comm, data, args, make, share, seed, epochs, rate):
-    """Train one way; return its scores in percent, before and after C&S, which are the same on every rank."""
+    """Train one configuration; return its accuracies in percent, before and after C&S, the same on every rank."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     graph = graph.shard(comm, "metis") if comm.size > 1 else graph
@@ -63,7 +63,7 @@ def train(comm, data, args, make, share, seed, epochs, rate):
 
 
 def accuracies(graph, scores, labels, splits):
-    """Return the percentage of correct rows over all ranks, for each split."""
+    """Return the percentage of correctly classified rows over all ranks, for each split."""
     hits = np.array([[np.count_nonzero(scores[rows].argmax(1) == labels[rows]), np.count_nonzero(rows)]
                      for rows in splits])
     hits = graph.comm.allreduce(hits)
@@ -94,7 +94,7 @@ def ranks_rows(args):
 
 
 def table(rows, title, gain):
-    """Print a line for each seed, and the means; `gain` names the comparison of a seed's two rows."""
+    """Print a row for each seed and the means. `gain` is the heading of the difference between a seed's two accuracies."""
     seeds = sorted({row["seed"] for row in rows})
     lines = [dict(zip(("seed", "one", "two"), (str(seed), *[row for row in rows if row["seed"] == seed])))
              for seed in seeds]

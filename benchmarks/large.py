@@ -1,4 +1,4 @@
-"""Measure a graph larger than memory, converted and divided with --memory, and the cut of Fennel beside METIS.
+"""Measure a graph larger than memory, converted and divided with --memory, and the cut of Fennel compared with METIS.
 
 Part `large` draws a power-law graph with communities, with ids at random, as an edge list, in chunks. It then measures
 these commands:

@@ -36,7 +36,7 @@ GEMM = (100_000, 256, 256)
 
 
 class Probe(NamedTuple):
-    """One thing to time: the name of its row, what a pass moves or computes, and the pass."""
+    """Operation to time: the name of its row, the bytes or flops of one pass, and the function that runs a pass."""
 
     case: str
     keys: dict
@@ -66,7 +66,7 @@ class Allowed(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Rates of this machine with a number of threads.
+    """Measured rates of this machine with a number of threads.
 
     Attributes
     ----------

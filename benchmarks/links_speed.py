@@ -1,4 +1,4 @@
-"""Measure a step of link prediction beside DGL.
+"""Measure a step of link prediction compared with DGL.
 
 GraphSAGE (3 layers of 256, batch norm, relu, dropout 0.5) on 100 features, dot product, binary cross entropy, Adam. A
 batch has 1,000 links with one uniform negative each; the fan-outs are 5, 10, 15. A run is `--batches` batches. No message

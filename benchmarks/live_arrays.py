@@ -28,7 +28,7 @@ UNEQUAL = ["256-128-64-16", "128-256-256-172", "602-512-512-41", "100-256-256-47
 
 
 class Stack(nn.Module):
-    """Convolutions of any widths.
+    """Model of convolutions of given widths.
 
     Between them stand a bias or a batch norm, activation and dropout; with `residual` the input is added.
     """
@@ -123,7 +123,7 @@ def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_r
 
 
 def _held():
-    """Return the most bytes of arrays that the last step held at once.
+    """Return the largest number of bytes of arrays that were alive at one time during the last step.
 
     Other traced memory, such as imported code, is subtracted.
     """
@@ -134,7 +134,7 @@ def _held():
 
 
 def run(n_ranks, mpi, *case):
-    """Measure one case and return the numbers of the largest rank."""
+    """Measure one case on n ranks, and return the largest of the ranks' numbers."""
     if mpi and n_ranks > 1:
         return harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", json.dumps(case)))
     by_rank = threads.run(n_ranks, lambda comm: measure(comm, *case, single_rank=n_ranks == 1))

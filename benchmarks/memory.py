@@ -40,7 +40,7 @@ def write_data(scratch, args, n_features):
 
 
 def run(name, n_ranks, mode, prefetch, data, hidden, args):
-    """Train once; return the JSON line of the command."""
+    """Train once, and return the object that `sarlite.train --json` prints."""
     width = hidden // MODELS[name].get("heads", 1)
     return harness.train(n_ranks, data=data, mode=mode, prefetch=prefetch, hidden=max(width, 1), epochs=args.epochs,
                          eval_every=args.epochs, partition="contiguous", verify=False, baseline=False, threads=threads(n_ranks),

@@ -1,4 +1,4 @@
-"""Measure what message-flow graphs save where few nodes are labelled.
+"""Measure the time that message-flow graphs save if few nodes are labelled.
 
 Two training steps of one model on the same data run in alternation in one process: one over the full graph and one over
 the message-flow graph of the training nodes (SAR appendix B). `share` is the time of the second over that of the first.

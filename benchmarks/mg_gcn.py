@@ -1,4 +1,4 @@
-"""Run the experiments of the MG-GCN paper, scaled to one machine, beside the paper's ratios.
+"""Run the experiments of the MG-GCN paper, scaled to one machine, compared with the paper's ratios.
 
 The paper is Balin, Sancak, Catalyurek 2021; its experiments are in section 6.
 

@@ -21,7 +21,7 @@ KEPT, MADE = "A X kept", "A X each step"
 
 
 def make(args, graph, way):
-    """Return a Trainer of the paper's model.
+    """Return a Trainer of the paper's model for one of the configurations.
 
     `way` tells whether the sum A X over the constant features is computed once and kept, or computed in each step.
     """
@@ -101,7 +101,7 @@ def timelines(comm, args):
 
 
 def _shown(spans):
-    """Return the spans of a profile that a timeline shows, each as [kind, stage, begin, length].
+    """Return the spans of a profile that a timeline draws, as lists [kind, stage, begin, length].
 
     The kind is "computation" or "communication"; begin and length are milliseconds.
     """

@@ -1,4 +1,4 @@
-"""Measure the accuracy of minibatches on one rank and on several, by what happens at a remote neighbour.
+"""Measure the accuracy of minibatches on one rank and on several ranks, for each handling of remote neighbours.
 
 GraphSAGE on a stochastic block model in which a node's own features and the edges of one part say little. The ways are
 full batch, one rank's minibatches, and minibatches on `--ranks` threads with `exact`, `hec` and `local` on METIS and on
@@ -50,7 +50,7 @@ def ways(args):
 
 
 def train(comm, way, data, parts, args, seed, rate):
-    """Train one way and return its scores by epoch, which are the same on every rank."""
+    """Train one configuration, and return its scores by epoch, the same on every rank."""
     set_threads(max(args.threads // way.ranks, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     if comm is not None:
@@ -109,7 +109,7 @@ def measure(args, way, seed, rate):
 
 
 def until(curve, target):
-    """Return the first epoch within 1 point of the target, or None."""
+    """Return the first epoch whose score is within 1 percentage point of the target, or None."""
     return next((epoch + 1 for epoch, accuracy in enumerate(curve) if accuracy > target - 1), None)
 
 
@@ -138,7 +138,7 @@ def summary(rows):
 
 
 def _mean(values):
-    """Return the mean and its standard error."""
+    """Return the mean of values and the standard error of the mean."""
     error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
     return float(np.mean(values)), float(error)
 
@@ -159,7 +159,7 @@ COLUMNS = {
 
 
 def choose(args):
-    """Print the mean validation accuracy of learning rates on one rank's minibatches, to choose the best one."""
+    """Print the mean validation accuracy for each learning rate on one rank's minibatches, to choose a rate."""
     rows = [measure(args, ONE, seed, rate) for rate in args.rates for seed in range(args.seeds)]
     candidates = [{"rate": rate, "validation": _mean([row["validation"] for row in rows if row["rate"] == rate]),
                    "test": _mean([row["accuracy"] for row in rows if row["rate"] == rate]),

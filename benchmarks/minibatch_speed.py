@@ -1,4 +1,4 @@
-"""Measure an epoch of sampled minibatches beside DGL.
+"""Measure an epoch of sampled minibatches compared with DGL.
 
 GraphSAGE (3 layers of 256, batch norm, relu, dropout 0.5) or GAT (4 x 32, 4 x 32, 1 x 47; gat-paper is DistGNN-MB's
 form) on 100 features and 47 classes, Adam. The seeds are a tenth of the nodes, 1,000 a batch; the fan-outs are 5, 10,
@@ -44,7 +44,7 @@ REACH = 0.75
 
 
 def make_model(name, rng, part=1):
-    """Return a model; `part` divides all its widths."""
+    """Return a model of the benchmark; all its widths are divided by `part`."""
     n_in, n_out = N_IN // part, N_OUT // part
     if name == "sage":
         return SAGE(n_in, n_out, layers=3, hidden=256 // part, dropout=0.5, rng=rng)
@@ -100,7 +100,7 @@ def work(model, batch):
 
 
 class Applications(Observer):
-    """An observer that records the applications of primitives."""
+    """Observer of the tape that stores each application of a primitive."""
 
     def __init__(self):
         self.applications = []
@@ -110,7 +110,7 @@ class Applications(Observer):
 
 
 def limit_ms(row, rates):
-    """Return the least milliseconds of a batch at the machine's `limits.Limits`."""
+    """Return the least milliseconds that a batch can take at the machine's rates, a `limits.Limits`."""
     return rates.least_ms(0, row["flops"]) + sum(rates.gather_ms(*rows) for rows in row["gathers"])
 
 

@@ -1,4 +1,4 @@
-"""Measure rows of bfloat16 beside float32: sums, attention, epochs, bytes, memory, accuracy.
+"""Measure rows of bfloat16 compared with float32: sums, attention, epochs, bytes, memory, accuracy.
 
 `aggregations` and `epochs` take the two kinds of rows in turn in one process, on one graph; the time of rounding rows is counted.
 An epoch is one step of `epoch.py`'s trainers. Its memory is the peak of a process of its own above the memory before the first step.
@@ -125,7 +125,7 @@ def sampled_epoch(graph, name):
 
 
 def worker(args):
-    """Print the peak memory of three steps, in a process of its own."""
+    """Print the peak memory of three training steps, measured in this process."""
     trainer = epoch.make_trainer(epoch.CASES[args.models[0]], load(args, args.rows))
     memory = Memory()
     for _ in range(3):
@@ -178,7 +178,7 @@ def accuracy(args):
 
 
 def compared(case, graph, times):
-    """Return the table's row that compares float32 with bfloat16: the medians of `times`, and their ratio."""
+    """Return the table's row for a case: the median times with float32 and bfloat16 rows, and their ratio."""
     medians = {rows: statistics.median(each) for rows, each in times.items()}
     return {"case": case, "graph": graph, **medians, "ratio": medians["bfloat16"] / medians["float32"], "times": times}
 

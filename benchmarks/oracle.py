@@ -1,4 +1,4 @@
-"""Measure whether the oracle names the wrong edge, and the time that it takes.
+"""Measure how often the oracle names a planted wrong edge, and the time that the oracle takes.
 
 `locate`: one edge of 5 million is lost, counted twice, or counted for another row, in the sums and in the means of
 sarlite's float32 kernel. The graph is drawn, with in-degrees of 8, 16 and 32. The oracle knows the inputs and the result,
@@ -39,7 +39,7 @@ def drawn(n_nodes):
 
 
 class Planted:
-    """Results of sarlite's kernel over a CSR with one wrong edge.
+    """Result of sarlite's sum kernel on a CSR with one wrong edge.
 
     Rows do not depend on each other, so only the rows of that edge are computed again.
     """
@@ -113,14 +113,14 @@ def names_edge(edges, kind, cause, named, dst, source, row):
 
 
 def spmm(case):
-    """Return the sums over the CSR by sarlite's kernel."""
+    """Return the sums over a case's edges, computed by sarlite's kernel."""
     out = np.zeros((case.n_dst, case.x.shape[1]), np.float32)
     kernels.spmm(case.indptr.astype(np.int64), case.indices, case.x, out)
     return out
 
 
 def spmm_vjp(case, g):
-    """Return the gradient: sums over the transpose by sarlite's kernel."""
+    """Return the gradients of a case's sum, computed by sarlite's kernel on the transpose."""
     t_indptr, t_indices, _ = kernels.transpose(case.indptr.astype(np.int64), case.indices, case.n_src, position=False)
     out = np.zeros((case.n_src, g.shape[1]), np.float32)
     kernels.spmm(t_indptr, t_indices, g, out)

@@ -29,7 +29,7 @@ REPORTED = [*reported_sums.REPORTED, *reported_rows.REPORTED]
 
 
 def caught(mutant, level, graphs):
-    """Return True if `level` catches the mutant, False if not, and None if the level does not apply."""
+    """Return True if a check at `level` catches the mutant, False if not, None if the level does not apply to it."""
     if mutant.level in ("ranks", "sampling"):
         if level != mutant.level:
             return None
@@ -46,7 +46,7 @@ def caught(mutant, level, graphs):
 
 
 def large_mean(run, level):
-    """Check batch norm of rows whose mean is large, which the corpus does not have."""
+    """Return the oracle's report on batch norm `run` for rows with a large mean, a case that the corpus does not have."""
     reference = oracle.Reference("batch_norm")
     case = reference.case(entry("powers-16-2-32").edges, name="large-mean")
     case.arrays["x"][:] += np.float32(3000)

@@ -1,4 +1,6 @@
-"""Measure what share of the smaller of communication and computation prefetch 1 hides, on a link of 1 Gbit/s.
+"""Measure the share of a fetch's transfer that computing hides with prefetch 1, on a link of 1 Gbit/s.
+
+The share is relative to the smaller of transfer and computing.
 
 One rank of one thread runs on each of several hosts, which are network namespaces of this machine (`hosts.py`). They need
 Linux, root and iproute2; elsewhere the only row says why nothing was measured. The measured call is one distributed
@@ -41,7 +43,7 @@ WAYS = {"both": slice(0, 2), "forward": slice(0, 1), "backward": slice(1, 2)}
 
 
 class Case(NamedTuple):
-    """An aggregation to measure.
+    """Aggregation to measure, with its sizes.
 
     `shapes` are the row shapes of its inputs, of which the first `n_fetched` are fetched from peers. `call` runs the
     aggregation. `needs_rows` is True if the backward pass fetches the rows again.
@@ -78,7 +80,7 @@ class Nothing:
 
 
 class NothingPass:
-    """The pass of `Nothing`, which ignores every block."""
+    """Forward or backward pass of `Nothing`, which ignores every block."""
 
     def __init__(self, n_dst, shapes, backward=False):
         self.n_dst, self.is_backward = n_dst, backward
@@ -95,7 +97,7 @@ class NothingPass:
 
 
 def once(comm, call, inputs):
-    """Return the milliseconds of the forward and of the backward pass, with a barrier before and after each."""
+    """Return the milliseconds of the forward pass and of the backward pass, with a barrier before and after each pass."""
     comm.barrier()
     begin = time.perf_counter()
     out = call(*inputs)

@@ -1,4 +1,4 @@
-"""Run the experiments of the SAR paper, scaled to one machine, beside the paper's ratios.
+"""Run the experiments of the SAR paper, scaled to one machine, compared with the paper's ratios.
 
 The paper is Mostafa, MLSys 2022; its experiments are in section 4 and in the appendices.
 
@@ -61,7 +61,7 @@ DATA = {"M": (100, 47, 0.08), "P": (128, 172, 0.011)}  # features, classes, shar
 
 
 def write_data(scratch, args, name):
-    """Write the data set of a graph in the native format, divided into the most ranks, if it is not written yet."""
+    """Write the data set of a graph in the native format, divided into the largest number of ranks, unless it exists."""
     base = name.split("/")[0]
     if (scratch.path / base).exists():
         return scratch.path / base
@@ -144,7 +144,7 @@ def attention(args, _):
 
 
 def attention_worker(args):
-    """Measure one way and number of heads in this process."""
+    """Measure attention with one implementation and number of heads in this process."""
     import time
 
     set_threads(args.threads)
@@ -168,7 +168,7 @@ def attention_worker(args):
 
 
 def curve(args, scratch):
-    """Yield the rows of figure 8, one for each epoch: four ways on one data set whose labels can be learned."""
+    """Measure figure 8, scores by epoch for four configurations on one data set; yield a row for each epoch."""
     n_nodes = 300_000 // args.part
     spec = f"sbm:nodes={n_nodes},degree=29,classes=40,features=128,homophily=0.6,noise=3,train=0.011,val=0.01"
     data = scratch.convert(spec, "curve")

@@ -23,7 +23,7 @@ TIMEOUT = 3600
 
 
 def find(wanted, able):
-    """Return {name: command} of the other libraries that are measured together with sarlite.
+    """Return {name: command} of the requested peer libraries that are installed and support the case.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def _script(folder):
 
 
 def run(command, arguments):
-    """Return what a library measured, or {"error": its last line} if it fails; a failure does not end the benchmark."""
+    """Return the measurement that a library's process prints; if the process fails, return {"error": last line of its output}."""
     line = [*command, *map(str, arguments)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT, preexec_fn=_stay_in_memory)
@@ -86,7 +86,7 @@ def _stay_in_memory():
 
 
 def pool(results):
-    """Combine several processes' measurements of the same case into a single measurement.
+    """Combine the measurements of one case by several processes into one measurement.
 
     Its values are the median of medians, the lowest minimum, the highest maximum and the largest peak.
     """

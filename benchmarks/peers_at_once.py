@@ -26,7 +26,7 @@ def aggregate(graph, x, g):
 
 
 def rank(comm, args, whole, x, g, peers_at_once):
-    """Time aggregations on one rank whose pieces take the rows of `peers_at_once` peers.
+    """Time aggregations on this rank, with pieces that take the rows of `peers_at_once` peers.
 
     Return (rounds of fetches, most peers' rows held, seconds, ids of this rank's rows, output, gradient of x).
     """

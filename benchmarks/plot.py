@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 def points(rows, y, x=None):
-    """Return a Point for the value of key `y` of sarlite and of each peer; a row without the key gives none."""
+    """Return a Point with the value of key `y` for sarlite and for each peer in the rows; rows without the key are skipped."""
     rows = [row for row in rows if x is None or row.get(x) is not None]
     varying = [key for key in LABELS if key != x and len({str(row.get(key)) for row in rows}) > 1]
     by_key = {}

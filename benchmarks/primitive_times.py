@@ -10,7 +10,7 @@ from sarlite.tape import recording
 
 
 class Clock(recording.Observer):
-    """Milliseconds in each primitive of the tape, forward and backward.
+    """Observer of the tape that adds up the milliseconds of each primitive, forward and backward.
 
     Only aggregations call other primitives.
     """

@@ -1,4 +1,6 @@
-"""Measure what share of the smaller of transfer and computing a delay of 1 hides, on a link of 1 Gbit/s.
+"""Measure the share of a push's transfer that computing hides with a delay of 1, on a link of 1 Gbit/s.
+
+The share is relative to the smaller of transfer and computing.
 
 GraphSAGE (2 layers of 256, 128 features) trains on minibatches with historical embedding caches. A rank of one thread
 runs on each of several hosts, which are network namespaces of this machine (`hosts.py`). They need Linux, root and
@@ -29,7 +31,7 @@ N_IN, N_OUT, HIDDEN = 128, 32, 256
 
 
 class Run:
-    """A training run with one delay; a call runs an epoch of one step and returns its milliseconds."""
+    """Training run with one delay. Each call trains an epoch of one step and returns its milliseconds."""
 
     def __init__(self, comm, graph, args, delay):
         n, rng, draw = graph.n_src, nn.Random(0), np.random.default_rng(comm.rank)

@@ -20,7 +20,7 @@ N_IN, HIDDEN, CLASSES, FANOUTS, BATCH = 128, 256, 64, [10, 10], 1000
 
 
 class Layer(nn.Module):
-    """A layer of R-GCN: the relations' means times their weights, summed, plus the destinations' rows times their type's weight."""
+    """R-GCN layer: the sum over relations of means times weights, plus the destinations' rows times the weight of their type."""
 
     def __init__(self, relations, types, n_in, n_out):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Measure the time and the memory of an epoch of R-GCN on a graph of several node types beside DGL.
+"""Measure the time and the memory of an epoch of R-GCN on a graph of several node types compared with DGL.
 
 Two layers, 128 features of every type, hidden 256, 64 classes of the first type, half of whose nodes train; float32,
 Adam; ReLU and dropout 0.5 between. A layer is h_t' = W_t h_t + sum over relations r into t of the mean of W_r h. Graphs
@@ -45,7 +45,7 @@ NODES, EDGES = 300_000, 8_000_000
 
 
 def path(folder, name):
-    """Return the file of a graph, as peer.py reads it; draw the graph if the file does not exist."""
+    """Return the file of a graph, in the form that peer.py reads; generate the file if it does not exist."""
     base, _, part = name.partition("/")
     if base != "mag" or not (part.isdigit() or not part):
         raise SystemExit(f"graph {name!r} is not mag, with /NUMBER or without")
@@ -93,7 +93,7 @@ def make_trainer(graph, n_batches=0):
 
 
 def allowed(file, limit):
-    """Return the `limits.Allowed` of an epoch."""
+    """Return the times, `limits.Allowed`, that this machine's rates allow for an epoch."""
     with np.load(file) as arrays:
         counts = dict(zip(TYPES, arrays["n_nodes"].tolist()))
         relations = {tuple(map(str, name)): arrays[f"src_{r}"].size for r, name in enumerate(arrays["names"])}

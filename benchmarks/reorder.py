@@ -1,4 +1,4 @@
-"""Measure whether reordering the nodes of a shuffled graph gives it the epoch of the same graph in community order.
+"""Compare the epoch of a shuffled graph, with its nodes reordered, with the epoch of the same graph in community order.
 
 GraphSAGE as in `epoch.py` runs on a graph with its ids in community order; on the same graph, relabelled at random; and
 on the relabelled graph with its rows in each of `--orders`. Each measurement is a process of its own, and they take

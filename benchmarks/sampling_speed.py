@@ -1,4 +1,4 @@
-"""Measure how fast batches are sampled, beside DGL.
+"""Measure how fast batches are sampled, compared with DGL.
 
 The seeds are a tenth of the nodes, 1,000 a batch; the fan-outs are 5, 10, 15; there are no features and no model. sarlite
 builds the blocks of a batch and their transposes, which its backward pass walks, in the computing thread

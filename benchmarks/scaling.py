@@ -46,7 +46,7 @@ ACCOUNT = "own", "peers", "aggregate", "wait", "collective", "product", "optimiz
 
 
 def places(args):
-    """Return (ranks, threads, mode, prefetch) of each configuration, one rank first.
+    """Return (ranks, threads, mode, prefetch) of each configuration to measure, the configuration of one rank first.
 
     One rank has no peers, so it runs in one mode only.
     """
@@ -95,7 +95,7 @@ def train(args, n_ranks, **options):
 
 
 def account(rank, spans, cpu=False):
-    """Divide the time of each epoch of a rank by purpose; return a list of {purpose: milliseconds}.
+    """Return the time of each epoch of a rank by purpose, as a list of {purpose: milliseconds}.
 
     The purposes are the entries of `ACCOUNT`. Evaluations are left out. `spans` are the events of a recorded profile;
     with `cpu` their processor time is counted.
@@ -133,7 +133,7 @@ def purpose_of(span):
 
 
 def by_owner(epoch, rank):
-    """Return the milliseconds of an epoch by purpose, with the times of its blocks added up as "own" and "peers".
+    """Return {purpose: milliseconds} of an epoch, where the times of all blocks are added up as "own" and "peers".
 
     If all blocks read the rows of one rank, as in a cache's batch, they count as `own`.
     """
@@ -162,7 +162,7 @@ def row(args, name, place, lines):
 
 
 def compare(rows):
-    """Fill in the ratios; a ratio is None if its denominator was not measured."""
+    """Add to each row the ratios of its time and memory to one rank and to mode oneshot; None if these were not measured."""
     by_place = {(r["case"], r["ranks"], r["threads"], r["mode"]): r for r in rows}
     one = {r["case"]: r for r in rows if r["ranks"] == 1}
     for r in rows:

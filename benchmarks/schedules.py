@@ -45,7 +45,7 @@ def layer(args, graph, message):
 
 
 def rank(comm, args, whole, parts, message, mode, backward):
-    """Measure as one rank; numbers of the whole process are the same on every rank."""
+    """Measure a layer's passes on this rank. Numbers of the whole process are equal on all ranks."""
     set_threads(1)
     before = _held(comm)
     begin = time.thread_time()
@@ -67,7 +67,7 @@ def rank(comm, args, whole, parts, message, mode, backward):
 
 
 def _held(comm):
-    """Return the bytes that all ranks hold now, and restart the measurement of the peak."""
+    """Return the bytes that the process holds now, and restart the measurement of its peak. Collective."""
     comm.barrier()
     now = tracemalloc.get_traced_memory()[0]
     comm.barrier()

@@ -15,7 +15,7 @@ HALO = ("src_ids", "send_rows")  # names of the arrays of a peer's block and ste
 
 
 def hold(options):
-    """Load on every rank; rank 0 prints the bytes held as a line of JSON."""
+    """Load the data on every rank; rank 0 prints the bytes that are held afterwards, as a line of JSON."""
     from sarlite.cli import config
     from sarlite.cli.settings import graph_of, source_of
     from sarlite.comm import launch

@@ -1,4 +1,4 @@
-"""Measure what a rank holds after setup and at its peak, and the time of setup, over numbers of ranks N.
+"""Measure the memory of a rank after setup and at its peak, and the time of setup, for several numbers of ranks N.
 
 The question is whether both fall as 1 / N. The cases are a ring in contiguous parts, and an R-MAT graph in random parts
 (METIS's parts are uneven on it, which is another question), stored by parts for each number of ranks. Ranks are processes
@@ -27,7 +27,7 @@ HERE = Path(__file__).parents[1]
 
 
 class Tree:
-    """One checkout of sarlite, and the data that this checkout wrote."""
+    """Checkout of sarlite, with the data that this checkout has written."""
 
     def __init__(self, name, path, scratch):
         self.name, self.path, self.scratch = name, Path(path).resolve(), Path(scratch, name)

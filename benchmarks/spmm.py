@@ -1,4 +1,4 @@
-"""Measure a sum over neighbours beside other libraries and beside the limits of the memory.
+"""Measure a sum over neighbours compared with other libraries and with the limits of the memory.
 
 The call is `graph.aggregate(fn.copy_src(x), "sum")` without gradients, float32. Peers do the same sum with their fastest
 public call; scipy has one thread. `of the limit` is a bound that nothing passes: each array is moved once, and an addition

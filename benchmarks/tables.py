@@ -1,4 +1,4 @@
-"""Measure the conversion of tables whose nodes have words as ids: processor time, and peak memory beside the limit.
+"""Measure the conversion of tables whose nodes have words as ids: processor time, and peak memory compared with the limit.
 
 The table has a row for each source: text and Parquet, with a table of the nodes and without. Each conversion is a process
 of its own.

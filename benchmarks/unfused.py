@@ -15,7 +15,7 @@ from sarlite.operators.attend import Attention
 
 
 class TwoSteps(Attention):
-    """Attention with coefficients in memory, shape (n_edges, n_heads), which backward computes again."""
+    """Attention operator that computes the coefficients, (n_edges, n_heads), in memory, and again in the backward pass."""
 
     def forward(self, inputs, context):
         return TwoStepsForward(self.slope, inputs)

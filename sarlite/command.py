@@ -361,7 +361,7 @@ def fanouts(value: object) -> list[int]:
 
 
 def words(value: object) -> list[str]:
-    """Return the words of a text with commas between; a list of words, from a TOML file, is returned as it is.
+    """Split a text at commas into words; return a list of words, from a TOML file, unchanged.
 
     Raises
     ------

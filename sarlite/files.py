@@ -207,7 +207,7 @@ def _private(folder, make):
 
 
 def _lock(handle, wait=False):
-    """Lock an open file or folder; return True, False if another process has the lock, None if there are no locks."""
+    """Lock an open file or folder; return True if locked, False if another process has the lock, None if locks do not exist."""
     if fcntl is None:
         return None
     try:

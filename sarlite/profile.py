@@ -256,7 +256,7 @@ class Counted:
 
 
 def uncounted(comm: Any) -> Any:
-    """Return the communicator inside a Counted, for code that counts its bytes itself; any other one is unchanged."""
+    """Return the communicator inside a Counted, for code that counts its bytes itself; return any other communicator unchanged."""
     return comm._comm if isinstance(comm, Counted) else comm
 
 

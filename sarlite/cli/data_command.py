@@ -265,7 +265,7 @@ def _reading(directory, but=None):
 
 
 def _near_shares(dataset, order):
-    """Return a line of text: the share of edges between nodes that are close in memory, with `order` and by node id."""
+    """Return a line of text with the share of edges whose ends are close in memory, in the order `order` and in the order of ids."""
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
     places = f"{orders.cluster_size(graph.indptr.size - 1):,} places apart"

@@ -46,7 +46,7 @@ class Decision(NamedTuple):
 
 
 class HasThreshold(Protocol):
-    """Command line options with a checkpoint and a threshold, such as `trained_run.CheckpointOptions`."""
+    """Protocol of command line options with a checkpoint and a threshold, such as `trained_run.CheckpointOptions`."""
 
     @property
     def checkpoint(self) -> str:

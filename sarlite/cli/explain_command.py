@@ -160,7 +160,7 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
 
 
 def _full_precision(trained):
-    """Return the run with float32 rows in place of a narrower row dtype.
+    """Return the trained run with row_dtype float32 in place of bfloat16 or int8.
 
     Gradients ignore the rounding of narrow rows, so integrated gradients would not add up to the change of the score.
     """
@@ -270,7 +270,7 @@ def _explain_each(explainer: Explainer, nodes: Sequence[tuple[Array, Neighborhoo
 
 
 def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
-    """Return this rank's tables of rows: input rows by `X` + node type, and learned rows by name of the parameter."""
+    """Return this rank's tables: input rows, by "X" + node type, and learned rows, by name of the parameter."""
     relational = isinstance(part.graph, NodeType)
     ids = part.graph.graph.node_ids if relational else {NODE: part.graph.dst_ids}
     tables = {X + name: NodeRowTable(name, ids[name], rows) for name, rows in (x if relational else {NODE: x}).items()}

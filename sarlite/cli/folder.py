@@ -226,7 +226,7 @@ def _lock(path):
 
 
 def _passes(check, path):
-    """Return True if `check(path)` is True and raises no error."""
+    """Return True if `check(path)` returns True; False if it returns False, or if the file cannot be read."""
     try:
         return check(regular(path))
     except (OSError, ValueError, TypeError, RecursionError):

@@ -268,7 +268,7 @@ class LinkOptions:
 
 
 def _pairs_by_relation(linked, path):
-    """Return the pairs in a file of links, by relation: all on rank 0, none on other ranks or if `path` is not a str."""
+    """Return the pairs in a file of links by relation, on rank 0; empty on other ranks, or if `path` is not a str."""
     links = np.empty((0, 3), np.int64)
     if isinstance(path, str) and not linked.graph.comm.rank:
         links = read_links(path, linked)

@@ -100,7 +100,7 @@ class Option:
 
     @property
     def unset(self) -> OptionValue:
-        """Value that `RunOptions.values` has for the option if nobody gave the option."""
+        """Value of the option in `RunOptions.values` if no command line and no file sets the option."""
         return None if not self.recorded or self.needs and self.needs_for is None else self.default
 
     def typed(self, value: object, where: str) -> Any:
@@ -229,7 +229,7 @@ def options_of(section: type[HasFields]) -> Mapping[str, Option]:
 
 
 def _kind(hint):
-    """Return the class of a type hint: the first member of a union that is not None, without type arguments."""
+    """Return the class of a type hint, without type arguments; for a union, the class of its first member that is not None."""
     if isinstance(hint, types.UnionType):
         hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
     return typing.get_origin(hint) or hint

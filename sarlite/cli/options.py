@@ -98,7 +98,7 @@ class ModelOptions:
     dtype: str = fixed_option("float32", "number type of parameters and activations", choices=("float32", "float64"))
 
     def keywords(self) -> dict[str, Any]:
-        """Return the keywords for the model's class, without options that nobody gave."""
+        """Return the keyword arguments for the model's class; options that were not set are left out."""
         return {option.argument or name: value for name, option in options_of(ModelOptions).items()
                 if name not in ("model", "dtype") and (value := getattr(self, name)) is not None}
 

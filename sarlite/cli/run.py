@@ -158,7 +158,7 @@ def _train(comm, options, run, facts, resumed, folder, tick, interrupts):
 
 
 def tell(comm, texts):
-    """Print lines to standard error on rank 0."""
+    """Print lines of text to standard error, on rank 0 only."""
     for text in texts if comm.rank == 0 else ():
         print(text, file=sys.stderr, flush=True)
 

@@ -197,7 +197,7 @@ def _edges_by_owner(plan, rank, size):
 
 
 def _evaluations(graph):
-    """Return whether each relation's weight is applied before or after the aggregation, with the costs of both orders.
+    """Return, for each relation's weight, the evaluation order (before or after the aggregation) and the cost of both orders.
 
     The result is {"relations": [...]} for a relational graph and {} for other graphs.
     """
@@ -206,7 +206,7 @@ def _evaluations(graph):
 
 
 def _nodes(graph):
-    """Return the graph of nodes that the model's layers compute on, also for links and sets of graphs."""
+    """Return the graph of nodes inside a graph of links or a set of graphs; a graph of nodes is returned unchanged."""
     return getattr(graph, "nodes", graph)
 
 

@@ -109,7 +109,7 @@ class TrainedRun(NamedTuple):
 
     @property
     def has_other_data(self) -> bool:
-        """True if the data have another name than the training data."""
+        """True if the name of the data differs from the name of the training data."""
         return self.run.source.spec != self.meta["options"].get("data")
 
 
@@ -260,7 +260,7 @@ def input_rows(comm: Communicator, trained: TrainedRun, part: Shard, model: Modu
 
 
 def _options(config, meta):
-    """Return the options of the run that wrote the checkpoint, overridden by the options of the command line."""
+    """Return the options of the checkpoint's run; options on the command line override them."""
     resume.check_run(config.checkpoint, meta)
     taken = {*_FROM_CHECKPOINT, *(_IN_TIME if meta["options"].get("temporal") else ())}
     before = {name: value for name, value in meta["options"].items() if name in taken}

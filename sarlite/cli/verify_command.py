@@ -140,7 +140,7 @@ def differences(run: report_command.RunFiles, segment: Segment, folder: Path) ->
 
 
 def published_differences(run: report_command.RunFiles, last: Segment) -> list[str]:
-    """Return a line of text for each difference of the published checkpoint and scores from what the segments verify.
+    """Compare the published checkpoint and scores with the verified segments; return a line of text for each difference.
 
     The checkpoint must have the state of the last kept checkpoint, if both are of the last epoch. The summary's scores of
     the best epoch must be those of the epoch's record.

@@ -123,7 +123,7 @@ class Ending:
 
 
 def _text(cause):
-    """Return a text or an interruption as it is, and any other exception with its traceback."""
+    """Return a text or an interruption unchanged, and any other exception as its traceback."""
     if isinstance(cause, (str, Interrupted)):
         return str(cause)
     return "".join(traceback.format_exception(cause))

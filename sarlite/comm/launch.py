@@ -95,7 +95,7 @@ def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.enviro
 
 
 class _Start:
-    """State of this process's start: whether `begin` was called, whether MPI is connected, and the time limit."""
+    """State of this process's start: flags for a call of `begin` and for a connection to MPI, and the time limit."""
 
     begun, connected, seconds = False, False, START_SECONDS
 

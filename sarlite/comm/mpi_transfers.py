@@ -206,7 +206,7 @@ class MpiTransfer:
         self._give_up()
 
     def _pop(self, status=None):
-        """Remove the first piece, which is done, or which has failed if there is no status."""
+        """Remove the first piece, which is complete if there is a `status`, and has failed otherwise."""
         self._requests.popleft()
         if not self._requests:
             self._free()

@@ -79,7 +79,7 @@ class _World:
             raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
 
     def take_back(self, end):
-        """Remove a send or a receive without a partner from its mailbox. The caller holds the lock."""
+        """Remove a send or a receive from its mailbox, where it waits for its partner. The caller holds the lock."""
         box = self.mailboxes.get(end.key, ())
         if end in box:
             box.remove(end)

@@ -138,12 +138,12 @@ class Watchdog:
             self._ending.end(error, "the watchdog failed:\n")
 
     def _row(self):
-        """Return the current row of this rank, (4,) int64."""
+        """Return this rank's state, (4,) int64: count of progress, state, digest, and milliseconds since the last progress."""
         self._mine[:] = self._ticks + self._state[0], *self._state, int(1000 * (time.monotonic() - self._moved))
         return self._mine
 
     def _gather(self, seconds=None):
-        """Return the rows of all ranks, (size, 4); or None if they have not arrived within `seconds`."""
+        """Return the states of all ranks, (size, 4), one row per rank; None if they have not arrived within `seconds`."""
         rows, end = self._rows, time.monotonic() + (seconds or float("inf"))
         request = self._channel._start_allgather(self._row(), rows)
         while not request.test():
@@ -175,7 +175,7 @@ class Watchdog:
                 self._moved = time.monotonic()
 
     def _watch_together(self):
-        """Exchange rows with the other ranks until all ranks have finished."""
+        """Exchange the states of all ranks repeatedly, until all ranks have finished."""
         rows = self._gather()
         while (rows[:, STATE] == WORKING).any():  # ends in the same round on every rank
             total = rows[:, PROGRESS].sum()

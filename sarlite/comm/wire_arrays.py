@@ -82,7 +82,7 @@ def alltoall_call(arrays, size):
 
 
 def described(describe, *args):
-    """Return (description, error) of the check describe(*args): the error is None, or the ShapeError of the check."""
+    """Run a check of a call's arguments; return (description of the call, None), or (text, the ShapeError of the check)."""
     try:
         return describe(*args), None
     except ShapeError as error:

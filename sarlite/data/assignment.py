@@ -160,7 +160,7 @@ def structure(dataset):
 
 
 def training(dataset):
-    """Return the mask of the training nodes by original id, one node type after the other: (n_nodes,) bool."""
+    """Return the mask of training nodes, (n_nodes,) bool, indexed by original id, one node type after the other."""
     masks = [np.zeros(n, bool) for n in dataset.n_nodes_by_type.values()]
     table, target_mask = dataset.nodes[dataset.target], masks[[*dataset.nodes].index(dataset.target)]
     target_mask[slice(None) if table.ids is None else np.asarray(table.ids)] = table.train
@@ -268,7 +268,7 @@ def _as_numbered(dataset):
 
 
 def _ids_of_all(dataset):
-    """Return the original ids of all rows, one type after the other."""
+    """Return the original ids of all rows, concatenated over the node types."""
     starts = np.cumsum([0, *dataset.n_nodes_by_type.values()])
     return np.concatenate([table.node_ids + start for table, start in zip(dataset.nodes.values(), starts.tolist())])
 

@@ -302,7 +302,7 @@ class Dataset:
         self._check_together()
 
     def check_edges(self) -> None:
-        """Raise a DataError if shapes or dtypes disagree, or if an edge has an end that is no node."""
+        """Raise a DataError if shapes or dtypes disagree, or if an end of an edge is not a node."""
         self.check_shapes()
         for table in self.edges.values():
             table.check_edges()

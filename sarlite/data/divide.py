@@ -156,7 +156,7 @@ def stored_order(dataset):
 
 
 def counts_up(ids):
-    """Return True if numbers are 0, 1, 2, ..."""
+    """Return True if the numbers are 0, 1, 2, ..."""
     return all((piece == np.arange(at, at + piece.size)).all() for at, piece in pieces(ids))
 
 
@@ -178,7 +178,7 @@ def _row_arrays(table):
 
 
 def _places(parts, offsets, order, at_once):
-    """Return the new row number of each node, by original id."""
+    """Return the new row number of each node, indexed by original id."""
     place, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
     for at in range(0, parts.size, at_once):
         nodes = np.arange(at, min(at + at_once, parts.size)) if order is None else order[at : at + at_once]
@@ -191,7 +191,7 @@ def _places(parts, offsets, order, at_once):
 
 
 def _write_ids(table, place, sink, at_once):
-    """Write the original id of each new row; nothing is written if the ids are 0, 1, 2, ..."""
+    """Write the original id of each new row, unless the ids are 0, 1, 2, ..."""
     if counts_up(place):
         return
     ids = np.empty_like(place)
@@ -201,7 +201,7 @@ def _write_ids(table, place, sink, at_once):
 
 
 def _by_row(table, place, at_once):
-    """Return the new row number of each stored row."""
+    """Return the new row number of each row as stored, from the new row number `place` of each original id."""
     if table.ids is None:
         return place
     out = np.empty_like(place)

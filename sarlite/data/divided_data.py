@@ -123,7 +123,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
 
 
 def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
-    """Return True if the stored division of a data set is the requested division."""
+    """Return True if a data set is stored with the division that is requested."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
     same = same and balance in ("auto", stored.get("balance", "auto"))

@@ -37,7 +37,7 @@ def key(*words: str) -> str:
 
 
 def words(text: str, n: int) -> tuple[str, ...]:
-    """Return the `n` words that `key` encoded as `text`; raise a ValueError if `text` is no such encoding."""
+    """Return the `n` words that `key` encoded as `text`; raise a ValueError if `key` cannot have written `text`."""
     decoded = tuple(unquote(word, errors="strict") for word in text.split("."))
     try:
         encoded = key(*decoded)

@@ -57,7 +57,7 @@ class _Table:
 
     @property
     def label(self) -> str:
-        """Start of messages about the table, such as "type paper: "; empty in a graph of one kind."""
+        """Text that begins messages about the table, such as "type paper: "; empty in a graph of one node type."""
         raise NotImplementedError
 
     def n_rows(self, name: str) -> int:

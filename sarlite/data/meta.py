@@ -129,7 +129,7 @@ def read(directory):
 
 
 def _anew(meta, directory):
-    """Return the end of the error message for a directory of an older schema: the command that writes it anew."""
+    """Return the last part of the message about a directory of an older schema: the command that writes it again."""
     spec = meta["provenance"].get("spec", "SPEC") if isinstance(meta.get("provenance"), dict) else "SPEC"
     return f"; an older sarlite wrote it: write it anew, python -m sarlite.data convert {spec} {directory} --overwrite"
 

@@ -113,11 +113,11 @@ class Names:
         return nodes
 
     def keys(self, ids: npt.ArrayLike) -> Array:
-        """Return the BLAKE2b hash of 16 bytes of each node's name, (n, 2) uint64, by original id; raise a DataError as `of`."""
+        """Return the 16-byte BLAKE2b hash of the name of each node, as (n, 2) uint64, from original ids; raise a DataError as `of` does."""
         return digests([name.encode() for name in self.of(ids)])
 
     def find(self, names: Iterable[str]) -> Array:
-        """Return the original ids of nodes by name, (n,) int64, -1 for a name that no node has."""
+        """Return the original ids of nodes by name, (n,) int64; -1 for an unknown name."""
         return self._find([name.encode() for name in names])
 
     def read(self, path: AnyPath, field: str, n_lines: int = _LINES) -> Array:

@@ -96,7 +96,7 @@ def _dtype_text(dtype):
 
 
 class _Writes:
-    """File-like object with a `write` method, for NumPy's writer of headers."""
+    """File-like object with a `write` method, which NumPy's writer of headers calls."""
 
     def __init__(self, write):
         self.write = write

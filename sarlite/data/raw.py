@@ -145,7 +145,7 @@ def row_normalized(features):
 
 
 def narrowed(numbers, copy=False):
-    """Return numbers as float32; numbers too large for float32 become infinite, which `Dataset.check` refuses."""
+    """Return numbers as float32; a number above float32's range becomes infinite, which `Dataset.check` refuses."""
     with np.errstate(all="ignore"):
         return widened(numbers).astype(np.float32, copy=copy)
 

@@ -201,7 +201,7 @@ def _by_position(out: _Notes, table: AnyTable, where: str, expected: list[str] |
 
 
 def _other(expected: JsonDict | None, table: NodeTable | EdgeTable) -> str:
-    """Describe, for an error message, the first column whose transforms differ from the model's."""
+    """Return a description of the first column whose transforms differ from the model's, for an error message."""
     columns = [(transforms or {}).get("columns", {}) for transforms in (expected, table.transforms)]
     name = next((name for name in {**columns[0], **columns[1]} if columns[0].get(name) != columns[1].get(name)), None)
     if name is None:

@@ -28,7 +28,7 @@ OptionParsers = Mapping[str, Callable[[str], object]]
 
 
 def _flag(text):
-    """Return the bool that a text means."""
+    """Return True or False for a text such as "yes" or "0"; raise a ValueError for any other text."""
     values = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if str(text).lower() not in values:
         raise ValueError("expected true or false")
@@ -291,7 +291,7 @@ def _is_relational(form, path):
 
 
 def _wanted(spec, options, changes, relational):
-    """Remove the changes to the graph, such as undirected or self_loops, from `options`.
+    """Remove the options that change the graph, such as undirected and self_loops, from `options`, and return them.
 
     The result is the changes to apply, and the provenance that the data set stores.
     """

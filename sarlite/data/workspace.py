@@ -33,7 +33,7 @@ class Workspace:
         return spool.array()
 
     def within(self, name, share=1):
-        """Create a workspace in the subfolder `name`, with the memory limit divided by `share`."""
+        """Return a workspace in the subfolder `name`, whose memory limit is this workspace's limit divided by `share`."""
         if self.folder is None:
             return self
         with writing(self.folder / name):

@@ -109,14 +109,14 @@ class TypedRows:
         return np.array([n]) if self._types is None else np.bincount(self._types[:n], minlength=self._n_types)
 
     def numbers_of(self, places: Array) -> Array:
-        """Return the number of each of some rows of the layer, counted among the rows of the same node type.
+        """Return the row numbers of some rows of the layer among the rows of their own node type.
 
         `places` are the positions of the rows in the layer.
         """
         return places if self._numbers is None else self._numbers[places].astype(places.dtype)
 
     def picked(self, picked: Picked) -> Picked:
-        """Return the sampled edges with source numbers that count among the rows of the source's node type."""
+        """Return the sampled edges with sources numbered among the rows of the source's node type."""
         return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
     def of(self, kind: int, places: Array | slice = slice(None)) -> Array:
@@ -124,7 +124,7 @@ class TypedRows:
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == kind]
 
     def keep(self, kind: int, places: Array) -> Array:
-        """Select the rows of node type number `kind` among the layer's rows at `places`.
+        """Return the rows at `places` of the layer that have node type number `kind`.
 
         Return the numbers of these rows, counted among the layer's rows of the type.
         """

@@ -182,7 +182,7 @@ class PartEdges:
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return, for each owner, the slots of ascending halo rows, (m,) int32.
+        """Return, for each owner, the indices of ascending halo rows in the list of rows that the owner sends, (m,) int32.
 
         A slot is the position of a row in the owner's `asked`.
         """

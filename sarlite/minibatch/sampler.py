@@ -377,7 +377,7 @@ class Sampler:
         return indptr, edges.indices[positions], positions
 
     def _draw(self, edge_set, layer, step, purpose=""):
-        """Return the keyword arguments of `kernels.sample` that decide the random draw: k, kind and key.
+        """Return the arguments of `kernels.sample` that determine the random draw: k, kind and key.
 
         The picks of "labor" depend on variates of sources, which have no `purpose`.
         """

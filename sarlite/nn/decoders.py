@@ -57,7 +57,7 @@ class Dot(Module):
                               "complex, transe and rotate have a learned row for each", "decoder")
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c); `relation` has no effect."""
+        """Return the scores (n, c) of c candidates per link. `relation` is ignored."""
         return (head * tail).sum(-1)
 
     def cross(self, heads: Tensor, tails: Tensor) -> Tensor:
@@ -98,7 +98,11 @@ class _Relation(Module):
         return x[..., :half], x[..., half:]
 
     def _row(self, head: Tensor, tail: Tensor, relation: Array | None) -> Tensor:
-        """Return the learned row (width,), all learned rows (n_out, width), or each link's row (n, 1, width)."""
+        """Return the learned rows in a shape that broadcasts with `head` and `tail`.
+
+        The shape is (n, 1, width) if `relation` names the row of each link, (n_out, width) if the decoder has `n_out` rows, and (width,)
+        otherwise.
+        """
         _check(self, head, tail, self.relation.shape[-1], relation, self.relation.ndim == 2)
         return self.relation if relation is None else self.relation[relation][:, None]
 
@@ -148,7 +152,10 @@ class DistMult(_Relation):
         self.relation = Parameter(np.ones(_shape(check_int("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) or (n, n_out); exchanging heads and tails changes no bit of a score."""
+        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` rows.
+
+        A score is bit by bit the same if head and tail are exchanged.
+        """
         return (self._row(head, tail, relation) * (head * tail)).sum(-1)
 
     def cross(self, heads: Tensor, tails: Tensor) -> Tensor:
@@ -183,7 +190,7 @@ class ComplEx(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) or (n, n_out)."""
+        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` rows."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
 
@@ -210,7 +217,7 @@ class TransE(_Relation):
     """
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) or (n, n_out)."""
+        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` rows."""
         return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
 
@@ -246,7 +253,7 @@ class RotatE(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) or (n, n_out)."""
+        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` rows."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
         c, d = c / size, d / size
@@ -287,7 +294,7 @@ class MLP(Module):
         self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) or (n, n_out)."""
+        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` outputs."""
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
         if relation is not None:
@@ -349,7 +356,9 @@ class LinkPredictor(Module):
         return self.encoder.first_layer()
 
     def __call__(self, graph: object, h: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the scores of the candidates, (graph.n_dst, graph.n_candidates) or (graph.n_dst, n_out). Collective.
+        """Return the scores of the candidates, (graph.n_dst, graph.n_candidates). Collective.
+
+        With a decoder of `n_out` outputs the shape is (graph.n_dst, n_out).
 
         Parameters
         ----------

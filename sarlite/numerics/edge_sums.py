@@ -35,7 +35,7 @@ class EdgeSums:
     """True if a Python message is called once for all edges of a rank, so that no sum depends on the blocks."""
 
     def scaled(self, g: Array, scale: Array | None) -> tuple[Array, Array | None]:
-        """Apply the factors of the sums to the sums' gradient now, or leave the factors to a later step.
+        """Multiply the gradient of the sums by their factors now, or leave the factors to a later step.
 
         Return (gradient, remaining factors). Here `g` is unchanged and `scale` remains. In exact numerics `g`
         is multiplied by `scale` and None remains.

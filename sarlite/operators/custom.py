@@ -157,7 +157,7 @@ class Custom:
             return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
 
     def _record_others(self):
-        """Run the message on source rows with the values `OTHER_VALUES`, and return the recording.
+        """Run the message on replaced source rows, filled with `OTHER_VALUES`, and return the recording.
 
         Return None if the message raises an exception for these values.
         """

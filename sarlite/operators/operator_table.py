@@ -187,7 +187,7 @@ def _weighted_sum(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Ca
 
 
 def _in_place(graph: LayerContract, x: Tensor) -> Tensor:
-    """Return x as a tensor that fast sums read without a copy.
+    """Return x such that fast sums read its rows where they are stored, without a copy.
 
     For a `TableRows` the data of the result are `kernels.Rows`; any other tensor, and x in exact numerics or with
     narrow rows, is returned as it is.

@@ -277,7 +277,7 @@ def _vjp(g, wants_grad, residuals, operator):
     g, (saved, pairs), gradients = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
 
     def pull_products(numbers):
-        """Compute the gradients of the products whose rows x have one of these numbers.
+        """Compute the gradients of the products whose rows x are one of the inputs `numbers`.
 
         The gradient of x is added to earlier gradients of x in place.
         """
@@ -365,19 +365,19 @@ def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, T
 
 
 class _Numbering:
-    """Assignment of numbers to the input tensors of the primitive "relations", in order of appearance."""
+    """Table of the input tensors of the primitive "relations", which assigns each input its position among the inputs."""
 
     def __init__(self):
         self.tensors, self._numbers = [], {}
 
     def shared(self, x):
-        """Return the number of tensor `x`, the same number for every use, so that all uses add to one gradient."""
+        """Return the position of `x` among the inputs, the same for all uses of `x`, so that all uses add to one gradient."""
         if id(x) not in self._numbers:
             self._numbers[id(x)] = self.separate(x)
         return self._numbers[id(x)]
 
     def separate(self, x):
-        """Return a new number for this use of `x`."""
+        """Append `x` to the inputs, and return its position, which no other use of `x` shares."""
         self.tensors.append(x)
         return len(self.tensors) - 1
 
@@ -394,7 +394,7 @@ class _Draft:
     """
 
     def number_inputs(self, numbering, calls):
-        """Assign `numbers` and `member_inputs`: each input of the calls gets a number, fetched rows before other inputs."""
+        """Assign `numbers` and `member_inputs`: positions of the calls' inputs, fetched rows before other inputs."""
         self.calls, self.schedule = calls, calls[0][0].schedule
         rows = {id(x): x for _, _, call in calls for x in call.inputs[: len(call.operator.fetched)]}
         self.numbers, self.member_inputs = [numbering.shared(x) for x in rows.values()], []

@@ -269,7 +269,7 @@ class BoundArithmetic:
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _summed(self, k):
-        """Return the field `growth`, a count of roundings on a log scale, for a sum of k terms."""
+        """Return the field `growth`, the number of roundings on a log scale, of a sum of k terms."""
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
     def _nonlinear(self, value, error, rounds):
@@ -308,7 +308,7 @@ class BoundArithmetic:
 
 
 def _sizes(product, a, b):
-    """Return the product of two magnitudes, raised to a positive number where it is 0 by underflow alone.
+    """Return the product of two magnitudes; a product that is 0 only because of underflow is replaced by a positive number.
 
     So an element is 0 only if every term has a factor 0.
     """
@@ -320,7 +320,7 @@ def _sizes(product, a, b):
 
 
 def _each(f, x):
-    """Apply `f` to the value, the magnitude and the error of `x`, and return the results as a BoundTerm.
+    """Apply `f` to the value, the magnitude and the error of `x`; return a BoundTerm of the three results.
 
     `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.
     """
@@ -328,7 +328,7 @@ def _each(f, x):
 
 
 def _column(growth, like):
-    """Reshape `growth`, one number for each row, so that it broadcasts with `like`; return one number as it is."""
+    """Reshape `growth`, one number for each row, so that it broadcasts with `like`; return a scalar unchanged."""
     return column(growth, like.ndim) if np.ndim(growth) else growth
 
 

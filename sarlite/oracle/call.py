@@ -174,7 +174,7 @@ class Worker:
         self._results: dict[str, tuple[object, object]] = {}  # kind of call -> (last result, copy of it)
 
     def hold(self, kind: str, result: object, copy: object) -> None:
-        """Store a result until the next call of its kind; set `overwritten` if a stored result has changed.
+        """Store a result until the next call of its kind; set `overwritten` if a call has changed a result stored before.
 
         `copy` is a copy of the result, taken right after the call.
         """
@@ -292,7 +292,7 @@ def checked(value: object, name: str, shape: tuple[int, ...], case: Case) -> Arr
 
 
 def _same(a, b):
-    """Return True if two results, arrays or dicts of arrays, have the same bits."""
+    """Return True if two results, arrays or dicts of arrays, are equal bit by bit."""
     if isinstance(a, Mapping):
         return all(_same(a[name], b[name]) for name in b)
     return not isinstance(a, np.ndarray) or _same_bits(a, b)

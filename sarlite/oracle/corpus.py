@@ -65,7 +65,7 @@ class Entry:
 
     @property
     def square(self) -> bool:
-        """True if sizes without a requested value, such as n_heads and n_feat, are equal (`Definition.square`).
+        """True if attributes that nobody chose, such as n_heads and n_feat, get equal sizes in the cases of this graph.
 
         The name decides; about half of the graphs are square.
         """
@@ -78,7 +78,7 @@ class Entry:
 
     @cached_property
     def edges(self) -> EdgeList:
-        """The graph; built when it is first read."""
+        """The graph, built at the first access."""
         return self.build(SplitMixStream(self.name), *self.sizes)
 
     @property
@@ -93,7 +93,7 @@ class Entry:
 
     @property
     def most_numbers(self) -> int:
-        """Number of elements that a function may allocate: all inputs, or a dense adjacency matrix."""
+        """Largest number of elements that a function under test may allocate: all inputs, or a dense adjacency matrix."""
         return max(self.size, self.published["n_src"] * self.published["n_dst"])
 
     def fits(self, index_dtype: str) -> bool:
@@ -106,7 +106,7 @@ class Entry:
 
     @property
     def published(self) -> dict:
-        """n_src, n_dst, n_edges and sha256 from `corpus.json`; computed for a graph that is not of the corpus."""
+        """Return n_src, n_dst, n_edges and sha256 of the graph from `corpus.json`; for a caller's graph they are computed."""
         return published().get(self.name) or graph_summary(self.edges)
 
 
@@ -129,7 +129,7 @@ def published() -> dict[str, dict]:
 
 
 def corpus(level: str = "all") -> list[Entry]:
-    """Return the graphs of a level, none of them built yet.
+    """Return the graphs of a level as `Entry` objects; each graph is built when its `edges` are first read.
 
     Parameters
     ----------

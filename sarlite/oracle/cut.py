@@ -58,7 +58,7 @@ def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
 
 
 def _wide(shapes: ShapeWords, name: str) -> list[int]:
-    """Return the axes of an array whose length is the width."""
+    """Return the indices of an array's axes whose length is the case's width."""
     return [axis for axis, word in enumerate(shapes.get(name, ())) if word == "width"]
 
 

@@ -110,7 +110,7 @@ class Difference:
 
     @property
     def evidence(self) -> SavedCase:
-        """The case with cotangents, expected array, bounds and returned array, ready to be saved as a .sarcase."""
+        """SavedCase with the case, the cotangents, the expected array, its bounds and the returned array."""
         error = self.expected.error
         bounds = {} if error is None else {self.output: np.asarray(self.expected.bound, np.float64)}
         expected = {self.output: np.asarray(self.expected.value, np.float64)}

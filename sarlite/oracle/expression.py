@@ -109,7 +109,7 @@ def constant(value: npt.ArrayLike) -> Expr:
 
 
 def lift(value: Operand) -> Expr:
-    """Return an Expr as it is, and anything else as a constant."""
+    """Return an Expr unchanged, and any other value as a constant."""
     return value if isinstance(value, Expr) else constant(value)
 
 

@@ -72,7 +72,7 @@ def _unbroadcast(g, shape):
 
 
 def _vjp(expr: Expr, g: Expr) -> Sequence[Product]:
-    """Return for each argument of `expr` its gradient, a function that builds its gradient, or None if it has none."""
+    """Return, for each argument of `expr`: its gradient, a function that builds its gradient, or None if it has no gradient."""
     if expr.op not in VJPS:
         raise ConfigError(f"the primitive {expr.op} has no gradient")
     return VJPS[expr.op](expr, g, *expr.args, **expr.options)

@@ -68,7 +68,7 @@ def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
 
 
 def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """Return the relation that one more row without edges leaves the other rows unchanged."""
+    """Return the relation that an additional row without edges leaves the other rows unchanged."""
     edges = case.edges
     more = EdgeList(edges.src, edges.dst, edges.n_src + 1, edges.n_dst + 1)
     rows = {"src": np.append(np.arange(edges.n_src), 0), "dst": np.append(np.arange(edges.n_dst), 0)}

@@ -156,7 +156,7 @@ def _checked(layer, dialect, name, value):
 
 
 def _check_shapes(layer, dialect, shapes, wanted):
-    """Raise DataError unless a state has exactly the wanted parameters, in the wanted shapes."""
+    """Raise DataError unless a state dict has exactly the expected parameters, in the expected shapes."""
     place, whose = dialects.state_entries(layer.name, dialect, projected="root.weight" in wanted), f"{dialect}'s {layer.name}"
     for name in wanted:
         if name not in shapes:

@@ -132,7 +132,7 @@ def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
 
 
 def _pieces(module: ModuleLike) -> tuple[LayerNames | list[LayerNames], list[LayerNames]]:
-    """Return the names of a layer and an empty list; for a model, the names of its layers and of its norms."""
+    """Return the names of a model's layers and of its norms; for a single layer, its name and an empty list."""
     names_of_all = list(module.state_dict())
     modules = [(name, _kind(inner), inner) for name, inner in module.named_modules()]
     if modules[0][1]:

@@ -20,7 +20,7 @@ MOST_ROWS = 64  # single edges do not explain more wrong rows
 
 
 def direction(width: int) -> Array:
-    """Return the vector on which rows are projected to compare them quickly, shape (width,), float64.
+    """Return the vector (width,) float64 that rows are multiplied by, so that a row is compared by a single number.
 
     Its elements are pseudo-random integers from 1 to 2^20.
     """
@@ -28,7 +28,7 @@ def direction(width: int) -> Array:
 
 
 class Codebook:
-    """Index of an array's rows by content: built in O(n log n) time, and searched in O(log n) for each row.
+    """Index of an array's rows by content, for lookups of equal rows in O(log n) time.
 
     Rows are projected on one random vector of integers in float64, which is exact for the integers of probes. Rows with
     the same projection are compared in full.
@@ -78,7 +78,7 @@ class EdgeSum:
 
 
 def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Describe how an spmm case computes "out" or "dx" as an EdgeSum; return None if it is no such sum.
+    """Describe how an spmm case computes "out" or "dx" as an EdgeSum; return None if the output is not such a sum.
 
     The result is None for other operations and outputs, and for reducers that are not sums. `senders` holds the
     rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
@@ -167,7 +167,7 @@ def _mine(flow, v):
 
 
 def _one_change(flow, book, v, difference):
-    """Return a list with the single Change that explains the difference of row v; None if no single change does.
+    """Return a list of the single Change that explains the difference of row v; None if no single change explains it.
 
     The change is a source that is counted once too often or left out.
     """
@@ -239,7 +239,7 @@ def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
 
 
 def _elsewhere(a, b):
-    """Return True if an edge is misrouted: one row lacks a term, and a row without this edge has the term."""
+    """Return True if an edge went to a wrong row: one row lacks its term, and a row without this edge has its term."""
     return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
 
 

@@ -61,7 +61,7 @@ def nearest(values: Array, dtype: str) -> Array:
 
 
 def _number_of(case):
-    """Return the type to compute in: Fraction if the operation is rational and the inputs are finite, else longdouble."""
+    """Return the number type to compute in: Fraction if the operation is rational and the inputs are finite, else longdouble."""
     finite = all(np.isfinite(value).all() for value in case.arrays.values())
     rational = case.op in ("scatter", "gather", "sddmm") or case.op == "spmm" and case.attributes["reduce"] != "sym"
     return (lambda v: Fraction(float(v))) if rational and finite else REAL

@@ -199,7 +199,7 @@ def _known_attributes(attributes, values):
 
 
 def _for_layer(kind, of_layer, last):
-    """Return the caller's attributes for one layer: hidden layers concatenate heads, the last layer averages them.
+    """Return the attributes of one layer: attention heads are concatenated in hidden layers and averaged in the last layer.
 
     Numbers of heads and features from the caller are those of hidden layers.
     """
@@ -210,7 +210,7 @@ def _for_layer(kind, of_layer, last):
 
 
 def _width(layer_attributes: Attributes) -> int:
-    """Return the number of columns that a layer passes to the next layer, from the layer's attributes."""
+    """Return the number of columns of a layer's output, the input width of the next layer, from the layer's attributes."""
     if "n_heads" not in layer_attributes:
         return layer_attributes["n_out"]
     return layer_attributes["n_feat"] if layer_attributes["heads"] == "mean" else layer_attributes["n_heads"] * layer_attributes["n_feat"]

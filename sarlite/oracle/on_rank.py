@@ -54,7 +54,7 @@ class RankDifference(Difference):
 
     @property
     def rows(self) -> Array:
-        """Global numbers of the rank's rows."""
+        """Global row numbers of this rank's rows."""
         return self.division.rows(self.rank, self.kind)
 
     @property
@@ -72,7 +72,7 @@ class RankDifference(Difference):
 
     @property
     def evidence(self) -> SavedCase:
-        """The case with the results of all ranks put together; for a parameter, with the result of this rank."""
+        """SavedCase of the whole graph, with the rows that all ranks returned; for a parameter, with this rank's array."""
         whole = self.kind == "whole"
         got = self.got if whole else self.division.assemble(self.arrays, self.kind, self.whole.value.shape)
         return Difference(self.reference, self.case, self.output, self.whole, got, self.division.cotangents).evidence
@@ -118,7 +118,7 @@ def _scales(d):
 
 
 def _unreduced(d):
-    """Return the share of this rank in a gradient: the whole gradient minus the arrays of the other ranks."""
+    """Return this rank's own contribution to a gradient: the gradient over all ranks minus the arrays of the other ranks."""
     others = np.sum([array.astype(np.float64) for q, array in enumerate(d.arrays) if q != d.rank], 0)
     return BoundedArray(d.expected.value - others, d.division.size * d.expected.error)
 

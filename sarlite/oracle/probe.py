@@ -30,7 +30,7 @@ from sarlite.types import Array
 
 
 def _most_bits(dtype):
-    """Return the largest number of bits of a digit in a row code, so that copied rows hold digits exactly."""
+    """Return the largest number of bits of a digit in an encoded row number that a dtype stores without rounding."""
     return min(16, BITS[NARROW.get(dtype, dtype)])
 
 
@@ -91,7 +91,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
 
 
 def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Array]:
-    """Return row codes (`values.codes`) as the gradients of the outputs.
+    """Return gradients of the outputs whose rows encode their row numbers (`values.codes`).
 
     Codes are chosen so that as many gradients of the inputs as possible are exact.
 
@@ -148,7 +148,7 @@ def _exact_ones(numbers):
 
 
 class _ProbeBuilder:
-    """Builder of the probe inputs of one kind on one graph, from row codes with digits of a chosen size.
+    """Builder of the probe inputs of one kind on one graph: rows that encode their row numbers, in digits of a chosen size.
 
     The kind "signed" is for sums in a wider format than the inputs: the upper half of the rows holds the negative code
     of the lower half, so that sums are small while partial sums are large.
@@ -162,7 +162,7 @@ class _ProbeBuilder:
                                     width=entry.width, square=entry.square, **options)
 
     def first_bits(self):
-        """Return the largest number of bits of a code's digit with which sums stay exact.
+        """Return the largest number of bits of the digits of encoded row numbers for which sums of the rows stay exact.
 
         This covers the longest sum over edges, and gradients that sum over columns.
         """
@@ -174,7 +174,7 @@ class _ProbeBuilder:
         return max(most, 1)
 
     def cases_of_bits(self, bits):
-        """Yield cases whose inputs hold codes of row numbers (`values.codes`) with digits of `bits` bits.
+        """Yield cases whose input rows encode their row numbers (`values.codes`) in digits of `bits` bits.
 
         If a code has more columns than an input, each case has the next part of the columns.
         """
@@ -219,12 +219,12 @@ class _ProbeBuilder:
 
 
 def _wide(dtype, options):
-    """Return True if sums are promised in more bits than the dtype has."""
+    """Return True if the accumulation format of sums has more bits than the dtype."""
     return BITS[options.get("accumulate") or default_accumulate(dtype)] > BITS[dtype]
 
 
 def _ladder(widest: int) -> Iterator[int]:
-    """Yield the sizes of digits, in bits, to try in turn: `widest`, 1, then `widest` - 3, `widest` - 6 and so on.
+    """Yield the numbers of bits of a digit to try in turn: `widest`, 1, then `widest` - 3, `widest` - 6 and so on.
 
     If nothing is exact with digits of one bit, nothing is exact with wider digits either.
     """
@@ -232,7 +232,7 @@ def _ladder(widest: int) -> Iterator[int]:
 
 
 def _widest(filling):
-    """Try digits of several sizes; return the cases with the widest digits for which all outputs are exact."""
+    """Try digits of several sizes; return the cases with the largest digits for which all outputs are exact."""
     narrowest = []
     for bits in _ladder(filling.first_bits()):
         try:
@@ -248,7 +248,7 @@ def _widest(filling):
 
 
 def _exact(filling, bits):
-    """Make cases with digits of `bits` bits, and return them; raise NotExact if an output is not exact."""
+    """Make cases whose digits have `bits` bits, and return them; raise NotExact if an output is not exact."""
     exact_cases = []
     for case in filling.cases_of_bits(bits):
         outputs = numbers(filling.reference, case)

@@ -171,7 +171,7 @@ def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeL
 
 
 def _divided(trial, name, edges, size, kind, gradients, options):
-    """Check one graph, divided among ranks in one way, with two calls.
+    """Check one graph, divided among ranks in one way, by two calls of the function.
 
     The calls have different values, so that stale rows of the first call show in the second.
     """
@@ -190,7 +190,7 @@ def _divided(trial, name, edges, size, kind, gradients, options):
 
 
 def _run(trial, division, before):
-    """Check the layers of one run, then its outputs, then its gradients; a wrong result ends the comparison."""
+    """Check the results of one call: its layers, then its outputs, then its gradients; the first wrong result ends the comparison."""
     results = _results(trial, division)
     if results is None:
         return
@@ -215,7 +215,7 @@ def _run(trial, division, before):
 
 
 def _results(trial, division):
-    """Return each rank's results by the names of `RankPart.results`; add a finding and return None if the call fails."""
+    """Call the function; return each rank's results by name, or add a finding and return None if the call fails."""
     case, parts, wanted = division.case, division.parts(), trial.reference.expressions(division.case)[1]
 
     def job():

@@ -209,7 +209,7 @@ class Reference:
         return self._evaluated(self.layer_expressions(case), case, arithmetic)
 
     def layer_expressions(self, case: Case) -> dict[str, Expr]:
-        """Return the expressions that `layers` evaluates; none if the reference is no model."""
+        """Return the expressions that `layers` evaluates; an empty dict unless the reference is a model."""
         if self.definition.layers is None:
             return {}
         return {f"layers.{k}": expr
@@ -238,7 +238,7 @@ class Reference:
 
 
 def words(value: object) -> str:
-    """Format the allowed values of an attribute, the default first, or the default alone, as text."""
+    """Format an attribute's allowed values as text, the default first; if any value is allowed, the default alone."""
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -75,7 +75,7 @@ def check_sampler(trial: Trial, entries: Iterable[Entry], n_calls: int, index_dt
 
 
 def with_seed(one: Case, seed: int) -> Case:
-    """Return the case with another seed for the sampler."""
+    """Return a copy of the case with another seed for the sampler."""
     return replace(one, attributes={**one.attributes, "seed": seed})
 
 
@@ -144,7 +144,7 @@ def _distribution(trial, one, drawn):
 
 
 def _counts(one: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
-    """Yield the counts of sampled edges to test, each as (count, n, p, description, row, edges).
+    """Yield the statistics to test, each as (count, n, p, description, row, edges): `count` successes in `n` trials of probability p.
 
     By chance alone, a count has the binomial distribution of n trials with probability p.
     """

@@ -208,7 +208,7 @@ class Trial:
         self.record(Finding(verdict, level, difference.case, difference.output, cause, **place), difference, searches)
 
     def _row_kind(self, difference):
-        """Return the kind of the rows of an output or gradient: "node", "edge", or "row" for a parameter."""
+        """Return the word for a row of an output or gradient in messages: "node", "edge", or "row" for a parameter."""
         by = self.reference.outputs_by if difference.cotangents is None else self.reference.arrays_by
         name = difference.output if difference.cotangents is None else difference.output[1:]
         return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
@@ -281,7 +281,7 @@ def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequ
 
 
 def _can_discriminate(one, other):
-    """Return True if one of two cases can confirm a cause that was found on the other.
+    """Return True if the case `other` can confirm a cause that was determined on the case `one`.
 
     Both cases need edges, and one of them needs enough edges that few causes explain it.
     """
@@ -289,7 +289,7 @@ def _can_discriminate(one, other):
 
 
 def _remoteness(case):
-    """Return how far a case's number of edges is from BEST_N_EDGES, on a log scale."""
+    """Return the distance of a case's number of edges from BEST_N_EDGES, on a log scale."""
     return abs(np.log((case.n_edges + 1) / BEST_N_EDGES))
 
 

@@ -1,4 +1,4 @@
-"""Values of the inputs: codes of row numbers, weights that tell edges apart, scores, and special values."""
+"""Values of inputs: encoded row numbers, weights that tell edges apart, attention scores, and special values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hashed(numbers: Array, seed: int) -> Array:
 
 
 def code_columns(n: int, bits: int) -> int:
-    """Return the number of columns that a row's code needs to tell n rows apart.
+    """Return the number of columns that `codes` needs to encode n different row numbers.
 
     A code has a column of ones, and a column for each digit, of `bits` bits, of the row number; see `codes`.
     """
@@ -127,7 +127,7 @@ class ProbeScores:
         return out
 
     def coded(self, name: str, array: Array) -> Array:
-        """Write the values that saturate GATv2's scores into the last column of a row-code array; return the array.
+        """Write the values that saturate GATv2's scores into the last column of an array of encoded row numbers; return the array.
 
         The array stays as it is for other scores.
         """

@@ -97,7 +97,7 @@ def _difference(expected, taken):
 
 
 def _column_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
-    """Yield an error for each piece of own and peers' rows, and for each block that has not a column for each row."""
+    """Yield an error for each piece that mixes own rows and peers' rows, and for each block without a column for each row."""
     for k, piece in enumerate(pieces):
         if piece.own and any(arrival.n_columns for arrival in piece.arrivals):
             yield f"piece {k}: columns are the rank's own rows and rows of peers: they are two pieces"

@@ -137,7 +137,7 @@ def swap_training(xadj, adjncy, parts, n_parts, train):
 
 
 def even_kind(xadj, adjncy, parts, n_parts, nodes):
-    """Balance the number of `nodes`, such as the nodes of one type, by moving nodes between parts; change `parts`."""
+    """Balance the number of `nodes` among the parts, such as the nodes of one type, by moving nodes; change `parts` in place."""
     most = int(np.ceil(TYPE_SLACK * nodes.size / n_parts))
     for _ in range(4 * n_parts):
         counts = np.bincount(parts[nodes], minlength=n_parts)

@@ -48,12 +48,12 @@ def running_sums(weights):
 
 
 def pick(rng, sums, low, high, size):
-    """Draw `size` nodes in proportion to their weights, among the nodes whose running sums lie between low and high."""
+    """Draw `size` nodes with probabilities proportional to their weights, from nodes whose running sums lie between low and high."""
     return _locate(sums, low + rng.random(size) * (high - low))
 
 
 def pick_outside(rng, sums, low, high, size):
-    """Draw `size` nodes in proportion to their weights, among the nodes whose running sums lie outside low .. high."""
+    """Draw `size` nodes with probabilities proportional to their weights, from nodes whose running sums lie outside low .. high."""
     point = rng.random(size) * (sums[-1] - (high - low))
     return _locate(sums, np.where(point < low, point, point + (high - low)))
 

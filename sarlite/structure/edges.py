@@ -193,7 +193,7 @@ def is_symmetric(indptr, indices):
 
 
 def checked_ends(src, dst, n_src, n_dst):
-    """Return [src, dst] as checked integer arrays; raise a DataError that names the first value that is no node."""
+    """Return [src, dst] as checked integer arrays; raise a DataError that names the first value that is not a node."""
     ends = []
     for name, ids, n in (("src", src, n_src), ("dst", dst, n_dst)):
         ends.append(validation.integers(name, ids, stop=n, entry="node id {value} at position {at} is"))

@@ -206,7 +206,7 @@ def _first_that_fit(score, best, weights, room):
 
 
 def _anywhere(score, weights, loads, most, chosen, left):
-    """Place the nodes `left` one by one: into the best part with room, or into the least full part if none has room."""
+    """Place the nodes `left` one by one: in the best part with room, or in the least full part if no part has room."""
     for row, node in enumerate(left):
         weight = weights[:, node, None]
         fullness = np.where(weight > 0, (loads + weight) / np.maximum(most, 1), 0).max(axis=0)

@@ -173,7 +173,7 @@ class EdgesByOwner(NamedTuple):
 
 
 def _as(array, dtype):
-    """Return an array as `dtype`; None stays None."""
+    """Return an array cast to `dtype`; return None unchanged."""
     return None if array is None else array.astype(dtype, copy=False)
 
 
@@ -192,13 +192,16 @@ def _rows_with_edges(indptr, where, keep_all):
 
 
 def among(ascending, values):
-    """Return bools of the shape of `values`: True for each value that the ascending array `ascending` contains."""
+    """Return a mask of the shape of `values`: True for each value that the sorted array `ascending` contains."""
     places = np.minimum(np.searchsorted(ascending, values), max(len(ascending) - 1, 0))
     return ascending[places] == values if len(ascending) else np.zeros(values.shape, bool)
 
 
 def owners(rows, offsets):
-    """Return the rank that owns each row number, (n,), in the smallest unsigned dtype; rank p owns offsets[p] .. ."""
+    """Return the rank that owns each row number, (n,), in the smallest unsigned dtype.
+
+    Rank p owns the rows offsets[p] to offsets[p + 1] - 1.
+    """
     return (np.searchsorted(offsets, rows, side="right") - 1).astype(np.min_scalar_type(max(len(offsets) - 2, 0)))
 
 

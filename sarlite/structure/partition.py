@@ -193,7 +193,7 @@ class Tally:
             self.tiles[part] += rows_by_part(self.offsets, sources)
 
     def close(self, part):
-        """Count the halo rows of a part, after all its in-edges were added."""
+        """Count the halo rows of a part, once all its in-edges were added."""
         self.halo_rows[part] = np.count_nonzero(self._seen)
         if self.tiles is not None:
             self.halo_tiles[part] = [np.count_nonzero(rows) for rows in np.split(self._seen, self.offsets[1:-1])]

@@ -132,7 +132,7 @@ def reverse(relation):
 
 
 class _Side:
-    """Nodes of one type sorted by class, with running sums of their weights, and their random ids."""
+    """Nodes of one type at one end of a relation, sorted by class, with running sums of their weights and their random ids."""
 
     def __init__(self, rng, n, classes, exponent):
         self.n, of = n, np.arange(n) * classes // n

@@ -41,7 +41,7 @@ def reachable(sinks: Iterable[Sink | None], since: int = -1) -> list[Node]:
 
 
 class Arrivals:
-    """Sums of gradients during a backward pass: one for each sink whose vjp has not run yet, and for each end.
+    """Sums of gradients during a backward pass: one for each node whose vjp has not run yet, and for each end of the tape.
 
     An *end* is a sink where gradients stop: a leaf, or a node recorded at or before the time `since`.
 

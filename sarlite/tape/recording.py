@@ -130,7 +130,7 @@ class Observer:
         return nullcontext()
 
     def applied(self, application: Application) -> None:
-        """Receive an application after its result is computed, whether it was recorded or not."""
+        """Receive an application after its result is computed. Applications that the tape does not record are included."""
 
 
 def observed(observer: "Observer") -> AbstractContextManager[None]:

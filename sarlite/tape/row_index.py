@@ -7,7 +7,7 @@ from sarlite.tape.tensor import as_array
 
 
 def selected_rows(name, rows, n_rows):
-    """Return the row numbers of a user's selection, as `row_numbers` does, but refuse a mask of integers.
+    """Return the row numbers of a user's selection, as `row_numbers` does; refuse integers 0 and 1 that look like a mask.
 
     Raises
     ------

@@ -31,7 +31,7 @@ primitive(
 
 
 def _unpacked(numbers):
-    """Return the tuple (2, 3) for the arguments of both f(2, 3) and f((2, 3))."""
+    """Return a sequence of integers as a tuple, whether it was passed as one tuple, f((2, 3)), or as arguments, f(2, 3)."""
     return tuple(numbers[0] if len(numbers) == 1 and not np.isscalar(numbers[0]) else numbers)
 
 

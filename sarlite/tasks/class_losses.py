@@ -76,7 +76,7 @@ def label_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
 
 
 def _as_wide(weights, n):
-    """Extend class weights to n classes: classes without a weight get the weight 1."""
+    """Extend class weights to n classes; a class without a weight gets weight 1."""
     if len(weights) > n:
         raise ConfigError(f"class_weights: {len(weights)} weights, but the model's output has {n} columns")
     return np.concatenate([weights, np.ones(n - len(weights))])

@@ -279,7 +279,7 @@ def _checked_labels(of, pairs, labels, val, test, split, seed):
 
 
 def _codes(split, n, of):
-    """Check that splits are 0, 1 or 2 for each of n items, and return them as (n,) int64.
+    """Check that splits are integers 0, 1 or 2, one for each of n items, and return them as (n,) int64.
 
     `of` names the items in the ConfigError for a wrong argument.
     """
@@ -381,7 +381,7 @@ def _checked(disjoint, negatives, eval_negatives, seed, filtered):
 
 
 def _odd_id(nodes):
-    """Check that the ids of this rank's nodes are below n_nodes; return a ConfigError for a wrong id, else None."""
+    """Return a ConfigError that names the first id of this rank's nodes above n_nodes - 1; None if all ids are valid."""
     wrong = nodes.dst_ids[nodes.dst_ids >= nodes.n_nodes]
     text = f"links: ids must be 0 .. {nodes.n_nodes - 1}, but a node has id "
     return ConfigError(f"{text}{wrong[0]}") if len(wrong) else None
@@ -531,7 +531,9 @@ def _first_times(edges):
 
 
 def _messages(link_sets, splits, all_link_keys, seed, disjoint):
-    """Decide along which edges messages pass in evaluation, and which edges are training targets.
+    """Return two dicts from relation to a mask of its edges: edges along which messages pass in evaluation, and targets.
+
+    The targets are the edges that a step of training predicts.
 
     The result is two dicts from relation to a mask of its edges.
 
@@ -555,7 +557,7 @@ def _messages(link_sets, splits, all_link_keys, seed, disjoint):
 
 
 def _of_ends(one, other, split_of, seed, disjoint):
-    """Decide for each pair of ids whether messages pass along it, and whether it may be a training target.
+    """Return two masks of pairs of ids: pairs along which messages pass in evaluation, and pairs that may be training targets.
 
     The result is two arrays of bools.
     """
@@ -564,5 +566,5 @@ def _of_ends(one, other, split_of, seed, disjoint):
 
 
 def _targets(one, other, seed, disjoint):
-    """Choose the pairs that are targets if they are training links: a random share, or all pairs if `disjoint` is 0."""
+    """Return a mask of the pairs that are targets if they are training links: a random share, or all if `disjoint` is 0."""
     return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)

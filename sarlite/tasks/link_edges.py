@@ -113,7 +113,7 @@ class Linked(NamedTuple):
 
     @property
     def several(self) -> list[str] | None:
-        """Names of the relations, such as "user.buys.item", if `relation` is a list; None otherwise."""
+        """Names of the relations, such as "user.buys.item", if `relation` is a list of relations; None for one relation."""
         return [_dotted(one) for one in self.relations] if is_several(self.relation) else None
 
 

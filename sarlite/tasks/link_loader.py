@@ -185,7 +185,7 @@ class LinkLoader(NeighborLoader):
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges(self, of):
-        """Find this rank's edges that connect the ends of the step's links, as no message may pass along them.
+        """Return this rank's edges between the ends of the step's links, which are removed from message passing.
 
         The result is the positions of the edges in each edge set, or None if links have labels. The edges connect the
         ends of the step's links of all ranks, from head to tail in the links' relation. Edges from tail to head are left

@@ -27,7 +27,7 @@ class Metric:
     least = 1
 
     def add(self, output: Array, labels: Array) -> None:
-        """Add rows to the metric. Every rank calls `add` at least once, if need be without rows.
+        """Add rows of outputs and labels. Every rank calls `add` at least once, with empty arrays if it has no rows.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class MeanMetric(Metric):
         self.sums, self.n, self.n_odd = ExactSums(), 0, 0
 
     def add_up(self, values: Array, odd: Array) -> None:
-        """Add rows of finite numbers to the exact sums, and count the numbers that were not finite.
+        """Add rows of numbers to the exact sums, and count the numbers that were not finite.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class ExactSums:
         self.bins = np.zeros((2, 0, self._EXPONENTS), np.int64)  # upper halves, lower halves
 
     def add(self, values: Array) -> None:
-        """Add rows, (n, n_columns) float64. Every rank calls `add` at least once, if need be without rows."""
+        """Add rows, (n, n_columns) float64. Every rank calls `add` at least once, with n = 0 if it has no rows."""
         if not self.bins.size:
             self.bins = np.zeros((2, values.shape[1], self._EXPONENTS), np.int64)
         step = max(1, self._PIECE // max(1, values.shape[1]))

@@ -203,7 +203,7 @@ class Negatives:
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
     def _of_the_rest(self, heads, bits, places):
-        """Draw k pairs uniformly from all pairs that are not links; return row numbers of ends, (2, k). Collective."""
+        """Draw k pairs uniformly from all pairs that are not links; return the row numbers of their ends, (2, k). Collective."""
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
             every = np.concatenate(self.comm.allgather(np.stack([self.ids[rows], self.n_left(rows)], 1)))
@@ -228,7 +228,7 @@ class Negatives:
                        else None)
 
     def _free_tails(self, heads, at):
-        """Return ids of nodes, (k,) int64: for each i, node number at[i] among the nodes not linked to the local row heads[i]."""
+        """Return for each i the id of the at[i]-th node that is not linked to the local row heads[i], (k,) int64."""
         if self._taken is None:
             local_tails = np.flatnonzero(self._is_tail(self.ids))
             self._taken = np.union1d(self.link_keys, local_tails * self.numbers.n + self.ids[local_tails])
@@ -293,17 +293,17 @@ class Negatives:
         return ask(self.comm, owner, asked, lambda part: self._are_own(*part.T))
 
     def _are_own(self, heads, tails):
-        """Compute `_are_links` without communication, for pairs whose heads are local rows of this rank."""
+        """Return `_are_links` for pairs whose heads are local rows of this rank, without communication."""
         return among(self.link_keys, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
 
 
 def _one_of(ends, bits, places):
-    """Return an id of `ends` for each element, drawn uniformly by random bits and a counter."""
+    """Draw a node of `ends` uniformly for each element, from random bits and a counter; return the ids."""
     return ends.first + _below(ends.n, bits, places)
 
 
 def _below(n, bits, places):
-    """Return an integer below n for each element, drawn uniformly by random bits and a counter."""
+    """Draw an integer below n uniformly for each element, from random bits and a counter."""
     variates = splitmix64(bits + places.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
     return np.minimum((variates * 2.0**-53 * n).astype(np.int64), n - 1)
 

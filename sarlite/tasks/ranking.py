@@ -134,5 +134,5 @@ def ranked_among_negatives(output: Array) -> Array:
 
 
 def one_relation(decoder: Callable[..., Tensor], number: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the decoder (head, tail) -> scores of relation `number`, from a decoder of several relations."""
+    """Return the decoder of relation `number` alone, called as decoder(head, tail), from a decoder of several relations."""
     return lambda head, tail: decoder(head, tail, np.full(len(head), number))

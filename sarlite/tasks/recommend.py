@@ -168,7 +168,7 @@ def _n_higher(scores, rows, link_scores, columns, here):
 
 
 def _of_sources(order, starts, some):
-    """Select the links whose sources are in a slice of all sources.
+    """Select the links whose sources belong to the slice `some` of all sources.
 
     The result is the indices of the links, and each link's source as a row of the slice.
     """
@@ -208,7 +208,7 @@ def _scored(graph, decoder, h, rows, of, n_bytes):
 
 
 def _left_out(graph, rows, columns, destinations, excluded):
-    """Find the scores of a block that do not count: scores of excluded pairs, and of a node with itself.
+    """Return the (rows, columns) of a block's scores that must be ignored: excluded pairs, and pairs of a node with itself.
 
     The result is (rows, columns) of these scores.
     """

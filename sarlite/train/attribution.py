@@ -155,7 +155,7 @@ class Scorer:
 
 
 def _all_but(edge: int, edges: InEdges) -> Array:
-    """Return a mask over `edges` that is False only for one edge: `edge` is its index in the arrays of edge values."""
+    """Return a mask over `edges` that is False at the index `edge` of the arrays of edge values, and True elsewhere."""
     return (np.arange(len(edges.indices)) if edges.numbers is None else edges.numbers) != edge
 
 

@@ -62,7 +62,7 @@ def batches(comm: Communicator, run: Any, part: Shard, task: type[Task], model: 
 
 
 def _zeros(features, more=0):
-    """Return zeros of the shape and dtype of features, with `more` further columns; a dict for a dict."""
+    """Return zeros of the shape and dtype of features, with `more` additional columns; for a dict, a dict of zeros by type."""
     if isinstance(features, dict):
         return {name: _zeros(x) for name, x in features.items()}
     return Tensor(np.zeros((len(features), features.shape[1] + more), features.dtype))

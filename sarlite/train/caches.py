@@ -67,7 +67,7 @@ def _write(path, contents, trial):
 
 
 def _rows(comm, graph):
-    """Return a digest of the global ids of each rank's rows, to check that stored caches fit the division. Collective.
+    """Return a digest of the global ids of each rank's rows, which tells if stored caches fit the present division. Collective.
 
     The caches address halo rows by numbers that depend on these ids.
     """

@@ -181,7 +181,7 @@ def evaluation_bytes(shape: Shape) -> int:
 
 
 def peak_bytes(shape: Shape) -> int:
-    """Return the peak memory of the rank in bytes, without Python and its libraries."""
+    """Return the peak memory of the rank's arrays in bytes; Python and its libraries are not included."""
     of_input, of_hidden, of_widest, of_output = ARRAYS[shape.model]
     n_in, widest, depth, n_out = shape.n_in, shape.hidden, shape.layers - 1, shape.n_out
     if shape.model == "sign":

@@ -19,7 +19,7 @@ _LOOPS = {"edge_weight": 1, "edge_features": 0, "edge_time": ALWAYS}  # values o
 
 
 class EdgeValueUse(NamedTuple):
-    """Decision for each array of edge values whether a run requires, uses, ignores or refuses the array.
+    """Use of each array of edge values in a run: required, used, ignored or refused.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ NONE = EdgeValueUse()
 
 
 def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
-    """Decide for each array of edge values whether a run requires, uses, ignores or refuses the array.
+    """Return the use of each array of edge values in a run: required, used, ignored or refused.
 
     Parameters
     ----------

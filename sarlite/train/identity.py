@@ -74,7 +74,7 @@ def of_times(graph, times):
 
 
 def _of_one_type(graph, rows):
-    """Return the sizes of a graph with one node type, and a hash of each of this rank's nodes. Collective.
+    """Return the sizes of a graph with one node type, and a hash of each node that this rank owns. Collective.
 
     The sizes are a dict with the numbers of nodes, edges and features. The hashes, (n_dst,) uint64, cover a node's id,
     in-edges, features, label and splits.

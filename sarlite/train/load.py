@@ -261,7 +261,7 @@ def _read(comm, source, scratch, seconds, what):
 
 
 def _typed(comm, edges, ids, values, options):
-    """Return the HeteroGraph of relational data, with its edge values. Collective."""
+    """Return the HeteroGraph of this rank's relational data, with edge values. Collective."""
     graph = HeteroGraph.from_part(comm, edges, ids, **options._asdict())
     names = next(iter(values.values()), {})
     arrays = [{relation: arrays_of[name] for relation, arrays_of in values.items() if arrays_of[name] is not None}
@@ -270,7 +270,7 @@ def _typed(comm, edges, ids, values, options):
 
 
 def _division(source, scratch, seconds):
-    """Return the keyword arguments of a function of `data.divided`, the same for plain and for relational data."""
+    """Return the arguments of `data.divided_data.divided` that say how to divide the data, for plain or relational data."""
     names = ("partition", "order", "balance", "seed", "task", "verify", "allow_empty")
     options = {name: getattr(source, name) for name in names}
     if not _reads_labels(source):

@@ -42,7 +42,7 @@ RowChoice = ArrayLike | slice
 
 
 class Counter(Protocol):
-    """Object that takes the rows of a split, batch by batch: a metric."""
+    """Protocol of an object that counts rows of a split, batch by batch, such as a metric."""
 
     def add(self, output: Array, labels: Array) -> None:
         """Count rows by their output and labels."""

@@ -219,7 +219,7 @@ class Owners:
         return stored_ids
 
     def _collect(self, local_rows, sizes):
-        """Return every rank's rows, in rank order, on rank 0; None on other ranks."""
+        """Gather the rows of all ranks, in rank order, on rank 0; return None on other ranks."""
         if self.comm.rank:
             if len(local_rows):
                 self.comm.start_send(np.ascontiguousarray(local_rows), 0).wait()

@@ -136,7 +136,7 @@ class KeyedRows:
         rows[self._stored_row < 0] = total / max(self.n, 1)
 
     def _pieces(self, stored, dtype, shape):
-        """Yield (position of the first row, rows) for each piece of rank 0's tensor, on every rank."""
+        """Yield (position of the first row, rows) for each piece of rank 0's tensor. Every rank receives each piece."""
         attempt, step = Attempts(self.comm), max(1, PIECE_BYTES // (dtype.itemsize * max(1, math.prod(shape))))
         for first in range(0, self.n, step):
             end = min(first + step, self.n)

@@ -27,7 +27,7 @@ _PIECE = 1 << 20
 
 
 class Sized(Protocol):
-    """Tensor whose size is known: an array, or a tensor that is written or read later."""
+    """Tensor with a known size: an array, or a tensor whose values are read or written later."""
 
     @property
     def dtype(self) -> ArrayDType: ...

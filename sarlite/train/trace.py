@@ -114,7 +114,7 @@ def _events(rank, spans):
 
 
 def _lane(ends, begin, end):
-    """Return the number of the first track that is free at `begin`, and mark the track as used until `end`.
+    """Return the index of the first track that is free at `begin`, and mark this track as used until `end`.
 
     `ends` has the time at which each track becomes free.
     """

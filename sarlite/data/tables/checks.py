@@ -75,7 +75,7 @@ def _is_binary(table, column):
 
 
 def number(table: Table, column: str) -> str:
-    """Return the SQL expression of a cell as a DOUBLE; NULL if the cell is missing or no number."""
+    """Return the SQL expression of a cell as a DOUBLE; NULL if the cell is missing or not a number."""
     name, kind = quote(column), table.types[column]
     if kind in ("whole", "bool", "float"):
         return f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE CAST({name} AS DOUBLE) END)"
@@ -93,7 +93,7 @@ def number(table: Table, column: str) -> str:
 
 
 def number_doubts(table: Table, columns: Sequence[str], missing: bool = False) -> list[Doubt]:
-    """Return checks that refuse cells that are no finite numbers, and cells without a value unless `missing` is True.
+    """Return checks that refuse cells that are not finite numbers, and missing values unless `missing` is True.
 
     A column whose type can hold no numbers raises a DataError at once.
     """
@@ -189,7 +189,7 @@ def id_doubts(table: Table, column: str) -> list[Doubt]:
 
 
 def whole(column: str, table: Table) -> str:
-    """Return the SQL expression that reads a cell as a node number, written as digits without sign or leading zeros.
+    """Return the SQL expression that reads a cell as a node number: digits without a sign or leading zeros.
 
     For any other cell the expression is NULL.
     """

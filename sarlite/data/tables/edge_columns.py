@@ -92,7 +92,7 @@ class EdgeColumns:
         return [*dict.fromkeys([src, dst, *filter(None, (self.weight, self.source.time)), *self.features])]
 
     def refuse_doubts(self, connection: Connection, name: str) -> None:
-        """Raise a DataError if a value of an edge is missing or is no finite number.
+        """Raise a DataError if a value of an edge is missing or not a finite number.
 
         `name` is the DuckDB table of the edges, in which such values are NULL.
         """
@@ -159,7 +159,7 @@ class NumberedEdges:
             self._check()
 
     def _check(self):
-        """Refuse values that are missing or no numbers, and refuse or drop edges with an end that is no node."""
+        """Refuse values that are missing or not numbers. Refuse or drop edges whose ends are not nodes."""
         self._columns.refuse_doubts(self._connection, self._name)
         row, = self._run(f"SELECT min(row) FROM {self._name} WHERE src IS NULL OR dst IS NULL").fetchone()
         if row is None:

@@ -131,7 +131,7 @@ def _pairs(path):
 
 
 def _listed(path):
-    """Yield the names in a file in pieces, at least one piece."""
+    """Yield the names of nodes, one per line of a file, as tables {"name": names}; an empty file gives one empty table."""
     any_lines = False
     for _, names in lines(path, "names"):
         any_lines = True

@@ -105,7 +105,7 @@ class NodeColumns:
         return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
 
     def counts(self) -> dict[str, tuple[object, int]]:
-        """Return the numbers of rows of the sources that must have one row per node.
+        """Return the number of rows of each source that has one row per node, to check that all sources agree.
 
         The result maps a field to (name of the source, number of rows).
         """
@@ -227,7 +227,7 @@ class NodeColumns:
         return masks
 
     def _accounts(self):
-        """Record the use of each column of all sources, as a list with one entry per source."""
+        """Return a list with a record of the use of each column, one entry per source."""
         source, accounts_of_sources = self.source, []
         if self._table is not None:
             uses = {self._id: "id", **{name: f"feature ({self._transform_words.get(name, 'number')})" for name in self._features},

@@ -14,7 +14,9 @@ from sarlite.types import DType
 
 
 def numbers(table: Table, columns: Sequence[str], fill: object) -> list[str]:
-    """Return the SQL expressions of columns of numbers; missing values are filled or refused, lists stay lists.
+    """Return the SQL expression of each column of numbers; missing values are replaced or refused.
+
+    A column of lists of numbers remains a column of lists.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ class SendLists:
         return list(zip(*(np.split(array, ends) for array in sorted_entries)))
 
     def numbers(self, rows: Array) -> Array:
-        """Return the position of each local row in `self.rows`, (n,) int32; -1 if no peer has the row as halo."""
+        """Return the index of each local row in the array `self.rows`, (n,) int32; -1 if no peer has the row as halo."""
         return self._number_of.take(rows, mode="clip")
 
     def numbers_at(self, peer: int, slots: Array) -> Array:

@@ -38,7 +38,7 @@ def check_together(comm):
 
 
 class _Own(DataError):
-    """An error that cannot be constructed from its message alone."""
+    """Error with a constructor of two arguments, which cannot be built again from its message."""
 
     def __init__(self, text, number):
         super().__init__(text + str(number))

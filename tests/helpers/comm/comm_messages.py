@@ -153,7 +153,7 @@ def _ring(comm):
 
 
 def _pass_on(channel, here, next_rank, tag, n=300):
-    """Send an array to the next rank; check the array that comes from the previous rank."""
+    """Send an array to the next rank, and check the array that the previous rank sends."""
     receive = channel.start_recv(array := np.zeros(n), here, tag)
     send = channel.start_send(np.full(n, 1.0 + channel.rank), next_rank, tag)
     receive.wait()
@@ -222,7 +222,7 @@ def check_cancel_wakes_a_thread(comm):
 
 
 def check_cancel_while_it_arrives(comm):
-    """Check that a cancelled receive writes nothing afterwards, whether the message or the cancel comes first.
+    """Check that a cancelled receive writes nothing later, if the message comes first and if the cancel comes first.
 
     The next message of the tag must be right.
     """

@@ -15,7 +15,7 @@ COLLECTIVES = ("alltoall", "start_broadcast", "start_allreduce", "allgather", "b
 
 
 class Tally:
-    """Collective calls of one rank by channel and kind.
+    """Counts of one rank's collective calls by channel and kind of call.
 
     Calls of the rank's further threads are not counted, as their number at a given time is a matter of luck.
     """
@@ -42,7 +42,7 @@ class Tally:
 
 
 class CountingWorld(threads._World):
-    """The state that ranks share, with the ranks' tallies."""
+    """State that the ranks share, with each rank's tally of collective calls."""
 
     finished = Counter()
     """Calls of all runs whose ranks agreed to the end, by kind, on rank 0."""

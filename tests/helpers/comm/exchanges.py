@@ -28,7 +28,7 @@ def attend(graph, x):
 
 
 def in_parts(mode, **sizes):
-    """Return a mode that takes a peer's rows in parts backward, even if the rows are few."""
+    """Return a mode that divides a peer's rows into several parts in the backward pass, even if the rows are few."""
     exchange = modes.MODES[mode]
     return replace(exchange, **{"backward_rows": 1, **sizes}) if hasattr(exchange, "backward_rows") else exchange
 
@@ -49,7 +49,7 @@ HOLDERS = {
 
 
 class Noting:
-    """An operator that computes nothing and logs the number of edges of each block, forward and backward.
+    """Operator that computes nothing, and logs the number of edges of each block, forward and backward.
 
     `under_way` is called after each backward block.
     """
@@ -87,7 +87,7 @@ class NotingPass:
 
 
 class Waiting:
-    """A communicator that holds the requests not yet waited for in `started`, and logs each push."""
+    """Communicator that adds each started request to the list `started` until its wait has returned, and logs each send."""
 
     def __init__(self, comm, log, started):
         self._comm, self._log, self._started = comm, log, started
@@ -115,7 +115,7 @@ class Waiting:
 
 
 class Recorder:
-    """A communicator that logs the messages it sends, and fails at message number `fail_at` if that is set."""
+    """Communicator that logs the messages it sends, and raises an error at message number `fail_at`, if that is set."""
 
     def __init__(self, comm, log, fail_at=None):
         self._comm, self._log, self._fail_at = comm, log, fail_at
@@ -131,7 +131,7 @@ class Recorder:
 
 
 class Breaks:
-    """A message that raises at its n-th block on every rank once `left` is set to n.
+    """Message that raises an error at its n-th block if `left` is set to n.
 
     The probe's calls, of one row, do not count.
     """
@@ -149,7 +149,7 @@ class Breaks:
 
 
 def results(graph):
-    """Return the output and the gradient of two aggregations that fetch in both directions."""
+    """Return the output, and the gradient of x, of two aggregations that fetch rows forward and backward."""
     x = Tensor(X[graph.node_ids], requires_grad=True)
     out = attend(graph, x).reshape(-1, 4) + graph.aggregate(Breaks(), "mean", src={"x": x})
     (out * out).sum().backward()
@@ -157,7 +157,7 @@ def results(graph):
 
 
 def fail(graph, when, call):
-    """Fail in one block of an aggregation's forward or backward pass, on this rank."""
+    """Aggregate with a message that raises an error in block number `call` of the pass `when`, on this rank."""
     message, x = Breaks(), Tensor(X[graph.node_ids], requires_grad=True)
     if when == "forward":
         message.left = call
@@ -169,7 +169,7 @@ def fail(graph, when, call):
 
 
 def slowly(bound):
-    """Return a function that delays a message, so that the prefetch thread can run as far ahead as it may."""
+    """Return a message filter that waits until `bound` remote buffers are alive, so that prefetching gets as far ahead as it may."""
 
     def wait(graph, message):
         end = time.monotonic() + 0.02
@@ -182,7 +182,7 @@ def slowly(bound):
 
 
 def fails_at(number):
-    """Return a message that fails when it is computed for the `number`-th block."""
+    """Return a message that raises an error when it is computed for the `number`-th block."""
     calls = []
 
     def message(src, dst, edge):

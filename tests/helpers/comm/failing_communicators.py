@@ -13,11 +13,11 @@ CHANNELS = ("fetch", "push", "broadcast")
 
 
 class Fault(Exception):
-    """The error that an injected fault raises."""
+    """Error that is injected into a communicator."""
 
 
 class Faulty:
-    """A communicator of ranks as threads whose operations fail on one rank, at one point, once it is armed.
+    """Communicator of ranks as threads that raises a Fault at one operation of one rank, once `arm` has chosen the operation.
 
     A point is the start of a message or a wait for one. A wait fails after the message has come, so that its sender may go
     on. Collectives consist of messages here. After a fault every rank fails where it would wait, as if the network had told
@@ -47,7 +47,10 @@ class Faulty:
         self.points, self.fail_at = 0, fail_at
 
     def settle(self):
-        """Let all ranks go on after a fault; if a point was armed, the fault must have happened. Collective."""
+        """Wait until all ranks have handled a fault, and reset the fault. Collective.
+
+        If a point was armed, the fault must have happened.
+        """
         assert self.fail_at is None or self.points >= self.fail_at, f"{self.points} points: the fault never struck"
         self.arm()
         self._comm.barrier()
@@ -122,7 +125,7 @@ class Faulty:
 
 
 class Request:
-    """Transfers whose wait may fail, and which end if another rank fails."""
+    """Request of one or several transfers, whose `wait` may raise an injected fault, or a PeerError if another rank has failed."""
 
     def __init__(self, comm, requests):
         self._comm, self._requests = comm, requests

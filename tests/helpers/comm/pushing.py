@@ -131,7 +131,7 @@ def check_close_works_off_what_was_submitted(comm):
 
 
 def check_jobs_that_are_not_there(comm):
-    """Check that a job that is not submitted cannot be taken, and that a job cannot be submitted twice."""
+    """Check that taking a job that was not submitted, and submitting a job twice, raise errors."""
     pusher = pusher_of(comm)
     pusher.submit(0, 0, messages(comm, 0, 0))
     pusher.take(0, 0)
@@ -168,7 +168,7 @@ CHECKS = {name: check for name, check in sorted(globals().items()) if name.start
 
 
 class Delayed:
-    """A communicator whose transfers start after a random delay; so do the transfers of its channels."""
+    """Communicator whose transfers start after a random delay. Its channels delay their transfers, too."""
 
     def __init__(self, comm, seed):
         self._comm, self._random, self._seed = comm, np.random.default_rng([seed, comm.rank]), seed
@@ -192,7 +192,7 @@ class Delayed:
 
 
 def training(comm, delay, n_steps=12):
-    """Run a loop like training's, whose pushes depend on all rows that arrived before; return a hash of the final rows."""
+    """Run a loop of pushes and updates like training, where each row depends on all rows received before; return a hash of the rows."""
     pusher, h = pusher_of(comm), np.arange(12.0).reshape(4, 3) + comm.rank
     for step in range(n_steps):
         for layer in range(2):

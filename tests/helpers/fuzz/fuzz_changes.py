@@ -24,7 +24,7 @@ DTYPES = ["<f4", "<f8", ">f8", "<f2", "<f16", "<c8", "<i4", "<i8", "<u8", "|i1",
 
 
 def changed(files, dice):
-    """Return the files with one to three changes; the content None stands for a folder, "fifo" for a pipe."""
+    """Return the files after one to three random changes; content None stands for a folder, "fifo" for a named pipe."""
     files = dict(files)
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         name = dice.choice(sorted(files))
@@ -40,7 +40,7 @@ def changed(files, dice):
 
 
 def _within(name, content, dice):
-    """Change a file, mostly inside its container, so that the changes get past the container's checksums."""
+    """Change a file, most times inside its container (zip, gzip or JSON), with valid checksums of the container."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if dice.random() < 0.3:

@@ -26,7 +26,7 @@ class Edges(NamedTuple):
 
 
 class Dense:
-    """The formulas of aggregation over one set of edges."""
+    """Formulas of aggregation over one set of edges, in NumPy."""
 
     def __init__(self, edges, frozen):
         self.edges, self.frozen = edges, frozen
@@ -115,7 +115,7 @@ class Dense:
         return out
 
     def into(self, i):
-        """Return the edges into node i: by ascending source, equal sources in the given order."""
+        """Return the edges into node i by ascending source; edges of equal source keep their order."""
         edge_ids = np.flatnonzero(self.edges.dst == i)
         return edge_ids[np.argsort(self.edges.src[edge_ids], kind="stable")]
 
@@ -128,7 +128,7 @@ class Dense:
     # ---- what expressions ask for
 
     def constant(self, make):
-        """Return the value of `make()` as a constant of the formula."""
+        """Return the value of `make()` as a constant, which later calls of the formula repeat."""
         return self.frozen(make())
 
     def relu(self, x):
@@ -153,5 +153,5 @@ def _column(a, m):
 
 
 def in_rows(x, shape):
-    """Return x with rows of another shape, also if x has no rows; -1 is the whole width of a row."""
+    """Reshape each row of x to `shape`, also if x has no rows; -1 stands for the whole width of a row."""
     return x.reshape(len(x), *(math.prod(x.shape[1:]) if n == -1 else n for n in shape))

@@ -21,7 +21,7 @@ RTOL = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-10}
 
 
 class Rank:
-    """One rank's part of the graph, with parameters and arrays for the steps, which are drawn alike on all ranks."""
+    """One rank's part of the graph, and parameters and arrays for the steps, drawn from the same random numbers on all ranks."""
 
     def __init__(self, graph, n_nodes, n_edges, seed, dtype):
         self.graph, self.n_nodes, self.n_edges, self.seed, self.dtype = graph, n_nodes, n_edges, seed, dtype
@@ -69,7 +69,7 @@ def _attention(r, h):
 
 
 def _made_weight(r, h):
-    """Multiply h by a weight that a layer computes from learned values, which all ranks hold."""
+    """Multiply h by a weight that is itself computed from replicated learned values."""
     activation = nn.Activation(WIDTH, "elu", rng=nn.Random(0), dtype=r.dtype)
     r.parameters.append(activation.bias)
     return h @ activation(r.learned(WIDTH, 3) @ r.learned(3, WIDTH), r.graph)
@@ -134,7 +134,7 @@ WRONG = {
 
 
 class Program:
-    """A graph, a division of the graph, and steps of which at most one is wrong."""
+    """Random program for exact numerics: a graph, a division of the graph, and steps, at most one of which is not allowed."""
 
     def __init__(self, dice):
         self.dtype = np.dtype(np.float32 if dice.random() < 0.5 else np.float64)

@@ -22,7 +22,7 @@ RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (3e-4, 4e-3)}
 
 
 class Ranked:
-    """A rank's part of the graph, with the methods of `Dense`."""
+    """A rank's part of the graph as a `Graph`, with the methods of `Dense`."""
 
     def __init__(self, graph, dtype):
         self.graph, self.dtype = graph, dtype
@@ -73,7 +73,7 @@ class Whole(Dense):
 
 
 class Program:
-    """A graph, its division, leaves, steps, and the cotangents of the outputs."""
+    """Random program of aggregations: a graph, its division, leaves, steps, and the cotangents of the outputs."""
 
     def __init__(self, dice):
         self.dice = dice

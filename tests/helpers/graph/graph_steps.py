@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Leaf(NamedTuple):
-    """A leaf of a program; `place` is "src", "dst", "edge" or "param"."""
+    """Leaf of a program: an array of which gradients are computed; `place` is "src", "dst", "edge" or "param"."""
 
     place: str
     array: np.ndarray
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 class Drawn:
-    """Draws steps from the dice, the program's leaves and widths."""
+    """Generator of random steps from the program's leaves and widths."""
 
     def __init__(self, dice, dtype, sizes, heads, feat, square):
         self.dice, self.dtype, self.sizes, self.heads, self.feat, self.square = dice, dtype, sizes, heads, feat, square

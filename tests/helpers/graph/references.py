@@ -14,7 +14,7 @@ from tests.helpers.graph.strategies import random_edges
 
 
 def in_edges(edges, i):
-    """Return the edges that end in node i, by ascending source, equal ones in the given order."""
+    """Return the edges that end in node i by ascending source; edges of equal source keep their order."""
     return sorted(np.flatnonzero(edges.dst == i), key=lambda e: edges.src[e])
 
 
@@ -99,7 +99,7 @@ WEIGHTS = _rng.random(EDGES.n_edges) + 0.5
 
 
 class EdgeModel(nn.Module):
-    """Max over a user-defined message with captured weights, edge inputs and dropout by edge."""
+    """Model with a max over a user-defined message with captured weights, edge inputs and dropout by edge."""
 
     def __init__(self, rng, dtype, reducer="max"):
         self.z, self.q = nn.Linear(N_IN, 5, rng=rng, dtype=dtype), nn.Linear(N_IN, 5, rng=rng, dtype=dtype)
@@ -116,7 +116,7 @@ class EdgeModel(nn.Module):
 
 
 class SoftmaxModel(nn.Module):
-    """Attention written as a message, with a learnable temperature and dropout on the values by source."""
+    """Model with attention written as a message, with a learnable temperature and dropout of the values by source."""
 
     def __init__(self, rng, dtype):
         self.z, self.score = nn.Linear(N_IN, 2 * N_OUT, rng=rng, dtype=dtype), nn.Linear(N_IN, 2, rng=rng, dtype=dtype)
@@ -133,7 +133,7 @@ class SoftmaxModel(nn.Module):
 
 
 class WeightedModel(nn.Module):
-    """Edge weights that the model computes, so that their gradients flow back: one weight a head, then one an edge."""
+    """Model that computes edge weights, with gradients: first one weight for each head, then one for each edge."""
 
     def __init__(self, rng, dtype):
         self.z, self.edge = nn.Linear(N_IN, 6, rng=rng, dtype=dtype), nn.Linear(1, 2, rng=rng, dtype=dtype)
@@ -162,7 +162,7 @@ TOLERANCE = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-5}
 
 
 class Step:
-    """One forward and backward pass with dropout on, then a forward pass in evaluation; N ranks must agree on all of it.
+    """Results of one training pass with dropout and of one evaluation, which must be equal for N ranks and one rank.
 
     `rows` holds local rows by name; `whole` holds arrays that are the same on every rank.
     """
@@ -192,7 +192,7 @@ def one_rank(case, dtype, row_dtype="float32"):
 
 
 def check_equality(comm, case, dtype, parts, change=lambda graph: graph, **options):
-    """Check one rank's arrays: each is, in norm, as near to one rank's array as promised. Collective."""
+    """Check that this rank's arrays equal the arrays of one rank, within the promised relative error in norm. Collective."""
     part = change(Graph.from_edges(*EDGES).shard(comm, parts, **options))
     expected, actual = one_rank(case, dtype, options.get("row_dtype", "float32")), Step(part, case, dtype)
     squares = {}

@@ -23,7 +23,7 @@ WIDTH = HEADS * FEAT
 
 
 class Program:
-    """Node types, relations, their division, and calls of `aggregate`.
+    """Random program of relational aggregations: node types, relations, their division, and calls of `aggregate`.
 
     A call is (reducer, True if rows are by head, {relation: message}, {type: weight of its own rows}, evaluation).
     """
@@ -209,7 +209,7 @@ def function(reducer, shape, s, d, e, w, a):
 
 
 class Parts:
-    """A rank's part of the relations, computed by a `HeteroGraph`."""
+    """A rank's part of the relations, which a `HeteroGraph` aggregates."""
 
     def __init__(self, graph):
         self.graph = graph
@@ -244,7 +244,7 @@ class Parts:
 
 
 class Whole:
-    """All nodes and edges, computed in NumPy."""
+    """All nodes and edges, which NumPy formulas aggregate."""
 
     def __init__(self, program, frozen):
         self.program, self.frozen = program, frozen

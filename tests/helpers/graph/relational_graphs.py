@@ -44,7 +44,7 @@ def make(comm=None, parts="metis", **options):
 
 
 def matrix(relation):
-    """Return the matrix of a mean, shape (n_dst, n_src): the number of edges over the destination's in-degree."""
+    """Return the matrix of a mean over a relation's edges, (n_dst, n_src): number of edges divided by in-degree."""
     source, _, to = relation
     a = np.zeros((N_NODES[to], N_NODES[source]))
     for j, i in zip(*EDGES[relation]):
@@ -162,7 +162,7 @@ MODELS = {
 
 
 def step(graph, case, constant=True):
-    """Run two passes of a model.
+    """Run two training passes of a model, and return the results of the second pass.
 
     Return the ids, the logits, the gradients of replicated parameters, and those of each type's learned rows with their ids.
     """

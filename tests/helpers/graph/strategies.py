@@ -64,7 +64,7 @@ def edges(draw, max_nodes=9, max_edges=24):
 
 @st.composite
 def parts(draw, n_nodes, max_ranks=4):
-    """Draw (n_ranks, the owner of each node); a rank may own no node."""
+    """Draw a number of ranks and the rank that owns each node; a rank may own no node."""
     n_ranks = draw(st.integers(1, max_ranks))
     owners = draw(st.lists(st.integers(0, n_ranks - 1), min_size=n_nodes, max_size=n_nodes))
     return n_ranks, np.array(owners, np.int64)
@@ -80,5 +80,5 @@ def values(seed, *shape):
 
 
 def tied_values(seed, *shape):
-    """Return float64 values of which most occur several times."""
+    """Return float64 values, most of which occur several times."""
     return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float64)

@@ -11,7 +11,7 @@ from tests.helpers.kernels.kernel_references import Csr
 
 
 class Setting(NamedTuple):
-    """Settings under which a kernel runs: its result must not depend on them.
+    """Settings of a kernel call that must not change its result.
 
     Where a kernel's docstring says so, the result depends on the number of threads.
     """
@@ -31,14 +31,14 @@ PER_TEAM = {"ddst", "mean", "m2", "sums", "db"}     # summed in thread order: th
 
 
 class Arrays(NamedTuple):
-    """Creates a case's arrays in one value type, one index type and at one distance from a cache line."""
+    """Factory of a case's arrays, for one value type, one index type and one distance from the start of a cache line."""
 
     dtype: type
     itype: type
     offset: int | None
 
     def place(self, a, dtype=None):
-        """Return a copy of a that begins `offset` bytes after a cache line, or the fewest more bytes that the type allows."""
+        """Return a copy of `a` that begins `offset` bytes after the start of a cache line, rounded up to the type's alignment."""
         a = np.array(a, dtype or a.dtype)
         if self.offset is None:
             return a

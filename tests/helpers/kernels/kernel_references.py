@@ -18,7 +18,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 class Csr:
-    """A small graph and its edges as plain lists."""
+    """Small graph as a CSR and as plain lists of edges."""
 
     def __init__(self, dst, src, n_dst, n_src, itype=np.int64):
         order = np.argsort(dst, kind="stable")
@@ -46,7 +46,7 @@ def make_graph(kind, itype=np.int64, seed=0):
 
 
 def close(actual, expected, scale=None, factor=30):
-    """Compare relative to the largest value that entered (`scale`), by the dtype's precision."""
+    """Check that arrays are equal within the precision of the dtype, relative to `scale`, the largest input."""
     tolerance = factor * EPSILON[actual.dtype.type]
     scale = np.abs(expected).max(initial=0) if scale is None else scale
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-30))
@@ -146,7 +146,7 @@ def attend(blocks, z, src, dst, slope, dropout=None):
 
 
 def log_sum_exp(m, scale):
-    """Return the log-sum-exp from m and 1 / l; 0 where l is 0."""
+    """Return the log-sum-exp of scores from m and `scale`, which is 1 / l; 0 where l is 0."""
     return m - np.log(np.where(scale == 0, 1, scale).astype(np.float64))
 
 

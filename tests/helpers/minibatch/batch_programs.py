@@ -25,7 +25,7 @@ KINDS = (
 
 
 class Program:
-    """A graph, its division, layers, and batches.
+    """Random program of minibatches: a graph, its division, layers, and batches.
 
     The batches are of kind "sampled" (neighbours), "all" (in-edges) or "flow" (a message-flow graph, the same each time).
     """
@@ -153,7 +153,7 @@ def layer(world, kind, h, dst_rows, w):
 
 
 class Sampled:
-    """A layer of a batch, with the methods of `Dense`."""
+    """Layer of a batch as the tested code computes it, with the methods of `Dense`."""
 
     def __init__(self, graph):
         self.graph = graph

@@ -18,7 +18,7 @@ SEEDS = np.arange(1, N, 2)
 
 
 def whole(loops=False):
-    """Return the graph; with `loops`, self loops are added, which have further edge values."""
+    """Return the whole graph; with `loops`, the graph with added self loops, which have edge values of their own."""
     graph = Graph.from_edges(*EDGES, self_loops=loops)
     if not loops:
         return graph
@@ -28,7 +28,7 @@ def whole(loops=False):
 
 
 def parts(size, kind="random"):
-    """Return the part of each node; in parts "few" only rank 1 has nodes."""
+    """Return the part of each node; with kind "few", rank 1 owns all nodes."""
     if kind == "few":
         return np.full(N, min(1, size - 1))
     return np.random.default_rng(size).integers(0, size, N) if kind == "random" else np.arange(N) * size // N
@@ -42,7 +42,7 @@ def loader_of(graph, **options):
 
 
 class Weighted(nn.Module):
-    """A message with edge values and learnable values."""
+    """Model whose message reads edge values and learnable values."""
 
     def __init__(self, rng, layers=3):
         widths = [N_IN, *[6] * (layers - 1), N_OUT]
@@ -104,7 +104,7 @@ def check_evaluation(graph, **options):
 
 
 def picks(graph, **options):
-    """Return a hash of the picks of all ranks in two epochs: seeds, and edges by layer and destination. Collective."""
+    """Return a hash of the seeds and of the sampled edges of all ranks in two epochs. Collective."""
     picked, loader = [], loader_of(graph, **options)
     for batch in (batch for _ in range(2) for batch in loader):
         picked += [(batch.step, -1, node) for node in batch.dst_ids[batch.rows].tolist()]

@@ -12,7 +12,7 @@ X, LABELS = values(1, N, N_IN), np.random.default_rng(2).integers(0, N_OUT, N)
 
 
 def with_loops():
-    """Return a graph whose ids are not row numbers, with added loops."""
+    """Return a graph with added self loops whose node ids differ from the row numbers."""
     graph = Graph.from_edges(*EDGES, self_loops=True)
     edges = graph.in_edges()
     had = np.zeros(N, bool)

@@ -12,21 +12,21 @@ GITHUB = "https://github.com"
 
 
 def places(case):
-    """Return the position of each edge in its row, shape (n_edges,)."""
+    """Return the position of each edge among the in-edges of its destination, shape (n_edges,)."""
     place = np.empty(case.n_edges, np.int64)
     place[case.eid] = np.arange(case.n_edges) - case.indptr.astype(np.int64)[case.dst[case.eid]]
     return place
 
 
 def positions(case):
-    """Return the position of each edge in CSR order, shape (n_edges,)."""
+    """Return the position of each edge in the order of CSR by destination, shape (n_edges,)."""
     position = np.empty(case.n_edges, np.int64)
     position[case.eid] = np.arange(case.n_edges)
     return position
 
 
 def of_row(case):
-    """Return the degree of each edge's destination, shape (n_edges,)."""
+    """Return the in-degree of each edge's destination, shape (n_edges,)."""
     return np.bincount(case.dst, minlength=case.n_dst)[case.dst]
 
 

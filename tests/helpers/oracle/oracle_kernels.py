@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Sparse:
-    """The edges of a case in a chosen order, with sums of rows over them."""
+    """Edges of a case in a chosen order, over which rows are summed in this order."""
 
     def __init__(self, case, order=None):
         self.src, self.dst = case.src, case.dst
@@ -15,7 +15,7 @@ class Sparse:
         self.n_src, self.n_dst = case.n_src, case.n_dst
 
     def into(self, index, n, rows):
-        """Return sums of the edges' rows, shape (n, ...), added one at a time in the order."""
+        """Return for each of n rows the sum of the edges' rows, shape (n, ...), added one by one in the chosen order."""
         out = np.zeros((n, *rows.shape[1:]), rows.dtype)
         np.add.at(out, index[self.order], rows[self.order])
         return out
@@ -28,7 +28,7 @@ class Sparse:
 
 
 def wide(value, like):
-    """Return one number for each row in a shape that broadcasts with the rows of `like`."""
+    """Reshape an array of one number per row so that it broadcasts with the rows of `like`."""
     return value.reshape(value.shape + (1,) * (like.ndim - value.ndim))
 
 
@@ -42,7 +42,7 @@ def messages(case, edges, x):
 
 
 def scale(case, edges):
-    """Return the factor of each edge's message in a mean or a symmetric sum; None for a sum."""
+    """Return the factor of each edge's message in a mean or a symmetric sum; None for a plain sum."""
     if case.reduce == "mean":
         return (1 / degrees(case, edges.dst, edges.n_dst)).astype(case.dtype)[edges.dst]
     if case.reduce == "sym":
@@ -78,7 +78,7 @@ def messages_back(case, rows):
 
 
 def extremum(case, edges, x):
-    """Return maxima or minima over the edges, 0 for a row without edges; and the messages, with sign."""
+    """Return the maxima or minima over each row's edges (0 without edges), the signed messages, and their maxima."""
     sign = x.dtype.type(-1 if case.reduce == "min" else 1)
     rows = sign * messages(case, edges, x)
     top = edges.greatest(rows)
@@ -87,7 +87,7 @@ def extremum(case, edges, x):
 
 
 def winners(case, edges, x, all_of=False):
-    """Return 1 at the edge that each maximum comes from, else 0, shape (n_edges, width).
+    """Return a mask as numbers, shape (n_edges, width): 1 at the edge from which each maximum comes, else 0.
 
     Ties go to the edge of the lowest source, then to the first edge.
     """

@@ -33,7 +33,7 @@ def in_edges(edges, habit):
 
 
 def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
-    """Return GCN; for a source without in-edges PyG's degree^-1/2 is 0, in other dialects 1."""
+    """Return the output of a GCN layer; for a source without in-edges PyG's degree^-1/2 is 0, in other dialects 1."""
     w, b = {"paper": lambda: (s["linear.weight"], s["bias"]), "dgl": lambda: (s["weight"], s["bias"]),
             "pyg": lambda: (s["lin.weight"].T, s["bias"])}[dialect]()  # fmt: skip
     rows = in_edges(edges, habit or LOOPS[dialect])
@@ -52,7 +52,7 @@ def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
 
 
 def sage(s, x, edges, dialect, pool):
-    """Return SAGE; a maximum has the gradient of the lowest source among its winners."""
+    """Return the output of a GraphSAGE layer; a maximum's gradient goes to the lowest source among equal maxima."""
     names = {"paper": ("root.weight", "root.bias", "neighbour.weight", "pool.weight", "pool.bias"),
              "dgl": ("fc_self.weight", "fc_self.bias", "fc_neigh.weight", "fc_pool.weight", "fc_pool.bias"),
              "pyg": ("lin_r.weight", "lin_l.bias", "lin_l.weight", "lin.weight", "lin.bias")}[dialect]  # fmt: skip
@@ -76,7 +76,7 @@ def softmax(scores):
 
 
 def attended(z, score, edges, dialect):
-    """Return the attended values, shape (n_dst, n_heads, n_feat)."""
+    """Return attention's output for each destination and head, shape (n_dst, n_heads, n_feat), by loops."""
     out = np.zeros((edges.n_dst, *z.shape[1:]), z.dtype)
     for i, row in enumerate(in_edges(edges, LOOPS[dialect])):
         for h in range(z.shape[1] if row else 0):
@@ -108,7 +108,7 @@ def gatv2(s, x, edges, dialect, slope=0.2, residual=False):
 
 
 def finish(out, s, x, dialect, residual):
-    """Return the heads with residual and bias.
+    """Return a layer's output from the outputs of its heads: joined as the dialect does, plus residual and bias.
 
     DGL's bias is in the residual's projection, and its heads stay an axis. PyG always projects; the paper's layer does
     if the widths differ.

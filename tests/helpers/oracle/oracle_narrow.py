@@ -86,7 +86,7 @@ def narrow_coefficients(case):
 
 
 def narrow_parts(case, g):
-    """Return a gradient whose partial sums over parts of the edges are rounded, as if ranks sent them in bfloat16."""
+    """Return the gradient where partial sums over parts of the edges are rounded, like sums that ranks send as bfloat16."""
     parts = [narrow_inputs(case, "x", nearest).edges.select(np.arange(k, case.n_edges, 2)) for k in range(2)]
     gradients = [spmm_vjp(replace(case, edges=part), g)["x"] for part in parts]
     return {"x": nearest(gradients[0]) + nearest(gradients[1])}

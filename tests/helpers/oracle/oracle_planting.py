@@ -36,7 +36,7 @@ class Mutant:
 
 
 def planting(mutants):
-    """Return a decorator factory that registers functions in a list."""
+    """Return the decorator factory `planted`, which registers mutants in the list `mutants`."""
 
     def planted(of, level="probe", /, name=None, backward=False, link="", upstream="", **attributes):
         """Register a function as the defective `run`, or with `backward` as the defective `vjp`.

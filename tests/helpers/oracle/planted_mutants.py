@@ -184,7 +184,10 @@ _GCN = {"norm": "none", "self_loops": "none", "bias": False}
 
 
 def on_ranks(parts, features=None, selected=None, reduced=lambda grads, rank: sum(grads)):
-    """Return right results of ranks, except for replaced parts: features that ranks see, selected edges, the reduction."""
+    """Return the results of all ranks; the arguments replace parts of the computation by wrong ones.
+
+    `features(part)` are the rows that a rank reads, `selected(part)` its edges, and `reduced(grads, rank)` the sum over ranks.
+    """
     weight, n = parts[0].state["linear.weight"], parts[0].n_nodes
     x = whole(parts) if features is None else features(parts)
     dx, grads, outs = np.zeros((n, weight.shape[0]), weight.dtype), [], []

@@ -86,7 +86,7 @@ def all_masked(case):
 
 
 def softmax_back(delta):
-    """Return a gradient of softmax that subtracts `delta(edges, p, g)` from g."""
+    """Return a function for the gradient of softmax that subtracts `delta(edges, p, g)` from g."""
 
     def vjp(case, g):
         edges = Sparse(case)
@@ -125,7 +125,7 @@ def unmasked_maximum(case):
 
 
 def gat_back(positive):
-    """Return a gradient of GAT that applies the slope if `positive(raw, score)` is False."""
+    """Return a function for the gradient of GAT that applies the slope where `positive(raw, score)` is False."""
 
     def vjp(case, g):
         edges, z = Sparse(case), case.z
@@ -223,7 +223,7 @@ def sampled(case, pick):
 
 
 def floyd(rng, n, k):
-    """Return k of n numbers by Floyd's method, with a bound that is one too low."""
+    """Return k of the numbers below n by Floyd's sampling, with the planted bug of a bound that is one too low."""
     picked: list[int] = []
     for last in range(n - k, n):
         number = int(rng.integers(0, max(last, 1)))

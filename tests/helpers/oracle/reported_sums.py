@@ -19,7 +19,7 @@ RACES = np.random.default_rng(0)
 
 
 def memory(array):
-    """Return the elements of the array that owns the memory of `array`, in memory order.
+    """Return the array that owns the memory of `array`, flattened in memory order.
 
     Also return the offset of `array` in them.
     """
@@ -80,7 +80,7 @@ def cached_output(case):
 
 
 def shared(rows):
-    """Return `rows` in memory that the forward and the backward pass share."""
+    """Return `rows` copied into a global workspace, which the backward pass overwrites."""
     global WORKSPACE
     if WORKSPACE.size < rows.size or WORKSPACE.dtype != rows.dtype:
         WORKSPACE = np.zeros(max(rows.size, 1 << 16), rows.dtype)
@@ -97,7 +97,7 @@ REPORTED.append(Mutant("the output is the workspace of the backward pass", "spmm
 
 
 def team():
-    """Return the number of threads that this process's pools have now."""
+    """Return the current number of threads of the largest thread pool of this process."""
     return max([pool["num_threads"] for pool in threadpool_info()], default=1)
 
 
@@ -143,19 +143,22 @@ def cleared_late(case):
 
 
 def places(case):
-    """Return the position of each edge in its row, shape (n_edges,)."""
+    """Return the position of each edge among the in-edges of its destination, shape (n_edges,)."""
     place = np.empty(case.n_edges, np.int64)
     place[case.eid] = np.arange(case.n_edges) - case.indptr.astype(np.int64)[case.dst[case.eid]]
     return place
 
 
 def degree_of(case):
-    """Return the degree of each edge's destination, shape (n_edges,)."""
+    """Return the in-degree of each edge's destination, shape (n_edges,)."""
     return np.bincount(case.dst, minlength=case.n_dst)[case.dst]
 
 
 def one_after_the_other(case, rows, rounded):
-    """Return the sums of each row's first 512 edges, rounded after each addition, and the sums of the others."""
+    """Return the sums over edges, where each row's first 512 terms are added one by one with rounding after each addition.
+
+    The remaining terms of a row are added together at the end.
+    """
     place = np.minimum(places(case), 512)
     order = np.argsort(place, kind="stable")
     cuts = np.searchsorted(place[order], np.arange(place.max(initial=-1) + 2))
@@ -171,7 +174,7 @@ HALF = {"dtype": "float16", "accumulate": "float32"}
 
 
 def half_sums(case):
-    """Return sums in float16 of partial sums of 1,024 edges in float32."""
+    """Return sums in float16 of partial sums in float32, each over 1,024 edges."""
     chunk = places(case) // 1024
     names, group = np.unique(np.stack([case.dst, chunk]), axis=1, return_inverse=True)
     partial = np.zeros((names.shape[1], case.x.shape[1]), np.float32)

@@ -8,14 +8,14 @@ WEIGHTS = ((1, LONG(2) / 3), (2, LONG(-1) / 12))  # central differences of fourt
 
 
 class Unclear(Exception):
-    """A program that cannot be judged.
+    """Exception for a program whose gradient cannot be checked.
 
     It is too large, or a choice depends on rounding, so that no gradient is the right one.
     """
 
 
 class Frozen:
-    """Choices, dropped elements and constants of a formula: recorded in its first call, and repeated in later calls."""
+    """Record of the choices, dropped elements and constants of a formula's first call, which later calls repeat."""
 
     def __init__(self, near):
         self.near, self._values, self._next = near, [], None
@@ -64,7 +64,7 @@ def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
 
 
 def close(actual, expected, rtol, what):
-    """Check that all values are the expected ones, to `rtol` of the largest value or of 1."""
+    """Check that all values equal the expected values within `rtol` times the largest value, or times 1 if that is larger."""
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     size = max(np.abs(expected).max(initial=0), 1)
     difference = np.abs(actual.astype(LONG) - expected).max(initial=0)

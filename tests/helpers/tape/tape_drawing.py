@@ -19,7 +19,7 @@ def one(dice, values):
 
 
 def number(dice, shapes):
-    """Draw the number of a value; later values are likelier."""
+    """Draw the index of a value; later values are more likely."""
     return (
         max(int(dice.integers(len(shapes))), int(dice.integers(len(shapes))))
         if dice.random() < 0.6

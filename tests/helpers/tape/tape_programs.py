@@ -29,7 +29,7 @@ STEPS = 9
 
 
 class Program:
-    """Leaves, steps, and outputs with their cotangents; some steps give a leaf new data."""
+    """Random program of the tape: leaves, steps, and outputs with their cotangents; some steps assign new data to a leaf."""
 
     def __init__(self, dice):
         self.dice = dice
@@ -181,7 +181,7 @@ def each_output(program, leaves, outputs):
 
 
 def onto_arrays(program, leaves, outputs):
-    """Go backward with gradients that are arrays already, and check that gradients are added to them in place."""
+    """Run backward on leaves that have a gradient already, and check that gradients are added in place."""
     grads = {}
     for leaf in leaves:
         if leaf.requires_grad:
@@ -195,7 +195,10 @@ def onto_arrays(program, leaves, outputs):
 
 
 def after_a_change(program, leaves, outputs):
-    """Change a leaf in place before backward, which must give the gradient of the old values, or none and an error."""
+    """Change a leaf in place between forward and backward, and check the result of backward.
+
+    Backward must compute the gradient of the old values, or raise an error and leave no gradient.
+    """
     total = sum((out * w).sum() for out, w in zip(outputs, program.weights))
     for leaf in leaves:
         if not leaf.constant and leaf.data.flags.writeable and program.dice.random() < 0.3:

@@ -33,7 +33,7 @@ def _either(frozen, a, b, first):
 
 
 def _other(frozen, a, b):
-    """Return a where a > b, else b * b; equal values are too near to another choice, as the formula jumps there."""
+    """Return a where a > b, else b * b: a formula that jumps at a = b, where the choice is frozen."""
     a, b = np.broadcast_arrays(a, b)
     return np.where(frozen(a > b, np.where(a == b, frozen.near / 2, a - b)), a, b * b)
 

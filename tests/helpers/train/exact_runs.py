@@ -34,7 +34,7 @@ N_NODES, N_OTHERS, N_FEAT, N_CLASSES, HUB = 330, 60, 10, 4, 300
 
 
 class Functions(nn.Module):
-    """A model of messages that are functions of sources, destinations and edges, with learned values and edge weights."""
+    """Model whose messages are Python functions of sources, destinations and edges, with learned values and edge weights."""
 
     def __init__(self, n_in, n_out, *, rng, dtype):
         self.linear, self.out = nn.Linear(n_in, 6, rng=rng, dtype=dtype), nn.Linear(70, n_out, rng=rng, dtype=dtype)
@@ -51,7 +51,7 @@ class Functions(nn.Module):
 
 
 class Relations(nn.Module):
-    """A model whose relations have messages of different kinds: functions that learn, products with edge values, maxima."""
+    """Model whose relations have different kinds of messages: learned functions, products with edge values, and maxima."""
 
     def __init__(self, n_in, n_out, nodes, *, rng, dtype):
         self.linear = nn.Linear(n_in["a"], 6, rng=rng, dtype=dtype)
@@ -67,7 +67,7 @@ class Relations(nn.Module):
 
 
 class Case(NamedTuple):
-    """A training: its model, and options beside features, classes and edges.
+    """Training to compare: its model, and its options other than features, classes and edges.
 
     Attributes
     ----------
@@ -219,7 +219,7 @@ def division(name, n_ranks):
 
 
 def graph_of(comm, case, dtype, parts="random", order=None, **options):
-    """Return this rank's part of the graph, or the part of the nodes with labels for relations."""
+    """Return this rank's part of the case's graph; for a relational case, the nodes of the type with labels."""
     if case.relational:
         wanted = {name: options[name] for name in ("mode", "prefetch") if name in options}
         method = parts if isinstance(parts, str) and parts == "metis" else {"a": division(parts, comm.size), "b": "random"}
@@ -236,14 +236,14 @@ def graph_of(comm, case, dtype, parts="random", order=None, **options):
 
 
 def labels_of(case, labels):
-    """Return the labels of the case's task: classes, bits of classes, or numbers."""
+    """Return the labels in the form of the case's task: classes, several labels of 0 or 1, or numbers."""
     name = "classify" if case.task is None else case.task.form.name
     values = {"classify": labels, "multilabel": (labels[:, None] >> np.arange(3)) & 1, "regress": np.sin(labels[:, None] + np.arange(2))}
     return values[name]
 
 
 def make_trainer(comm, case, graph, dtype, numerics):
-    """Return a trainer on this rank."""
+    """Return a trainer of the case on this rank's part of the graph."""
     if case.links:
         return _link_trainer(case, graph, dtype, numerics)
     _, x, labels, train = data(dtype)
@@ -273,9 +273,9 @@ def _link_trainer(case, graph, dtype, numerics):
 
 
 def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
-    """Train on one rank.
+    """Train the case as one rank; return what must not depend on the way of running.
 
-    Return [(ids, this rank's rows), ...], and arrays that are the same on all ranks.
+    The result is [(ids, this rank's rows), ...] and a list of arrays that are the same on all ranks.
     """
     kernels.set_threads(n_threads)
     case = CASES[name]
@@ -294,7 +294,7 @@ def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
 
 
 def digest(n_ranks, case, dtype=np.float32, **options):
-    """Return the hash of a training on n ranks, and check that all ranks have the same hash."""
+    """Train the case on n ranks, check that all ranks have the same hash of the results, and return the hash."""
     ranks = [work(Solo(), case, dtype, **options)] if n_ranks == 1 else threads.run(n_ranks, work, case, dtype, **options)
     rows = []
     for of_ranks in zip(*(by_ids for by_ids, _ in ranks)):

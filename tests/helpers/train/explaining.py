@@ -22,5 +22,5 @@ def explain_here(run_dir, nodes, out, *flags):
 
 
 def of(rows, kind, method="integrated gradients", node=None):
-    """Return the rows of one kind and method, and of one node if it is given."""
+    """Return the explanation's rows of one kind and method, optionally of one node alone."""
     return [row for row in rows if (row["kind"], row["method"]) == (kind, method) and node in (None, row["node"])]

@@ -42,7 +42,7 @@ PRELUDE = """
 
 
 class Job:
-    """A job that has ended, or was killed after `seconds`."""
+    """Finished process of a job, or a job that was killed after `seconds`."""
 
     def __init__(self, folder, command, environ=None, seconds=SECONDS, during=None):
         env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
@@ -75,7 +75,7 @@ def _runs(pid):
 
 
 class Failed(Job):
-    """A training job that must end within `seconds`; `failed` is True if the failure happened."""
+    """Training job with an injected failure, which must end within `seconds`; `failed` is True if the failure happened."""
 
     def __init__(self, folder, n_ranks, flags, environ=None, moment=None, seconds=30 + SECONDS):
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []

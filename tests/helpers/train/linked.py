@@ -18,7 +18,7 @@ PARTS = {2: np.arange(N) // 20, 3: np.arange(N) * 7 % 3 % 2 * 2}
 
 
 def whole(directed=False, weights=False):
-    """Return a graph of the pairs, in both directions unless `directed`; weights are sums of the ids."""
+    """Return the graph of the pairs, with edges in both directions unless `directed`; a weight is the sum of an edge's ids."""
     loops = PAIRS[:, 0] == PAIRS[:, 1]
     one = PAIRS if directed else np.concatenate([PAIRS, PAIRS[~loops, ::-1]])
     graph = Graph.from_edges(*one.T, N, self_loops=not directed)
@@ -31,7 +31,7 @@ def part(comm, mode="sar", **options):
 
 
 def trainer(comm, mode="sar", decoder="dot", loss=None, metric=None, directed=False, weights=False, model=GCN, lr=0.05, **options):
-    """Return a trainer, and its links."""
+    """Return a trainer for link prediction, and the `Links` that it trains on."""
     graph = part(comm, mode, directed=directed, weights=weights)
     links, rng = split_links(graph, 0.15, 0.2, seed=3, **options), nn.Random(1)
     encoder = model(6, 8, rng=rng, dtype=np.float64, **({"hidden": 4, "heads": 2} if model is GAT else {"hidden": 8}))

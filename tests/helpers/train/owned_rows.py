@@ -20,7 +20,7 @@ def whole():
 
 
 class Learned(nn.Module):
-    """A model with learned rows of both dtypes beside the features."""
+    """Model with learned rows in float32 and float64 beside the features."""
 
     def __init__(self, ids, rng):
         self.table, self.low = nn.Embedding(ids, 4, rng=rng, dtype=np.float64), nn.Embedding(ids, 2, rng=rng, node_type="low")

@@ -63,7 +63,7 @@ def assert_apart(track):
 
 
 def of_track(events, rank, track):
-    """Return all events of a rank's track and of its further lanes, in order of beginning."""
+    """Return all events of a rank's track, and of the additional lanes of this track, in the order of their beginnings."""
     events_of_track = [event for (whose, name), lane in events.items() if whose == rank and name.split()[0] == track for event in lane]
     return sorted(events_of_track, key=lambda event: event["begin"])
 
@@ -109,7 +109,7 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
 
 
 def check_blocks(compute, ways, sources, n_edges):
-    """Check that each aggregation has a block for each source, once or in halves, with the edges of the rank."""
+    """Check that an aggregation has a span for each source's block, once or in halves, with the right numbers of edges."""
     n_blocks = 0
     for phase, aggregations in ways.items():
         for outer in aggregations:

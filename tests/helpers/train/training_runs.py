@@ -30,21 +30,21 @@ SMALL = ["--data", DATA, "--hidden", "8", "--layers", "2", "--threads", "1", "--
 
 
 def command(*flags, environ=None, module="sarlite.train", **options):
-    """Run the command to its end."""
+    """Run a command of sarlite in a process, and return the process when it has ended."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environ or {})}
     words = [sys.executable, "-m", module, *map(str, flags)]
     return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, **options)
 
 
 def train(run_dir, *flags, **options):
-    """Train; return the JSON line of --json, and the metrics of every epoch."""
+    """Run the training command; return the object that `--json` prints, and the metrics of every epoch."""
     done = command(*SMALL, "--run-dir", run_dir, *flags, **options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), metrics(run_dir)
 
 
 def train_here(run_dir, *flags):
-    """Train in this process, without the command's guard; `ranks` are threads."""
+    """Run the training command in this process; `ranks` are threads."""
     options = config.parse([*SMALL, "--run-dir", str(run_dir), *map(str, flags)])
     if options.machine.ranks > 1:
         threads.run(options.machine.ranks, run.train, options)
