@@ -9,66 +9,21 @@ import numpy as np
 from sarlite.data import textfile
 from sarlite.data.folders import key
 from sarlite.data.graph_tables import SPLITS
-from sarlite.data.raw import check_nodes, check_room, count_classes, existing, whole_labels
+from sarlite.data.raw import check_nodes, existing
 from sarlite.data.readers.ogb import split_folder, split_masks, total
 from sarlite.data.tables.description import Description, EdgeSource, NodeSource
 from sarlite.data.tables.memory_tables import Pieces
-from sarlite.data.tables.number_files import read_csv
 from sarlite.data.tables.text_form import Reading
 from sarlite.errors import DataError, reading, regular
-from sarlite.structure.relational_generator import Relational, reverse, with_reverses
-from sarlite.structure.validation import first_true
-from sarlite.types import Path as AnyPath
+from sarlite.structure.relational_generator import reverse
 
 _MOST_TYPES = 1 << 12
 _PLAIN = Reading(header=False)
 _NAMES = "_entidx2name.csv.gz"
 
 
-def read(path: AnyPath, classes: int | None = None, reverses: bool = True) -> Relational:
-    """Read ogbn-mag from its folder, which has the subfolders `raw/` and `split/`.
-
-    Parameters
-    ----------
-    path : path
-    classes : int, optional
-        Number of classes; by default the largest label + 1.
-    reverses : bool
-        If True, add the reverse of each relation under the name "rev_NAME". The files store one direction only: without
-        the reverses no edge leads to an author.
-
-    Returns
-    -------
-    Relational
-        `target` is the node type with labels. `features` has the types with stored features: in ogbn-mag, the papers.
-
-    Raises
-    ------
-    DataError
-        If a file is missing or damaged, a relation names an unknown type or is listed twice, an edge has an end that is no
-        node, or not exactly one type has labels. The message names the file and, if possible, the line.
-
-    Notes
-    -----
-    Files, below `raw/`: `num-node-dict.csv.gz` with the node types and their numbers of nodes;
-    `triplet-type-list.csv.gz` with a relation per line; `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`;
-    `nodetype-has-label.csv.gz`; `node-feat/TYPE/node-feat.csv.gz` of the types that `nodetype-has-feat.csv.gz` (optional)
-    names; `node-label/TYPE/node-label.csv.gz`. Below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
-    """
-    folder = MagFolder(path, reverses)
-    edges = {relation: folder.all_edges(relation) for relation in folder.relations}
-    features = {name: read_csv(file, "features", np.float32, n_rows=folder.n_nodes[name])
-                for name, file in folder.features.items()}
-    n = folder.n_nodes[folder.target]
-    labels = whole_labels(read_csv(folder.labels, "labels", np.float64, n_rows=n, columns=1), folder.labels)
-    n_classes = count_classes(labels, folder.labels, classes)
-    edges = with_reverses(edges) if reverses else edges
-    train, val, test = folder.split()
-    return Relational(folder.n_nodes, edges, features, folder.target, labels, train, val, test, n_classes)
-
-
 def describe(path, workspace, options):
-    """Describe the folder that `read` reads as tables, so that DuckDB reads the large files.
+    """Describe ogbn-mag's folder, which has the subfolders `raw/` and `split/`, as tables that DuckDB reads.
 
     Parameters
     ----------
@@ -76,12 +31,27 @@ def describe(path, workspace, options):
     workspace : Workspace
         Not used.
     options : dict
-        Options of the spec: classes, reverses, and names (True to read the names of the nodes from `mapping/`).
+        Options of the spec: classes; reverses, by default True, which adds the reverse of each relation under the name
+        "rev_NAME", as the files store one direction only; and names (True to read the names of the nodes from `mapping/`).
+
+    Returns
+    -------
+    Description
+        Its target is the node type with labels. In ogbn-mag only the papers have features.
 
     Raises
     ------
     DataError
-        As `read`; also if a node has no name, or if two nodes share a name or the hash of a name.
+        If a file is missing or damaged, a relation names an unknown type or is listed twice, not exactly one type has labels,
+        a node has no name, or two nodes share a name or the hash of a name. The message names the file and, if possible, the
+        line.
+
+    Notes
+    -----
+    Files, below `raw/`: `num-node-dict.csv.gz` with the node types and their numbers of nodes;
+    `triplet-type-list.csv.gz` with a relation per line; `relations/h___r___t/edge.csv.gz` and `num-edge-list.csv.gz`;
+    `nodetype-has-label.csv.gz`; `node-feat/TYPE/node-feat.csv.gz` of the types that `nodetype-has-feat.csv.gz` (optional)
+    names; `node-label/TYPE/node-label.csv.gz`. Below `split/KIND/TYPE/`: `train.csv.gz`, `valid.csv.gz`, `test.csv.gz`.
     """
     stored = MagFolder(path, options.get("reverses", True), options.get("names", False))
     nodes = {}
@@ -141,17 +111,6 @@ class MagFolder:
     def edge_file(self, relation):
         """Return the path of the file with a relation's edges."""
         return self._of(relation) / "edge.csv.gz"
-
-    def all_edges(self, relation):
-        """Return the sources and the destinations of a relation's edges, (n_edges,) int64 each."""
-        file = self.edge_file(relation)
-        check_room(16 * self.n_edges(relation), f"{file}: edges")
-        edges = read_csv(file, "edges", np.int64, n_rows=self.n_edges(relation), columns=2)
-        for column, name in zip(edges.T, relation[::2]):
-            if (at := first_true((column < 0) | (column >= self.n_nodes[name]))) is not None:
-                raise DataError(f"{file}: line {at + 1}: node {column[at]} of type {name!r} is outside "
-                                f"0 <= node < {self.n_nodes[name]}")
-        return edges[:, 0], edges[:, 1]
 
     def names_of(self, name, n_lines=1 << 16):
         """Yield the names of a type's nodes as {"name": list of str}, `n_lines` nodes at a time."""
