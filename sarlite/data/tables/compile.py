@@ -15,12 +15,12 @@ from sarlite.data.tables.checks import Doubt, refuse, whole
 from sarlite.data.tables.description import Description
 from sarlite.data.tables.edge_columns import Counters, EdgeColumns, NumberedEdges
 from sarlite.data.tables.node_columns import NodeColumns
-from sarlite.data.tables.numbering import NodeNumbering, largest, mapping, number_nodes
+from sarlite.data.tables.numbering import NodeNumbering, ids_in_order, largest, mapping, number_nodes
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
 from sarlite.structure.relational_generator import reverse
 from sarlite.structure.validation import MOST_NODES
-from sarlite.types import JsonDict
+from sarlite.types import Array, JsonDict
 
 _SPARSE = 1000  # most nodes per end of an edge; a larger id is taken for a typing error
 
@@ -61,11 +61,34 @@ def build(description: Description, workspace: Workspace, tell: Callable[[str], 
         raise ConfigError(f"{about['source']}: {odd} is for graphs of one kind, but this graph is relational")
     folder = None if workspace.folder is None else workspace.within("duckdb").folder
     with sources.connect(folder, workspace.n_bytes) as connection:
-        compiler = _Compiler(connection, description, workspace, tell, about["source"])
-        nodes, edges = compiler.tables(changes, partial(as_features, normalize=normalize), drop_edge_values)
+        compiler = _Compiler(connection, description, workspace, tell, about["source"], partial(as_features, normalize=normalize),
+                             drop_edge_values)
+        nodes, edges = compiler.tables(changes)
     about = {**about, "provenance": {**about["provenance"], "tables": compiler.account}}
     return Dataset.of_tables(nodes, edges, description.target if description.relational else NODE, description.name,
                              **about)
+
+
+def edge_lists(description: Description, undirected: bool = False) -> tuple[list[dict[str, Array]], dict[str, Array]]:
+    """Return the edges of a description in the order of the tables' rows, and the nodes' ids.
+
+    Parameters
+    ----------
+    description : Description
+        All ids are names of nodes.
+    undirected : bool
+        As for `build`. The added edges stand behind the edges of the table.
+
+    Returns
+    -------
+    edges : list of dict of str to array
+        For each relation the fields src and dst, int64, and the edge values as in an `EdgeTable`.
+    ids : dict of str to array
+        By node type, in the order of the row numbers.
+    """
+    with sources.connect() as connection:
+        compiler = _Compiler(connection, description, Workspace(), lambda text: None, "tables")
+        return compiler.lists({"undirected": undirected, "deduplicate": False, "self_loops": False})
 
 
 class _Compiler:
@@ -77,33 +100,43 @@ class _Compiler:
         Account of columns and rows so far, by node type and relation.
     """
 
-    def __init__(self, connection, description, workspace, tell, source):
+    def __init__(self, connection, description, workspace, tell, source, finish=None, drop_edge_values=False):
+        """Read all tables and number the nodes."""
         self._connection, self._description, self._workspace = connection, description, workspace
         self._tell, self._source = tell, source
         self.account: dict[str, dict[str, JsonDict]] = {"nodes": {}, "edges": {}}
+        self._nodes, self._edges = dict[str, NodeColumns](), list[EdgeColumns]()
+        for name, nodes in description.nodes.items():
+            tell(f"read {name}")
+            self._nodes[name] = NodeColumns(connection, nodes, finish)
+        for edges in description.edges:
+            tell(f"read {'.'.join(edges.relation)}")
+            self._edges.append(EdgeColumns(connection, edges, drop_edge_values))
+        tell("number the nodes")
+        self._numberings = {name: self._numbering(name, columns) for name, columns in self._nodes.items()}
 
-    def tables(self, changes, finish, drop_edge_values):
-        """Read, number and check all tables; return the data set's node tables and edge tables."""
-        described = self._description
-        nodes = {}
-        for name, source in described.nodes.items():
-            self._tell(f"read {name}")
-            nodes[name] = NodeColumns(self._connection, source, finish)
-        edges = []
-        for source in described.edges:
-            self._tell(f"read {'.'.join(source.relation)}")
-            edges.append(EdgeColumns(self._connection, source, drop_edge_values))
-        self._tell("number the nodes")
-        numberings = {name: self._numbering(name, nodes[name], edges) for name in nodes}
-        touched = {name: np.zeros(numbering.n_nodes, bool) for name, numbering in numberings.items()}
-        edge_tables = [list(self._edge_tables(at, one, numberings, touched, changes)) for at, one in enumerate(edges)]
+    def tables(self, changes):
+        """Return the data set's node tables and edge tables."""
+        touched = {name: np.zeros(numbering.n_nodes, bool) for name, numbering in self._numberings.items()}
+        edge_tables = [list(self._edge_tables(at, touched, changes)) for at in range(len(self._edges))]
         self._tell("read the nodes")
-        node_tables = [self._node_table(name, nodes[name], numberings[name], touched[name]) for name in nodes]
+        node_tables = [self._node_table(name, touched[name]) for name in self._nodes]
         return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]
 
-    def _numbering(self, name, columns, edges):
+    def lists(self, changes):
+        """Return the edges in the order of their tables' rows, and the ids of the nodes; see `edge_lists`."""
+        lists = [self._numbered(at, changes, read_again=True)[0].in_order() for at in range(len(self._edges))]
+        return lists, {name: ids_in_order(self._connection, numbering) for name, numbering in self._numberings.items()}
+
+    def _numbered(self, at, changes, read_again):
+        """Join the ends of a relation's edges to row numbers and change the edges; return them and notes of the changes."""
+        columns = self._edges[at]
+        edges = NumberedEdges(self._connection, f"temp.main.e{at}", columns, self._numberings, changes, read_again)
+        return edges, edges.change(self._numberings[columns.source.relation[0]].n_nodes)
+
+    def _numbering(self, name, columns):
         """Assign row numbers to the nodes of one type, after checking that its sources have equal numbers of rows."""
-        ends = [end for one in edges for end, of in zip(one.ends, one.source.relation[::2]) if of == name]
+        ends = [end for one in self._edges for end, of in zip(one.ends, one.source.relation[::2]) if of == name]
         source = columns.source
         numbering = number_nodes(name, columns.listing, ends, source.names, source.count)
         counts = columns.counts()
@@ -115,15 +148,16 @@ class _Compiler:
             return numbering._replace(n_nodes=agreed({"names": (numbering.listed_in, numbering.n_nodes), **counts}
                                                      if numbering.listed_in else {"": ("", numbering.n_nodes)}))
         top, where = largest(ends)
-        n = _count(source, top, where, sum(one.table.n_rows for one in edges), counts)
+        n = _count(source, top, where, sum(one.table.n_rows for one in self._edges), counts)
         check_nodes(n, None if self._workspace.folder else 1, where or self._source)
         of_type = f" of type {name!r}" if self._description.relational else ""
         for table, column in ends:
             refuse(table, [Doubt(column, f"{whole(column, table)} >= {n}", f"node VALUE{of_type} is outside 0 <= node < {n}")])
         return NodeNumbering(n)
 
-    def _node_table(self, name, columns, numbering, touched):
+    def _node_table(self, name, touched):
         """Return the table of a node type, and record in `account` how its columns were used."""
+        columns, numbering = self._nodes[name], self._numberings[name]
         workspace, target = self._space(f"nodes.{name}"), name == self._description.target
         rows, entries = columns.rows(numbering.n_nodes, workspace, target, not self._description.relational)
         names, titles = None, columns.titles
@@ -138,19 +172,19 @@ class _Compiler:
         shown = name if self._description.relational else NODE
         return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
 
-    def _edge_tables(self, at, columns, numberings, touched, changes):
+    def _edge_tables(self, at, touched, changes):
         """Yield the table of a relation, and of the reverse relation if the user wants one.
 
         The use of the columns is recorded in `account`.
         """
+        columns, numberings = self._edges[at], self._numberings
         relation = columns.source.relation
         self._tell(f"number {'.'.join(relation)}")
         relational = self._description.relational
         directions = [(relation if relational else RELATION, False)]
         if relational and columns.source.reverse:
             directions.append((reverse(relation), True))
-        edges = NumberedEdges(self._connection, f"temp.main.e{at}", columns, numberings, changes, len(directions) > 1)
-        notes = edges.change(numberings[relation[0]].n_nodes)
+        edges, notes = self._numbered(at, changes, read_again=len(directions) > 1)
         for name, back in directions:
             self._tell(f"sort {'.'.join(name)}")
             sizes = [numberings[end].n_nodes for end in (relation[::-2] if back else relation[::2])]

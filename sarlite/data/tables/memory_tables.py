@@ -36,6 +36,17 @@ class Named(dict[str, Column]):
         self.where = where
 
 
+def columns_of(source: Any) -> list[tuple[str, Column]] | None:
+    """Return the names and columns of a dict of arrays or a table of pandas; None for any other source."""
+    if isinstance(source, Mapping):
+        named = [*source.items()]
+    elif hasattr(source, "iloc") and hasattr(source, "columns"):
+        named = [(name, source.iloc[:, at]) for at, name in enumerate(source.columns)]
+    else:
+        return None
+    return [(str(name) or f"Unnamed: {at}", column) for at, (name, column) in enumerate(named)]
+
+
 def arrow_reader(source: Any, where: str) -> Any:
     """Return a record batch reader of pyarrow over a table in memory.
 
@@ -71,8 +82,6 @@ def _reader(source, where):
         return _arrow_columns(source.items(), where).to_reader()
     if hasattr(source, "to_batches") and hasattr(source, "schema"):
         return source.to_reader() if hasattr(source, "to_reader") else source
-    if hasattr(source, "iloc") and hasattr(source, "columns"):  # pandas: columns of objects need a check of each value
-        return _arrow_columns([(name, source.iloc[:, at]) for at, name in enumerate(source.columns)], where).to_reader()
     with reading(where):
         if hasattr(source, "__arrow_c_stream__"):
             return _stream(arrow, source, where)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from sarlite.command import suggestion
 from sarlite.data.tables.duckdb_errors import explained, line_ends_explained, plain_message
-from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, npy_columns, parquet_reader
+from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, columns_of, npy_columns, parquet_reader
 from sarlite.data.tables.sql_connection import Cells, Connection
 from sarlite.data.tables.text_form import Reading, listing, literal, quote, text_form
 from sarlite.errors import ConfigError, DataError, import_optional, reading, regular
@@ -166,13 +166,22 @@ def read(connection: Connection, source: object, reading_: Reading, asked: Seque
     """
     where = str(source) if isinstance(source, str | Path) else source.where if isinstance(source, Pieces | Named) else where
     needed = list(dict.fromkeys(name for name in asked if name is not None))
-    with contextlib.ExitStack() as held, explained(where):
-        relation, names, typed = _relation(connection, source, reading_, needed, where, held)
+
+    def choose(names):
         _check_names(where, names)
         for name in needed:
             if name not in names:
                 raise DataError(f"{where}: no column {name!r}: there are {', '.join(names) or 'none'}{suggestion(name, names)}")
-        wanted = needed if hold is None else hold(names)
+        return needed if hold is None else hold(names)
+
+    with contextlib.ExitStack() as held, explained(where):
+        if (columns := columns_of(source)) is not None:  # columns without a use may hold anything, so they are not converted
+            names, wanted = [name for name, _ in columns], choose([name for name, _ in columns])
+            chosen = {name: column for name, column in columns if name in wanted or not wanted}
+            relation, _, typed = _registered(connection, arrow_reader(chosen, where), held)
+        else:
+            relation, names, typed = _relation(connection, source, reading_, needed, where, held)
+            wanted = choose(names)
         (number,) = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 't%'").fetchone()
         table = f"temp.main.t{number}"
         shown = ", ".join(map(quote, wanted)) or "1 AS nothing"

@@ -204,3 +204,15 @@ def test_compressed_text_that_was_cut_is_refused(tmp_path, suffix):
         path.write_bytes(data[:-6] + bytes([data[-6] ^ 1]) + data[-5:])
         with pytest.raises(DataError, match="e.csv.gz: cannot be read: .*CRC"):
             load(f"edges:{path}", allow_empty=ALL)
+
+
+def test_columns_in_memory_without_a_use_may_hold_anything():
+    import pandas
+
+    users = {**USERS, "odd": [object()] * 39 + [1], "short": [1]}
+    dataset = from_tables(described({"file": users}, {"file": ORDERS}))
+    assert dataset.provenance["tables"]["nodes"]["user"]["sources"][0]["columns"]["odd"] == "left out: no option names it"
+    frame = pandas.DataFrame({**USERS, "odd": [object()] * 40})
+    assert dataset.equals(from_tables(described({"file": frame}, {"file": ORDERS})))
+    with pytest.raises(DataError, match=r"nodes.user: column 'odd': row 39: 1 is of int, but values before are of object"):
+        from_tables(described({"file": users, "features": ["age", "odd"]}, {"file": ORDERS}))
