@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.data import budget
 from sarlite.data.dataset import Dataset
-from sarlite.data.external_sort import Sorter, csr, packed
+from sarlite.data.external_sort import Sorter, csr, packed, sampled
 from sarlite.data.graph_tables import EdgeTable, NodeTable
 from sarlite.data.mapped import CHUNK_BYTES, copied, gather, pieces, take
 from sarlite.data.workspace import Workspace
@@ -228,8 +228,9 @@ def _rows_taken(array, rows):
 
 def _rows_sorted(array, place, space):
     """Yield an array's rows in the order of their new row numbers `place`, sorted on disk."""
-    sorter = Sorter(space.folder, space.n_bytes, rows=(array.dtype, array.shape[1:]))
-    step = max(1, min(space.at_once(), CHUNK_BYTES // max(1, array.nbytes // max(1, len(array)))))
+    n = len(array)
+    sorter = Sorter(space.folder, space.n_bytes, n, sampled([place], n), rows=(array.dtype, array.shape[1:]))
+    step = max(1, min(space.at_once(), CHUNK_BYTES // max(1, array.nbytes // max(1, n))))
     for at in range(0, len(array), step):
         last = min(at + step, len(array))
         sorter.add(place[at:last], rows=copied(array, at, last))
@@ -275,7 +276,8 @@ def _edges_taken(table, sources, destinations, values):
 def _edges_sorted(table, sources, destinations, values, forms, space):
     """Yield the edges in their new order like `_edges_taken`, but sorted on disk instead of gathered in memory."""
     columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
-    sorter = Sorter(space.folder, space.n_bytes, **columns)
+    keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, sources, destinations, space.at_once()))
+    sorter = Sorter(space.folder, space.n_bytes, table.n_edges, sampled(keys, table.n_edges), **columns)
     for dst, src, first, last in _renumbered(table, sources, destinations, space.at_once()):
         columns = {name: np.arange(first, last) if array is None else copied(array, first, last)
                    for name, array in values.items()}

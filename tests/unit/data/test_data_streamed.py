@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from sarlite.cli.data_command import main
-from sarlite.data import format, load
-from sarlite.data.external_sort import Sorter
+from sarlite.data import external_sort, format, load
+from sarlite.data.external_sort import Sorter, sampled
 from sarlite.errors import ConfigError, DataError
 
 N_NODES = 300
@@ -86,17 +86,26 @@ def test_the_command_streams(folder, tmp_path, monkeypatch, capsys):
 def test_equal_keys_keep_their_order(tmp_path):
     rng = np.random.default_rng(1)
     keys, values = rng.integers(0, 40, 2000), np.arange(2000)
-    sorter = Sorter(tmp_path, 400 * 33, place=(np.int64, ()), row=(np.float32, (2,)))
+    sorter = Sorter(tmp_path, 400 * 33, 2000, sampled([keys[:900], keys[900:]], 2000), place=(np.int64, ()), row=(np.float32, (2,)))
     for at in range(0, 2000, 170):
         piece = slice(at, at + 170)
         sorter.add(keys[piece], place=values[piece], row=np.stack([values[piece]] * 2, axis=1))
-    assert any(tmp_path.iterdir())
+    assert len([*tmp_path.iterdir()]) == 10
     pieces = list(sorter.pieces())
     order = np.argsort(keys, kind="stable")
     assert np.concatenate([piece for piece, _ in pieces]).tolist() == keys[order].tolist()
     assert np.concatenate([columns["place"] for _, columns in pieces]).tolist() == order.tolist()
     assert np.concatenate([columns["row"] for _, columns in pieces]).tolist() == [[at, at] for at in order]
     assert not any(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="--memory: too small to sort 2,000 records of 8 bytes"):
+        Sorter(tmp_path, 100, 2000, [])
+
+
+def test_a_sample_is_every_kth_key_however_the_keys_arrive(monkeypatch):
+    monkeypatch.setattr(external_sort, "_SAMPLES", 7)
+    keys = np.arange(100)
+    for cuts in ([], [1, 2, 50], [13, 14, 15, 99]):
+        assert np.concatenate([*sampled(np.split(keys, cuts), 100)]).tolist() == keys[::14].tolist()
 
 
 def test_what_is_wrong_is_named_by_its_node(folder, tmp_path, monkeypatch):
