@@ -31,8 +31,8 @@ def describe(path, workspace, options):
     workspace : Workspace
         Not used.
     options : dict
-        Options of the spec: classes; reverses, by default True, which adds the reverse of each relation under the name
-        "rev_NAME", as the files store one direction only; and names (True to read the names of the nodes from `mapping/`).
+        Options of the spec: classes, reverses, and names (True to read the names of the nodes from `mapping/`). The files
+        store one direction only, so by default (reverses=True) the reverse of each relation is added as "rev_NAME".
 
     Returns
     -------
@@ -42,9 +42,9 @@ def describe(path, workspace, options):
     Raises
     ------
     DataError
-        If a file is missing or damaged, a relation names an unknown type or is listed twice, not exactly one type has labels,
-        a node has no name, or two nodes share a name or the hash of a name. The message names the file and, if possible, the
-        line.
+        If a file is missing or damaged, a relation names an unknown type or is listed twice, or not exactly one type has
+        labels. Also if a node has no name, or two nodes share a name or the hash of a name. The message names the file and,
+        if possible, the line.
 
     Notes
     -----

@@ -59,7 +59,7 @@ def test_a_folder_is_read(tmp_path):
      "line 2: relation 'venue,of,paper': node type 'venue' is none of"),
     ("raw/triplet-type-list.csv.gz", "author,writes\n", "line 1: expected source type, relation, destination type"),
     ("raw/triplet-type-list.csv.gz", "paper,cites,paper\npaper,cites,paper\n", "line 2: relation 'paper,cites,paper'"),
-    ("raw/relations/paper___cites___paper/edge.csv.gz", "0,1\n3,4\n", "row 1, column '1': node '4' of type 'paper' is outside 0 <= node < 4"),
+    ("raw/relations/paper___cites___paper/edge.csv.gz", "0,1\n3,4\n", "column '1': node '4' of type 'paper' is outside 0 <= node < 4"),
     ("raw/relations/paper___cites___paper/edge.csv.gz", "0,1\n", "1 rows, expected 2"),
     ("raw/relations/author___at___place/edge.csv.gz", None, "no such file"),
     ("raw/num-node-dict.csv.gz", "author,place,paper\n3,x,4\n", "line 2: 'x' is no number of nodes of 'place'"),
