@@ -32,7 +32,7 @@ from sarlite.profile import Memory
 from sarlite.tape import ops
 from sarlite.train.loop import set_threads
 
-ABLE = ("dgl", "pyg")
+ABLE = ("dgl",)
 
 
 def attend(graph, z, scores):

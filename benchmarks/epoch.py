@@ -42,7 +42,7 @@ from sarlite import Trainer, models, nn, optim
 from sarlite.profile import Memory
 from sarlite.train.loop import set_threads
 
-ABLE = ("dgl", "pyg")
+ABLE = ("dgl", "pyg", "pyg-compiled")
 DEFAULT = ["sage:S", "sage:M", "gat:S", "gat:M", "gcn:R"]
 
 

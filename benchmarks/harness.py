@@ -34,7 +34,7 @@ def suite_parser(text):
     result.add_argument("--repeats", type=int, default=5, help="measured runs of a process, after one that warms up")
     result.add_argument("--rounds", type=int, default=3, help="processes of each library, in alternation")
     result.add_argument("--peers", type=words, metavar="LIST",
-                        help="of dgl, pyg, torch, scipy, or none (default: those in SARLITE_PEERS)")
+                        help="of dgl, pyg, pyg-compiled, torch, scipy, mkl, or none (default: those in SARLITE_PEERS)")
     result.add_argument("--gib", type=float, default=1.0, help="memory that the machine's limits are measured on")
     result.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return result

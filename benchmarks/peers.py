@@ -1,13 +1,20 @@
 """Measure sarlite and other libraries in alternation, with one process for each measurement.
 
-The environment variable SARLITE_PEERS names a folder with an environment for each library: `DIR/dgl/bin/python` (which
-has torch and scipy too), `DIR/pyg/bin/python`. A script `peer.py`, in that folder or at `../shared/peers/` beside the
-checkout, runs one of them:
+The environment variable SARLITE_PEERS names a folder with an environment for each library:
 
-    python peer.py LIBRARY CASE GRAPH.npz --threads T --repeats N ...
+| environment | packages | library |
+|---|---|---|
+| `DIR/dgl/bin/python` | dgl, torch, scipy | `dgl`, `torch`, `scipy` |
+| `DIR/pyg/bin/python` | torch, torch_geometric, without torch-sparse and pyg-lib | `pyg`, and `pyg-compiled` by `torch.compile` |
+| `DIR/mkl/bin/python` | numpy, mkl | `mkl`, sums alone |
 
-The script prints a line of JSON with ms, ms_min, ms_max (of N runs after one that warms up) and peak_mib (resident,
-above the moment when graph, inputs and model exist). Without the variable only sarlite is measured.
+A script runs a library: `peers_pyg.py` and `peers_mkl.py` of this folder, and for the others `peer.py`, in DIR or at
+`../shared/peers/` beside the checkout:
+
+    python SCRIPT LIBRARY CASE GRAPH.npz --threads T --repeats N ...
+
+The script prints a line of JSON with ms, ms_min, ms_max (of at most N runs after one that warms up) and peak_mib
+(resident, above the moment when graph, inputs and model exist). Without the variable only sarlite is measured.
 """
 
 import os
@@ -18,7 +25,10 @@ from pathlib import Path
 
 import harness
 
-ENVIRONMENTS = {"dgl": "dgl", "pyg": "pyg", "torch": "dgl", "scipy": "dgl"}
+ENVIRONMENTS = {"dgl": "dgl", "pyg": "pyg", "pyg-compiled": "pyg", "torch": "dgl", "scipy": "dgl", "mkl": "mkl"}
+"""Name of the folder with each library's environment."""
+SCRIPTS = {"pyg": "peers_pyg.py", "pyg-compiled": "peers_pyg.py", "mkl": "peers_mkl.py"}
+"""The libraries that a script of this folder runs; `peer.py` runs the others."""
 TIMEOUT = 3600
 
 
@@ -46,10 +56,12 @@ def find(wanted, able):
     if missing:
         raise SystemExit(f"--peers: {', '.join(missing)} not found in SARLITE_PEERS ({folder or 'not set'})")
     chosen = [name for name in (wanted or present) if name in able]
-    return {name: [str(present[name]), str(_script(folder)), name] for name in chosen}
+    return {name: [str(present[name]), str(_script(folder, name)), name] for name in chosen}
 
 
-def _script(folder):
+def _script(folder, name):
+    if name in SCRIPTS:
+        return Path(__file__).with_name(SCRIPTS[name])
     places = [Path(folder, "peer.py"), Path(__file__).parents[2] / "shared" / "peers" / "peer.py"]
     for place in places:
         if place.exists():

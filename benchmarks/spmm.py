@@ -26,7 +26,7 @@ from sarlite.kernels import Buffers
 from sarlite.profile import Memory
 from sarlite.train.loop import set_threads
 
-ABLE = ("dgl", "pyg", "torch", "scipy")
+ABLE = ("dgl", "pyg", "pyg-compiled", "torch", "scipy", "mkl")
 
 
 def worker(args):

@@ -282,6 +282,21 @@ def test_only_libraries_that_can_are_asked(fake_peers):
         peers.find(["pyg"], ("dgl", "pyg"))
 
 
+def test_scripts_of_this_folder_run_the_libraries_of_today(fake_peers):
+    import peers
+
+    for home in ("pyg", "mkl"):
+        (fake_peers / home / "bin").mkdir(parents=True)
+        (fake_peers / home / "bin" / "python").symlink_to(sys.executable)
+    commands = peers.find(None, ("dgl", "pyg", "pyg-compiled", "mkl"))
+    scripts = {name: (Path(python).parents[1].name, Path(script), word) for name, (python, script, word) in commands.items()}
+    assert scripts == {"dgl": ("dgl", fake_peers / "peer.py", "dgl"),
+                       "pyg": ("pyg", BENCHMARKS / "peers_pyg.py", "pyg"),
+                       "pyg-compiled": ("pyg", BENCHMARKS / "peers_pyg.py", "pyg-compiled"),
+                       "mkl": ("mkl", BENCHMARKS / "peers_mkl.py", "mkl")}
+    assert all(script.exists() for _, script, _ in scripts.values())
+
+
 def test_without_the_variable_there_are_no_peers():
     import peers
 

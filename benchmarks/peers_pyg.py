@@ -1,0 +1,147 @@
+"""PyG's side of the benchmarks, for an environment with torch and torch_geometric, without torch-sparse or pyg-lib.
+
+    python peers_pyg.py pyg|pyg-compiled CASE GRAPH.npz --threads 2 --repeats 3 [--width 64]
+
+CASE is spmm, or an epoch of sage, gat or gcn with the models of `epoch.py`. Prints a line of JSON, as `peers.py`
+describes. `pyg` runs eagerly on `EdgeIndex` with filled caches, whose sum is `torch.sparse.mm`. `pyg-compiled` runs
+under `torch.compile` on a plain `edge_index`, which the compiler fuses; compiling is not timed. Repeated runs end after
+`SECONDS`, as some cases take a minute.
+
+There are no minibatches: PyG's `NeighborLoader` needs pyg-lib or torch-sparse.
+"""
+
+import argparse
+import json
+import statistics
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+
+SECONDS = 30.0
+"""Time after which no further run of a case starts, in seconds."""
+SHAPES = {"sage": (100, 47, 0.1), "gat": (100, 47, 0.1), "gcn": (602, 41, 0.66)}
+"""Features, classes and the share of training nodes of each model."""
+
+
+def edges(file):
+    """Return the number of nodes and the edges, shape (2, n_edges), int64, sorted by destination."""
+    arrays = np.load(file)
+    indptr, indices = (torch.from_numpy(arrays[name].astype(np.int64)) for name in ("indptr", "indices"))
+    n_nodes = len(indptr) - 1
+    return n_nodes, torch.stack([indices, torch.repeat_interleave(torch.arange(n_nodes), indptr.diff())])
+
+
+def connected(n_nodes, pairs, compiled):
+    """Return the edges as PyG's layers take them: an `EdgeIndex` with its transpose cached, or plain pairs."""
+    if compiled:
+        return pairs
+    result = EdgeIndex(pairs, sparse_size=(n_nodes, n_nodes), sort_order="col", is_undirected=True)
+    return result.fill_cache_()
+
+
+class Net(nn.Module):
+    """The models of `epoch.py`: layers with batch norm (not in `gcn`), ReLU and dropout 0.5 between them."""
+
+    def __init__(self, name, n_in, n_out):
+        super().__init__()
+        sage, gcn = partial(SAGEConv, aggr="mean"), partial(GCNConv, normalize=False)
+        gat = partial(GATConv, add_self_loops=False)
+        layers, width = {
+            "sage": lambda: ([sage(n_in, 256), sage(256, 256), sage(256, n_out)], 256),
+            "gat": lambda: ([gat(n_in, 32, heads=4), gat(128, 32, heads=4), gat(128, n_out)], 128),
+            "gcn": lambda: ([gcn(n_in, 512), gcn(512, n_out)], None),
+        }[name]()
+        self.layers = nn.ModuleList(layers)
+        self.norms = nn.ModuleList([nn.BatchNorm1d(width) if width else nn.Identity() for _ in layers[1:]])
+
+    def forward(self, graph, h, weights):
+        for i, layer in enumerate(self.layers):
+            h = layer(h, graph) if weights is None else layer(h, graph, weights)
+            if i < len(self.norms):
+                h = functional.dropout(torch.relu(self.norms[i](h)), 0.5, self.training)
+        return h
+
+
+def spmm(args, n_nodes, pairs):
+    """Return a function that sums rows of `args.width` columns over the neighbours."""
+    graph, x = connected(n_nodes, pairs, args.compiled), torch.randn(n_nodes, args.width)
+    if not args.compiled:
+        return lambda: graph.matmul(x, transpose=True)
+    src, dst = pairs
+
+    def add(x):
+        return torch.zeros_like(x).index_add_(0, dst, x[src])
+
+    return partial(torch.compile(add), x)
+
+
+def epoch(args, n_nodes, pairs):
+    """Return a function that takes a training step of the model `args.case`."""
+    n_in, n_out, share = SHAPES[args.case]
+    x, labels = torch.randn(n_nodes, n_in), torch.randint(0, n_out, (n_nodes,))
+    rows = (torch.rand(n_nodes) < share).nonzero().view(-1)
+    weights = None
+    if args.case == "gcn":
+        degree = torch.bincount(pairs[1], minlength=n_nodes).float()
+        weights = (degree[pairs[0]] * degree[pairs[1]]).rsqrt()
+    graph, model = connected(n_nodes, pairs, args.compiled), Net(args.case, n_in, n_out)
+    run = torch.compile(model) if args.compiled else model
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def step():
+        loss = functional.cross_entropy(run(graph, x, weights)[rows], labels[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def timed(run, repeats):
+    """Return the milliseconds of up to `repeats` runs after one that warms up, within about `SECONDS`."""
+    begin = time.perf_counter()
+    run()
+    times: list[float] = []
+    while not times or (len(times) < repeats and time.perf_counter() - begin < SECONDS):
+        start = time.perf_counter()
+        run()
+        times.append(1e3 * (time.perf_counter() - start))
+    return times
+
+
+def resident(field):
+    """Return a value of /proc/self/status in MiB: "VmRSS" is the memory now, "VmHWM" its peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library", choices=("pyg", "pyg-compiled"))
+    parser.add_argument("case", choices=("spmm", *SHAPES))
+    parser.add_argument("graph")
+    for name, default in (("width", 256), ("threads", 2), ("repeats", 3)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args()
+    args.compiled = args.library == "pyg-compiled"
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    run = (spmm if args.case == "spmm" else epoch)(args, *edges(args.graph))
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident("VmRSS")
+    times = timed(run, args.repeats)
+    print(json.dumps({"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times),
+                      "peak_mib": resident("VmHWM") - before, "repeats": len(times)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Measure seconds, sent bytes and memory until a good validation accuracy, by how the same model is trained.
+
+GraphSAGE is trained by the command in each of `WAYS`, from the same seeds. A seed's target is 99 % of the best validation
+accuracy that any way reached with that seed. A way's result is the first epoch that reaches the target: the seconds of
+training until then, without evaluation; the bytes that all ranks sent in training; and the largest rank's peak memory
+above the start. The parts of a division are made before the clock starts. "Never" is a way whose epochs all stay below
+the target.
+
+All ways use both cores: one rank of two threads, or two ranks of one thread. Each kind of training has its own number
+of epochs and learning rate in `TASKS`; `--rates` measures the full batch and the minibatches of one rank with other
+rates, by which those were chosen. Loading is not counted.
+
+Runs of several calls are combined by `--stored FILE,FILE`, which measures nothing.
+"""
+
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import harness
+
+SHARE = 0.99
+"""The target as a share of the best validation accuracy."""
+
+
+class Way(NamedTuple):
+    """How a model is trained: ranks, full batch or minibatches, and further options of the command."""
+
+    name: str
+    ranks: int
+    minibatches: bool
+    options: dict
+
+
+WAYS = [
+    Way("full batch", 1, False, {}),
+    Way("message flow", 1, False, {"mfg": True}),
+    Way("minibatches", 1, True, {}),
+    Way("full batch, 2 ranks", 2, False, {}),
+    Way("bfloat16 rows", 2, False, {"rows": "bfloat16"}),
+    Way("int8 rows", 2, False, {"rows": "int8"}),
+    Way("exact minibatches", 2, True, {"remote": "exact"}),
+    Way("hec minibatches", 2, True, {"remote": "hec"}),
+]
+
+
+class Task(NamedTuple):
+    """A data set and its settings; `full` and `batches` are the settings of full batches and of minibatches alone."""
+
+    spec: str
+    flags: tuple
+    model: dict
+    full: dict
+    batches: dict
+
+
+TASKS = {
+    "cora": Task("planetoid:{data}/planetoid/cora", ("--normalize-features",), {"layers": 2, "hidden": 64},
+                 {"epochs": 80, "lr": 0.01}, {"epochs": 30, "lr": 0.01, "batch_size": 35, "fanouts": "10,10"}),
+    "pages": Task("npz:{data}/npz/facebook_pages.npz,train=0.6,val=0.2", (), {"layers": 2, "hidden": 64},
+                  {"epochs": 40, "lr": 0.01}, {"epochs": 4, "lr": 0.01, "batch_size": 1000, "fanouts": "10,10"}),
+    "sbm": Task("sbm:nodes=50000,degree=20,classes=16,homophily=0.5,noise=2,train=0.3", (),
+                {"layers": 2, "hidden": 64},
+                {"epochs": 80, "lr": 0.03}, {"epochs": 12, "lr": 0.01, "batch_size": 1000, "fanouts": "10,10"}),
+}
+
+
+def run(task, way, data, seed, **changed):
+    """Train one way once and return the row of the run, with its curve of validation accuracy."""
+    settings = (task.batches if way.minibatches else task.full) | way.options | changed
+    line = harness.train(way.ranks, data=data, model="sage", **task.model, **settings, seed=seed, threads=2 // way.ranks,
+                         metric="accuracy", baseline=False, verify=False)
+    sent = {phase: n for phase, n in line["sent_bytes"].items() if phase not in ("setup", "evaluation")}
+    return {"way": way.name, "ranks": way.ranks, "seed": seed, "lr": settings["lr"], "seconds": line["seconds"],
+            "curve": [epoch["val_accuracy"] for epoch in line["epochs"]],
+            "sent_bytes": sum(sent.values()), "row_bytes": sum(n for phase, n in sent.items() if phase != "allreduce"),
+            "peak_bytes": max(line["peak_bytes"])}
+
+
+def measure(args):
+    """Return the rows of all runs; the ways of a seed run one after another."""
+    rows = []
+    with harness.Scratch() as scratch:
+        for name in args.tasks:
+            task = TASKS[name]
+            data = scratch.convert(task.spec.format(data=args.data), name, *task.flags)
+            for seed in range(args.first_seed, args.first_seed + args.seeds):
+                for way, changed in tried(args):
+                    rows.append({"task": name, **run(task, way, data, seed, **changed)})
+                    harness.note(f"{name}, seed {seed}, {way.name}, rate {rows[-1]['lr']}: best {max(rows[-1]['curve']):.4f}, "
+                                 f"{sum(rows[-1]['seconds']):.2f} s")
+    return rows
+
+
+def tried(args):
+    """Return pairs of a way and its changed options: the chosen ways as they are, or the rates of `--rates`."""
+    if not args.rates:
+        return [(way, {}) for way in WAYS if args.ways is None or way.name in args.ways]
+    return [(way, {"lr": rate}) for way in WAYS if way.name in ("full batch", "minibatches") for rate in args.rates]
+
+
+def reached(row, target):
+    """Return what a run took until its validation accuracy reached `target`, or None if it never did."""
+    epoch = next((i + 1 for i, accuracy in enumerate(row["curve"]) if accuracy >= target), None)
+    if epoch is None:
+        return None
+    share = epoch / len(row["curve"])
+    return {"epochs": epoch, "seconds": sum(row["seconds"][:epoch]), "sent_mib": share * row["sent_bytes"] / 2**20,
+            "row_mib": share * row["row_bytes"] / 2**20}
+
+
+def summary(rows):
+    """Return a line for each task, way and learning rate: values until the target over the seeds that reached it."""
+    lines = {}
+    for row in rows:
+        rivals = [r for r in rows if (r["task"], r["seed"]) == (row["task"], row["seed"])]
+        target = SHARE * max(max(r["curve"]) for r in rivals)
+        line = lines.setdefault((row["task"], row["way"], row["lr"]),
+                                {"task": row["task"], "way": row["way"], "lr": row["lr"], "best": [], "results": [],
+                                 "peak_mib": []})
+        line["best"].append(100 * max(row["curve"]))
+        line["peak_mib"].append(row["peak_bytes"] / 2**20)
+        line["results"].append(reached(row, target))
+    return list(lines.values())
+
+
+def over_seeds(key, digits):
+    """Return a function of a line that shows "median (min..max)" of the seeds that reached the target."""
+    def show(line):
+        values = [result[key] for result in line["results"] if result is not None]
+        return harness.spread(values, digits=digits) if values else "never"
+
+    return show
+
+
+COLUMNS = {
+    "data": lambda r: r["task"],
+    "way": lambda r: r["way"],
+    "rate": lambda r: r["lr"],
+    "best validation, %": lambda r: f"{statistics.median(r['best']):.1f}",
+    "reached": lambda r: f"{sum(x is not None for x in r['results'])} of {len(r['results'])}",
+    "epochs": over_seeds("epochs", 0),
+    "seconds": over_seeds("seconds", 2),
+    "sent MiB": over_seeds("sent_mib", 1),
+    "rows' MiB": over_seeds("row_mib", 1),
+    "peak MiB": lambda r: harness.spread(r["peak_mib"], digits=0),
+}
+
+
+def stored(files):
+    """Return the rows of JSON files that earlier calls wrote."""
+    return [row for file in files for row in json.loads(Path(file).read_text())]
+
+
+def main(argv=None):
+    args = arguments().parse_args(argv)
+    rows = stored(args.stored) if args.stored else measure(args)
+    title = f"GraphSAGE until {SHARE:.0%} of a seed's best validation accuracy: median (minimum..maximum)"
+    harness.report(title, summary(rows), COLUMNS)
+    if args.json:
+        harness.write_rows(args.json, rows)
+
+
+def arguments():
+    parser = harness.parser(__doc__)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("SARLITE_DATA", "../shared/data")).resolve(),
+                        help="folder with planetoid/ind.cora.* and npz/facebook_pages.npz [%(default)s]")
+    parser.add_argument("--tasks", type=harness.words, default=list(TASKS), metavar="LIST", help=f"of {','.join(TASKS)}")
+    parser.add_argument("--ways", type=harness.words, metavar="LIST", help="names of ways, those of the table (default: all)")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--rates", type=lambda text: [float(rate) for rate in text.split(",")], metavar="LIST",
+                        help="learning rates to try with the full batch and the minibatches of one rank")
+    parser.add_argument("--stored", type=harness.words, metavar="LIST", help="JSON files of earlier calls, to combine")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
