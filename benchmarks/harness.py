@@ -249,15 +249,25 @@ def train(n_ranks, launcher=None, env=None, **options):
 
 
 class Scratch:
-    """A folder of data sets that lives as long as the benchmark; each is converted once."""
+    """A folder of data sets, each of which is converted once.
+
+    Parameters
+    ----------
+    kept : path, optional
+        Folder that outlives the benchmark. By default the folder is temporary.
+    """
+
+    def __init__(self, kept=None):
+        self._kept = kept
 
     def __enter__(self):
-        self._folder = tempfile.TemporaryDirectory(prefix="sarlite-benchmark-")
-        self.path = Path(self._folder.name)
+        self._temporary = tempfile.TemporaryDirectory(prefix="sarlite-benchmark-")
+        self.path = Path(self._kept or self._temporary.name)
+        self.path.mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(self, *error):
-        self._folder.cleanup()
+        self._temporary.cleanup()
 
     def convert(self, spec, name, *flags):
         """Write the data set `spec` in the native format if it is not written yet, and return its directory."""
