@@ -11,7 +11,7 @@ from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
 from sarlite.data.tables.checks import check_fill, number_doubts, refuse, time_column, whole
 from sarlite.data.tables.description import EdgeSource
-from sarlite.data.tables.feature_columns import features_wanted, make_features
+from sarlite.data.tables.feature_columns import features_wanted, filled_number, make_features
 from sarlite.data.tables.number_columns import column_names, matrix, number_expressions
 from sarlite.data.tables.numbering import IdColumn, NodeNumbering
 from sarlite.data.tables.sources import unnamed
@@ -50,33 +50,35 @@ class EdgeColumns:
     def __init__(self, connection: Connection, source: EdgeSource, drop_values: bool = False) -> None:
         self.source = source
         self.weight, self.features = (None, []) if drop_values else (source.weight, [*source.features])
-        wanted = features_wanted(source.features if self.features else None, source.fill, f"{source.where}: features")
+        wanted = features_wanted(source.features, source.fill, f"{source.where}: features") if self.features else None
         asked = [source.src, source.dst, source.weight, *source.features, source.time]
         self.table = sources.read(connection, source.source, source.reading, asked, source.where, self._hold)
         if source.n_rows not in (None, self.table.n_rows):
             raise DataError(f"{self.table.where}: edges: {self.table.n_rows} rows, expected {source.n_rows}")
         src, dst = self._names
         self.ends = IdColumn(self.table, src), IdColumn(self.table, dst)
-        named, features, fill = {"weight": self.weight} if self.weight else {}, dict[str, str](), check_fill(source.fill)
         self.feature_fields: JsonDict = {}
         self._transform_words: dict[str, str] = {}
+        weights, numbers = [self.weight] if self.weight else [], self.features if wanted is None else []
         if wanted is None:
-            named |= {f"f{at}": name for at, name in enumerate(self.features)}
-            if self.features:
-                self.feature_fields = {"feature_names": column_names(self.table, self.features)}
+            features = number_expressions(self.table, numbers)
+            if numbers:
+                self.feature_fields = {"feature_names": column_names(self.table, numbers)}
         else:
             transformed = make_features(self.table, wanted, None, source.transforms)
             self.table, self._transform_words = transformed.table, transformed.fitted.descriptions()
-            features = {f"f{at}": expression for at, expression in enumerate(transformed.expressions.values())}
+            features = [*transformed.expressions.values()]
             self.feature_fields = {"feature_names": transformed.fitted.names, "transforms": transformed.fitted.to_json()}
         self.width = len(self.feature_fields.get("feature_names", ()))
-        self._doubts = number_doubts(self.table, [*named.values()], missing=fill is not None)
-        numbers = dict(zip(named, number_expressions(self.table, [*named.values()], fill))) | features
+        fill = check_fill(source.fill)
+        self._doubts = number_doubts(self.table, weights, missing=fill is not None) + number_doubts(self.table, numbers)
         times = time_column(self.table, source.time) if source.time else None
         self.time_kind = times.kind if times else None
-        weight = {"weight": numbers.pop("weight")} if self.weight else {}
-        self.values = weight | ({"time": times.expression} if times else {}) | numbers
-        self._numbers = [name for name, column in named.items() if self.table.types[column] != "list"]
+        self.values = {"weight": filled_number(self.table, self.weight, fill)} if self.weight else {}
+        self.values |= {"time": times.expression} if times else {}
+        self.values |= {f"f{at}": expression for at, expression in enumerate(features)}
+        self._numbers = ["weight" for _ in weights] + [
+            f"f{at}" for at, column in enumerate(numbers) if self.table.types[column] != "list"]
 
     def _hold(self, names):
         """Choose the columns to read into DuckDB, and determine the columns of the sources and the destinations."""

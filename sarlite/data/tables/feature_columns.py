@@ -2,15 +2,16 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.data.tables.checks import is_missing, number, number_doubts, refuse
+from sarlite.data.tables.checks import check_fill, is_missing, number, number_doubts, refuse
 from sarlite.data.tables.description import Transform
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import quote
+from sarlite.data.tables.transform_kinds import Column, as_double
 from sarlite.data.tables.transforms import Feature, Fitted, fit
 from sarlite.errors import ConfigError
 from sarlite.types import Array, JsonDict
@@ -37,7 +38,7 @@ class MadeFeatures(NamedTuple):
 
 
 def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where: str) -> dict[str, Feature] | None:
-    """Parse the transform of each feature column; return None if all columns are numbers without a transform.
+    """Parse the transform of each feature column; return None if all columns are numbers that are used as they are.
 
     Parameters
     ----------
@@ -48,9 +49,9 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
     where : str
         Name of the columns in messages.
     """
-    if not columns or all(transform == "number" for transform in columns.values()):
+    if check_fill(fill) is None and all(transform == "number" for transform in (columns or {}).values()):
         return None
-    wanted = {name: Feature.parse(transform, f"{where}: {name}") for name, transform in columns.items()}
+    wanted = {name: Feature.parse(transform, f"{where}: {name}") for name, transform in (columns or {}).items()}
     missing = () if fill is None else (str(fill),)
     return {name: feature if feature.missing or feature.transform in ("vector", "onehot", "hash", "date", "text")
             else dataclasses.replace(feature, missing=missing) for name, feature in wanted.items()}
@@ -77,7 +78,10 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
     ConfigError, DataError
         As `transforms.fit`; also if `stored` has other columns or transforms than `wanted`.
     """
-    view = _typed_view(table, wanted)
+    wanted = {name: Feature("vector") if table.types[name] == "list" and feature.transform == "number" else feature
+              for name, feature in wanted.items()}
+    numeric = [name for name, feature in wanted.items() if feature.transform in ("number", "standard", "minmax", "log", "quantile")]
+    view = _typed_view(table, wanted, numeric)
     if stored is not None:
         fitted = Fitted.from_json(stored, table.where)
         for name, feature in wanted.items():
@@ -85,14 +89,26 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
                 raise ConfigError(f"{table.where}: column {name!r}: {feature} is asked for, but the model's is "
                                   f"{fitted.features.get(name, 'none')}")
     else:
-        fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where)
-    return MadeFeatures(view, fitted.expressions(table.connection, view.name, table.where), fitted)
+        fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where, numeric)
+    return MadeFeatures(view, fitted.expressions(table.connection, view.name, table.where, numeric), fitted)
 
 
-def _typed_view(table: Table, wanted: Mapping[str, Feature]) -> Table:
-    """Return a view of a table with columns of numbers cast to numbers and missing words replaced by null."""
-    numeric = [name for name, feature in wanted.items()
-               if feature.transform in ("number", "standard", "minmax", "log", "quantile") and table.types[name] != "list"]
+def filled_number(table: Table, column: str, fill: str | None) -> str:
+    """Return the SQL expression of a column of numbers, with missing values replaced by `fill`: "0" or "mean", or None.
+
+    With `fill` the cells are checked. Without it the caller must check them.
+    """
+    value = number(table, column)
+    if fill is None:
+        return value
+    refuse(table, number_doubts(table, [column], missing=True))
+    replacement = 0.0 if fill == "0" else Column(table.connection, f"(SELECT {value} AS x FROM {table.name})", "x", "DOUBLE", "number",
+                                                 None, table.where).statistic(fill)
+    return f"coalesce({value}, {as_double(replacement)})"
+
+
+def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[str]) -> Table:
+    """Return a view of a table with the columns `numeric` cast to numbers and missing words replaced by null."""
     refuse(table, number_doubts(table, numeric, missing=True))
     columns = []
     for name in table.types:
@@ -105,7 +121,7 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature]) -> Table:
     view = f"temp.main.features_{next(_VIEWS)}"
     table.connection.execute(f"CREATE TEMP VIEW {view.rpartition('.')[2]} AS SELECT rowid, {', '.join(columns)} "
                              f"FROM {table.name}")
-    return dataclasses.replace(table, name=view)
+    return dataclasses.replace(table, name=view, types={**table.types, **dict.fromkeys(numeric, "float")})
 
 
 def _condition(table: Table, training: Array | None) -> str | None:

@@ -69,7 +69,7 @@ class NodeColumns:
     def __init__(self, connection: Connection, source: NodeSource, finish: Callable[[Array], Array]) -> None:
         self.source, self._finish = source, finish
         _check_uses(source)
-        self._wanted = features_wanted(source.features, source.fill, f"{source.where}: features")
+        features_wanted(source.features, source.fill, f"{source.where}: features")  # raises for an unknown transform
         self._left: dict[str, str] = {}
         self._transform_words: dict[str, str] = {}
         self._features = [*(source.features or ())]
@@ -90,11 +90,15 @@ class NodeColumns:
             self.listing = IdColumn(self._rows["names"], self._rows["names"].columns[0])
         features = self._rows.get("features")
         if features is not None and not isinstance(features, FeatureRows):
-            self._rows["features"] = _feature_rows(connection, features, source.reading, source.fill)
+            self._rows["features"] = _feature_rows(connection, features, source.reading)
         if table is not None and source.features is None:
             taken = {self._id, *source.labels, source.split, *source.masks.values(), source.time}
             others = [name for name in table.types if name not in taken]
             self._features, self._left = numeric_columns(table, others)
+            if source.transforms:  # new tables may have further columns
+                unknown = [name for name in self._features if name not in source.transforms["columns"]]
+                self._features = [name for name in self._features if name not in unknown]
+                self._left |= dict.fromkeys(unknown, "no feature of the model")
 
     def _hold(self, names):
         """Choose the columns to read into DuckDB: columns with a use, or all if the user does not list the features."""
@@ -130,7 +134,9 @@ class NodeColumns:
             fields, entries = unlabelled(n_nodes, workspace) if target else {}, JsonDict()
         else:
             fields, entries = self._labelled(table, columns, workspace)
-        training = fields["train"] if table is not None and "train" in fields else None
+        training = np.asarray(fields["train"]) if table is not None else None
+        if training is not None and not training.any():
+            training = None
         features = self._feature_fields(workspace, training)
         if not features and ones:
             pieces = (self._finish(piece) for piece in _ones(n_nodes, workspace.at_once()))
@@ -174,16 +180,18 @@ class NodeColumns:
 
     def _feature_fields(self, workspace, training):
         """Return the fields of the features: the rows, the names of their columns, and their transforms."""
-        feature_rows = self._rows.get("features")
-        if feature_rows is not None:
-            return {"features": workspace.array("features", map(self._finish, feature_rows.pieces))}
-        if not self._features:
+        table, source = self._rows.get("features", self._table), self.source
+        if isinstance(table, FeatureRows):
+            return {"features": workspace.array("features", map(self._finish, table.pieces))}
+        columns = self._features if table is self._table else _named(table.columns)
+        if not columns:
             return {}
-        if self._wanted is None:
-            expressions = numbers(self._table, self._features, self.source.fill)
-            rows, names, transforms = _matrices(self._table, expressions), column_names(self._table, self._features), None
+        wanted = features_wanted(source.features or dict.fromkeys(columns, "number"), source.fill, f"{source.where}: features")
+        if wanted is None:
+            rows, transforms = _matrices(table, numbers(table, columns)), None
+            names = column_names(table, columns) if table is self._table else []
         else:
-            features = make_features(self._table, self._wanted, training, self.source.transforms)
+            features = make_features(table, wanted, training, source.transforms)
             self._transform_words = features.fitted.descriptions()
             rows, names = _matrices(features.table, [*features.expressions.values()]), features.fitted.names
             transforms = features.fitted.to_json()
@@ -274,8 +282,8 @@ def _matrices(table: Table, expressions: list[str]) -> Iterator[Array]:
         yield np.empty((0, len(expressions)), np.float32)
 
 
-def _feature_rows(connection, source, how, fill):
-    """Read features from a file or array with one row per node, such as a .npy file; return a `FeatureRows`."""
+def _feature_rows(connection, source, how):
+    """Read features from a file or array with one row per node; return a `FeatureRows` for a .npy file, or else a Table."""
     if isinstance(source, str | Path) and Path(source).suffix == ".npy":
         array = npyfile.load(source, "features")
         if array.ndim not in (1, 2):
@@ -283,8 +291,7 @@ def _feature_rows(connection, source, how, fill):
         width = 1 if array.ndim == 1 else array.shape[1]
         return FeatureRows(source, len(array), [piece.reshape(-1, width) for _, piece in mapped_pieces(array)]
                     if len(array) * width < 1 << 20 else _lazily(array, width))
-    table = sources.read(connection, source, how, (), "features", _named)
-    return FeatureRows(table.where, table.n_rows, _matrices(table, numbers(table, _named(table.columns), fill)))
+    return sources.read(connection, source, how, (), "features", _named)
 
 
 def _lazily(array, width):

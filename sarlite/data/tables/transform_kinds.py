@@ -65,11 +65,18 @@ class Column:
         cast = f"TRY_CAST({column} AS {to})"
         return f"nullif({cast}, CAST('NaN' AS DOUBLE))" if self.reads == "number" else cast
 
-    def check(self, kind: "Kind", missing: tuple[str, ...]) -> None:
+    def check(self, kind: "Kind", missing: tuple[str, ...], checked: bool = False) -> None:
         """Raise a DataError for a value that the transform cannot read: of another type, infinite, or missing.
 
-        Missing values are allowed if `missing` states their replacement.
+        Missing values are allowed if `missing` states their replacement. With `checked` only missing values are looked for.
         """
+        if not checked:
+            self._check_values()
+        if not missing:
+            self.refuse(f"{self.value} IS NULL", "is missing: missing = replaces it, by "
+                         + ("mean, median, 0 or indicator" if kind.numeric else "0 or indicator"))
+
+    def _check_values(self):
         column = quote(self.name)
         has_value = f"nullif({column}, '') IS NOT NULL" if self.type == "VARCHAR" else f"{column} IS NOT NULL"
         types, to, value_word = _READS[self.reads]
@@ -84,9 +91,6 @@ class Column:
             cast = f"TRY_CAST({column} AS {to})"
             self.refuse(f"{has_value} AND {cast} IS NULL", f"is no {value_word}")
             self.refuse(f"isinf({cast})" if to == "DOUBLE" else f"NOT isfinite({cast})", "is infinite")
-        if not missing:
-            self.refuse(f"{self.value} IS NULL", "is missing: missing = replaces it, by "
-                         + ("mean, median, 0 or indicator" if kind.numeric else "0 or indicator"))
 
     def refuse(self, condition: str, why: str) -> None:
         """Raise a DataError if a row meets a condition; the message names the first such row and its value."""

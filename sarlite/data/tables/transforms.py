@@ -5,7 +5,7 @@ features for any relation that has the columns: for the training data and for th
 the transforms, each a `Kind` of `transform_kinds`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,7 +141,8 @@ class Fitted:
         return {output: name for name, feature in self.features.items()
                 for output in _outputs(name, feature, self.statistics[name], "NULL")}
 
-    def expressions(self, connection: Connection, relation: str, where: str | None = None) -> dict[str, str]:
+    def expressions(self, connection: Connection, relation: str, where: str | None = None,
+                    numeric: Collection[str] = ()) -> dict[str, str]:
         """Return the SQL expression of each feature column by name, in the order of `names`.
 
         The expressions are FLOAT and never null.
@@ -153,6 +154,8 @@ class Fitted:
             SQL name of a table or view that has the columns; other columns are ignored.
         where : str, optional
             Name of the relation in messages; by default `relation`.
+        numeric : collection of str
+            Columns that are known to hold finite numbers or null, so that only missing values are looked for.
 
         Raises
         ------
@@ -167,7 +170,7 @@ class Fitted:
         columns = _columns(connection, relation, self.features, where or relation)
         for name, column in columns.items():
             feature = self.features[name]
-            column.check(KINDS[feature.transform], feature.missing)
+            column.check(KINDS[feature.transform], feature.missing, name in numeric)
             KINDS[feature.transform].check(column, self.statistics[name])
         return self._expressions(columns)
 
@@ -221,7 +224,7 @@ class Fitted:
 
 
 def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None,
-        where: str | None = None) -> Fitted:
+        where: str | None = None, numeric: Collection[str] = ()) -> Fitted:
     """Fit the transforms of columns on the training rows of a relation.
 
     Parameters
@@ -237,6 +240,8 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
         SQL condition of training rows; None takes all rows.
     where : str, optional
         Name of the relation in messages; by default `relation`.
+    numeric : collection of str
+        As for `Fitted.expressions`.
 
     Returns
     -------
@@ -270,7 +275,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
         for name, column in _columns(connection, relation, columns, where or relation, training).items():
             feature = columns[name]
             kind = KINDS[feature.transform]
-            column.check(kind, feature.missing)
+            column.check(kind, feature.missing, name in numeric)
             fitted_values = kind.fit(column, feature.argument)
             fill = next((word for word in feature.missing if word in ("mean", "median")), None)
             statistics[name] = {**fitted_values, **({"fill": column.statistic(fill)} if fill else {})}

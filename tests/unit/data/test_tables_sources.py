@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 from sarlite.data import format, from_tables, load
+from sarlite.data.tables import description
+from sarlite.data.tables.compile import build
 from sarlite.data.tables.sources import connect, read
 from sarlite.data.tables.text_form import Reading, quote
+from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError
 
 ALL = ("train", "val", "test")
@@ -216,3 +219,18 @@ def test_columns_in_memory_without_a_use_may_hold_anything():
     assert dataset.equals(from_tables(described({"file": frame}, {"file": ORDERS})))
     with pytest.raises(DataError, match=r"nodes.user: column 'odd': row 39: 1 is of int, but values before are of object"):
         from_tables(described({"file": users, "features": ["age", "odd"]}, {"file": ORDERS}))
+
+
+@pytest.mark.parametrize("nodes", [{"features": ["age"]}, {}])
+def test_missing_features_get_the_mean_of_the_training_rows_and_the_mean_stays_with_the_data(nodes):
+    users = {"id": ["a", "b", "c", "d"], "age": [1.0, 3.0, 9.0, None], "y": [0, 1, 1, 0], "part": ["train", "train", "val", "test"],
+             "bio": [[1.0, 2.0]] * 4}
+    edges = {"file": {"s": ["a"], "t": ["b"]}, "relation": ["u", "e", "u"], "src": "s", "dst": "t", "reverse": False}
+    described = {"file": users, "id": "id", "labels": "y", "split": "part", "fill": "mean", **nodes}
+    dataset = from_tables({"nodes": {"u": described}, "edges": [edges]})
+    assert dataset.features[:, 0].tolist() == [1, 3, 9, 2] and dataset.target_nodes.feature_names[0] == "age"
+    new = {**users, "age": [None, 5.0, None, 7.0], "more": [1, 2, 3, 4]}
+    described = description.of_dict({"nodes": {"u": {**described, "file": new}}, "edges": [edges]}, "new")
+    described = described.with_transforms({"node": dataset.target_nodes.transforms})
+    again = build(described, Workspace(), lambda text: None, {"source": "new", "provenance": {}})
+    assert again.features[:, 0].tolist() == [2, 5, 2, 7] and again.features.shape == dataset.features.shape
