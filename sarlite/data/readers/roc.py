@@ -38,7 +38,7 @@ def read(path, classes=None):
     indptr, src = _lux(graph)
     n_nodes = indptr.size - 1
     features = _features(path, n_nodes)
-    labels, codes = textfile.read(label, "labels", np.int64), textfile.names(mask, "mask", _MASKS)
+    labels, codes = textfile.read(label, "labels", np.int64), _mask_codes(mask)
     for file, field, array in ((label, "labels", labels), (mask, "mask", codes)):
         if len(array) != n_nodes:
             raise DataError(f"{file}: {field}: {len(array)} lines, but {graph} has {n_nodes} nodes")
@@ -46,6 +46,16 @@ def read(path, classes=None):
     split = (codes == _MASKS.index(name) for name in ("Train", "Val", "Test"))
     return RawGraph(src, destinations(indptr), features, labels, *split, n_classes=n_classes, name=path.name,
                     edges_in=graph)
+
+
+def _mask_codes(path):
+    """Return the index in `_MASKS` of the word in each line, (n_nodes,) int8."""
+    with reading(path, "mask"), textfile.opened(path) as file:
+        words = [line.strip() for line in textfile.lines(file) if line.strip()]
+    for at, word in enumerate(words):
+        if word not in _MASKS:
+            raise DataError(f"{path}: mask: entry {at} is {word!r}, none of {', '.join(_MASKS)}")
+    return np.array([_MASKS.index(word) for word in words], np.int8)
 
 
 def _lux(path):

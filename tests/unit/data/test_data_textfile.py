@@ -1,4 +1,4 @@
-"""Columns of numbers and names from text and .npy files, and a user's partition."""
+"""Columns of numbers from text and .npy files, and a user's partition."""
 
 import gzip
 import tracemalloc
@@ -150,15 +150,3 @@ def test_every_flipped_byte_of_a_npy_file(tmp_path):
                 assert read_parts(tmp_path / "b.npy", 3, 2).shape == (3,)
             except DataError as error:
                 assert str(error).startswith(f"{tmp_path}/b.npy: parts: ") and "\n" not in str(error)
-
-
-def test_names_become_codes(tmp_path):
-    allowed = ("none", "train")
-    (tmp_path / "s.txt").write_text("train\n\nnone\n", encoding="utf-8-sig")
-    np.save(tmp_path / "s.npy", np.array(["train", "none"]))
-    np.save(tmp_path / "b.npy", np.array([b"train", b"none"]))
-    for name in ("s.txt", "s.npy", "b.npy"):
-        assert textfile.names(tmp_path / name, "split", allowed).tolist() == [1, 0]
-    np.save(tmp_path / "codes.npy", np.array([1, 0]))
-    with pytest.raises(DataError, match="codes.npy: split: cannot be read: its dtype is int64, expected text"):
-        textfile.names(tmp_path / "codes.npy", "split", allowed)
