@@ -150,3 +150,10 @@ def test_every_flipped_byte_of_a_npy_file(tmp_path):
                 assert read_parts(tmp_path / "b.npy", 3, 2).shape == (3,)
             except DataError as error:
                 assert str(error).startswith(f"{tmp_path}/b.npy: parts: ") and "\n" not in str(error)
+
+
+def test_a_missing_whole_number_is_refused_and_a_missing_float_is_nan(tmp_path):
+    (tmp_path / "a.csv").write_text("1,2\n3,\n")
+    with pytest.raises(DataError, match="a.csv: edges: row 1: no number"):
+        read_csv(tmp_path / "a.csv", "edges", np.int64)
+    assert np.array_equal(read_csv(tmp_path / "a.csv", "labels", np.float32), np.array([[1, 2], [3, np.nan]], np.float32), equal_nan=True)
