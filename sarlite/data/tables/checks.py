@@ -81,15 +81,13 @@ def number(table: Table, column: str) -> str:
         return f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE CAST({name} AS DOUBLE) END)"
     if kind != "word":
         return "CAST(NULL AS DOUBLE)"
-    # plain numbers are tested first only for speed, as most cells are plain numbers
     point = table.reading.decimal == "."
-    plain = name if point else f"replace({name}, ',', '.')"
-    value = f"TRY_CAST({plain} AS DOUBLE)"
     odd = f"contains({name}, '_')" if point else f"contains({name}, '_') OR contains({name}, '.')"
-    null_case = "" if table.reading.null is None else f"WHEN {is_missing(table, column)} THEN NULL "
-    return (f"(CASE {null_case}WHEN isfinite({value}) AND NOT ({odd}) THEN {value} WHEN {is_missing(table, column)} THEN NULL "
-            f"WHEN lower(trim({name})) = 'true' THEN 1 WHEN lower(trim({name})) = 'false' THEN 0 "
-            f"WHEN {odd} THEN NULL ELSE {value} END)")
+    replaced = f"replace({name}, ',', '.')"
+    plain = f"TRY_CAST({name if point else replaced} AS DOUBLE)"
+    truth_value = f"CASE lower(trim({name})) WHEN 'true' THEN 1 WHEN 'false' THEN 0 END"
+    value = f"coalesce(nullif(CASE WHEN {odd} THEN NULL ELSE {plain} END, CAST('nan' AS DOUBLE)), {truth_value})"
+    return value if table.reading.null is None else f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE {value} END)"
 
 
 def number_doubts(table: Table, columns: Sequence[str], missing: bool = False) -> list[Doubt]:

@@ -1,5 +1,6 @@
 """Nothing in a table is guessed in silence: situations from public bug reports, each with the right result."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from sarlite.cli.data_command import main
 from sarlite.data import format, from_tables, load
-from sarlite.data.tables.checks import times
+from sarlite.data.tables.checks import number, times
 from sarlite.data.tables.sources import connect, read
 from sarlite.data.tables.text_form import Reading
 from sarlite.errors import ConfigError, DataError
@@ -310,3 +311,17 @@ def test_training_from_a_directory_loads_no_engine(here):
     code = "import sys; from sarlite.data import load; load('d', allow_empty=('train', 'val', 'test')); " \
            "assert not {'duckdb', 'pyarrow'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("reading, words", [
+    (Reading(), {"1.5": 1.5, " 1 ": 1, "+1e5": 1e5, "inf": np.inf, "1e400": np.inf, "nan": None, " NaN": None, "null": None, "TRUE ": 1,
+                 "false": 0, "1_000": None, "1,5": None, "t": None, "0x10": None, "-nan": None}),
+    (Reading(decimal=","), {"1,5": 1.5, "1.5": None, "1.234,5": None, "-2": -2, "1_0": None, "true": 1}),
+    (Reading(null=("true", "7", "n/a")), {"true": None, "7": None, "n/a": None, "false": 0, "70": 70}),
+])  # fmt: skip
+def test_words_are_read_as_numbers_exactly_where_they_are_numbers(tmp_path, reading, words):
+    (tmp_path / "t.csv").write_text("x;y\n" + "".join(f"{word};z\n" for word in words))
+    with connect() as connection:
+        table = read(connection, tmp_path / "t.csv", dataclasses.replace(reading, header=True), ["x"], "t")
+        shown = connection.execute(f"SELECT {number(table, 'x')} FROM {table.name} ORDER BY rowid").fetchall()
+    assert [value for (value,) in shown] == [*words.values()]
