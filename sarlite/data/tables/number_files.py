@@ -55,7 +55,7 @@ def read_csv(path: AnyPath, field: str, dtype: DType, n_rows: int | None = None,
         raise DataError(f"{path}: {field}: more than the {limit} rows that {'may be' if n_rows is None else 'are expected'}")
     if n_rows is not None and n_read < n_rows:
         raise DataError(f"{path}: {field}: {n_read} rows, expected {n_rows}")
-    gap = next((int(np.argmax(array.mask)) for array in arrays if whole and np.ma.is_masked(array)), None)
+    gap = next((int(np.argmax(np.ma.getmaskarray(array))) for array in arrays if whole and np.ma.is_masked(array)), None)
     if gap is not None:
         raise DataError(f"{path}: {field}: row {gap}: no number")
     return np.stack([np.ma.filled(array, array.dtype.type(0 if whole else np.nan)) for array in arrays], 1).astype(dtype, copy=False)
