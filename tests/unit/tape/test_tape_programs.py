@@ -22,8 +22,8 @@ UNARY = (
 )  # fmt: skip
 BINARY = (
     ops.add, ops.sub, ops.mul, lambda a, b: a / (b * b + 1), ops.maximum, ops.minimum, lambda a, b: a * b + (1 - a) * b,
-    lambda a, b: (a - b) / (b * b + 0.5), lambda a, b: np.multiply(a, b), lambda a,
-    b: ops.mse(*np.broadcast_arrays(a.data, b.data)) + a * b,
+    lambda a, b: (a - b) / (b * b + 0.5), lambda a, b: np.multiply(a, b), lambda a, b: ops.mse(a + 0 * b, b + 0 * a) + a * b,
+    lambda a, b: ops.mse(np.ones(a.shape), np.zeros(a.shape)) + a * b,
 )  # fmt: skip
 SHAPING = (
     lambda x: x.reshape(math.prod(x.shape)), lambda x: x.T, lambda x: ops.expand_dims(x, 0), lambda x: x.squeeze(),
