@@ -32,7 +32,7 @@ SIZES = [("hard", (heads, width)) for heads in HEADS for width in WIDTHS]
 SIZES += [("long", shape) for shape in NARROW]
 SIZES += [(kind, shape) for kind in ("one node", "no edges") for shape in (*NARROW, (5, 33), (1, 300))]
 if "SARLITE_TESTED" in os.environ:  # under the sanitizers a case takes twenty times as long
-    SIZES = SIZES[::3]
+    SIZES = SIZES[::6]
 
 
 # ---- spmm, edge_dot
@@ -219,6 +219,7 @@ def activate(arrays, width, kind, shift, p):
 
 
 @every_float
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("kind", kernels.ACTIVATIONS)
 @pytest.mark.parametrize("shift", ["plain", "bias", "norm"])
 @pytest.mark.parametrize("p", [0.0, P])

@@ -175,6 +175,7 @@ def _captured(graph, reducer, w, b, scale, x, q, weight):
     return graph.aggregate(message, reducer, src={"x": x}, dst={"q": q}, edge={"weight": weight})
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("reducer", REDUCERS)
 @pytest.mark.parametrize("kind", GRADCHECKED)
 def test_gradcheck_of_captured_values(kind, reducer):

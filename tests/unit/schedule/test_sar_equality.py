@@ -27,7 +27,7 @@ def owners(method, n_ranks):
     return partition(*CSR, n_ranks, method)
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize("n_ranks, mode", [(1, "sar"), *itertools.product((2, 3, 4), MODES)])
 @pytest.mark.parametrize("case", CASES)
 def test_models_give_one_ranks_values_and_gradients(case, n_ranks, mode):
