@@ -42,7 +42,7 @@ class TwoStepsForward:
         rows_of = slice(None) if block.rows is None else block.rows
         top = self.m.copy()
         kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows,
-                         sign=1, label=block.labels)
+                         sign=1, label=block.edge_index_array)
         shift = np.where(np.isneginf(top), 0, top)
         shrink = np.exp(self.m[rows_of] - shift[rows_of])
         self.l[rows_of] *= shrink

@@ -391,7 +391,7 @@ class LayerGraph(SharedState):
 
         def count(block, rows, arrays):
             edges = self.edges_of(block)
-            weights = {} if weight is None else {"weight": weight, "eid": edges.transpose_eid}
+            weights = {} if weight is None else {"weight": weight, "eid": edges.transpose_edge_index}
             sink.over(arrays[0]).add_rows(edges.transpose, ones, **weights)
 
         self.schedule.run_backward(None, None, count, [sink.array])
@@ -441,7 +441,7 @@ class LayerGraph(SharedState):
                     inverse = 1.0 / positive(self.out_degrees(self.weight_as(np.float64)))
                 columns = self.of_columns(np.sqrt(inverse))
             for block, of_columns in zip(self.blocks, columns):
-                factors[block.labels] *= of_columns[block.indices]
+                factors[block.edge_index_array] *= of_columns[block.indices]
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
@@ -507,5 +507,5 @@ class LayerGraph(SharedState):
         """Global id of each edge's source, (n_edges,) int64, in the order of edge values."""
         ids = np.empty(self.n_edges, np.int64)
         for block in self.blocks:
-            ids[block.labels] = block.src_ids[block.indices]
+            ids[block.edge_index_array] = block.src_ids[block.indices]
         return ids

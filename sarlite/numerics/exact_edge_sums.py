@@ -88,12 +88,12 @@ class ExactEdgeSums(EdgeSums):
             self._sum(bound * of_z, self.n_terms * times, g.dtype, None, single_block),
             self._sum(of_score, self.n_terms, g.dtype, None, single_block)])
 
-    def all_edges(self, n_dst: int, dst: Array, labels: Array) -> "AllEdges":
+    def all_edges(self, n_dst: int, dst: Array, edge_index: Array) -> "AllEdges":
         """Return the in-edges of all destination rows of this rank as an `AllEdges` object.
 
-        `dst`, (n_edges,), is the destination row of each edge, in ascending order; see `AllEdges` for `labels`.
+        `dst`, (n_edges,), is the destination row of each edge, in ascending order; `edge_index` is its attribute `edge_index_array`.
         """
-        return AllEdges(self, n_dst, dst, labels)
+        return AllEdges(self, n_dst, dst, edge_index)
 
     def _sum(self, largest, n_terms, dtype, final_scale=None, single_block=False):
         return GridSum(self.numerics, [(largest, n_terms)], dtype, final_scale, single_block)
@@ -328,20 +328,20 @@ class AllEdges:
     ----------
     indptr, dst, n_edges
         See `Edges`.
-    labels : (n_edges,) int
+    edge_index_array : (n_edges,) int
         Index of each edge into the part's edge values.
-    place : (n_edges,) int
-        Inverse of `labels`: the position, among these edges, of each edge of the part.
+    position : (n_edges,) int
+        Inverse of `edge_index_array`: the position, among these edges, of each edge of the part.
     """
 
     rows = None
 
-    def __init__(self, sums: ExactEdgeSums, n_dst: int, dst: Array, labels: Array) -> None:
-        self._sums, self.n_dst, self.dst, self.labels = sums, n_dst, dst, labels
+    def __init__(self, sums: ExactEdgeSums, n_dst: int, dst: Array, edge_index: Array) -> None:
+        self._sums, self.n_dst, self.dst, self.edge_index_array = sums, n_dst, dst, edge_index
         self.indices, self.n_edges = dst, len(dst)
         self.indptr = np.concatenate([[0], np.cumsum(np.bincount(dst, minlength=n_dst))])
-        self.place = np.empty_like(labels)
-        self.place[labels] = np.arange(len(labels), dtype=labels.dtype)
+        self.position = np.empty_like(edge_index)
+        self.position[edge_index] = np.arange(len(edge_index), dtype=edge_index.dtype)
 
     def at_dst(self, values: Array) -> Array:
         """Gather for each edge the row of `values`, (n_dst, ...), of its destination; return (n_edges, ...)."""
@@ -349,7 +349,7 @@ class AllEdges:
 
     def in_order(self, values: Array) -> Array:
         """Reorder one value for each edge, (n_edges, ...), into this rank's order of edge values."""
-        return values[self.place]
+        return values[self.position]
 
     def sum_to_dst(self, values: Array, out: Array | None = None, weight: Array | None = None,
                    dst_scale: Array | None = None) -> Array:

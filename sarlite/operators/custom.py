@@ -236,7 +236,7 @@ class _CustomBackward:
             if k < n_dst:
                 block.sum_to_dst(d_edge, d)
             else:
-                kernels.scatter_add_rows(np.ascontiguousarray(d_edge), block.labels, d)
+                kernels.scatter_add_rows(np.ascontiguousarray(d_edge), block.edge_index_array, d)
 
     def finish(self):
         operator = self.operator
@@ -264,17 +264,17 @@ class AllEdgesForward:
 
     def add(self, block, rows):
         ids = block.src_ids[block.indices]
-        self.gathered.append((block.dst, block.labels, ids, *(block.at_src(x) for x in rows)))
+        self.gathered.append((block.dst, block.edge_index_array, ids, *(block.at_src(x) for x in rows)))
 
     def finish(self):
         operator, n_dst = self.operator, len(self.operator.names.dst)
-        dst, labels, src_ids, *rows = (np.concatenate(parts) for parts in zip(*self.gathered))
+        dst, edge_index, src_ids, *rows = (np.concatenate(parts) for parts in zip(*self.gathered))
         order = np.argsort(dst, kind="stable")
-        edges = self.context.sums.all_edges(len(operator.dst_ids), dst[order], labels[order])
+        edges = self.context.sums.all_edges(len(operator.dst_ids), dst[order], edge_index[order])
         del self.gathered
         arrays = [x[order] for x in rows]
         arrays += [edges.at_dst(a) for a in self.others[:n_dst]]
-        arrays += [np.asarray(a)[edges.labels] for a in self.others[n_dst:]]
+        arrays += [np.asarray(a)[edges.edge_index_array] for a in self.others[n_dst:]]
         keeps = any(self.context.wants_grad)
         with set_grad(keeps):
             ids = operator.ids(src_ids[order], operator.dst_ids[edges.dst])
@@ -305,7 +305,7 @@ class _AllEdgesBackward:
 
     def add(self, block, rows, sinks):
         block = block.anew()  # a new object, so that its CSR of some columns is freed with the rows
-        gradient_rows = self.edges.place[block.labels]
+        gradient_rows = self.edges.position[block.edge_index_array]
         t_indptr, position = block.edges_by_column
         for d, sink in zip(self.d_src, sinks):
             if d is not None and sink is not None:

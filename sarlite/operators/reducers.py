@@ -91,7 +91,7 @@ class ExtremumReducer:
             self.argument = np.full(self.out.shape, -1, block.indices.dtype)
         m = np.ascontiguousarray(messages[0]).reshape(block.n_edges, self.out.shape[1])
         kernels.extremum(block.indptr, None, m, self.out, self.argument, rows=block.rows,
-                         sign=self.sign, label=block.labels, order=self.edge_src_ids)
+                         sign=self.sign, label=block.edge_index_array, order=self.edge_src_ids)
 
     def end(self):
         out, self.out = self.out, None
@@ -102,7 +102,7 @@ class ExtremumReducer:
         self.g = g.reshape(self.argument.shape)
 
     def backward(self, block, messages):
-        won = block.at_dst(self.argument) == block.labels[:, None]
+        won = block.at_dst(self.argument) == block.edge_index_array[:, None]
         return [np.where(won, block.at_dst(self.g), 0).reshape(block.n_edges, *self.shape)]
 
 
@@ -135,7 +135,7 @@ class SoftmaxReducer:
         rows = slice(None) if block.rows is None else block.rows
         top = self.m.copy()
         kernels.extremum(block.indptr, None, score, top, np.zeros(top.shape, block.indices.dtype), rows=block.rows,
-                         sign=1, label=block.labels)
+                         sign=1, label=block.edge_index_array)
         shift = np.where(np.isneginf(top), 0, top)  # -inf - -inf would be NaN; with a finite shift the weights are 0
         shrink = np.exp(self.m[rows] - shift[rows])
         self.total[rows] *= shrink

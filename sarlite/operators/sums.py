@@ -79,7 +79,7 @@ class _SumForward:
             yield (x,)
 
     def add(self, block, rows):
-        weights = self.operator.edge_weights(self.weight, block.eid if self.operator.weighted else None)
+        weights = self.operator.edge_weights(self.weight, block.edge_index if self.operator.weighted else None)
         self.sum.add(block, rows[0], src_scale=self.operator.columns_scale(block), **weights)
 
     def finish(self):
@@ -109,13 +109,13 @@ class SumBackward:
         operator, (d_x,) = self.operator, sinks
         if d_x is not None:
             t = operator.columns_scale(block)
-            weights = operator.edge_weights(self.weight, block.transpose_eid if operator.weighted else None)
+            weights = operator.edge_weights(self.weight, block.transpose_edge_index if operator.weighted else None)
             d_x.add_rows(block.transpose, self.g, src_scale=self.g_scale,
                          dst_scale=None if t is None else t.astype(d_x.dtype), **weights)
         if self.d_weight is not None:
             (x,) = rows
             indices, x = columns_in(block, x)
-            kernels.edge_dot(block.indptr, indices, self.g, x, self.d_weight, rows=block.rows, eid=block.eid,
+            kernels.edge_dot(block.indptr, indices, self.g, x, self.d_weight, rows=block.rows, eid=block.edge_index,
                              dst_scale=self.g_scale)
 
     def finish(self):

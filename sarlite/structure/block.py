@@ -70,16 +70,16 @@ class Edges:
         return len(self.indices)
 
     @cached_property
-    def eid(self):
+    def edge_index(self):
         """Index of each edge into the part's edge values, (n_edges,); None if the indices are 0, 1, 2, ..."""
         if self.numbers is None or self.positions is None:
             return self.positions if self.numbers is None else self.numbers
         return self.numbers[self.positions]
 
     @cached_property
-    def labels(self):
-        """`eid` as an array, (n_edges,), also if `eid` is None."""
-        return np.arange(self.n_edges, dtype=self.indices.dtype) if self.eid is None else self.eid
+    def edge_index_array(self):
+        """`edge_index` as an array, (n_edges,), also if `edge_index` is None."""
+        return np.arange(self.n_edges, dtype=self.indices.dtype) if self.edge_index is None else self.edge_index
 
     @cached_property
     def transpose(self):
@@ -104,9 +104,9 @@ class Edges:
         return kernels.transpose(*arrays, **options)
 
     @cached_property
-    def transpose_eid(self):
+    def transpose_edge_index(self):
         """Index into the part's edge values of each edge of the transpose, (n_edges,)."""
-        return self.transpose_position if self.eid is None else self.eid[self.transpose_position]
+        return self.transpose_position if self.edge_index is None else self.edge_index[self.transpose_position]
 
     @property
     def whole_indptr(self):
@@ -175,7 +175,7 @@ class Edges:
 
     def at_edge(self, values):
         """Return the value of each edge, (n_edges, ...), from edge values of the part; `values` if the order is equal."""
-        return values if self.eid is None else _gather(values, self.eid)
+        return values if self.edge_index is None else _gather(values, self.edge_index)
 
     def sum_to_dst(self, values, out, **scale):
         """Add each edge's value, (n_edges, ...), to the edge's destination row of `out`, in place.
@@ -259,8 +259,8 @@ class RowRange(Edges):
         self.lasting = block.lasting
 
     @cached_property
-    def eid(self):
-        return self.block.labels[self.edges]
+    def edge_index(self):
+        return self.block.edge_index_array[self.edges]
 
 
 class ColumnRange(Edges):
@@ -293,8 +293,8 @@ class ColumnRange(Edges):
         return self.block.rows
 
     @cached_property
-    def eid(self):
-        return self.block.labels[self._edges]
+    def edge_index(self):
+        return self.block.edge_index_array[self._edges]
 
     @cached_property
     def _edges(self):

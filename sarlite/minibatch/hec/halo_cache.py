@@ -13,7 +13,7 @@ from sarlite.keys import key
 from sarlite.minibatch.hec.misses import Substitutes, without
 from sarlite.minibatch.hec.push import Pusher
 from sarlite.minibatch.hec.row_table import Ordered, RowTable
-from sarlite.minibatch.hec.sending import WEIGHTS, Chosen, OnDemand, SendLists
+from sarlite.minibatch.hec.sending import WEIGHTS, DemandPush, PaperPush, SendLists
 from sarlite.minibatch.part_edges import PartEdges
 from sarlite.minibatch.picked import PickedGraph, Picks
 from sarlite.minibatch.sampler import Layer, Sampled
@@ -164,14 +164,14 @@ class Caches:
         self._asked: dict[int, list[list[Array] | None]] = {}  # by step what its batch asks of this rank
 
     def _chosen(self, layer):
-        return Chosen(self._lists, self.part, self.settings.limit, self.settings.push_by, self._seed, layer)
+        return PaperPush(self._lists, self.part, self.settings.limit, self.settings.push_by, self._seed, layer)
 
     def _on_demand(self, layer):
         if self.keeps(layer):
             return None
         if layer:
-            return OnDemand(self._lists, self.settings.life, once=self._roomy)
-        return OnDemand(self._lists, once=self._roomy, features=self._stored(self._x))
+            return DemandPush(self._lists, self.settings.life, once=self._roomy)
+        return DemandPush(self._lists, once=self._roomy, features=self._stored(self._x))
 
     def stored_dtype(self, dtype: DType) -> np.dtype[np.generic]:
         """Return the dtype for storing and pushing rows of `dtype`: uint16 for bfloat16 rows, else `dtype`."""

@@ -134,7 +134,7 @@ class SendLists:
         return number[places], places
 
 
-class Chosen:
+class PaperPush:
     """The paper's rule for the pushes of one layer: send the rows just computed that a peer has as halo.
 
     At most `limit` rows are sent to each peer.
@@ -168,7 +168,7 @@ class Chosen:
         return messages
 
 
-class OnDemand:
+class DemandPush:
     """The rule "demand" for the pushes of one layer: send each peer the rows that it requests, in their newest version.
 
     Parameters

@@ -228,7 +228,7 @@ def test_the_pieces_of_a_block_are_its_edges(graph):
     indptr, indices = Graph.from_edges(*graph).in_edges()[:2]
     one = Block(indptr, indices, np.arange(graph.n_nodes))
     pieces = one.in_pieces(1)
-    assert np.concatenate([p.labels for p in pieces]).tolist() == list(range(graph.n_edges))
+    assert np.concatenate([p.edge_index_array for p in pieces]).tolist() == list(range(graph.n_edges))
     assert np.concatenate([p.indices for p in pieces]).tolist() == indices.tolist()
     assert np.concatenate([p.dst for p in pieces]).tolist() == one.dst.tolist()
     rows = [np.arange(graph.n_nodes) if p is one else p.rows for p in pieces]

@@ -7,7 +7,7 @@ import pytest
 
 from sarlite.errors import ConfigError, DataError, ShapeError
 from sarlite.keys import key
-from sarlite.minibatch.hec.sending import OnDemand, SendLists, choose, smallest
+from sarlite.minibatch.hec.sending import DemandPush, SendLists, choose, smallest
 
 pytestmark = pytest.mark.timeout(60)
 N_KEYS = 10_000
@@ -131,7 +131,7 @@ def test_on_demand_against_a_dict():
     rng = np.random.default_rng(5)
     asked = random_asked(6, 3, 40)
     life, lists = 4, SendLists(asked)
-    sender, saved = OnDemand(lists, life), {}
+    sender, saved = DemandPush(lists, life), {}
     for step in range(60):
         rows = rng.permutation(45)[: rng.integers(0, 8)]
         h = rng.standard_normal((len(rows), 2, 3)).astype(np.float32)
@@ -153,7 +153,7 @@ def check_state_of(sender, lists, slots, life):
     none, state = np.empty((0, 2, 3), np.float32), sender.table.state()
     made_steps, order = np.full(len(lists.rows), -1), np.argsort(state["halo"])
     made_steps[state["halo"]] = state["made"]
-    others = [OnDemand(lists, life) for _ in range(2)]
+    others = [DemandPush(lists, life) for _ in range(2)]
     others[0].load(state)
     others[1].load({"made": made_steps, "rows": state["rows"][order]})
     expected = sender.messages(60, np.arange(0), none, slots)
@@ -165,7 +165,7 @@ def check_state_of(sender, lists, slots, life):
 
 def test_on_demand_answers_a_peer_once_with_a_row():
     """Again once it was made anew, to each peer by itself, and after a load."""
-    sender = OnDemand(SendLists([np.array([3, 5]), np.array([5]), np.arange(0)]), 2, once=True)
+    sender = DemandPush(SendLists([np.array([3, 5]), np.array([5]), np.arange(0)]), 2, once=True)
     slots = [np.array([0, 1]), np.array([0]), np.arange(0)]
 
     def answered(now, slots=slots, made_steps=()):
@@ -181,8 +181,8 @@ def test_on_demand_answers_a_peer_once_with_a_row():
 
 def test_on_demand_without_rows():
     lists = SendLists([np.arange(0), np.arange(4)])
-    sender, slots = OnDemand(lists), [np.arange(0), np.arange(2)]
-    OnDemand(lists).load(sender.table.state())
+    sender, slots = DemandPush(lists), [np.arange(0), np.arange(2)]
+    DemandPush(lists).load(sender.table.state())
     (_, _, none), (result, made_steps, rows) = sender.messages(10**6, np.arange(0), np.empty((0, 7)), slots)
     assert len(result) == len(made_steps) == 0 and rows.shape == none.shape == (0, 7)
     sender.messages(1, np.arange(4), np.ones((4, 7)), slots)
@@ -199,6 +199,6 @@ def test_on_demand_without_rows():
 
 def test_rows_that_never_change_are_there_from_the_start():
     features = np.arange(12.0).reshape(6, 2)
-    sender = OnDemand(SendLists([np.arange(0), np.array([1, 4])]), features=features)
+    sender = DemandPush(SendLists([np.arange(0), np.array([1, 4])]), features=features)
     (_, (result, made_steps, rows)) = sender.messages(99, np.array([1]), np.full((1, 2), -1.0), [np.arange(0), np.array([0, 1])])
     assert result.tolist() == [0, 1] and made_steps.tolist() == [0, 0] and rows.tolist() == features[[1, 4]].tolist()

@@ -16,8 +16,8 @@ from sarlite.tape import Tensor, ops
 
 # Module to its names that must be annotated: functions, and classes with all their public methods and properties.
 ANNOTATED = {
-    "sarlite.errors": ("SarliteError", "ConfigError", "DataError", "ShapeError", "CheckpointError", "PeerError", "install", "import_optional",
-                       "raise_together"),
+    "sarlite.errors": ("SarliteError", "ConfigError", "DataError", "ShapeError", "CheckpointError", "PeerError", "install",
+                       "import_optional", "raise_together"),
     "sarlite.cli.info_command": ("collect", "text", "main"),
     "sarlite.profile": ("Profile", "Trace", "Span", "Counted", "Memory", "trim", "uncounted"),
     "sarlite.progress": ("Progress", "Step", "duration"),
@@ -47,7 +47,7 @@ ANNOTATED = {
     "sarlite.oracle.check_report": ("Report", "OracleError"),
     "sarlite.minibatch": ("HEC", "GraphBatch", "GraphLoader", "NeighborLoader", "Batch", "Sampler"),
     "sarlite.minibatch.hec.row_table": ("RowTable",),
-    "sarlite.minibatch.hec.sending": ("Chosen", "OnDemand", "SendLists", "choose"),
+    "sarlite.minibatch.hec.sending": ("PaperPush", "DemandPush", "SendLists", "choose"),
     "sarlite.minibatch.hec.push": ("Pusher",),
     "sarlite.nn": tuple(nn.__all__),
     "sarlite.nn.activate": ("activate",),

@@ -85,9 +85,9 @@ def test_the_blocks_are_the_parts_edges(graph):
         assert part.src_ids.tolist() == graph.sources[rank].tolist() and part.dst_ids.tolist() == graph.destinations[rank].tolist()
         for block in part.plan.blocks:
             place = np.arange(part.n_edges) if block.positions is None else block.positions
-            edge_ids = part.edge_ids[block.labels]
+            edge_ids = part.edge_ids[block.edge_index_array]
             assert edge_ids.tolist() == in_order[place].tolist()
-            assert block.eid is None or block.eid.tolist() == block.labels.tolist()
+            assert block.edge_index is None or block.edge_index.tolist() == block.edge_index_array.tolist()
             assert block.src_ids[block.indices].tolist() == graph.src[edge_ids].tolist()
             assert part.dst_ids[block.dst].tolist() == graph.dst[edge_ids].tolist()
             assert block.rows is None or ((np.diff(block.indptr) > 0).all() and (np.diff(block.rows) > 0).all())

@@ -36,7 +36,7 @@ def test_halves_are_rows_of_the_block_with_pieces_of_their_own():
     assert abs(halves[0].n_edges - halves[1].n_edges) <= np.diff(whole.indptr).max()
     for parts in (halves, [piece for half in halves for piece in half.pieces]):
         assert len(parts) == 2 or len(parts) > 6
-        assert np.array_equal(np.concatenate([part.labels for part in parts]), whole.labels)
+        assert np.array_equal(np.concatenate([part.edge_index_array for part in parts]), whole.edge_index_array)
         assert np.array_equal(np.concatenate([part.indices for part in parts]), whole.indices)
         assert np.array_equal(np.concatenate([part.rows for part in parts]), np.arange(N_NODES))
         assert np.array_equal(np.concatenate([part.dst for part in parts]), whole.dst)
@@ -46,7 +46,7 @@ def test_pieces_cover_every_edge_once():
     whole = in_small_pieces(problem()[0]).plan.local
     pieces = whole.pieces
     assert max(piece.n_edges for piece in pieces) <= N_NODES + np.diff(whole.indptr).max()
-    assert np.array_equal(np.concatenate([piece.labels for piece in pieces]), whole.labels)
+    assert np.array_equal(np.concatenate([piece.edge_index_array for piece in pieces]), whole.edge_index_array)
     assert np.array_equal(np.concatenate([piece.indices for piece in pieces]), whole.indices)
     assert np.array_equal(np.concatenate([piece.rows for piece in pieces]), np.arange(N_NODES))
     assert np.array_equal(np.concatenate([piece.dst for piece in pieces]), whole.dst)
@@ -86,7 +86,7 @@ def test_columns_of_a_block_are_a_block():
         edges = np.flatnonzero((first <= whole.indices) & (whole.indices < last))
         assert part.n_edges == len(edges) == len(part.indices) and np.array_equal(part.src_ids, whole.src_ids[first:last])
         assert np.array_equal(part.dst, whole.dst[edges]) and np.array_equal(part.indices + first, whole.indices[edges])
-        assert np.array_equal(part.labels, whole.labels[edges])
+        assert np.array_equal(part.edge_index_array, whole.edge_index_array[edges])
         cut_block = Block(part.indptr, part.indices, part.src_ids)
         assert all(np.array_equal(a, b) for a, b in zip(part.transpose, cut_block.transpose))
-        assert np.array_equal(part.transpose_eid, whole.labels[edges][cut_block.transpose_position])
+        assert np.array_equal(part.transpose_edge_index, whole.edge_index_array[edges][cut_block.transpose_position])
