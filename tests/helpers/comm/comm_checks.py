@@ -53,7 +53,7 @@ def check_agree(comm):
     for same, mine in zip(values(0), values(comm.rank)):
         assert agree(comm, same, "thing") == agree(comm, same, "thing")
         if comm.size > 1:
-            with pytest.raises(DataError, match="thing is not the same on every rank: rank 1 and rank 0 differ"):
+            with pytest.raises(DataError, match="thing is not the same .*: rank 1 and rank 0"):
                 agree(comm, mine, "thing")
     assert agree(comm, np.array([None]), "objects") != agree(comm, np.array([1], object), "objects")
     assert agree(comm, {"a": 1, "b": 2}, "dict") == agree(comm, {"b": 2, "a": 1}, "dict")

@@ -143,5 +143,5 @@ def test_a_checkpoint_of_a_mode_that_is_no_more(mode):
 
 
 def test_mode_auto_is_refused_with_the_page_that_helps_to_choose():
-    with pytest.raises(ConfigError, match="--mode: 'auto' is not one of sar, .*docs/which-mode.md tells which to choose"):
+    with pytest.raises(ConfigError, match="--mode: 'auto' .*sar, .*docs/which-mode.md"):
         config.parse(["--mode", "auto"])

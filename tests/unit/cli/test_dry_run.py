@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_refused_on_every_rank(model, when, dry, tmp_path):
 def test_the_measured_peak_is_checked_in_the_first_call_alone():
     peaks = iter([1001, 10**9])
     checked = limit.MemoryLimit(2000.0, "--memory-limit", 1000, lambda: next(peaks))
-    with pytest.raises(ConfigError, match="the first step took 1.954 KiB on rank 0, more than --memory-limit"):
+    with pytest.raises(ConfigError, match="1.954 KiB on rank 0, .*--memory-limit"):
         checked.check_once(Solo())
     checked.check_once(Solo())
     limit.MemoryLimit(2000.0, "--memory-limit", 1000, lambda: 1000).check_once(Solo())

@@ -55,7 +55,7 @@ def test_bad_folders_are_refused(tmp_path, folder):
         (bad / f"SMALL_{name}.txt").write_text(text)
         with pytest.raises(DataError, match=words):
             load(f"tu:{bad}", relational=True)
-    with pytest.raises(DataError, match="expected one file NAME_A.txt of edges, found none"):
+    with pytest.raises(DataError, match="NAME_A.txt .*found none"):
         load(f"tu:{tmp_path}", relational=True)
 
 
@@ -72,7 +72,7 @@ def test_a_folder_of_ogb_is_read(tmp_path):
     edges = zip(dataset.indices, np.repeat(np.arange(6), np.diff(dataset.indptr)), dataset.one_relation.edge_features[:, 0])
     assert sorted(edges) == [(0, 1, 1), (1, 0, 1), (1, 2, 2), (2, 1, 2), (3, 4, 3), (4, 3, 3)]
     write_gz(tmp_path / "raw/edge.csv.gz", [[0, 1], [1, 2], [1, 2]])
-    with pytest.raises(DataError, match="edge.csv.gz: edges: row 2 has node 2, outside 0 <= id < 2, the nodes of graph 1"):
+    with pytest.raises(DataError, match="edge.csv.gz: edges: row 2 .*2, outside 0 <= id < 2, .*graph 1"):
         load(f"ogbg:{tmp_path}", relational=True)
     write_gz(tmp_path / "raw/num-edge-list.csv.gz", [3])
     with pytest.raises(DataError, match="num-edge-list.csv.gz: 1 counts, expected 3"):
@@ -129,10 +129,10 @@ def test_what_is_not_done_is_refused_by_name(tmp_path, folder, capsys):
     ):
         with pytest.raises(ConfigError, match=words):
             trained(tmp_path / "run", folder, *flags)
-    with pytest.raises(ConfigError, match="--readout: applies to sets of graphs, but --data sbm:.* is none"):
+    with pytest.raises(ConfigError, match="--readout: .*sets of graphs, .*--data sbm:"):
         train_here(tmp_path / "run", "--readout", "sum", "--epochs", 1)
     assert estimate_command.main(["--data", f"tu:{folder}", "--model", "gcn"]) == 2
     assert "error: --model gcn on graphs data has no formula" in capsys.readouterr().err
     trained(tmp_path / "run", folder)
-    with pytest.raises(ConfigError, match="--embeddings: not supported yet for sets of graphs"):
+    with pytest.raises(ConfigError, match="--embeddings: .*sets of graphs"):
         predict_here(tmp_path / "run", tmp_path / "o.npy", "--embeddings", 1)

@@ -123,7 +123,7 @@ def test_equal_rows_tie_in_ranks(width):
 def test_ranks_of_links_to_no_destination_are_refused(n_ranks):
     def work(comm):
         graph, rows = part(comm), np.arange(comm.rank == 0)
-        with pytest.raises(SarliteError, match=r"node 3 is not among the destinations 10 .. 39"):
+        with pytest.raises(SarliteError, match="node 3 .*destinations 10 .. 39"):
             recommend.ranks(graph, nn.Dot(), np.ones((graph.n_dst, 2)), rows, rows + 3, Ends(10, 30), np.empty(0, np.int64))
 
     threads.run(n_ranks, work)
@@ -150,7 +150,7 @@ def test_negatives_of_a_file(tmp_path):
     np.savetxt(tmp_path / "hard.csv", np.zeros((1, 2)), "%d", ",")
     with pytest.raises(CheckpointError, match="files have other negatives of links"):
         train_here(tmp_path / "1", "--resume", tmp_path / "1" / "checkpoint.safetensors", "--epochs", 3)
-    with pytest.raises(ConfigError, match="--eval-negative-sampler 'no.csv': no such file, and not one of uniform"):
+    with pytest.raises(ConfigError, match="--eval-negative-sampler 'no.csv': no such file, .*uniform"):
         trained(tmp_path / "no", "--eval-negative-sampler", "no.csv")
 
 
@@ -188,7 +188,7 @@ def test_a_table_of_pairs(tmp_path):
         with pytest.raises(kind, match=words):
             predict_here(tmp_path / "run", tmp_path / "o.npy", *flags)
     train_here(tmp_path / "classes", "--epochs", 1)
-    with pytest.raises(ConfigError, match="--links .*: the task of .* is classify, but must be link"):
+    with pytest.raises(ConfigError, match="--links .* is classify, .*link"):
         predict_here(tmp_path / "classes", tmp_path / "o.npy", "--links", tmp_path / "pairs.csv")
 
 
@@ -231,7 +231,7 @@ def test_negatives_of_a_file_are_those_of_ogbs_leaderboards(tmp_path, capsys, ki
         assert "rank among" not in capsys.readouterr().out
     contents[kind][1, 1] = 300
     write_saved(tmp_path / "odd.pt", contents, True)
-    with pytest.raises(DataError, match="negatives: destination of pair .* is 300, outside 0 <= node < 300"):
+    with pytest.raises(DataError, match="negatives: destination .*300, outside 0 <= node < 300"):
         predict_here(tmp_path / "run", tmp_path / "out.npy", "--links", tmp_path / "odd.pt")
 
 

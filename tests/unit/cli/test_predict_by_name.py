@@ -235,7 +235,7 @@ def test_rows_without_names_are_matched_by_position_and_that_is_said(tmp_path, c
     assert convert(["convert", spec, str(tmp_path / "same")]) == 0
     predicted(tmp_path / "run", tmp_path / "b.csv", "--data", tmp_path / "same", ranks=2)
     assert "matched by position, because the data have no names of nodes" in capsys.readouterr().err
-    with pytest.raises(SarliteError, match="weight': .* nodes here, but .* rows in the checkpoint, and the checkpoint has no node names"):
+    with pytest.raises(SarliteError, match="weight': .*nodes here, .*rows in the checkpoint, .*no node names"):
         predicted(tmp_path / "run", tmp_path / "c.csv", "--data", spec.replace("nodes=300", "nodes=360"), ranks=2)
 
 
@@ -254,7 +254,7 @@ def test_resuming_takes_columns_by_name_and_refuses_other_nodes(runs, tmp_path):
     assert straight.keys() == other.keys()
     for name, array in straight.items():
         np.testing.assert_array_equal(other[name], array, err_msg=name)
-    with pytest.raises(SarliteError, match="'inputs.embeddings.shop.weight': 1 nodes have no row in the checkpoint"):
+    with pytest.raises(SarliteError, match="'inputs.embeddings.shop.weight': 1 nodes .*no row"):
         resumed(graph(tmp_path / "third", shops={"shop": ["another", *SHOPS["shop"][1:]]},
                       edges=lambda columns: {**columns, "where": ["another" if name == "s0" else name for name in columns["where"]]}
                       if "where" in columns else columns), "c")
@@ -283,7 +283,7 @@ def test_features_of_edges_are_matched_by_name(tmp_path, capsys):
         capsys.readouterr()
         assert_same(predicted(tmp_path / "run", tmp_path / "two.csv", "--data", other, ranks=ranks), expected)
         assert "edge features: columns left out, as the model does not take them: 'odd'\n" in capsys.readouterr().err
-    with pytest.raises(SarliteError, match="edge features: columns: no 'often', which the model takes; the data have 'since', 'odd'"):
+    with pytest.raises(SarliteError, match="edge features: columns: no 'often', .*'since', 'odd'"):
         predicted(tmp_path / "run", tmp_path / "x.csv", "--data", tables(tmp_path / "c", edges, "since+odd"))
 
 
@@ -369,5 +369,5 @@ def test_rows_of_both_ends_of_links(tmp_path):
         one, three = (layer_rows(tmp_path / "run", tmp_path, "--embeddings", 2, "--type", node_type, ranks=ranks) for ranks in (1, 3))
         assert [*one] == [*three] and len(one) == n
         np.testing.assert_allclose([*three.values()], [*one.values()], rtol=1e-9, atol=1e-12)
-    with pytest.raises(SarliteError, match="--embeddings 2: name the node type with --type, one of user, device"):
+    with pytest.raises(SarliteError, match="--embeddings 2: .*--type, .*user, device"):
         layer_rows(tmp_path / "run", tmp_path, "--embeddings", 2)

@@ -150,7 +150,7 @@ def test_a_run_that_was_cut_off_has_no_threshold(data, tmp_path):
     tensors, metadata = checkpoint.load(path)
     del metadata["thresholds"]
     checkpoint.save(path, tensors, metadata)
-    with pytest.raises(Exception, match="ended before the choice: continue the run with --resume, or give --threshold P"):
+    with pytest.raises(Exception, match="ended before .*--resume, .*--threshold"):
         predict_here(tmp_path / "run", tmp_path / "p.npy")
 
 
@@ -182,7 +182,7 @@ def test_options_of_classes_are_refused_for_other_tasks(tmp_path):
     for flags in (["--class-weights", "balanced"], ["--positive", "0"], ["--threshold", "best-f1"]):
         with pytest.raises(ConfigError, match=f"{flags[0]} {flags[1]}: applies to classes and labels, but the task is regress"):
             train_here(tmp_path / "run", "--data", data, *flags)
-    with pytest.raises(ConfigError, match="--positive 0: applies to two classes, but there are 4 classes"):
+    with pytest.raises(ConfigError, match="--positive 0: .*two classes, .*4"):
         train_here(tmp_path / "run", "--positive", "0")
 
 

@@ -118,7 +118,7 @@ def test_a_trace_is_none_of_the_runs_own_files(here, name, tmp_path):
 
 
 def test_propagated_features_do_not_take_the_runs_folder(here, tmp_path):
-    with pytest.raises(ConfigError, match="--propagated .*run: the run writes its own run there"):
+    with pytest.raises(ConfigError, match="--propagated .*run: the run writes"):
         here(tmp_path / "run", "--model", "sgc", "--propagated", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -73,14 +73,14 @@ def test_what_a_run_wrote_is_read_back_and_what_a_run_before_had_is_forgotten(tm
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_fan_outs_that_are_not_the_layers_are_refused_before_training(here, monkeypatch, ranks, tmp_path):
     monkeypatch.setattr(Trainer, "__init__", lambda *args, **options: pytest.fail("too late"))
-    with pytest.raises(ConfigError, match="fanouts has 3 entries, but the model 2 layers"):
+    with pytest.raises(ConfigError, match="fanouts .*3 entries, .*2 layers"):
         here(tmp_path / "run", "--batch-size", 10, "--fanouts", "3,5,5", "--ranks", ranks)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("flags, message", [
     (["--remote", "hec", "--push", "demand", "--hec-delay", 0], "HEC: push 'demand'"), (["--sampler", "full"], "sampler 'full' takes all"),
-    (["--remote", "hec", "--hec-lines", 7], "HEC: lines 7 are fewer than limit 2000"),
+    (["--remote", "hec", "--hec-lines", 7], "HEC: lines 7 .*limit 2000"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused_before_training(here, flags, message, tmp_path):
     for ranks in (1, 2):
@@ -94,6 +94,6 @@ def test_a_model_of_ones_own_is_tried_on_a_batch(here, tmp_path):
         "from sarlite import fn, nn\n\nclass Whole(nn.Module):\n    def __init__(self, n_in, n_out, *, hidden=8, layers=2, rng, dtype):\n"
         "        self.w = nn.Linear(n_in, n_out, rng=rng, dtype=dtype)\n\n    def __call__(self, graph, h):\n"
         "        return graph.aggregate(fn.copy_src(self.w(h)), 'mean')\n")
-    with pytest.raises(ConfigError, match=r"a batch of 2 layers has a graph for each, batch.layers\(2\)"):
+    with pytest.raises(ConfigError, match=r"2 layers .*batch.layers\(2\)"):
         here(tmp_path / "run", *BATCHES, "--model", f"{tmp_path / 'm.py'}:Whole", "--epochs", 1)
     assert here(tmp_path / "run", "--batch-size", 10, "--fanouts", 3, "--model", f"{tmp_path / 'm.py'}:Whole", "--epochs", 1)

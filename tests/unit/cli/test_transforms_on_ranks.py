@@ -93,7 +93,7 @@ def test_new_tables_get_the_features_of_training(tmp_path):
                   for name in EDGES})
     predict_here(tmp_path / "run", tmp_path / "c.npy", "--data", few)
     assert convert(["convert", few, str(tmp_path / "e")]) == 0
-    with pytest.raises(SarliteError, match="features: made with other transforms than the model's: column 'age' has"):
+    with pytest.raises(SarliteError, match="features: .*other transforms .*column 'age'"):
         predict_here(tmp_path / "run", tmp_path / "x.npy", "--data", tmp_path / "e")
     assert convert(["convert", few, str(tmp_path / "g"), "--transforms-of", str(tmp_path / "run")]) == 0
     again, _ = predict_here(tmp_path / "run", tmp_path / "g.npy", "--data", tmp_path / "g")
@@ -107,7 +107,7 @@ def test_new_tables_get_the_features_of_training(tmp_path):
     with pytest.raises(SarliteError, match="no column 'country': there are user, age"):
         predict_here(tmp_path / "run", tmp_path / "x.npy", "--data", lacking)
     lacking = tables(tmp_path / "j", USERS, text=TOML.replace('country = "onehot"\n', ""))
-    with pytest.raises(SarliteError, match="no column 'country', of which features are made; there are 'user'"):
+    with pytest.raises(SarliteError, match="no column 'country', .*'user'"):
         predict_here(tmp_path / "run", tmp_path / "x.npy", "--data", lacking)
 
 
@@ -129,5 +129,5 @@ def test_transforms_in_options_of_edges(tmp_path):
             "features=age:quantile+country:hash:4")
     dataset = load(spec)
     assert dataset.target_nodes.feature_names == ["age", *(f"country.hash{at}" for at in range(4))]
-    with pytest.raises(SarliteError, match="transform 'quantil' is none of .*; did you mean quantile"):
+    with pytest.raises(SarliteError, match="transform 'quantil' .*did you mean quantile"):
         load(spec.replace("age:quantile", "age:quantil"))

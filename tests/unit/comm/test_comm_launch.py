@@ -224,7 +224,7 @@ def test_a_process_that_a_rank_started_is_no_rank(environ, tmp_path, monkeypatch
     environ = {"PMI_SIZE": "2", "PMI_RANK": "1", "PATH": "x", **environ, **({"PMI_FD": str(handle)} if "PMI_FD" in environ else {})}
     monkeypatch.setattr(launch.atexit, "register", None)  # the child registers no end of a rank
     launch.begin(float("inf"), environ)
-    with pytest.raises(ConfigError, match="has inherited the launcher's variables and is no rank: start it as `env -u ") as caught:
+    with pytest.raises(ConfigError, match="inherited the launcher's variables .*`env -u ") as caught:
         launch.connect(environ)
     assert all(name in str(caught.value) for name in environ if name != "PATH") and " PATH" not in str(caught.value)
 

@@ -125,7 +125,7 @@ def test_a_failed_group_starts_nothing_more():
 
 def test_waiting_for_a_rank_that_returned():
     for wait in (lambda comm: comm.barrier(), lambda comm: comm.start_recv(np.empty(1), 0).wait()):
-        with pytest.raises(PeerError, match="rank 1 waits for rank 0, which has returned"):
+        with pytest.raises(PeerError, match="rank 1 waits for rank 0, .*returned"):
             threads.run(2, lambda comm, wait=wait: comm.rank and wait(comm))
 
 

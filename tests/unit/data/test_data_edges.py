@@ -78,9 +78,9 @@ def test_numbers_of_nodes_that_would_overflow_are_refused():
         ([0, 1], [0], "src and dst: lengths disagree, 2 and 1"),
         ([0.0], [1], "src: expected an integer dtype, found float64"),
         ([0], [True], "dst: expected an integer dtype, found bool"),
-        ([0, 7, 8], [0, 0, 0], "src: node id 7 at position 1 is outside 0 <= id < 3"),
-        ([0, 0], [2, -1], "dst: node id -1 at position 1 is outside 0 <= id < 3"),
-        ([[0]], [[0]], r"src: expected one dimension, found shape \(1, 1\)"),
+        ([0, 7, 8], [0, 0, 0], "src: node id 7 at position 1 .*0 <= id < 3"),
+        ([0, 0], [2, -1], "dst: node id -1 at position 1 .*0 <= id < 3"),
+        ([[0]], [[0]], r"src: .*one dimension.*shape \(1, 1\)"),
     ],
 )
 def test_bad_edges_are_named(src, dst, message):

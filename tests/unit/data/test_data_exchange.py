@@ -67,7 +67,7 @@ def test_pigo_is_read_as_it_was_written(tmp_path, weighted, dtype):
     assert (again.edge_weight is None) == (not weighted)
     assert not weighted or (again.edge_weight.dtype == dtype and np.array_equal(again.edge_weight, written.edge_weight))
     np.savetxt(tmp_path / "y.txt", [0, 1, 0, 1, 0], fmt="%d")
-    with pytest.raises(DataError, match="y.txt: labels: 5 rows, but .*graph.bin: n: 6; both"):
+    with pytest.raises(DataError, match="y.txt: labels: 5 rows, .*graph.bin: n: 6"):
         load(f"pigo:{tmp_path}/graph.bin,labels={tmp_path}/y.txt,train=1,val=1")
 
 
@@ -90,7 +90,7 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
     with pytest.raises(DataError, match="file/g.bin: cannot be written: Not a directory"):
         pigo.write(tmp_path / "file" / "g.bin", written)
     written.features = np.full((6, 1), 1e300)
-    with pytest.raises(DataError, match="features.bin: row 0 has a number that float32 cannot hold"):
+    with pytest.raises(DataError, match="features.bin: row 0 .*float32"):
         pigo.write_directory(tmp_path / "d", written)
     assert not (tmp_path / "d/graph.bin").exists() and not (tmp_path / "d/features.bin").exists()
     written.edge_features = np.ones((7, 1))
@@ -241,14 +241,14 @@ def test_reddit_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("changes, message", [
-    ({"feature": np.ones(3)}, r"reddit_data.npz: feature: expected a matrix of numbers, found shape \(3,\)"),
+    ({"feature": np.ones(3)}, r"reddit_data.npz: feature: .*matrix.*shape \(3,\)"),
     ({"node_types": np.array([1, 4, 0])}, "reddit_data.npz: node_types: node 1 has 4, expected 1"),
     ({"node_types": np.array([1.0, 2, 3])}, "reddit_data.npz: node_types: expected one whole number"),
-    ({"label": np.array([0, 1])}, r"reddit_data.npz: label: shape \(2,\), but feature has 3 rows"),
-    ({"node_ids": np.array(3)}, r"reddit_data.npz: node_ids: shape \(\), but feature has 3 rows"),
-    ({"shape": np.array([3, 4])}, r"reddit_graph.npz: shape: \[3, 4\], expected the number of nodes twice"),
-    ({"shape": np.array([4, 4])}, "reddit_graph.npz: shape: 4 nodes, but .*reddit_data.npz has 3"),
-    ({"row": np.array([0, 1, 1])}, r"reddit_graph.npz: col: shape \(4,\), but row has \(3,\)"),
+    ({"label": np.array([0, 1])}, r"reddit_data.npz: label: shape \(2,\), .*feature has 3 rows"),
+    ({"node_ids": np.array(3)}, r"reddit_data.npz: node_ids: shape \(\), .*feature has 3 rows"),
+    ({"shape": np.array([3, 4])}, r"reddit_graph.npz: shape: \[3, 4\], .*number of nodes"),
+    ({"shape": np.array([4, 4])}, "reddit_graph.npz: shape: 4 nodes, .*reddit_data.npz has 3"),
+    ({"row": np.array([0, 1, 1])}, r"reddit_graph.npz: col: shape \(4,\), .*row has \(3,\)"),
     ({"col": np.array([1, 0, 3, 1])}, "reddit_graph.npz: edges: dst: node id 3 at position 2"),
     ({"data": np.array([1, 1, 1])}, "reddit_graph.npz: data: expected 4 numbers"),
 ])  # fmt: skip

@@ -111,7 +111,7 @@ def test_every_byte_of_meta_counts(stored):
         (lambda m: m.update(schema=3), "meta.json: schema: 3, expected 2$"),
         (lambda m: m.update(schema=1), "schema: 1, expected 2; .*python -m sarlite.data convert sbm:nodes=60.* /.*/d --overwrite$"),
         (lambda m: m["nodes"]["node"].update(count=61, offsets=[0, 61]), "features.npy: features: expected 61 rows, found 60"),
-        (lambda m: m["edges"]["node.edge.node"].update(count=9), "meta.json: edges: node.edge.node: 9 edges, but the arrays have 240"),
+        (lambda m: m["edges"]["node.edge.node"].update(count=9), "meta.json: edges: node.edge.node: 9 edges, .*the arrays have 240"),
         (lambda m: m["nodes"]["node"].update(classes="3"), "meta.json: classes: expected int, found '3'"),
         (lambda m: m["edges"]["node.edge.node"].update(arrays={}), "edges: node.edge.node: no record of indptr"),
         (lambda m: m["nodes"]["node"]["arrays"]["labels"].pop("sha256"), "node: labels: expected a record"),
@@ -142,14 +142,14 @@ def test_meta_that_does_not_fit_is_refused(stored, change, message):
 
 def test_objects_are_never_read(stored):
     np.save(stored / NODES / "labels.npy", np.array([{}] * 60), allow_pickle=True)
-    with pytest.raises(DataError, match="labels.npy: labels: cannot be read: it holds Python objects"):
+    with pytest.raises(DataError, match="labels.npy: labels: .*Python objects"):
         format.open(stored)
 
 
 def test_a_header_that_lies_takes_no_memory(stored):
     with (stored / NODES / "features.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**12, 5)})
-    with pytest.raises(DataError, match="features.npy: features: 128 bytes, but its header needs 20000000000128"):
+    with pytest.raises(DataError, match="features.npy: features: 128 bytes, .*20000000000128"):
         format.open(stored)
 
 
@@ -208,7 +208,7 @@ def test_a_write_that_fails_leaves_the_old_or_nothing(dataset, stored, tmp_path,
     with monkeypatch.context() as patch:
         for name in ("fsync", "rename"):
             patch.setattr(os, name, failing(getattr(os, name)))
-        with pytest.raises(DataError, match="cannot be written: No space left on device"):
+        with pytest.raises(DataError, match="No space left"):
             format.write(stored, dataset, overwrite=True)
     assert (step == 17) == (calls[-2:] == ["rename", "rename"])
     assert contents(stored) == before
@@ -279,7 +279,7 @@ def test_sources_that_do_not_ascend_on_disk_are_refused(stored, dataset):
             for field, array in table.arrays().items():
                 out.array(table, field, array.shape, array.dtype).write(array)
         out.finish(dataset, {"node": dataset.offsets}, None)
-    with pytest.raises(DataError, match="indices.npy: indices: the sources of a row do not ascend"):
+    with pytest.raises(DataError, match="indices.npy: indices: .*ascend"):
         format.open(stored).check()
 
 

@@ -119,7 +119,7 @@ def test_names_by_type(folder, tmp_path, memory):
             names = Names(where, node_type)
             assert names.of(np.arange(len(words))) == words and names.ids(words[::-1]).tolist() == list(range(len(words)))[::-1]
         for node_type in ("field of ü", None):
-            with pytest.raises(DataError, match="names: none; .* are known by numbers alone"):
+            with pytest.raises(DataError, match="names: none; .*numbers"):
                 Names(where, node_type)
 
 
@@ -161,7 +161,7 @@ def test_names_that_are_not_there(folder, tmp_path, capsys):
 
 
 def test_splits_must_fit(folder, tmp_path):
-    with pytest.raises(ConfigError, match="--memory: a split of 60 nodes takes 1 MiB, but 0 MiB are left"):
+    with pytest.raises(ConfigError, match="--memory: a split of 60 nodes takes 1 MiB, .*0 MiB"):
         load_relational(f"mag:{folder}", folder=tmp_path, n_bytes=239)
 
 

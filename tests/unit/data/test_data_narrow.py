@@ -83,7 +83,7 @@ def test_other_programs_and_changes_get_float32(stored, rounded, tmp_path, capsy
 def test_what_would_become_infinite_is_refused(tmp_path):
     dataset = load(SPEC)
     dataset.features[7, 3] = 3.4e38
-    with pytest.raises(DataError, match=r"features: row 7, column 3 is 3.4e\+38, which bfloat16 rounds to infinity"):
+    with pytest.raises(DataError, match=r"features: row 7, column 3 .*3.4e\+38, .*bfloat16"):
         format.write(tmp_path / "d", dataset, bfloat16=True)
     assert not (tmp_path / "d").exists()
 
@@ -92,7 +92,7 @@ def test_what_is_not_finite_is_found(stored):
     dataset = load(str(stored))
     dataset.features = np.array(dataset.features)
     dataset.features.view(np.uint16)[5, 2] = 0x7F80
-    with pytest.raises(DataError, match="row 5, column 2 is inf, expected a finite number"):
+    with pytest.raises(DataError, match="row 5, column 2 .*inf, .*finite"):
         dataset.check()
 
 

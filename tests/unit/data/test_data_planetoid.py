@@ -129,8 +129,8 @@ def test_planetoid_damage_names_the_file(tmp_path, file, damage):
 @pytest.mark.parametrize(
     "file, value, message",
     [
-        ("y", np.array([[None, 1]]), "ind.toy.y: pickle: cannot be read: it has an array of dtype 'O8'; numbers alone"),
-        ("y", np.eye(2)[:1], "ind.toy.y: labels: 1 rows, but .*ind.toy.x has 4 of features"),
+        ("y", np.array([[None, 1]]), "ind.toy.y: pickle: .*it has an array of dtype 'O8'; numbers alone"),
+        ("y", np.eye(2)[:1], "ind.toy.y: labels: 1 rows, .*ind.toy.x has 4 of features"),
         ("graph", {0: [600]}, "ind.toy.graph: graph: node id 600 is outside"),
         ("graph", [1], "ind.toy.graph: graph: expected a dict"),
         ("graph", {0: ["x"]}, "ind.toy.graph: graph: node id 'x' is outside"),
@@ -150,5 +150,5 @@ def test_planetoid_matrix_with_wild_indices(tmp_path):
     matrix = scipy.sparse.csr_matrix(np.eye(4, 3, dtype=np.float32))
     matrix.indices[1] = 10**6
     (tmp_path / "ind.toy.x").write_bytes(pickle.dumps(matrix, 2))
-    with pytest.raises(DataError, match="ind.toy.x: features_indices: entry 1 is 1000000, outside 0 <= column < 3"):
+    with pytest.raises(DataError, match="ind.toy.x: features_indices: entry 1 .*1000000, outside 0 <= column < 3"):
         load(f"planetoid:{tmp_path}/toy")

@@ -116,7 +116,7 @@ def test_large_uncompressed_members_are_mapped(tmp_path):
 def test_a_member_shorter_than_its_header_says(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("x.npy", "w") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (10**13,)})
-    with pytest.raises(DataError, match=r"a.npz: x: 128 bytes, but its header needs 80000000000128"):
+    with pytest.raises(DataError, match="a.npz: x: 128 bytes, .*80000000000128"):
         npz.member(tmp_path / "a.npz", "x")
 
 
@@ -148,7 +148,7 @@ def test_ogb_reads_papers_layout(tmp_path, save):
     labels = np.array([[0], [2], [1], [np.nan], [2], [1.0]], np.float32)
     np.savez(tmp_path / "raw/node-label.npz", node_label=labels)
     write_split(tmp_path, "time")
-    with pytest.raises(DataError, match="labels: node 3 is in a split but has no label"):
+    with pytest.raises(DataError, match="labels: node 3 .*no label"):
         load(f"ogb:{tmp_path}")
     write_gz(tmp_path / "split/time/test.csv.gz", [4])
     papers = load(f"ogb:{tmp_path}")
@@ -172,14 +172,14 @@ def test_ogb_reads_the_layouts_of_links(tmp_path, zipped):
     assert edges(collab) == sorted(pairs | {(v, u) for u, v in pairs}) and collab.name == "ogbl-collab"
     assert np.array_equal(collab.features, graph["features"]) and (collab.labels == -1).all() and collab.n_classes == 0
     np.testing.assert_array_equal(read_pairs(str(split / "valid.pt"), [Ends(0, 6)] * 2), links)
-    with pytest.raises(DataError, match=r"valid.pt: links: source of pair 1 is 5, outside 0 <= node < 5"):
+    with pytest.raises(DataError, match="valid.pt: links: source of pair 1 .*5, outside 0 <= node < 5"):
         read_pairs(str(split / "valid.pt"), [Ends(0, 5)] * 2)
     (tmp_path / "ogbl_collab/raw/node-feat.csv.gz").unlink()
     write_saved(split / "train.pt", {"source_node": graph["edges"][:, 0], "target_node": graph["edges"][:, 1]}, zipped)
     citation = load(f"ogb:{tmp_path}/ogbl_collab", allow_empty=("train", "val", "test"))
     assert edges(citation) == sorted(map(tuple, graph["edges"].tolist())) and (citation.features == 1).all()
     np.testing.assert_array_equal(read_pairs(str(split / "train.pt"), [Ends(0, 6)] * 2), graph["edges"])
-    with pytest.raises(ConfigError, match="classes: .* is a data set of links, whose nodes have no labels"):
+    with pytest.raises(ConfigError, match="classes: .*links, .*no labels"):
         load(f"ogb:{tmp_path}/ogbl_collab,classes=3")
 
 
@@ -225,7 +225,7 @@ def test_ogb_reads_numbers(tmp_path):
         ("raw/node-label.csv.gz", [0] * 5, "labels: 5 rows, expected 6"),
         ("raw/num-node-list.csv.gz", [10**13], "num-node-list.csv.gz: 10000000000000 nodes, expected 0 to 3000000000"),
         ("raw/num-node-list.csv.gz", [-1], "count: -1 is negative"),
-        ("split/time/valid.csv.gz", [6], "val split: node id 6 is outside 0 <= id < 6"),
+        ("split/time/valid.csv.gz", [6], "val split: node id 6 .*0 <= id < 6"),
     ],
 )
 def test_ogb_content_that_does_not_fit(tmp_path, file, rows, message):
@@ -255,7 +255,7 @@ def test_ogb_damage_names_the_file(tmp_path, file, damage):
 def test_ogb_without_a_split(tmp_path):
     write_ogb(tmp_path)
     write_split(tmp_path, "other")
-    with pytest.raises(DataError, match="expected one folder with train.csv.gz, found other, time"):
+    with pytest.raises(DataError, match="train.csv.gz, found other, time"):
         load(f"ogb:{tmp_path}")
 
 
@@ -283,7 +283,7 @@ def test_edge_list_text(tmp_path, name, text):
 
 def test_a_first_line_that_may_be_a_comment_is_asked_about(tmp_path):
     (tmp_path / "e.txt").write_text("# from to\n0 1\n#x 2\n")
-    with pytest.raises(DataError, match="the first line, '# from to', may be a comment: comment=# skips lines that begin with #"):
+    with pytest.raises(DataError, match="'# from to', may be a comment: comment=#"):
         load(f"edges:{tmp_path}/e.txt", **NO_LABELS)
     assert edges(load(f"edges:{tmp_path}/e.txt,comment=#", **NO_LABELS)) == [(0, 1)]
 
@@ -315,12 +315,12 @@ def test_edge_list_with_everything(tmp_path):
         ("0,1,2\n", "", "e.csv: edges: name the columns of the ends among 0, 1, 2: src=0,dst=1"),
         ("0,x\n1,2\nx,1\n", "", "e.csv: the first line, '0,x', may be a header or a row"),
         ("0,1\n2\n", "", "e.csv: line 2: 1 words, expected 2: 2"),
-        ("0,1.5\n", "", "e.csv: row 0, column '1': '1.5' is no node number"),
-        ("0,-1\n", "", "e.csv: row 0, column '1': '-1' is no node number"),
-        ("0,5\n", "nodes=4", "e.csv: row 0, column '1': node '5' is outside 0 <= node < 4"),
+        ("0,1.5\n", "", "e.csv: row 0, column '1': '1.5' .*node number"),
+        ("0,-1\n", "", "e.csv: row 0, column '1': '-1' .*node number"),
+        ("0,5\n", "nodes=4", "e.csv: row 0, column '1': node '5' .*0 <= node < 4"),
         ("0,1\n", "labels=gone.txt", "gone.txt: no such file"),
-        ("0,1\n", "features=Y,nodes=3", "y.txt: features: 2 rows, but nodes: option: 3; both need one per node"),
-        ("0,1\n", "labels=Y,split=S", "s.txt: row 1, column '0': 'what' is none of train, val, test, none"),
+        ("0,1\n", "features=Y,nodes=3", "y.txt: features: 2 rows, .*nodes: option: 3"),
+        ("0,1\n", "labels=Y,split=S", "s.txt: row 1, column '0': 'what' .*train, val, test, none"),
     ],
 )
 def test_edge_list_content_that_does_not_fit(tmp_path, text, options, message):

@@ -43,7 +43,7 @@ def test_impossible_numbers_of_nodes(folder, nodes):
 
 def test_more_nodes_than_memory_holds(folder, monkeypatch):
     monkeypatch.setattr("sarlite.data.raw.free_memory", lambda: 10**9)
-    with pytest.raises(DataError, match="e.csv: 2000000000 nodes: needs 46000000000 bytes, but 1000000000 are free"):
+    with pytest.raises(DataError, match="e.csv: 2000000000 nodes: .*46000000000 bytes, .*1000000000"):
         edges(folder, "nodes=2000000000")
 
 
@@ -70,7 +70,7 @@ def test_ids_of_every_integer_dtype(folder, dtype):
 def test_two_edges_of_npy_are_refused(folder):
     """[[0, 5], [1, 6]] could mean 0 -> 5 and 1 -> 6, or 0 -> 1 and 5 -> 6."""
     np.save(folder / "e.npy", np.array([[0, 5], [1, 6]]))
-    with pytest.raises(DataError, match=r"e.npy: edges: shape \(2, 2\) is two edges by rows or by columns"):
+    with pytest.raises(DataError, match=r"e.npy: edges: shape \(2, 2\) .*by rows or by columns"):
         edges(folder, file="e.npy")
     np.savetxt(folder / "e.txt", [[0, 5], [1, 6]], "%d")
     assert edges(folder, file="e.txt").indptr.tolist() == [0, 0, 0, 0, 0, 0, 1, 2]
@@ -102,7 +102,7 @@ def test_labels_are_values_unless_their_number_is_said(folder):
     assert codes.class_names == ["-1", "1000000", "1000001", "1000002", "1000004"] and codes.labels.tolist() == [1, 2, 4, 3, 0]
     assert edges(folder, "labels=DIR/y.txt,classes=1000005").n_classes == 1_000_005
     with pytest.raises(ConfigError,
-                       match="classes: 5 cannot work, expected 1000005 to 16777216: .* has labels from 1000000 to 1000004"):
+                       match="classes: 5 .*1000005 to 16777216: .*1000000 to 1000004"):
         edges(folder, "labels=DIR/y.txt,classes=5")
     with pytest.raises(ConfigError, match="classes: 1000000000000 cannot work"):
         edges(folder, "labels=DIR/y.txt,classes=1000000000000")
@@ -111,7 +111,7 @@ def test_labels_are_values_unless_their_number_is_said(folder):
 def test_how_large_a_gap_may_be():
     assert count_classes(np.array([100, 201, -1]), "f") == 202
     for labels in ([101], [0, 102], [0, 50, 151 + 50]):
-        with pytest.raises(DataError, match="f: labels: no node has a label from"):
+        with pytest.raises(DataError, match="f: labels: no node .*from"):
             count_classes(np.array(labels), "f")
     assert count_classes(np.array([-1]), "f") == 0 and count_classes(np.array([0, 2]), "f", 7) == 7
 
@@ -122,7 +122,7 @@ def test_npz_and_ogb_know_classes_too(tmp_path):
     assert load(f"npz:{tmp_path}/toy.npz,{TOY},classes=501", **EMPTY).n_classes == 501
     write_ogb(tmp_path)
     write_gz(tmp_path / "raw/node-label.csv.gz", [0, 2, 500, 0, 2, 1])
-    with pytest.raises(DataError, match="node-label.csv.gz: labels: no node has a label from 3 to 499"):
+    with pytest.raises(DataError, match="node-label.csv.gz: labels: .*from 3 to 499"):
         load(f"ogb:{tmp_path}")
     assert load(f"ogb:{tmp_path},classes=600").n_classes == 600
 
@@ -130,7 +130,7 @@ def test_npz_and_ogb_know_classes_too(tmp_path):
 @pytest.mark.parametrize("label", ["46116860184273879041", "1e300", "0.5"])
 def test_labels_that_are_none(folder, label):
     (folder / "y.txt").write_text(f"0\n1\n{label}\n0\n0\n")
-    with pytest.raises(DataError, match="y.txt: row 2, column '0': label .*, expected a whole number"):
+    with pytest.raises(DataError, match="y.txt: row 2, column '0': .*whole number"):
         edges(folder, "labels=DIR/y.txt")
 
 
@@ -181,10 +181,10 @@ def test_splits_by_ids_and_by_masks(folder):
     "array, message",
     [
         (np.array([0, 1, 1, 0, 0]), "t.npy: train split: node id 0"),  # a mask of numbers
-        (np.array([5]), "t.npy: train split: node id 5 is outside 0 <= id < 5"),
-        (np.array([0.5]), "t.npy: train split: expected an integer dtype, found float64"),
+        (np.array([5]), "t.npy: train split: node id 5 .*0 <= id < 5"),
+        (np.array([0.5]), "t.npy: train split: .*integer dtype.*float64"),
         (np.ones(4, bool), r"t.npy: train split: a mask of shape \(4, 1\), expected \(5,\)"),
-        (np.ones((2, 2), int), "t.npy: train split: expected one node id per line, found 2 columns"),
+        (np.ones((2, 2), int), "t.npy: train split: one node id .*2 columns"),
         (np.array([0, 1, 2, 0, 0], np.uint8), "t.npy: train split: node id 0"),
     ],
 )

@@ -264,9 +264,9 @@ def test_a_report_counts_what_a_loop_counts(written, tmp_path, capsys):
 
 def test_one_kind_and_relational_are_not_mistaken(written):
     for spec in (SPEC, str(written)):
-        with pytest.raises(ConfigError, match="a relational graph, of several node types, but a graph of one kind is needed"):
+        with pytest.raises(ConfigError, match="relational graph, .*one kind is needed"):
             load(spec)
-    with pytest.raises(ConfigError, match="a graph of one kind, but a relational graph is needed"):
+    with pytest.raises(ConfigError, match="one kind, .*relational graph is needed"):
         load_relational("sbm:nodes=30")
     with pytest.raises(ConfigError, match="their task is classify, not regress"):
         load_relational(SPEC, task="regress")
@@ -363,7 +363,7 @@ def test_a_write_that_fails_leaves_nothing(whole, tmp_path, monkeypatch):
 
     monkeypatch.setattr(npyfile.Stream, "close", close)
     for left[0] in (1, 6, 12):
-        with pytest.raises(DataError, match="npy: cannot be written: No space left on device"):
+        with pytest.raises(DataError, match="npy: .*No space left"):
             format.write(tmp_path / "d", whole)
         assert not os.listdir(tmp_path)
 

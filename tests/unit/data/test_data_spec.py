@@ -58,7 +58,7 @@ def test_a_path_may_hold_commas(tmp_path):
 @pytest.mark.parametrize(
     "spec, error, message",
     [
-        ("sbm:nodes=60,size=3", ConfigError, "option 'size': unknown for sbm; known are nodes, degree, homophily"),
+        ("sbm:nodes=60,size=3", ConfigError, "option 'size': unknown .*sbm; .*nodes, degree, homophily"),
         ("sbm:nodes=many", ConfigError, "option 'nodes': cannot read 'many'"),
         ("sbm:nodes", ConfigError, "option 'nodes': cannot read ''"),
         ("sbm:nodes=60,nodes=61", ConfigError, "option 'nodes': given twice"),
@@ -66,7 +66,7 @@ def test_a_path_may_hold_commas(tmp_path):
         ("sbm:nodes=-1", ConfigError, "nodes: -1"),
         ("npz:", ConfigError, "no path after npz:"),
         ("npz:/gone.npz", DataError, "/gone.npz: no such file"),
-        ("npz:/gone.npz,nodes=3", ConfigError, "option 'nodes': unknown for npz; known are classes, task, train, val, seed"),
+        ("npz:/gone.npz,nodes=3", ConfigError, "option 'nodes': unknown .*npz; .*classes, task, train, val, seed"),
         ("planetoid:/gone/cora", DataError, "/gone: no such file"),
         ("ogb:/gone", DataError, "/gone: no such file"),
         ("/gone", DataError, "^/gone: no such directory; --data takes a directory that convert wrote"),

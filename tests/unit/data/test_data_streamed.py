@@ -113,13 +113,13 @@ def test_what_is_wrong_is_named_by_its_node(folder, tmp_path, monkeypatch):
     labels = ["0"] * N_NODES
     labels[250] = "0.5"
     (tmp_path / "y.txt").write_text("\n".join(labels))
-    with pytest.raises(DataError, match="y.txt: row 250, column '0': label '0.5', expected a whole number"):
+    with pytest.raises(DataError, match="y.txt: row 250, column '0': .*'0.5', .*whole number"):
         load(f"edges:e.txt,labels={tmp_path}/y.txt", folder=tmp_path, n_bytes=6000)
 
 
 def test_a_split_that_is_drawn_must_fit(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
-    with pytest.raises(ConfigError, match="a split drawn of 300 nodes takes 19,200 bytes of --memory, of which 6,000 are left"):
+    with pytest.raises(ConfigError, match="split .*300 nodes takes 19,200 bytes of --memory, .*6,000"):
         load("edges:e.txt,labels=y.npy", folder=tmp_path, n_bytes=6000)
 
 

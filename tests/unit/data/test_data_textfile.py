@@ -25,7 +25,7 @@ def test_parts_are_read_from_npy_and_text(tmp_path):
     "name, content, message",
     [
         ("p.txt", "0\n1\n", r"p.txt: parts: expected shape \(3,\)"),
-        ("p.txt", "0\n1\n3\n", "p.txt: parts: node 2 has part 3, outside 0 <= part < 3"),
+        ("p.txt", "0\n1\n3\n", "p.txt: parts: node 2 has part 3, .*0 <= part < 3"),
         ("p.txt", "0\n-1\n1\n", "p.txt: parts: node 1 has part -1"),
         ("p.txt", "0\nx\n1\n", "p.txt: parts: cannot be read"),
         ("p.txt", "", "p.txt: parts: expected shape"),
@@ -43,7 +43,7 @@ def test_bad_parts_are_named(tmp_path, name, content, message):
 def test_parts_of_floats_and_objects_are_refused(tmp_path):
     np.save(tmp_path / "f.npy", np.zeros(3))
     np.save(tmp_path / "o.npy", np.array([{}, {}, {}]), allow_pickle=True)
-    with pytest.raises(DataError, match="f.npy: parts: expected an integer dtype, found float64"):
+    with pytest.raises(DataError, match="f.npy: parts: .*integer dtype.*float64"):
         read_parts(tmp_path / "f.npy", 3, 3)
     with pytest.raises(DataError, match="o.npy: parts: cannot be read"):
         read_parts(tmp_path / "o.npy", 3, 3)
@@ -64,13 +64,13 @@ def test_numbers_are_read_from_any_text(tmp_path, content, encoding):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("0,x\n1,2\n", "t.txt: edges: cannot be read: could not convert string 'x'"),
-        ("O 1\n1 2\n", "t.txt: edges: cannot be read: could not convert string 'O'"),
+        ("0,x\n1,2\n", "t.txt: edges: .*could not convert string 'x'"),
+        ("O 1\n1 2\n", "t.txt: edges: .*could not convert string 'O'"),
         ("0;1\n1,2\n", "t.txt: edges: cannot be read"),
         ("a,b,c\n1,2\n", "t.txt: edges: the first line, 'a,b,c', is no header of 2 columns"),
-        ("x\n1\n", "t.txt: edges: cannot be read: could not convert string 'x'"),
+        ("x\n1\n", "t.txt: edges: .*could not convert string 'x'"),
         ("nan,inf\n1,2\n", "t.txt: edges: cannot be read"),
-        ("a,b\nc,d\n1,2\n", "t.txt: edges: cannot be read: could not convert string 'c'"),
+        ("a,b\nc,d\n1,2\n", "t.txt: edges: .*could not convert string 'c'"),
         ("0,1\n2\n", "t.txt: edges: cannot be read"),
         ("0,1.5\n", "t.txt: edges: cannot be read"),
         ("0," + "9" * 30, "t.txt: edges: cannot be read"),
@@ -96,7 +96,7 @@ def test_a_line_without_end_is_refused_in_little_memory(tmp_path):
     write.close()
     assert (tmp_path / "edge.csv.gz").stat().st_size < 1 << 19
     tracemalloc.start()
-    with pytest.raises(DataError, match="edge.csv.gz: a line of 16,777,216 characters or more"):
+    with pytest.raises(DataError, match="edge.csv.gz: a line of 16,777,216 characters"):
         read_csv(tmp_path / "edge.csv.gz", "edges", np.int64, n_rows=3, columns=2)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -105,7 +105,7 @@ def test_a_line_without_end_is_refused_in_little_memory(tmp_path):
 
 def test_more_rows_than_there_may_be_are_not_read(tmp_path):
     (tmp_path / "train.csv.gz").write_bytes(gzip.compress(b"1\n" * (1 << 22)))
-    with pytest.raises(DataError, match="train.csv.gz: train split: more than the 6 rows that may be"):
+    with pytest.raises(DataError, match="train.csv.gz: train split: more than .*6 rows"):
         read_csv(tmp_path / "train.csv.gz", "train split", np.int64, columns=1, most=6)
 
 

@@ -23,7 +23,7 @@ def test_numbers_that_begin_anew_in_each_graph_are_refused(tmp_path):
     """All edges would be in the first graph."""
     edges = [(1, 2), (2, 1), (2, 3)]
     spec = write(tmp_path, edges * 3, [1, 1, 1, 2, 2, 2, 3, 3, 3], [0, 1, 0])
-    with pytest.raises(DataError, match="S_A.txt: the largest node is 3, but there are 9 nodes .*must continue from graph to graph"):
+    with pytest.raises(DataError, match="S_A.txt: the largest node is 3, .*9 nodes .*continue"):
         load(spec, relational=True)
     right = [(a + shift, b + shift) for shift in (0, 3, 6) for a, b in edges]
     assert load(write(tmp_path, right, [1, 1, 1, 2, 2, 2, 3, 3, 3], [0, 1, 0]), relational=True,
@@ -32,7 +32,7 @@ def test_numbers_that_begin_anew_in_each_graph_are_refused(tmp_path):
 
 def test_an_odd_word_is_named_by_its_line(tmp_path):
     spec = write(tmp_path, [(1, 2), (2, "x")], [1, 1], [0])
-    with pytest.raises(DataError, match="S_A.txt: A: line 2: ' x' is no number"):
+    with pytest.raises(DataError, match="S_A.txt: A: line 2: ' x' .*number"):
         load(spec, relational=True)
 
 

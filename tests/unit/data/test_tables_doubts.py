@@ -158,7 +158,7 @@ def test_nulls_stay_nulls(kind):
 @pytest.mark.parametrize("ids, words", [
     (np.ma.array([1, 2, 3], mask=[0, 1, 0]), "row 1, column 'id': no id"), ([1.0, 2.0, 3.0], "no ids of nodes, which are whole numbers"),
     (np.array(["2024-01-01"] * 3, "M8[D]"), "column 'id': dates: these are no ids"), (["a", None, "c"], "row 1, column 'id': no id"),
-    ([1, "b", 3], "column 'id': row 1: 'b' is of str, but values before are of int"),
+    ([1, "b", 3], "column 'id': row 1: 'b' is of str, .*values before are of int"),
 ])  # fmt: skip
 def test_ids_that_are_none(ids, words):
     edges = {"file": {"src": ids[:1], "dst": ids[:1]}, "relation": ["u", "e", "u"]}
@@ -281,7 +281,7 @@ def test_unknown_ends_are_refused_or_dropped(here, capsys):
     assert main(["convert", f"{spec},on_unknown=drop", "d", "--allow-empty", "all"]) == 0
     assert "2 left out, as an end is no node" in capsys.readouterr().out
     assert format.open("d").edge_weight.tolist() == [4, 1]
-    with pytest.raises(ConfigError, match="on_unknown: 'skip' is not one of refuse, drop"):
+    with pytest.raises(ConfigError, match="on_unknown: 'skip' .*refuse, drop"):
         load(f"{spec},on_unknown=skip", allow_empty=ALL)
 
 

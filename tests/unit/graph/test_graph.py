@@ -122,7 +122,7 @@ def test_values_that_fit_other_edges_are_refused():
                     lambda: graph.shard(Solo(), "contiguous").with_edge_values(weight),
                     lambda: flow.layers(1)[0].aggregate(fn.mul_edge(x, weight), "sum"),
                     lambda: Propagation(graph, edge_weight=weight)(x)):
-        with pytest.raises(ConfigError, match="has dropped 1 of the edges and added as many"):
+        with pytest.raises(ConfigError, match="dropped 1 .*added as many"):
             refused()
     np.testing.assert_array_equal(graph.aggregate(fn.copy_src(x), "sum").data, [[1], [2]])
 

@@ -46,7 +46,7 @@ def test_every_format_gives_its_weights(kind, shape):
         graph, weights = Graph.from_scipy(matrix)
         assert graph.n_edges == np.count_nonzero(dense) and graph.bipartite == (shape[0] != 3)
         np.testing.assert_allclose(graph.aggregate(fn.mul_edge(X, weights), "sum").data, dense @ X)
-        with pytest.raises(DataError, match=r"edges have another value than 1, the first is .*Graph\.from_scipy\(matrix\) returns"):
+        with pytest.raises(DataError, match=r"another value than 1, .*Graph\.from_scipy\(matrix\)"):
             Graph.from_csr(matrix)
         ones = array_class((dense > 0).astype(np.float32)).asformat(kind)
         assert Graph.from_csr(ones).n_edges == graph.n_edges
@@ -279,7 +279,7 @@ def test_graphs_that_differ_between_ranks_are_refused():
     def work(comm):
         for whole in (Graph.from_edges([0, 1], [1, 2 - comm.rank], 3), Graph.from_edges([0, 1], [1, 2], 3 + comm.rank),
                       Graph.from_csr([0, 1, 2, 3], [1, 2, 0], edge_index=[0, 1, 2] if comm.rank else [1, 0, 2])):
-            with pytest.raises(SarliteError, match="graph is not the same on every rank"):
+            with pytest.raises(SarliteError, match="graph is not the same"):
                 whole.shard(comm, "contiguous")
             refused.append(comm.rank)
 

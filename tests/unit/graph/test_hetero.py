@@ -272,15 +272,15 @@ def test_sums_that_cannot_be_one_array():
     x = {WRITES: Tensor(X["author"]), TOPIC: Tensor(X["paper"].astype(np.float32))}
     messages = {r: fn.linear(rows, Tensor(values(k, N_IN, 2).astype(rows.dtype))) for k, (r, rows) in enumerate(x.items())}
     for evaluation in ("inside", "first"):
-        with pytest.raises(ShapeError, match="float32 into .*, float64 into .*: one float dtype is needed"):
+        with pytest.raises(ShapeError, match="float32 into .*, float64 into .*: .*dtype"):
             graph.aggregate(messages, "sum", evaluation=evaluation)
-    with pytest.raises(ShapeError, match="must have dtype float32 or float64; got .* int64"):
+    with pytest.raises(ShapeError, match="dtype float32 or float64; .*int64"):
         graph.aggregate({WRITES: fn.copy_src(np.arange(len(X["author"])))}, "sum")
     single = Tensor(X["paper"].astype(np.float32)), Tensor(values(1, N_IN, 2).astype(np.float32))
-    with pytest.raises(ShapeError, match="float32 into paper, float64 into paper: one float dtype"):
+    with pytest.raises(ShapeError, match="float32 into paper, float64 into paper: .*dtype"):
         graph.aggregate({WRITES: messages[WRITES]}, "sum", self_terms={"paper": single})
     for wrong in ((X["paper"], values(1, N_IN + 1, 2)), (X["paper"][1:], values(1, N_IN, 2)), (X["paper"], values(1, N_IN))):
-        with pytest.raises(ShapeError, match=r"self_terms\['paper'\]: x \(.*\) and weight \(.*\) are not \(23, n_in\) and \(n_in, n_out\)"):
+        with pytest.raises(ShapeError, match=r"self_terms\['paper'\]: x \(.*\) and weight \(.*\) .*\(23, n_in\) and \(n_in, n_out\)"):
             graph.aggregate({WRITES: messages[WRITES]}, "sum", self_terms={"paper": tuple(map(Tensor, wrong))})
     wide = Tensor(values(1, N_IN, 3))
     for first in (CITES, WRITES):
@@ -374,7 +374,7 @@ def test_divisions_are_checked():
     for graph in threads.run(2, work, "fennel"):
         for name, ids in graph.node_ids.items():
             assert len(ids) <= np.ceil(1.03 * N_NODES[name] / 2)
-    with pytest.raises(DataError, match="parts is not the same on every rank"):
+    with pytest.raises(DataError, match="parts is not the same"):
         threads.run(2, lambda comm: work(comm, ["random", "metis"][comm.rank]))
-    with pytest.raises(DataError, match="edges and n_nodes is not the same on every rank"):
+    with pytest.raises(DataError, match="edges and n_nodes is not the same"):
         threads.run(2, lambda comm: HeteroGraph.from_edges({("a", "r", "a"): ([0], [comm.rank])}, {"a": 2}, comm=comm))

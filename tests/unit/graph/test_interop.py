@@ -47,10 +47,10 @@ def test_a_pyg_graph_of_relations_brings_weights_and_features():
     np.testing.assert_array_equal(graph.aggregate({to: fn.copy_src(x)}, "sum")["b"].data, expected)
     assert graph.edge_values[back].features.tolist() == [[7]] and graph.edge_values[back].weight is None
     data[to].edge_weight = np.ones(2)
-    with pytest.raises(ShapeError, match=r"edge_weight of \('a', 'to', 'b'\): float64 of shape \(2,\)"):
+    with pytest.raises(ShapeError, match=r"edge_weight of \('a', 'to', 'b'\): .*\(2,\)"):
         interop.from_pyg(data)
     data[to].edge_index = np.ones((3, 2), int)
-    with pytest.raises(DataError, match=r"from_pyg: edge_index of \('a', 'to', 'b'\) is int64 \(3, 2\), but must be integers of shape \(2"):
+    with pytest.raises(DataError, match=r"from_pyg: edge_index of \('a', 'to', 'b'\) .*\(3, 2\), .*shape \(2"):
         interop.from_pyg(data)
 
 
@@ -116,9 +116,9 @@ def test_edge_data_of_a_dgl_graph_become_weights_and_features_by_name():
     np.add.at(expected, DST, X[SRC] * weight[:, None])
     np.testing.assert_allclose(graph.aggregate(fn.copy_src(X), "sum").data, expected)
     np.testing.assert_array_equal(graph.edge_features, features)
-    with pytest.warns(RuntimeWarning, match="from_dgl: the edge data feat, w are not read: name them by weight= and features="):
+    with pytest.warns(RuntimeWarning, match="from_dgl: .*feat, w .*weight= and features="):
         assert interop.from_dgl(dgl_graph).edge_weight is None
-    with pytest.raises(ConfigError, match="from_dgl: weight 'weight' is none of the edge data: feat, w"):
+    with pytest.raises(ConfigError, match="from_dgl: weight 'weight' .*edge data: feat, w"):
         interop.from_dgl(dgl_graph, weight="weight")
     to, back = ("a", "to", "b"), ("b", "to", "a")
     several = Dgl({to: ([0, 1], [2, 2]), back: ([1], [0])}, {"a": 2, "b": 3}, {to: {"w": np.array([2.0, 8])}})
@@ -207,5 +207,5 @@ def test_a_torch_module_in_a_sarlite_model(torch):
     assert losses[-1] < 0.3 * losses[0]
     with pytest.raises(ConfigError, match="BatchNorm1d keeps buffers, running_mean, running_var, num_batches_tracked"):
         FromTorch(torch.nn.BatchNorm1d(3))
-    with pytest.raises(ConfigError, match="LSTM returned a tuple, but must return one tensor"):
+    with pytest.raises(ConfigError, match="LSTM returned a tuple, .*tensor"):
         FromTorch(torch.nn.LSTM(3, 3).double())(Tensor(X))

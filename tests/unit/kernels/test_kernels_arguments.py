@@ -138,7 +138,7 @@ def test_wrong_arguments_are_named(name, call):
 
 
 def test_messages_hold_shape_and_dtype():
-    with pytest.raises(ShapeError, match=r"out must have dtype float32; got shape \(2, 4\), dtype float64"):
+    with pytest.raises(ShapeError, match=r"out .*float32; .*\(2, 4\), .*float64"):
         kernels.spmm(np.array([0, 1, 1]), np.zeros(1, np.int32), np.zeros((1, 4), np.float32), np.zeros((2, 4)))
 
 

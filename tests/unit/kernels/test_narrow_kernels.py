@@ -134,7 +134,7 @@ def test_infinite_values_are_found_beside_padding():
 def test_wrong_arguments_are_named():
     graph = make_graph("random", np.int64)
     x = np.zeros((graph.n_src, 3), np.uint16)
-    with pytest.raises(ShapeError, match="indices must have dtype int32 with rows of bfloat16; got dtype int64"):
+    with pytest.raises(ShapeError, match="indices .*int32 .*bfloat16; .*int64"):
         kernels.spmm(graph.indptr, graph.indices, x, np.zeros((graph.n_dst, 3), np.float32))
     graph = make_graph("random", np.int32)
     with pytest.raises(ShapeError, match="out must have dtype float32"):

@@ -151,7 +151,7 @@ def test_training(model):
 
 
 @pytest.mark.parametrize("options, error, message", [
-    ({"sampler": "other"}, ConfigError, "sampler 'other' is not one of uniform, replace, full, labor"),
+    ({"sampler": "other"}, ConfigError, "sampler 'other' .*uniform, replace, full, labor"),
     ({"fanouts": (5, 0, 5)}, ConfigError, "0 is neither"),
     ({"fanouts": (5, -2, 5)}, ConfigError, "-2 is neither"),
     ({"fanouts": ()}, ConfigError, "fanouts"),
@@ -182,7 +182,7 @@ def test_what_a_batch_refuses():
     loaded = batches(plain(), slice(None))
     batch = next(iter(loaded))
     model = SAGE(N_IN, N_OUT, layers=2, rng=nn.Random(0))
-    with pytest.raises(ConfigError, match="fanouts has 3 entries, but the model 2 layers"):
+    with pytest.raises(ConfigError, match="fanouts .*3 entries, .*2 layers"):
         model(batch, batch.x)
     with pytest.raises(ConfigError, match="a batch of 3 layers"):
         batch.aggregate(fn.copy_src(batch.x), "sum")

@@ -220,8 +220,8 @@ def test_predictions_are_those_of_one_rank():
 
 @pytest.mark.parametrize("options, error, message", [
     ({"train": np.zeros(N, bool)}, DataError, "train: the training split is empty"),
-    ({"remote": "other"}, ConfigError, "remote 'other' is not one of exact, local, HEC"),
-    ({"batches": "other"}, ConfigError, "batches 'other' is not one of global, balanced"),
+    ({"remote": "other"}, ConfigError, "remote 'other' .*exact, local, HEC"),
+    ({"batches": "other"}, ConfigError, "batches 'other' .*global, balanced"),
     ({"fanouts": (0,)}, ConfigError, "0 is neither"),
 ])  # fmt: skip
 def test_what_all_ranks_refuse(options, error, message):

@@ -191,14 +191,14 @@ def test_weighted_sums_of_relations_are_the_dense_ones(reducer, evaluation):
 
 def test_edge_values_of_relations_are_checked():
     graph = make()
-    with pytest.raises(ConfigError, match=r"edge values: relation \('paper', 'cites', 'author'\) is none of this graph"):
+    with pytest.raises(ConfigError, match=r"edge values: relation \('paper', 'cites', 'author'\)"):
         graph.with_edge_values({("paper", "cites", "author"): [1.0]})
-    with pytest.raises(ShapeError, match=r"edge_weight of \('paper', 'cites', 'paper'\): float64 of shape \(3,\)"):
+    with pytest.raises(ShapeError, match=r"edge_weight of \('paper', 'cites', 'paper'\): .*\(3,\)"):
         graph.with_edge_values({CITES: np.ones(3)})
     with pytest.raises(DataError, match=r"edge_features of \('paper', 'cites', 'paper'\).*is nan"):
         graph.with_edge_values(features={CITES: np.full((80, 2), np.nan)})
     weighted = graph.with_edge_values({CITES: -np.ones(80)})
-    with pytest.raises(DataError, match="weights whose sums are degrees must be 0 or more"):
+    with pytest.raises(DataError, match="weights .*degrees .*0 or more"):
         weighted.aggregate({CITES: fn.copy_src(Tensor(X["paper"]))}, "mean")
     saved = weighted.subgraph({CITES: np.arange(80) % 2 == 0})
     assert len(saved.edge_values[CITES].weight) == 40 and saved.edge_values[CITES].features is None
@@ -251,20 +251,20 @@ def test_what_is_refused():
     graph = make()
     nodes, x = graph.of("paper"), {"paper": X["paper"]}
     make_loader = partial(NeighborLoader, labels=None, train=[0], fanouts=(2, 2), batch_size=2)
-    with pytest.raises(ConfigError, match="minibatches are of a Graph, or of a node type .* is a HeteroGraph"):
+    with pytest.raises(ConfigError, match="minibatches .*Graph, .*is a HeteroGraph"):
         make_loader(graph, x)
-    with pytest.raises(ConfigError, match="a node type has no cache of each type's rows"):
+    with pytest.raises(ConfigError, match="node type .*no cache"):
         make_loader(nodes, x, remote=HEC())
-    with pytest.raises(ConfigError, match="x is a ndarray, but of a node type it is a dict"):
+    with pytest.raises(ConfigError, match="x is a ndarray, .*dict"):
         make_loader(nodes, X["paper"])
     with pytest.raises(ConfigError, match="node type 'thing' is not one of"):
         make_loader(nodes, {"thing": X["paper"]})
-    with pytest.raises(ShapeError, match=r"x\['paper'\] of shape \(22, 5\) has not the graph's 23 rows"):
+    with pytest.raises(ShapeError, match=r"x\['paper'\] .*\(22, 5\) .*23 rows"):
         make_loader(nodes, {"paper": X["paper"][1:]})
     (batch,) = make_loader(nodes, x)
-    with pytest.raises(ConfigError, match="fanouts has 2 entries, but the model 3 layers"):
+    with pytest.raises(ConfigError, match="fanouts .*2 entries, .*3 layers"):
         batch.layers(3)
-    with pytest.raises(ConfigError, match="a batch of 2 layers has a graph for each"):
+    with pytest.raises(ConfigError, match="batch of 2 layers"):
         batch.aggregate({CITES: fn.copy_src(Tensor(X["paper"]))}, "sum")
     g, h = batch.layers(2)[0].enter(batch.x)
     with pytest.raises(ConfigError, match="relation .* is none of this graph"):

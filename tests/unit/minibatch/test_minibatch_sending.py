@@ -49,7 +49,7 @@ def test_lists_take_no_memory_by_rank_and_row():
 
 @pytest.mark.parametrize("rows", [[3, 2], [1, 1], [-1, 4]])
 def test_lists_refuse_rows_that_do_not_ascend(rows):
-    with pytest.raises(DataError, match="rank 1 asks for are negative or do not ascend"):
+    with pytest.raises(DataError, match="rank 1 asks for .*negative or .*ascend"):
         SendLists([np.arange(0), np.array(rows)])
 
 
@@ -59,7 +59,7 @@ def test_weights():
     assert lists.weights("degree", rows, degrees).tolist() == [8, 1]
     assert lists.weights("cut-degree", rows, degrees).tolist() == [2, 1]
     assert lists.weights("uniform", rows, degrees).tolist() == [1, 1]
-    with pytest.raises(ConfigError, match="push_by 'cut' is not one of degree, cut-degree, uniform"):
+    with pytest.raises(ConfigError, match="push_by 'cut' .*degree, cut-degree, uniform"):
         lists.weights("cut", rows, degrees)
 
 
@@ -189,7 +189,7 @@ def test_on_demand_without_rows():
     for values in (np.empty((4, 6)), np.empty((3, 7)), np.empty((4, 7), np.float32)):
         with pytest.raises(ShapeError):
             sender.messages(2, np.arange(4), values, slots)
-    with pytest.raises(ShapeError, match="newest rows of 2 border rows do not fit the 4"):
+    with pytest.raises(ShapeError, match="newest rows of 2 .*fit the 4"):
         sender.load({"made": np.zeros(2, int), "rows": np.zeros((2, 7))})
     with pytest.raises(ShapeError, match="do not fit"):
         sender.load({"made": np.zeros(4, int), "rows": np.zeros((2, 7))})

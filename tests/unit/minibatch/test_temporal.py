@@ -242,9 +242,9 @@ def test_n_ranks_make_one_ranks_batches_of_relations(case, pick, n_ranks, parts)
 
 
 @pytest.mark.parametrize("options, error, message", [
-    ({"sampler": "labor"}, ConfigError, "temporal uniform does not go with sampler labor"),
-    ({"sampler": "replace", "pick": "latest"}, ConfigError, "temporal latest does not go with sampler replace"),
-    ({"pick": "soonest"}, ConfigError, "temporal 'soonest' is not one of uniform, latest"),
+    ({"sampler": "labor"}, ConfigError, "temporal uniform .*sampler labor"),
+    ({"sampler": "replace", "pick": "latest"}, ConfigError, "temporal latest .*sampler replace"),
+    ({"pick": "soonest"}, ConfigError, "temporal 'soonest' .*uniform, latest"),
     ({"nodes": None}, ConfigError, "temporal: no times of the seeds"),
     ({"nodes": [1, 2]}, ShapeError, r"times of nodes: int64 of shape \(2,\)"),
     ({"nodes": np.array(["2026-03-01", "NaT", "2026-03-01"], "M8[D]")}, DataError, "times of nodes: entry 1 is NaT"),
@@ -260,7 +260,7 @@ def test_what_cannot_be_right_is_refused(options, error, message):
 def test_sym_is_refused_as_its_degrees_count_later_edges():
     world = World(1)
     batch = world.loader(world.graph(), fanouts=(2,)).batch(np.arange(4))
-    with pytest.raises(ConfigError, match="reducer 'sym' divides by degrees of the whole graph, which count later edges"):
+    with pytest.raises(ConfigError, match="reducer 'sym' .*degrees .*later edges"):
         batch.aggregate(fn.copy_src(batch.x), "sym")
 
 
@@ -268,5 +268,5 @@ def test_times_of_types_and_relations_are_checked():
     graph = HeteroGraph.from_edges({("a", "to", "b"): ([0], [0])}, {"a": 1, "b": 1})
     with pytest.raises(ShapeError, match="edge_time of .*: float64"):
         graph.with_edge_values(times={("a", "to", "b"): [0.5]})
-    with pytest.raises(ConfigError, match="temporal: 'c' is none of the node types a, b"):
+    with pytest.raises(ConfigError, match="temporal: 'c' .*node types a, b"):
         NeighborLoader(graph.of("b"), {}, None, slice(None), fanouts=(1,), batch_size=1, temporal=Temporal(nodes={"b": [1], "c": [1]}))

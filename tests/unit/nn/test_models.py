@@ -112,7 +112,7 @@ def test_layers_of_the_papers_form_follow_each_other_without_more():
     for conv in model.convs:
         h = conv(GRAPH, h)
     np.testing.assert_array_equal(model(GRAPH, Tensor(X)).data, h.data)
-    with pytest.raises(ConfigError, match="form 'own' is not one of standard, paper"):
+    with pytest.raises(ConfigError, match="form 'own' .*standard, paper"):
         GAT(5, 3, form="own", rng=nn.Random(0))
 
 
@@ -227,5 +227,5 @@ def test_gat_puts_the_last_heads_side_by_side_or_averages_them():
     side, mean = (GAT(5, 6, out_heads=3, out_concat=concat, rng=nn.Random(0)) for concat in (True, False))
     assert side(GRAPH, Tensor(X.astype(np.float32))).shape == mean(GRAPH, Tensor(X.astype(np.float32))).shape == (len(X), 6)
     assert side.convs[-1].n_feat == 2 and mean.convs[-1].n_feat == 6
-    with pytest.raises(ConfigError, match="6 outputs cannot be divided among 4 heads"):
+    with pytest.raises(ConfigError, match="6 outputs .*4 heads"):
         GAT(5, 6, out_heads=4, out_concat=True, rng=nn.Random(0))

@@ -168,7 +168,7 @@ def test_flat_again_is_the_same_flat():
     flat = flatten(model)
     assert flatten(model) is flat
     for other in (model.layers[0], type("Sharing", (Module,), {"__init__": lambda self: setattr(self, "first", model.layers[0])})()):
-        with pytest.raises(ConfigError, match="'(first.)?weight' lies in the flat arrays of another module"):
+        with pytest.raises(ConfigError, match="'(first.)?weight' .*flat arrays"):
             flatten(other)
     del flat
     gc.collect()
@@ -257,7 +257,7 @@ def test_entries_of_a_row_are_the_reference_generator():
 
 @pytest.mark.parametrize("ids", [np.zeros(2, int), np.zeros((3, 1), int), np.zeros(3)])
 def test_ids_that_do_not_fit_are_refused(ids):
-    with pytest.raises(ShapeError, match=r"ids of .*not one integer for each row of \(3, 2\)"):
+    with pytest.raises(ShapeError, match=r"ids of .*integer .*\(3, 2\)"):
         Parameter(np.zeros((3, 2)), ids=ids)
 
 
@@ -374,7 +374,7 @@ def test_two_parameters_of_one_name_are_refused():
     one, other = Parameter(np.zeros(2)), Parameter(np.ones(2))
     for held in ({"a.b": one, "a": {"b": other}}, {1: one, "1": other}):
         for use in (Module.state_dict, flatten, lambda model: model.load_state_dict({})):
-            with pytest.raises(ConfigError, match="two parameters or buffers of the model have one name"):
+            with pytest.raises(ConfigError, match="two parameters or buffers .*one name"):
                 use(Holds(held))
     with pytest.raises(ConfigError, match="one name, 'w.x.b'"):
         Holds({"x": Buffered(), "x.b": other}).state_dict()

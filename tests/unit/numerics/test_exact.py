@@ -323,7 +323,7 @@ def test_what_is_not_exact_is_refused_on_every_rank():
                 graph.aggregate(fn.linear(x, nn.Parameter(np.ones((2, 2))), evaluation="inside"), "sum")
             with pytest.raises(ConfigError, match="'tanh' is not exact yet"):
                 ops.tanh(x)
-            with pytest.raises(ConfigError, match="sum over axis 0 is of one rank's rows"):
+            with pytest.raises(ConfigError, match="sum over axis 0 .*one rank's rows"):
                 ops.sum(x, 0)
             with pytest.raises(ConfigError, match="its first axis must go"):
                 ops.mul(x, nn.Parameter(np.ones((1, 2))))
@@ -341,7 +341,7 @@ def test_what_is_not_exact_is_refused_on_every_rank():
 
 
 def test_a_numerics_of_another_name_is_refused():
-    with pytest.raises(ConfigError, match="numerics 'slow' is not one of fast, exact"):
+    with pytest.raises(ConfigError, match="numerics 'slow' .*fast, exact"):
         Trainer(Graph.from_edges([0], [1]), SAGE(3, 2, rng=nn.Random(0)), np.ones((2, 3)), np.zeros(2, int), slice(None),
                 optimizer=lambda flat: optim.Adam(flat), rng=nn.Random(0), numerics="slow")
 

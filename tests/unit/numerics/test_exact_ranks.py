@@ -52,7 +52,7 @@ def test_a_loss_that_raises_is_told_to_every_rank_and_the_next_step_is_right(nam
 
 def test_numerics_of_other_ranks_are_refused():
     def work(comm):
-        with pytest.raises(ConfigError, match="this Exact sums over 1 ranks, but 2 ranks hold the rows"):
+        with pytest.raises(ConfigError, match="Exact .*1 ranks, .*2 ranks"):
             trainer(comm, Exact(Solo()))
         local_trainer = trainer(comm, Exact(comm))
         local_trainer.step()
@@ -82,7 +82,7 @@ def test_rows_that_one_rank_alone_picks_twice_are_refused_on_every_rank():
         if comm.rank == comm.size - 1:
             twice = np.maximum(twice, 1)
         local_trainer = trainer(comm, model=lambda graph, rng: Table(graph, rng, twice))
-        with pytest.raises(ConfigError, match="rows picked more than once are not exact yet"):
+        with pytest.raises(ConfigError, match="picked more than once .*exact"):
             local_trainer.step()
 
     for n_ranks in (1, 2, 4):
@@ -249,7 +249,7 @@ def test_attention_with_a_slope_of_0_does_not_warn(dtype):
 def test_bfloat16_rows_are_refused():
     def work(comm):
         graph = Graph.from_edges(*EDGES, N_NODES).shard(comm, "contiguous", row_dtype="bfloat16")
-        with numerics.using(Exact(comm)), pytest.raises(ConfigError, match="sums of bfloat16 rows are not exact yet"):
+        with numerics.using(Exact(comm)), pytest.raises(ConfigError, match="sums of bfloat16 .*exact"):
             graph.aggregate(fn.copy_src(X[graph.node_ids]), "max")
 
     threads.run(2, work)

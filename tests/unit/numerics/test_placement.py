@@ -38,7 +38,7 @@ def test_a_result_has_the_placement_that_its_inputs_give():
     assert table.placement == table.first(1).placement == (table @ nn.Parameter(X.T)).placement == "rows"
     graph = Graph.from_edges([0, 1], [1, 2], 4)
     assert graph.aggregate(fn.copy_src(X), "sum").placement == graph.aggregate(fn.copy_src(unknown), "max").placement == "rows"
-    with pytest.raises(ValueError, match="placement 'local' is not one of rows, replicated, unknown"):
+    with pytest.raises(ValueError, match="placement 'local' .*rows, replicated, unknown"):
         Tensor(X, placement="local")
 
 
@@ -69,10 +69,10 @@ def test_a_learned_tensor_that_all_ranks_hold_is_no_rows_of_a_graph_on_several_r
                 assert graph.aggregate(messages[0], "sum").requires_grad
                 return
             for message in messages:
-                with pytest.raises(ConfigError, match="is the same on every rank, but each rank needs its own"):
+                with pytest.raises(ConfigError, match="same on every rank, .*its own"):
                     graph.aggregate(message, "sum")
             hetero = HeteroGraph.from_edges({("a", "to", "a"): edges}, {"a": 4}, comm=comm, parts="contiguous")
-            with pytest.raises(ConfigError, match=r"self_terms\['a'\]: x of shape .* is the same on every rank"):
+            with pytest.raises(ConfigError, match=r"self_terms\['a'\]: x .*same on every rank"):
                 hetero.aggregate({}, "sum", self_terms={"a": (nn.Parameter(np.ones((hetero.of("a").n_dst, 2))), nn.Parameter(np.eye(2)))})
 
     for n_ranks, name in ((1, "fast"), (1, "exact"), (2, "fast"), (2, "exact")):

@@ -55,7 +55,7 @@ def test_a_shared_z_with_values_on_edges():
 
 def test_other_heads_are_refused():
     graph = Graph.from_edges(*EDGES)
-    with pytest.raises(ShapeError, match=r"z \(40, 2, 5\), src \(40, 3\) and dst \(40, 3\) are not \(n_src, n_heads or 1, n_feat\)"):
+    with pytest.raises(ShapeError, match=r"z \(40, 2, 5\), src \(40, 3\) and dst \(40, 3\) .*\(n_src, n_heads or 1, n_feat\)"):
         graph.aggregate(fn.attend(values(0, N, 2, WIDTH), values(1, N, HEADS), values(2, N, HEADS)), "sum")
 
 
@@ -109,5 +109,5 @@ def test_which_order_is_taken():
 
 
 def test_matmul_by_head_refuses():
-    with pytest.raises(ShapeError, match=r"x float64 \(7, 3, 5\) and w float64 \(2, 5, 3\) are not"):
+    with pytest.raises(ShapeError, match=r"x float64 \(7, 3, 5\) and w float64 \(2, 5, 3\)"):
         ops.matmul_by_head(values(0, 7, 3, 5), values(1, 2, 5, 3))

@@ -86,11 +86,11 @@ def test_a_tensor_is_rounded_once_for_all_relations(reducer):
 def test_what_has_no_narrow_rows_is_refused_by_name():
     graph, x = whole(Solo(), "bfloat16"), Tensor(np.ones((20, 2), np.float32))
     first, second = graph.relations
-    with pytest.raises(ConfigError, match="rows bfloat16: messages that are evaluated as Custom have no narrow rows"):
+    with pytest.raises(ConfigError, match="rows bfloat16: .*Custom .*narrow rows"):
         graph.aggregate(dict.fromkeys(graph.relations, fn.message(lambda src, dst, edge: src["x"], {"x": x}, {}, {})), "sum")
-    with pytest.raises(ConfigError, match="rows bfloat16: stand for rows of float32, but these are float64"):
+    with pytest.raises(ConfigError, match="rows bfloat16: .*float32, .*float64"):
         graph.aggregate(dict.fromkeys(graph.relations, fn.copy_src(Tensor(np.ones((20, 2))))), "sum")
-    with pytest.raises(ConfigError, match="a tensor is given both as rows that are gathered and as scores"):
+    with pytest.raises(ConfigError, match="tensor .*both as rows .*as scores"):
         z = x.reshape(20, 2, 1)
         graph.aggregate({first: fn.attend(z, x, x), second: fn.mul_edge(x, Tensor(np.ones(40, np.float32)))}, "sum")
 

@@ -59,7 +59,7 @@ def test_a_cache_refuses_rows_of_integers_by_name():
     def make(comm):
         graph = WHOLE.shard(comm, OWNERS[2], row_dtype="int8")
         x, labels = np.ones((graph.n_dst, 3), np.float32), np.zeros(graph.n_dst, int)
-        with pytest.raises(ConfigError, match="rows int8 cannot be cached: row_dtype float32 or bfloat16"):
+        with pytest.raises(ConfigError, match="int8 cannot be cached: .*float32 or bfloat16"):
             NeighborLoader(graph, x, labels, np.arange(graph.n_dst), fanouts=(2, 2), batch_size=5, remote=HEC(lines=10, limit=5))
 
     threads.run(2, make)

@@ -149,7 +149,7 @@ def test_what_changed_is_refused_or_does_not_matter(name, n_ranks, mode):
 def test_a_captured_tensor_without_gradient_must_not_change(n_ranks, mode, change):
     for form in (lambda h: lambda s, d, e: (s["x"] * h.constants[0]).tanh(),
                  lambda h: lambda s, d, e: (s["x"] * h.constants[0].detach()[::-1]).tanh()):
-        with pytest.raises(RuntimeError, match=r"'aggregate' needs values that have changed since: a tensor of shape \(4,\)"):
+        with pytest.raises(RuntimeError, match=r"'aggregate' .*changed since: .*\(4,\)"):
             threads.run(n_ranks, run, mode, form, change)
 
 
@@ -226,7 +226,7 @@ def test_a_learnable_value_of_some_rows_alone_is_refused():
         return message
 
     for n_ranks, mode in LAYOUTS:
-        with pytest.raises(RuntimeError, match="uses a learnable value of shape .* for some rows alone"):
+        with pytest.raises(RuntimeError, match="learnable value of shape .*some rows"):
             threads.run(n_ranks, lambda comm, mode=mode: run_whole(comm, mode, form))
 
 

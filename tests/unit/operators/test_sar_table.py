@@ -94,9 +94,9 @@ def test_a_function_without_inputs_over_a_relation():
 
 
 def test_what_is_no_way_is_refused():
-    with pytest.raises(ConfigError, match="evaluation 'last' is not one of product, first, inside"):
+    with pytest.raises(ConfigError, match="evaluation 'last' .*product, first, inside"):
         Graph.from_edges(*EDGES).aggregate(fn.linear(Tensor(X), Tensor(WEIGHT), "last"), "sum")
-    with pytest.raises(ConfigError, match="message function does not go with reducer 'sym'"):
+    with pytest.raises(ConfigError, match="message function .*reducer 'sym'"):
         Graph.from_edges(*EDGES).aggregate(lambda s, d, e: s["x"], "sym", src={"x": X})
 
 

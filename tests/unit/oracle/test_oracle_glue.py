@@ -159,9 +159,9 @@ def test_names_of_the_libraries_are_accepted(name, dialect, theirs, ours):
 
 
 def test_values_without_a_reference_are_refused_by_name():
-    with pytest.raises(ConfigError, match="'gcn' of dgl's sage has no reference; there are 'mean', 'pool'"):
+    with pytest.raises(ConfigError, match="'gcn' of dgl's sage .*'mean', 'pool'"):
         Reference("sage", dialect="dgl", aggregator_type="gcn")
-    with pytest.raises(ConfigError, match="'gcn' is none of 'mean', 'max-pool', 'max'; nothing else of dgl's sage"):
+    with pytest.raises(ConfigError, match="'gcn' .*'mean', 'max-pool', 'max'; .*dgl's sage"):
         Reference("sage", dialect="dgl", aggregator="gcn")
     with pytest.raises(ConfigError, match="n_heads is given twice"):
         Reference("gat", dialect="dgl", num_heads=2, n_heads=2)
@@ -171,7 +171,7 @@ def test_values_without_a_reference_are_refused_by_name():
 
 def test_norm_in_is_refused_between_two_sets_of_rows():
     reference = Reference("gcn", dialect="dgl", norm="in", allow_zero_in_degree=True)
-    with pytest.raises(ConfigError, match="norm 'in' takes one set of rows: there are 3 source rows, and 2"):
+    with pytest.raises(ConfigError, match="norm 'in' .*3 source rows, and 2"):
         reference.expressions(reference.case(EdgeList([0, 2], [1, 0], 3, 2)))
     report = check(lambda case: case.x, reference, graphs="bipartite-3-7-2", level="certified")
     assert report.uncovered["graphs that do not suit"] == 1 and not report.findings

@@ -298,7 +298,7 @@ def test_arguments_that_do_not_suit_the_graph_are_refused():
     rgcn = Reference("rgcn", n_relations=2)
     case = rgcn.case(EDGES, width=N_IN)
     case.arrays["relation"][3] = 2
-    with pytest.raises(DataError, match="relation: numbers from 0 to 1 are asked for, but there is 2"):
+    with pytest.raises(DataError, match="relation: .*0 to 1 .*2"):
         rgcn.outputs(case, FloatArithmetic())
 
 

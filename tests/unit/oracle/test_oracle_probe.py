@@ -122,7 +122,7 @@ def test_gradients_are_exact_and_those_that_are_not_are_left_out():
 
 def test_graphs_without_exact_inputs_are_refused():
     for reduce in ("mean", "sym"):
-        with pytest.raises(probe.NotExact, match="graph/codes/0: out is exact in float32 for no integers.* row 0, which has 7 in-edges"):
+        with pytest.raises(probe.NotExact, match="graph/codes/0: out .*float32 .*row 0, .*7 in-edges"):
             probed("uniform-100-1000", reduce=reduce)
     with pytest.raises(probe.NotExact, match="bfloat16"):
         probe.cases(Reference("spmm"), corpus.entry("in-star-1024"), dtype="bfloat16")

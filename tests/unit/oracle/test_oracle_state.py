@@ -118,7 +118,7 @@ def test_states_that_do_not_fit_are_refused_by_name():
     with pytest.raises(DataError, match="'bias' has no place in dgl's gatv2"):
         state_of(random_module(lambda **o: GATv2Conv(N_IN, 3, 2, **o)), "dgl")
     deeper = state_of(random_module(lambda **o: GCN(N_IN, 4, layers=3, **o)), "pyg")
-    with pytest.raises(DataError, match="3 layers and 0 norms, but the model has 2 and 0"):
+    with pytest.raises(DataError, match="3 layers and 0 norms, .*2 and 0"):
         load_state(random_module(lambda **o: GCN(N_IN, 4, **o)), deeper, "pyg")
 
 

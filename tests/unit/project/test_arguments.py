@@ -218,7 +218,7 @@ def test_fit_names_the_argument(message, options):
 
 @pytest.mark.filterwarnings("error")
 def test_a_learning_rate_that_is_far_too_large_is_told_once():
-    with pytest.raises(DataError, match="the loss is nan at step 2: try a lower learning rate"):
+    with pytest.raises(DataError, match="loss is nan at step 2: .*learning rate"):
         diverging = trainer(optimizer=lambda flat: optim.Adam(flat, 1e38))
         diverging.step()
         diverging.step()

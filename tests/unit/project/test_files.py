@@ -110,7 +110,7 @@ def test_nothing_is_written_through_a_link(tmp_path, target, monkeypatch):
     (tmp_path / "f").write_bytes(b"mine")
     (tmp_path / "link").symlink_to(target)
     for write in (atomic_write, check_writable):
-        with pytest.raises(OSError, match="is a symbolic link: name the file itself"):
+        with pytest.raises(OSError, match="is a symbolic link"):
             write(tmp_path / "link", b"x")
     monkeypatch.setattr(os, "fsync", lambda _: os.path.lexists(tmp_path / "g") or (tmp_path / "g").symlink_to(target))
     atomic_write(tmp_path / "g", b"x")

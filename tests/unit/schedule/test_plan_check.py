@@ -122,7 +122,7 @@ def test_a_mode_that_keeps_rows_keeps_the_forward_blocks():
         return plan._replace(backward=(*plan.backward[:-1][::-1], plan.backward[-1]))
 
     def work(comm):
-        with pytest.raises(ConfigError, match="keeps rows, but its backward blocks are not the forward blocks"):
+        with pytest.raises(ConfigError, match="keeps rows, .*backward blocks"):
             shard(comm, mode=Keeps(parts))
 
     threads.run(3, work)
@@ -175,7 +175,7 @@ def test_a_mode_from_a_file_trains_as_the_librarys_modes_do(tmp_path, capsys):
     assert "mode backwards" in (printed := capsys.readouterr().out) and '"mode": "backwards"' in printed
     expected = train_here(tmp_path / "sar", *words)
     np.testing.assert_allclose([each["loss"] for each in metrics], [each["loss"] for each in expected], rtol=1e-12)
-    with pytest.raises(ConfigError, match="the run before has --mode .*, but a checkpoint names no code to run: give --mode FILE.py:Class"):
+    with pytest.raises(ConfigError, match="--mode .*checkpoint names no code .*--mode FILE.py:Class"):
         train_here(tmp_path / "run", "--resume", tmp_path / "run", "--epochs", 4)
     assert len(train_here(tmp_path / "run", "--resume", tmp_path / "run", "--epochs", 4, "--mode", spec)) == 4
 

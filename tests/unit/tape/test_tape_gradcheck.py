@@ -27,7 +27,7 @@ def test_right_vjp_passes(square):
 
 def test_wrong_factor_is_found(square):
     f = square(lambda g, needs, residuals: (2.00001 * g * residuals[0],))
-    with pytest.raises(AssertionError, match=r"input 0, direction 0: the vjp gives .*, finite differences"):
+    with pytest.raises(AssertionError, match="input 0, direction 0: .*vjp .*finite differences"):
         gradcheck(f, [X])
 
 

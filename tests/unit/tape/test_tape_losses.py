@@ -53,7 +53,7 @@ def test_cross_entropy_refuses_bad_labels():
         ops.cross_entropy(logits, np.zeros(3))
     with pytest.raises(ShapeError):
         ops.cross_entropy(logits, labels[:2])
-    with pytest.raises(DataError, match=r"rows\[0\] is 3, but rows are 0 .. 2"):
+    with pytest.raises(DataError, match=r"rows\[0\] is 3, .*0 .. 2"):
         ops.cross_entropy(logits, labels, np.array([3]))
 
 

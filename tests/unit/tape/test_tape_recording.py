@@ -22,7 +22,7 @@ def leaf(*shape, dtype=np.float64):
 ])  # fmt: skip
 def test_a_seed_must_fit(g):
     out = leaf(3) * 2
-    with pytest.raises(ShapeError, match=r"g is .*, but the tensor is float64 \(3,\)"):
+    with pytest.raises(ShapeError, match=r"g is .*float64 \(3,\)"):
         out.backward(g)
     out.backward(np.ones(3))  # nothing was used up
 
@@ -35,7 +35,7 @@ def test_seeds_that_fit():
     y = leaf(dtype=np.float32)
     (y * y).backward(0.5)
     assert y.grad == 1 and y.grad.dtype == np.float32
-    with pytest.raises(ShapeError, match=r"g is float64 \(\), but the tensor is float32 \(\)"):
+    with pytest.raises(ShapeError, match=r"g is float64 \(\), .*float32 \(\)"):
         (y * y).backward(np.array(1.0))
 
 
@@ -47,7 +47,7 @@ def test_a_retained_graph_goes_back_again():
     out.backward(retain_graph=True)
     out.backward()
     np.testing.assert_allclose(x.grad, 3 * once, rtol=1e-15)
-    with pytest.raises(RuntimeError, match=r"already used by backward\(\); its first call takes retain_graph=True"):
+    with pytest.raises(RuntimeError, match="already used .*retain_graph=True"):
         out.backward()
     np.testing.assert_allclose(x.grad, 3 * once, rtol=1e-15)
 
@@ -96,7 +96,7 @@ def test_a_leaf_that_is_needed_must_not_change(f, change):
     assert w.version == 0
     change(w)
     assert w.version == 1
-    with pytest.raises(RuntimeError, match=r"values that have changed since: a tensor of shape \(3, 3\) was at version 0, and is at 1"):
+    with pytest.raises(RuntimeError, match=r"changed since: .*\(3, 3\) .*version 0, .*1"):
         out.backward()
     assert w.grad is None and x.grad is None
     f(x, w).sum().backward()
@@ -138,7 +138,7 @@ def test_a_leaf_that_is_needed_in_a_view_must_not_change(view, change):
     seen = VIEWS[view](w)
     out = (seen * seen).sum()
     change(w)
-    with pytest.raises(RuntimeError, match=r"'mul' needs values that have changed since: a tensor of shape \(3, 3\) was at version 0"):
+    with pytest.raises(RuntimeError, match=r"'mul' .*changed since: .*\(3, 3\) .*version 0"):
         out.backward()
     assert w.grad is None
     out = (w[[0, 1]] * w[[0, 1]]).sum()  # copies

@@ -146,7 +146,7 @@ def test_refusals_name_the_value(message):
 
 def test_more_weights_than_columns():
     task = NodeTask(class_weights=[1, 2, 3, 4, 5])
-    with pytest.raises(ConfigError, match="5 weights, but the model's output has 4 columns"):
+    with pytest.raises(ConfigError, match="5 weights, .*4 columns"):
         shares(Solo(), task, CLASSES, np.zeros(40, int))
 
 

@@ -156,7 +156,7 @@ def test_bad_arguments_are_refused():
             labelled_links(graph, *arguments[:4], **({"split": arguments[4]} if len(arguments) > 4 else {}))
     with pytest.raises(ConfigError, match="bipartite graphs are not supported"):
         labelled_links(Graph.from_edges([0], [0], n_src=1, n_dst=2), [[0, 0]], [1])
-    with pytest.raises(ConfigError, match="decoder dot makes one score of a link, but 3"):
+    with pytest.raises(ConfigError, match="decoder dot .*one score .*3"):
         DECODERS["dot"](8, 3)
 
 
@@ -236,15 +236,15 @@ def test_the_command_trains_resumes_and_predicts_by_name(tables, tmp_path):
     assert np.mean([one == other for one, other in labelled_pairs]) > 0.9
     np.testing.assert_allclose([sum(float(row[f"p_{name}"]) for name in ("blue", "green", "red")) for row in predicted_rows], 1, rtol=1e-12)
     (tmp_path / "odd.csv").write_text("source,target,kind\nn1,n2,red\nn1,n99,red\n")
-    with pytest.raises(DataError, match="odd.csv: row 1, column 'target': no node is named 'n99'"):
+    with pytest.raises(DataError, match="odd.csv: row 1, column 'target': .*'n99'"):
         train_here(tmp_path / "3", *flags[:2], "--edge-labels", f"{tmp_path}/odd.csv,labels=kind")
-    with pytest.raises(ConfigError, match="--links or --embeddings: give one of these flags, .* is its run's --edge-labels"):
+    with pytest.raises(ConfigError, match="--links or --embeddings: .*--edge-labels"):
         predict_here(tmp_path / "1", tmp_path / "x.npy")
     for wrong in (["--top", 3], ["--links", tmp_path / "pairs.csv", "--rank"]):
-        with pytest.raises(ConfigError, match="classify, of edges' labels, but must be link"):
+        with pytest.raises(ConfigError, match="classify, .*must be link"):
             predict_here(tmp_path / "1", tmp_path / "x.npy", *wrong)
     (tmp_path / "edges.csv").write_text(text.replace("red", "blue", 1))
-    with pytest.raises(CheckpointError, match="the table of edge labels has other labels"):
+    with pytest.raises(CheckpointError, match="edge labels .*other labels"):
         train_here(tmp_path / "2", *flags, "--resume", tmp_path / "2" / "checkpoint.safetensors", "--epochs", 13)
 
 

@@ -309,7 +309,7 @@ def test_what_is_no_edge_value_is_refused():
             graph.with_edge_values(weight, features)
     with pytest.raises(ConfigError, match="max-pool takes no edge weights"):
         SAGEConv(N_IN, 2, aggregator="max-pool", rng=nn.Random(0), **F64)(weighted(), Tensor(FEATURES))
-    with pytest.raises(ConfigError, match="see 3 edge features, but the graph has none"):
+    with pytest.raises(ConfigError, match="3 edge features, .*none"):
         EdgeGATConv(N_IN, 2, 2, edge_features=3, rng=nn.Random(0), **F64)(graph, Tensor(FEATURES))
     with pytest.raises(DataError, match="1e.300 is no finite float32"):
         weighted(np.full(420, 1e300)).aggregate(fn.copy_src(Tensor(FEATURES.astype(np.float32))), "sum")
@@ -344,7 +344,7 @@ def test_negative_weights_are_refused_by_every_rank_where_a_degree_is_taken():
 def test_values_of_other_forms_on_other_ranks_are_refused_by_all():
     def own(comm):
         graph = Graph.from_edges(*EDGES).shard(comm, "contiguous")
-        with pytest.raises(DataError, match="edge values is not the same on every rank"):
+        with pytest.raises(DataError, match="edge values is not the same"):
             graph.with_edge_values(np.ones(graph.n_edges) if comm.rank else None)
         return True
 

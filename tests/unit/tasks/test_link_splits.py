@@ -78,7 +78,7 @@ def test_what_cannot_be_is_refused():
     ):
         with pytest.raises(kind, match=words):
             call()
-    with pytest.raises(ConfigError, match="some ranks pass shares and others pass pairs"):
+    with pytest.raises(ConfigError, match="ranks pass shares and others .*pairs"):
         threads.run(2, lambda comm: split_links(part(comm), 0.1 if comm.rank else [[0, 1]], 0))
 
 
@@ -128,7 +128,7 @@ def test_runs_with_files_and_tables_of_splits(tmp_path):
     np.testing.assert_allclose(result[0], result[1], rtol=1e-9)
     test[0] = 298, 299
     np.savetxt(tmp_path / "test.csv", test, "%d", ",")  # another test edge: what was left out of messages is unknown
-    with pytest.raises(CheckpointError, match="the splits in its files .* have changed"):
+    with pytest.raises(CheckpointError, match="splits .* changed"):
         predict_here(tmp_path / "files", tmp_path / "o.npy", "--links", tmp_path / "val.csv")
     with pytest.raises(CheckpointError, match="files have other splits of links"):
         train_here(tmp_path / "files", "--resume", tmp_path / "files" / "checkpoint.safetensors", "--epochs", 3)

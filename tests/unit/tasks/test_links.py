@@ -173,7 +173,7 @@ def test_links_of_a_source_that_is_linked_to_all_are_left_out_and_it_is_said():
         warnings.simplefilter("error")
         assert 3 in split_links(graph, 0.15, 0.2).heads  # "uniform" draws other sources
     every = Graph.from_edges(*np.nonzero(~np.eye(4, dtype=bool)), 4)
-    with pytest.raises(DataError, match="all pairs are links, so there are no negatives"):
+    with pytest.raises(DataError, match="all pairs are links"):
         split_links(every, 0.15, 0.2)
 
 
@@ -346,9 +346,9 @@ def test_what_cannot_be_is_refused():
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             Trainer(links.graph, built, *arguments, **common, **options)
-    with pytest.raises(ConfigError, match="LinkTask needs a LinkGraph, but graph is a Graph"):
+    with pytest.raises(ConfigError, match="LinkTask .*LinkGraph, .*is a Graph"):
         Trainer(graph, predictor, FEATURES, np.zeros(N, int), slice(9), task=LinkTask(), **common)
-    with pytest.raises(DataError, match="for links they must be the .* zeros"):
+    with pytest.raises(DataError, match="for links .*zeros"):
         Trainer(links.graph, predictor, FEATURES, links.labels + 1, links.train, task=LinkTask(), **common)
     one_rank = Trainer(links.graph, GCN(6, 8, rng=rng, dtype=np.float64), *arguments, task=LinkTask(), **common)
     with pytest.raises(ConfigError, match="give the model of nodes a decoder"):

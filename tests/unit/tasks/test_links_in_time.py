@@ -72,7 +72,7 @@ def test_a_pair_has_the_split_of_its_first_edge_in_either_direction(n_ranks):
 def test_the_first_time_of_a_pair_that_is_no_edge_is_refused():
     first = FirstTimes(Solo(), 3, np.array([0, 1]), np.array([1, 0]), np.array([7, 5]))
     assert first(np.array([1]), np.array([0])).tolist() == [5]
-    with pytest.raises(DataError, match="links: the pair 0, 2 is not an edge"):
+    with pytest.raises(DataError, match="links: .*0, 2 .*not an edge"):
         first(np.array([0]), np.array([2]))
 
 
@@ -164,7 +164,7 @@ def test_a_ranking_of_all_destinations_is_refused_with_batches_in_time():
     links = split_links(graph(), SPLIT, eval_negatives="all", sampler="per-source")
     rng, every = nn.Random(3), np.concatenate([links.train, links.val, links.test])
     model = nn.LinkPredictor(SAGE(4, 6, layers=2, hidden=5, rng=rng, dtype=np.float64), nn.Dot())
-    with pytest.raises(ConfigError, match='eval_negatives "all": all destinations are ranked on the full graph'):
+    with pytest.raises(ConfigError, match='eval_negatives "all": .*full graph'):
         Trainer(links.graph, model, X, links.labels, links.train, links.val, links.test, rng=rng, task=LinkTask(metric="mrr"),
                 optimizer=lambda flat: optim.Adam(flat, 0.01), batches=loader(links), scoring=loader(links, ScoredLinks, every))
 

@@ -213,7 +213,7 @@ def test_a_metric_of_ranks_has_a_loss_that_compares_unless_another_is_given():
 
 @pytest.mark.parametrize("metric, eval_negatives, message", [
     ("recall@3", 5, "metric recall@3: ranks all destinations, so eval_negatives must be \"all\""),
-    ("hits@25", "all", "metric hits@25: there are 25 destinations, so each link would be among the first 25"),
+    ("hits@25", "all", "metric hits@25: .*25 destinations, so each link would be among the first 25"),
     ("mrr", "every", "eval_negatives is 'every', but must be a number or \"all\""),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(metric, eval_negatives, message):
@@ -223,5 +223,5 @@ def test_what_cannot_be_is_refused(metric, eval_negatives, message):
 
 def test_a_rank_among_all_destinations_needs_rows_of_an_encoder():
     made_trainer = trainer(Solo())
-    with pytest.raises(ConfigError, match="ranks all destinations, so the model must be an nn.LinkPredictor, but is a Popularity"):
+    with pytest.raises(ConfigError, match="nn.LinkPredictor, .*Popularity"):
         made_trainer.task.check_arguments(made_trainer.graph, Popularity(made_trainer.graph, made_trainer.rows["train"]), {}, None, None)

@@ -100,8 +100,8 @@ def split_table(folder):
 @pytest.mark.parametrize("flags, message", [
     (["--metric", "mrr", "--eval-negatives", 0], "--eval-negatives 0 is less than 1"),
     (["--metric", "recall@5", "--eval-negatives", 20], "--metric recall@5: ranks all destinations"),
-    (["--metric", "mrr", "--class-weights", "balanced"], "--class-weights balanced: applies to classes and labels, but the task is link"),
-    (["--metric", "mrr", "--threshold", "best-f1"], "--threshold best-f1: applies to classes and labels, but the task is link"),
+    (["--metric", "mrr", "--class-weights", "balanced"], "--class-weights balanced: applies to classes and labels, .*the task is link"),
+    (["--metric", "mrr", "--threshold", "best-f1"], "--threshold best-f1: applies to classes and labels, .*the task is link"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(tmp_path, flags, message):
     with pytest.raises(ConfigError, match=message):

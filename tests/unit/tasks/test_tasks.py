@@ -76,7 +76,7 @@ def test_a_directory_without_a_task_has_classes(tmp_path):
     assert load(folder).task == "classify"
     meta["nodes"]["node"]["task"] = ["regress"]
     write_meta(folder, meta)
-    with pytest.raises(DataError, match=r"meta.json: task: expected one of classify, multilabel, regress, found \['regress'\]"):
+    with pytest.raises(DataError, match=r"meta.json: task: .*classify, multilabel, regress, .*\['regress'\]"):
         load(folder)
 
 
@@ -108,7 +108,7 @@ def test_readers_take_what_they_are_told_and_guess_nothing(tmp_path):
     assert load(f"{one},task=regress").labels.shape == (20,)
     with pytest.raises(DataError, match="label 0.5, expected a whole number"):
         load(one)
-    with pytest.raises(DataError, match="has 0.5 in column 0, expected 0, 1, or NaN where unknown"):
+    with pytest.raises(DataError, match="0.5 in column 0, .*0, 1, or NaN"):
         load(f"{one},task=multilabel")
     with pytest.raises(ConfigError, match="task: needs labels=FILE"):
         load(f"edges:{tmp_path}/e.txt,task=regress")
@@ -131,7 +131,7 @@ def test_the_layout_of_ogbn_proteins(tmp_path):
                                    ({"raw/node-label": "0,1,2\n" * 5}, DataError, "node 0 has 2.0 in column 2, expected 0, 1, or NaN")):
         with pytest.raises(error, match=message):
             load(write_proteins(tmp_path / "bad", **change))
-    with pytest.raises(ConfigError, match="features: 'none' is none of edges, species, both"):
+    with pytest.raises(ConfigError, match="features: 'none' .*edges, species, both"):
         load(f"ogb:{tmp_path},features=none")
 
 
@@ -238,7 +238,7 @@ def test_a_trainer_of_a_task():
                                   (labels.astype(str), ShapeError, "for task regress they must be numbers")):
         with pytest.raises(error, match=message):
             work(Solo(), wrong)
-    with pytest.raises(DataError, match=r"labels\[0\], of the train split, has label 0.5 in column 0, neither 0 nor 1"):
+    with pytest.raises(DataError, match=r"labels\[0\], .*train split, .*0.5 in column 0"):
         work(Solo(), labels, "multilabel")
 
 

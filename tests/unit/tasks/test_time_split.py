@@ -56,7 +56,7 @@ def test_an_empty_split_is_refused_on_every_rank():
     def work(comm):
         TimeSplit(10, 20, "integers").check_counts(comm, np.array([0, 2]) if comm.rank else np.array([0]), "node")
 
-    with pytest.raises(DataError, match=r"no node is left to validate on \(2 train, 0 val, 1 test\)"):
+    with pytest.raises(DataError, match=r"validate on \(2 train, 0 val, 1 test\)"):
         threads.run(2, work)
 
 
@@ -147,7 +147,7 @@ def test_a_trainer_scores_and_predicts_by_the_rule_of_its_batches():
         return Trainer(graph, SAGE(3, 2, rng=rng, dtype=np.float64), x, labels, slice(None), optimizer=lambda flat: optim.Adam(flat, 0.01),
                        rng=rng, batches=loader, **options)
 
-    with pytest.raises(ConfigError, match="scoring: batches are sampled in time, but the full batch has later edges"):
+    with pytest.raises(ConfigError, match="scoring: .*in time, .*later edges"):
         trainer()
-    with pytest.raises(ConfigError, match="predict: the full graph has edges that are later than a row"):
+    with pytest.raises(ConfigError, match="predict: .*later"):
         trainer(scoring=loader).predict()

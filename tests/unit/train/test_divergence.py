@@ -76,7 +76,7 @@ def test_a_run_that_diverges_ends_well(tmp_path, capsys):
 
 
 def test_patience_and_a_plateau_need_validation_rows():
-    with pytest.raises(ConfigError, match="patience 3: needs validation rows, but there are none"):
+    with pytest.raises(ConfigError, match="patience 3: .*validation rows"):
         make(Solo(), 1.0, val=False).fit(3, patience=3)
     with pytest.raises(ConfigError, match="lr_schedule plateau: needs validation rows"):
         trainer = make(Solo(), 1.0, val=False)

@@ -357,13 +357,13 @@ def test_no_output_file_and_other_endings_are_refused():
     for message, flags in cases.items():
         with pytest.raises(SarliteError, match=message):
             explain_command.parse(["--checkpoint", "c", "--nodes", "n", *flags])
-    with pytest.raises(SarliteError, match="--nodes is missing: explain needs --checkpoint and --nodes"):
+    with pytest.raises(SarliteError, match="--nodes is missing: .*--checkpoint and --nodes"):
         explain_command.parse(["--checkpoint", "c"])
 
 
 @pytest.mark.parametrize("message, flags", [
-    ("the run predicts links, but explain is for predictions of nodes", ["--task", "link"]),
-    ("the model pna computes .* on the 2 hops around the node, but .* on the whole graph", ["--model", "pna"]),
+    ("the run predicts links, .*explain is for predictions of nodes", ["--task", "link"]),
+    ("the model pna computes .* on the 2 hops around the node, .* on the whole graph", ["--model", "pna"]),
 ])  # fmt: skip
 def test_runs_whose_predictions_are_not_of_a_nodes_neighbourhood_are_refused(message, flags, here, tmp_path):
     train_here(tmp_path / "run", "--epochs", 1, *flags)

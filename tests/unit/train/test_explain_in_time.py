@@ -79,5 +79,5 @@ def test_a_node_is_explained_as_it_is_predicted_at_its_own_time(folder, tmp_path
 
 def test_layers_that_pick_different_numbers_of_latest_edges_are_refused(folder, tmp_path):
     run = trained(folder, "latest", "--fanouts", "3,2")
-    with pytest.raises(ConfigError, match="its layers take 3, 2 of the latest edges, but an explanation needs one graph"):
+    with pytest.raises(ConfigError, match="layers take 3, 2 .*latest edges"):
         explain_here(run, ASKED, tmp_path / "e.csv")

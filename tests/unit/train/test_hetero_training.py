@@ -91,11 +91,11 @@ def test_bad_features_are_named():
         with pytest.raises(error, match=text):
             Trainer(nodes, model, x, LABELS, TRAIN, optimizer=OPTIMIZERS["adam"], rng=rng)
     trainer = Trainer(nodes, model, {"author": X["author"]}, LABELS, TRAIN, optimizer=OPTIMIZERS["adam"], rng=rng)
-    with pytest.raises(ConfigError, match="x has no features of node type 'paper'"):
+    with pytest.raises(ConfigError, match="x .*no features .*'paper'"):
         trainer.step()
-    with pytest.raises(ConfigError, match="graph is not a node type of a HeteroGraph"):
+    with pytest.raises(ConfigError, match="graph is not a node type"):
         Trainer(Graph.from_edges([0], [1], 23), model, {"paper": X["paper"]}, LABELS, TRAIN, optimizer=OPTIMIZERS["adam"], rng=rng)
-    with pytest.raises(ConfigError, match="features of node type 'venue', which is not one of"):
+    with pytest.raises(ConfigError, match="features .*'venue', .*not one of"):
         RGCN({"venue": N_IN}, 4, nodes, rng=rng)
 
 

@@ -52,7 +52,7 @@ def test_a_plateau_falls_after_its_patience():
     again = Stopping(plateau=optim.plateau_of(optim.schedule("plateau:0.5:2", 100)))
     again.load_state(json.loads(json.dumps(stopping.state())))
     assert again.state() == stopping.state() and again.plateau(3) == 0.125
-    with pytest.raises(CheckpointError, match="the state of a plateau is {'falls': -1}"):
+    with pytest.raises(CheckpointError, match="plateau .*{'falls': -1}"):
         again.load_state({"plateau": {"falls": -1}})
     assert optim.plateau_of(optim.schedule("warmup:2:cosine", 9)) is None and Stopping().state() == {}
     for spec, message in {"plateau:2:3": "factor of a plateau is 2.0, but must be in", "plateau:0.5:0": "must be 1 or more",
@@ -171,7 +171,7 @@ def test_a_norm_that_is_not_finite_is_refused(n):
             return result
 
         trainer.training_step._backward = blown_up
-        with pytest.raises(DataError, match="the norm of the gradients is inf at step 1: try a lower learning rate"):
+        with pytest.raises(DataError, match="norm .*gradients is inf at step 1"):
             trainer.step()
         assert trainer.flat.data.tolist() == before.tolist()
 

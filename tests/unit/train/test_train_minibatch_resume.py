@@ -163,7 +163,7 @@ def cached(comm, step=12, value=1.0):
 
 def test_caches_are_written_by_each_rank_and_come_back(tmp_path):
     def work(comm):
-        with pytest.raises(CheckpointError, match="cannot be written: No such file or directory"):
+        with pytest.raises(CheckpointError, match="cannot be written: No such file"):
             caches.write(comm, tmp_path / "run", cached(comm))  # a folder that is missing later was removed
         comm.barrier()
         caches.write(comm, tmp_path / "run", cached(comm), trial=True)
@@ -201,7 +201,7 @@ def test_caches_that_do_not_fit_are_left_and_told_of(tmp_path):
     assert words(n=3) == {"the checkpoint has caches of 2 ranks"} and words(step=6) == {"they are of another step"}
     assert words(rows=np.arange(5)) == {"rows are divided differently"}
     other = threads.run(2, lambda comm: caches.write(comm, tmp_path, cached(comm, value=3.0)))[0]  # as another run may
-    with pytest.raises(CheckpointError, match="is not the file that the checkpoint was written with"):
+    with pytest.raises(CheckpointError, match="not the file .*checkpoint"):
         words()
     path = tmp_path / "caches-12-1of2.safetensors"
     path.write_bytes(path.read_bytes()[:-3])

@@ -152,7 +152,7 @@ def test_a_first_epoch_that_fails_changes_nothing(three, tmp_path):
 
 def test_a_checkpoint_that_is_of_no_run_is_refused(three, go_on, tmp_path):
     checkpoint.save(tmp_path / "c.safetensors", {"model.a": np.zeros(3)}, {"epoch": 1})
-    with pytest.raises(SarliteError, match="c.safetensors is not from a run: it has no best"):
+    with pytest.raises(SarliteError, match="c.safetensors .*not from a run: .*best"):
         go_on(tmp_path / "c.safetensors")
 
 

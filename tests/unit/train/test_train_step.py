@@ -216,7 +216,7 @@ def test_a_loss_that_is_not_finite_changes_nothing():
         if comm.rank == 0:
             trainer.flat.data[:3] = np.inf
         before = trainer.model.state_dict()
-        with pytest.raises(DataError, match="the loss is nan at step 2: try a lower learning rate"), np.errstate(all="ignore"):
+        with pytest.raises(DataError, match="loss is nan at step 2: .*learning rate"), np.errstate(all="ignore"):
             trainer.step()
         names = dict(trainer.model.named_parameters())
         for name, array in trainer.model.state_dict().items():
@@ -232,7 +232,7 @@ def test_parameters_that_are_not_finite_are_not_written(tmp_path):
         trainer = make(comm)
         if comm.rank == 1:
             trainer.model.table.weight.data[3, 1] = np.nan
-        with pytest.raises(CheckpointError, match="parameter 'table.weight' is not finite, so nothing was written"):
+        with pytest.raises(CheckpointError, match="'table.weight' is not finite"):
             checkpoint.write(tmp_path / "c", trainer, {})
         return True
 

@@ -117,7 +117,7 @@ def test_row_numbers():
     (None, ShapeError, "object"),
     (["a"], ShapeError, "<U1"),
     (np.array([[1]]), ShapeError, r"\(1, 1\)"),
-    ([0, 8], DataError, r"r\[1\] is 8, but rows are 0 .. 7"),
+    ([0, 8], DataError, r"r\[1\] is 8, .*rows are 0 .. 7"),
     ([-1], DataError, r"r\[0\] is -1"),
 ])  # fmt: skip
 def test_what_is_neither_is_refused(rows, error, message):
@@ -134,8 +134,8 @@ def test_no_rows_to_name():
     ({"train": np.zeros(3, bool)}, "train: bool"),
     ({"val": np.ones(5)}, "val: float64"),
     ({"test": [200]}, r"test\[0\] is 200"),
-    ({"x": FEATURES[:7]}, r"x has shape \(7, 6\), but the graph has 10 rows"),
-    ({"labels": LABELS[:7]}, r"labels has shape \(7,\), but the graph has 10 rows"),
+    ({"x": FEATURES[:7]}, r"x has shape \(7, 6\), .*the graph has 10 rows"),
+    ({"labels": LABELS[:7]}, r"labels has shape \(7,\), .*the graph has 10 rows"),
 ])  # fmt: skip
 def test_bad_arguments_are_refused_on_every_rank(change, message):
     """Only rank 1 has the mistake."""
@@ -163,7 +163,7 @@ def test_nobody_has_training_rows():
 
 def test_part_of_a_model_in_training_is_refused():
     trainer = make(Solo())
-    with pytest.raises(ConfigError, match="'convs.0.root.weight' lies in the flat arrays of another module"):
+    with pytest.raises(ConfigError, match="'convs.0.root.weight' .*flat arrays"):
         nn.flatten(trainer.model.sage)
 
 
@@ -193,7 +193,7 @@ def test_a_callback_ends_training_and_each_hears_of_every_epoch():
     assert len(records) == 3 and heard == records
     with pytest.raises(ConfigError, match=r"callbacks: \[3\] are not all callable"):
         make(Solo()).fit(2, callbacks=[3])
-    with pytest.raises(ConfigError, match="patience is 0, but must be 1 or more"):
+    with pytest.raises(ConfigError, match="patience is 0, .*1 or more"):
         make(Solo()).fit(2, patience=0)
 
 
