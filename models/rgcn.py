@@ -219,7 +219,7 @@ class RelationalInput(nn.Module):
                               f"{', '.join(graph.node_types)}")
         odd = [name for name in learned_rows if name not in (*graph.node_types, "all")]
         if odd:
-            raise ConfigError(f"learned_rows: {odd[0]!r} is no node type; these are {', '.join(graph.node_types)}",
+            raise ConfigError(f"learned_rows: {odd[0]!r} is not a node type; the node types are {', '.join(graph.node_types)}",
                               "learned_rows")
         learned = graph.node_types if "all" in learned_rows else learned_rows
         width = embedding if embedding is not None else max(n_in.values())

@@ -63,7 +63,7 @@ def load_class(argument: str, spec: str, base: type = object) -> type:
         choices = ", ".join(classes) or f"no class{derived}"
         raise ConfigError(f"{argument} {spec}: {path} has no class {name}; it has {choices}", argument)
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        raise ConfigError(f"{argument} {spec}: {name} is no class{derived}", argument)
+        raise ConfigError(f"{argument} {spec}: {name} is not a class{derived}", argument)
     return cls
 
 

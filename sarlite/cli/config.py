@@ -87,7 +87,7 @@ def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({
     merged |= _options_before(before or {}, f"checkpoint {checkpoint or flags.get('resume')}: options: ")
     for name, (key, value) in stored.items():
         if isinstance(value, dict):
-            raise ConfigError(f"{where}[{key}] is a section, but options stand at the top level of the file")
+            raise ConfigError(f"{where}[{key}] is a section, but options are written at the top level of the file")
         if name not in OPTIONS or name == "config":
             raise ConfigError(f"{where}unknown option {key!r}{suggestion(name, OPTIONS)}")
         merged[name] = OPTIONS[name].typed(value, where)

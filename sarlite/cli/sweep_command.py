@@ -137,7 +137,7 @@ def read_search(path: str) -> Search:
         raise ConfigError(f"{path}: [search] epochs: all runs of a sweep have the same number of epochs: set it in [run]")
     both = [name for name in values if name in run]
     if both:
-        raise ConfigError(f"{path}: {both[0]} stands in [run] and in [search]")
+        raise ConfigError(f"{path}: {both[0]} occurs in [run] and in [search]")
     for name, value in values.items():
         _check_values(f"{path}: [search] {name}", name, value)
     return Search(path, run, values)
@@ -159,7 +159,7 @@ def _check_values(where: str, name: str, value: object) -> None:
     for end in (low, high):
         option.check(f"{where}: {end}", end)
     if not low < high or (value.get("log", False) and low <= 0):
-        raise ConfigError(f"{where}: from {low} to {high} is no range{' of a logarithm' if value.get('log') else ''}")
+        raise ConfigError(f"{where}: from {low} to {high} is not a range{' of a logarithm' if value.get('log') else ''}")
     if not isinstance(value.get("log", False), bool):
         raise ConfigError(f"{where}: log = {value['log']!r} is not true or false")
 

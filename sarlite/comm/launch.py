@@ -179,8 +179,8 @@ def connect(environ: Mapping[str, str] = os.environ) -> Communicator:
     name, n_ranks, everywhere = _launch(environ)
     if _is_inherited(environ):
         names = " -u ".join(sorted(name for name in environ if name.startswith((*_PREFIXES, _RANK))))
-        raise ConfigError("a rank of an MPI job started this process, which has inherited the launcher's variables and "
-                          f"is no rank: start it as `env -u {names} ...`, in Python with an env= that has none of these")
+        raise ConfigError("a rank of an MPI job started this process, which inherited the launcher's variables but is not "
+                          f"a rank: start it as `env -u {names} ...`, or in Python with an env= that lacks these variables")
     import_optional("mpi4py", f"a run of {n_ranks} ranks ({name}={n_ranks})")
     comm = _world()
     if comm.size < n_ranks or (everywhere and comm.size != n_ranks):

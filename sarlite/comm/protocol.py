@@ -67,7 +67,7 @@ class Request(Protocol):
         send, so under MPI a cancelled send may still be received. Until then its array is kept alive, and later changes
         of the array may be sent. So after a cancellation use another tag, or call `drain`.
         """
-        raise SarliteError("a collective call cannot be cancelled: the other ranks count on this one's part")
+        raise SarliteError("a collective call cannot be cancelled: the other ranks wait for this rank's part")
 
 
 @runtime_checkable

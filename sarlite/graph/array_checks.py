@@ -138,7 +138,7 @@ def check_sources(in_edges: Mapping[Relation, InEdges], n_nodes: Mapping[str, in
 def check_relation(relation: object) -> None:
     """Raise a ConfigError unless `relation` is a triple (source type, name, destination type)."""
     if not (isinstance(relation, tuple) and len(relation) == 3 and all(isinstance(word, str) for word in relation)):
-        raise ConfigError(f"relation {relation!r} is no triple (source type, name, destination type)")
+        raise ConfigError(f"relation {relation!r} is not a triple (source type, name, destination type)")
 
 
 def _check_each(edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], types: Mapping[str, object],

@@ -184,10 +184,10 @@ def _checked(graph, probabilities, labels, train):
     z, labels = as_array(probabilities), as_array(labels)
     if z.ndim != 2 or len(z) != graph.n_dst or z.dtype.kind != "f":
         raise ShapeError(f"probabilities: {z.dtype} of shape {z.shape}, but ({graph.n_dst}, n_classes) floats are "
-                         "needed, one row a node")
+                         "needed, one row for each node")
     if labels.shape != (graph.n_dst,) or labels.dtype.kind not in "iu":
         raise ShapeError(f"labels: {labels.dtype} of shape {labels.shape}, but ({graph.n_dst},) integers are needed, "
-                         "one a node")
+                         "one for each node")
     check_probabilities(z, graph.dst_ids)
     rows = selected_rows("train", train, graph.n_dst)
     wrong = rows[(labels[rows] < 0) | (labels[rows] >= z.shape[1])]

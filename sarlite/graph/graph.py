@@ -562,7 +562,7 @@ class Graph(LayerGraph):
         [Graph(n_src=2, n_dst=2, n_edges=1), Graph(n_src=2, n_dst=2, n_edges=1)]
         """
         if self.bipartite and n > 1:
-            raise ConfigError(f"{n} layers over a bipartite graph: what one layer makes are no sources of the next")
+            raise ConfigError(f"{n} layers over a bipartite graph: the outputs of one layer are not the sources of the next layer")
         return [self] * n
 
     def schedule_of(self, needs: Needs) -> Schedule:

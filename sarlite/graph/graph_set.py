@@ -210,7 +210,7 @@ def _check_nodes(nodes):
     """Raise a ConfigError if a GraphSet does not support the graph of the nodes."""
     if nodes.bipartite or nodes.schedule.row_format.is_narrow:
         kind = "bipartite" if nodes.bipartite else f"with rows {nodes.schedule.row_format.name}"
-        raise ConfigError(f"a GraphSet of a graph {kind} is not done yet")
+        raise ConfigError(f"a GraphSet of a graph {kind} is not supported yet")
 
 
 def _graphs_of(graph, graph_ids, n_graphs):

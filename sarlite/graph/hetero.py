@@ -334,7 +334,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         every = weights, features, times = weights or {}, features or {}, times or {}
         wanted = [relation for relation in self.relations if any(relation in values for values in every)]
         unknown = [relation for values in every for relation in values if relation not in self.relations]
-        raise_together(self.comm, ConfigError(f"edge values: relation {unknown[0]!r} is none of this graph: "
+        raise_together(self.comm, ConfigError(f"edge values: relation {unknown[0]!r} is not a relation of this graph: "
                                               f"{', '.join(map(str, self.relations))}") if unknown else None)
         agree(self.comm, (wanted, *map(list, every)), "relations of edge values")
         return HeteroGraph(self._parts.with_values(weights, features, times))

@@ -144,7 +144,7 @@ class LinkGraph(Unchanging):
             h has another shape.
         """
         if h.ndim != 2 or len(h) != self.n_src:
-            raise ShapeError(f"links: a row each of {self.n_src} nodes is needed, but h has shape {h.shape}")
+            raise ShapeError(f"links: h has shape {h.shape}, but must have one row for each of {self.n_src} nodes")
         if self._n_pieces > 1 and not grad_enabled():
             starts = range(0, self._n_pieces * self._rows_at_once, self._rows_at_once)
             return ops.concat([self._piece(start).score(decoder, h) for start in starts])

@@ -103,7 +103,7 @@ class Propagation:
         x = as_array(x)
         if x.shape[:1] != (self.graph.n_src,) or x.dtype.kind != "f":
             raise ShapeError(f"propagation: x is {x.dtype} of shape {x.shape}, but {self.graph.n_src} rows of floats "
-                             "are needed, one each node")
+                             "are needed, one for each node")
         rows = x.reshape(len(x), math.prod(x.shape[1:]))
         out = self._sum(rows if self.right is None else rows * self.right.astype(x.dtype))
         if self.left is not None:
@@ -134,7 +134,7 @@ def _checked(graph, normalization, edge_weight):
     weight = as_array(graph.edge_weight if edge_weight is None else edge_weight)
     if weight.shape != (graph.n_edges,) or weight.dtype.kind not in "fiub":
         raise ShapeError(f"edge_weight: {weight.dtype} of shape {weight.shape}, but ({graph.n_edges},) numbers are "
-                         "needed, one an edge")
+                         "needed, one for each edge")
     bad = np.flatnonzero(~(np.isfinite(weight) & (weight >= 0)))
     if len(bad):
         raise DataError(f"edge_weight[{bad[0]}] is {weight[bad[0]]}: weights whose sums are degrees must be 0 or more, "

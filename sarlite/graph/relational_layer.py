@@ -150,7 +150,7 @@ class RelationalLayer:
     def _check_messages(self, messages, reducer):
         for relation, message in messages.items():
             if relation not in self.relations:
-                raise ConfigError(f"relation {relation!r} is none of this graph: {', '.join(map(str, self.relations))}")
+                raise ConfigError(f"relation {relation!r} is not a relation of this graph: {', '.join(map(str, self.relations))}")
             try:
                 operator_table.find(message, reducer)
             except ConfigError as error:

@@ -57,10 +57,10 @@ def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool
     agree(comm, tuple(map(_kind, (parts, src_parts, order))), "parts and order")
     if bipartite:
         if order is not None:
-            raise ConfigError("order: a bipartite graph's rows stand in the order of their ids")
+            raise ConfigError("order: not available for a bipartite graph, whose rows are ordered by id")
         owners, src_owners = _bipartite_parts(comm, edges, n_src, parts, src_parts, seed)
     elif src_parts is not None:
-        raise ConfigError("src_parts: only a bipartite graph has sources of their own")
+        raise ConfigError("src_parts: only for a bipartite graph, whose sources are other nodes than its destinations")
     else:
         src_owners = owners = _division(comm, parts, edges.n_dst, "parts", "shard",
                                         lambda method: partition.partition(*edges[:2], comm.size, method, seed=seed))
@@ -86,7 +86,7 @@ def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
     """
     n_dst, both = edges.n_dst, parts if src_parts is None else src_parts
     if not isinstance(both, str) and src_parts is None:
-        raise ConfigError("src_parts: a bipartite graph's sources need a division too")
+        raise ConfigError("src_parts is missing: the sources of a bipartite graph need a division, too")
     if all(isinstance(method, str) and method == "metis" for method in (parts, both)):
         whole = np.concatenate([edges.indptr, np.full(n_src, edges.indptr[-1])]), edges.indices.astype(np.int64) + n_dst
         owners = _on_root(comm, lambda: partition.partition(*whole, comm.size, "metis", balance="nodes", seed=seed))
@@ -151,7 +151,7 @@ def _typed_parts(comm, edges, n_nodes, parts, seed):
         owners = _on_root(comm, lambda: _divide_together(comm.size, edges, n_nodes, parts, seed))
         return dict(zip(n_nodes, np.split(owners, np.cumsum([*n_nodes.values()])[:-1])))
     if not isinstance(parts, str) and (not isinstance(parts, Mapping) or set(parts) != set(n_nodes)):
-        raise ConfigError(f"parts: a method, or a dict with a division for each of {', '.join(n_nodes)}")
+        raise ConfigError(f"parts must be a method, or a dict with a division for each of {', '.join(n_nodes)}")
     refused = {method: f"{method} divides the nodes of all types together, or none" for method in partition.BALANCED}
     return {name: _division(comm, parts if isinstance(parts, str) else parts[name], n, f"parts of {name!r}", repr(name),
                             _without_edges(comm, n, seed, refused)) for name, n in n_nodes.items()}

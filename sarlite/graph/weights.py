@@ -94,7 +94,7 @@ def check_times(name: str, times: ArrayLike | None, n: int) -> Array | None:
         wrong = array > np.iinfo(np.int64).max if array.dtype == np.uint64 else np.zeros(n, bool)
     if wrong.any():
         at = int(np.argmax(wrong))
-        raise DataError(f"{name}: entry {at} is {np.asarray(times)[at]}, which is no time of 64 bits")
+        raise DataError(f"{name}: entry {at} is {np.asarray(times)[at]}, which does not fit a time of 64 bits")
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -147,7 +147,7 @@ def range_error(weight: Array, values: Array) -> DataError | None:
     finite = np.isfinite(values)
     if finite.all():
         return None
-    return DataError(f"edge_weight: {weight[np.argmin(finite)]} is no finite {values.dtype}, which the rows are")
+    return DataError(f"edge_weight: {weight[np.argmin(finite)]} is not a finite {values.dtype}, which the rows are")
 
 
 def check_range(weight: Array | None, dtype: DType) -> None:

@@ -90,7 +90,7 @@ def from_dgl(graph: Any, weight: str | None = None, features: str | None = None)
     Graph(n_src=3, n_dst=3, n_edges=2)
     """
     if not hasattr(graph, "canonical_etypes") or getattr(graph, "is_block", False):
-        raise ConfigError(f"from_dgl: {type(graph).__name__} is no DGL graph, or it is a block")
+        raise ConfigError(f"from_dgl: {type(graph).__name__} is not a DGL graph, or it is a block")
     edges, stored = dict[Relation, tuple[Array, Array]](), dict[Relation, Mapping[str, object]]()
     for relation in graph.canonical_etypes:
         src, dst = graph.edges(etype=relation, order="eid")

@@ -89,7 +89,7 @@ def _layers(graph, rows, n_layers):
 def _checked(graph, rows, n_layers, labels):
     check_int("n_layers", n_layers, 1)
     if labels is not None and labels.shape[:1] != (graph.n_dst,):
-        raise ShapeError(f"labels of shape {labels.shape} has not the graph's {graph.n_dst} rows")
+        raise ShapeError(f"labels have shape {labels.shape}, but the graph has {graph.n_dst} rows")
     return selected_rows("rows", rows, graph.n_dst)
 
 

@@ -70,7 +70,7 @@ class Loader(ABC):
     def _checked(self, x, labels, train, batch_size):
         self.x, self.labels = input_rows(self.graph, x), None if labels is None else as_array(labels)
         if self.labels is not None and self.labels.shape[:1] != (self.graph.n_dst,):
-            raise ShapeError(f"labels of shape {self.labels.shape} has not the graph's {self.graph.n_dst} rows")
+            raise ShapeError(f"labels have shape {self.labels.shape}, but the graph has {self.graph.n_dst} rows")
         return self._train_rows(train), check_int("batch_size", batch_size, 1)
 
     def _train_rows(self, train):

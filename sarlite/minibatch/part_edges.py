@@ -26,7 +26,7 @@ def check_graph(graph: object, what: str) -> None:
         raise ConfigError(f"{what} are of a Graph, or of a node type of a HeteroGraph, as graph.of(type) gives it, "
                           f"but graph is a {type(graph).__name__}")
     if isinstance(graph, Graph) and graph.bipartite:
-        raise ConfigError(f"{what} of a bipartite graph: what one layer makes are no sources of the next")
+        raise ConfigError(f"{what} of a bipartite graph: the outputs of one layer are not the sources of the next layer")
     options = graph.options
     fetches = options.backward == "fetch" and (options.row_dtype == "float32" or isinstance(graph, NodeType))
     if fetches and graph.comm.size > 1:  # of narrow rows it is the default of a Graph, but batches push
@@ -51,7 +51,7 @@ def input_rows(graph: Graph | NodeType, x: ArrayLike | Mapping[str, ArrayLike]) 
 def _checked_rows(name, x, n):
     array = np.ascontiguousarray(as_array(x))
     if array.shape[:1] != (n,):
-        raise ShapeError(f"{name} of shape {array.shape} has not the graph's {n} rows")
+        raise ShapeError(f"{name} has shape {array.shape}, but the graph has {n} rows")
     return array
 
 

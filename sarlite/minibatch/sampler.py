@@ -392,7 +392,7 @@ class Sampler:
     def _checked(self, seeds):
         seeds = np.asarray(seeds)
         if seeds.ndim != 1 or (seeds.dtype.kind not in "iu" and len(seeds)):
-            raise ShapeError(f"seeds: {seeds.dtype} {seeds.shape} are no row numbers")
+            raise ShapeError(f"seeds: {seeds.dtype} {seeds.shape} are not row numbers")
         n = self.n_local if self.targets is None else len(self.targets)
         wrong = np.flatnonzero((seeds < 0) | (seeds >= n))
         if len(wrong):
@@ -422,7 +422,7 @@ def check_fanouts(fanouts: object, kind: str) -> tuple[int, ...]:
         raise ConfigError(f"sampler {kind!r} is not one of {', '.join(KINDS)}")
     entries = list(fanouts) if isinstance(fanouts, (Sequence, np.ndarray)) and not isinstance(fanouts, str) else None
     if not entries or any(isinstance(k, (bool, np.bool_)) or not hasattr(k, "__index__") for k in entries):
-        raise ConfigError(f"fanouts {fanouts!r} are no whole numbers, one a layer")
+        raise ConfigError(f"fanouts {fanouts!r}: expected whole numbers, one for each layer")
     for k in map(operator.index, entries):
         if k == 0 or k < -1:
             raise ConfigError(f"fanouts {tuple(entries)}: {k} is neither a number of picks above 0 nor -1 for all "

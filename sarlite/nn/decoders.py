@@ -114,13 +114,13 @@ def _shape(width, n_out):
 def _check(decoder, head, tail, width, relation, several):
     """Raise an error unless the arguments of a call fit the decoder; `several` is True if the decoder has `n_out`."""
     if relation is not None and not several:
-        raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; of several n_out says of how many",
+        raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; n_out=N makes a decoder of N relations",
                           "decoder")
     if several and relation is None and tail.shape[1] > 1:
         raise ConfigError(f"decoder {type(decoder).__name__}: n_out is for labels of links, or links of several "
                           f"relations, but {tail.shape[1]} candidates of one relation are scored", "decoder")
     if head.shape[-1] != width:
-        raise ShapeError(f"{type(decoder).__name__}: rows of {head.shape[-1]} numbers, but {width} are taken")
+        raise ShapeError(f"{type(decoder).__name__}: rows have {head.shape[-1]} numbers, but the decoder takes {width}")
 
 
 class DistMult(_Relation):

@@ -258,14 +258,14 @@ def flatten(module: Module) -> Flat:
     named = list(module.named_parameters())
     if not named:
         raise ConfigError(f"the model {type(module).__name__} has no parameters: "
-                          "nn.Parameter and nn.Module attributes are found")
+                          "assign objects of nn.Parameter and nn.Module to its attributes")
     for name, p in named:
         other = p.flat and p.flat()
         if other is not None:
             if isinstance(other, Flat) and [(n, id(q)) for n, q in other.named] == [(n, id(q)) for n, q in named]:
                 return other
-            raise ConfigError(f"parameter {name!r} lies in the flat arrays of another module: flatten the whole, "
-                              "or let go of the other")
+            raise ConfigError(f"parameter {name!r} lies in the flat arrays of another module: flatten the whole model once, "
+                              "or delete the other Flat")
     dtypes = sorted({str(p.dtype) for _, p in named if p.ids is None})
     if len(dtypes) > 1:
         raise ConfigError(f"replicated parameters of one dtype are needed, but the module has {dtypes}")

@@ -178,7 +178,7 @@ class Embedding(Module):
 def _integers(name, ids):
     array = as_array(ids)
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise ShapeError(f"{name} are {array.dtype} {array.shape}, but one integer for each row")
+        raise ShapeError(f"{name} are {array.dtype} {array.shape}, but must be one integer for each row")
     return array
 
 

@@ -80,7 +80,7 @@ class Readout(Module):
         """
         graph = _checked(graph, "Readout")
         if h.ndim != 2 or len(h) != graph.n_src:
-            raise ShapeError(f"readout: a row each of {graph.n_src} nodes is needed, but h has shape {h.shape}")
+            raise ShapeError(f"readout: h has shape {h.shape}, but must have one row for each of {graph.n_src} nodes")
         if self.scores is None:
             return graph.members.aggregate(fn.copy_src(h), self.kind)
         zeros = Tensor(np.zeros((graph.n_dst, 1), h.dtype), placement="rows")

@@ -124,7 +124,7 @@ class Recording:
         for key, end in arrivals.ends.items():
             if key not in expected and end.time <= self.since:
                 shape = arrays[key].shape
-                raise RuntimeError(f"the message uses a learnable value of shape {shape} for some rows alone, whose "
+                raise RuntimeError(f"the message uses a learnable value of shape {shape} for some rows only, whose "
                                    "gradient would be lost: a message must not branch on values")
         return arrays
 

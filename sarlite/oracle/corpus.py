@@ -178,14 +178,14 @@ def select_entries(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeLi
     Raises
     ------
     ConfigError
-        No graph has such a name, a width is no whole number above 0, or a graph is no EdgeList.
+        No graph has such a name, a width is no whole number above 0, or a graph is not an EdgeList.
     """
     more = [check_int("widths", width, 1) for width in widths or ()]
     if widths is not None and not more:
-        raise ConfigError("widths: there is none")
+        raise ConfigError("widths: the list is empty")
     if isinstance(graphs, Mapping):
         if odd := [name for name, edges in graphs.items() if not isinstance(edges, EdgeList)]:
-            raise ConfigError(f"graphs: {odd[0]!r} is no EdgeList")
+            raise ConfigError(f"graphs: {odd[0]!r} is not an EdgeList")
         entries = [custom_entry(name, edges, WIDTHS[k % len(WIDTHS)]) for k, (name, edges) in enumerate(graphs.items())]
     else:
         entries = matching(corpus(level), graphs)

@@ -113,8 +113,8 @@ def define(definition: Definition) -> None:
     >>> from sarlite import oracle
     >>> oracle.define(oracle.REFERENCES["spmm"])
     Traceback (most recent call last):
-    sarlite.errors.ConfigError: reference: 'spmm' is there already
+    sarlite.errors.ConfigError: reference: 'spmm' is defined already
     """
     if definition.name in REFERENCES:
-        raise ConfigError(f"reference: {definition.name!r} is there already")
+        raise ConfigError(f"reference: {definition.name!r} is defined already")
     REFERENCES[definition.name] = definition

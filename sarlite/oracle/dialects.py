@@ -259,7 +259,7 @@ def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
         if name.rpartition(".")[2] in COUNTERS and layer == "batch_norm":
             continue
         if name not in table:
-            raise DataError(f"{name!r} is no parameter of {dialect}'s {layer}, which may have {', '.join(table)}")
+            raise DataError(f"{name!r} is not a parameter of {dialect}'s {layer}, which may have {', '.join(table)}")
         ours, layout = table[name]
         shape, n_axes = tuple(value.shape), len(PARAMETERS[layer][ours].axes.split())
         if len(shape) != n_axes + (layout is BY_HEAD) or layout is BY_HEAD and shape[0] != 1:
@@ -296,13 +296,13 @@ def arrays(state: Mapping[str, object]) -> dict[str, Array]:
     Raises
     ------
     DataError
-        An entry is no array of numbers.
+        An entry is not an array of numbers.
     """
     copies = {}
     for name, value in state.items():
         array = np.array(as_array(value), order="C")
         if array.dtype.kind not in "fiu":
-            raise DataError(f"{name!r} is no array of numbers: {array.dtype} {array.shape}")
+            raise DataError(f"{name!r} is not an array of numbers: {array.dtype} {array.shape}")
         keeps_dtype = array.dtype.kind == "f" or name.rpartition(".")[2] in COUNTERS
         copies[name] = array if keeps_dtype else array.astype(np.float64)
     return copies

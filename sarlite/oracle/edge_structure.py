@@ -76,7 +76,7 @@ class EdgeList:
         for name, rows, n in (("src", src, n_src), ("dst", dst, n_dst)):
             index = np.array(rows, np.int64)
             if index.ndim != 1 or len(index) and (index.min() < 0 or index.max() >= n):
-                raise ShapeError(f"{name}: row numbers of edges are (n_edges,) from 0 to {n - 1}")
+                raise ShapeError(f"{name}: row numbers of edges must be (n_edges,) integers from 0 to {n - 1}")
             index.flags.writeable = False
             object.__setattr__(self, name, index)
             object.__setattr__(self, f"n_{name}", n)

@@ -58,7 +58,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
         A reference does not support the dtype.
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / LIST).is_file():
-        raise DataError(f"{folder}: something else stands there; cases are exported to a new directory")
+        raise DataError(f"{folder}: exists already; cases are exported to a new directory")
     entries = [e for e in matching(corpus("ci" if level == "ci" else "all"), graphs)
                if e.published["n_edges"] <= most_edges]
     paths, options = [], {"dtype": dtype, "seed": seed, "index_dtype": index_dtype}
@@ -98,7 +98,7 @@ def verify(folder: Path, results: Path | None = None) -> Report:
     trials: dict[str, Trial] = {}
     for path in paths:
         if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path):
-            raise DataError(f"{folder / LIST}: {path!r} is no path of a case")
+            raise DataError(f"{folder / LIST}: {path!r} is not the path of a case")
         saved = sarcase.load(folder / path)
         if lacking := sorted(saved.expected.keys() - saved.bounds.keys()):
             raise DataError(f"{folder / path}: bounds: none of {lacking[0]}")

@@ -56,7 +56,7 @@ class ExternalProgram:
             if not any(place in word for word in self.words):
                 raise ConfigError(f"--command {command!r} has no {place}")
         if shutil.which(self.words[0]) is None:
-            raise ConfigError(f"--command: {self.words[0]!r} is no program that can be run")
+            raise ConfigError(f"--command: {self.words[0]!r} is not an executable program")
         self.outputs, self.time_limit = outputs, time_limit
 
     def run(self, case: Case) -> dict[str, Array]:

@@ -130,7 +130,7 @@ def resolve_attributes(layer: LayerFormula, attributes: Attributes, state: State
     settled = {"n_in": None, **layer.sizes, **layer.numbers, **first,
                **dialects.BEHAVIOUR.get((layer.name, dialect), {}), **inferred, **requested}
     if dialect == "dgl" and settled.get("heads") == "mean":
-        raise ConfigError("heads 'mean': DGL's layers keep heads as an axis, and who calls them takes the mean")
+        raise ConfigError("heads 'mean': DGL's layers keep heads as an axis, and the caller takes the mean")
     if state is not None:
         _check_shapes(layer, dialect, shapes, layer.shapes(settled["n_in"], settled))
     return settled

@@ -58,8 +58,8 @@ def split_state(kind: str, state: Mapping[str, V]) -> ModelState[V]:
     for name, value in state.items():
         match = re.match(r"(.*?\D)(\d+)\.(.+)$", name)
         if not match:
-            raise DataError(f"{name!r} is of no layer: such names are a word, a number and the layer's own name, "
-                            "as 'convs.0.bias'")
+            raise DataError(f"{name!r} belongs to no layer: a name is a word, a number and the layer's own name, "
+                            "such as 'convs.0.bias'")
         word, number, inner, group = match[1], int(match[2]), match[3], layers
         if word == "activations." and inner == "bias":
             inner = "root.bias" if kind == "sage" else "bias"
@@ -71,7 +71,7 @@ def split_state(kind: str, state: Mapping[str, V]) -> ModelState[V]:
             words.add(word)
         group.setdefault(number, {})[inner] = value
     if len(words) > 1:
-        raise DataError(f"layers are of one word, not of {', '.join(sorted(words))}")
+        raise DataError(f"the names of all layers must begin with one word, not with {', '.join(sorted(words))}")
     if norms and len(norms) != len(layers) - 1:
         raise DataError(f"between {len(layers)} layers stand {len(layers) - 1} norms, not {len(norms)}")
     return ModelState(*([group[k] for k in sorted(group)] for group in (layers, norms)))

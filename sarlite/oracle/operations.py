@@ -191,7 +191,7 @@ define(Definition("attention", _attention, _attention_arrays,
 
 
 def _sample(inputs, edges, attributes):
-    raise ConfigError("sample: a sample is one of many that are right, so it has no formula")
+    raise ConfigError("sample: many samples are correct, so a sample has no formula")
 
 
 define(Definition("sample", _sample, lambda edges, width, attributes: {}, {"k": 2, "replace": (False, True), "seed": 0},

@@ -149,7 +149,7 @@ def references(words: Sequence[str] = ()) -> "list[oracle.Reference]":
         if equals and chosen:
             chosen[-1][1][name] = _value(value)
         elif equals or name not in oracle.REFERENCES:
-            raise ConfigError(f"{word!r} is no operation"
+            raise ConfigError(f"{word!r} is not an operation"
                               + (": NAME=VALUE stands behind one" if equals else ", and no NAME=VALUE")
                               + f"; operations are {', '.join(oracle.REFERENCES)}")
         else:
@@ -230,7 +230,7 @@ def _check_options(options):
     refused = [("--level", options.level), ("--widths", options.widths), ("--repeats", options.repeats != 1),
                ("--index-dtype", options.index_dtype != "int64")]
     if conflicts := [name for name, value in refused if value]:
-        raise ConfigError(f"{conflicts[0]}: does not go with --ranks")
+        raise ConfigError(f"{conflicts[0]}: cannot be combined with --ranks")
     parts = PARTS if options.parts is None else [word.strip() for word in options.parts.split(",")]
     return {"ranks": _numbers("--ranks", options.ranks), "parts": parts}
 
@@ -240,7 +240,7 @@ def _numbers(flag, text):
     try:
         return None if text is None else [int(word) for word in text.split(",")]
     except ValueError:
-        raise ConfigError(f"{flag} {text!r} is no list of whole numbers, as 1,2,3") from None
+        raise ConfigError(f"{flag} {text!r} is not a list of whole numbers, such as 1,2,3") from None
 
 
 def _checked(options, wanted, report, single_operation):

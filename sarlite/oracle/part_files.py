@@ -65,7 +65,7 @@ def write_parts(parts: Sequence[RankPart], folder: str | Path) -> Path:
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise DataError(f"{folder}: something else stands there; parts are written to a new directory") from None
+        raise DataError(f"{folder}: exists already; parts are written to a new directory") from None
     first = parts[0]
     document = {"schema": SCHEMA, "name": first.name, "op": first.op, "dtype": first.dtype,
             "attributes": dict(first.attributes),

@@ -120,7 +120,7 @@ class Reference:
         supported = attributes["reduce"] not in ("max", "min") or not attributes["weighted"] if self.name == "spmm" else (
             self.name == "attention" and attributes["kind"] == "gat")
         if dtype in NARROW and not supported:
-            raise ConfigError(f"dtype {dtype}: is of spmm and of attention of kind 'gat', not of {reference_label(self)}")
+            raise ConfigError(f"dtype {dtype}: available for spmm and for attention of kind 'gat', not for {reference_label(self)}")
 
     def arrays(self, edges: EdgeList, width: int) -> Shapes:
         """Compute the shapes of the input arrays for a graph and inputs of `width` columns; return them by name."""
@@ -251,7 +251,7 @@ def as_reference(reference: str | Reference, attributes: Attributes, dtype: str)
         Attributes come with a Reference, which has its own; or the reference does not support the dtype.
     """
     if attributes and not isinstance(reference, str):
-        raise ConfigError(f"attributes {', '.join(attributes)} belong into the Reference that is given")
+        raise ConfigError(f"attributes {', '.join(attributes)} belong to the Reference: pass them to Reference(...)")
     result = Reference(reference, **attributes) if isinstance(reference, str) else reference
     result.check_dtype(dtype)
     return result

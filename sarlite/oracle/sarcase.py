@@ -88,7 +88,7 @@ def save(item: SavedCase | Finding | Case, path: str | os.PathLike[str], overwri
         item = SavedCase(item)
     path = Path(path)
     if os.path.lexists(path) and not (overwrite and _is_case(path)):
-        what = "is there already; overwrite replaces it" if _is_case(path) else "something else stands there"
+        what = "exists already; overwrite=True replaces it" if _is_case(path) else "exists already and is not a case"
         raise DataError(f"{path}: {what}; a case is written to a new directory")
     private, old = (path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.{end}") for end in ("tmp", "old"))
     private.mkdir(parents=True)
@@ -203,11 +203,11 @@ def _within(folder, document):
     total = 0
     for group in _GROUPS:
         if not isinstance(document[group], dict):
-            raise DataError(f"{folder}: {group} is no object of records")
+            raise DataError(f"{folder}: {group} is not an object of records")
         for name, record in document[group].items():
             npy.plain_name(name, f"{folder}: {group}")
             if not isinstance(record, dict):
-                raise DataError(f"{folder}: {group}.{name} is no record")
+                raise DataError(f"{folder}: {group}.{name} is not a record")
             path = folder / npy.plain_name(record.get("file"), f"{folder}: {group}.{name}")
             total += path.lstat().st_size
     if total >= npy.LIMIT:
@@ -216,7 +216,7 @@ def _within(folder, document):
 
 def _index(folder, document, name):
     if not isinstance(document[name], dict):
-        raise DataError(f"{folder}: {name} is no record")
+        raise DataError(f"{folder}: {name} is not a record")
     index = npy.read(folder, name, document[name])
     if index.dtype.kind != "i" or index.ndim != 1:
         raise DataError(f"{folder}: {name}: {index.dtype} of shape {index.shape}, expected (n_edges,) int64")
@@ -264,9 +264,9 @@ def _finding(document, case):
 def _has(document, what, fields):
     """Raise DataError unless `document` is an object with exactly these fields."""
     if not isinstance(document, dict):
-        raise DataError(f"{what or 'case.json'} is no object")
+        raise DataError(f"{what or 'case.json'} is not an object")
     if odd := [name for name in document if name not in fields]:
-        raise DataError(f"{what}{what and '.'}{odd[0]} is no field that is known")
+        raise DataError(f"{what}{what and '.'}{odd[0]} is not a known field")
     if missing := [name for name in fields if name not in document]:
         raise DataError(f"{what}{what and '.'}{missing[0]} is missing")
 
@@ -274,9 +274,9 @@ def _has(document, what, fields):
 def _once(pairs):
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise DataError("a field stands twice")
+        raise DataError("a field occurs twice")
     return fields
 
 
 def _no_number(text):
-    raise DataError(f"{text} is no number of JSON")
+    raise DataError(f"{text} is not a number of JSON")

@@ -118,7 +118,7 @@ def networkx_edges(graph, weight):
         Nodes of the graph.
     """
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
-        raise ConfigError(f"graph: {type(graph).__name__} is no networkx graph")
+        raise ConfigError(f"graph: {type(graph).__name__} is not a networkx graph")
     place = {node: at for at, node in enumerate(graph.nodes)}
     edges = [(place[u], place[v], w) for u, v, w in graph.edges(data=weight, default=1)]
     src, dst = (np.fromiter((edge[end] for edge in edges), np.int64, len(edges)) for end in (0, 1))

@@ -44,7 +44,7 @@ def check_room(n_nodes, n_edges, n_bytes=None):
     free = free_memory() if n_bytes is None else n_bytes
     if n_edges * EDGE_BYTES > free:
         needed = f"about {n_edges * EDGE_BYTES >> 20:,} MiB for {n_edges:,} edges"
-        raise ConfigError(f"method: METIS takes {needed}, but {int(free) >> 20:,} MiB are there; {_INSTEAD}")
+        raise ConfigError(f"method: METIS takes {needed}, but {int(free) >> 20:,} MiB are free; {_INSTEAD}")
 
 
 class MetisMemory:

@@ -97,7 +97,7 @@ def permutation(name, data, n, **how):
     missing = np.ones(n, bool)
     missing[numbers] = False
     if (at := first_true(missing)) is not None:
-        raise DataError(f"{name}: {how.get('what', 'id')} {at} is missing, so another is there twice")
+        raise DataError(f"{name}: {how.get('what', 'id')} {at} is missing, so another occurs twice")
     return numbers
 
 

@@ -227,7 +227,7 @@ def _terms(subscripts):
             raise ConfigError(f"einsum {subscripts!r}: {term!r} is not of letters alone; '...' is not supported")
         for letter in term:
             if term.count(letter) > 1:
-                raise ConfigError(f"einsum {subscripts!r}: {letter!r} stands twice in {term!r}; "
+                raise ConfigError(f"einsum {subscripts!r}: {letter!r} occurs twice in {term!r}; "
                                   "diagonals are not supported")
     for letter in out:
         if letter not in left:

@@ -17,8 +17,8 @@ def selected_rows(name, rows, n_rows):
     array = None if isinstance(rows, slice) else as_array(rows)
     is_mask = array is not None and n_rows > 2 and array.shape == (n_rows,) and array.dtype.kind in "iu"
     if is_mask and array.max() <= 1 and array.min() >= 0:
-        raise DataError(f"{name}: {n_rows} integers 0 and 1 name rows 0 and 1 again and again; "
-                        "of a mask take .astype(bool)")
+        raise DataError(f"{name}: {n_rows} integers 0 and 1 would select rows 0 and 1 repeatedly; "
+                        "convert a mask with .astype(bool)")
     return row_numbers(name, rows if array is None else array, n_rows)
 
 

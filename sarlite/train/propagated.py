@@ -107,7 +107,7 @@ def _keep(comm, folder, facts, graph, x, powers):
 
 def _begin(held, folder):
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(f"propagated {folder}: exists, but is not a folder of propagated features; it was not replaced",
+        raise ConfigError(f"propagated {folder}: exists, but is not a folder of propagated features; it is not replaced",
                           ARGUMENT)
     with writing(folder, ARGUMENT):
         return str(held.enter_context(private_folder(folder.absolute().parent)))

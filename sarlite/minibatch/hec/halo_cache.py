@@ -105,7 +105,7 @@ class HEC:
             if getattr(self, name) not in choices:
                 raise ConfigError(f"HEC: {name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.lines < self.limit:
-            raise ConfigError(f"HEC: lines {self.lines} are fewer than limit {self.limit}: one push would drive out "
+            raise ConfigError(f"HEC: lines {self.lines} are fewer than limit {self.limit}: one push would evict "
                               "its own rows")
         if self.push == "demand" and not self.delay:
             raise ConfigError("HEC: push 'demand' asks for rows `delay` steps ahead, so delay is at least 1")

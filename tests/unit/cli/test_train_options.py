@@ -54,7 +54,7 @@ FILES = {
     "not a number": ("lr = nan", "options.toml: lr = nan is not a finite number"),
     "nearly a choice": ('mode = "sra"',
                         "options.toml: mode = 'sra' is not one of sar, sa, oneshot, broadcast; did you mean sa?"),
-    "section": ("[training]\nepochs = 3", "options.toml: [training] is a section, but options stand at the top level of the file"),
+    "section": ("[training]\nepochs = 3", "options.toml: [training] is a section, but options are written at the top level of the file"),
     "endless": ("stall_timeout = inf", "stall_timeout = inf is not a finite number"),
     "a time": ('checkpoint_every = "10 parsecs"', "checkpoint_every = '10 parsecs' is not a number of epochs or a time"),
     "a size": ('memory_limit = "much"', "options.toml: memory_limit = 'much' is not a size such as 2GiB"),

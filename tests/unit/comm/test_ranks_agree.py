@@ -95,7 +95,7 @@ def test_weights_out_of_the_rows_range(reducer):
         graph = graph.with_edge_values(weight[graph.edge_ids])
         graph.aggregate(fn.copy_src(np.ones((graph.n_src, 2), np.float32)), reducer)
 
-    all_raise(DataError, work, "edge_weight: .* is no finite float32, which the rows are")
+    all_raise(DataError, work, "edge_weight: .* is not a finite float32, which the rows are")
 
 
 @pytest.mark.parametrize("door", [
@@ -108,7 +108,7 @@ def test_weights_out_of_the_rows_range_at_other_doors(door):
         graph = graph.with_edge_values(np.where(np.arange(8) == 7, 1e39, 1.0)[graph.edge_ids])
         door(graph, np.ones((graph.n_src, 2), np.float32))
 
-    all_raise(DataError, work, "edge_weight: 1e.39 is no finite float32")
+    all_raise(DataError, work, "edge_weight: 1e.39 is not a finite float32")
 
 
 @pytest.mark.parametrize("remote", ["exact", "local", HEC(lines=4, limit=4)])

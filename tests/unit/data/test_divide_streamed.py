@@ -71,7 +71,7 @@ def test_fennel_reads_files_as_it_reads_arrays(stored):
 
 def test_metis_is_refused_where_it_cannot_work(stored, monkeypatch):
     dataset = load("sbm:nodes=100,degree=4,features=2,classes=2")
-    text = r"METIS takes about 0 MiB for 400 edges, but 0 MiB are there; method 'fennel' takes 4 bytes a node"
+    text = r"METIS takes about 0 MiB for 400 edges, but 0 MiB are free; method 'fennel' takes 4 bytes a node"
     for run in (make_parts, lambda *arguments, n_bytes: make_order(dataset, "metis", n_bytes=n_bytes)):
         with pytest.raises(ConfigError, match=text):
             run(dataset, 2, "metis", n_bytes=19_999)

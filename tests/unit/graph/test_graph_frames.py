@@ -73,7 +73,7 @@ def test_tables_of_relations_become_a_graph():
     x = np.array([[1.0], [2.0], [3.0]])
     sums_by_type = graph.aggregate({relation: fn.copy_src(x) for relation in tables}, "sum")
     assert sums_by_type["film"].data[:, 0].tolist() == [1.0, 2.0, 0.0] and sums_by_type["user"].data[:, 0].tolist() == [0.0, 0.0, 1.0]
-    with pytest.raises(ConfigError, match="'knows' is no triple"):
+    with pytest.raises(ConfigError, match="'knows' is not a triple"):
         HeteroGraph.from_pandas({"knows": {"src": [], "dst": []}})
     with pytest.raises(DataError, match=r"edges\[\('a', 'b', 'a'\)\]: no column 'dst': .*src"):
         HeteroGraph.from_pandas({("a", "b", "a"): {"src": [1]}})

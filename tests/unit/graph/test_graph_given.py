@@ -161,7 +161,7 @@ def test_a_networkx_graph():
         assert Graph.from_networkx(network).n_edges == 2
     with pytest.raises(DataError, match="edge attribute 'weight': "):
         Graph.from_networkx(Network([0], [(0, 0, {"weight": "heavy"})], directed=True))
-    with pytest.raises(ConfigError, match="dict is no networkx graph"):
+    with pytest.raises(ConfigError, match="dict is not a networkx graph"):
         Graph.from_networkx({})
 
 

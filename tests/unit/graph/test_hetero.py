@@ -337,7 +337,7 @@ def test_what_is_chosen_is_noted_with_what_either_way_costs():
     ({("a", "r", "a"): ([0, 3], [0, 0])}, {"a": 2}, DataError, r"relation \('a', 'r', 'a'\): src: node id 3 at position 1"),
     ({("a", "r", "a"): ([0], [0, 0])}, {"a": 2}, DataError, "lengths disagree, 1 and 2"),
     ({("a", "r", "a"): [0]}, {"a": 2}, DataError, r"relation \('a', 'r', 'a'\)"),
-    ({"r": ([0], [0])}, {"a": 2}, ConfigError, "'r' is no triple"),
+    ({"r": ([0], [0])}, {"a": 2}, ConfigError, "'r' is not a triple"),
     ({}, {"a": -1}, DataError, r"n_nodes\['a'\]: -1"),
 ])  # fmt: skip
 def test_bad_graphs_are_refused(edges, n_nodes, error, text):

@@ -104,7 +104,7 @@ def test_a_dgl_graph():
     assert isinstance(graph, Graph) and graph.in_degrees.tolist() == np.bincount(DST, minlength=5).tolist()
     graph = interop.from_dgl(Dgl({("a", "to", "b"): ([0, 1], [2, 2]), ("b", "to", "a"): ([1], [0])}, {"a": 2, "b": 3}))
     assert graph.n_nodes == {"a": 2, "b": 3} and graph.in_degrees["a", "to", "b"].tolist() == [0, 0, 2]
-    with pytest.raises(ConfigError, match="from_dgl: int is no DGL graph"):
+    with pytest.raises(ConfigError, match="from_dgl: int is not a DGL graph"):
         interop.from_dgl(3)
 
 

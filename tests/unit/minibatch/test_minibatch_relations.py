@@ -267,6 +267,6 @@ def test_what_is_refused():
     with pytest.raises(ConfigError, match="batch of 2 layers"):
         batch.aggregate({CITES: fn.copy_src(Tensor(X["paper"]))}, "sum")
     g, h = batch.layers(2)[0].enter(batch.x)
-    with pytest.raises(ConfigError, match="relation .* is none of this graph"):
+    with pytest.raises(ConfigError, match="relation .* is not a relation of this graph"):
         g.aggregate({("paper", "cites", "author"): fn.copy_src(h["paper"])}, "sum")
     assert h["paper"].shape == (len(batch.part_rows["paper"]), N_IN) and WRITTEN in g.relations

@@ -88,9 +88,9 @@ def test_results_for_exported_cases_are_compared(tmp_path, capsys):
         assert main(["verify", str(tmp_path)]) == 2
         assert message in (said := capsys.readouterr().err) and said.count("\n") == 1
     (tmp_path / "cases.txt").write_text("../spmm/x.sarcase\n")
-    assert main(["verify", str(tmp_path)]) == 2 and "is no path of a case" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path)]) == 2 and "is not the path of a case" in capsys.readouterr().err
     (tmp_path / "cases.txt").unlink()
-    assert main(["export", str(tmp_path)]) == 2 and "something else stands there" in capsys.readouterr().err
+    assert main(["export", str(tmp_path)]) == 2 and "exists already" in capsys.readouterr().err
 
 
 def test_operations_that_differ_in_one_attribute_are_exported_apart(tmp_path):
@@ -144,10 +144,10 @@ def test_a_program_that_hangs_is_killed_with_all_that_it_started(tmp_path, progr
 
 @pytest.mark.parametrize("words, message", [
     (["check", "spmm", "--command", "./p {inputs}"], "has no {outputs}"),
-    (["check", "spmm", "--command", "./no-such-program {inputs} {outputs}"], "'./no-such-program' is no program"),
-    (["check", "spmn", "--command", "true {inputs} {outputs}"], "'spmn' is no operation"),
+    (["check", "spmm", "--command", "./no-such-program {inputs} {outputs}"], "'./no-such-program' is not an executable"),
+    (["check", "spmn", "--command", "true {inputs} {outputs}"], "'spmn' is not an operation"),
     (["check", "spmm", "reduce=average", "--command", "true {inputs} {outputs}"], "reduce: 'average' is none of"),
-    (["check", "spmm", "mean", "--command", "true {inputs} {outputs}"], "'mean' is no operation, and no NAME=VALUE"),
+    (["check", "spmm", "mean", "--command", "true {inputs} {outputs}"], "'mean' is not an operation, and no NAME=VALUE"),
     (["check", "spmm", "--command", "true '{inputs} {outputs}"], "No closing quotation"),
     (["check", "spmm", "--time-limit", "0", "--command", "true {inputs} {outputs}"], "--time-limit is 0"),
     (["check", "spmm", "--levl", "ci", "--command", "true"], "--level"),

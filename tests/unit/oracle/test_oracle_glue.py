@@ -136,7 +136,7 @@ def test_a_reference_of_ones_own_is_checked():
         report = check(run, "two-hops", vjp=vjp, graphs=FEW).require()
         assert report.checked["probe"] > 3 and any("do not suit" in reason for reason in report.uncovered)
         assert check(hop, "two-hops", graphs=FEW, level="probe").verdict is Verdict.WRONG
-        with pytest.raises(ConfigError, match="'two-hops' is there already"):
+        with pytest.raises(ConfigError, match="'two-hops' is defined already"):
             define(Definition("two-hops", formula, arrays))
     finally:
         del REFERENCES["two-hops"]

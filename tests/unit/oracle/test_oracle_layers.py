@@ -269,11 +269,11 @@ def test_a_saved_case_makes_the_same_reference(name, dialect):
 GAT = Reference("gat", dialect="pyg").case(EDGES, width=N_IN).state
 MODEL = Reference("gcn-model").case(EDGES, width=N_IN).state
 REFUSED = [
-    ("gat", {"state": {**GAT, "att": 1.0}}, DataError, "'att' is no parameter of pyg's gat"),
+    ("gat", {"state": {**GAT, "att": 1.0}}, DataError, "'att' is not a parameter of pyg's gat"),
     ("gat", {"state": {key: value for key, value in GAT.items() if key != "att_dst"}}, DataError, "'att_dst' is missing"),
     ("gat", {"state": {**GAT, "att_dst": np.ones((1, 3, 3))}}, DataError, r"'att_dst' is of shape \(1, 3, 3\), but .* \(1, 2, 3\)"),
     ("gat", {"state": {**GAT, "bias": np.ones((6, 1))}}, DataError, "'bias' is of shape"),
-    ("gat", {"state": {**GAT, "bias": "text"}}, DataError, "'bias' is no array of numbers"),
+    ("gat", {"state": {**GAT, "bias": "text"}}, DataError, "'bias' is not an array of numbers"),
     ("gat", {"state": GAT, "n_heads": 3}, ConfigError, "n_heads is 3, but in the state 2"),
     ("gat", {"n_heads": 2.5}, ConfigError, "n_heads is 2.5"), ("gat", {"slope": float("nan")}, ConfigError, "slope"),
     ("gat", {"self_loops": "some"}, ConfigError, "self_loops: 'some' is none of"), ("gat", {"n_head": 2}, ConfigError, "n_head"),

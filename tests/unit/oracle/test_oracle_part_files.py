@@ -172,8 +172,8 @@ def test_failing_programs_are_reported(program, lines, verdict, text):
 
 
 @pytest.mark.parametrize("words, text", [
-    (["--parts", "random"], "--parts: needs --ranks"), (["--ranks", "1;2"], "'1;2' is no list"), (["--ranks", "0"], "ranks is 0"),
-    (["--ranks", "2", "--level", "ci"], "--level: does not go with --ranks"), (["--ranks", "2", "--parts", "metis"], "'metis' is none of"),
+    (["--parts", "random"], "--parts: needs --ranks"), (["--ranks", "1;2"], "'1;2' is not a list"), (["--ranks", "0"], "ranks is 0"),
+    (["--ranks", "2", "--level", "ci"], "--level: cannot be combined with --ranks"), (["--ranks", "2", "--parts", "metis"], "'metis' is none of"),
     (["--ranks", "2", "--graphs", "nothing"], "has a name like 'nothing'"),
 ])  # fmt: skip
 def test_wrong_options_are_refused(capsys, words, text):
@@ -222,7 +222,7 @@ def test_hostile_results_are_refused(tmp_path, parts, spoil, text):
 
 def test_parts_are_written_to_a_new_folder(tmp_path, parts):
     write_parts(parts, tmp_path / "new")
-    with pytest.raises(DataError, match="something else stands there"):
+    with pytest.raises(DataError, match="exists already"):
         write_parts(parts, tmp_path / "new")
     with pytest.raises(DataError, match="attributes cannot be written as JSON"):
         write_parts([replace(part, attributes={"f": len}) for part in parts], tmp_path / "odd")

@@ -212,16 +212,16 @@ def test_reports_are_written_as_json(capsys, tmp_path):
 def test_overwrite_replaces_a_saved_case(tmp_path):
     report = check(lambda case: plain(case) + np.float32(1), "spmm", level="probe", graphs="ring-3")
     path = report.save(tmp_path / "case")
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="exists already; overwrite"):
         report.save(path)
     report.save(path, overwrite=True)
     (path / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match="something else stands there"):
+    with pytest.raises(DataError, match="exists already and is not a case"):
         report.save(path, overwrite=True)
     assert (path / "notes.txt").read_text() == "mine"
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "case.json").write_text("{}")
-    with pytest.raises(DataError, match="something else stands there"):
+    with pytest.raises(DataError, match="exists already and is not a case"):
         report.save(tmp_path / "foreign", overwrite=True)
 
 

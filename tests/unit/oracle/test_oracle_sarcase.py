@@ -67,7 +67,7 @@ def test_a_failed_save_leaves_no_files(tmp_path):
     for change in bad:
         with pytest.raises(DataError):
             sarcase.save(a_case(**change), tmp_path / "case")
-    with pytest.raises(DataError, match="something else stands there"):
+    with pytest.raises(DataError, match="exists already and is not a case"):
         sarcase.save(a_case(), tmp_path / "other")
     assert os.listdir(tmp_path) == ["other"]
 
@@ -133,14 +133,14 @@ HOSTILE = {
     "text": (lambda d: header(d, (1,), "<U1"), "arrays.x: dtype <U1"),
     "shape": (lambda d: record(d, shape=[5, 3]), r"<f4 \[3, 5\], but case.json says <f4 \[5, 3\]"),
     "dtype": (lambda d: record(d, dtype="<f8"), r"case.json says <f8"),
-    "no record": (lambda d: change_json(d, arrays={"x": 3}), "arrays.x is no record"),
+    "no record": (lambda d: change_json(d, arrays={"x": 3}), "arrays.x is not a record"),
     "record of more": (lambda d: record(d, offset=3), "an array has file, dtype, shape and sha256"),
     "edges outside": (lambda d: change_json(d, n_src=2), "src: row numbers"),
     "rows": (lambda d: change_json(d, n_dst=1 << 50), "n_dst is 1125899906842624, at most"),
     "rows of text": (lambda d: change_json(d, n_dst="3"), "n_dst is '3', but must be a whole number"),
     "rows of bool": (lambda d: change_json(d, n_dst=True), "n_dst is True"),
-    "unknown field": (lambda d: change_json(d, code="import os"), "code is no field"),
-    "unknown field of the finding": (lambda d: finding(d, run="x"), "finding.run is no field"),
+    "unknown field": (lambda d: change_json(d, code="import os"), "code is not a known field"),
+    "unknown field of the finding": (lambda d: finding(d, run="x"), "finding.run is not a known field"),
     "verdict": (lambda d: finding(d, verdict="FINE"), "finding.verdict is 'FINE'"),
     "edges of the finding": (lambda d: finding(d, edges=[["a", "b"]]), "finding.edges is 'a'"),
     "schema": (lambda d: change_json(d, schema=2), "schema is 2, this version reads 1"),
@@ -148,10 +148,10 @@ HOSTILE = {
     "operation": (lambda d: change_json(d, op=["spmm"]), "op is"),
     "attributes": (lambda d: change_json(d, attributes=3), "attributes is 3"),
     "no JSON": (lambda d: (d / "case.json").write_text("{"), "case.json: cannot be read"),
-    "a list": (lambda d: (d / "case.json").write_text("[]"), "case.json is no object"),
+    "a list": (lambda d: (d / "case.json").write_text("[]"), "case.json is not an object"),
     "deep": (lambda d: (d / "case.json").write_text("[" * 100_000), "case.json: cannot be read: RecursionError"),
-    "twice": (lambda d: (d / "case.json").write_text('{"op": 1, "op": 2}'), "a field stands twice"),
-    "NaN": (lambda d: (d / "case.json").write_text('{"op": NaN}'), "NaN is no number of JSON"),
+    "twice": (lambda d: (d / "case.json").write_text('{"op": 1, "op": 2}'), "a field occurs twice"),
+    "NaN": (lambda d: (d / "case.json").write_text('{"op": NaN}'), "NaN is not a number of JSON"),
     "long": (lambda d: os.truncate(d / "case.json", 1 << 25), "more than 16777216 bytes"),
     "not there": (lambda d: shutil.rmtree(d), "case.json: no such file|no such file"),
 }  # fmt: skip

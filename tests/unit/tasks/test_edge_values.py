@@ -311,7 +311,7 @@ def test_what_is_no_edge_value_is_refused():
         SAGEConv(N_IN, 2, aggregator="max-pool", rng=nn.Random(0), **F64)(weighted(), Tensor(FEATURES))
     with pytest.raises(ConfigError, match="3 edge features, .*none"):
         EdgeGATConv(N_IN, 2, 2, edge_features=3, rng=nn.Random(0), **F64)(graph, Tensor(FEATURES))
-    with pytest.raises(DataError, match="1e.300 is no finite float32"):
+    with pytest.raises(DataError, match="1e.300 is not a finite float32"):
         weighted(np.full(420, 1e300)).aggregate(fn.copy_src(Tensor(FEATURES.astype(np.float32))), "sum")
     z = Tensor(values(0, 61, 2, 3))
     with pytest.raises(ShapeError, match=r"attn_edge \(2, 2\) is not \(3, 2\)"):

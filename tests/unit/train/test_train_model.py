@@ -29,7 +29,7 @@ BROKEN = {  # what replaces what in MODEL: what the error quotes
     "no Tensor": (".relu())", ".relu()).numpy()", None, "returned a ndarray, but the data have 4 classes"),
     "no dtype": ("rng, dtype):", "rng, typed=None):", None, "the class must take dtype: Class(n_in, n_out, *, rng, dtype)"),
     "no call": ("def __call__", "def forward", None, "Mine has no __call__(self, graph, h), which returns the logits"),
-    "no module": ("class Mine(nn.Module)", "class Mine", None, "Mine is no class that derives from nn.Module"),
+    "no module": ("class Mine(nn.Module)", "class Mine", None, "Mine is not a class that derives from nn.Module"),
     "another class": ("class Mine", "class Yours", None, "has no class Mine; it has Yours"),
 }
 
