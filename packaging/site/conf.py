@@ -8,6 +8,7 @@ project, version, copyright = "sarlite", sarlite.__version__, "the authors of sa
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme, html_title = "furo", f"sarlite {version}"
 html_show_sphinx = False
+html_static_path, html_css_files = ["static"], ["wrapped.css"]
 default_role, highlight_language = "code", "none"
 pygments_style, pygments_dark_style = "friendly", "native"
 

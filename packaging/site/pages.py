@@ -24,8 +24,8 @@ AT_TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 CONTENTS = {  # heading: pages
     "Start here": ["tutorial", "story", "install", "choosing", "pitfalls"],
     "How to": [f"how-to/{name}" for name in ("README", "string-ids", "relations", "links", "recommend", "new-nodes",
-                                             "fraud", "time", "explain", "edge-labels", "own-message", "own-mode", "own-model",
-                                             "hosts", "memory", "resume", "search-options", "verify", "notebooks",
+                                             "fraud", "time", "explain", "edge-labels", "own-message", "own-reducer",
+                                             "own-mode", "own-model", "hosts", "memory", "resume", "search-options", "verify", "notebooks",
                                              "from-pyg", "from-dgl")],
     "Notebooks": ["notebooks/story", "notebooks/tables", "notebooks/ranks"],
     "Concepts": ["concepts", "glossary", "which-mode", "schedules", "cost", "numerics", "narrow"],
@@ -112,13 +112,13 @@ def listed(path):
 
 
 def shown(path):
-    """Return the page of a file out of docs/, or of a folder of such."""
+    """Return the page of a file outside docs/, or of a folder of such files; the search leaves these pages out."""
     if (ROOT / path).is_dir():
         body = "".join(f"- [{name}]({posixpath.basename(path)}/{name}.md)\n" for name in listed(path))
     else:
         language = {".py": "python", ".c": "c", ".yml": "yaml"}.get(Path(path).suffix, "text")
         body = f"````{language}\n{(ROOT / path).read_text()}\n````\n"
-    return f"---\norphan: true\n---\n# {path}\n\n{body}"
+    return f"---\norphan: true\nnosearch: true\n---\n# {path}\n\n{body}"
 
 
 def toctree(heading, names):

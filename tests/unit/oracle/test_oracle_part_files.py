@@ -173,7 +173,8 @@ def test_failing_programs_are_reported(program, lines, verdict, text):
 
 @pytest.mark.parametrize("words, text", [
     (["--parts", "random"], "--parts: needs --ranks"), (["--ranks", "1;2"], "'1;2' is not a list"), (["--ranks", "0"], "ranks is 0"),
-    (["--ranks", "2", "--level", "ci"], "--level: cannot be combined with --ranks"), (["--ranks", "2", "--parts", "metis"], "'metis' is none of"),
+    (["--ranks", "2", "--level", "ci"], "--level: cannot be combined with --ranks"),
+    (["--ranks", "2", "--parts", "metis"], "'metis' is none of"),
     (["--ranks", "2", "--graphs", "nothing"], "has a name like 'nothing'"),
 ])  # fmt: skip
 def test_wrong_options_are_refused(capsys, words, text):
