@@ -53,7 +53,7 @@ class LinkOptions:
     link_width: int = fixed_option(64, "width of a node's row that the model makes and the decoder takes", least=1,
                              argument="width", **_LINKS_OR_LABELS)
     link_val: float | str = fixed_option(
-        0.05, "links to validate on, which bring no messages: a share of the edges, or a file of links, source and "
+        0.05, "links to validate on, which carry no messages: a share of the edges, or a file of links, source and "
         "destination", metavar="SHARE|FILE", read=share_or_file, inside="in [0, 1)", argument="val", **_LINKS_OR_LABELS)
     link_test: float | str = fixed_option(0.1, "links to test on, likewise a share or a file", metavar="SHARE|FILE",
                                     read=share_or_file, inside="in [0, 1)", argument="test", **_LINKS_OR_LABELS)
@@ -62,8 +62,8 @@ class LinkOptions:
         "on the latest links, validate on the links before", metavar="TABLE", argument="split",
         see="links.md#what-is-trained-on-what", **_LINKS)
     link_disjoint: float = fixed_option(
-        0.0, "this share of the training links is trained on and brings no messages in training; the other training "
-        "links only bring messages; 0: each link does both", metavar="SHARE", inside="in [0, 1)", argument="disjoint",
+        0.0, "share of the training links that are trained on and carry no messages in training; the other training links "
+             "only carry messages; 0: each link does both", metavar="SHARE", inside="in [0, 1)", argument="disjoint",
         **_LINKS)
     negatives: int | None = fixed_option(None, "negatives of each link: pairs without a link, drawn anew each epoch",
                                          least=1, otherwise=f"for roc-auc and ap 1, else {RANKING_NEGATIVES}", **_LINKS)

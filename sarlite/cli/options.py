@@ -140,7 +140,7 @@ class TrainingOptions:
                               "warmup:EPOCHS:SCHEDULE", metavar="SCHEDULE", see="#early-stopping")
     clip_norm: float | None = option(None, "largest allowed norm of all gradients together; larger gradients are "
                                      "scaled down", metavar="NORM", inside="above 0")
-    patience: int | None = option(None, "end after so many epochs without a better validation metric", metavar="EPOCHS",
+    patience: int | None = option(None, "end after this many epochs without a better validation metric", metavar="EPOCHS",
                                   least=1, common=True, otherwise="never", see="#early-stopping")
     weight_decay: float = option(0.0, "L2 penalty: RATE / 2 * w^2 joins the loss", metavar="RATE", least=0.0,
                                  common=True, see="#notes-on-the-options")
@@ -155,8 +155,8 @@ class TrainingOptions:
     label_inputs: float | None = fixed_option(None, "share of the training nodes whose labels are inputs in an epoch; "
                                               "the loss is the mean over the other training nodes", metavar="SHARE",
                                               inside="above 0 and below 1", see="#labels-as-inputs")
-    baseline: bool = option(True, "tell beside the metric what predictions without edges reach: a regression on the "
-                            "features, and the classes' shares; of links popularity", on_resume="forget", see="#what-the-graph-brings")
+    baseline: bool = option(True, "also print the metric of predictions without edges: a regression on the features, and a "
+                                  "constant; for links, popularity", on_resume="forget", see="#what-the-graph-brings")
     numerics: str = fixed_option("fast", "exact: the same bits for any number of ranks and threads, any mode, "
                                  "partition and processor", choices=NUMERICS, see="numerics.md")
     propagated: str | None = option(None, "for sgc and sign: folder that keeps the propagated features for later runs",
@@ -243,8 +243,8 @@ class MinibatchOptions:
 
     batch_size: int = option(0, "seeds of all ranks in a step; 0 trains full-batch", metavar="SEEDS", least=0,
                              common=True, see="#minibatches")
-    fanouts: list[int] | None = option(None, "in-edges picked for a row, one number a layer, the first layer first; "
-                                       "all takes all in-edges", metavar="K,K,..", read=picks, common=True, **_BATCHES)
+    fanouts: list[int] | None = option(None, "number of in-edges picked for a row, one number for each layer, the first "
+                                             "layer first; all takes all in-edges", metavar="K,K,..", read=picks, common=True, **_BATCHES)
     sampler: str = option("uniform", "how in-edges are picked", choices=KINDS, **_BATCHES)
     temporal: str | None = fixed_option(None, "a seed sees only edges and nodes that are not later than the seed: uniform "
                                         "picks any of them, latest the latest", choices=PICKS,
@@ -256,8 +256,8 @@ class MinibatchOptions:
     batches: str | None = option(None, "global: cut one order of all training nodes into steps; balanced: cut each "
                                  "rank's own training nodes into even parts", choices=tuple(BATCHES), **_BATCHES,
                                  otherwise="global on one rank and for --remote exact, else balanced")
-    remote: str = option("exact", "at a neighbour of another rank: exact, the owner computes the neighbour; hec, a "
-                         "cache has the neighbour's last row; local, the edge is left out",
+    remote: str = option("exact", "treatment of neighbours on other ranks: exact, the owner computes the neighbour's row; "
+                                  "hec, the row is taken from a cache; local, the edge is left out",
                          choices=("exact", "hec", "local"), common=True, **_BATCHES)
     hec_lines: int = option(HEC.lines, "rows that each layer's cache holds", metavar="ROWS", least=1, **_CACHE)
     hec_life: int = option(HEC.life, "steps for which a row is used after its arrival", metavar="STEPS", least=0,
@@ -266,11 +266,11 @@ class MinibatchOptions:
                             **_CACHE)
     hec_delay: int = option(HEC.delay, "steps from the push of a row to its arrival at the peers; 0 exchanges rows "
                             "within the step", metavar="STEPS", least=0, **_CACHE)
-    on_miss: str = option(HEC.on_miss, "if the cache lacks a row: leave the row's edge out, use zeros, or use other "
-                          "picks", choices=CHOICES["on_miss"], **_CACHE)
-    push: str = option(HEC.push, "rows to push: paper, the rows that the batch made; demand, the rows that peers will "
-                       "ask for", choices=CHOICES["push"], **_CACHE)
-    push_by: str = option(HEC.push_by, "which rows go first if there are more than --hec-limit",
+    on_miss: str = option(HEC.on_miss, "if the cache lacks a row: drop the row's edge, use zeros, or pick other in-edges",
+                          choices=CHOICES["on_miss"], **_CACHE)
+    push: str = option(HEC.push, "rows to push: paper, the rows that the batch computed; demand, the rows that peers will "
+                                 "request", choices=CHOICES["push"], **_CACHE)
+    push_by: str = option(HEC.push_by, "order of the rows to push if there are more than --hec-limit",
                           choices=CHOICES["push_by"], **_CACHE)
     halo_features: str = option(HEC.features, "features of remote rows: keep, fetch all once before training; cache; "
                                 "auto: keep if they fit", choices=CHOICES["features"], **_CACHE)
@@ -303,28 +303,28 @@ class PartitionOptions:
     order: str = option("stored", "order of a part's nodes in memory: as stored with the data, none (by id), or nodes "
                         "that share neighbours together, by metis or by cluster (label propagation, less memory)",
                         choices=("stored", "none", "metis", "cluster"))
-    balance: str = option("auto", "what METIS or Fennel makes even: some of nodes,edges,train; auto: as stored, else "
-                          "nodes and train, and edges if the degrees are skewed", metavar="WHAT")
+    balance: str = option("auto", "counts that METIS or Fennel balances: some of nodes,edges,train; auto: as stored, else "
+                                  "nodes and train, and edges if the degrees are skewed", metavar="WHAT")
 
 
 @dataclass(frozen=True)
 class ScheduleOptions:
     """Options for the transfer of other ranks' rows."""
 
-    mode: str = option("sar", "how remote rows arrive: docs/which-mode.md tells which to choose; or "
-                       "path/to/file.py:Class", choices=NamesOrFile(MODES), common=True, see="which-mode.md")
+    mode: str = option("sar", "order in which remote rows are fetched and used, see docs/which-mode.md; or "
+                              "path/to/file.py:Class", choices=NamesOrFile(MODES), common=True, see="which-mode.md")
     backward: str | None = option(None, "push gradients to the rows' owners, or let the owners fetch the gradients of "
                                   "their rows' destinations", choices=("push", "fetch"), see="#modes",
                                   otherwise="push; for GCN and GraphSAGE in mode broadcast, with narrow --rows and with "
                                   "exact numerics fetch")
-    prefetch: int | None = option(None, "peers whose rows a thread fetches ahead", metavar="PEERS", least=0,
+    prefetch: int | None = option(None, "number of peers whose rows a thread fetches ahead", metavar="PEERS", least=0,
                                   see="#notes-on-the-options", otherwise="1 between hosts or if each rank has a core "
                                   "to spare, else 0")
-    peers_at_once: int | None = option(None, "peers whose rows are fetched and used at once: more save waiting where "
-                                       "ranks are many, and take memory", metavar="PEERS", least=1, see="which-mode.md",
+    peers_at_once: int | None = option(None, "number of peers whose rows are fetched and used at once; a larger number "
+                                             "saves waiting on many ranks, and takes memory", metavar="PEERS", least=1, see="which-mode.md",
                                        otherwise="1; all in mode oneshot")
-    rows: str = fixed_option("float32", "number type in which rows that edges gather are stored and sent; sums and all "
-                             "else stay float32", choices=tuple(ROW_FORMATS), see="narrow.md")
+    rows: str = fixed_option("float32", "number type of the rows that edges gather, in memory and in messages; sums and "
+                                        "all other numbers stay float32", choices=tuple(ROW_FORMATS), see="narrow.md")
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ class MachineOptions:
                                       "container")
     dry_run: bool = option(False, "load the data, take two steps and one evaluation, print memory, bytes and time, and "
                            "write nothing", common=True, on_resume="forget", see="cost.md")
-    stall_timeout: float = option(300.0, "end the run after so many seconds without progress on any rank; 0 never",
+    stall_timeout: float = option(300.0, "end the run after this many seconds without progress on any rank; 0: never",
                                   metavar="SECONDS", least=0.0)
 
 
@@ -354,11 +354,11 @@ class OutputOptions:
                                  otherwise="runs/TIME-MODEL")
     checkpoint_every: int | str = option("10min", "epochs, or time such as 90s, 10min or 2h, between checkpoints; 0 writes a "
                                    "checkpoint only at the end", metavar="EPOCHS|TIME", read=interval)
-    resume: str | None = option(None, "folder of the run to go on from, or its checkpoint, which has data, model and all "
-                                "other options; give only what changes", metavar="RUN", common=True,
+    resume: str | None = option(None, "folder or checkpoint of the run to continue, from which data, model and all other "
+                                      "options are taken; give only what changes", metavar="RUN", common=True,
                                 on_resume="forget", see="#checkpoints-and-resuming")
-    keep: int = option(0, "keep so many checkpoints on the way, evenly over the epochs: sarlite-verify recomputes the epochs "
-                       "between two of them", metavar="N", least=0, see="how-to/verify.md")
+    keep: int = option(0, "number of earlier checkpoints to keep, evenly spaced over the epochs; sarlite-verify recomputes "
+                          "the epochs between two of them", metavar="N", least=0, see="how-to/verify.md")
     stop_after: int | None = option(None, "end after this epoch, with a checkpoint; schedules still follow --epochs",
                                     metavar="EPOCH", least=1, on_resume="forget")
     json: bool = option(False, "end standard output with one line of JSON")
