@@ -45,7 +45,7 @@ RATIO = 2.5
 def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
     """Write `n_pairs` random pairs of nodes, edges.npy of shape (n_pairs, 2), and features.npy.
 
-    Memory: 40 bytes a node, and a chunk.
+    Memory: 40 bytes per node, and a chunk.
     """
     rng = np.random.default_rng(seed)
     weights = np.minimum((1 - rng.random(n_nodes)) ** (-1 / 1.5), 60 * 3)
@@ -68,7 +68,7 @@ def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
 
 
 def draw_mag(folder, n_nodes, n_edges, n_features, seed=0):
-    """Write ogbn-mag's raw folder, with random edges in no order. Memory: a chunk, and 8 bytes a paper."""
+    """Write ogbn-mag's raw folder, with random edges in no order. Memory: a chunk, and 8 bytes per paper."""
     rng, counts = np.random.default_rng(seed), {name: max(8, round(share * n_nodes)) for name, share in TYPES.items()}
     raw, split, n = folder / "raw", folder / "split" / "time" / TARGET, counts[TARGET]
     text(raw / "num-node-dict.csv.gz", [",".join(counts), "\n", ",".join(map(str, counts.values())), "\n"])

@@ -151,7 +151,7 @@ def triad(a, b, c, piece=1 << 15):
 
 
 def gather_probes(data):
-    """Yield the probe of each row width; a pass reads as many bytes as a quarter of the array has."""
+    """Yield a probe for each width of rows. A pass reads rows with a quarter of the array's bytes in all."""
     draw = np.random.default_rng(0)
     for row_bytes in ROW_BYTES:
         rows = data[: len(data) // (row_bytes // 4) * (row_bytes // 4)].reshape(-1, row_bytes // 4)

@@ -55,7 +55,7 @@ def measure(args, name, kind, threads, others):
 
 
 def beside(row, rounds, worker_command, peer, others):
-    """Measure sarlite and the peers in turn, `rounds` times, and return the row of times a batch."""
+    """Measure sarlite and the peers in turn, `rounds` times, and return the row of times per batch."""
     mine, theirs = [], []
     for _ in range(rounds):
         mine.append(harness.last_json(harness.python(*worker_command)))

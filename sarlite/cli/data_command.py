@@ -255,7 +255,7 @@ def _memory(options):
 
 
 def _reading(directory, but=None):
-    """Return a context with a lock that keeps other processes from replacing a native data set.
+    """Return a context that holds a lock on a native data set, so that no other process replaces the data set.
 
     There is no lock if `directory` is None, or is the directory `but`.
     """

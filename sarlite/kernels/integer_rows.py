@@ -15,7 +15,7 @@ PIECE_ROWS = 4096
 
 
 def quantize(x: Array) -> Array:
-    """Return rows as integers and one exponent a row: ``x[r, f] ~ q[r, f] * 2 ** exponent[r]``.
+    """Return rows as integers and one exponent per row: ``x[r, f] ~ q[r, f] * 2 ** exponent[r]``.
 
     The exponent is the smallest one, at least -126, with which no integer exceeds 127. Values are rounded to the
     nearest integer, ties to even. A row with a value that is infinite, NaN or beyond 127 * 2^121, which is 0.99 of the

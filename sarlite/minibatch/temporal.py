@@ -49,7 +49,7 @@ class Temporal:
     Notes
     -----
     A node that is reached from two seeds with different times is two rows of the batch, so a batch is larger than
-    without times. Memory: 24 bytes an edge. A batch takes about five to ten times as long to sample as without times.
+    without times. Memory: 24 bytes per edge. A batch takes about five to ten times as long to sample as without times.
 
     Examples
     --------
@@ -125,7 +125,7 @@ class TimedEdges(EdgeSet):
 
     Notes
     -----
-    Edges of equal times keep their order, which does not depend on ranks. Memory: 24 bytes an edge, 48 while it sorts.
+    Edges of equal times keep their order, which does not depend on ranks. Memory: 24 bytes per edge, 48 while it sorts.
     """
 
     def __init__(self, edges: EdgeSet, times: Array) -> None:

@@ -165,7 +165,7 @@ class Value(NamedTuple):
 
 
 class ReplayStep(NamedTuple):
-    """One primitive that the message ran. The last step of a program has the message's result as its inputs."""
+    """One primitive that the message ran. The inputs of a program's last step are the message's result."""
 
     name: str
     params: Mapping[str, object]

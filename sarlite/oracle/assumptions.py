@@ -27,7 +27,7 @@ MOST_EDGES = 64  # at most so many edges into wrong rows are left out, one at a 
 
 
 def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, Edges]]:
-    """Yield cause and edges of each guess whose predicted array agrees with the whole returned array."""
+    """Yield (cause, edges) of each guess whose predicted array agrees with the whole returned array."""
     return ((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess))
 
 

@@ -102,7 +102,7 @@ def _is_largest(got):
 
 
 def _leaks(d):
-    """Return True if finite elements became NaN or Inf, and an input has NaN or Inf in rows that no edge reads."""
+    """Return True if NaN or Inf in rows of an input that no edge reads has reached elements that must be finite."""
     reachable = d.case.edges.out_degrees > 0
     spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in d.case.arrays.values()
               if np.ndim(a) > 1)

@@ -168,7 +168,7 @@ class Options(NamedTuple):
     backward : {"push", "fetch"}, optional
         How gradients of source rows reach their owners. With "push" the owner of the destinations computes the
         gradients and sends them. With "fetch" the owner of the sources fetches the gradients of the destinations and
-        computes the gradients over the reversed edges, which take 4 bytes an edge, or none if the structure is
+        computes the gradients over the reversed edges, which take 4 bytes per edge, or none if the structure is
         symmetric. "fetch" applies to sums of `copy_src` and `linear` and to `attend`; gradients of other messages are
         pushed. By default gradients are pushed, except that mode "broadcast" fetches for sums of `copy_src` and
         `linear`, and narrow rows fetch for every message that supports it.

@@ -48,7 +48,7 @@ def check_room(n_nodes, n_edges, n_bytes=None):
 
 
 class MetisMemory:
-    """Arrays in memory that this process shares with a child process. The memory is an unnamed file, mapped.
+    """Arrays in memory that this process shares with a child process, by mapping an unnamed file.
 
     Parameters
     ----------

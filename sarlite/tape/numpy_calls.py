@@ -99,7 +99,7 @@ def array_ufunc(ufunc: np.ufunc, method: str, *inputs: object, **options: object
 
 
 def array_function(function: Callable[..., object], args: tuple[object, ...], options: dict[str, object]) -> object:
-    """Return function(*args, **options), where an argument contains a tensor: `Tensor.__array_function__`.
+    """Return function(*args, **options) for a NumPy function with a tensor among the arguments: `Tensor.__array_function__`.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class TableRows(Tensor):
         return None if copied or self.requires_grad else self._rows
 
     def first(self, n: int) -> "TableRows":
-        """Return the first n rows, which share the table and, if this tensor gathers its rows, the copy."""
+        """Return the first n rows as a `TableRows` of the same table; both share the copy of the rows, if one is made."""
         part = TableRows(self._rows.first(n), lambda: self.gathered()[:n])
         part._whole, part._changes = self, self._changes
         return part

@@ -60,7 +60,7 @@ class Metric:
 
 
 class ScoreMetric(Metric):
-    """Metric that is computed from all scores, each of them positive or negative. NaN if a score of any rank is NaN."""
+    """Metric that is computed from the scores of all rows, each of which is positive or negative. NaN if a score of any rank is NaN."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Array, Array]] = []

@@ -38,7 +38,7 @@ class SendLists:
 
     Notes
     -----
-    Memory: 4 bytes a local row, 20 a row of `rows`, and 9 or 10 an entry, of which there is one a row and peer.
+    Memory: 4 bytes per local row, 20 per row of `rows`, and 9 or 10 per entry; there is one entry per row and peer.
     """
 
     def __init__(self, asked: Sequence[Array]) -> None:

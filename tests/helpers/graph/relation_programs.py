@@ -113,7 +113,7 @@ class Program:
     # ---- the program
 
     def values(self, world, leaves):
-        """Return the values of the nodes after all calls, one array a type; each call adds the tanh of its sums."""
+        """Return the values of the nodes after all calls, one array per type; each call adds the tanh of its sums."""
         h = dict(zip(self.sizes, leaves))
         for call in self.calls:
             for to, out in world.aggregate(call, h, leaves).items():

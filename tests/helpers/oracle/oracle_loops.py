@@ -18,7 +18,7 @@ def leaky(x, slope):
 
 
 def in_edges(edges, habit):
-    """Return for each row its edges as (source, edge number); the number is None for an added self loop of weight 1."""
+    """Return for each row its edges as (source, edge number), with self loops added as `habit` says; their number is None."""
     rows = [[] for _ in range(edges.n_dst)]
     loop = {}
     for e, (j, i) in enumerate(zip(edges.src, edges.dst)):
