@@ -66,6 +66,15 @@ def test_the_sources_of_the_site_are_laid_out(tmp_path):
     listed = {name for names in CONTENTS.values() for name in names}
     pages = {str(path.relative_to(tmp_path / "pages").with_suffix("")) for path in (tmp_path / "pages").rglob("*.*")}
     assert listed < pages and "autofunction:: sarlite.data.from_tables" in (tmp_path / "pages" / "reference" / "data.md").read_text()
+    sources = [path.read_text() for path in (tmp_path / "pages" / "source").rglob("*.md")]
+    assert len(sources) > 50 and all(text.startswith("---\norphan: true\nnosearch: true\n---\n") for text in sources)
+
+
+@pytest.mark.parametrize("words, name", [("new users", "new-nodes.md"), ("inductive", "new-nodes.md"), ("imbalance", "pitfalls.md"),
+                                         ("class weights", "pitfalls.md"), ("standardize", "transforms.md")])
+def test_the_search_finds_the_words_of_the_field(words, name):
+    (page,) = (page for page in PAGES if page.name == name)
+    assert words in page.read_text().lower()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "notebooks").glob("*.py")), ids=lambda path: path.name)
