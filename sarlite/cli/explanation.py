@@ -167,7 +167,7 @@ class Explainer(NamedTuple):
         """
         label, config = explained_label(self.trained, output), self.trained.config
         node_type = self.part.target if isinstance(self.part.graph, NodeType) else NODE
-        (node,) = self._names(node_type, around.node_ids[node_type][[around.place]])
+        (node,) = self._names(node_type, around.node_ids[node_type][[around.row]])
         scorer = self._scorer(around, score_of(config.score, self.trained.form, label))
         self._check(scorer, output, node)
         score = scorer.value()
@@ -199,7 +199,7 @@ class Explainer(NamedTuple):
                 ids = around.node_ids[parameter.node_type if relational else NODE]
                 learned[name] = around.rows[name][np.searchsorted(ids, parameter.ids)]
         model.load_state_dict({**self.model.state_arrays(), **learned})
-        return Scorer(model.eval(), around.graph, Inputs(x, learned), around.place, score)
+        return Scorer(model.eval(), around.graph, Inputs(x, learned), around.row, score)
 
     def _check(self, scorer: Scorer, output: Array, node: str) -> None:
         """Raise a DataError if the output on the neighbourhood differs from `output`, on the whole graph."""

@@ -80,7 +80,7 @@ class Saving:
         root = self.comm.rank == 0
         every = self._output.every_seconds
         due = root and every is not None and time.monotonic() - self._due >= every
-        return (*(self.interrupts.noted == number for number in SIGNALS), due, root and self._error is not None)
+        return (*(self.interrupts.pending == number for number in SIGNALS), due, root and self._error is not None)
 
     def try_disk(self):
         """Write a checkpoint of full size and remove it, to raise an error now if the disk is too full."""
@@ -136,7 +136,7 @@ class Saving:
 
         Call this method when signals are not postponed.
         """
-        received = max(self.comm.allgather(self.interrupts.noted))
+        received = max(self.comm.allgather(self.interrupts.pending))
         self.signum = self.signum or received
 
     def _write(self, best, trial=False, path=None, **options):

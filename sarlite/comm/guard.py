@@ -125,7 +125,7 @@ def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) 
       the rank before each line.
     - SIGINT (Ctrl-C), SIGTERM or SIGHUP: every rank ends within seconds, even while the main thread is in C code. One
       line is printed. If all ranks got the signal, the status is 128 + the signal's number. Inside
-      `interrupts.postponed()` the signal is only noted, so that the program can end in good order.
+      `interrupts.postponed()` the signal is only recorded, so that the program can end in good order.
     - A SarliteError on every rank: each message is printed once, without traceback, and every rank exits with status 2.
     - `sys.exit` on every rank: every rank exits with its own status.
     - A SarliteError or `sys.exit` on some ranks only: after `GRACE_SECONDS`, as for any other exception.

@@ -19,21 +19,21 @@ class Interrupts:
 
     Attributes
     ----------
-    noted : int
+    pending : int
         Number of the signal that arrived while signals were postponed; 0 if none arrived. Code that postpones signals
-        checks `noted` and ends in good order.
+        checks `pending` and ends in good order.
     answer : str
-        Text that is written to stderr when a signal is noted.
+        Text that is written to stderr when a signal arrives.
     """
 
     def __init__(self) -> None:
-        self.noted, self.answer, self._holders, self._lock = 0, "", 0, threading.Lock()
+        self.pending, self.answer, self._holders, self._lock = 0, "", 0, threading.Lock()
         self._taken: list[signal.Signals] = []
         self._handled, self._first = -math.inf, -math.inf
 
     @contextlib.contextmanager
     def postponed(self) -> Iterator[None]:
-        """Return a context inside which the first signal is only noted, and a second signal raises Interrupted.
+        """Return a context inside which the first signal is only recorded, and a second signal raises Interrupted.
 
         Any thread may enter the context.
         """
@@ -65,9 +65,9 @@ class Interrupts:
 
     def _handle(self, signum, frame):
         before, self._handled = self._handled, time.monotonic()
-        if self._holders and (not self.noted or self._handled - before < SAME_SECONDS):
-            if not self.noted:
-                self.noted = int(signum)
+        if self._holders and (not self.pending or self._handled - before < SAME_SECONDS):
+            if not self.pending:
+                self.pending = int(signum)
                 with contextlib.suppress(OSError):  # stderr may be closed
                     os.write(2, self.answer.encode())  # not sys.stderr, which the signal may have interrupted
             return

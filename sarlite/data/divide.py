@@ -60,22 +60,22 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
     node_bytes = dataset.n_nodes * NODE_BYTES + (0 if order is None else order.nbytes)
     budget.check(node_bytes + least, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
     space = Workspace(folder, None if n_bytes is None else n_bytes - node_bytes)
-    place, offsets = {}, {}  # the new row number of each stored row
+    new_row, offsets = {}, {}  # the new row number of each stored row
     for name, part, nodes in _by_type(dataset, parts, order):
         table = dataset.nodes[name]
         offsets[name] = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=n_parts)))).astype(np.int64)
         by_id = _places(part, offsets[name], nodes, space.at_once())
         _write_ids(table, by_id, sink, space.at_once())
-        place[name] = _by_row(table, by_id, space.at_once())
-        rows = inverse(place[name]) if n_bytes is None else None
+        new_row[name] = _by_row(table, by_id, space.at_once())
+        rows = inverse(new_row[name]) if n_bytes is None else None
         for field, array in _row_arrays(table).items():
             out = sink.array(table, field, array.shape, array.dtype)
-            for piece in _rows_sorted(array, place[name], space) if rows is None else _rows_taken(array, rows):
+            for piece in _rows_sorted(array, new_row[name], space) if rows is None else _rows_taken(array, rows):
                 out.write(piece)
                 del piece  # frees the piece before the next piece is allocated
     for (source, _, to), table in dataset.edges.items():
-        origin = _origin_needed(table, place[source], place[to])
-        _write_edges(table, place[source], place[to], sink, origin, space)
+        origin = _origin_needed(table, new_row[source], new_row[to])
+        _write_edges(table, new_row[source], new_row[to], sink, origin, space)
     sink.finish(dataset, offsets, division)  # last, as it may replace the files that were read
 
 
@@ -179,34 +179,34 @@ def _row_arrays(table):
 
 def _places(parts, offsets, order, at_once):
     """Return the new row number of each node, indexed by original id."""
-    place, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
+    new_row, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
     for at in range(0, parts.size, at_once):
         nodes = np.arange(at, min(at + at_once, parts.size)) if order is None else order[at : at + at_once]
         part = parts[nodes]
         by_part, counts = np.argsort(part, kind="stable"), np.bincount(part, minlength=free.size)
         first = np.cumsum(counts) - counts
-        place[nodes[by_part]] = np.arange(nodes.size) + (free - first)[part[by_part]]
+        new_row[nodes[by_part]] = np.arange(nodes.size) + (free - first)[part[by_part]]
         free += counts
-    return place
+    return new_row
 
 
-def _write_ids(table, place, sink, at_once):
+def _write_ids(table, new_row, sink, at_once):
     """Write the original id of each new row, unless the ids are 0, 1, 2, ..."""
-    if counts_up(place):
+    if counts_up(new_row):
         return
-    ids = np.empty_like(place)
-    for at in range(0, place.size, at_once):
-        ids[place[at : at + at_once]] = np.arange(at, min(at + at_once, place.size), dtype=place.dtype)
+    ids = np.empty_like(new_row)
+    for at in range(0, new_row.size, at_once):
+        ids[new_row[at : at + at_once]] = np.arange(at, min(at + at_once, new_row.size), dtype=new_row.dtype)
     sink.array(table, "ids", ids.shape, ids.dtype).write(ids)
 
 
-def _by_row(table, place, at_once):
-    """Return the new row number of each row as stored, from the new row number `place` of each original id."""
+def _by_row(table, new_row, at_once):
+    """Return the new row number of each row as stored, from the new row number `new_row` of each original id."""
     if table.ids is None:
-        return place
-    out = np.empty_like(place)
-    for at in range(0, place.size, at_once):
-        out[at : at + at_once] = place[copied(table.ids, at, min(at + at_once, place.size))]
+        return new_row
+    out = np.empty_like(new_row)
+    for at in range(0, new_row.size, at_once):
+        out[at : at + at_once] = new_row[copied(table.ids, at, min(at + at_once, new_row.size))]
     return out
 
 
@@ -226,14 +226,14 @@ def _rows_taken(array, rows):
         yield take(array, rows[at : at + step])
 
 
-def _rows_sorted(array, place, space):
-    """Yield an array's rows in the order of their new row numbers `place`, sorted on disk."""
+def _rows_sorted(array, new_row, space):
+    """Yield an array's rows in the order of their new row numbers `new_row`, sorted on disk."""
     n = len(array)
-    sorter = Sorter(space.folder, space.n_bytes, n, sampled([place], n), rows=(array.dtype, array.shape[1:]))
+    sorter = Sorter(space.folder, space.n_bytes, n, sampled([new_row], n), rows=(array.dtype, array.shape[1:]))
     step = max(1, min(space.at_once(), CHUNK_BYTES // max(1, array.nbytes // max(1, n))))
     for at in range(0, len(array), step):
         last = min(at + step, len(array))
-        sorter.add(place[at:last], rows=copied(array, at, last))
+        sorter.add(new_row[at:last], rows=copied(array, at, last))
     yield from (columns["rows"] for _, columns in sorter.pieces())
 
 
@@ -269,7 +269,7 @@ def _edges_taken(table, sources, destinations, values):
     """Yield pieces of the arrays of edges in their new order, by field, gathered in memory."""
     indptr, rows = np.asarray(table.indptr), inverse(destinations)
     yield {"indptr": np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))}
-    for _, _, at, src in edges_in_order(indptr, table.indices, rows, sort=True, read=gather, place=sources):
+    for _, _, at, src in edges_in_order(indptr, table.indices, rows, sort=True, read=gather, new_row=sources):
         yield {"indices": src, **{name: at if array is None else gather(array, at) for name, array in values.items()}}
 
 

@@ -242,20 +242,20 @@ def _opened(directory, verify):
     return dataset
 
 
-def _files_of(directory, place, folder, entry):
+def _files_of(directory, section, folder, entry):
     """Yield (path, record, field) for each file of one table.
 
     The record is the file's entry in meta.json: dtype, shape and sha256.
     """
-    for field, name in meta.TABLES[place].FILES.items():
+    for field, name in meta.TABLES[section].FILES.items():
         if name in entry["arrays"]:
-            yield Path(directory) / place / folder / f"{name}.npy", entry["arrays"][name], field
+            yield Path(directory) / section / folder / f"{name}.npy", entry["arrays"][name], field
 
 
-def _arrays(directory, place, folder, entry):
+def _arrays(directory, section, folder, entry):
     """Return the mapped arrays of a table, by field."""
     return {field: npyfile.open_map(path, record, field)
-            for path, record, field in _files_of(directory, place, folder, entry)}
+            for path, record, field in _files_of(directory, section, folder, entry)}
 
 
 def _check_counts(path, name, n_edges, table, n_destinations):
@@ -278,8 +278,8 @@ def files(directory):
         As `read_meta`; also if a file is missing.
     """
     content = read_meta(directory)
-    listed = [file for place in meta.TABLES for folder, entry in content[place].items()
-             for file in _files_of(directory, place, folder, entry)]
+    listed = [file for section in meta.TABLES for folder, entry in content[section].items()
+             for file in _files_of(directory, section, folder, entry)]
     listed += [file for mapping in names.files_of(directory, content).values() for file in mapping.values()]
     missing = next(((path, field) for path, _, field in listed if not path.is_file()), None)
     if missing:

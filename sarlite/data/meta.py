@@ -90,8 +90,8 @@ def _names(records):
     """
     records_by_file = {}
     for path, record in records.items():
-        place, *folder, name = path.split("/")
-        if place == "names":
+        section, *folder, name = path.split("/")
+        if section == "names":
             (records_by_file.setdefault(folder[0], {}) if folder else records_by_file)[name] = record
     return records_by_file
 
@@ -150,9 +150,9 @@ def _check(path, meta):
         _expect(path, name, meta.get(name), kind)
     relational = "target" in meta
     (_check_types if relational else _check_one_kind)(path, meta)
-    for place, table in TABLES.items():
-        for name, entry in meta[place].items():
-            _check_records(path, f"{place}: {name}", entry, table.FILES, _needed(meta, place, name))
+    for section, table in TABLES.items():
+        for name, entry in meta[section].items():
+            _check_records(path, f"{section}: {name}", entry, table.FILES, _needed(meta, section, name))
     for name, entry in meta["nodes"].items():
         _check_offsets(path, f"nodes: {name}: offsets" if relational else "offsets", entry.get("offsets"), entry["count"])
     target = meta["nodes"][meta.get("target", NODE)]
@@ -186,9 +186,9 @@ def _check_names(path, meta):
 
 def _check_one_kind(path, meta):
     """Raise a DataError unless a graph of one kind has just the type `node` and its relation."""
-    for place, name in (("nodes", NODE), ("edges", key(*RELATION))):
-        if list(meta[place]) != [name]:
-            raise DataError(f"{path}: {place}: {', '.join(meta[place]) or 'nothing'}; a graph of one kind, which names "
+    for section, name in (("nodes", NODE), ("edges", key(*RELATION))):
+        if list(meta[section]) != [name]:
+            raise DataError(f"{path}: {section}: {', '.join(meta[section]) or 'nothing'}; a graph of one kind, which names "
                             f"no target, has {name} alone")
 
 
@@ -207,17 +207,17 @@ def _check_types(path, meta):
             raise DataError(f"{path}: nodes: {name}: {odd[0]}: labels and splits are of the target alone, {target}")
 
 
-def _words(path, place, name, n):
+def _words(path, section, name, n):
     """Decode the folder name of a node type or a relation into `n` words; raise a DataError if the name is invalid."""
     try:
         return words(name, n)
     except ValueError as error:
-        raise DataError(f"{path}: {place}: {name!r}: {error}") from None
+        raise DataError(f"{path}: {section}: {name!r}: {error}") from None
 
 
-def _needed(meta, place, name):
+def _needed(meta, section, name):
     """Return the fields whose arrays meta.json must list for a node type or a relation."""
-    if place == "edges":
+    if section == "edges":
         return ("indptr", "indices")
     if "target" not in meta:
         return ("features", "labels", *SPLITS)

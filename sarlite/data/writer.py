@@ -150,20 +150,20 @@ def _other_file(directory):
     """
     named = {*_named_arrays(_meta_of(directory))}
     for path in sorted(directory.rglob("*")):
-        place = path.relative_to(directory)
-        ours = place == Path(META) or (place.suffix == ".npy" and {place.stem, str(place.with_suffix(""))} & named)
+        inner = path.relative_to(directory)
+        ours = inner == Path(META) or (inner.suffix == ".npy" and {inner.stem, str(inner.with_suffix(""))} & named)
         if path.is_symlink() or (not path.is_dir() and not ours):
-            return place
+            return inner
     return None
 
 
-def _named_arrays(meta, place=""):
+def _named_arrays(meta, folder=""):
     """Yield the paths, without suffix, of the arrays that a meta.json of any schema lists.
 
     A record is a dict with a sha256. Older schemas used other folders, so for them only the array's name is yielded.
     """
     for name, value in meta.items() if isinstance(meta, dict) else ():
-        here = place if name == "arrays" else f"{place}/{name}".lstrip("/")
+        here = folder if name == "arrays" else f"{folder}/{name}".lstrip("/")
         if isinstance(value, dict) and isinstance(value.get("sha256"), str):
             yield here if _ROOTS.match(here) else name
         else:

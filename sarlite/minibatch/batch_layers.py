@@ -140,7 +140,7 @@ def _out_of(part, layer, typed, source, sets, lasting):
     local, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
     base = part.relations[source][0].schedule
     if layer.exchange is None:
-        plan, transport, order = one_block(part, picked, local, lasting), part.alone, ()
+        plan, transport, order = one_block(part, picked, local, lasting), part.local_transport, ()
     else:
         needs = _needs(part, layer, typed, source, picked, local, halo, lasting)
         plan, transport = base.mode.plan(needs, base.transport.prefetch), base.transport

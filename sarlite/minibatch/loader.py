@@ -303,8 +303,8 @@ class NeighborLoader(Loader):
         if isinstance(remote, HEC) and comm.size > 1:
             self.caches = Caches(self._part, self.x, len(self.sampler.fanouts), self.seed, remote, channels)
             self._window = remote.delay if remote.push == "demand" else 0
-            if self.caches.kept is not None:
-                self._table = self.caches.kept
+            if self.caches.kept_features is not None:
+                self._table = self.caches.kept_features
                 self.x = self._table[: len(self.x)]
         self._left = deque[Batch]()  # of the next epoch, whose needs were told in this one
         self.sample_ahead = max(sample_ahead, self._window)

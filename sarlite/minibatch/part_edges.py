@@ -92,7 +92,7 @@ class PartEdges:
     has_loops : bool
         True if any rank has added loops.
     graph : Graph or NodeType
-    alone : Transport
+    local_transport : Transport
         Transport of layers without peers, over which ranks may aggregate a different number of times.
 
     Notes
@@ -105,7 +105,7 @@ class PartEdges:
     def __init__(self, graph: Graph | NodeType, local: bool = False) -> None:
         size = graph.comm.size
         self.graph = graph
-        self.alone = Transport(Solo(), 0, graph.profile)
+        self.local_transport = Transport(Solo(), 0, graph.profile)
         self.types, local_ids, self.relations = _by_type(graph)
         self.first = np.concatenate([[0], np.cumsum([len(ids) for ids in local_ids])])
         self.targets = _targets(graph, self.types, self.first)
@@ -169,9 +169,9 @@ class PartEdges:
 
     def _put(self, out, source, block, values):
         """Copy the rows `values` of a block's halo columns into `out`, which has a row for each column of one type."""
-        for other, start, place in self._halo(source):
+        for other, start, columns_slice in self._halo(source):
             if other is block:
-                out[start : start + place.stop - place.start] = values[place]
+                out[start : start + columns_slice.stop - columns_slice.start] = values[columns_slice]
 
     def ids_of(self, rows: Array) -> Array:
         """Return the global ids of columns, (n,) int64."""
@@ -193,16 +193,16 @@ class PartEdges:
         ids = np.empty(self.n_local + self.n_halo, np.int64)
         ids[: self.n_local] = np.concatenate(own_ids)
         for source in range(len(self.types)):
-            for block, start, place in self._halo(source):
-                ids[start : start + place.stop - place.start] = block.src_ids[place]
+            for block, start, columns_slice in self._halo(source):
+                ids[start : start + columns_slice.stop - columns_slice.start] = block.src_ids[columns_slice]
         return ids
 
     def _halo(self, source):
         """Yield each range of peers' rows of a type as (block, first column in the part, slice of the block's columns)."""
         plan, starts = self._plans[source], self._starts[source :: len(self.types)].copy()
-        for block, owner, place in plan.halo() if plan is not None else ():
-            yield block, starts[owner], place
-            starts[owner] += place.stop - place.start
+        for block, owner, columns_slice in plan.halo() if plan is not None else ():
+            yield block, starts[owner], columns_slice
+            starts[owner] += columns_slice.stop - columns_slice.start
 
     def _csr(self, graph, source):
         """Return (indptr, indices) of a relation's edges.
@@ -214,8 +214,8 @@ class PartEdges:
             indices = graph.blocks[0].indices.astype(self._dtype, copy=False)
             return indptr, indices + first if first else indices
         columns = {id(block): np.arange(first, first + block.n_src, dtype=self._dtype) for block in graph.plan.blocks}
-        for block, start, place in self._halo(source):
-            columns[id(block)][place] = np.arange(start, start + place.stop - place.start)
+        for block, start, columns_slice in self._halo(source):
+            columns[id(block)][columns_slice] = np.arange(start, start + columns_slice.stop - columns_slice.start)
         indices = np.empty(graph.n_edges, self._dtype)
         for block in graph.plan.blocks:
             edges = sets_of(block)[graph.relation_index]

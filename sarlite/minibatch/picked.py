@@ -89,7 +89,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         part, graph = edges.part, edges.graph
         if schedule is None:
             base = graph.schedule
-            schedule = Schedule(one_block(part, [picked], rows, lasting), part.alone, base.mode,
+            schedule = Schedule(one_block(part, [picked], rows, lasting), part.local_transport, base.mode,
                                 row_format=base.row_format)
         counts, loops, comm = (self.n_src, self.n_dst, self.n_edges), edges.edges.added_loops, schedule.transport.comm
         loops = None if loops is None else loops[dst_rows]

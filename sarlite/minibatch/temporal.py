@@ -239,11 +239,11 @@ class PairNumbering:
         first = np.diff(ascending, prepend=-1) > 0
         distinct = ascending[first]
         places = np.minimum(np.searchsorted(rows[row_order], distinct), max(len(rows) - 1, 0))
-        known = rows[row_order[places]] == distinct if len(rows) else np.zeros(len(distinct), bool)
-        numbers = len(rows) + np.cumsum(~known) - 1
-        numbers[known] = row_order[places[known]]
+        is_numbered = rows[row_order[places]] == distinct if len(rows) else np.zeros(len(distinct), bool)
+        numbers = len(rows) + np.cumsum(~is_numbered) - 1
+        numbers[is_numbered] = row_order[places[is_numbered]]
         sources[order] = numbers[np.cumsum(first) - 1]
-        return np.concatenate([rows, distinct[~known]])
+        return np.concatenate([rows, distinct[~is_numbered]])
 
     def end(self, rows: Array) -> None:
         """Do nothing, because this numbering stores nothing between calls."""

@@ -84,12 +84,12 @@ class RowFormat(NamedTuple):
         """
         if not self.is_narrow:
             return g, scale
-        over = g.flags.writeable  # a writable gradient is not read by anyone else
+        in_place = g.flags.writeable  # a writable gradient is not read by anyone else
         if not self.is_integer:
-            return kernels.narrow(g, scale, over), None
+            return kernels.narrow(g, scale, in_place), None
         if scale is not None:
-            g, over = np.multiply(g, scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if over else None), True
-        return kernels.round_rows(g, over), None
+            g, in_place = np.multiply(g, scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if in_place else None), True
+        return kernels.round_rows(g, in_place), None
 
     def encode(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
         """Return rounded local rows in the form that is sent to peers.

@@ -33,12 +33,12 @@ def sequence(parts, n_parts, order=None):
 
 def inverse(permutation):
     """Return the inverse of a permutation: the position of each number."""
-    place = np.empty(permutation.size, index_dtype(permutation.size))
-    place[permutation] = np.arange(permutation.size, dtype=place.dtype)
-    return place
+    new_row = np.empty(permutation.size, index_dtype(permutation.size))
+    new_row[permutation] = np.arange(permutation.size, dtype=new_row.dtype)
+    return new_row
 
 
-def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, place=None):
+def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, new_row=None):
     """Yield the edges of a graph with permuted rows, in pieces of consecutive new rows.
 
     Parameters
@@ -54,7 +54,7 @@ def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, pla
     read : callable, optional
         Function (indices, positions) that returns the `indices` at these positions, for files; by default NumPy's
         indexing.
-    place : (n_src,) int, optional
+    new_row : (n_src,) int, optional
         New row number of each source, if sources are not rows of this graph; by default the inverse of `rows`.
 
     Yields
@@ -70,15 +70,15 @@ def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, pla
     -----
     Memory: 12 to 20 bytes for each node, and a piece of about a million edges, or of the edges of one node.
     """
-    place = inverse(rows) if place is None else place
+    new_row = inverse(rows) if new_row is None else new_row
     lengths = np.diff(indptr)[rows]
     ends = np.concatenate(([0], np.cumsum(lengths)))
-    for first, last in row_chunks(ends, chunk_edges(place.size), cuts):
+    for first, last in row_chunks(ends, chunk_edges(new_row.size), cuts):
         counts = lengths[first:last]
         shift = np.asarray(indptr)[rows[first:last]] - ends[first:last]
         positions = np.arange(ends[first], ends[last]) + np.repeat(shift, counts)
-        sources = place[indices[positions] if read is None else read(indices, positions)]
+        sources = new_row[indices[positions] if read is None else read(indices, positions)]
         if sort:
-            chosen = ascending(counts, sources, place.size)
+            chosen = ascending(counts, sources, new_row.size)
             positions, sources = positions[chosen], sources[chosen]
         yield first, last, positions, sources

@@ -35,8 +35,8 @@ class Inputs(NamedTuple):
     x: dict[str, Array]
     learned: dict[str, Array]
 
-    def on_path(self, baseline: "Inputs", place: float) -> "Inputs":
-        """Return the values at `place` on the straight path from a baseline, place 0, to these values, place 1.
+    def on_path(self, baseline: "Inputs", fraction: float) -> "Inputs":
+        """Return the values at `fraction` on the straight path from a baseline, fraction 0, to these values, fraction 1.
 
         Examples
         --------
@@ -44,7 +44,7 @@ class Inputs(NamedTuple):
         >>> inputs.on_path(zeros, 0.5).x["node"].tolist()
         [[1.0, 2.0]]
         """
-        return Inputs(*({name: (baseline_of[name] + place * (values[name] - baseline_of[name])).astype(values[name].dtype)
+        return Inputs(*({name: (baseline_of[name] + fraction * (values[name] - baseline_of[name])).astype(values[name].dtype)
                          for name in values} for values, baseline_of in zip(self, baseline)))
 
 
@@ -177,8 +177,8 @@ def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
         Number of points of the quadrature, each a forward and a backward pass.
     """
     total = [{name: np.zeros(values.shape) for name, values in arrays.items()} for arrays in scorer.inputs]
-    for place, weight in quadrature(steps):
-        step_gradients = scorer.gradients(scorer.inputs.on_path(baseline, place))
+    for fraction, weight in quadrature(steps):
+        step_gradients = scorer.gradients(scorer.inputs.on_path(baseline, fraction))
         for sums, gradients in zip(total, step_gradients):
             for name, gradient in gradients.items():
                 sums[name] += weight * gradient
@@ -206,19 +206,19 @@ def integrate_edges(scorer: Scorer, chosen: Mapping[Relation, Array], steps: int
         Attribution to each chosen edge; 0 for other edges.
     """
     total = {relation: np.zeros(len(is_chosen)) for relation, is_chosen in chosen.items()}
-    for place, weight in quadrature(steps):
-        gates = {relation: np.where(is_chosen, place, 1.0) for relation, is_chosen in chosen.items()}
+    for fraction, weight in quadrature(steps):
+        gates = {relation: np.where(is_chosen, fraction, 1.0) for relation, is_chosen in chosen.items()}
         for relation, gradient in scorer.gate_gradients(gates).items():
             total[relation] += weight * gradient
     return {relation: gradient * chosen[relation] for relation, gradient in total.items()}
 
 
 def quadrature(steps: int) -> Iterator[tuple[float, float]]:
-    """Yield (place, weight) for each of the `steps` points of Gauss-Legendre quadrature on [0, 1].
+    """Yield (fraction, weight) for each of the `steps` points of Gauss-Legendre quadrature on [0, 1].
 
     Examples
     --------
-    >>> [(round(place, 3), round(weight, 3)) for place, weight in quadrature(2)]
+    >>> [(round(fraction, 3), round(weight, 3)) for fraction, weight in quadrature(2)]
     [(0.211, 0.5), (0.789, 0.5)]
     """
     places, weights = np.polynomial.legendre.leggauss(steps)

@@ -76,7 +76,7 @@ class Neighborhood(NamedTuple):
     graph : Graph or NodeType
         The neighbourhood as a whole graph on this rank, with edge values. Nodes, and the edges of a destination, are in
         the order of global ids.
-    place : int
+    row : int
         Row number of the node among the rows of its type.
     node_ids : dict of str to (n,) int64
         Global ids of the nodes of each type, ascending.
@@ -91,7 +91,7 @@ class Neighborhood(NamedTuple):
     """
 
     graph: Graph | NodeType
-    place: int
+    row: int
     node_ids: dict[str, Array]
     distances: dict[str, Array]
     ends: dict[Relation, tuple[Array, Array]]

@@ -172,7 +172,7 @@ def test_a_postponed_signal(job):
                     os.kill(os.getpid(), signal.SIGTERM)
                     os.kill(os.getpid(), signal.SIGTERM)
                     time.sleep(0.1)
-                    assert watch.interrupts.noted == signal.SIGTERM
+                    assert watch.interrupts.pending == signal.SIGTERM
                 comm.barrier()
     """)
     assert (done.status, done.err) == (0, "")

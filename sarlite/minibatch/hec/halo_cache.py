@@ -129,7 +129,7 @@ class Caches:
     lookups, hits, rows_pushed : list of int
         Counts for each layer.
     bytes_pushed : int
-    kept : (n_local + n_halo, ...) array, or None
+    kept_features : (n_local + n_halo, ...) array, or None
         Features of all columns, if the features of halo rows are kept.
     tables : list of RowTable
         Cached halo rows of each layer, by halo number.
@@ -143,7 +143,7 @@ class Caches:
         self._profile = part.graph.profile
         self._roomy = max(part.graph.comm.allgather(part.n_halo)) <= settings.lines  # no cache ever drives out a row
         keeps = settings.features == "keep" or (settings.features == "auto" and self._roomy)
-        self.kept = part.of_columns(x) if keeps else None
+        self.kept_features = part.of_columns(x) if keeps else None
         assert isinstance(part.graph, Graph)  # a loader refuses a cache for node types
         row_format = part.graph.schedule.row_format
         if row_format.is_integer:
@@ -186,7 +186,7 @@ class Caches:
 
         Only the input features, layer 0, can be kept.
         """
-        return layer == 0 and self.kept is not None
+        return layer == 0 and self.kept_features is not None
 
     def ask(self, sampled: Sampled, step: int) -> None:
         """With push "demand", request the halo rows of a step's batch from their owners. Collective.
@@ -340,16 +340,16 @@ class CachedLayer(Picks):
         raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")
 
     def _with_kept(self, h):
-        """Return the graph of all rows, and h followed by the kept features of halo rows."""
+        """Return the graph of all rows, and h followed by the stored features of halo rows."""
         halo, caches = self.layer.halo, self._caches
         if self._graph is None:
             caches.count(self._place, len(halo), len(halo))
             self._graph = self._of_all(self.layer)
         if not len(halo):
             return self._graph, h
-        if isinstance(h, TableRows) and h.rows is not None and h.rows.table is caches.kept:
+        if isinstance(h, TableRows) and h.rows is not None and h.rows.table is caches.kept_features:
             return self._graph, h.and_more(halo)
-        return self._graph, ops.concat([h, Tensor(caches.kept[halo], placement="rows")])
+        return self._graph, ops.concat([h, Tensor(caches.kept_features[halo], placement="rows")])
 
     def _join(self, h):
         """Look up the halo rows in the cache, handle the missing rows, and store the graph and the halo rows' values."""

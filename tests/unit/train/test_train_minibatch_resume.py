@@ -36,7 +36,7 @@ def stopped(folder, epoch, *flags):
 
     def noting(file, record):
         write(file, record)
-        interrupts.noted = 2 if record["epoch"] == epoch - 1 else interrupts.noted
+        interrupts.pending = 2 if record["epoch"] == epoch - 1 else interrupts.pending
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(report, "write_metrics", noting)
