@@ -201,7 +201,7 @@ def test_a_command_that_a_rank_starts(job, tmp_path):
     assert done.status == 0, done.err
     lines = sorted(filter(str.strip, done.out.splitlines()))
     assert [line[:1] for line in lines] == ["0", "0", "2", "2"]
-    assert all("PMI_RANK" in line and "is no rank: start it as `env -u" in line for line in lines[2:])
+    assert all("PMI_RANK" in line and "is not a rank: start it as `env -u" in line for line in lines[2:])
 
 
 @pytest.mark.timeout(300)

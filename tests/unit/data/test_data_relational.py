@@ -230,8 +230,8 @@ def test_the_command_in_bounded_memory(written, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == said and "paper: 38 to 38 nodes a part" in said
     assert format.read_meta(tmp_path / "one") == format.read_meta(tmp_path / "two")
     monkeypatch.setattr(budget, "left", lambda n_bytes: 99_999)
-    for more, text in ((["--method", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are there"),
-                       (["--order", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are there"),
+    for more, text in ((["--method", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are free"),
+                       (["--order", "metis"], "METIS takes about 0 MiB for 2,000 edges, but 0 MiB are free"),
                        (["--order", "cluster"], "--memory: the order of 302 nodes takes 129 MiB, but 0 MiB are left")):
         assert main([*words, *more, "--output", str(tmp_path / "three"), "--memory", "4GiB"]) == 2
         assert text in capsys.readouterr().err

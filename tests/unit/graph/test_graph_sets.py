@@ -184,7 +184,7 @@ def test_what_does_not_fit_is_refused():
         (ConfigError, "graph is a Graph", lambda: predictor(whole(), x)),
         (ConfigError, "readout 'median'", lambda: nn.Readout("median")),
         (ConfigError, "readout attention learns", lambda: nn.Readout("attention")),
-        (ShapeError, "a row each of 50 nodes", lambda: nn.Readout()(graph_set, Tensor(FEATURES[:3]))),
+        (ShapeError, "one row for each of 50 nodes", lambda: nn.Readout()(graph_set, Tensor(FEATURES[:3]))),
         (ConfigError, "of a GraphSet, but graph is a Graph", lambda: GraphLoader(whole(), x, None, slice(None), batch_size=2)),
     ):
         with pytest.raises(kind, match=words):

@@ -348,7 +348,7 @@ def test_bad_graphs_are_refused(edges, n_nodes, error, text):
 def test_bad_messages_are_refused():
     graph, x = make(), Tensor(X["paper"])
     for messages, reducer, error, text in (
-            ({("a", "b", "c"): fn.copy_src(x)}, "sum", ConfigError, "none of this graph"),
+            ({("a", "b", "c"): fn.copy_src(x)}, "sum", ConfigError, "not a relation of this graph"),
             ({CITES: fn.copy_src(x)}, "softmax", ConfigError, "CopySrc does not go with reducer 'softmax'"),
             ({WRITES: fn.copy_src(x)}, "sum", ShapeError, "needs 17 rows"),
             ({CITES: fn.linear(x, Tensor(X["field"]))}, "sum", ShapeError, "fn.linear"),

@@ -170,7 +170,7 @@ def test_training(model):
     ({"train": [-1]}, DataError, "train\\[0\\] is -1"),
     ({"train": np.ones(N - 1, bool)}, ShapeError, "train"),
     ({"x": X[:-1]}, ShapeError, "x of shape"),
-    ({"labels": LABELS[:-1]}, ShapeError, "labels of shape"),
+    ({"labels": LABELS[:-1]}, ShapeError, "labels have shape"),
 ])  # fmt: skip
 def test_what_the_loader_refuses(options, error, message):
     arguments = {"x": X, "labels": LABELS, "train": slice(None), "fanouts": (5, 5), "batch_size": 10, **options}

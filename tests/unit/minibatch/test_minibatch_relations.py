@@ -259,7 +259,7 @@ def test_what_is_refused():
         make_loader(nodes, X["paper"])
     with pytest.raises(ConfigError, match="node type 'thing' is not one of"):
         make_loader(nodes, {"thing": X["paper"]})
-    with pytest.raises(ShapeError, match=r"x\['paper'\] .*\(22, 5\) .*23 rows"):
+    with pytest.raises(ShapeError, match=r"x\['paper'\] .*\(22, 5\), .*23 rows"):
         make_loader(nodes, {"paper": X["paper"][1:]})
     (batch,) = make_loader(nodes, x)
     with pytest.raises(ConfigError, match="fanouts .*2 entries, .*3 layers"):

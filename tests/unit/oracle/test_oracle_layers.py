@@ -278,7 +278,7 @@ REFUSED = [
     ("gat", {"n_heads": 2.5}, ConfigError, "n_heads is 2.5"), ("gat", {"slope": float("nan")}, ConfigError, "slope"),
     ("gat", {"self_loops": "some"}, ConfigError, "self_loops: 'some' is none of"), ("gat", {"n_head": 2}, ConfigError, "n_head"),
     ("gat", {"dialect": "dgl", "heads": "mean"}, ConfigError, "heads"), ("gat", {"dialect": "jax"}, ConfigError, "dialect"),
-    ("gcn-model", {"dialect": "paper", "state": {**MODEL, "head": np.ones(2)}}, DataError, "'head' is of no layer"),
+    ("gcn-model", {"dialect": "paper", "state": {**MODEL, "head": np.ones(2)}}, DataError, "'head' belongs to no layer"),
     ("gcn-model", {"dialect": "paper", "state": {**MODEL, "other.0.bias": np.ones(2)}}, DataError, "one word"),
     ("gcn-model", {"dialect": "paper", "state": {**MODEL, "convs.1.linear.weight": np.ones((9, 4))}}, DataError, "gives 8 col.* 9"),
     ("gcn-model", {"dialect": "paper", "state": MODEL, "layers": 3}, ConfigError, "layers is 3, but in the state 2"),
