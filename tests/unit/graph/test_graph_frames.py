@@ -40,7 +40,7 @@ def test_ids_stay_and_values_follow_their_edges():
         edges = np.array([[graph.ids.tolist().index(word) for word in EDGES[end]] for end in ("from", "to")])
         same = Graph.from_edges(*edges, undirected=True)
         assert both.in_degrees.tolist() == same.in_degrees.tolist()
-        with pytest.raises(ConfigError, match="edges: rows 0 and 3 .*different values"):
+        with pytest.raises(ConfigError, match="edges: rows 0 and 3 are one edge with different values"):
             Graph.from_pandas(table, "from", "to", weight="w", undirected=True)
     equal = {"from": ["a", "b", "b"], "to": ["b", "a", "c"], "w": [2.0, 2.0, 3.0]}
     graph = Graph.from_pandas(equal, "from", "to", weight="w", undirected=True)
@@ -75,7 +75,7 @@ def test_tables_of_relations_become_a_graph():
     assert sums_by_type["film"].data[:, 0].tolist() == [1.0, 2.0, 0.0] and sums_by_type["user"].data[:, 0].tolist() == [0.0, 0.0, 1.0]
     with pytest.raises(ConfigError, match="'knows' is not a triple"):
         HeteroGraph.from_pandas({"knows": {"src": [], "dst": []}})
-    with pytest.raises(DataError, match=r"edges\[\('a', 'b', 'a'\)\]: no column 'dst': .*src"):
+    with pytest.raises(DataError, match=r"edges\[\('a', 'b', 'a'\)\]: no column 'dst': there are src"):
         HeteroGraph.from_pandas({("a", "b", "a"): {"src": [1]}})
 
 
@@ -84,12 +84,12 @@ def test_tables_of_relations_become_a_graph():
     ({"src": [1], "dst": [1]}, {"nodes": {"user": [1]}}, "nodes: no column 'id': there are user"),
     ({"src": [1.5], "dst": [2]}, {}, "edges: column 'src': numbers with some missing or with fractions.* are no ids of nodes"),
     ({"src": np.array(["a", None]), "dst": ["a", "b"]}, {}, "edges: row 1, column 'src': no id"),
-    ({"src": np.array([1, "b"], object), "dst": ["a", "b"]}, {}, "column 'src': row 1: 'b' is of str, .*values before are of int"),
-    ({"src": [1], "dst": ["b"]}, {}, "edges: column 'dst' has words, .*edges: column 'src' has whole numbers"),
+    ({"src": np.array([1, "b"], object), "dst": ["a", "b"]}, {}, "column 'src': row 1: 'b' is of str, but values before are of int"),
+    ({"src": [1], "dst": ["b"]}, {}, "edges: column 'dst' has words, but edges: column 'src' has whole numbers"),
     ({"src": [1], "dst": [2]}, {"nodes": {"id": [1]}}, "edges: row 0, column 'dst': 2 is not in nodes, column 'id'; on_unknown=drop"),
     ({"src": [1], "dst": [2]}, {"nodes": {"id": []}}, "edges: row 0, column 'src': 1 is not in nodes, column 'id'"),
-    ({"src": [1], "dst": [2]}, {"nodes": {"id": ["1", "2"]}}, "nodes: column 'id' has words, .*edges: column 'src' has whole numbers"),
-    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: row 2, column 'id': 1 .*id of row 0"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": ["1", "2"]}}, "nodes: column 'id' has words, but edges: column 'src' has whole numbers"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: row 2, column 'id': 1 is the id of row 0, too"),
     ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w"}, "edges: row 0, column 'w': no value; fill=0 or fill=mean"),
     ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"weight": "w", "fill": 0}, "edges: row 1, column 'w': 'x' is no number"),
     ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"features": ["w"], "fill": "mean"}, "edges: row 1, column 'w': 'x' is no number"),
@@ -102,8 +102,8 @@ def test_tables_of_relations_become_a_graph():
     ({"src": [1, 2], "dst": [2, 1], "w": np.array([1.0, None])}, {"weight": "w"}, "edges: row 1, column 'w': no value"),
     ({}, {}, "edges: no column 'src': there are none"), ({"src": 1, "dst": 2}, {}, "edges: column 'src': 1 is no array"),
     ({"src": np.array(1), "dst": [2]}, {}, r"edges: column 'src': array\(1\) is no array"),
-    ({"src": [1, 2**70], "dst": [1, 2]}, {}, "column 'src': row 1: 1180591620717411303424 .*64 bits"),
-    ({"src": [-1, 2**63], "dst": [1, 2]}, {}, "column 'src': row 1: 9223372036854775808 .*64 bits, as other rows"),
+    ({"src": [1, 2**70], "dst": [1, 2]}, {}, "column 'src': row 1: 1180591620717411303424 does not fit into 64 bits"),
+    ({"src": [-1, 2**63], "dst": [1, 2]}, {}, "column 'src': row 1: 9223372036854775808 does not fit into 64 bits, as other rows"),
     ({"src": ["a", "b\ud800"], "dst": ["a", "b"]}, {}, "column 'src': row 1: .* has half of a surrogate pair"),
 ])  # fmt: skip
 def test_what_is_refused(edges, more, words):
@@ -135,7 +135,7 @@ def test_numbers_of_16_bits_sparse_numbers_periods_and_uuids_are_what_they_show(
 
 def test_without_duckdb_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ConfigError, match=r"needs the package duckdb .*pip install 'sarlite\[tables\]'"):
+    with pytest.raises(ConfigError, match=r"tables needs the package duckdb .*: pip install 'sarlite\[tables\]'"):
         Graph.from_pandas(EDGES, "from", "to")
 
 
@@ -146,7 +146,7 @@ def test_options_of_tables_hold_for_graphs():
     assert graph.ids.tolist() == ["c", "b", "a"] and graph.to_scipy().toarray().tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
     both = HeteroGraph.from_pandas({("u", "e", "u"): edges}, nodes={"u": {"id": ["c", "b", "a"]}}, on_unknown="drop")
     assert both.n_edges == {("u", "e", "u"): 2}
-    with pytest.raises(ConfigError, match="on_unknown: 'skip' .*refuse, drop"):
+    with pytest.raises(ConfigError, match="on_unknown: 'skip' is not one of refuse, drop"):
         Graph.from_pandas(edges, on_unknown="skip")
 
 

@@ -50,13 +50,13 @@ def test_dates_of_each_type_are_nanoseconds(typed):
 @pytest.mark.parametrize("times, message", [
     (["2026-03-01", None], "edges a.to.a: row 1, column 't': no time; each row needs one: a query"),
     (["2026-03-01", ""], "row 1, column 't': no time"),
-    (["2026-03-01", "2026-13-01"], "row 1, column 't': '2026-13-01' .*ISO 8601"),
-    (["12", "1.5"], "row 1, column 't': '1.5' .*64 bits"),
+    (["2026-03-01", "2026-13-01"], "row 1, column 't': '2026-13-01' is no date or timestamp of ISO 8601"),
+    (["12", "1.5"], "row 1, column 't': '1.5' is no whole number of 64 bits"),
     ([1.0, 2.5], "column 't' has no times, which are dates, timestamps or whole numbers; whole numbers keep"),
-    ([datetime(2026, 3, 1), datetime(2400, 1, 1)], "row 1, column 't': .*nanoseconds"),
-    (["epoch", "infinity"], "row 0, column 't': 'epoch' .*ISO 8601.* from 1678 to 2261, and no whole number"),
-    (["2026-03-01", "infinity"], "row 1, column 't': 'infinity' .*ISO 8601"),
-    (["12", "99999999999999999999"], "row 1, column 't': '99999999999999999999' .*64 bits"),
+    ([datetime(2026, 3, 1), datetime(2400, 1, 1)], "row 1, column 't': .* does not fit nanoseconds since 1970"),
+    (["epoch", "infinity"], "row 0, column 't': 'epoch' is no date or timestamp of ISO 8601.* from 1678 to 2261, and no whole number"),
+    (["2026-03-01", "infinity"], "row 1, column 't': 'infinity' is no date or timestamp"),
+    (["12", "99999999999999999999"], "row 1, column 't': '99999999999999999999' is no whole number of 64 bits"),
 ])  # fmt: skip
 def test_what_is_no_time_is_refused_with_its_row(times, message):
     with pytest.raises(DataError, match=message):
@@ -79,7 +79,7 @@ def test_timestamps_of_arrow_are_exact_in_memory_and_in_files(unit, zone, tmp_pa
 
 
 def test_times_of_two_kinds_are_refused():
-    with pytest.raises(DataError, match="tables: time .*integers, .*tables: edge_time .*dates"):
+    with pytest.raises(DataError, match="tables: time has integers, but tables: edge_time has dates"):
         graph(["2026-03-01"], [1, 2])
 
 
@@ -123,7 +123,7 @@ def test_a_directory_whose_times_are_of_no_kind_is_refused(tmp_path):
     meta = format.read_meta(tmp_path / "g")
     meta["edges"]["node.edge.node"]["time"] = "moons"
     write_meta(tmp_path / "g", meta)
-    with pytest.raises(DataError, match="node.edge.node: time: .*'moons'"):
+    with pytest.raises(DataError, match="node.edge.node: time: expected dates or integers, found 'moons'"):
         format.open(tmp_path / "g")
 
 
@@ -151,6 +151,6 @@ def test_a_time_may_have_a_zone_and_words_are_refused():
     with pytest.raises(ConfigError, match="split: '2026-03-01' is no whole number"):
         read_time("2026-03-01", "integers", "split")
     for text in ("2300-01-01", "1600-01-01", "0001-01-01T00:00+02:00"):
-        with pytest.raises(ConfigError, match="split: .*nanoseconds .*1678 to 2261"):
+        with pytest.raises(ConfigError, match=r"split: .* does not fit nanoseconds since 1970 in 64 bits: 1678 to 2261"):
             read_time(text, "dates", "split")
     assert read_time("1969-12-31T23:59:59.5+00:00", "dates", "split") == -(5 * 10**8)
