@@ -11,7 +11,7 @@ from sarlite.data.tables.checks import check_fill, is_missing, number, number_do
 from sarlite.data.tables.description import Transform
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import quote
-from sarlite.data.tables.transform_kinds import Column, as_double
+from sarlite.data.tables.transform_kinds import as_double
 from sarlite.data.tables.transforms import Feature, Fitted, fit
 from sarlite.errors import ConfigError
 from sarlite.types import Array, JsonDict
@@ -102,9 +102,11 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
     if fill is None:
         return value
     refuse(table, number_doubts(table, [column], missing=True))
-    replacement = 0.0 if fill == "0" else Column(table.connection, f"(SELECT {value} AS x FROM {table.name})", "x", "DOUBLE", "number",
-                                                 None, table.where).statistic(fill)
-    return f"coalesce({value}, {as_double(replacement)})"
+    if fill == "0":
+        return f"coalesce({value}, 0)"
+    rows = f"(SELECT {value} AS {quote(column)} FROM {table.name})"
+    fitted = fit(table.connection, rows, {column: Feature(missing=(fill,))}, None, table.where, [column])
+    return f"coalesce({value}, {as_double(fitted.statistics[column]['fill'])})"
 
 
 def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[str]) -> Table:

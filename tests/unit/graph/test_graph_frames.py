@@ -91,6 +91,7 @@ def test_tables_of_relations_become_a_graph():
     ({"src": [1], "dst": [2]}, {"nodes": {"id": ["1", "2"]}}, "nodes: column 'id' has words, but edges: column 'src' has whole numbers"),
     ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: row 2, column 'id': 1 is the id of row 0, too"),
     ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w"}, "edges: row 0, column 'w': no value; fill=0 or fill=mean"),
+    ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w", "fill": "mean"}, "edges: column 'w': no training row has a value"),
     ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"weight": "w", "fill": 0}, "edges: row 1, column 'w': 'x' is no number"),
     ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"features": ["w"], "fill": "mean"}, "edges: row 1, column 'w': 'x' is no number"),
     ({"src": [1], "dst": [2], "w": ["x"]}, {"features": ["w"]}, "edges: row 0, column 'w': 'x' is no number"),
@@ -146,6 +147,7 @@ def test_options_of_tables_hold_for_graphs():
     assert graph.ids.tolist() == ["c", "b", "a"] and graph.to_scipy().toarray().tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
     both = HeteroGraph.from_pandas({("u", "e", "u"): edges}, nodes={"u": {"id": ["c", "b", "a"]}}, on_unknown="drop")
     assert both.n_edges == {("u", "e", "u"): 2}
+    assert Graph.from_pandas(edges, weight="w", fill="mean").edge_weight.tolist() == [1.0, 2.5, 4.0]
     with pytest.raises(ConfigError, match="on_unknown: 'skip' is not one of refuse, drop"):
         Graph.from_pandas(edges, on_unknown="skip")
 
