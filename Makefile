@@ -33,8 +33,9 @@ OF_EACH_SET := $(addprefix tests/unit/kernels/test_,kernels_dense.py kernels_sam
 # One rank has no peer, and four share two cores: the ranks' messages, modes and rows are tested there, all else on two and three ranks.
 OF_EACH_SIZE := $(addprefix tests/mpi/test_,comm_mpi.py equality_mpi.py hetero_mpi.py)
 
+# Failure tests mostly wait, so one of three workers begins with them; a worker without tests takes over another's.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -q -n 2 tests/unit
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/failure tests/unit
 	for isa in $$($(BIN)/python -c 'from sarlite import kernels; print(*kernels.instruction_sets()[:-1])'); do \
 	  SARLITE_ISA=$$isa $(BIN)/python -m pytest -q -n 2 $(OF_EACH_SET) || exit 1; \
 	done
@@ -42,7 +43,6 @@ test: $(VENV)/.test
 	  case $$n in 2|3) files=tests/mpi;; *) files="$(OF_EACH_SIZE)";; esac; \
 	  timeout 600 $(BIN)/mpiexec -n $$n $(BIN)/python -m pytest -q --with-mpi -m mpi $$files || exit 1; \
 	done
-	$(BIN)/python -m pytest -q -n 2 tests/failure
 	printf '%s\n' examples/*.py examples/oracle/*.py | xargs -n 1 -P 2 timeout 120 $(BIN)/python
 
 # The kernels' tests on a build with AddressSanitizer and UndefinedBehaviorSanitizer, in a place of its own.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 10.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+SECONDS = 15.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 """A job that has gone wrong must have ended by then, start of Python included; longer where the machine is busy."""
 STALL_SECONDS = SECONDS / 5
 """A time-out of a stall that a job's start keeps, where the machine is busy, too."""
