@@ -96,14 +96,14 @@ def measure(args):
 
 
 def tried(args):
-    """Return pairs of a way and its changed options: the chosen ways as they are, or the rates of `--rates`."""
+    """Return (way, changed options) of each configuration to run: the chosen ways unchanged, or two ways with each of `--rates`."""
     if not args.rates:
         return [(way, {}) for way in WAYS if args.ways is None or way.name in args.ways]
     return [(way, {"lr": rate}) for way in WAYS if way.name in ("full batch", "minibatches") for rate in args.rates]
 
 
 def reached(row, target):
-    """Return what a run took until its validation accuracy reached `target`, or None if it never did."""
+    """Return the epochs, seconds and MiB sent until a run's validation accuracy reached `target`, or None if it never did."""
     epoch = next((i + 1 for i, accuracy in enumerate(row["curve"]) if accuracy >= target), None)
     if epoch is None:
         return None

@@ -76,7 +76,7 @@ def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] |
 
 @contextmanager
 def best_parameters(trainer: Trainer, best: Best) -> Iterator[None]:
-    """Return a context that gives the model the best epoch's parameters, and the last ones again at its end."""
+    """Return a context inside which the model has the best epoch's parameters; afterwards it has the last epoch's again."""
     last = trainer.model.state_dict()
     if best.state:
         trainer.model.load_state_dict(best.state)

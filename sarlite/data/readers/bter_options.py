@@ -85,7 +85,7 @@ def report(indptr, indices, **options):
 
 
 def _given(file, name, **parameters):
-    """Return the parameters that are not None; raise a ConfigError if there is any and a file is named, too."""
+    """Return the parameters that are set; raise a ConfigError if a file is named together with a parameter."""
     parameters = {key: value for key, value in parameters.items() if value is not None}
     if file is not None and parameters:
         raise ConfigError(f"{name} and {next(iter(parameters))} exclude each other: pass one of the two")

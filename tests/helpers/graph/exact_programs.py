@@ -1,4 +1,4 @@
-"""Random models in exact numerics of rows, replicated tensors, arrays and owned tables, against one rank.
+"""Random models in exact numerics, whose inputs are rows, replicated tensors, arrays and learned tables, against one rank.
 
 A step of a model is either right, or it would let the result depend on the division of rows. A model of right steps has
 the same bits on any number of ranks and the values of fast numerics. Any other model is refused, at the first wrong step,

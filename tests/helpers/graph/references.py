@@ -71,7 +71,7 @@ def attention(edges, src, dst, slope):
 
 
 def attend(edges, z, src, dst, slope, mask=1.0):
-    """Return out_i = sum_j mask_ij a_ij z_j."""
+    """Return out_i = sum_j mask_ij a_ij z_j, attention with the coefficients a_ij and a dropout mask."""
     a = attention(edges, src, dst, slope) * mask
     return at_nodes(edges.dst, a[:, :, None] * z[edges.src], edges.n_nodes)
 
