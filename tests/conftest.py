@@ -50,6 +50,12 @@ def _others_stay():
     _freeze()
 
 
+@pytest.fixture(autouse=True)
+def _rows_are_fetched_ahead(monkeypatch):
+    """Let graphs that are made without `prefetch` have 1 on every machine, where the default depends on free cores."""
+    monkeypatch.setattr("sarlite.schedule.schedule.default_prefetch", lambda comm, n_threads: 1)
+
+
 def _freeze():
     gc.collect()
     gc.freeze()

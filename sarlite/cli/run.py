@@ -18,6 +18,7 @@ from sarlite.cli.settings import settings
 from sarlite.cli.smoothing_run import after_training
 from sarlite.comm import together
 from sarlite.comm.interrupt import Interrupts
+from sarlite.comm.launch import rank_threads
 from sarlite.command import refuse_input, show
 from sarlite.errors import ConfigError
 from sarlite.graph.graph_set import GraphSet
@@ -32,7 +33,7 @@ from sarlite.train.edge_values import ARRAYS
 from sarlite.train.epochs import fit
 from sarlite.train.identity import identity, of_times
 from sarlite.train.link_outcome import link_outcome
-from sarlite.train.load import kind, load, prefetched, widths
+from sarlite.train.load import kind, load, widths
 from sarlite.train.loop import Trainer
 from sarlite.train.model_loading import make_model
 from sarlite.train.outcome import outcome
@@ -92,7 +93,7 @@ def train(comm, options, tick=lambda: None, interrupts=None):
 def _train(comm, options, run, facts, resumed, folder, tick, interrupts):
     toml, stored = to_toml(options), resume.stored(options)
     machine = options.machine
-    run = run._replace(graph=prefetched(comm, run.graph, options.schedule.prefetch, machine.threads))
+    run = run._replace(graph=run.graph.resolved(comm, rank_threads(comm, machine.threads)))
     if machine.dry_run:
         run = run._replace(training=replace(run.training, propagated=None))  # a dry run writes no folder
     if resumed:

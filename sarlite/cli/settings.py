@@ -114,8 +114,6 @@ def source_of(options: RunOptions, cls: Any = None) -> Source:
 def graph_of(options: RunOptions, cls: Callable[..., Module] | None = None) -> Options:
     """Return the options of a graph that schedule the exchange of rows between ranks: mode, prefetching and row dtype.
 
-    No rows are prefetched unless an option requests prefetching.
-
     Parameters
     ----------
     options : RunOptions
@@ -130,7 +128,7 @@ def graph_of(options: RunOptions, cls: Callable[..., Module] | None = None) -> O
     schedule, training = options.schedule, options.training
     separate = options.minibatch.batch_size or training.mfg or getattr(cls, "relational", False)
     fetch = "fetch" if training.numerics == "exact" and not separate else None
-    return Options(_mode(schedule.mode), schedule.prefetch or 0, schedule.backward or fetch, schedule.rows,
+    return Options(_mode(schedule.mode), schedule.prefetch, schedule.backward or fetch, schedule.rows,
                    schedule.peers_at_once)
 
 

@@ -13,6 +13,7 @@ from sarlite.cli.options import OPTIONS, RunOptions, SmoothingOptions
 from sarlite.cli.settings import graph_of, source_of
 from sarlite.cli.train_command import main_on_ranks
 from sarlite.comm import together
+from sarlite.comm.launch import rank_threads
 from sarlite.command import show
 from sarlite.data import node_rows, npyfile
 from sarlite.errors import ConfigError
@@ -20,7 +21,7 @@ from sarlite.graph.correct_and_smooth import check_probabilities
 from sarlite.numerics import using
 from sarlite.numerics.exact_sum import named
 from sarlite.train.edge_values import EdgeValueUse
-from sarlite.train.load import kind, load, prefetched
+from sarlite.train.load import kind, load
 from sarlite.user_code import errors_of
 
 
@@ -83,7 +84,7 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
     together(comm, lambda: _check_files(files))
     data_kind = kind(comm, options.data.data)
     together(comm, lambda: refuse(Run.of({"data": options.data.data, "correct_and_smooth": True}, None, data_kind)))
-    graph = prefetched(comm, graph_of(options), options.schedule.prefetch, options.machine.threads)
+    graph = graph_of(options).resolved(comm, rank_threads(comm, options.machine.threads))
     graph = graph._replace(backward="push")  # without a backward pass, no plan of reversed edges is needed
     values = EdgeValueUse(edge_weight="there", edge_features=False)
     source = source_of(options)._replace(dtype=None, features=False, edge_values=values)

@@ -18,6 +18,7 @@ from sarlite.cli.options import OPTIONS, ModelOptions, RunOptions
 from sarlite.cli.run import new_model, tell
 from sarlite.cli.settings import Settings, settings
 from sarlite.comm import Communicator, together
+from sarlite.comm.launch import rank_threads
 from sarlite.command import show
 from sarlite.data.dataset import SPLITS
 from sarlite.errors import CheckpointError, ConfigError
@@ -31,7 +32,7 @@ from sarlite.tasks.task_table import TASKS
 from sarlite.train import checkpoint, propagated
 from sarlite.train.edge_values import ARRAYS
 from sarlite.train.identity import difference, identity
-from sarlite.train.load import Shard, kind, load, prefetched, widths_text
+from sarlite.train.load import Shard, kind, load, widths_text
 from sarlite.train.row_keys import row_keys
 from sarlite.train.trainer_arguments import check_output
 from sarlite.types import Array, JsonObject
@@ -179,7 +180,7 @@ def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch: st
     together(comm, lambda: refuse(kinds))
     source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta),
                                  schema=meta.get("schema"))
-    graph = prefetched(comm, run.graph, trained.options.schedule.prefetch, threads)
+    graph = run.graph.resolved(comm, rank_threads(comm, threads))
     graph = graph._replace(backward="push")  # without a backward pass, no plan of reversed edges is needed
     with errors_of(trained.options.schedule.mode, "mode"):
         part = load(comm, source, graph, scratch, tick)

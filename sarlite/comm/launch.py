@@ -334,7 +334,8 @@ def default_prefetch(comm: Communicator, n_threads: int) -> int:
     """Return the default of the option `prefetch`: 1 if fetching ahead can hide transfers, else 0. Collective.
 
     Transfers are hidden behind the computation if the ranks are on several machines, or if each rank on one machine has
-    a core that does not compute. If all cores compute, the prefetch thread would take time from them.
+    a core that does not compute. If all cores compute, the prefetch thread would take time from them. A core that the
+    job's CPU quota does not pay for counts as no core.
 
     Parameters
     ----------
@@ -342,8 +343,10 @@ def default_prefetch(comm: Communicator, n_threads: int) -> int:
     n_threads : int
         Number of threads of this rank's kernels.
     """
-    ranks = comm.allgather((host(), _cores(), n_threads))
-    if len({machine for machine, _, _ in ranks}) > 1:
+    machines, cores, quotas, threads = zip(*comm.allgather((host(), _cores(), _quota(), n_threads)))
+    if len(set(machines)) > 1:
         return 1
-    n_free = len(set().union(*(cores for _, cores, _ in ranks))) - sum(threads for _, _, threads in ranks)
-    return int(n_free >= comm.size > 1)
+    n_cores = Fraction(len(set().union(*cores)))
+    if None not in quotas:
+        n_cores = min(n_cores, sum(n for _, n in set(quotas)))
+    return int(n_cores - sum(threads) >= comm.size > 1)

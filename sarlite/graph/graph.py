@@ -312,7 +312,7 @@ class Graph(LayerGraph):
     @classmethod
     def from_part(cls, comm: CommLike, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None = None,
                   src_ids: ArrayLike | None = None, n_src: int | None = None, edge_ids: ArrayLike | None = None,
-                  added_loops: ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int = 1,
+                  added_loops: ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "Graph":
         """Make this rank's part of a graph from the in-edges of this rank's nodes. Collective.
@@ -362,7 +362,7 @@ class Graph(LayerGraph):
                                          n_src=n_src, edge_ids=edge_ids, added_loops=added_loops))
 
     def shard(self, comm: CommLike, parts: str | ArrayLike = "metis", *, src_parts: str | ArrayLike | None = None,
-              order: str | ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int = 1,
+              order: str | ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
               backward: str | None = None, row_dtype: str = "float32", peers_at_once: int | None = None,
               seed: int = 0) -> "Graph":
         """Return this rank's part of a whole graph that every rank holds. Collective.

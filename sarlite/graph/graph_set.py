@@ -75,7 +75,7 @@ class GraphSet(Unchanging):
 
     @classmethod
     def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: CommLike | None = None,
-           parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int = 1, seed: int = 0) -> "GraphSet":
+           parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int | None = None, seed: int = 0) -> "GraphSet":
         """Make a set of graphs from one graph of all nodes; with `comm`, this rank's share of the set. Collective.
 
         Parameters

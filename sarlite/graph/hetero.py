@@ -105,7 +105,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @classmethod
     def from_edges(cls, edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], n_nodes: Mapping[str, int], *, comm: CommLike | None = None,
-                   parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int = 1, backward: str | None = None,
+                   parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int | None = None, backward: str | None = None,
                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
         """Make a whole graph from edge lists; with `comm`, this rank's part of the graph. Collective.
 
@@ -162,7 +162,7 @@ class HeteroGraph(SharedState, RelationalLayer):
     def from_pandas(cls, edges: Mapping[Relation, object], src: str = "src", dst: str = "dst", *,
                     nodes: Mapping[str, object] | None = None, id: str = "id", on_unknown: str = "refuse",
                     comm: CommLike | None = None, parts: TypedParts = "metis", mode: str | Mode = "sar",
-                    prefetch: int = 1, backward: str | None = None, seed: int = 0, row_dtype: str = "float32",
+                    prefetch: int | None = None, backward: str | None = None, seed: int = 0, row_dtype: str = "float32",
                     peers_at_once: int | None = None) -> "HeteroGraph":
         """Make a graph from one table of edges for each relation, whose nodes have strings or integers as ids. Collective.
 
@@ -210,7 +210,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @classmethod
     def from_part(cls, comm: CommLike, edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], node_ids: Mapping[str, ArrayLike], *,
-                  edge_ids: Mapping[Relation, ArrayLike] | None = None, mode: str | Mode = "sar", prefetch: int = 1,
+                  edge_ids: Mapping[Relation, ArrayLike] | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "HeteroGraph":
         """Make this rank's part of a graph from the in-edges of this rank's nodes. Collective.

@@ -8,6 +8,9 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from sarlite import kernels
+from sarlite.comm import Communicator
+from sarlite.comm.launch import default_prefetch
 from sarlite.errors import ConfigError, raise_together
 from sarlite.schedule import needs
 from sarlite.schedule.modes import MODES, Mode
@@ -163,8 +166,9 @@ class Options(NamedTuple):
     ----------
     mode : {"sar", "sa", "oneshot", "broadcast"}, or a Mode
         Order in which a layer's remote rows are fetched and used; see `schedule.modes`.
-    prefetch : int
-        Number of peers whose rows a thread fetches ahead. With 0 rows are fetched when they are used.
+    prefetch : int, optional
+        Number of peers whose rows a thread fetches ahead. With 0 rows are fetched when they are used. By default 1 if
+        fetching ahead can hide transfers, else 0; see `comm.launch.default_prefetch`.
     backward : {"push", "fetch"}, optional
         How gradients of source rows reach their owners. With "push" the owner of the destinations computes the
         gradients and sends them. With "fetch" the owner of the sources fetches the gradients of the destinations and
@@ -193,7 +197,7 @@ class Options(NamedTuple):
     """
 
     mode: str | Mode = "sar"
-    prefetch: int = 1
+    prefetch: int | None = None
     backward: str | None = None
     row_dtype: str = "float32"
     peers_at_once: int | None = None
@@ -211,13 +215,20 @@ class Options(NamedTuple):
             return ConfigError(f"row_dtype {self.row_dtype!r} is not one of {', '.join(ROW_FORMATS)}")
         for name, least in (("prefetch", 0), ("peers_at_once", 1)):
             value: object = getattr(self, name)
-            if name == "peers_at_once" and value is None:
+            if value is None:
                 continue
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
                 return ConfigError(f"{name} {value!r} is not a number >= {least}")
         if self.peers_at_once is not None and not hasattr(MODES.get(self.mode, self.mode), "peers_at_once"):
             return ConfigError(f"peers_at_once: mode {self.mode} brings one rank's rows at a time")
         return None
+
+    def resolved(self, comm: Communicator, n_threads: int) -> "Options":
+        """Return the options with a number in `prefetch`. Collective if `prefetch` is None.
+
+        `n_threads` is the number of threads of this rank's kernels.
+        """
+        return self if self.prefetch is not None else self._replace(prefetch=default_prefetch(comm, n_threads))
 
     @property
     def reverses(self):
@@ -271,7 +282,7 @@ def make(comm, halo_needs, options, profile, dst_ids=None):
     -------
     Schedule
     """
-    mode, transport = options.mode_value, Transport(comm, options.prefetch, profile)
+    mode, transport = options.mode_value, Transport(comm, options.resolved(comm, kernels.threads()).prefetch, profile)
     plan = plan_of(comm, mode, halo_needs, transport.prefetch)
     schedule = Schedule(plan, transport, mode, row_format=ROW_FORMATS[options.row_dtype])
     if comm.size == 1 or dst_ids is None or not options.reverses:

@@ -111,7 +111,7 @@ class Shape(NamedTuple):
         graph, n_in = part.graph, widths(part.rows)
         n_in += part.n_classes if label_inputs else 0
         return cls.of_model(model, n_in, part.n_classes, n_rows=graph.n_dst, n_edges=graph.n_edges,
-                            n_halo=graph.n_halo, size=comm.size, mode=options.mode, prefetch=options.prefetch,
+                            n_halo=graph.n_halo, size=comm.size, mode=options.mode, prefetch=graph.schedule.transport.prefetch,
                             itemsize=8 if model.dtype == "float64" else 4)
 
     @property

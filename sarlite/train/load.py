@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, together
-from sarlite.comm.launch import default_prefetch, rank_threads
 from sarlite.comm.working import working
 from sarlite.command import show
 from sarlite.data.dataset import SPLITS
@@ -176,24 +175,6 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
         seconds["load"] = time.perf_counter() - begin
         part.graph.profile.on_progress = tick
         return part
-
-
-def prefetched(comm: Communicator, graph: Options, prefetch: int | None, threads: int) -> Options:
-    """Return a copy of `graph` that has a `prefetch`, the number of peers whose rows are fetched ahead. Collective.
-
-    Parameters
-    ----------
-    comm : Communicator
-    graph : Options
-        Options whose `prefetch` is replaced.
-    prefetch : int, optional
-        Number of peers. By default a number that hides communication with the given threads.
-    threads : int
-        Number of threads of this rank; 0 to choose by the machine.
-    """
-    if prefetch is not None:
-        return graph._replace(prefetch=prefetch)
-    return graph._replace(prefetch=default_prefetch(comm, rank_threads(comm, threads)))
 
 
 def kind(comm: Communicator, spec: str) -> str:

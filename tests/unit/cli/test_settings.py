@@ -16,7 +16,7 @@ from sarlite.models import GCN, SAGE
 from sarlite.optim import schedule
 from sarlite.schedule.schedule import Options
 from sarlite.train.epochs import fit
-from sarlite.train.load import FIRST_BYTES, Source, load, prefetched
+from sarlite.train.load import FIRST_BYTES, Source, load
 from sarlite.train.model_loading import ModelSpec
 from tests.helpers.graph.relational_runs import SPEC
 from tests.helpers.train.training_runs import DATA, train_here
@@ -25,16 +25,15 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def test_rows_fetched_ahead_are_as_the_options_say_or_as_the_machine_takes(monkeypatch):
-    monkeypatch.setattr("sarlite.train.load.default_prefetch", lambda comm, n_threads: 10 + n_threads)
-    for flags, expected in (["--threads", "3"], 13), (["--prefetch", "2"], 2), (["--prefetch", "0"], 0):
-        options = config.parse(flags)
-        assert prefetched(Solo(), settings(options).graph, options.schedule.prefetch, options.machine.threads).prefetch == expected
+    monkeypatch.setattr("sarlite.schedule.schedule.default_prefetch", lambda comm, n_threads: 10 + n_threads)
+    for flags, expected in ([], 13), (["--prefetch", "2"], 2), (["--prefetch", "0"], 0):
+        assert settings(config.parse(flags)).graph.resolved(Solo(), 3).prefetch == expected
 
 
 def test_options_that_are_not_given_ask_for_what_the_values_have_by_default():
     run = settings(config.resolve({}))
     assert run.model == ModelSpec("sage", SAGE) and run.batches is None
-    assert run.graph == Options(prefetch=0) and run.output == OutputOptions() and run.output.every_seconds == 600
+    assert run.graph == Options() and run.output == OutputOptions() and run.output.every_seconds == 600
     assert run.training == TrainingOptions() and run.schedule(7) == 1 and run.smoother is None
     assert run.source == Source("sbm:", dtype="float32", progress="auto", edge_values=run.source.edge_values)
 

@@ -200,18 +200,20 @@ def test_importing_loads_no_mpi():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("hosts, cores, n_threads, expected", [
-    (["a", "a"], {0, 1}, 1, 0), (["a", "a"], {0, 1, 2, 3}, 1, 1), (["a", "a"], {0, 1, 2}, 1, 0), (["a", "b"], {0}, 1, 1),
-    (["a"], {0, 1, 2}, 1, 0), (["a", "a"], set(range(8)), 4, 0),
+@pytest.mark.parametrize("hosts, cores, quotas, n_threads, expected", [
+    ("aa", 2, (None, None), 1, 0), ("aa", 4, (None, None), 1, 1), ("aa", 3, (None, None), 1, 0), ("ab", 1, (None, None), 1, 1),
+    ("a", 3, (None,), 1, 0), ("aa", 8, (None, None), 4, 0), ("aa", 8, (("/job", 2), ("/job", 2)), 1, 0),
+    ("aa", 8, (("/job", 4), ("/job", 4)), 1, 1), ("aa", 8, (("/0", 2), ("/1", 2)), 1, 1), ("aa", 8, (("/job", 2), None), 1, 1),
 ])  # fmt: skip
-def test_prefetch_where_it_can_hide_something(hosts, cores, n_threads, expected, monkeypatch):
+def test_prefetch_where_it_can_hide_something(hosts, cores, quotas, n_threads, expected, monkeypatch):
+    """Each rank on one machine needs a core that does not compute, and that the control groups' quotas pay for."""
     class Ranks:
         size = len(hosts)
 
         def allgather(self, value):
-            return [((host, ""), *value[1:]) for host in hosts]
+            return [((host, ""), value[1], quota, value[3]) for host, quota in zip(hosts, quotas, strict=True)]
 
-    monkeypatch.setattr(launch, "_cores", lambda: cores)
+    monkeypatch.setattr(launch, "_cores", lambda: set(range(cores)))
     assert launch.default_prefetch(Ranks(), n_threads) == expected
 
 

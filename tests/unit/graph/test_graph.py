@@ -266,6 +266,7 @@ DISAGREEING = {
     "oneshot on one": lambda g, comm: g.shard(comm, "random", mode="oneshot" if comm.rank == 1 else "sar"),
     "a mode that is none": lambda g, comm: g.shard(comm, "random", mode="none" if comm.rank == 1 else "sar"),
     "prefetch": lambda g, comm: g.shard(comm, "random", prefetch=comm.rank),
+    "prefetch on one": lambda g, comm: g.shard(comm, "random", prefetch=1 if comm.rank == 1 else None),
     "parts": lambda g, comm: g.shard(comm, _parts(comm.rank == 2)),
     "order": lambda g, comm: g.shard(comm, "random", order=np.roll(np.arange(9), comm.rank)),
     "parts of the wrong length": lambda g, comm: g.shard(comm, np.zeros(9 + comm.rank, int)),
@@ -293,6 +294,13 @@ def test_ranks_that_disagree_are_refused_on_every_rank(name):
 
     threads.run(3, work)
     assert sorted(refused) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("prefetch, expected", [(None, 5), (0, 0), (2, 2)])
+def test_rows_are_fetched_ahead_as_the_machine_allows_unless_a_number_is_given(monkeypatch, prefetch, expected):
+    monkeypatch.setattr("sarlite.schedule.schedule.default_prefetch", lambda comm, n_threads: 5)
+    shards = threads.run(2, lambda comm: Graph.from_edges(*EDGES).shard(comm, "random", prefetch=prefetch))
+    assert [part.schedule.transport.prefetch for part in shards] == [expected] * 2
 
 
 def test_what_makes_a_part_need_not_agree():
