@@ -28,7 +28,7 @@ CONTENTS = {  # heading: pages
                                              "own-mode", "own-model", "hosts", "memory", "resume", "search-options", "verify", "notebooks",
                                              "from-pyg", "from-dgl")],
     "Notebooks": ["notebooks/story", "notebooks/tables", "notebooks/ranks"],
-    "Concepts": ["concepts", "glossary", "which-mode", "schedules", "cost", "numerics", "narrow"],
+    "Concepts": ["concepts", "glossary", "which-mode", "many-ranks", "schedules", "cost", "numerics", "narrow"],
     "Guides": ["tables", "transforms", "training", "links", "graph-tasks", "python", "interop", "oracle"],
     "Reference": ["reference/commands", "data", "reference/python", "promises", "stability", "changelog"],
     "Papers": ["sar-from-scratch", "architecture", "results", "results/sar/README", "results/mg-gcn/README",
