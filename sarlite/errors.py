@@ -16,10 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol, TypeVar, cast
 
-__all__ = ["CheckpointError", "ConfigError", "DataError", "DivergenceError", "Interrupted", "PeerError", "SarliteError", "ShapeError",
-           "raise_together"]
+__all__ = ["CheckpointError", "ConfigError", "DataError", "DataErrors", "DivergenceError", "Interrupted", "PeerError", "SarliteError",
+           "ShapeError", "raise_together"]
 
 T = TypeVar("T")
+_MOST_ERRORS = 40  # errors that a message of several shows
 _HEAD, _TAIL = 800, 300  # numbers of characters that remain of the start and of the end of a long message
 
 # Packages of each extra, as in setup.cfg, without the extras `docs` and `test` for development
@@ -80,6 +81,13 @@ class DataError(SarliteError, ValueError):
         super().__init__(one_line(str(message)), argument, hints)
 
 
+class DataErrors(DataError):
+    """Several errors of invalid data, told together: a line with their number, then one indented line for each."""
+
+    def __init__(self, message: object = "", argument: str | None = None, hints: Sequence[str] = ()) -> None:
+        SarliteError.__init__(self, "\n".join(map(_indented_line, str(message).splitlines())), argument, hints)
+
+
 class DivergenceError(DataError):
     """Error of a training step whose loss or gradients are not finite, although the features are finite."""
 
@@ -135,6 +143,8 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
     where = f"{source}: {field}" if field else str(source)
     try:
         yield
+    except DataErrors:
+        raise
     except SarliteError as error:
         text = one_line(str(error))
         if text == str(error):
@@ -182,6 +192,36 @@ def one_line(text: str) -> str:
         text = f"{text[:_HEAD]} ... {text[-_TAIL:]}"
     clean = printable("".join(" " if c.isspace() else c for c in text))
     return clean if len(clean) <= _HEAD + _TAIL + 5 else f"{clean[:_HEAD]} ... {clean[-_TAIL:]}"
+
+
+def _indented_line(text):
+    return text[: len(text) - len(text.lstrip(" "))] + one_line(text.lstrip(" "))
+
+
+def raise_all(errors: Sequence[SarliteError]) -> None:
+    """Raise errors of the data together: a single error as it is, several different errors as one DataErrors.
+
+    Parameters
+    ----------
+    errors : sequence of SarliteError
+        Without errors nothing is raised. Errors of equal text count once.
+    """
+    lines = dict.fromkeys(line.strip() for error in errors for line in str(error).splitlines()[isinstance(error, DataErrors):])
+    if len(lines) == 1:
+        raise errors[0]
+    if lines:
+        shown = [f"  {line}" for line in [*lines][:_MOST_ERRORS]]
+        more = [f"  and {len(lines) - len(shown):,} more"] if len(lines) > len(shown) else []
+        raise DataErrors("\n".join([f"{len(lines):,} faults in the tables:", *shown, *more])) from errors[0]
+
+
+@contextlib.contextmanager
+def collecting(errors: list[SarliteError]) -> Iterator[None]:
+    """Return a context that appends a SarliteError, which is raised in the context, to `errors`, for `raise_all`."""
+    try:
+        yield
+    except SarliteError as error:
+        errors.append(error)
 
 
 def regular(path: str | os.PathLike[str]) -> Path:

@@ -34,7 +34,8 @@ class Matched(NamedTuple):
     ----------
     dataset : Dataset
     left_out : list of str
-        Messages about node types, relations and columns that the model does not use.
+        Messages about node types, relations and columns that the model does not use, and about values outside the range
+        of the training rows.
     by_position : list of str
         Messages about features that were matched by position, as one side has no column names.
     """
@@ -118,7 +119,7 @@ def matched(dataset: Dataset, schema: Schema, name: str) -> Matched:
     if dataset.target != schema["target"]:
         raise DataError(f"data {name}: target: {dataset.target!r}, but the model is for nodes of type "
                         f"{schema['target']!r}: target = \"{schema['target']}\" in tables:FILE.toml says it")
-    out = _Notes(f"data {name}", [], [])
+    out = _Notes(f"data {name}", [*dataset.provenance.get("tables", {}).get("outside", ())], [])
     nodes = {name: entry for name, *entry in schema["nodes"]}
     edges = {tuple(relation): entry for relation, *entry in schema["edges"]}
     _check_names(out, "node types", {name: name for name in nodes}, {name: name for name in dataset.nodes})

@@ -17,7 +17,7 @@ from sarlite.data.tables import description
 from sarlite.data.tables.compile import build
 from sarlite.data.tables.edge_options import describe
 from sarlite.data.workspace import Workspace
-from sarlite.errors import ConfigError, DataError, reading
+from sarlite.errors import ConfigError, DataError, raise_all, reading
 from sarlite.structure import generate
 from sarlite.structure import relational_generator as relations
 from sarlite.types import JsonDict
@@ -361,25 +361,27 @@ def _path_and_words(text):
 
 def _options(form, words, parsers):
     """Return the parsed options of a spec by name."""
-    parsers, options = {**parsers, **_CHANGES}, {}
+    parsers, options, errors = {**parsers, **_CHANGES}, {}, []
     for word in words:
         key, _, value = word.partition("=")
         if word == "features=normalize":
             key, value = "normalize", "true"
         if key not in parsers:
-            raise ConfigError(f"data set option {key!r}: unknown for {form}"
-                              + (suggestion(key, parsers) or f"; known are {', '.join(parsers)}")
-                              + ("" if "=" in word else "; a file of tables:FILE.toml names columns with commas"))
+            errors.append(ConfigError(f"data set option {key!r}: unknown for {form}"
+                                      + (suggestion(key, parsers) or f"; known are {', '.join(parsers)}")
+                                      + ("" if "=" in word else "; a file of tables:FILE.toml names columns with commas")))
+            continue
         if key in options:
-            raise ConfigError(f"data set option {key!r}: given twice")
+            errors.append(ConfigError(f"data set option {key!r}: given twice"))
         if not value and parsers[key] is _flag:
             value = "true"
         try:
             options[key] = parsers[key](value)
         except ValueError as error:
-            raise ConfigError(f"data set option {key!r}: cannot read {value!r}: {error}") from error
+            errors.append(ConfigError(f"data set option {key!r}: cannot read {value!r}: {error}"))
         if value == "":
-            raise ConfigError(f"data set option {key!r}: has no value")
+            errors.append(ConfigError(f"data set option {key!r}: has no value"))
+    raise_all(errors)
     return options
 
 

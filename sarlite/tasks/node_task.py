@@ -1,10 +1,12 @@
 """NodeTask: prediction of labels of nodes."""
 
+import sys
 from typing import Any, ClassVar
 
 import numpy as np
 
 from sarlite.comm import together
+from sarlite.command import show
 from sarlite.data.targets import labelled
 from sarlite.errors import ConfigError
 from sarlite.graph.graph import Graph
@@ -18,7 +20,7 @@ from sarlite.tasks.shown_labels import LabelInputs, ShownLabels
 from sarlite.tasks.target_forms import FORMS, Splits
 from sarlite.tasks.task import DataPart, InputRows, Inputs, RunSettings, SamplingChoices, Targets, Task, TrainingChoices, UserLoss, one_of
 from sarlite.tasks.time_split import NAMES, TimeSplit, time_split_of
-from sarlite.types import Array, ArrayLike
+from sarlite.types import Array, ArrayLike, JsonDict
 
 
 class NodeTask(Task):
@@ -106,6 +108,7 @@ class NodeTask(Task):
             comm, rows = part.graph.comm, part.rows
             if part.target not in part.times:
                 raise ConfigError(f"time_split {split}: the nodes of type {part.target} have no times", "time_split")
+            _warn_of_transforms(part, split)
             codes = np.where(labelled(rows.labels, part.task), split(part.times[part.target]), len(NAMES))
             split.check_counts(comm, codes, "node with a label")
             return part._replace(rows=rows._replace(**{name: codes == at for at, name in enumerate(NAMES)}))
@@ -117,3 +120,16 @@ class NodeTask(Task):
                     **options: Any) -> Loader:
         return NeighborLoader(graph, x, targets, train, fanouts=sampling.fanouts, remote=sampling.at_remote(),
                               sampler=sampling.sampler, sample_ahead=sampling.sample_ahead, **options)
+
+
+def _warn_of_transforms(part, split):
+    """Warn on rank 0 if features were fitted on rows that a split by time does not train on. Collective."""
+    transforms: JsonDict = next((entry[2] for entry in part.schema.get("nodes", ()) if entry[0] == part.target), None) or {}
+    columns = [name for name, entry in transforms.get("columns", {}).items() if {*entry["statistics"]} - {"n", "width", "range"}]
+    fitted = part.rows.train if transforms.get("on_training_rows") else np.ones(len(part.times[part.target]), bool)
+    later = fitted & (split(part.times[part.target]) > 0)
+    n = int(part.graph.comm.allreduce(np.array([np.count_nonzero(later)]))[0])
+    if n and columns and part.graph.comm.rank == 0:
+        show(f"warning: time_split {split}: the transforms of {', '.join(columns)} were fitted when the tables were converted, on rows of "
+             f"which {n:,} are not for training in this split; a column split=COLUMN in the tables, by the same times, keeps later rows "
+             "out of the features", sys.stderr)

@@ -3,7 +3,8 @@
 The commands `convert` and `info` print the account.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from sarlite.data.tables.sources import Table, unnamed
 from sarlite.data.times import show_time
@@ -12,24 +13,26 @@ from sarlite.types import Array, JsonDict
 _SHOWN = 12  # most columns, or classes, that a line names
 
 
-def columns_used(table: Table, uses: dict[str, str], left: dict[str, str]) -> JsonDict:
-    """Record the use of every column of one source, such as "label", or the reason why the column was left out.
+def columns_used(table: Table, uses: Iterable[tuple[str, str]], left: Mapping[str, str] = MappingProxyType({})) -> JsonDict:
+    """Record all uses of every column of one source, such as "label", or the reason why the column was left out.
 
     The result is the source's entry in the account, a dict that JSON can hold.
 
     Parameters
     ----------
     table : Table
-    uses : dict of str to str
-        Use of each column that has a use.
+    uses : iterable of (str, str)
+        A column and a use of the column.
     left : dict of str to str
         Reason for a column without a use; the default reason is that no option names it.
     """
-    columns = {}
+    columns: dict[str, str] = {}
+    for name, use in uses:
+        columns[name] = f"{columns[name]} and {use}" if name in columns else use
     for name in table.columns:
         why = "an index without a name" if unnamed(name) else left.get(name, "no option names it")
-        columns[name] = uses[name] if name in uses else f"left out: {why}"
-    return {"source": table.where, "rows": table.n_rows, "columns": columns}
+        columns.setdefault(name, f"left out: {why}")
+    return {"source": table.where, "rows": table.n_rows, "columns": {name: columns[name] for name in table.columns}}
 
 
 def times_shown(times: Array, kind: str) -> dict[str, str]:
@@ -40,11 +43,14 @@ def times_shown(times: Array, kind: str) -> dict[str, str]:
 
 def lines(account: JsonDict) -> Iterator[str]:
     """Format an account, the record of how columns and rows were used, as lines of text."""
+    yield from account.get("outside", ())
     for name, entry in account.get("nodes", {}).items():
         for source in entry["sources"]:
             yield f"{name}: {source['rows']:,} rows of {source['source']}"
             yield from _column_lines(source["columns"])
         yield f"{name}: {entry['nodes']:,} nodes{_ids(entry)}, {entry['isolated']:,} without edges"
+        if "alike" in entry:
+            yield f"{name}: {entry['alike']['ids']:,} ids differ only in blanks or capitals, such as {entry['alike']['example']}"
         yield from _time_lines(name, entry)
         if entry.get("classes"):
             shown = [f"{word} {n:,}" for word, n in [*entry["classes"].items()][:_SHOWN]]

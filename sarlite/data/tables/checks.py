@@ -1,5 +1,7 @@
 """SQL expressions that read cells as numbers, words, ids and times, and errors that name the row and value of a bad cell."""
 
+import math
+import os
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,15 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.data.tables.sources import Table
-from sarlite.data.tables.text_form import literal, quote
-from sarlite.errors import ConfigError, DataError
+from sarlite.data.tables.text_form import is_number, literal, quote
+from sarlite.errors import ConfigError, DataError, SarliteError, raise_all
 
 MISSING = ("", "nan", "null")
 """Words that mean a missing value, in small letters or capitals."""
-DOUBTFUL = ("na", "n/a", "none", "<na>", "?")
+DOUBTFUL = ("na", "n/a", "#n/a", "<na>", "nat", "none", "nil", "?", "-", "--", ".", "unknown", "unk", "missing",
+            "undefined", "not available", "unlabelled", "unlabeled")
 """Words that may mean a missing value: labels with these words are refused unless `null` settles their meaning."""
-_WORD_REMEDY = ("words become numbers as columns of 0 and 1, as by pandas.get_dummies; decimal=, reads decimal commas; "
-                "null=WORD+WORD names the words that are no value")
+FLOAT32_LIMIT = 3.4028235677973366e38
+"""Smallest number that float32, in which features are kept, rounds to infinity."""
+_MOST_SHOWN = 80  # letters of a value in a message
+_MOST_BAD = 41
 
 
 class Doubt(NamedTuple):
@@ -36,18 +41,25 @@ class Doubt(NamedTuple):
 
 
 def refuse(table: Table, doubts: Sequence[Doubt]) -> None:
-    """Run the checks of cells, and raise a DataError for the first check that finds a bad cell.
+    """Run the checks of cells, and raise one error about all checks that find a bad cell.
 
-    The message names the source, the row, the column and the value.
+    For each of them the message names the source, the first row, the column and the value.
     """
+    errors: list[SarliteError] = []
     for at in range(0, len(doubts), 256):
         some = doubts[at : at + 256]
         rows = table.one(*(f"min(rowid) FILTER (WHERE {doubt.condition})" for doubt in some))
-        first = next(((row, doubt) for row, doubt in zip(rows, some) if row is not None), None)
-        if first is not None:
-            row, doubt = first
-            shown = table.value(quote(doubt.column), row)
-            raise DataError(f"{cell(table, row, doubt.column)}: {doubt.why.replace('VALUE', repr(shown))}")
+        for row, doubt in zip(rows, some):
+            if row is not None and len(errors) < _MOST_BAD:
+                shown = shorten(table.value(quote(doubt.column), row))
+                errors.append(DataError(f"{cell(table, row, doubt.column)}: {doubt.why.replace('VALUE', shown)}"))
+    raise_all(errors)
+
+
+def shorten(value: object) -> str:
+    """Return the text of a cell's value for a message: a number in digits, a date by its text, words in quotes."""
+    text = repr(value) if isinstance(value, str | int | float | list | None) else repr(str(value))
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def cell(table: Table, row: int, column: str) -> str:
@@ -58,12 +70,14 @@ def cell(table: Table, row: int, column: str) -> str:
 def is_missing(table: Table, column: str) -> str:
     """Return the SQL condition that is true for a cell without a value."""
     name, kind = quote(column), table.types[column]
-    if kind == "float":
-        return f"({name} IS NULL OR isnan({name}))" if _is_binary(table, column) else f"({name} IS NULL)"
+    null_words = table.reading.null or ()
+    if kind in ("whole", "float"):
+        nan = f" OR isnan({name})" if kind == "float" and _is_binary(table, column) else ""
+        numbers = ", ".join(word for word in null_words if is_number(word) and math.isfinite(float(word)))
+        return f"({name} IS NULL{nan}{f' OR {name} IN ({numbers})' if numbers else ''})"
     if kind != "word":
         return f"({name} IS NULL)"
     words = ", ".join(map(literal, MISSING))
-    null_words = table.reading.null or ()
     further = f" OR {name} IN ({', '.join(map(literal, null_words))})" if null_words else ""
     return f"({name} IS NULL OR lower(trim({name})) IN ({words}){further})"
 
@@ -90,36 +104,45 @@ def number(table: Table, column: str) -> str:
     return value if table.reading.null is None else f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE {value} END)"
 
 
-def number_doubts(table: Table, columns: Sequence[str], missing: bool = False) -> list[Doubt]:
-    """Return checks that refuse cells that are not finite numbers, and missing values unless `missing` is True.
+def number_doubts(table: Table, columns: Sequence[str], missing: bool = False, limit: float = FLOAT32_LIMIT) -> list[Doubt]:
+    """Return checks of columns of numbers: a cell that is no finite number below `limit` is refused.
 
-    A column whose type can hold no numbers raises a DataError at once.
+    A cell without a value is refused unless `missing` is True. A column whose type can hold no numbers raises a DataError at
+    once.
     """
-    doubts = []
+    doubts, errors, door = [], list[SarliteError](), table.reading.door
+    words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
+                        otherwise="convert the column first")
+    category = f"; {door.feature('COLUMN', 'onehot')} makes numbers of a category" if math.isfinite(limit) and door.transforms else ""
+    too_large = "VALUE does not fit into float32, the type of features, whose limit is 3.4e38"
+    fill = door.remedy(("fill", ("0", "mean"), "replaces missing values"), otherwise="fill it in, or leave the row out")
     for column in columns:
-        kind = table.types[column]
-        if kind in ("date", "other"):
-            what = "dates" if kind == "date" else "neither numbers nor words"
-            raise DataError(f"{table.where}: column {column!r} is of {what}; convert the column first")
-        has_value = f"NOT {is_missing(table, column)}"
-        if kind == "list":
+        kind, name = table.types[column], quote(column)
+        if kind in ("date", "other") or (kind == "list" and table.n_rows and not is_vector(table, column)):
+            what = {"date": "dates", "list": "lists that are no numbers"}.get(kind, "neither numbers nor words")
+            errors.append(DataError(f"{table.where}: column {column!r} is of {what}; convert the column first"))
             continue
-        expression = number(table, column)
-        remedy = f"VALUE is no number; {_WORD_REMEDY}"
-        doubts.append(Doubt(column, f"{expression} IS NULL AND {has_value}", remedy))
+        if kind == "list":
+            odd = f"lambda x: NOT isfinite(x) OR abs(x) >= {limit!r}" if math.isfinite(limit) else "lambda x: isinf(x)"
+            doubts.append(Doubt(column, f"len(list_filter(CAST({name} AS DOUBLE[]), {odd})) > 0",
+                                "VALUE has a number that does not fit into float32"))
+            continue
+        has_value, expression = f"NOT {is_missing(table, column)}", number(table, column)
+        doubts.append(Doubt(column, f"{expression} IS NULL AND {has_value}",
+                            f"VALUE is no number; {words}{category.replace('COLUMN', column)}"))
         doubts.append(Doubt(column, f"NOT isfinite({expression})", "VALUE is not a finite number"))
+        if math.isfinite(limit):
+            doubts.append(Doubt(column, f"isfinite({expression}) AND abs({expression}) >= {limit!r}", too_large))
         if not missing:
-            doubts.append(Doubt(column, is_missing(table, column), "no value; fill=0 or fill=mean replaces missing values"))
+            doubts.append(Doubt(column, is_missing(table, column), f"no value; {fill}"))
+    raise_all(errors)
     return doubts
 
 
 def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Find the columns of numbers; return their names, and a dict from each other column to the reason against it.
 
-    Raises
-    ------
-    DataError
-        If at least half of a column's words are numbers, but not all; the message names the first other word.
+    A column of words is taken for numbers if at least half of the words are numbers; `number_doubts` refuses the other words.
     """
     chosen, left = [], {}
     words = [name for name in columns if table.types[name] == "word" and not table.typed]
@@ -129,27 +152,23 @@ def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], di
         counted = table.one(*(text for name in some for text in (
             f"count(*) FILTER (WHERE NOT {is_missing(table, name)})", f"count({number(table, name)})")))
         counts |= dict(zip(some, zip(counted[::2], counted[1::2])))
-    doubts = []
     for name in columns:
         kind = table.types[name]
         n_values, numbers = counts.get(name, (0, 0))
-        if kind in ("whole", "float", "bool") or (kind == "list" and _is_vector(table, name)):
+        if kind in ("whole", "float", "bool") or (kind == "list" and is_vector(table, name)) or (
+                n_values and 2 * numbers >= n_values):
             chosen.append(name)
-        elif name in counts and n_values and 2 * numbers >= n_values:
-            chosen.append(name)
-            doubts += number_doubts(table, [name], missing=True)
         else:
             words_ = "words" if n_values or table.typed else "no row has a value"
             left[name] = {"date": "dates", "list": "lists that are no numbers", "other": "of an unknown type"}.get(
                 kind, words_)
-    refuse(table, doubts)
     return chosen, left
 
 
-def _is_vector(table, column):
+def is_vector(table, column):
     """Return True if a column's type is a list of numbers."""
     (type_name,) = table.one(f"any_value(typeof({quote(column)}))")
-    return type_name is not None and re.match(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE)\[", type_name) is not None
+    return type_name is not None and re.fullmatch(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE)\[\d*\]", type_name) is not None
 
 
 def word(table: Table, column: str) -> str:
@@ -230,7 +249,8 @@ def time_column(table: Table, column: str) -> Times:
     if kind == "word":
         return _times_in_words(table, column)
     if kind not in ("date", "whole"):
-        fractions = "; whole numbers keep their precision, as by CAST(t * 1000 AS BIGINT) in a query" if kind == "float" else ""
+        scaled = f"SELECT * REPLACE (CAST({quote(column)} * 1000 AS BIGINT) AS {quote(column)})"
+        fractions = f"; {query_remedy(table, scaled, '', 'keeps the precision')}" if kind == "float" else ""
         raise DataError(f"{table.where}: column {column!r} has no times, which are dates, timestamps or whole "
                         f"numbers{fractions}")
     name = quote(column)
@@ -238,8 +258,8 @@ def time_column(table: Table, column: str) -> Times:
         times, most = Times(f"TRY_CAST({name} AS BIGINT)", "integers"), "64 bits"
     else:
         times, most = Times(_nanoseconds(name), "dates"), "nanoseconds since 1970 in 64 bits: 1678 to 2261"
-    refuse(table, [_no_time(column, f"{name} IS NULL"),
-                   Doubt(column, f"{times.expression} IS NULL", f"VALUE does not fit {most}")])
+    refuse(table, [_no_time(table, column, f"{name} IS NULL"),
+                   Doubt(column, f"{times.expression} IS NULL AND {name} IS NOT NULL", f"VALUE does not fit {most}")])
     return times
 
 
@@ -250,16 +270,25 @@ def _nanoseconds(name):
     return f"(CASE WHEN {inside} THEN epoch_ns({name}) END)"
 
 
+def date_of_word(name: str) -> str:
+    """Return the SQL expression that reads a word as a TIMESTAMP_NS of ISO 8601 in UTC; NULL for other words.
+
+    DuckDB needs the seconds before a time zone, and takes words such as epoch for a timestamp, which begins with a digit or
+    a sign here.
+    """
+    seconds = f"regexp_replace({name}, '([T ][0-9]{{2}}:[0-9]{{2}})(Z|[+-][0-9:]+)$', '\\1:00\\2')"
+    return (f"(CASE WHEN regexp_matches({name}, '^[+-]?[0-9]') THEN coalesce(TRY_CAST({name} AS TIMESTAMP_NS), "
+            f"TRY_CAST({seconds} AS TIMESTAMP_NS)) END)")
+
+
 def _times_in_words(table, column):
     """Return the expression that reads a column of words as times.
 
     The times are dates if more words are dates than whole numbers; otherwise they are integers.
     """
     name, missing = quote(column), is_missing(table, column)
-    whole_ = f"TRY_CAST({name} AS BIGINT)"
-    # DuckDB casts words such as epoch to a timestamp; a time begins with a digit or a sign
-    dates = f"(CASE WHEN regexp_matches({name}, '^[+-]?[0-9]') THEN TRY_CAST({name} AS TIMESTAMP_NS) END)"
-    digits = f"(CASE WHEN regexp_full_match(trim({name}), '[+-]?[0-9]+') THEN {whole_} END)"
+    dates = date_of_word(name)
+    digits = f"(CASE WHEN regexp_full_match(trim({name}), '[+-]?[0-9]+') THEN TRY_CAST({name} AS BIGINT) END)"
     n_whole, n_dates = table.one(f"count({digits})", f"count({dates})")
     times = Times(f"epoch_ns({dates})", "dates") if n_dates > n_whole else Times(digits, "integers")
     other = {"dates": "no date or timestamp of ISO 8601, such as 2026-03-01 or 2026-03-01T14:30:00Z, from 1678 to 2261",
@@ -268,13 +297,49 @@ def _times_in_words(table, column):
         expected = f"{other[times.kind]}, as are the other rows' times of {column}"
     else:
         expected = f"{other['dates']}, and {other['integers']}"
-    refuse(table, [_no_time(column, missing), Doubt(column, f"{times.expression} IS NULL", f"VALUE is {expected}")])
+    why = f"VALUE is {expected}{date_remedy(table, column)}"
+    refuse(table, [_no_time(table, column, missing), Doubt(column, f"{times.expression} IS NULL AND NOT {missing}", why)])
     return times
 
 
-def _no_time(column, condition):
-    return Doubt(column, condition, "no time; each row needs one: a query that fills it in or leaves the row out, as "
-                                    f"WHERE {column} IS NOT NULL, says what is meant")
+_DATE_FORMS = {r"\d{1,2}\.\d{1,2}\.\d{4}": "%d.%m.%Y", r"\d{1,2}\.\d{1,2}\.\d{2}": "%d.%m.%y", r"\d{1,2}/\d{1,2}/\d{4}": "%m/%d/%Y",
+               r"\d{1,2}/\d{1,2}/\d{2}": "%m/%d/%y", r"\d{8}": "%Y%m%d", r"\d{1,2}-\d{1,2}-\d{4}": "%d-%m-%Y"}
+"""Forms of dates that are not ISO 8601, as regular expressions, and strptime's form of each."""
+
+
+def date_remedy(table: Table, column: str) -> str:
+    """Return the end of a message about a date that is not ISO 8601: a query that reads it; empty for unknown forms."""
+    name = quote(column)
+    for pattern, form in _DATE_FORMS.items():
+        if table.one(f"bool_or(regexp_full_match(trim(CAST({name} AS VARCHAR)), {literal(pattern)}))")[0]:
+            rows = f"SELECT * REPLACE (strptime({name}, {literal(form)}) AS {name})"
+            order = " if the month comes first, or with %d/%m if the day does" if "/" in form else ""
+            return f"; {query_remedy(table, rows, '', f'reads it{order}')}"
+    return ""
+
+
+def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
+    """Return a remedy that is a query over the table's file, for a TOML file; for other sources, a change of the table.
+
+    Parameters
+    ----------
+    table : Table
+    rows : str
+        The query up to FROM.
+    condition : str
+        The query from WHERE on.
+    effect : str
+        Effect of the query.
+    """
+    if not os.path.isfile(table.where):
+        return f"in the query or the table, {rows} FROM ... {condition}".rstrip() + f" {effect}"
+    file = literal(table.where) if table.typed else f"read_csv({literal(table.where)}, all_varchar = true)"
+    return f"query = '''{f'{rows} FROM {file} {condition}'.rstrip()}''' in a TOML file, in place of file, {effect}"
+
+
+def _no_time(table, column, condition):
+    remedy = query_remedy(table, "SELECT *", f"WHERE {quote(column)} IS NOT NULL", "leaves such rows out")
+    return Doubt(column, condition, f"no time; each row needs one: {remedy}")
 
 
 def times(table: Table, column: str) -> np.ndarray:
@@ -288,7 +353,7 @@ def times(table: Table, column: str) -> np.ndarray:
         If a cell is no time or has no value. The message names the row.
     """
     value = number(table, column)
-    words = table.types[column] == "word" and table.one(f"count(TRY_CAST({quote(column)} AS TIMESTAMP_NS))") == (0,)
+    words = table.types[column] == "word" and table.one(f"count({date_of_word(quote(column))})") == (0,)
     if table.types[column] == "float" or (words and table.one(f"bool_or({value} <> floor({value}))")[0]):
         refuse(table, [Doubt(column, f"{value} IS NULL OR NOT isfinite({value})",
                              "VALUE is no time, which is a date or a finite number")])

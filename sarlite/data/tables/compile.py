@@ -15,14 +15,20 @@ from sarlite.data.tables.checks import Doubt, refuse, whole
 from sarlite.data.tables.description import Description
 from sarlite.data.tables.edge_columns import Counters, EdgeColumns, NumberedEdges
 from sarlite.data.tables.node_columns import NodeColumns
-from sarlite.data.tables.numbering import NodeNumbering, ids_in_order, largest, mapping, number_nodes
+from sarlite.data.tables.numbering import (
+    NodeNumbering,
+    alike,
+    count_distinct,
+    ids_in_order,
+    largest,
+    mapping,
+    number_nodes,
+)
 from sarlite.data.workspace import Workspace
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, SarliteError, collecting, raise_all
 from sarlite.structure.relational_generator import reverse
 from sarlite.structure.validation import MOST_NODES
 from sarlite.types import Array, JsonDict
-
-_SPARSE = 1000  # most nodes per end of an edge; a larger id is taken for a typing error
 
 
 def build(description: Description, workspace: Workspace, tell: Callable[[str], None], about: JsonDict, *,
@@ -63,7 +69,7 @@ def build(description: Description, workspace: Workspace, tell: Callable[[str], 
     with sources.connect(folder, workspace.n_bytes) as connection:
         compiler = _Compiler(connection, description, workspace, tell, about["source"], partial(as_features, normalize=normalize),
                              drop_edge_values)
-        nodes, edges = compiler.tables(changes)
+        nodes, edges = compiler.run(partial(compiler.tables, changes))
     about = {**about, "provenance": {**about["provenance"], "tables": compiler.account}}
     return Dataset.of_tables(nodes, edges, description.target if description.relational else NODE, description.name,
                              **about)
@@ -88,7 +94,9 @@ def edge_lists(description: Description, undirected: bool = False) -> tuple[list
     """
     with sources.connect() as connection:
         compiler = _Compiler(connection, description, Workspace(), lambda text: None, "tables")
-        return compiler.lists({"undirected": undirected, "deduplicate": False, "self_loops": False})
+        changes = {"undirected": undirected, "deduplicate": False, "self_loops": False}
+        lists, ids = compiler.run(partial(compiler.lists, changes))
+        return lists, ids
 
 
 class _Compiler:
@@ -101,19 +109,50 @@ class _Compiler:
     """
 
     def __init__(self, connection, description, workspace, tell, source, finish=None, drop_edge_values=False):
-        """Read all tables and number the nodes."""
         self._connection, self._description, self._workspace = connection, description, workspace
         self._tell, self._source = tell, source
-        self.account: dict[str, dict[str, JsonDict]] = {"nodes": {}, "edges": {}}
+        self._finish, self._drop_edge_values = finish, drop_edge_values
+        self.account: JsonDict = {"nodes": {}, "edges": {}}
         self._nodes, self._edges = dict[str, NodeColumns](), list[EdgeColumns]()
-        for name, nodes in description.nodes.items():
-            tell(f"read {name}")
-            self._nodes[name] = NodeColumns(connection, nodes, finish)
-        for edges in description.edges:
-            tell(f"read {'.'.join(edges.relation)}")
-            self._edges.append(EdgeColumns(connection, edges, drop_edge_values))
-        tell("number the nodes")
-        self._numberings = {name: self._numbering(name, columns) for name, columns in self._nodes.items()}
+        self._numberings: dict[str, NodeNumbering] = {}
+
+    def run(self, work):
+        """Read all tables, number the nodes and return work(). An error tells the faults in all columns of all tables."""
+        errors: list[SarliteError] = []
+        for name, nodes in self._description.nodes.items():
+            self._tell(f"read {name}")
+            with collecting(errors):
+                self._nodes[name] = NodeColumns(self._connection, nodes, self._finish)
+        for edges in self._description.edges:
+            self._tell(f"read {'.'.join(edges.relation)}")
+            with collecting(errors):
+                self._edges.append(EdgeColumns(self._connection, edges, self._drop_edge_values))
+                self._edges[-1].prepare()
+        if not errors:
+            with collecting(errors):
+                self._tell("number the nodes")
+                self._numberings = {name: self._numbering(name, columns) for name, columns in self._nodes.items()}
+                return work()
+        raise_all([*errors, *self._errors()])
+        return None
+
+    def _errors(self):
+        """Return the errors of all tables that were read, by checking each column on its own."""
+        errors: list[SarliteError] = []
+        numberings: dict[str, NodeNumbering] = {}
+        for name, nodes in self._nodes.items():
+            with collecting(errors):
+                nodes.check()
+            if len(self._edges) == len(self._description.edges):
+                with collecting(errors):
+                    numberings[name] = self._numbering(name, nodes)
+        for at, one in enumerate(self._edges):
+            with collecting(errors):
+                one.check()
+            if {*one.source.relation[::2]} <= {*numberings}:
+                with collecting(errors):
+                    NumberedEdges(self._connection, f"temp.main.checked{at}", one, numberings, {}, False).check_ends()
+        return errors
 
     def tables(self, changes):
         """Return the data set's node tables and edge tables."""
@@ -121,6 +160,8 @@ class _Compiler:
         edge_tables = [list(self._edge_tables(at, touched, changes)) for at in range(len(self._edges))]
         self._tell("read the nodes")
         node_tables = [self._node_table(name, touched[name]) for name in self._nodes]
+        outside = [line for one in (*self._nodes.values(), *self._edges) for line in one.outside]
+        self.account |= {"outside": outside} if outside else {}
         return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]
 
     def lists(self, changes):
@@ -148,7 +189,7 @@ class _Compiler:
             return numbering._replace(n_nodes=agreed({"names": (numbering.listed_in, numbering.n_nodes), **counts}
                                                      if numbering.listed_in else {"": ("", numbering.n_nodes)}))
         top, where = largest(ends)
-        n = _count(source, top, where, sum(one.table.n_rows for one in self._edges), counts)
+        n = _count(source, top, where, ends, counts)
         check_nodes(n, None if self._workspace.folder else 1, where or self._source)
         of_type = f" of type {name!r}" if self._description.relational else ""
         for table, column in ends:
@@ -166,6 +207,8 @@ class _Compiler:
         if numbering.id_type is not None:
             budget.check(40 * numbering.n_nodes, workspace.n_bytes, f"the names of {numbering.n_nodes:,} nodes")
             names = mapping(self._connection, numbering, workspace)
+            similar = alike(self._connection, numbering)
+            entries |= {"alike": similar} if similar else {}
             entries["ids"] = "word" if numbering.id_type == "VARCHAR" else "number"
         self.account["nodes"][name] = {"nodes": numbering.n_nodes, **entries,
                                        "isolated": int(np.count_nonzero(~touched))}
@@ -217,16 +260,18 @@ def agreed(rows: dict[str, tuple[object, int]]) -> int:
     return fewest[0]
 
 
-def _count(source, top, where, n_edges, counts):
+def _count(source, top, where, ends, counts):
     """Determine the number of nodes of a type whose ids are node numbers.
 
     The number comes from the files, from the options, or from the largest id in the edges.
     """
     if source.count is None and not counts:
-        if top >= MOST_NODES or top + 1 > 1_000_000 + _SPARSE * 2 * n_edges:
-            more = f", or nodes={top + 1} if there are that many nodes" if top < MOST_NODES else ""
-            raise DataError(f"{where}: edges: node id {top} would make {top + 1} nodes for {n_edges} edges; pass names=edges "
-                            f"if ids are names of nodes{more}")
+        unused = top + 1 - count_distinct(ends) if ends else 0
+        if unused:
+            remedies = [("names", "edges", "makes nodes of the ids that occur"),
+                        ("nodes", top + 1, f"makes nodes of all ids from 0 to {top}")]
+            raise DataError(f"{where}: edges: {unused:,} of the node ids 0 to {top} occur in no edge: "
+                            + source.reading.door.remedy(*remedies[: 1 if top >= MOST_NODES else 2]))
         return top + 1
     where_counted, field = source.counted_in
     n = agreed({**({} if source.count is None else {field: (where_counted, source.count)}), **counts})

@@ -11,9 +11,10 @@ import numpy as np
 from sarlite.command import suggestion
 from sarlite.data.folders import key
 from sarlite.data.graph_tables import NODE, RELATION, SPLITS, Relation
+from sarlite.data.tables.doors import MAPPING, SPEC, TOML, Door
 from sarlite.data.tables.sources import Query
 from sarlite.data.tables.text_form import Reading, quote
-from sarlite.errors import ConfigError, DataError, import_optional, reading, regular
+from sarlite.errors import ConfigError, DataError, SarliteError, collecting, import_optional, raise_all, reading, regular
 from sarlite.types import DType, JsonDict
 from sarlite.types import Path as AnyPath
 
@@ -182,7 +183,7 @@ class Description:
         return replace(self, nodes=nodes, edges=edges)
 
 
-def of_dict(content: object, where: object, base: AnyPath = Path()) -> Description:
+def of_dict(content: object, where: object, base: AnyPath = Path(), door: Door = MAPPING) -> Description:
     """Return the description that a dict, such as the content of a TOML file, states.
 
     Parameters
@@ -192,6 +193,8 @@ def of_dict(content: object, where: object, base: AnyPath = Path()) -> Descripti
         Start of error messages.
     base : path
         Folder that relative paths start from.
+    door : Door
+        How the user states options, for messages.
 
     Raises
     ------
@@ -199,9 +202,9 @@ def of_dict(content: object, where: object, base: AnyPath = Path()) -> Descripti
         If a key is unknown, a value is impossible, or types and relations do not fit each other.
     """
     checked = _checked(content, where)
-    nodes = {name: _node_source(one, Path(base), f"nodes.{name}", f"{where}: nodes.{name}")
+    nodes = {name: _node_source(one, Path(base), f"nodes.{name}", f"{where}: nodes.{name}", door)
              for name, one in checked["nodes"].items()}
-    edges = [_edge_source(one, Path(base), f"{where}: edges {at}") for at, one in enumerate(checked["edges"])]
+    edges = [_edge_source(one, Path(base), f"{where}: edges {at}", door) for at, one in enumerate(checked["edges"])]
     relational = _is_relational(checked)
     name = checked.get("name") or ("tables" if relational else next(iter(nodes)))
     return Description(nodes, edges, checked["target"], name, relational)
@@ -209,7 +212,7 @@ def of_dict(content: object, where: object, base: AnyPath = Path()) -> Descripti
 
 def of_file(path: AnyPath) -> Description:
     """Return the description in a TOML file."""
-    return of_dict(_load(path), path, Path(path).parent)
+    return of_dict(_load(path), path, Path(path).parent, TOML)
 
 
 def is_relational(path: AnyPath) -> bool:
@@ -217,11 +220,11 @@ def is_relational(path: AnyPath) -> bool:
     return _is_relational(_checked(_load(path), path))
 
 
-def reading_of(options: Mapping[str, Any]) -> Reading:
+def reading_of(options: Mapping[str, Any], door: Door = SPEC) -> Reading:
     """Collect the options header, null, decimal and comment of a table in a `Reading`."""
     null, decimal = options.get("null"), options.get("decimal") or "."
     return Reading(options.get("header"), None if null is None else tuple(column_names(null) or ()),
-                   "," if decimal == "comma" else decimal, options.get("comment"))
+                   "," if decimal == "comma" else decimal, options.get("comment"), door)
 
 
 def column_names(text: str | Iterable[str] | None) -> list[str] | None:
@@ -274,23 +277,23 @@ def _source(options, base, where):
     return Query(f"SELECT * FROM {table}", database, base)
 
 
-def _node_source(options, base, name, where):
+def _node_source(options, base, name, where, door):
     labels = column_names(options.get("labels", options.get("label"))) or ()
     drawn = {word: options[word] for word in ("train", "val", "seed") if word in options}
     masks = {split: options[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in options}
     return NodeSource(
         _source(options, base, where), name, options.get("id"), features_of(options.get("features")), tuple(labels),
         options.get("split"), masks, options.get("fill"), options.get("task"), options.get("classes"),
-        count=options.get("count"), names=options.get("names") == "edges", reading=reading_of(options),
+        count=options.get("count"), names=options.get("names") == "edges", reading=reading_of(options, door),
         time=options.get("time"), **drawn)
 
 
-def _edge_source(options, base, where):
+def _edge_source(options, base, where, door):
     relation = tuple(options["relation"])
     return EdgeSource(
         relation, _source(options, base, where), f"edges {'.'.join(relation)}", options.get("src"), options.get("dst"),
         options.get("weight"), features_of(options.get("features")) or {}, options.get("fill"), options.get("reverse", True),
-        options.get("on_unknown", "refuse"), reading_of(options), time=options.get("time"))
+        options.get("on_unknown", "refuse"), reading_of(options, door), time=options.get("time"))
 
 
 def _checked(content, where):
@@ -300,10 +303,14 @@ def _checked(content, where):
         if not content.get(name):
             heading = "[nodes.TYPE]" if name == "nodes" else "[[edges]]"
             raise ConfigError(f"{where}: no {name}: {heading} names a table of {name}")
+    errors: list[SarliteError] = []
     for name, nodes in content["nodes"].items():
-        _check_nodes(name, nodes, where)
+        with collecting(errors):
+            _check_nodes(name, nodes, where)
     for at, edges in enumerate(content["edges"]):
-        _check_edges(edges, content["nodes"], f"{where}: edges {at}")
+        with collecting(errors):
+            _check_edges(edges, content["nodes"], f"{where}: edges {at}")
+    raise_all(errors)
     labelled = [name for name, nodes in content["nodes"].items() if nodes.get("labels") or nodes.get("label")]
     target = content.get("target") or (labelled or [*content["nodes"]])[0]
     if len(labelled) > 1 or target not in content["nodes"] or labelled not in ([], [target]):
@@ -343,8 +350,10 @@ def _check_keys(options, classes, where):
     """Raise a ConfigError for an unknown key, or a value of a wrong class; `classes` maps a key to its classes."""
     if not isinstance(options, Mapping):
         raise ConfigError(f"{where}: expected keys and values, found {options!r}")
+    errors = []
     for name, value in options.items():
         if name not in classes:
-            raise ConfigError(f"{where}: {name!r}: unknown; known are {', '.join(classes)}{suggestion(name, classes)}")
-        if not isinstance(value, classes[name]) or (classes[name] is int and isinstance(value, bool)):
-            raise ConfigError(f"{where}: {name}: cannot be {value!r}")
+            errors.append(ConfigError(f"{where}: {name!r}: unknown; known are {', '.join(classes)}{suggestion(name, classes)}"))
+        elif not isinstance(value, classes[name]) or (classes[name] is int and isinstance(value, bool)):
+            errors.append(ConfigError(f"{where}: {name}: cannot be {value!r}"))
+    raise_all(errors)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sarlite.data.tables.text_form import LINE_BYTES, line_end_change
-from sarlite.errors import DataError, import_optional, reading
+from sarlite.errors import DataError, DataErrors, import_optional, reading
 
 
 @contextlib.contextmanager
@@ -16,6 +16,8 @@ def explained(where: str) -> Iterator[None]:
     try:
         with reading(where):
             yield
+    except DataErrors:
+        raise
     except DataError as error:
         cause = error.__cause__
         if isinstance(cause, duckdb.OutOfMemoryException):
@@ -72,6 +74,8 @@ def plain_message(text):
         return "cannot be read: it is not UTF-8; text is read in UTF-8 or UTF-16"
     if "Parallel CSV Reader" in text or "line size" in text.lower():
         return f"a line of {LINE_BYTES:,} characters or more"
+    if "Arrow Type" in text:
+        return "a column has a type that cannot be read; convert it to numbers, words or dates first"
     if "state machine" in text:
         return "its lines end in more than one way: in \\n, \\r\\n or \\r"
     first = text.partition("\n")[0]

@@ -1,6 +1,8 @@
 """The edges of one relation: columns of a table, joined to row numbers, changed, and sorted by destination."""
 
+import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -9,7 +11,17 @@ from sarlite.data.external_sort import csr
 from sarlite.data.raw import CARRY_VALUES
 from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
-from sarlite.data.tables.checks import check_fill, number_doubts, refuse, time_column, whole
+from sarlite.data.tables.checks import (
+    FLOAT32_LIMIT,
+    Doubt,
+    cell,
+    check_fill,
+    id_doubts,
+    number_doubts,
+    refuse,
+    time_column,
+    whole,
+)
 from sarlite.data.tables.description import EdgeSource
 from sarlite.data.tables.feature_columns import features_wanted, filled_number, make_features
 from sarlite.data.tables.number_columns import column_names, matrix, number_expressions
@@ -18,7 +30,7 @@ from sarlite.data.tables.sources import unnamed
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import quote
 from sarlite.data.workspace import Workspace
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, SarliteError, collecting, raise_all
 from sarlite.structure.edges import index_dtype
 from sarlite.types import Array, DType, JsonDict
 
@@ -45,6 +57,8 @@ class EdgeColumns:
     time_kind : str or None
     width : int
         Number of feature columns.
+    outside : list of str
+        Lines about features with values outside the range of a model's training rows.
     """
 
     def __init__(self, connection: Connection, source: EdgeSource, drop_values: bool = False) -> None:
@@ -57,28 +71,43 @@ class EdgeColumns:
             raise DataError(f"{self.table.where}: edges: {self.table.n_rows} rows, expected {source.n_rows}")
         src, dst = self._names
         self.ends = IdColumn(self.table, src), IdColumn(self.table, dst)
+        self._wanted, self._fill = wanted, check_fill(source.fill)
         self.feature_fields: JsonDict = {}
-        self._transform_words: dict[str, str] = {}
-        weights, numbers = [self.weight] if self.weight else [], self.features if wanted is None else []
-        if wanted is None:
-            features = number_expressions(self.table, numbers)
+        self.outside: list[str] = []
+        self.values, self.width = dict[str, str](), 0
+        self.time_kind: str | None = None
+        self._doubts, self._numbers, self._transform_words = list[Doubt](), list[str](), dict[str, str]()
+
+    def prepare(self) -> None:
+        """Determine the expressions of the weight, the time and the features; raise the errors of all of them together."""
+        errors, features = list[SarliteError](), list[str]()
+        numbers = [] if self._wanted else self.features
+        with collecting(errors):
+            features = self._transformed() if self._wanted else number_expressions(self.table, numbers)
             if numbers:
                 self.feature_fields = {"feature_names": column_names(self.table, numbers)}
-        else:
-            transformed = make_features(self.table, wanted, None, source.transforms)
-            self.table, self._transform_words = transformed.table, transformed.fitted.descriptions()
-            features = [*transformed.expressions.values()]
-            self.feature_fields = {"feature_names": transformed.fitted.names, "transforms": transformed.fitted.to_json()}
-        self.width = len(self.feature_fields.get("feature_names", ()))
-        fill = check_fill(source.fill)
-        self._doubts = number_doubts(self.table, weights, missing=fill is not None) + number_doubts(self.table, numbers)
-        times = time_column(self.table, source.time) if source.time else None
-        self.time_kind = times.kind if times else None
-        self.values = {"weight": filled_number(self.table, self.weight, fill)} if self.weight else {}
-        self.values |= {"time": times.expression} if times else {}
+        with collecting(errors):
+            self._doubts += number_doubts(self.table, numbers)
+        with collecting(errors):
+            if self.weight:
+                self._doubts += number_doubts(self.table, [self.weight], self._fill is not None, math.inf)
+                self.values["weight"] = filled_number(self.table, self.weight, self._fill)
+        with collecting(errors):
+            if self.source.time:
+                times = time_column(self.table, self.source.time)
+                self.values["time"], self.time_kind = times.expression, times.kind
         self.values |= {f"f{at}": expression for at, expression in enumerate(features)}
-        self._numbers = ["weight" for _ in weights] + [
-            f"f{at}" for at, column in enumerate(numbers) if self.table.types[column] != "list"]
+        self.width = len(self.feature_fields.get("feature_names", ()))
+        self._numbers = ["weight"] if self.weight else []
+        self._numbers += [f"f{at}" for at, name in enumerate(numbers) if self.table.types[name] != "list"]
+        raise_all(errors)
+
+    def _transformed(self):
+        """Return the SQL expressions of the features that transforms make."""
+        features = make_features(self.table, self._wanted, None, self.source.transforms)
+        self.table, self._transform_words, self.outside = features.table, features.fitted.descriptions(), features.outside
+        self.feature_fields = {"feature_names": features.fitted.names, "transforms": features.fitted.to_json()}
+        return [*features.expressions.values()]
 
     def _hold(self, names):
         """Choose the columns to read into DuckDB, and determine the columns of the sources and the destinations."""
@@ -98,19 +127,24 @@ class EdgeColumns:
 
         `name` is the DuckDB table of the edges, in which such values are NULL.
         """
-        odd = " OR ".join(f"{value} IS NULL OR NOT isfinite({value})" for value in self._numbers)
+        odd = " OR ".join(f"{value} IS NULL OR NOT isfinite({value}) OR abs({value}) >= {FLOAT32_LIMIT!r}" for value in self._numbers)
         if odd and connection.execute(f"SELECT count(*) FROM {name} WHERE {odd}").fetchone()[0]:
             refuse(self.table, self._doubts)
 
+    def check(self) -> None:
+        """Raise the errors of all values and of the ids of both ends."""
+        errors: list[SarliteError] = []
+        for doubts in (lambda: self._doubts, *(partial(id_doubts, *end) for end in self.ends)):
+            with collecting(errors):
+                refuse(self.table, doubts())
+        raise_all(errors)
+
     def account(self) -> JsonDict:
         """Record the use of each of the table's columns, such as "source" or "weight"."""
-        uses = {self.ends[0].column: "source", self.ends[1].column: "destination",
-                **{name: f"feature ({self._transform_words.get(name, 'number')})" for name in self.features}}
-        if self.weight:
-            uses[self.weight] = "weight"
-        if self.source.time:
-            uses[self.source.time] = "time"
-        return accounts.columns_used(self.table, uses, {})
+        uses = [(self.ends[0].column, "source"), (self.ends[1].column, "destination"), (self.weight, "weight"),
+                (self.source.time, "time"),
+                *((name, f"feature ({self._transform_words.get(name, 'number')})") for name in self.features)]
+        return accounts.columns_used(self.table, [(name, use) for name, use in uses if name is not None])
 
 
 class NumberedEdges:
@@ -163,21 +197,27 @@ class NumberedEdges:
     def _check(self):
         """Refuse values that are missing or not numbers. Refuse or drop edges whose ends are not nodes."""
         self._columns.refuse_doubts(self._connection, self._name)
-        row, = self._run(f"SELECT min(row) FROM {self._name} WHERE src IS NULL OR dst IS NULL").fetchone()
-        if row is None:
+        self.check_ends()
+        if self._columns.source.on_unknown == "refuse":
             return
-        source, table = self._columns.source, self._columns.table
-        if source.on_unknown == "refuse":
-            end = 0 if self._run(f"SELECT src IS NULL FROM {self._name} WHERE row = {row}").fetchone()[0] else 1
-            column, listed = self._columns.ends[end].column, self._numberings[source.relation[::2][end]].listed_in
-            shown = table.value(quote(column), row)
-            blanks = ", with its blanks," if isinstance(shown, str) and shown != shown.strip() else ""
-            raise DataError(f"{table.where}: row {row}, column {column!r}: {shown!r}{blanks} is not in {listed}; "
-                            "on_unknown=drop leaves such edges out")
         before = self._n()
         self._replace(f"SELECT row_number() OVER (ORDER BY row) - 1 AS row, * EXCLUDE (row) FROM {self._name} WHERE "
                       "src IS NOT NULL AND dst IS NOT NULL")
         self._n_unknown = before - self._n()
+
+    def check_ends(self) -> None:
+        """Raise a DataError for the first edge with an end that is no node, unless such edges are left out."""
+        source, table, errors = self._columns.source, self._columns.table, []
+        for at, end in enumerate(("src", "dst") if source.on_unknown == "refuse" else ()):
+            row, n = self._run(f"SELECT min(row), count(*) FROM {self._name} WHERE {end} IS NULL").fetchone()
+            if row is not None:
+                column, listed = self._columns.ends[at].column, self._numberings[source.relation[::2][at]].listed_in
+                value = table.value(quote(column), row)
+                blanks = ", with its blanks," if isinstance(value, str) and value != value.strip() else ""
+                more = f" ({n:,} such rows)" if n > 1 else ""
+                remedy = source.reading.door.remedy(("on_unknown", "drop", "leaves such edges out"))
+                errors.append(DataError(f"{cell(table, row, column)}: {value!r}{blanks} is not in {listed}{more}; {remedy}"))
+        raise_all(errors)
 
     def change(self, n_nodes: int) -> dict[str, int]:
         """Add reverse edges and self loops and merge equal edges, as the user's options request.
@@ -221,8 +261,8 @@ class NumberedEdges:
         if rows:
             first, second = (row % n_stored for row in rows)
             raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
-                              "values, so the edges cannot be joined; make the values equal, or leave them out "
-                              "(drop_edge_values)")
+                              "values, so the edges cannot be joined; make the values equal, or name no weight and "
+                              "no features")
 
     def sorted(self, n_sources: int, n_rows: int, back: bool, positions: bool, workspace: Workspace,
                counters: "Counters | None") -> dict[str, Array]:

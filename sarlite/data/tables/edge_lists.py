@@ -6,6 +6,8 @@ from typing import NamedTuple
 from sarlite.data.graph_tables import NODE, RELATION, Relation
 from sarlite.data.tables import compile as compiler
 from sarlite.data.tables.description import Description, EdgeSource, NodeSource
+from sarlite.data.tables.doors import HETERO_PANDAS, PANDAS
+from sarlite.data.tables.text_form import Reading
 from sarlite.errors import ConfigError
 from sarlite.graph.array_checks import check_relation
 from sarlite.types import Array
@@ -36,8 +38,8 @@ def read_edges(edges: object, src: str, dst: str, weight: str | None, features: 
     """Return the edges of a table; see `Graph.from_pandas`."""
     weight = None if weight is None else str(weight)  # names of pandas columns may be numbers
     source = EdgeSource(RELATION, edges, "edges", str(src), str(dst), weight, dict.fromkeys(map(str, features), "number"), fill,
-                        on_unknown=on_unknown)
-    described = Description({NODE: _nodes(nodes, "nodes", id)}, [source], NODE, "table")
+                        on_unknown=on_unknown, reading=Reading(door=PANDAS))
+    described = Description({NODE: _nodes(nodes, "nodes", id, PANDAS)}, [source], NODE, "table")
     (lists,), ids = compiler.edge_lists(described, undirected)
     return TableEdges(ids[NODE], lists["src"], lists["dst"], lists.get("edge_weight"), lists.get("edge_features"))
 
@@ -51,14 +53,15 @@ def read_relations(edges: Mapping[Relation, object], src: str, dst: str, nodes: 
     for relation in edges:
         check_relation(relation)
     described = Description(
-        {name: _nodes(nodes.get(name), f"nodes[{name!r}]", id) for name in dict.fromkeys(
+        {name: _nodes(nodes.get(name), f"nodes[{name!r}]", id, HETERO_PANDAS) for name in dict.fromkeys(
             [*nodes, *(end for relation in edges for end in relation[::2])])},
-        [EdgeSource(relation, table, f"edges[{relation!r}]", str(src), str(dst), on_unknown=on_unknown)
+        [EdgeSource(relation, table, f"edges[{relation!r}]", str(src), str(dst), on_unknown=on_unknown,
+                    reading=Reading(door=HETERO_PANDAS))
          for relation, table in edges.items()], "", "tables", relational=True)
     lists, ids = compiler.edge_lists(described)
     return {relation: (arrays["src"], arrays["dst"]) for relation, arrays in zip(edges, lists)}, ids
 
 
-def _nodes(table, where, id):
+def _nodes(table, where, id, door):
     """Describe the nodes of one type: a table's column of ids, or the edges' ends; whole numbers are names, too."""
-    return NodeSource(table, where, str(id), {}, names=True)
+    return NodeSource(table, where, str(id), {}, names=True, reading=Reading(door=door))

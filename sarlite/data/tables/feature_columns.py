@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import quote
 from sarlite.data.tables.transform_kinds import as_double
 from sarlite.data.tables.transforms import Feature, Fitted, fit
-from sarlite.errors import ConfigError
+from sarlite.errors import ConfigError, SarliteError, collecting, raise_all
 from sarlite.types import Array, JsonDict
 
 _VIEWS = itertools.count()
@@ -30,11 +31,14 @@ class MadeFeatures(NamedTuple):
         SQL expression of each feature column, FLOAT and never null, by name.
     fitted : Fitted
         The transforms with their statistics.
+    outside : list of str
+        Lines about columns with values outside the range of a model's training rows.
     """
 
     table: Table
     expressions: dict[str, str]
     fitted: Fitted
+    outside: list[str]
 
 
 def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where: str) -> dict[str, Feature] | None:
@@ -90,7 +94,18 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
                                   f"{fitted.features.get(name, 'none')}")
     else:
         fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where, numeric)
-    return MadeFeatures(view, fitted.expressions(table.connection, view.name, table.where, numeric), fitted)
+    expressions = fitted.expressions(table.connection, view.name, table.where, numeric)
+    outside = [] if stored is None else fitted.outside(table.connection, view.name, table.where)
+    return MadeFeatures(view, expressions, fitted, outside)
+
+
+def check_features(table: Table, wanted: Mapping[str, Feature]) -> None:
+    """Raise the errors of all columns that transforms read, as `make_features` does for the first of them."""
+    errors: list[SarliteError] = []
+    for name, feature in wanted.items():
+        with collecting(errors):
+            make_features(table, {name: feature}, None)
+    raise_all(errors)
 
 
 def filled_number(table: Table, column: str, fill: str | None) -> str:
@@ -101,7 +116,7 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
     value = number(table, column)
     if fill is None:
         return value
-    refuse(table, number_doubts(table, [column], missing=True))
+    refuse(table, number_doubts(table, [column], missing=True, limit=math.inf))
     if fill == "0":
         return f"coalesce({value}, 0)"
     rows = f"(SELECT {value} AS {quote(column)} FROM {table.name})"

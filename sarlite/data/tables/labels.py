@@ -1,13 +1,14 @@
 """Labels from columns of a table: classes from one column, or numbers from several columns."""
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.data.graph_tables import MAX_CLASSES
 from sarlite.data.raw import count_outputs, in_form
-from sarlite.data.tables.checks import DOUBTFUL, Doubt, is_missing, number, number_doubts, refuse, vectors
+from sarlite.data.tables.checks import DOUBTFUL, Doubt, cell, is_missing, number, number_doubts, refuse, vectors
 from sarlite.data.tables.number_columns import matrix
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import literal, quote
@@ -15,7 +16,13 @@ from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, import_optional
 from sarlite.types import Array
 
-_TASKS = "; labels that are not one class per {what} are read with task=multilabel or task=regress"
+_MANY = 30  # least number of classes that may be ids by mistake
+
+
+def other_tasks(table: Table, what: str) -> str:
+    """Return the end of a message about labels that are not one class per `what`, such as "node": the options that read them."""
+    options = [table.reading.door.option("task", task) for task in ("multilabel", "regress")]
+    return f"; labels that are not one class per {what} are read with {' or '.join(options)}"
 
 
 class Labels(NamedTuple):
@@ -63,11 +70,12 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
         If labels do not have the form of the task, or a value may or may not be a label.
     """
     if task in (None, "classify"):
-        return _classes(table, columns[0], workspace, classes, what, by_number)
+        form = _class_values(table, columns[0], task, classes, what, by_number)
+        n_classes = classes if classes is not None else len(form.values)
+        codes = _codes(table, columns[0], form, workspace)
+        return Labels(codes, n_classes, None if form.numbered else [str(value) for value in form.values], form.counts)
     lists = [column for column in columns if table.types[column] == "list"]
-    refuse(table, number_doubts(table, columns, missing=True))
-    for column in lists:
-        vectors(table, column)
+    check_numbers(table, columns)
     spool, n = workspace.spool("labels"), 0
     where = f"{table.where}: column {columns[0]!r}"
     for arrays in table.batches(*(quote(name) if name in lists else number(table, name) for name in columns)):
@@ -79,38 +87,70 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
     return Labels(labels, count_outputs(labels, where, classes, task), None, {})
 
 
-def _classes(table, column, workspace, classes, what, by_number):
-    """Return the labels of one column of classes."""
+def check_labels(table: Table, columns: Sequence[str], task: str | None, classes: int | None, by_number: bool) -> None:
+    """Raise the error that `read_labels` would raise for the columns' cells, without reading the labels."""
+    if task in (None, "classify"):
+        _class_values(table, columns[0], task, classes, "node", by_number)
+    else:
+        check_numbers(table, columns)
+
+
+def check_numbers(table: Table, columns: Sequence[str]) -> None:
+    """Raise a DataError unless columns of labels of several values are of numbers, or of lists of numbers of one length."""
+    refuse(table, number_doubts(table, columns, missing=True, limit=math.inf))
+    for column in columns:
+        if table.types[column] == "list":
+            vectors(table, column)
+
+
+class _ClassValues(NamedTuple):
+    """Classes of a column of labels: their values in ascending order, and the number of rows of each."""
+
+    values: list[Any]
+    counts: dict[str, int]
+    kind: str  # "number" or "word"
+    numbered: bool  # True if the classes are 0, 1, 2, ...
+
+
+def _class_values(table, column, task, classes, what, by_number):
+    """Return the classes of one column of labels; raise an error for a value in doubt."""
     where = f"{table.where}: column {column!r}"
     if table.types[column] in ("list", "date", "other"):
         shown = {"list": "lists", "date": "dates"}.get(table.types[column], "values of an unknown type")
-        raise DataError(f"{where}: labels: expected one label per {what}, found {shown}{_TASKS.format(what=what)}")
+        raise DataError(f"{where}: labels: expected one label per {what}, found {shown}{other_tasks(table, what)}")
     _refuse_doubtful(table, column)
     values, kind = _values(table, column, what)
     if len(values) > MAX_CLASSES:
         raise DataError(f"{where}: more than {MAX_CLASSES} classes")
-    class_values = [value for value, _ in values]
     if kind == "number":
-        class_values, values = _numbers(table, column, class_values, values, classes, by_number, where)
+        values = _numbers(table, column, values, classes, by_number, where)
     elif classes is not None:
         raise ConfigError(f"classes: {classes} goes with labels that are numbers, but {where} has words")
-    counts = {str(value): n for value, n in values}
+    n = sum(count for _, count in values)
+    if task is None and classes is None and len(values) >= _MANY and n < 2 * len(values):
+        remedy = table.reading.door.remedy(("task", "classify", "says that they are classes"),
+                                           ("task", "regress", "reads numbers"), otherwise="name the column of the classes")
+        raise DataError(f"{where}: {len(values):,} different values in {n:,} rows are hardly classes: {remedy}")
+    class_values = [value for value, _ in values]
     numbered = kind == "number" and (classes is not None or class_values == [*range(len(class_values))])
-    n_classes = classes if classes is not None else len(class_values)
-    codes = _codes(table, column, kind, class_values, numbered, workspace)
-    return Labels(codes, n_classes, None if numbered else [str(value) for value in class_values], counts)
+    return _ClassValues(class_values, {str(value): count for value, count in values}, kind, numbered)
 
 
 def _refuse_doubtful(table, column):
-    """Raise a DataError for a word such as "none" that could be the name of a class or mark a missing label.
+    """Raise a DataError for words such as "none" that could be names of classes or mark missing labels.
 
     The option `null` settles the question.
     """
-    if table.types[column] == "word" and table.reading.null is None:
-        words = ", ".join(map(literal, DOUBTFUL))
-        refuse(table, [Doubt(column, f"lower(trim({quote(column)})) IN ({words})",
-                             "VALUE may be a class or no label: null=WORD+WORD names the words that are no label "
-                             "(null=nan: no further words)")])
+    if table.types[column] != "word" or table.reading.null is not None:
+        return
+    name, words = quote(column), ", ".join(map(literal, DOUBTFUL))
+    sql = f"SELECT {name}, count(*), min(rowid) FROM {table.name} WHERE lower(trim({name})) IN ({words}) GROUP BY 1 ORDER BY 3"
+    rows = table.connection.execute(sql).fetchall()
+    if rows:
+        shown = ", ".join(f"{word!r} ({n:,} row{'s' * (n > 1)})" for word, n, _ in rows)
+        remedy = table.reading.door.remedy(("null", "+".join(word for word, *_ in rows), "says that this is no label"),
+                                           ("null", "nan", "says that it is a class"))
+        raise DataError(f"{cell(table, rows[0][2], column)}: {shown} may be a class or no label: {remedy}")
 
 
 def _values(table, column, what):
@@ -128,47 +168,44 @@ def _values(table, column, what):
         kind = "word"
     if kind in ("whole", "float"):
         expression = number(table, column)
-        refuse(table, [Doubt(column, f"{has_value} AND ({expression} <> floor({expression}) OR abs({expression}) > 9007199254740992)",
-                             f"label VALUE, expected a whole number{_TASKS.format(what=what)}")])
+        refuse(table, [Doubt(column, f"{has_value} AND {expression} <> floor({expression})",
+                             f"label VALUE, expected a whole number{other_tasks(table, what)}"),
+                       Doubt(column, f"{has_value} AND abs({expression}) > 9007199254740992",
+                             f"label VALUE is above 2^53, so it is hardly a class{other_tasks(table, what)}")])
         value, kind = f"CAST({expression} AS BIGINT)", "number"
     else:
         value, kind = f"CAST({name} AS VARCHAR)", "word"
-    sql = f"SELECT {value} AS v, count(*) FROM {table.name} WHERE {has_value} GROUP BY v ORDER BY v LIMIT {MAX_CLASSES + 1}"
+    sql = f"SELECT {value}, count(*) FROM {table.name} WHERE {has_value} GROUP BY 1 ORDER BY 1 LIMIT {MAX_CLASSES + 1}"
     return table.connection.execute(sql).fetchall(), kind
 
 
-def _numbers(table, column, class_values, values, classes, by_number, where):
-    """Remove -1 from the values of a column of class numbers if -1 marks a missing label.
-
-    The result is the class values and their (value, count) pairs.
+def _numbers(table, column, values, classes, by_number, where):
+    """Remove -1 from the (value, count) pairs of class numbers if -1 marks a missing label.
 
     A doubtful -1, and a value outside 0 .. classes - 1, are refused.
     """
-    rest = [value for value in class_values if value != -1]
-    from_zero = rest == [*range(len(rest))] and bool(rest)
-    if -1 in class_values and (classes is not None or by_number) and (from_zero or classes is not None):
-        class_values, values = rest, [(value, n) for value, n in values if value != -1]
-    elif -1 in class_values and from_zero and table.reading.null is None:
+    rest = [pair for pair in values if pair[0] != -1]
+    from_zero = [value for value, _ in rest] == [*range(len(rest))] and bool(rest)
+    if len(rest) < len(values) and (classes is not None or by_number) and (from_zero or classes is not None):
+        values = rest
+    elif len(rest) < len(values) and from_zero and table.reading.null is None:
         row = table.one(f"min(rowid) FILTER (WHERE {number(table, column)} = -1)")[0]
-        raise DataError(f"{table.where}: row {row}, column {column!r}: -1 beside 0 to {rest[-1]} may be a class or no "
-                        "label: null=-1 says that it is no label, null=nan that it is a class")
-    if classes is not None and class_values and not 0 <= class_values[0] <= class_values[-1] < classes <= MAX_CLASSES:
-        raise ConfigError(f"classes: {classes} cannot work, expected {class_values[-1] + 1} to {MAX_CLASSES}: {where} has "
-                          f"labels from {class_values[0]} to {class_values[-1]}")
-    return class_values, values
+        remedy = table.reading.door.remedy(("null", "-1", "says that it is no label"), ("null", "nan", "that it is a class"))
+        raise DataError(f"{cell(table, row, column)}: -1 beside 0 to {rest[-1][0]} may be a class or no label: {remedy}")
+    if classes is not None and values and not 0 <= values[0][0] <= values[-1][0] < classes <= MAX_CLASSES:
+        raise ConfigError(f"classes: {classes} cannot work, expected {values[-1][0] + 1} to {MAX_CLASSES}: {where} has "
+                          f"labels from {values[0][0]} to {values[-1][0]}")
+    return values
 
 
-def _codes(table, column, kind, class_values, numbered, workspace):
-    """Return the index of each row's class in `class_values`; -1 for a row without a label."""
+def _codes(table, column, form, workspace):
+    """Return the index of each row's class among the classes; -1 for a row without a label."""
     compute, arrow = import_optional("pyarrow.compute", table.where), import_optional("pyarrow", table.where)
-    missing = is_missing(table, column)
-    value = f"CAST({number(table, column)} AS BIGINT)" if kind == "number" else f"CAST({quote(column)} AS VARCHAR)"
-    listed = arrow.array(class_values, arrow.int64() if kind == "number" else arrow.string())
+    is_number = form.kind == "number"
+    value = f"CAST({number(table, column)} AS BIGINT)" if is_number else f"CAST({quote(column)} AS VARCHAR)"
+    listed = arrow.array(form.values, arrow.int64() if is_number else arrow.string())
     spool = workspace.spool("labels", np.int64)
-    for (cells,) in table.batches(f"CASE WHEN {missing} THEN NULL ELSE {value} END"):
-        if numbered:
-            codes = np.asarray(cells.fill_null(-1))
-        else:
-            codes = np.asarray(compute.index_in(cells, value_set=listed).fill_null(-1))
-        spool.write(codes)
+    for (cells,) in table.batches(f"CASE WHEN {is_missing(table, column)} THEN NULL ELSE {value} END"):
+        codes = cells if form.numbered else compute.index_in(cells, value_set=listed)
+        spool.write(np.asarray(codes.fill_null(-1)))
     return spool.array()

@@ -110,16 +110,42 @@ def _stream(arrow, source, where):
         raise ConfigError(f"{where}: {type(source).__name__} is no table with columns that pyarrow reads: {error}") from error
 
 
-def parquet_reader(files: Sequence[str]) -> Any:
-    """Open Parquet files that have timestamps in nanoseconds with a time zone, as a record batch reader.
+def check_parquet(files: Sequence[str]) -> None:
+    """Raise a DataError if Parquet files of one table have different columns, or a column of different kinds.
 
-    DuckDB would round such timestamps. For other files the result is None, as DuckDB reads them itself.
+    DuckDB would read numbers with a fraction as whole numbers if the first file has whole numbers.
+    """
+    parquet = import_optional("pyarrow.parquet", files[0])
+    first = parquet.read_schema(files[0]) if len(files) > 1 else None
+    for file in files[1:]:
+        schema = parquet.read_schema(file)
+        if {*schema.names} != {*first.names}:
+            raise DataError(f"{file}: columns {', '.join(schema.names)}, but {files[0]}: {', '.join(first.names)}; the files of a glob "
+                            "have the same columns")
+        for name in schema.names:
+            kinds = [_kind_of_type(one.field(name).type) for one in (schema, first)]
+            if kinds[0] != kinds[1] and "null" not in kinds:
+                raise DataError(f"{file}: column {name!r} is of {kinds[0]}, but of {kinds[1]} in {files[0]}")
+
+
+def _kind_of_type(type_):
+    """Return a word for a type of pyarrow that is equal for types that can stand in one column."""
+    type_ = getattr(type_, "value_type", type_) if str(type_).startswith("dictionary") else type_
+    name = str(type_).partition("[")[0].partition("(")[0].lstrip("u").rstrip("0123456789").removeprefix("large_")
+    return {"int": "numbers", "float": "numbers", "double": "numbers", "halffloat": "numbers", "decimal": "numbers",
+            "string": "words", "string_view": "words", "date": "dates", "timestamp": "dates"}.get(name, name)
+
+
+def parquet_reader(files: Sequence[str]) -> Any:
+    """Open Parquet files with types that DuckDB reads wrongly, as a record batch reader: see `_full_width`.
+
+    For other files the result is None, as DuckDB reads them itself.
     """
     arrow, parquet = import_optional("pyarrow", files[0]), import_optional("pyarrow.parquet", files[0])
     schema = parquet.read_schema(files[0])
-    if not any(is_zoned_nanoseconds(type_) for type_ in schema.types):
+    if not any(is_zoned_nanoseconds(type_) or arrow.types.is_decimal256(type_) for type_ in schema.types):
         return None
-    pieces = (piece.cast(schema) for file in files for piece in parquet.ParquetFile(file).iter_batches())
+    pieces = (piece.select(schema.names).cast(schema) for file in files for piece in parquet.ParquetFile(file).iter_batches())
     return _full_width(arrow, arrow.RecordBatchReader.from_batches(schema, pieces))
 
 
@@ -131,12 +157,14 @@ def is_zoned_nanoseconds(type_: Any) -> bool:
 def _full_width(arrow, reader):
     """Convert the types that DuckDB cannot read exactly; return a record batch reader.
 
-    DuckDB does not read numbers of 16 bits, and reads nanoseconds with a zone as microseconds.
+    DuckDB does not read numbers of 16 bits and decimals of 256 bits, and reads nanoseconds with a zone as microseconds.
     """
     schema = reader.schema
     for at, field in enumerate(schema):
         if arrow.types.is_float16(field.type):
             schema = schema.set(at, field.with_type(arrow.float32()))
+        if arrow.types.is_decimal256(field.type):
+            schema = schema.set(at, field.with_type(arrow.float64()))
         if is_zoned_nanoseconds(field.type):
             schema = schema.set(at, field.with_type(arrow.timestamp("ns")))  # of UTC
     return reader if schema is reader.schema else reader.cast(schema)

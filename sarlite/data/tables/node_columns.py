@@ -13,10 +13,18 @@ from sarlite.data.mapped import pieces as mapped_pieces
 from sarlite.data.raw import strata
 from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
-from sarlite.data.tables.checks import numeric_columns, refuse, split_code, time_column, truth
+from sarlite.data.tables.checks import (
+    id_doubts,
+    number_doubts,
+    numeric_columns,
+    refuse,
+    split_code,
+    time_column,
+    truth,
+)
 from sarlite.data.tables.description import NodeSource
-from sarlite.data.tables.feature_columns import features_wanted, make_features
-from sarlite.data.tables.labels import read_labels
+from sarlite.data.tables.feature_columns import check_features, features_wanted, make_features
+from sarlite.data.tables.labels import check_labels, other_tasks, read_labels
 from sarlite.data.tables.number_columns import column_names, matrix, numbers
 from sarlite.data.tables.numbering import IdColumn
 from sarlite.data.tables.sources import Table, unnamed
@@ -24,7 +32,7 @@ from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import Reading
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
-from sarlite.errors import ConfigError, DataError
+from sarlite.errors import ConfigError, DataError, SarliteError, collecting, raise_all
 from sarlite.structure.generate import random_split
 from sarlite.types import Array, JsonDict
 
@@ -64,6 +72,8 @@ class NodeColumns:
         The column with the nodes' ids in the order of the nodes.
     titles : IdColumn or None
         The column with other names of the nodes, by which edges do not refer to them.
+    outside : list of str
+        Lines about features with values outside the range of a model's training rows.
     """
 
     def __init__(self, connection: Connection, source: NodeSource, finish: Callable[[Array], Array]) -> None:
@@ -71,6 +81,7 @@ class NodeColumns:
         _check_uses(source)
         features_wanted(source.features, source.fill, f"{source.where}: features")  # raises for an unknown transform
         self._left: dict[str, str] = {}
+        self.outside: list[str] = []
         self._transform_words: dict[str, str] = {}
         self._features = [*(source.features or ())]
         self._rows = dict(source.rows)
@@ -107,6 +118,35 @@ class NodeColumns:
         source = self.source
         asked = [self._id, *self._features, *source.labels, source.split, *source.masks.values(), source.time]
         return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
+
+    def check(self) -> None:
+        """Raise the errors of all cells of the table that have a use."""
+        source, table, errors = self.source, self._table, list[SarliteError]()
+        labels, columns = self._labels()
+        if labels is not None:
+            with collecting(errors):
+                check_labels(labels, columns, source.task, source.classes, labels is not table)
+        for check in (self._check_features, lambda: source.time and time_column(table, source.time),
+                      lambda: refuse(table, id_doubts(table, self._id)), self._check_splits) if table is not None else ():
+            with collecting(errors):
+                check()
+        raise_all(errors)
+
+    def _check_features(self):
+        wanted = self._features_wanted(self._features)
+        if wanted is None:
+            refuse(self._table, number_doubts(self._table, self._features))
+        else:
+            check_features(self._table, wanted)
+
+    def _features_wanted(self, columns):
+        source = self.source
+        return features_wanted(source.features or dict.fromkeys(columns, "number"), source.fill, f"{source.where}: features")
+
+    def _check_splits(self):
+        columns = [split_code(self._table, self.source.split)] if self.source.split else []
+        columns += [truth(self._table, column) for column in self.source.masks.values()]
+        refuse(self._table, [doubt for _, doubt in columns])
 
     def counts(self) -> dict[str, tuple[object, int]]:
         """Return the number of rows of each source that has one row per node, to check that all sources agree.
@@ -173,8 +213,8 @@ class NodeColumns:
             table = self._rows["labels"]
             columns = _named(table.columns)
             if self.source.task in (None, "classify") and len(columns) > 1:
-                raise DataError(f"{table.where}: labels: expected one label per node, found {len(columns)} columns; "
-                                "labels that are not one class per node are read with task=multilabel or task=regress")
+                raise DataError(f"{table.where}: labels: expected one label per node, found {len(columns)} columns"
+                                + other_tasks(table, "node"))
             return table, columns
         return (self._table, self.source.labels) if self.source.labels else (None, ())
 
@@ -186,13 +226,13 @@ class NodeColumns:
         columns = self._features if table is self._table else _named(table.columns)
         if not columns:
             return {}
-        wanted = features_wanted(source.features or dict.fromkeys(columns, "number"), source.fill, f"{source.where}: features")
+        wanted = self._features_wanted(columns)
         if wanted is None:
             rows, transforms = _matrices(table, numbers(table, columns)), None
             names = column_names(table, columns) if table is self._table else []
         else:
             features = make_features(table, wanted, training, source.transforms)
-            self._transform_words = features.fitted.descriptions()
+            self._transform_words, self.outside = features.fitted.descriptions(), features.outside
             rows, names = _matrices(features.table, [*features.expressions.values()]), features.fitted.names
             transforms = features.fitted.to_json()
         array = workspace.array("features", map(self._finish, rows))
@@ -238,16 +278,15 @@ class NodeColumns:
         """Return a list with a record of the use of each column, one entry per source."""
         source, accounts_of_sources = self.source, []
         if self._table is not None:
-            uses = {self._id: "id", **{name: f"feature ({self._transform_words.get(name, 'number')})" for name in self._features},
-                    **dict.fromkeys(source.labels, "label"), **({source.split: "split"} if source.split else {}),
-                    **({source.time: "time"} if source.time else {}),
-                    **{column: f"{name} mask" for name, column in source.masks.items()}}
-            accounts_of_sources.append(accounts.columns_used(self._table, uses, self._left))
+            uses = [(self._id, "id"), (source.time, "time"), (source.split, "split"), *((name, "label") for name in source.labels),
+                    *((name, f"feature ({self._transform_words.get(name, 'number')})") for name in self._features),
+                    *((column, f"{name} mask") for name, column in source.masks.items())]
+            accounts_of_sources.append(accounts.columns_used(self._table, [(name, use) for name, use in uses if name], self._left))
         for field, word in (("names", "id"), ("labels", "label"), ("split", "split")):
             if field in self._rows:
                 table = self._rows[field]
                 used = _named(table.columns) if field == "labels" else table.columns[:1]
-                accounts_of_sources.append(accounts.columns_used(table, dict.fromkeys(used, word), {}))
+                accounts_of_sources.append(accounts.columns_used(table, [(name, word) for name in used]))
         if "features" in self._rows:
             rows = self._rows["features"]
             accounts_of_sources.append({"source": str(rows.where), "rows": rows.n_rows, "columns": {"all": "feature (number)"}})

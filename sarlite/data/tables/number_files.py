@@ -42,7 +42,7 @@ def read_csv(path: AnyPath, field: str, dtype: DType, n_rows: int | None = None,
     limit, whole = most if n_rows is None else n_rows, np.dtype(dtype).kind in "iu"
     kind = "BIGINT" if whole else "FLOAT" if np.dtype(dtype) == np.float32 else "DOUBLE"
     with connect() as connection, explained(f"{path}: {field}"):
-        form = text_form(connection, [str(regular(path))], Reading(header=False), (), text_bytes(str(path)))
+        form = text_form(connection, str(regular(path)), Reading(header=False), (), text_bytes(str(path)))
         check_room((n_rows or 0) * len(form.names) * np.dtype(dtype).itemsize, f"{path}: {field}")
         rows = "" if limit is None else f" LIMIT {limit + 1}"
         arrays = [*connection.execute(f"SELECT * FROM {form.relation([str(path)], kind)}{rows}").fetchnumpy().values()]

@@ -16,11 +16,11 @@ from sarlite.data.tables.text_form import quote
 from sarlite.data.workspace import Workspace
 from sarlite.errors import DataError, import_optional
 from sarlite.structure.validation import first_true
-from sarlite.types import Array
+from sarlite.types import Array, JsonDict
 
 _FITS_BIGINT = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _HASH = "hash({})"  # joining by hash is faster for words; correct if all ids are listed and their hashes are distinct
-_NAMES = "VALUE is no node number, but other ids are; names=edges treats all ids as names"
+_CANONICAL = "'0|-?[1-9][0-9]{0,18}'"  # of a whole number in words, which the same digits in Parquet equal
 
 
 class IdColumn(NamedTuple):
@@ -92,7 +92,7 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
         refuse(table, [doubt for column in of_table for doubt in id_doubts(table, column)])
     if listing is None and not names and (count is not None or _are_numbers(node_type, ends)):
         for end in ends:
-            refuse(end.table, [Doubt(end.column, f"{whole(end.column, end.table)} IS NULL", _NAMES)])
+            refuse(end.table, [Doubt(end.column, f"{whole(end.column, end.table)} IS NULL", _no_number(end.table))])
         return None
     id_type = _id_type(node_type, columns)
     numbering = NodeNumbering(0, id_type, _free_name(columns), f"{listing.table.where}, column {listing.column!r}" if listing
@@ -114,6 +114,16 @@ def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
     """Return the largest node number in several columns, and the name of its source; -1 without rows."""
     maxima = [(table.one(f"max({whole(column, table)})")[0], table.where) for table, column in ends]
     return max(((int(number), where) for number, where in maxima if number is not None), default=(-1, ""))
+
+
+def alike(connection: Connection, numbering: NodeNumbering) -> JsonDict | None:
+    """Return the number of words among the ids that equal another id but for blanks and capitals, and an example."""
+    if numbering.id_type != "VARCHAR":
+        return None
+    groups = (f"SELECT count(*) AS n, list_sort(list(id))[:2] AS example FROM {numbering.table} GROUP BY lower(trim(id)) "
+              "HAVING count(*) > 1")
+    n, example = connection.execute(f"SELECT sum(n), min(example) FROM ({groups})").fetchone()
+    return {"ids": int(n), "example": example} if n else None
 
 
 def ids_in_order(connection: Connection, numbering: NodeNumbering) -> Array:
@@ -177,10 +187,24 @@ def _are_numbers(node_type, ends):
     for table, column, n_whole in counted:
         if n_whole < table.n_rows if few_words else n_whole:
             condition = f"{whole(column, table)} IS {'' if few_words else 'NOT '}NULL"
-            why = _NAMES if few_words else (f"VALUE is a number, but other ids of type {node_type!r} are words; names=edges "
-                                            "treats all ids as names")
+            why = _no_number(table) if few_words else (f"VALUE is a number, but other ids of type {node_type!r} are words; "
+                                                      f"{_all_names(table)}")
             refuse(table, [Doubt(column, condition, why)])
     return few_words
+
+
+def _no_number(table):
+    return f"VALUE is no node number, but other ids are; {_all_names(table)}"
+
+
+def _all_names(table):
+    return table.reading.door.remedy(("names", "edges", "treats all ids as names"))
+
+
+def count_distinct(ends: Sequence[IdColumn]) -> int:
+    """Return the number of different node numbers in several columns."""
+    every = " UNION ALL ".join(f"SELECT {whole(column, table)} AS id FROM {table.name}" for table, column in ends)
+    return int(ends[0].table.connection.execute(f"SELECT count(DISTINCT id) FROM ({every})").fetchone()[0])
 
 
 def _id_type(node_type, columns):
@@ -188,17 +212,27 @@ def _id_type(node_type, columns):
 
     A DataError is raised if some columns of ids have words and others have whole numbers.
     """
-    kinds = {(column.kind, column.table.typed or column.kind == "whole") for column in columns if column.table.n_rows}
+    kinds = {column.kind for column in columns if column.table.n_rows}
     words = next((column for column in columns if column.kind == "word" and column.table.typed and
                   column.table.n_rows), None)
     numbers = next((column for column in columns if column.kind == "whole" and column.table.n_rows), None)
     if words and numbers:
         raise DataError(f"{words.table.where}: column {words.column!r} has words, but {numbers.table.where}: column "
                         f"{numbers.column!r} has whole numbers: all ids of type {node_type!r} must be of one kind")
-    if not kinds or any(kind == "word" for kind, _ in kinds):
+    if not kinds or words or not all(column.kind == "whole" or _is_canonical(*column) for column in columns):
         return "VARCHAR"
+    columns = [column for column in columns if column.kind == "whole"]
     types = [table.one(f"any_value(typeof({quote(name)}))")[0] for table, name in columns if table.n_rows]
     return "BIGINT" if all(type_name in _FITS_BIGINT for type_name in types) else "HUGEINT"
+
+
+def _is_canonical(table, column):
+    """Return True if all words of a column are whole numbers of 64 bits without a plus sign or leading zeros."""
+    name = quote(column)
+    is_whole = f"regexp_full_match({name}, {_CANONICAL}) AND TRY_CAST({name} AS BIGINT) IS NOT NULL"
+    if not table.n_rows or not table.one(f"bool_and({is_whole})", condition="rowid = 0")[0]:  # most columns of words end here
+        return not table.n_rows
+    return bool(table.one(f"bool_and({is_whole})")[0])
 
 
 def _free_name(columns):

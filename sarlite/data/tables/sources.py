@@ -12,21 +12,33 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sarlite.command import suggestion
 from sarlite.data.tables.duckdb_errors import explained, line_ends_explained, plain_message
-from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, columns_of, npy_columns, parquet_reader
+from sarlite.data.tables.memory_tables import (
+    Named,
+    Pieces,
+    arrow_reader,
+    check_parquet,
+    columns_of,
+    npy_columns,
+    parquet_reader,
+)
 from sarlite.data.tables.sql_connection import Cells, Connection
 from sarlite.data.tables.text_form import Reading, listing, literal, quote, text_form
-from sarlite.errors import ConfigError, DataError, import_optional, reading, regular
+from sarlite.errors import ConfigError, DataError, import_optional, raise_all, reading, regular
 from sarlite.types import Path as AnyPath
 
 ARROW = (".arrow", ".feather", ".ipc")
 JSON = (".json", ".jsonl", ".ndjson")
 SQLITE = (".sqlite", ".sqlite3", ".db")
+_PACKED = "text may be compressed as .gz or .zst; unpack the file first"
+_OTHERS = {**dict.fromkeys((".bz2", ".xz", ".zip", ".7z", ".tar", ".tgz"), _PACKED),
+           **dict.fromkeys((".xlsx", ".xls", ".pkl", ".pickle", ".h5", ".hdf5", ".sas7bdat", ".dta"),
+                           "no table that is read; pandas reads the file, and to_parquet writes a table")}
 _UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 _ROWS = 1 << 16
 _CELLS = 1 << 22  # most cells that are read at a time
@@ -169,10 +181,15 @@ def read(connection: Connection, source: object, reading_: Reading, asked: Seque
 
     def choose(names):
         _check_names(where, names)
-        for name in needed:
-            if name not in names:
-                raise DataError(f"{where}: no column {name!r}: there are {', '.join(names) or 'none'}{suggestion(name, names)}")
-        return needed if hold is None else hold(names)
+        index = getattr(getattr(source, "index", None), "name", None)  # of pandas
+        raise_all([DataError(f"{where}: no column {name!r}: there are {', '.join(names) or 'none'}{suggestion(name, names)}"
+                             + ("; the index has this name, and reset_index() makes a column of it" if name == index else ""))
+                   for name in needed if name not in names])
+        wanted = needed if hold is None else hold(names)
+        reserved = next((name for name in wanted if name.lower() == "rowid"), None)
+        if reserved is not None:
+            raise DataError(f"{where}: column {reserved!r} has a reserved name; rename it")
+        return wanted
 
     with contextlib.ExitStack() as held, explained(where):
         if (columns := columns_of(source)) is not None:  # columns without a use may hold anything, so they are not converted
@@ -187,6 +204,8 @@ def read(connection: Connection, source: object, reading_: Reading, asked: Seque
         shown = ", ".join(map(quote, wanted)) or "1 AS nothing"
         connection.execute(f"CREATE TEMP TABLE {table} AS SELECT {shown} FROM {relation}")
         types = {name: str(type_) for name, type_, *_ in connection.execute(f"DESCRIBE {table}").fetchall()}
+        raise_all([DataError(f"{where}: column {name!r}: values of several kinds; convert the column to one kind first")
+                   for name, type_ in types.items() if type_ == "JSON"])
         for name in (name for name, type_ in types.items() if type_ == "UUID"):
             connection.execute(f"ALTER TABLE {table} ALTER {quote(name)} TYPE VARCHAR")
         kinds = {name: kind_of(type_) for name, type_ in types.items()}
@@ -248,15 +267,22 @@ def _relation(connection, source, reading_, asked, where, held):
         raise ConfigError(f"{path}: a database; in a TOML file database={path!r} and table= or query= name the rows")
     listed = listing(files)
     if suffix == ".parquet":
-        zoned = parquet_reader(files)
-        if zoned is not None:
-            return _registered(connection, zoned, held)
-        return _described(connection, f"read_parquet({listed})")
+        check_parquet(files)
+        converted = parquet_reader(files)
+        if converted is not None:
+            return _registered(connection, converted, held)
+        return _described(connection, f"read_parquet({listed}, union_by_name = true)")
     if suffix in JSON:
-        return _described(connection, f"read_json({listed}, format='newline_delimited', sample_size=-1)")
+        return _described(connection, f"read_json({listed}, format='auto', sample_size=-1)")
+    if suffix in _OTHERS:
+        raise DataError(f"{path}: {_OTHERS[suffix]}")
     sizes = [text_bytes(name) for name in files]
     held.enter_context(line_ends_explained(files))
-    form = text_form(connection, files, reading_, asked, sizes[0])
+    form = text_form(connection, files[0], reading_, asked, sizes[0])
+    for file, size in zip(files[1:], sizes[1:]):
+        other = text_form(connection, file, replace(reading_, header=form.header), asked, size)
+        if size and other != form:
+            raise DataError(f"{file}: {other.description}, but {files[0]}: {form.description}; the files of a glob have one form")
     return form.relation(files), form.names, False
 
 
@@ -265,6 +291,8 @@ def _files(path):
     if not any(mark in path for mark in "*?[") or os.path.exists(path):
         if not os.path.exists(path):
             raise DataError(f"{path}: no such file")
+        if os.path.isdir(path):
+            raise DataError(f"{path}: a folder; a glob such as {os.path.join(path, '*.parquet')} names its files")
         return [str(regular(path))]
     paths = sorted(glob.glob(path, recursive=True))
     if not paths:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sarlite.data.tables.doors import SPEC, Door
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.errors import ConfigError, DataError
 
@@ -29,12 +30,15 @@ class Reading:
         "." or ",".
     comment : str, optional
         Lines of text that begin with this character are skipped.
+    door : Door
+        How the user states these options, for messages.
     """
 
     header: bool | None = None
     null: tuple[str, ...] | None = None
     decimal: str = "."
     comment: str | None = None
+    door: Door = SPEC
 
     def __post_init__(self) -> None:
         if self.decimal not in (".", ","):
@@ -65,6 +69,12 @@ class TextForm:
     encoding: str
     comment: str | None
 
+    @property
+    def description(self) -> str:
+        """Text about the layout, for messages."""
+        parted = "parted by blanks" if self.delimiter is None else f"parted by {self.delimiter!r}"
+        return f"{len(self.names)} columns, {', '.join(self.names)}, {parted}, in {self.encoding.upper()}"
+
     def relation(self, files: Sequence[str], kind: str = "VARCHAR") -> str:
         """Return the SQL relation, for use after FROM, of files whose words are read as the SQL type `kind`."""
         common = f"auto_detect=false, encoding='{self.encoding}', max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}"
@@ -94,26 +104,24 @@ class TextForm:
         return f"(SELECT {shown} FROM {lines})"
 
 
-def text_form(connection: Connection, files: Sequence[str], reading: Reading, asked: Sequence[str],
-              n_bytes: int) -> TextForm:
-    """Determine the layout of text files from the user's options and the first lines of the first file.
+def text_form(connection: Connection, path: str, reading: Reading, asked: Sequence[str], n_bytes: int) -> TextForm:
+    """Determine the layout of a text file from the user's options and the first lines.
 
     Parameters
     ----------
     connection : Connection
-    files : sequence of str
+    path : str
     reading : Reading
     asked : sequence of str
         Names of columns that will be read. A first line that contains one of them is a header.
     n_bytes : int
-        Size of the first file's text in bytes.
+        Size of the file's text in bytes.
 
     Raises
     ------
     DataError
         If the lines do not show whether the first line is a header, a row or a comment.
     """
-    path = files[0]
     encoding = _encoding(path)
     lines = _first_lines(connection, path, encoding)
     if any(len(line) >= LINE_BYTES for line in lines) or not lines and n_bytes >= LINE_BYTES:
@@ -125,9 +133,10 @@ def text_form(connection: Connection, files: Sequence[str], reading: Reading, as
     first, second = (rows[at] if at < len(rows) else [] for at in range(2))
     if reading.header is None and reading.comment is None and lines and lines[0].startswith("#") and not (
             {*asked} & {*first}):
-        raise DataError(f"{path}: the first line, {lines[0][:80]!r}, may be a comment: comment=# skips lines that begin "
-                        "with #, and header=true or header=false reads it as a header or as a row")
-    header = _is_header(path, first, second, asked) if reading.header is None else reading.header
+        remedy = reading.door.remedy(("comment", "#", "skips lines that begin with #"), ("header", True, "reads it as a header"),
+                                     ("header", False, "reads it as a row"))
+        raise DataError(f"{path}: the first line, {lines[0][:80]!r}, may be a comment: {remedy}")
+    header = _is_header(path, first, second, asked, reading.door) if reading.header is None else reading.header
     if not lines:
         names = [*asked] or ["0"]
     elif header:
@@ -206,7 +215,7 @@ def _rows(lines, delimiter):
         csv.field_size_limit(limit)
 
 
-def _is_header(path, first, second, asked):
+def _is_header(path, first, second, asked, door):
     """Return True if the first line names the columns. All tables of text follow this rule."""
     words = [word.strip() for word in first]
     if {*asked} & {*words}:
@@ -219,15 +228,15 @@ def _is_header(path, first, second, asked):
         if any(below) or len({word.lstrip("_:#").lower() for word in words} & ENDS) > 1:
             return True
         if not second:
-            return _ask(path, first)
+            return _ask(path, first, door)
     elif not any(under and not number for number, under in zip(numbers, below)):
         return False
-    return _ask(path, first)
+    return _ask(path, first, door)
 
 
-def _ask(path, first):
-    raise DataError(f"{path}: the first line, {','.join(first)[:200]!r}, may be a header or a row: header=true or "
-                    "header=false says which")
+def _ask(path, first, door):
+    remedy = door.remedy(("header", (True, False), "says which"))
+    raise DataError(f"{path}: the first line, {','.join(first)[:200]!r}, may be a header or a row: {remedy}")
 
 
 def quote(name: str) -> str:

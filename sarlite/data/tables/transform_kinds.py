@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
+from sarlite.data.tables.checks import date_of_word
+from sarlite.data.tables.sources import kind_of
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import literal, quote
+from sarlite.data.times import show_time
 from sarlite.errors import DataError
 
 Statistics: TypeAlias = Mapping[str, Any]  # numbers, words and lists of these, by name
@@ -19,10 +22,13 @@ _DATES = ("DATE", "TIMESTAMP")
 _READS = {
     # kind of values: (accepted types, type that words are cast to, word for a value in messages)
     "number": (_NUMBERS + tuple("U" + name for name in _NUMBERS), "DOUBLE", "number"),
-    "date": (_DATES, "TIMESTAMP", "date or time, such as 2026-03-01 or 2026-03-01 14:30:00"),
+    "date": (_DATES, "TIMESTAMP", "date or time of 1678 to 2261, such as 2026-03-01 or 2026-03-01 14:30:00"),
     "list": ((), "DOUBLE[]", "list of numbers"),
     "word": ((), "VARCHAR", "word"),
 }
+
+_TYPE_WORDS = {"list": "lists", "date": "dates", "other": "neither numbers nor words", "bool": "true and false", "whole": "numbers",
+               "float": "numbers", "word": "words"}
 
 
 def as_double(value: float) -> str:
@@ -60,10 +66,27 @@ class Column:
         column, to = quote(self.name), _READS[self.reads][1]
         if self.type == "VARCHAR":
             column = f"nullif({column}, '')"
-        if self.type == "TIMESTAMP WITH TIME ZONE":
-            column = f"make_timestamp(epoch_us({column}))"  # UTC regardless of the session's time zone
+        if self.reads == "date":
+            column = date_of_word(column) if self.type == "VARCHAR" else column
+            if self.type == "TIMESTAMP WITH TIME ZONE":
+                column = f"make_timestamp(epoch_us({column}))"  # UTC regardless of the session's time zone
         cast = f"TRY_CAST({column} AS {to})"
         return f"nullif({cast}, CAST('NaN' AS DOUBLE))" if self.reads == "number" else cast
+
+    @property
+    def orderable_x(self) -> str:
+        """SQL expression of the value `x` as a DOUBLE: a number, or the seconds of a date since 1970; empty for other values."""
+        return {"number": "x", "date": "epoch(x)"}.get(self.reads, "")
+
+    @property
+    def orderable(self) -> str:
+        """SQL expression of the column's value as a DOUBLE, as `orderable_x`."""
+        return {"number": self.value, "date": f"epoch({self.value})"}.get(self.reads, "")
+
+    def shown(self, value: float) -> str:
+        """Return a value of `orderable` as text."""
+        date = self.reads == "date"
+        return show_time(int(value * 1e6) * 1000, "dates") if date else f"{value:.6g}"
 
     def check(self, kind: "Kind", missing: tuple[str, ...], checked: bool = False) -> None:
         """Raise a DataError for a value that the transform cannot read: of another type, infinite, or missing.
@@ -73,24 +96,28 @@ class Column:
         if not checked:
             self._check_values()
         if not missing:
-            self.refuse(f"{self.value} IS NULL", "is missing: missing = replaces it, by "
-                         + ("mean, median, 0 or indicator" if kind.numeric else "0 or indicator"))
+            self.refuse(f"{self.value} IS NULL", "is missing: the transform's key missing replaces it, by "
+                         + ("mean, median, 0 or indicator; so do fill=0 and fill=mean of edges:" if kind.numeric else "0 or indicator"))
 
     def _check_values(self):
         column = quote(self.name)
         has_value = f"nullif({column}, '') IS NOT NULL" if self.type == "VARCHAR" else f"{column} IS NOT NULL"
-        types, to, value_word = _READS[self.reads]
+        types, _, value_word = _READS[self.reads]
         scalar = self.type.partition("(")[0].partition(" ")[0].partition("_")[0]
         listed = self.type.endswith("]")
         if self.type != "VARCHAR" and (not listed if self.reads == "list" else types and (listed or scalar not in types)):
-            raise DataError(f"{self.where}: column {self.name!r}: {self.type} is no {value_word}")
+            raise DataError(f"{self.where}: column {self.name!r} is of {_TYPE_WORDS[kind_of(self.type)]}, but its transform needs a "
+                            f"{value_word} in each row")
         if self.reads == "list":
             self.refuse(f"{has_value} AND ({self.value} IS NULL OR len({self.value}) <> len(list_filter({self.value}, "
                          "lambda x: isfinite(x))))", f"is no {value_word}, each finite")
+        elif self.reads == "date":
+            self.refuse(f"{has_value} AND ({self.value} IS NULL OR NOT isfinite({self.value}) OR "
+                        f"year({self.value}) NOT BETWEEN 1678 AND 2261)", f"is no {value_word}")
         elif types:
-            cast = f"TRY_CAST({column} AS {to})"
+            cast = f"TRY_CAST({column} AS DOUBLE)"
             self.refuse(f"{has_value} AND {cast} IS NULL", f"is no {value_word}")
-            self.refuse(f"isinf({cast})" if to == "DOUBLE" else f"NOT isfinite({cast})", "is infinite")
+            self.refuse(f"isinf({cast})", "is infinite")
 
     def refuse(self, condition: str, why: str) -> None:
         """Raise a DataError if a row meets a condition; the message names the first such row and its value."""

@@ -174,6 +174,24 @@ class Fitted:
             KINDS[feature.transform].check(column, self.statistics[name])
         return self._expressions(columns)
 
+    def outside(self, connection: Connection, relation: str, where: str) -> list[str]:
+        """Return a line for each column of numbers or dates with values outside the range of the rows of the fit.
+
+        Statistics that earlier versions stored have no range, and give no line.
+        """
+        ranges = {name: values["range"] for name, values in self.statistics.items() if "range" in values}
+        columns = _columns(connection, relation, {name: self.features[name] for name in ranges}, where)
+        lines = []
+        for name, column in columns.items():
+            low, high = ranges[name]
+            value, number = column.orderable, "CAST({!r} AS DOUBLE)".format
+            odd = f"{value} < {number(low)} OR {value} > {number(high)}"
+            n, total = connection.execute(f"SELECT count(*) FILTER (WHERE {odd}), count({value}) FROM {relation}").fetchone()
+            if n:
+                lines.append(f"{where}: column {name!r}: {n:,} of {total:,} values lie outside {column.shown(low)} to "
+                             f"{column.shown(high)}, the range of the rows that training knows")
+        return lines
+
     def select(self, connection: Connection, relation: str, where: str | None = None) -> str:
         """Return the feature columns as an SQL select list: each expression of `expressions` with its name."""
         expressions = self.expressions(connection, relation, where)
@@ -278,6 +296,8 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
             column.check(kind, feature.missing, name in numeric)
             fitted_values = kind.fit(column, feature.argument)
             fill = next((word for word in feature.missing if word in ("mean", "median")), None)
+            low, high = column.over(f"min({column.orderable_x})", f"max({column.orderable_x})") if column.orderable_x else (None, None)
+            fitted_values = fitted_values if low is None else {**fitted_values, "range": [float(low), float(high)]}
             statistics[name] = {**fitted_values, **({"fill": column.statistic(fill)} if fill else {})}
     finally:
         connection.execute(f"SET threads = {threads}")
@@ -325,6 +345,8 @@ def _check_statistics(kind: Kind, feature: Feature, statistics: Any) -> None:
     for name in ("n", "width"):
         if name in statistics and not (type(statistics[name]) is int and 0 <= statistics[name] <= _MOST):
             raise ValueError(f"{name} is {statistics[name]!r}")
+    low, high = statistics.get("range", (0, 0))
+    as_double(low), as_double(high)
     _outputs("x", feature, statistics, "NULL")
     kind.description(statistics)
 

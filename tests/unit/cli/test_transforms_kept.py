@@ -1,6 +1,7 @@
 """Test transforms of columns: fitted on training rows, stored with the data and the checkpoint, applied by predict."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -114,3 +115,36 @@ def test_the_account_tells_the_transform_of_each_column(tmp_path):
     assert columns["age"].startswith("feature (standard of training rows: mean")
     assert "median" in columns["income"] and "onehot at_least=3" in columns["country"]
     assert json.dumps(dataset.provenance)
+
+
+def test_values_outside_the_range_of_training_are_told_by_column(tmp_path, monkeypatch, capsys):
+    trained(tmp_path, monkeypatch)
+    few = people(6, seed=3)
+    few[0]["age"], few[1]["age"], few[2]["signup"] = 300, -5, "2031-05-01"
+    spec = write_tables(tmp_path / "new", few)
+    capsys.readouterr()
+    probabilities(tmp_path, "outside", spec)
+    printed = capsys.readouterr()
+    shown = printed.out + printed.err
+    assert re.search(r"users.csv: column 'age': 2 of 6 values lie outside \d\d to \d\d, the range of the rows that training knows", shown)
+    assert re.search(r"users.csv: column 'signup': 1 of 6 values lie outside 2026-01-03 to 2026-\d\d-03, the range", shown)
+    capsys.readouterr()
+    probabilities(tmp_path, "inside", f"tables:{tmp_path / 'old' / 'graph.toml'}")
+    assert "column 'age'" not in "".join(capsys.readouterr())
+
+
+def test_statistics_of_another_split_than_the_split_by_time_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    users = people(80)
+    write_tables(tmp_path, users)
+    (tmp_path / "graph.toml").write_text(TOML.replace('id = "user"', 'id = "user"\ntime = "signup"'))
+    command = ["--data", "tables:graph.toml", "--model", "sage", "--hidden", "4", "--epochs", "1", "--time-split", "2026-05-01,2026-09-01"]
+    assert train(command) == 0
+    later = sum(user["split"] == "train" and user["signup"] >= "2026-05-01" for user in users)
+    warning = next(line for line in capsys.readouterr().err.splitlines() if "time_split" in line)
+    assert "the transforms of age, income, country, signup were fitted when" in warning and f"on rows of which {later} are not" in warning
+    for user in users:
+        user["split"] = "train" if user["signup"] < "2026-05-01" else "val" if user["signup"] < "2026-09-01" else "test"
+    write_tables(tmp_path, users)
+    (tmp_path / "graph.toml").write_text(TOML.replace('id = "user"', 'id = "user"\ntime = "signup"'))
+    assert train(command) == 0 and "time_split" not in capsys.readouterr().err

@@ -40,13 +40,13 @@ def test_a_header_may_begin_with_a_sign(here, header):
         assert load("edges:x.csv", allow_empty=ALL).n_edges == 2
 
 
-@pytest.mark.parametrize("text, n", [("_a,_b\n1,2\n", 1), ("1,2\n3,4\n", 2), ("x1,x2\n7,8\n", 1)])
+@pytest.mark.parametrize("text, n", [("_a,_b\n1,0\n", 1), ("1,2\n3,0\n", 2), ("x1,x2\n0,1\n", 1)])
 def test_words_above_numbers_are_a_header(here, text, n):
     (here / "x.csv").write_text(text)
     assert load("edges:x.csv", allow_empty=ALL).n_edges == n
 
 
-@pytest.mark.parametrize("text", ["who,whom\nann,bob\n", "a,2\n1,2\n"])
+@pytest.mark.parametrize("text", ["who,whom\nann,bob\n", "a,2\n1,0\n"])
 def test_a_header_in_doubt_is_asked_about(here, text):
     (here / "x.csv").write_text(text)
     with pytest.raises(DataError, match="x.csv: the first line, .*, may be a header or a row: header=true or header=false"):
@@ -108,7 +108,7 @@ def test_labels_are_values(here, labels, names, codes):
 @pytest.mark.parametrize("word", ["NA", "None", "N/A", "<NA>", "?"])
 def test_words_that_may_be_no_label_are_asked_about(here, word):
     text = f"id,y\na,good\nb,{word}\nc,bad\n"
-    with pytest.raises(DataError, match=r"row 1, column 'y': .* may be a class or no label: null=WORD\+WORD"):
+    with pytest.raises(DataError, match=r"row 1, column 'y': .* may be a class or no label: null="):
         nodes_of(here, text, ",labels=y")
     assert nodes_of(here, text, f",labels=y,null={word}").labels.tolist() == [1, -1, 0]
     assert nodes_of(here, text, ",labels=y,null=nan").n_classes == 3
@@ -148,7 +148,7 @@ def test_nulls_stay_nulls(kind):
     table = pandas.DataFrame(table) if kind == "pandas" else table
     edges = {"file": {"src": ["a"], "dst": ["b"]}, "relation": ["u", "e", "u"], "src": "src", "dst": "dst"}
     nodes = {"file": table, "id": "id", "labels": "y", "features": ["age"]}
-    with pytest.raises(DataError, match="nodes.u: row 1, column 'age': no value; fill=0 or fill=mean"):
+    with pytest.raises(DataError, match='nodes.u: row 1, column .age.: no value; "fill": "0" or "fill": "mean" replaces'):
         from_tables({"nodes": {"u": nodes}, "edges": [edges]})
     data = from_tables({"nodes": {"u": {**nodes, "fill": "mean"}}, "edges": [edges]})
     mean = np.mean([[1, 3][at // 2] for at in (0, 2) if data.train[at]])
@@ -244,7 +244,7 @@ def test_a_word_in_quotes_may_hold_a_line_end_and_be_long(here, end, inner):
 
 def test_large_ids_name_their_remedy(here):
     (here / "x.csv").write_text(f"src,dst\n{2**63 + 11},5\n5,{2**64 - 1}\n")
-    with pytest.raises(DataError, match="node id .* names=edges if ids are names|is no node number.*names=edges"):
+    with pytest.raises(DataError, match="of the node ids 0 to .* names=edges makes|is no node number.*names=edges"):
         load("edges:x.csv", allow_empty=ALL)
     named = load("edges:x.csv,names=edges", allow_empty=ALL)
     assert named.n_nodes == 3

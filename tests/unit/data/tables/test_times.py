@@ -48,11 +48,11 @@ def test_dates_of_each_type_are_nanoseconds(typed):
 
 
 @pytest.mark.parametrize("times, message", [
-    (["2026-03-01", None], "edges a.to.a: row 1, column 't': no time; each row needs one: a query"),
+    (["2026-03-01", None], "edges a.to.a: row 1, column 't': no time; each row needs one: in the query or the table"),
     (["2026-03-01", ""], "row 1, column 't': no time"),
     (["2026-03-01", "2026-13-01"], "row 1, column 't': '2026-13-01' is no date or timestamp of ISO 8601"),
     (["12", "1.5"], "row 1, column 't': '1.5' is no whole number of 64 bits"),
-    ([1.0, 2.5], "column 't' has no times, which are dates, timestamps or whole numbers; whole numbers keep"),
+    ([1.0, 2.5], "column 't' has no times, which are dates, timestamps or whole numbers; in the query or the table, SELECT"),
     ([datetime(2026, 3, 1), datetime(2400, 1, 1)], "row 1, column 't': .* does not fit nanoseconds since 1970"),
     (["epoch", "infinity"], "row 0, column 't': 'epoch' is no date or timestamp of ISO 8601.* from 1678 to 2261, and no whole number"),
     (["2026-03-01", "infinity"], "row 1, column 't': 'infinity' is no date or timestamp"),

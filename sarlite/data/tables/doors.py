@@ -1,0 +1,62 @@
+"""Ways to describe tables to sarlite, so that messages name options as the user writes them."""
+
+from typing import NamedTuple
+
+
+class Door(NamedTuple):
+    """Way in which a user states the options of a table.
+
+    Attributes
+    ----------
+    pattern : str
+        Form of an option, with {name} and {value}.
+    quoted : str
+        Form of a value that is a word, with {}.
+    options : frozenset of str, optional
+        Options that exist; None for all options of docs/tables.md.
+    transforms : str
+        Form of a feature with a transform, with {column} and {value}; empty if features have no transforms.
+    """
+
+    pattern: str
+    quoted: str
+    options: frozenset[str] | None = None
+    transforms: str = ""
+
+    def option(self, name: str, value: object) -> str:
+        """Return the text of an option with a value, such as `null = "n/a"`; empty if the option does not exist.
+
+        Examples
+        --------
+        >>> SPEC.option("nodes", 7), TOML.option("nodes", 7), TOML.option("null", "n/a"), HETERO_PANDAS.option("null", "n/a")
+        ('nodes=7', 'count = 7', 'null = "n/a"', '')
+        """
+        if self.options is not None and name not in self.options:
+            return ""
+        shown = self.quoted.format(value) if isinstance(value, str) else str(value)
+        return self.pattern.format(name="count" if name == "nodes" and self is not SPEC else name,
+                                   value=shown.lower() if isinstance(value, bool) and self is not MAPPING else shown)
+
+    def feature(self, column: str, transform: str) -> str:
+        """Return the text that gives a column of features a transform; empty if features have no transforms."""
+        return self.transforms.format(column=column, value=transform)
+
+    def remedy(self, *options: tuple[str, object, str], otherwise: str = "change the table first") -> str:
+        """Return the remedies that exist, each an option, its value (or a tuple of them) and the effect; or else `otherwise`."""
+        texts = []
+        for name, value, effect in options:
+            shown = [self.option(name, one) for one in (value if isinstance(value, tuple) else (value,))]
+            texts += [f"{' or '.join(shown)} {effect}"] if all(shown) else []
+        return "; ".join(texts) or otherwise
+
+
+SPEC = Door("{name}={value}", "{}", None, "features={column}:{value}")
+"""Options of `edges:FILE,...`."""
+TOML = Door("{name} = {value}", '"{}"', None, 'features = {{ "{column}" = "{value}" }}')
+"""Keys of a TOML file."""
+MAPPING = Door('"{name}": {value}', '"{}"', None, '"features": {{"{column}": "{value}"}}')
+"""Keys of the dict of `from_tables`."""
+PANDAS = Door("{name}={value}", '"{}"', frozenset(("fill", "on_unknown")))
+"""Arguments of `Graph.from_pandas`."""
+HETERO_PANDAS = Door("{name}={value}", '"{}"', frozenset(("on_unknown",)))
+"""Arguments of `HeteroGraph.from_pandas`."""
