@@ -1,7 +1,7 @@
 """SQL expressions that read cells as numbers, words, ids and times, and errors that name the row and value of a bad cell."""
 
+import glob
 import math
-import os
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -114,7 +114,8 @@ def number_doubts(table: Table, columns: Sequence[str], missing: bool = False, l
     words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
                         otherwise="convert the column first")
     category = f"; {door.feature('COLUMN', 'onehot')} makes numbers of a category" if math.isfinite(limit) and door.transforms else ""
-    too_large = "VALUE does not fit into float32, the type of features, whose limit is 3.4e38"
+    bound = f"CAST('{limit!r}' AS DOUBLE)"
+    finite = "a finite number" + (" that fits into float32, at most 3.4e38" if math.isfinite(limit) else "")
     fill = door.remedy(("fill", ("0", "mean"), "replaces missing values"), otherwise="fill it in, or leave the row out")
     for column in columns:
         kind, name = table.types[column], quote(column)
@@ -123,16 +124,14 @@ def number_doubts(table: Table, columns: Sequence[str], missing: bool = False, l
             errors.append(DataError(f"{table.where}: column {column!r} is of {what}; convert the column first"))
             continue
         if kind == "list":
-            odd = f"lambda x: NOT isfinite(x) OR abs(x) >= {limit!r}" if math.isfinite(limit) else "lambda x: isinf(x)"
-            doubts.append(Doubt(column, f"len(list_filter(CAST({name} AS DOUBLE[]), {odd})) > 0",
-                                "VALUE has a number that does not fit into float32"))
+            odd = "isinf(x)" if math.isinf(limit) else f"NOT abs(x) < {bound}"  # NaN is a missing value among labels
+            doubts.append(Doubt(column, f"len(list_filter(CAST({name} AS DOUBLE[]), lambda x: {odd})) > 0",
+                                f"VALUE has an entry that is not {finite}"))
             continue
         has_value, expression = f"NOT {is_missing(table, column)}", number(table, column)
         doubts.append(Doubt(column, f"{expression} IS NULL AND {has_value}",
                             f"VALUE is no number; {words}{category.replace('COLUMN', column)}"))
-        doubts.append(Doubt(column, f"NOT isfinite({expression})", "VALUE is not a finite number"))
-        if math.isfinite(limit):
-            doubts.append(Doubt(column, f"isfinite({expression}) AND abs({expression}) >= {limit!r}", too_large))
+        doubts.append(Doubt(column, f"NOT abs({expression}) < {bound}", f"VALUE is not {finite}"))
         if not missing:
             doubts.append(Doubt(column, is_missing(table, column), f"no value; {fill}"))
     raise_all(errors)
@@ -331,7 +330,7 @@ def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
     effect : str
         Effect of the query.
     """
-    if not os.path.isfile(table.where):
+    if not glob.glob(glob.escape(table.where)) and not glob.glob(table.where):
         return f"in the query or the table, {rows} FROM ... {condition}".rstrip() + f" {effect}"
     file = literal(table.where) if table.typed else f"read_csv({literal(table.where)}, all_varchar = true)"
     return f"query = '''{f'{rows} FROM {file} {condition}'.rstrip()}''' in a TOML file, in place of file, {effect}"

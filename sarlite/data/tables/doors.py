@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Door(NamedTuple):
-    """Way in which a user states the options of a table.
+    """Form of the options of a table in `edges:`, in a TOML file, in a dict or as arguments.
 
     Attributes
     ----------

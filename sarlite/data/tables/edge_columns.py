@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
@@ -127,16 +126,18 @@ class EdgeColumns:
 
         `name` is the DuckDB table of the edges, in which such values are NULL.
         """
-        odd = " OR ".join(f"{value} IS NULL OR NOT isfinite({value}) OR abs({value}) >= {FLOAT32_LIMIT!r}" for value in self._numbers)
+        odd = " OR ".join(f"{value} IS NULL OR NOT abs({value}) < {FLOAT32_LIMIT!r}" for value in self._numbers)
         if odd and connection.execute(f"SELECT count(*) FROM {name} WHERE {odd}").fetchone()[0]:
             refuse(self.table, self._doubts)
 
     def check(self) -> None:
         """Raise the errors of all values and of the ids of both ends."""
         errors: list[SarliteError] = []
-        for doubts in (lambda: self._doubts, *(partial(id_doubts, *end) for end in self.ends)):
+        with collecting(errors):
+            refuse(self.table, self._doubts)
+        for table, column in self.ends:
             with collecting(errors):
-                refuse(self.table, doubts())
+                refuse(table, id_doubts(table, column))
         raise_all(errors)
 
     def account(self) -> JsonDict:

@@ -116,7 +116,7 @@ def check_parquet(files: Sequence[str]) -> None:
     DuckDB would read numbers with a fraction as whole numbers if the first file has whole numbers.
     """
     parquet = import_optional("pyarrow.parquet", files[0])
-    first = parquet.read_schema(files[0]) if len(files) > 1 else None
+    first = parquet.read_schema(files[0])
     for file in files[1:]:
         schema = parquet.read_schema(file)
         if {*schema.names} != {*first.names}:

@@ -163,7 +163,7 @@ def test_ids_of_edges_alone_are_words_or_numbers(files):
     ("g.toml", DataError, "g.toml is a file; where it names tables, tables:g.toml reads it"),
     ("edges:e.csv,src=source,dst=a, b", ConfigError, "' b': unknown for edges; .*; a file of tables:FILE.toml names columns with commas"),
     ("edges:latin.csv", DataError, "latin.csv: line 2: cannot be read: it is not UTF-8; text is read in UTF-8"),
-    (f"edges:e.csv,{COLUMNS},nodes=n.csv,features=city", DataError, "column 'city': 'x' is no number; .*; features=city:onehot makes numbers of a category"),
+    (f"edges:e.csv,{COLUMNS},nodes=n.csv,features=city", DataError, "column 'city': 'x' is no number; .*; features=city:onehot makes"),
     (f"edges:e.csv,{COLUMNS},nodes=n.csv,split=part", ConfigError, "a split, masks and a task need labels=COLUMN"),
     (f"edges:e.csv,{COLUMNS},nodes=n.csv,labels=segment,split=city", DataError, "n.csv: row 0, column 'city': 'x' is none of train"),
     (f"edges:e.csv,{COLUMNS},nodes=few.csv", DataError, "e.csv: row 1, column 'target': 'cas' is not in few.csv, column 'user'"),

@@ -90,7 +90,7 @@ def test_tables_of_relations_become_a_graph():
     ({"src": [1], "dst": [2]}, {"nodes": {"id": []}}, "edges: row 0, column 'src': 1 is not in nodes, column 'id'"),
     ({"src": [1], "dst": [2]}, {"nodes": {"id": ["1", "2"]}}, "nodes: column 'id' has words, but edges: column 'src' has whole numbers"),
     ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: row 2, column 'id': 1 is the id of row 0, too"),
-    ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w"}, "edges: row 0, column 'w': no value; fill=0 or fill=mean"),
+    ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w"}, "edges: row 0, column 'w': no value; fill=\"0\" or fill=\"mean\""),
     ({"src": [1], "dst": [2], "w": [np.nan]}, {"weight": "w", "fill": "mean"}, "edges: column 'w': no training row has a value"),
     ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"weight": "w", "fill": 0}, "edges: row 1, column 'w': 'x' is no number"),
     ({"src": [1, 1], "dst": [2, 1], "w": ["1", "x"]}, {"features": ["w"], "fill": "mean"}, "edges: row 1, column 'w': 'x' is no number"),

@@ -182,11 +182,11 @@ def test_numbers_in_words_are_in_the_order_of_numbers_at_all_doors(here):
 
 def test_a_number_that_float32_cannot_hold_is_named(here):
     message = message_of(nodes_of, here, "id,age\na,1\nb,1e300\nc,2\n")
-    assert message == "n.csv: row 1, column 'age': '1e300' does not fit into float32, the type of features, whose limit is 3.4e38"
+    assert message == "n.csv: row 1, column 'age': '1e300' is not a finite number that fits into float32, at most 3.4e38"
     text = "id,age,x\na,1,1\nb,1e300,1\nc,2,1\n"
-    assert "row 1, column 'age': '1e300' does not fit" in message_of(nodes_of, here, text, ",features=age+x:log")
+    assert "row 1, column 'age': '1e300' is not a finite" in message_of(nodes_of, here, text, ",features=age+x:log")
     (here / "e.csv").write_text("src,dst,w\na,b,1\nb,c,1e300\n")
-    assert "row 1, column 'w': '1e300' does not fit" in message_of(load, "edges:e.csv,src=src,dst=dst,edge_features=w", allow_empty=ALL)
+    assert "row 1, column 'w': '1e300' is not a finite" in message_of(load, "edges:e.csv,src=src,dst=dst,edge_features=w", allow_empty=ALL)
     assert load("edges:e.csv,src=src,dst=dst,weight=w", allow_empty=ALL).edge_weight.tolist() == [1, 1e300]
 
 
