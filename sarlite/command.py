@@ -32,8 +32,8 @@ def run_command(action: Callable[[], int | None]) -> int:
     -------
     int
         Status of `action`, or the status of a SystemExit that `action` raises, such as argparse's after `--help`. 2
-        after a SarliteError, whose message is printed as one line. 128 + the signal's number after a signal of
-        `SIGNALS`; `action` has then left its contexts, which remove private files.
+        after a SarliteError, whose message is printed as one line, or as a line for each fault of tables. 128 + the
+        signal's number after a signal of `SIGNALS`; `action` has then left its contexts, which remove private files.
 
     Examples
     --------

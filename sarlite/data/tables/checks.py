@@ -51,7 +51,8 @@ def refuse(table: Table, doubts: Sequence[Doubt]) -> None:
         rows = table.one(*(f"min(rowid) FILTER (WHERE {doubt.condition})" for doubt in some))
         for row, doubt in zip(rows, some):
             if row is not None and len(errors) < _MOST_BAD:
-                shown = shorten(table.value(quote(doubt.column), row))
+                name, is_date = quote(doubt.column), table.types[doubt.column] in ("date", "other")
+                shown = shorten(table.value(f"CAST({name} AS VARCHAR)" if is_date else name, row))  # Python's dates need more packages
                 errors.append(DataError(f"{cell(table, row, doubt.column)}: {doubt.why.replace('VALUE', shown)}"))
     raise_all(errors)
 

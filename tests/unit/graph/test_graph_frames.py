@@ -86,7 +86,7 @@ def test_tables_of_relations_become_a_graph():
     ({"src": np.array(["a", None]), "dst": ["a", "b"]}, {}, "edges: row 1, column 'src': no id"),
     ({"src": np.array([1, "b"], object), "dst": ["a", "b"]}, {}, "column 'src': row 1: 'b' is of str, but values before are of int"),
     ({"src": [1], "dst": ["b"]}, {}, "edges: column 'dst' has words, but edges: column 'src' has whole numbers"),
-    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1]}}, "edges: row 0, column 'dst': 2 is not in nodes, column 'id'; on_unknown=drop"),
+    ({"src": [1], "dst": [2]}, {"nodes": {"id": [1]}}, "edges: row 0, column 'dst': 2 is not in nodes, column 'id'; on_unknown=.drop"),
     ({"src": [1], "dst": [2]}, {"nodes": {"id": []}}, "edges: row 0, column 'src': 1 is not in nodes, column 'id'"),
     ({"src": [1], "dst": [2]}, {"nodes": {"id": ["1", "2"]}}, "nodes: column 'id' has words, but edges: column 'src' has whole numbers"),
     ({"src": [1], "dst": [2]}, {"nodes": {"id": [1, 2, 1]}}, "nodes: row 2, column 'id': 1 is the id of row 0, too"),
