@@ -1,5 +1,6 @@
 """Building of a data set from a description: DuckDB joins the ends of edges to row numbers, sorts, and yields pieces."""
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 
@@ -25,7 +26,7 @@ from sarlite.data.tables.numbering import (
     number_nodes,
 )
 from sarlite.data.workspace import Workspace
-from sarlite.errors import ConfigError, DataError, SarliteError, collecting, raise_all
+from sarlite.errors import ConfigError, DataError, SarliteError, collecting, import_optional, raise_all
 from sarlite.structure.relational_generator import reverse
 from sarlite.structure.validation import MOST_NODES
 from sarlite.types import Array, JsonDict
@@ -133,12 +134,13 @@ class _Compiler:
                 self._tell("number the nodes")
                 self._numberings = {name: self._numbering(name, columns) for name, columns in self._nodes.items()}
                 return work()
-        raise_all([*errors, *self._errors()])
+        with contextlib.suppress(import_optional("duckdb", "tables").Error):  # then the errors so far are told
+            self._add_errors(errors)
+        raise_all(errors)
         return None
 
-    def _errors(self):
-        """Return the errors of all tables that were read, by checking each column on its own."""
-        errors: list[SarliteError] = []
+    def _add_errors(self, errors):
+        """Append the errors of all tables that were read to a list, by checking each column on its own."""
         numberings: dict[str, NodeNumbering] = {}
         for name, nodes in self._nodes.items():
             with collecting(errors):
@@ -152,7 +154,6 @@ class _Compiler:
             if {*one.source.relation[::2]} <= {*numberings}:
                 with collecting(errors):
                     NumberedEdges(self._connection, f"temp.main.checked{at}", one, numberings, {}, False).check_ends()
-        return errors
 
     def tables(self, changes):
         """Return the data set's node tables and edge tables."""

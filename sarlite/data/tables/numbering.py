@@ -120,8 +120,11 @@ def alike(connection: Connection, numbering: NodeNumbering) -> JsonDict | None:
     """Return the number of words among the ids that equal another id but for blanks and capitals, and an example."""
     if numbering.id_type != "VARCHAR":
         return None
-    groups = (f"SELECT count(*) AS n, list_sort(list(id))[:2] AS example FROM {numbering.table} GROUP BY lower(trim(id)) "
-              "HAVING count(*) > 1")
+    folded = "lower(trim(id))"
+    n, n_folded = connection.execute(f"SELECT count(*), count(DISTINCT {_HASH.format(folded)}) FROM {numbering.table}").fetchone()
+    if n == n_folded:
+        return None
+    groups = f"SELECT count(*) AS n, [min(id), max(id)] AS example FROM {numbering.table} GROUP BY {folded} HAVING count(*) > 1"
     n, example = connection.execute(f"SELECT sum(n), min(example) FROM ({groups})").fetchone()
     return {"ids": int(n), "example": example} if n else None
 

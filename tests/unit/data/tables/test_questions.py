@@ -289,7 +289,7 @@ def test_equal_looking_ids_and_columns_of_two_uses_are_told(here):
     data = load("edges:e.csv,src=src,dst=dst", allow_empty=ALL)
     assert data.n_nodes == 4
     alike = data.provenance["tables"]["nodes"]["node"]["alike"]
-    assert alike == {"ids": 3, "example": ["Ann", "ann"]}
+    assert alike == {"ids": 3, "example": ["Ann", "ann "]}
 
 
 # formats
