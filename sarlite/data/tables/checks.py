@@ -74,7 +74,8 @@ def is_missing(table: Table, column: str) -> str:
     null_words = table.reading.null or ()
     if kind in ("whole", "float"):
         nan = f" OR isnan({name})" if kind == "float" and _is_binary(table, column) else ""
-        numbers = ", ".join(word for word in null_words if is_number(word) and math.isfinite(float(word)))
+        shown = [word.replace(",", ".") for word in null_words if is_number(word)]
+        numbers = ", ".join(word for word in shown if math.isfinite(float(word)))
         return f"({name} IS NULL{nan}{f' OR {name} IN ({numbers})' if numbers else ''})"
     if kind != "word":
         return f"({name} IS NULL)"

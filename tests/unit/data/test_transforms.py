@@ -311,16 +311,16 @@ def test_words_in_files_are_data():
 
 REFUSED = {
     "row 1, column 'x': 'n/a' is no number": ("SELECT unnest(['1', 'n/a']) AS x", Feature("standard")),
-    "row 1, column 'x': a value is missing: missing = replaces it, by mean, median, 0 or indicator":
+    "row 1, column 'x': a value is missing: the transform's key missing replaces it, by mean, median, 0 or indicator":
         ("SELECT unnest([1, NULL]) AS x", Feature("number")),
     "row 0, column 'x': 'nan' is missing": ("SELECT 'nan'::DOUBLE AS x", Feature("number")),
-    "row 1, column 'x': a value is missing: missing = replaces it, by 0 or indicator":
+    "row 1, column 'x': a value is missing: the transform's key missing replaces it, by 0 or indicator":
         ("SELECT unnest(['a', '']) AS x", Feature("onehot")),
     "row 2, column 'x': 'inf' is infinite": ("SELECT unnest([1, 2, 'inf'::DOUBLE]) AS x", Feature("log")),
     "row 0, column 'x': '2024-13-01' is no date or time": ("SELECT '2024-13-01' AS x", Feature("date")),
-    "column 'x': DATE is no number": ("SELECT DATE '2024-01-01' AS x", Feature("number")),
-    "column 'x': INTEGER is no list of numbers": ("SELECT 1 AS x", Feature("vector")),
-    r"column 'x': INTEGER[] is no number": ("SELECT [1] AS x", Feature("number")),
+    "column 'x' is of dates, but its transform needs a number": ("SELECT DATE '2024-01-01' AS x", Feature("number")),
+    "column 'x' is of numbers, but its transform needs a list of numbers": ("SELECT 1 AS x", Feature("vector")),
+    "column 'x' is of lists, but its transform needs a number": ("SELECT [1] AS x", Feature("number")),
     "row 0, column 'x': '[1, NULL]' is no list of numbers, each finite": ("SELECT [1, NULL] AS x", Feature("vector")),
     "column 'x': no training row has a value, so there is no mean": ("SELECT NULL::DOUBLE AS x", Feature("standard", ("0",))),
     "no column 'x', of which features are made; there are 'y'": ("SELECT 1 AS y", Feature("number")),
