@@ -379,6 +379,7 @@ def _options(form, words, parsers):
             options[key] = parsers[key](value)
         except ValueError as error:
             errors.append(ConfigError(f"data set option {key!r}: cannot read {value!r}: {error}"))
+            continue
         if value == "":
             errors.append(ConfigError(f"data set option {key!r}: has no value"))
     raise_all(errors)
