@@ -171,7 +171,7 @@ def _values(table, column, what):
         refuse(table, [Doubt(column, f"{has_value} AND {expression} <> floor({expression})",
                              f"label VALUE, expected a whole number{other_tasks(table, what)}"),
                        Doubt(column, f"{has_value} AND abs({expression}) > 9007199254740992",
-                             f"label VALUE is above 2^53, so it is hardly a class{other_tasks(table, what)}")])
+                             f"label VALUE, expected a whole number up to 2^53{other_tasks(table, what)}")])
         value, kind = f"CAST({expression} AS BIGINT)", "number"
     else:
         value, kind = f"CAST({name} AS VARCHAR)", "word"

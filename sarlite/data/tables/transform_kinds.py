@@ -74,13 +74,8 @@ class Column:
         return f"nullif({cast}, CAST('NaN' AS DOUBLE))" if self.reads == "number" else cast
 
     @property
-    def orderable_x(self) -> str:
-        """SQL expression of the value `x` as a DOUBLE: a number, or the seconds of a date since 1970; empty for other values."""
-        return {"number": "x", "date": "epoch(x)"}.get(self.reads, "")
-
-    @property
     def orderable(self) -> str:
-        """SQL expression of the column's value as a DOUBLE, as `orderable_x`."""
+        """SQL expression of a number, or of a date's seconds since 1970, as a DOUBLE; empty for other values."""
         return {"number": self.value, "date": f"epoch({self.value})"}.get(self.reads, "")
 
     def shown(self, value: float) -> str:

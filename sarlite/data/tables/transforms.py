@@ -175,7 +175,7 @@ class Fitted:
         return self._expressions(columns)
 
     def outside(self, connection: Connection, relation: str, where: str) -> list[str]:
-        """Return a line for each column of numbers or dates with values outside the range of the rows of the fit.
+        """Return a line for each column of numbers or dates with values outside the range of the table of the fit.
 
         Statistics that earlier versions stored have no range, and give no line.
         """
@@ -296,7 +296,8 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
             column.check(kind, feature.missing, name in numeric)
             fitted_values = kind.fit(column, feature.argument)
             fill = next((word for word in feature.missing if word in ("mean", "median")), None)
-            low, high = column.over(f"min({column.orderable_x})", f"max({column.orderable_x})") if column.orderable_x else (None, None)
+            sql = f"SELECT min({column.orderable}), max({column.orderable}) FROM {relation}" if column.orderable else "SELECT NULL, NULL"
+            low, high = connection.execute(sql).fetchone()  # of all rows, as the range only serves warnings
             fitted_values = fitted_values if low is None else {**fitted_values, "range": [float(low), float(high)]}
             statistics[name] = {**fitted_values, **({"fill": column.statistic(fill)} if fill else {})}
     finally:

@@ -120,7 +120,9 @@ def test_the_account_tells_the_transform_of_each_column(tmp_path):
 def test_values_outside_the_range_of_training_are_told_by_column(tmp_path, monkeypatch, capsys):
     trained(tmp_path, monkeypatch)
     few = people(6, seed=3)
-    few[0]["age"], few[1]["age"], few[2]["signup"] = 300, -5, "2031-05-01"
+    for user, age in zip(few, (300, -5, 40, 40, 40, 40)):
+        user["age"] = age
+    few[2]["signup"] = "2031-05-01"
     spec = write_tables(tmp_path / "new", few)
     capsys.readouterr()
     probabilities(tmp_path, "outside", spec)
