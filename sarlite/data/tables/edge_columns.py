@@ -261,9 +261,10 @@ class NumberedEdges:
                           f"count(DISTINCT row({', '.join(values)})) > 1 ORDER BY 1 LIMIT 1").fetchone()
         if rows:
             first, second = (row % n_stored for row in rows)
+            door = self._columns.source.reading.door
+            remedy = "leave them out (drop_edge_values)" if door.options is None else "name no weight and no features"
             raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
-                              "values, so the edges cannot be joined; make the values equal, or name no weight and "
-                              "no features")
+                              f"values, so the edges cannot be joined; make the values equal, or {remedy}")
 
     def sorted(self, n_sources: int, n_rows: int, back: bool, positions: bool, workspace: Workspace,
                counters: "Counters | None") -> dict[str, Array]:
