@@ -1,7 +1,7 @@
 """Measure the conversion of tables whose nodes have words as ids: processor time, and peak memory compared with the limit.
 
 The table has a row for each source: text and Parquet, with a table of the nodes and without. Each conversion is a process
-of its own, by default on one processor: two threads of one core take more processor time than one thread.
+of its own, by default on one processor.
 """
 
 import subprocess
