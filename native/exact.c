@@ -13,6 +13,23 @@ typedef double exact_reg __attribute__((vector_size(SAR_REGISTER), aligned(8), m
 #else
 #define FUSED __attribute__((optimize("fp-contract=fast")))
 #endif
+/* The larger of `old` and |v|; `old` if v is not finite. */
+SAR_INLINE double SAR_PASTE(exact_larger, _of, ISA)(double old, double v)
+{
+    v = fabs(v);
+    return v > old && v < INFINITY ? v : old;
+}
+#define LARGER SAR_PASTE(exact_larger, _of, ISA)
+
+/* 2^20 v^2, rounded to an integer, for |v| <= 1; 0 for other v. */
+SAR_INLINE double SAR_PASTE(exact_square, _of, ISA)(double v)
+{
+    v *= v;
+    return ((v <= 1 ? v : 0) * 1048576 + 0x1p52) - 0x1p52;
+}
+#define SQUARE SAR_PASTE(exact_square, _of, ISA)
+
+enum { SAR_LARGEST = 0, SAR_SQUARES = 1, SAR_SUM = 2 };
 enum { SAR_EXP = 0, SAR_LOG = 1, SAR_EXPM1_NEGATIVE = 2 };
 
 /* log(x) of a finite x > 0: x = 2^e f, f in [sqrt(1/2), sqrt(2)), log f = 2 atanh(s), s = (f - 1) / (f + 1), |s| <
@@ -54,10 +71,7 @@ int NAME(sar_exact_largest)(double *restrict out, double *restrict workspace, co
         int64_t end = sar_split(n_rows, sar_team_rank() + 1, sar_team_size());
         for (int64_t r = sar_split(n_rows, sar_team_rank(), sar_team_size()); r < end; r++) {
             double c = scale ? (double)scale[r] : 1;
-            for (int64_t f = 0; f < n_feat; f++) {
-                double v = fabs(c * (double)x[r * n_feat + f]);
-                own[f] = v > own[f] && v < INFINITY ? v : own[f];
-            }
+            for (int64_t f = 0; f < n_feat; f++) own[f] = LARGER(own[f], c * (double)x[r * n_feat + f]);
         }
     }
     memset(out, 0, (size_t)n_feat * sizeof(double));
@@ -82,31 +96,52 @@ int NAME(sar_exact_squares)(double *restrict out, double *restrict workspace, co
         double *restrict own = workspace + sar_team_rank() * n_feat;
         int64_t end = sar_split(n_rows, sar_team_rank() + 1, sar_team_size());
         for (int64_t r = sar_split(n_rows, sar_team_rank(), sar_team_size()); r < end; r++)
-            for (int64_t f = 0; f < n_feat; f++) {
-                double v = (double)x[r * n_feat + f] * inverse[f];
-                v *= v;
-                own[f] += ((v <= 1 ? v : 0) * 1048576 + 0x1p52) - 0x1p52;
-            }
+            for (int64_t f = 0; f < n_feat; f++) own[f] += SQUARE((double)x[r * n_feat + f] * inverse[f]);
     }
     for (int64_t f = 0; f < n_feat; f++) out[f] = (double)n_rows;
     for (int64_t t = 0; t < n_threads; t++) for (int64_t f = 0; f < n_feat; f++) out[f] += workspace[t * n_feat + f];
     return SAR_OK;
 }
 
-/* out[r,f] = v y[r,f], or v v if y is NULL, for v = (x[r,f] - centre[f]) scale[f]
+/* A reduction of the columns of v[r,f] = u y[r,f], or u u if y is NULL, for u = (x[r,f] - centre[f]) scale[f]; v is double and in no
+ * memory but a row's: SAR_LARGEST as sar_exact_largest, SAR_SQUARES as sar_exact_squares, SAR_SUM on the two grids `by`
  *
- * inputs   x, y (n_rows, n_feat), centre, scale (n_feat)
- * output   out (n_rows, n_feat), overwritten
+ * inputs   x, y (n_rows, n_feat), centre, scale (n_feat); by: inverse (n_feat) of SAR_SQUARES, (2, n_feat) of SAR_SUM
+ * output   out (n_feat), of SAR_SUM (2, n_feat), overwritten; workspace (n_threads, 3, n_feat)
  * cost     O(n_rows * n_feat)
  */
-int NAME(sar_exact_centred)(double *restrict out, const T *restrict x, const double *restrict centre, const double *restrict scale,
-                            const T *restrict y, int64_t n_rows, int64_t n_feat)
+int NAME(sar_exact_centred)(double *restrict out, double *restrict workspace, const T *restrict x, const double *restrict centre,
+                            const double *restrict scale, const T *restrict y, const double *restrict by, int reduction,
+                            int64_t n_threads, int64_t n_rows, int64_t n_feat)
 {
-#pragma omp parallel for num_threads(sar_team(n_rows * n_feat))
-    for (int64_t r = 0; r < n_rows; r++)
-        for (int64_t f = 0; f < n_feat; f++) {
-            double v = ((double)x[r * n_feat + f] - centre[f]) * scale[f];
-            out[r * n_feat + f] = v * (y ? (double)y[r * n_feat + f] : v);
+    const int64_t n_out = reduction == SAR_SUM ? 2 * n_feat : n_feat;
+    memset(workspace, 0, (size_t)(n_threads * 3 * n_feat) * sizeof(double));
+#pragma omp parallel num_threads((int)n_threads)
+    {
+        double *restrict own = workspace + sar_team_rank() * 3 * n_feat, *restrict v = own + 2 * n_feat;
+        int64_t end = sar_split(n_rows, sar_team_rank() + 1, sar_team_size());
+        for (int64_t r = sar_split(n_rows, sar_team_rank(), sar_team_size()); r < end; r++) {
+            const T *restrict x_r = x + r * n_feat, *restrict y_r = y ? y + r * n_feat : NULL;
+            for (int64_t f = 0; f < n_feat; f++) v[f] = ((double)x_r[f] - centre[f]) * scale[f];
+            if (y) for (int64_t f = 0; f < n_feat; f++) v[f] *= (double)y_r[f];
+            else for (int64_t f = 0; f < n_feat; f++) v[f] *= v[f];
+            if (reduction == SAR_LARGEST)
+                for (int64_t f = 0; f < n_feat; f++) own[f] = LARGER(own[f], v[f]);
+            else if (reduction == SAR_SQUARES)
+                for (int64_t f = 0; f < n_feat; f++) own[f] += SQUARE(v[f] * by[f]);
+            else
+                for (int64_t f = 0; f < n_feat; f++) {
+                    const double q = (v[f] + by[f]) - by[f], low = by[n_feat + f];
+                    own[f] += q;
+                    own[n_feat + f] += (v[f] - q + low) - low;
+                }
+        }
+    }
+    for (int64_t f = 0; f < n_out; f++) out[f] = reduction == SAR_SQUARES ? (double)n_rows : 0;
+    for (int64_t t = 0; t < n_threads; t++)
+        for (int64_t f = 0; f < n_out; f++) {
+            const double part = workspace[t * 3 * n_feat + f];
+            out[f] = reduction == SAR_LARGEST ? LARGER(out[f], part) : out[f] + part;
         }
     return SAR_OK;
 }

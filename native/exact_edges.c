@@ -166,6 +166,28 @@ int NAME(sar_exact_spmm_forward)(double *restrict sums, T *restrict out, double 
     return SAR_OK;
 }
 
+/* m[h] = the largest score of head h among the edges of row `to` from e to end; 0 if all are -inf. */
+SAR_INLINE void NAME(largest_scores)(T *restrict m, const T *restrict dst, const NAME(sar_attention) *a, int64_t e, int64_t end)
+{
+    const I *restrict col = a->csr.indices;
+    const int64_t n_heads = a->n_heads, n_edges = a->csr.indptr[a->csr.n_rows];
+    const T slope = (T)a->slope;
+    for (int64_t first = 0; first < n_heads; first += 4) {
+        const int n = n_heads - first < 4 ? (int)(n_heads - first) : 4;
+        T top[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        for (int64_t k = e; k < end; k++) {
+            const T *restrict score = a->src + (int64_t)col[k] * n_heads + first;
+            if (k + CHUNK < n_edges) SAR_PREFETCH_NEAR(a->src + (int64_t)col[k + CHUNK] * n_heads + first);
+            if (n == 4) for (int h = 0; h < 4; h++) top[h] = score[h] > top[h] ? score[h] : top[h];
+            else for (int h = 0; h < n; h++) top[h] = score[h] > top[h] ? score[h] : top[h];
+        }
+        for (int h = 0; h < n; h++) {       /* the leaky ReLU is increasing */
+            T pre = top[h] + dst[first + h], score = pre > 0 ? pre : slope * pre;
+            m[first + h] = top[h] == -INFINITY || score == -INFINITY ? 0 : score;
+        }
+    }
+}
+
 /* Add the edges e .. e + n of row `to` of sar_exact_attend_forward to its sums l and acc. */
 static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, const double *restrict grid_l, const double *restrict grid,
                                     const T *restrict m, const T *restrict dst, const NAME(sar_attention) *a, int64_t to, int64_t e, int n)
@@ -198,18 +220,18 @@ static void NAME(exact_attend_step)(double *restrict l, double *restrict acc, co
 }
 
 /* The sums of attention, given the row maxima: l += grid(exp(s - m)), acc += grid(mask/(1-p) exp(s - m) z[j]). Or, if
- * the CSR holds all edges of its rows, inverse = 1 / l and out = acc / l, rounded once.
+ * the CSR holds all edges of its rows, m, inverse = 1 / l and out = acc / l, rounded once.
  *
- * inputs   m, dst (n_out, n_heads): the largest score of each row over all blocks; a; grid_l (LEVELS, n_heads),
- *          grid (LEVELS, n_heads, n_feat)
+ * inputs   m (n_out, n_heads), the largest score of each row over all blocks, unless the CSR holds all edges; dst
+ *          (n_out, n_heads); a; grid_l (LEVELS, n_heads), grid (LEVELS, n_heads, n_feat)
  * output   l (n_out, LEVELS, n_heads), acc (n_out, LEVELS, n_heads, n_feat), accumulated; or NULL, and
- *          inverse (n_out, n_heads), out (n_out, n_heads, n_feat), of which the rows of the CSR are overwritten;
+ *          m, inverse (n_out, n_heads), out (n_out, n_heads, n_feat), of which the rows of the CSR are overwritten;
  *          workspace of `out` (threads, LEVELS, n_heads, 1 + n_feat)
  * cost     O(n_edges * n_heads * n_feat)
  */
 int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, T *restrict inverse, T *restrict out,
                                    double *restrict workspace, const double *restrict grid_l,
-                                   const double *restrict grid, const T *restrict m, const T *restrict dst,
+                                   const double *restrict grid, T *restrict m, const T *restrict dst,
                                    const NAME(sar_attention) *a)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, n_heads = a->n_heads, n_feat = a->n_feat;
@@ -224,7 +246,10 @@ int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, T *
         for (int64_t i = sar_split_rows(indptr, n_rows, part, n_parts); i < end; i++) {
             const int64_t r = rows ? (int64_t)rows[i] : i;
             double *restrict l_r = out ? own : l + r * n_l, *restrict acc_r = out ? own + n_l : acc + r * n_acc;
-            if (out) memset(own, 0, (size_t)(n_l + n_acc) * sizeof(double));
+            if (out) {
+                memset(own, 0, (size_t)(n_l + n_acc) * sizeof(double));
+                NAME(largest_scores)(m + r * n_heads, dst + r * n_heads, a, indptr[i], indptr[i + 1]);
+            }
             for (int64_t e = indptr[i]; e < indptr[i + 1]; e += CHUNK) {
                 int n = indptr[i + 1] - e < CHUNK ? (int)(indptr[i + 1] - e) : CHUNK;
                 NAME(exact_attend_step)(l_r, acc_r, grid_l, grid, m, dst, a, r, e, n);

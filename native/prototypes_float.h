@@ -31,8 +31,9 @@ int NAME(sar_exact_largest)(double *restrict out, double *restrict workspace, co
                             int64_t n_threads, int64_t n_rows, int64_t n_feat);
 int NAME(sar_exact_squares)(double *restrict out, double *restrict workspace, const T *restrict x, const double *restrict inverse,
                             int64_t n_threads, int64_t n_rows, int64_t n_feat);
-int NAME(sar_exact_centred)(double *restrict out, const T *restrict x, const double *restrict centre, const double *restrict scale,
-                            const T *restrict y, int64_t n_rows, int64_t n_feat);
+int NAME(sar_exact_centred)(double *restrict out, double *restrict workspace, const T *restrict x, const double *restrict centre,
+                            const double *restrict scale, const T *restrict y, const double *restrict by, int reduction,
+                            int64_t n_threads, int64_t n_rows, int64_t n_feat);
 int NAME(sar_exact_gemm_backward)(double *restrict sum, double *restrict workspace, const T *restrict a, const T *restrict g,
                                   const double *restrict of_a, const double *restrict of_g, double step, int64_t n_threads, int64_t m,
                                   int64_t n, int64_t k);

@@ -20,7 +20,7 @@ int NAME(sar_exact_spmm_forward)(double *restrict sums, T *restrict out, double 
                                  const double *restrict scale, const NAME(sar_sum) *sum, int accumulate);
 int NAME(sar_exact_attend_forward)(double *restrict l, double *restrict acc, T *restrict inverse, T *restrict out,
                                    double *restrict workspace, const double *restrict grid_l,
-                                   const double *restrict grid, const T *restrict m, const T *restrict dst,
+                                   const double *restrict grid, T *restrict m, const T *restrict dst,
                                    const NAME(sar_attention) *a);
 int NAME(sar_exact_attend_backward)(double *restrict dz, double *restrict dsrc, T *restrict whole_z,
                                     T *restrict whole_src, double *restrict workspace, double *restrict sums,

@@ -27,6 +27,7 @@ from sarlite.kernels.native import (
 )
 from sarlite.kernels.sparse import sum_fields
 
+REDUCTIONS = {"largest": 0, "squares": 1, "sum": 2}
 FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
 
 
@@ -73,27 +74,39 @@ def exact_squares(x, inverse):
     return out
 
 
-def exact_centred(x, centre, scale, y=None):
-    """Standardize the columns of x, and multiply by y: return (x - centre) * scale * y, (n, F) float64.
+def exact_centred(x, centre, scale, y, reduction, by=None):
+    """Reduce the columns of the float64 matrix v = (x - centre) * scale * y, of which one row at a time is in memory.
 
-    If y is None, return the squares of the standardized values.
+    If y is None, v holds the squares of (x - centre) * scale.
 
     Parameters
     ----------
     x : (n, F) float32 or float64
     centre, scale : (F,) float64
     y : (n, F), x's dtype, optional
+    reduction : {"largest", "squares", "sum"}
+        What is returned: the results of `exact_largest` or of `exact_squares` for v, or the exact sums of the columns.
+    by : (F,) or (2, F) float64, optional
+        For "squares" the argument `inverse` of `exact_squares`; for "sum" the grid.
+
+    Returns
+    -------
+    (F,) float64; for "sum" (2, F), the two levels
 
     Notes
     -----
-    O(n F) time; 8 n F bytes.
+    O(n F) time; 24 * threads * F bytes.
     """
     n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
     for name, a in (("centre", centre), ("scale", scale)):
         check(name, a, dtype=np.float64, shape=(n_feat,))
     check("y", y, dtype=x.dtype, shape=x.shape, optional=True)
-    out = np.empty(x.shape)
-    call(f"sar_exact_centred_{FLOATS[x.dtype]}", out, x, centre, scale, y, n, n_feat)
+    row = (2, n_feat) if reduction == "sum" else (n_feat,)
+    if reduction != "largest":
+        check("by", by, dtype=np.float64, shape=row)
+    out, n_threads = np.empty(row), team(x.size)
+    call(f"sar_exact_centred_{FLOATS[x.dtype]}", out, np.empty((n_threads, 3, n_feat)), x, centre, scale, y, by,
+         REDUCTIONS[reduction], n_threads, n, n_feat)
     return out
 
 
@@ -196,7 +209,7 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
     indptr, indices, z, src, dst, slope, rows, dropout
         See `attend`.
     m : (n_out, H), z's dtype
-        Largest score of each row and head.
+        Largest score of each row and head. If `l` and `acc` have no levels, the rows of the CSR are overwritten.
     l : (n_out, levels, H) float64, or (n_out, H), z's dtype
         With levels, accumulates. Without levels, the CSR must hold all edges of its rows, and l gets 1 / l, rounded
         once.
@@ -208,7 +221,7 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
     check("z", z, dtype=FLOATS)
     fields = forward_fields(indptr, indices, rows, z, src, dst, slope, dropout)
     n_heads, n_feat, n = src.shape[1], z.shape[2], levels(z.dtype)
-    check("m", m, dtype=z.dtype, shape=dst.shape)
+    check("m", m, dtype=z.dtype, shape=dst.shape, out=True)
     check("grid_l", grid_l, dtype=np.float64, shape=(n, n_heads))
     check("grid", grid, dtype=np.float64, shape=(n, n_heads, n_feat))
     sums = _sums_or_rounded(z.dtype, len(dst), l=(l, (n_heads,)), acc=(acc, (n_heads, n_feat)))

@@ -146,7 +146,8 @@ class EdgeSums:
         dst : (n_dst, n_heads) array
             Scores of the destinations.
         top : (n_dst, n_heads) array, or None
-            Largest score among each destination's sources. Numerics "fast" computes a running maximum instead.
+            Largest score among each destination's sources, which numerics "exact" needs unless one block holds all
+            edges. Numerics "fast" computes a running maximum instead.
         dropout : float
             Probability of dropping a coefficient.
         slope : float

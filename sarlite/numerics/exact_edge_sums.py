@@ -257,15 +257,13 @@ class ExactRowSum:
 class ExactSoftmaxSum:
     """Accumulator for attention's output that uses exact sums; see `SoftmaxSum` for the methods.
 
-    The largest score of each row is known in advance: the leaky ReLU is increasing, so the largest score belongs to the
-    largest source score, `top`. If one block holds all edges, the kernel rounds each sum at once.
+    If one block holds all edges, the kernel computes the largest score of each row, and rounds each sum at once.
+    Otherwise the largest score is known in advance: the leaky ReLU is increasing, so it belongs to the largest source
+    score, `top`.
     """
 
     def __init__(self, z, dst, top, slope, largest, grid, grid_l, single_block):
-        score = top + dst
-        with np.errstate(invalid="ignore"):  # a slope of 0 times an infinity, as in the kernels
-            score = np.where(score > 0, score, score.dtype.type(slope) * score)
-        self._m = np.where(np.isneginf(score), 0, score).astype(dst.dtype)
+        self._m = np.zeros_like(dst) if single_block else _largest_scores(dst, top, slope)
         self._dst, self._largest, self._grid, self._grid_l = dst, largest, grid, grid_l
         self._single_block, (n_dst, n_heads), row = single_block, dst.shape, (dst.shape[1], z.shape[2])
         if single_block:  # the kernel writes 1 / l into `_l`
@@ -373,6 +371,17 @@ class AllEdges:
         totals = sum_levels(sums)
         totals = (totals if dst_scale is None else totals * _by_row(dst_scale, totals)).astype(values.dtype)
         return totals if out is None else np.add(out, totals, out=out)
+
+
+def _largest_scores(dst, top, slope):
+    """Return the largest attention score of each row and head, (n_dst, n_heads); 0 instead of -inf.
+
+    `top` holds the largest scores of the sources.
+    """
+    score = top + dst
+    with np.errstate(invalid="ignore"):  # a slope of 0 times an infinity, as in the kernels
+        score = np.where(score > 0, score, score.dtype.type(slope) * score)
+    return np.where(np.isneginf(score), 0, score).astype(dst.dtype)
 
 
 def _dropout_bound(dropout):

@@ -10,7 +10,6 @@ gradient of a replicated tensor is complete, and the same on every rank.
 """
 
 import math
-from collections.abc import Callable
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -30,26 +29,67 @@ MOST, LEAST = 500, -480
 """Bounds of the binary exponents of the columns' norms. Larger exponents are refused, smaller ones count as `LEAST`."""
 
 
-class LazyMatrix(NamedTuple):
-    """A float64 matrix that is never in memory as a whole: its rows are computed a few at a time.
+class DenseColumns(NamedTuple):
+    """The columns of a matrix in memory, as exact sums over rows read them.
 
     Attributes
     ----------
-    shape : (int, int)
-    compute : callable (slice) -> (n, F) float64
-        Computes a range of the rows.
+    x : (n, F) float32 or float64
     """
 
-    shape: tuple[int, int]
-    compute: Callable[[slice], Array]
+    x: Array
+
+    @property
+    def shape(self):
+        return self.x.shape
+
+    @property
+    def dtype(self):
+        return self.x.dtype
+
+    def largest(self):
+        """Return the largest finite absolute value of each column, (F,) float64."""
+        return kernels.exact_largest(self.x)
+
+    def squares(self, inverse):
+        """Return a bound of each column's scaled sum of squares; see `kernels.exact_squares`."""
+        return kernels.exact_squares(self.x, inverse)
+
+    def sums(self, grid):
+        """Return the exact sum of each column, (levels, F) float64."""
+        n = max(1, min(64, len(self.x) // 512))
+        parts = np.empty((n, *grid.shape))
+        kernels.exact_spmm(np.arange(n + 1) * len(self.x) // n, None, self.x, parts, grid, accumulate=False)
+        return parts.sum(0)
+
+
+class CentredColumns(NamedTuple):
+    """The columns of the float64 matrix (x - centre) * scale * y, which is never in memory as a whole.
+
+    The methods are those of `DenseColumns`; `kernels.exact_centred` documents the attributes.
+    """
+
+    x: Array
+    centre: Array
+    scale: Array
+    y: Array | None = None
+
+    @property
+    def shape(self):
+        return self.x.shape
 
     @property
     def dtype(self):
         return np.dtype(np.float64)
 
-    def pieces(self):
-        """Return an iterator over the rows, in matrices of a few rows."""
-        return map(self.compute, some_rows(self.shape))
+    def largest(self):
+        return kernels.exact_centred(*self, "largest")
+
+    def squares(self, inverse):
+        return kernels.exact_centred(*self, "squares", inverse)
+
+    def sums(self, grid):
+        return kernels.exact_centred(*self, "sum", grid)
 
 
 def some_rows(shape):
@@ -131,34 +171,28 @@ class Exact:
         return total if self.comm.rank == 0 else total * 0
 
     def column_sums(self, x, across=None):
-        """Return the sum of each column of a matrix or a `LazyMatrix`, (F,) float64.
+        """Return the sum of each column of a matrix or of `CentredColumns`, (F,) float64.
 
         The sum is over the rows of all ranks if `across` is True, by default `self.across`; else over this rank's rows.
         """
         across = self.across if across is None else across
+        x = _columns(x)
         (exponents,), n_bits = self._norms([x], across)
         grid = self._grid(exponents + (n_bits + 1) // 2 + 2, n_bits, x.dtype)
-        sums = np.zeros(grid.shape)
-        for piece in _pieces(x):
-            n = max(1, min(64, len(piece) // 512))
-            parts = np.empty((n, *grid.shape))
-            kernels.exact_spmm(np.arange(n + 1) * len(piece) // n, None, piece, parts, grid, accumulate=False)
-            sums += parts.sum(0)
-        return sum_levels(self._sum(sums, across), 0)
+        return sum_levels(self._sum(x.sums(grid), across), 0)
 
     def _norms(self, arrays, across):
         """Return upper bounds of the norms of the columns of each matrix, and the bit length of the number of rows.
 
         The bounds are integers k, (F,), where 2^k is at least the norm of the column.
         """
-        cuts = np.cumsum([x.shape[1] for x in arrays])
-        piece_maxima = [[np.zeros(x.shape[1]), *map(kernels.exact_largest, _pieces(x))] for x in arrays]
-        largest = self._max(np.concatenate([np.max(maxima, 0) for maxima in piece_maxima]), across)
+        matrices = [_columns(x) for x in arrays]
+        cuts = np.cumsum([x.shape[1] for x in matrices])
+        largest = self._max(np.concatenate([x.largest() for x in matrices]), across)
         most = np.maximum(np.frexp(largest)[1], -1000)
         inverse = np.split(np.ldexp(1.0, -most), cuts[:-1])
-        squares = [sum((kernels.exact_squares(piece, by) for piece in _pieces(x)), np.zeros(x.shape[1]))
-                   for x, by in zip(arrays, inverse)]
-        *squares, n = self._sum(np.concatenate([*squares, [arrays[0].shape[0]]]), across)
+        squares = [x.squares(by) for x, by in zip(matrices, inverse)]
+        *squares, n = self._sum(np.concatenate([*squares, [matrices[0].shape[0]]]), across)
         exponents = most + (np.frexp(np.array(squares) / 2**20)[1] + 1) // 2
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
@@ -279,8 +313,7 @@ class Exact:
         x = np.ascontiguousarray(x)
         n = int(self.comm.allreduce(np.array([len(x)], np.int64))[0])
         mean = self.column_sums(x, True) / max(n, 1)
-        squares = LazyMatrix(x.shape, lambda rows: kernels.exact_centred(x[rows], mean, np.ones_like(mean)))
-        return n, mean, self.column_sums(squares, True)
+        return n, mean, self.column_sums(CentredColumns(x, mean, np.ones_like(mean)), True)
 
     def activation_sums(self, pull, g, dx, x, statistics, wanted):
         """Return the gradients of beta and gamma in `nn.activate`, (2, F) float64; overwrite `dx` if given.
@@ -295,9 +328,7 @@ class Exact:
             pull(dx=slope)
             sums[0] = self.column_sums(slope)
             if statistics is not None:
-                normal = statistics.mean, statistics.inv_std
-                products = LazyMatrix(x.shape, lambda rows: kernels.exact_centred(x[rows], *normal, slope[rows]))
-                sums[1] = self.column_sums(products)
+                sums[1] = self.column_sums(CentredColumns(x, statistics.mean, statistics.inv_std, slope))
         if dx is not None and (statistics is not None or not wanted):
             pull(dx=dx, means=sums / statistics.n_rows if over_ranks else np.zeros_like(sums))
         return sums
@@ -347,9 +378,9 @@ def named(name, comm):
     return Exact(comm) if name == "exact" else None
 
 
-def _pieces(x):
-    """Return an iterable of matrices that together hold the rows of a matrix or of a `LazyMatrix`."""
-    return x.pieces() if isinstance(x, LazyMatrix) else [np.ascontiguousarray(x)]
+def _columns(x):
+    """Return `CentredColumns` unchanged, and a matrix as `DenseColumns`."""
+    return x if isinstance(x, CentredColumns | DenseColumns) else DenseColumns(np.ascontiguousarray(x))
 
 
 def _function(name, x):

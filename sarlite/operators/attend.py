@@ -14,8 +14,9 @@ class Attention:
     """Attention: out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
 
     The inputs are the rows z, (n_src, n_heads, n_feat), the source scores src, (n_src, n_heads), and the destination
-    scores dst, (n_dst, n_heads). All heads may share a z of one head, (n_src, 1, n_feat). In numerics "exact" a fourth
-    input holds the largest source score of each destination, (n_dst, n_heads), and has no gradient.
+    scores dst, (n_dst, n_heads). All heads may share a z of one head, (n_src, 1, n_feat). In numerics "exact", on several
+    ranks or relations, a fourth input holds the largest source score of each destination, (n_dst, n_heads), and has no
+    gradient.
 
     Attributes
     ----------

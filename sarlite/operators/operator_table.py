@@ -210,9 +210,15 @@ def _attend(graph: LayerContract, message: fn.Attend, reducer: str) -> Call:
         if z.shape[1] < src.shape[1]:
             z = z * np.ones((1, src.shape[1], 1), z.dtype)
         return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
-    if numerics.name() == "exact":
+    if numerics.name() == "exact" and not _is_alone(graph):
         inputs = [*inputs, _largest_scores(graph, src)]
     return Call(Attention(*_options(graph, message)), inputs)
+
+
+def _is_alone(graph: LayerContract) -> bool:
+    """Return True if there is one rank and one relation, so that attention's kernel sees all edges of a row at once."""
+    schedule = graph.schedule
+    return graph.relation is None and schedule.plan.single_block and schedule.transport.comm.size == 1
 
 
 def _largest_scores(graph: LayerContract, src: Tensor) -> Tensor:

@@ -282,12 +282,14 @@ def exact(arrays, kind, shape):
     largest, size = kernels.exact_largest(flat), np.abs(flat)
     whole = arrays.values(10, *sums.shape[:1], *sums.shape[2:])
     kernels.exact_whole(sums, whole, np.linspace(0.5, 2, len(sums)))
+    by = {"largest": None, "squares": 1 / largest**2, "sum": np.ldexp(1.5, [[30], [-15]]) * np.ones(flat.shape[1])}
+    centred = {f"centred {name}": kernels.exact_centred(flat, largest / 3, 1 / largest, flat[::-1].copy(), name, by[name]) for name in by}
     functions = {name: kernels.exact_function(name, -size if name == "expm1_negative" else size)
                  for name in ("exp", "log", "expm1_negative")}
     return {"sums of edges": sums, "acc": acc, "total": total, "dz": dz, "d_src": d_src, "parts": parts.sum(0), "inverse": inverse,
             "attention": out_of_all, "product": product,
             "out": out, "largest": largest, "squares": kernels.exact_squares(flat, 1 / largest),
-            "centred": kernels.exact_centred(flat, largest / 3, 1 / largest, flat[::-1].copy()), "whole": whole, **functions}
+            **centred, "whole": whole, **functions}
 
 
 @every_float

@@ -136,3 +136,52 @@ def test_rows_without_columns(dtype):
             out = graph.aggregate(fn.copy_src(x), reducer)
             out.backward(out.data)
             assert out.shape == x.grad.shape == (3, 0)
+
+
+@pytest.mark.parametrize("n_heads", [1, 3, 4, 6])
+def test_attention_over_all_edges_computes_the_largest_scores(n_heads):
+    """The kernel has the bits that it has with scores from outside; rows of -inf, NaN and no edges included."""
+    rng, indptr = np.random.default_rng(0), np.array([0, 3, 3, 300, 302, 303])
+    src = rng.standard_normal((40, n_heads)).astype(np.float32)
+    src[38], src[39] = -np.inf, np.nan
+    indices = np.concatenate([rng.integers(0, 38, 300), [38, 38, 39]])
+    dst, z = rng.standard_normal((5, n_heads)).astype(np.float32), rng.standard_normal((40, n_heads, 7)).astype(np.float32)
+    grids = np.full((1, n_heads), 1.5 * 2.0**20), np.full((1, n_heads, 7), 1.5 * 2.0**20)
+    score = src[indices] + dst[np.repeat(np.arange(5), np.diff(indptr))]
+    score = np.where(score > 0, score, np.float32(0.2) * score)
+    largest = np.array([score[a:b].max(0) if b > a else np.zeros(n_heads) for a, b in zip(indptr, indptr[1:])], np.float32)
+    largest[np.isneginf(largest)] = 0
+    sums = np.zeros((5, 1, n_heads)), np.zeros((5, 1, n_heads, 7))
+    kernels.exact_attend(indptr, indices, z, src, dst, largest.copy(), *sums, *grids, slope=0.2)
+    m, inverse, out = np.full_like(dst, 7), np.zeros_like(dst), np.zeros((5, n_heads, 7), np.float32)
+    kernels.exact_attend(indptr, indices, z, src, dst, m, inverse, out, *grids, slope=0.2)
+    np.testing.assert_array_equal(m[:4], largest[:4])
+    expected = np.zeros_like(out)
+    with np.errstate(divide="ignore"):
+        kernels.exact_whole(sums[1], expected, np.where(sums[0][:, 0] == 0, 0, 1 / sums[0][:, 0]))
+    np.testing.assert_array_equal(out, expected)
+    assert np.isnan(out[4]).all() and np.isfinite(out[:4]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_columns_of_centred_values_as_of_a_matrix(dtype, n_threads):
+    rng, before = np.random.default_rng(0), kernels.threads()
+    x, y = rng.standard_normal((2, 4000, 21)).astype(dtype)
+    x[7, 3], y[8, 4] = np.inf, np.nan
+    centre, scale = rng.standard_normal((2, 21))
+    kernels.set_threads(n_threads)
+    try:
+        for factor in (y, None):
+            dense = (x - centre) * scale
+            dense *= dense if factor is None else factor
+            largest = kernels.exact_centred(x, centre, scale, factor, "largest")
+            np.testing.assert_array_equal(largest, kernels.exact_largest(dense))
+            inverse = np.ldexp(1.0, -np.frexp(largest)[1])
+            squares = kernels.exact_centred(x, centre, scale, factor, "squares", inverse)
+            np.testing.assert_array_equal(squares, kernels.exact_squares(dense, inverse))
+            grid, sums = np.ldexp(1.5, [[30], [-9]]) * np.ones(21), np.zeros((1, 2, 21))
+            kernels.exact_spmm(np.array([0, 4000]), None, dense, sums, grid)
+            np.testing.assert_array_equal(kernels.exact_centred(x, centre, scale, factor, "sum", grid), sums[0])
+    finally:
+        kernels.set_threads(before)
