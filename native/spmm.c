@@ -3,12 +3,13 @@
 #ifndef T
 #include "sarlite.h"
 /* Where a tile of rows reads each row of x REUSE times or more, it takes the rows of x range by range, as a range stays in
- * the second-level cache. Measured at 64 to 512 columns: 20 reads took 0.43 to 0.67 of the time of one range, 10 reads
- * 0.62 to 0.77, 5 reads 0.92 to 1.2. Most processors have RANGE_BYTES of that cache; where it has 2 MiB, so large ranges
- * take up to 0.08 less. */
-#define TILE_ROWS 1024
+ * the second-level cache. Measured at 64 to 512 columns in tiles of 1,024 rows: 20 reads took 0.43 to 0.67 of the time of
+ * one range, 10 reads 0.62 to 0.77, 5 reads 0.92 to 1.2; REUSE asks for 8 reads there. Most processors have RANGE_BYTES of
+ * that cache; where it has 2 MiB, so large ranges take up to 0.08 less. Tiles of 4,096 rows read a range from the
+ * last-level cache a quarter as often. */
+#define TILE_ROWS 4096
 #define RANGE_BYTES (1 << 20)
-#define REUSE 8
+#define REUSE 32
 #define KERNEL "spmm.c"
 #define ALSO_BFLOAT16
 #include "each_index.h"
@@ -35,9 +36,9 @@ SAR_INLINE void NAME(coefficients)(T *restrict coef, const NAME(sar_sum) *a, con
     else if (src_scale) for (int k = 0; k < n; k++) coef[k] = src_scale[col[k]];
 }
 
-/* row[:] = (with `begins`) or += scale * the sum over the edges first .. last; near and prefetch as in gather.inc.h. */
-SAR_INLINE void NAME(sum_edges)(T *restrict row, const NAME(sar_sum) *a, int64_t first, int64_t last, T scale, int near,
-                                int64_t prefetch, int begins)
+/* row[:] = (with `begins`) or += scale * the sum over the edges first .. last; prefetch as in gather.inc.h. */
+SAR_INLINE void NAME(sum_edges)(T *restrict row, const NAME(sar_sum) *a, int64_t first, int64_t last, T scale, int64_t prefetch,
+                                int begins)
 {
     const int64_t n_edges = a->csr.indptr[a->csr.n_rows], n_feat = a->n_feat, stride = a->n_heads * n_feat;
     const I *restrict indices = a->csr.indices;
@@ -51,7 +52,7 @@ SAR_INLINE void NAME(sum_edges)(T *restrict row, const NAME(sar_sum) *a, int64_t
         for (int64_t h = 0; h < a->n_heads; h++) {
             if (weighted) NAME(coefficients)(coef, a, col, e, n, h);
             const NAME(gather) edges = {.x = a->x + h * n_feat, .index = col, .coef = weighted ? coef : NULL, .stride = stride,
-                                        .n = n, .n_ahead = indices ? n_edges - e : n, .prefetch = prefetch, .near = near};
+                                        .n = n, .n_ahead = indices ? n_edges - e : n, .prefetch = prefetch};
             NAME(gather_sum)(row + h * n_feat, &edges, n_feat, scale, begins);
         }
     }
@@ -70,8 +71,7 @@ static int64_t NAME(count_ranges)(const NAME(sar_sum) *a)
 }
 
 /* Part `part` of n_parts of the rows of sar_spmm_forward. */
-static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumulate, int near, int64_t n_ranges, int64_t part,
-                            int64_t n_parts)
+static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumulate, int64_t n_ranges, int64_t part, int64_t n_parts)
 {
     const int64_t *restrict indptr = a->csr.indptr, n_rows = a->csr.n_rows, stride = a->n_heads * a->n_feat;
     const int64_t begin = sar_split_rows(indptr, n_rows, part, n_parts), end = sar_split_rows(indptr, n_rows, part + 1, n_parts);
@@ -98,7 +98,7 @@ static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumul
                     SAR_PREFETCH_NEAR((const char *)(own.csr.indices + at[i + 2 - tile]) + b);
                 do {        /* once, or for each group: rounding grows with a sum's length */
                     int64_t next = grouped && last - e > GROUP ? e + GROUP : last;
-                    NAME(sum_edges)(grouped ? group : row, &own, e, next, scale, near, prefetch, grouped || begins);
+                    NAME(sum_edges)(grouped ? group : row, &own, e, next, scale, prefetch, grouped || begins);
                     for (int64_t f = 0; grouped && f < stride; f++) row[f] = begins ? group[f] : row[f] + group[f];
                     e = next, begins = 0;
                 } while (e < last);
@@ -119,12 +119,11 @@ static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumul
 int NAME(sar_spmm_forward)(T *restrict out, const NAME(sar_sum) *sum, int accumulate)
 {
     const int64_t *restrict indptr = sum->csr.indptr, n_values = sum->n_heads * sum->n_feat;
-    int near = NAME(is_near)(sum->n_src, n_values);
     int team = sar_team((indptr[sum->csr.n_rows] - indptr[0]) * n_values);
     const int64_t n_ranges = NAME(count_ranges)(sum), n_tiles = sum->csr.n_rows / TILE_ROWS;
     int64_t n_parts = team == 1 ? 1 : n_ranges == 1 ? team * SAR_PARTS : n_tiles > 4 * team ? n_tiles : 4 * team;
 #pragma omp parallel for num_threads(team) schedule(dynamic, 1)
-    for (int64_t part = 0; part < n_parts; part++) NAME(spmm_rows)(out, sum, accumulate, near, n_ranges, part, n_parts);
+    for (int64_t part = 0; part < n_parts; part++) NAME(spmm_rows)(out, sum, accumulate, n_ranges, part, n_parts);
     return SAR_OK;
 }
 

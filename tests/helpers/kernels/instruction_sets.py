@@ -68,7 +68,7 @@ def graph(kind):
     columns is summed in ranges; a row's edges are in both ranges, in one, or in none.
     """
     rows = {"hard": [0, 1, 17, 33, 0, 257, 0], "long": [3, 0, 100_000, 40], "one node": [1], "no edges": [0, 0, 0],
-            "ranges": [300, 0, 1, 17_000, 600]}[kind]
+            "ranges": [300, 0, 1, 40_000, 600]}[kind]
     n_src = {"hard": 70, "long": 50, "one node": 1, "no edges": 4, "ranges": 1100}[kind]
     src = np.random.default_rng(len(rows)).integers(0, n_src, sum(rows))
     dst = np.repeat(np.arange(len(rows)), rows)

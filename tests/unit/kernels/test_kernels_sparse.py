@@ -86,14 +86,14 @@ def ranged(dtype, longest, ascending=True):
 
     It has two tiles of rows, a row without edges, and a row of several groups.
     """
-    rng, n = np.random.default_rng(7), 1100
-    dst, src = rng.integers(0, n, 12_000), rng.integers(0, n, 12_000 + longest)
+    rng, n_dst, n = np.random.default_rng(7), 4200, 1100
+    dst, src = rng.integers(0, n_dst, 40_000), rng.integers(0, n, 40_000 + longest)
     dst = np.concatenate([np.where(dst == 5, 6, dst), np.full(longest, 3)])
     order = np.lexsort((src, dst)) if ascending else slice(None)
     n_ranges = n * 256 * np.dtype(dtype).itemsize // 2**20 + 1
     assert n_ranges > 1
     ends = [n // n_ranges * r + n % n_ranges * r // n_ranges for r in range(1, n_ranges + 1)]
-    return Csr(dst[order], src[order], n, n), ends
+    return Csr(dst[order], src[order], n_dst, n), ends
 
 
 @every_type
