@@ -11,8 +11,13 @@ counts for each edge and column:
 rows in the cache, while the probe's random rows are too many for the cache; the number is then above 1.
 
     gather_fraction = n_edges * row_bytes / (gather bandwidth of that row_bytes) / time
+
+`--arrays buffers` measures inside `Buffers`, as a training step does: arrays start at a cache line and reuse memory.
+`--arrays plain` measures NumPy's own arrays, as a program has them that embeds sarlite and enters no `Buffers`: they start
+16 bytes after a cache line, and each output takes new memory. Peers are measured once.
 """
 
+import contextlib
 import sys
 
 import harness
@@ -33,18 +38,19 @@ def worker(args):
     """Measure one graph and width in this process."""
     set_threads(args.threads)
     graph = seeded_graphs.load(args.graphs, args.graphs_list[0])
-    with Buffers(), no_grad():  # as in a training step: arrays start at a cache line and reuse memory
+    with Buffers() if args.arrays == ["buffers"] else contextlib.nullcontext(), no_grad():
         x = Tensor(np.random.default_rng(0).standard_normal((graph.n_nodes, args.widths[0]), dtype=np.float32))
         memory = Memory()
         times = harness.timed(lambda: graph.aggregate(fn.copy_src(x), "sum"), args.repeats)
     harness.print_measurement(times, memory)
 
 
-def measure(args, name, width, limit, others):
-    """Measure one graph and width with sarlite and other libraries; return the rows of the table."""
+def measure(args, name, width, arrays, limit, others):
+    """Measure one graph, width and kind of arrays with sarlite and other libraries; return the rows of the table."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
-    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width]
-    row = {"case": "spmm", "graph": name, "width": width}
+    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width,
+               "--arrays", arrays]
+    row = {"case": "spmm", "graph": name, "width": width, "arrays": arrays}
     least = limit.least_ms(8 * n_nodes * width + 8 * n_nodes + 4 * n_edges, n_edges * width)
     allowed = limits.Allowed(least, limit.gather_ms(n_edges, 4 * width))
     return peers.compare(args, row, command, ["spmm", file, "--width", width], others, allowed)
@@ -55,10 +61,10 @@ def main(argv=None):
     if args.worker:
         return worker(args)
     others, limit = peers.find(args.peers, ABLE), limits.measure(args.threads, args.gib)
-    rows = [row for name in args.graphs_list for width in args.widths
-            for row in measure(args, name, width, limit, others)]
-    harness.report(f"Sum over neighbours, float32, {args.threads} threads", rows, harness.suite_columns("width"),
-                   args.json)
+    rows = [row for name in args.graphs_list for width in args.widths for arrays in args.arrays
+            for row in measure(args, name, width, arrays, limit, others if arrays == args.arrays[0] else {})]
+    harness.report(f"Sum over neighbours, float32, {args.threads} threads", rows,
+                   harness.suite_columns("width", "arrays"), args.json)
     return None
 
 
@@ -67,6 +73,8 @@ def arguments():
     parser.add_argument("--graphs-list", type=harness.words, default=["S", "S-shuffled", "M", "M-shuffled"],
                         metavar="LIST")
     parser.add_argument("--widths", type=harness.numbers, default=[64, 128, 256], metavar="LIST", help="features")
+    parser.add_argument("--arrays", type=harness.words, default=["buffers", "plain"], metavar="LIST",
+                        help="buffers, plain, or both")
     return parser
 
 

@@ -164,7 +164,8 @@ def test_spmm_writes_its_rows(folder, tmp_path):
     import spmm
 
     rows = rows_of(spmm, folder, tmp_path, "--graphs-list", "S/1000-shuffled", "--widths", "8")
-    assert [(row["graph"], row["width"]) for row in rows] == [("S/1000-shuffled", 8)]
+    assert [(row["graph"], row["width"], row["arrays"]) for row in rows] == [("S/1000-shuffled", 8, "buffers"),
+                                                                             ("S/1000-shuffled", 8, "plain")]
     assert all(row["case"] == "spmm" and row["peer"] is None and row["ratio"] is None for row in rows)
 
 
@@ -260,7 +261,7 @@ def test_peers_alternate_and_are_pooled(folder, tmp_path, fake_peers):
 
     out = tmp_path / "rows.json"
     flags = ["--rounds", "2", "--graphs", str(folder), "--json", str(out)]
-    spmm.main([*SMALL, *flags, "--graphs-list", "S/1000", "--widths", "8"])
+    spmm.main([*SMALL, *flags, "--graphs-list", "S/1000", "--widths", "8", "--arrays", "buffers"])
     dgl, torch, scipy = json.loads(out.read_text())
     assert [row["peer"] for row in (dgl, torch, scipy)] == ["dgl", "torch", "scipy"]
     assert len({row["ms"] for row in (dgl, torch, scipy)}) == 1  # each peer's row has the same values of sarlite
