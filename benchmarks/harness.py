@@ -231,7 +231,7 @@ def train(n_ranks, launcher=None, env=None, **options):
     Parameters
     ----------
     launcher : sequence of str, optional
-        Words in place of `mpiexec -n N`.
+        Words in place of `mpiexec -n N`; without a word `options` must hold the ranks, as threads of one process.
     env : dict, optional
         Environment variables.
 
@@ -243,7 +243,7 @@ def train(n_ranks, launcher=None, env=None, **options):
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
         words = ("-m", "sarlite.train", *flags(options), "--run-dir", run, "--json")
-        line = last_json(python(*words, launcher=launcher, env=env) if launcher else mpiexec(n_ranks, *words, env=env))
+        line = last_json(python(*words, launcher=launcher, env=env) if launcher is not None else mpiexec(n_ranks, *words, env=env))
         epochs = [json.loads(epoch) for epoch in (run / "metrics.jsonl").read_text().splitlines()]
     return {**line, "epochs": epochs, "seconds": [epoch["seconds"] for epoch in epochs]}
 

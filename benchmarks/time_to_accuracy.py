@@ -10,7 +10,11 @@ All ways use both cores: one rank of two threads, or two ranks of one thread. Ea
 of epochs and learning rate in `TASKS`; `--rates` measures the full batch and the minibatches of one rank with other
 rates, by which those were chosen. Loading is not counted.
 
-Runs of several calls are combined by `--stored FILE,FILE`, which measures nothing.
+Bytes until an epoch are its share of the run's bytes. Runs of several calls are combined by `--stored FILE,FILE`, which
+measures nothing. Only times need a machine without other work: `--clock FILE,FILE` names rows of the same ways from such
+a machine. Each epoch then takes the median epoch of these rows, the lowest of several runs, and the first epoch
+likewise. The memory is the peak of these rows. For the other values `--as-threads` makes the ranks threads of one
+process, which waits more cheaply where other programs run.
 """
 
 import json
@@ -59,20 +63,21 @@ class Task(NamedTuple):
 
 TASKS = {
     "cora": Task("planetoid:{data}/planetoid/cora", ("--normalize-features",), {"layers": 2, "hidden": 64},
-                 {"epochs": 80, "lr": 0.1}, {"epochs": 30, "lr": 0.1, "batch_size": 35, "fanouts": "10,10"}),
-    "pages": Task("npz:{data}/npz/facebook_pages.npz,train=0.6,val=0.2", (), {"layers": 2, "hidden": 64},
-                  {"epochs": 15, "lr": 0.01}, {"epochs": 2, "lr": 0.01, "batch_size": 1000, "fanouts": "10,10"}),
+                 {"epochs": 50, "lr": 0.1}, {"epochs": 20, "lr": 0.1, "batch_size": 35, "fanouts": "10,10"}),
+    "pages": Task("npz:{data}/npz/facebook_pages.npz,train=0.6,val=0.2", (), {"layers": 2, "hidden": 16},
+                  {"epochs": 25, "lr": 0.03}, {"epochs": 3, "lr": 0.01, "batch_size": 1000, "fanouts": "10,10"}),
     "sbm": Task("sbm:nodes=50000,degree=20,classes=16,homophily=0.6,noise=2,train=0.3", (),
                 {"layers": 2, "hidden": 64},
-                {"epochs": 60, "lr": 0.03}, {"epochs": 12, "lr": 0.01, "batch_size": 500, "fanouts": "15,15"}),
+                {"epochs": 40, "lr": 0.03}, {"epochs": 10, "lr": 0.01, "batch_size": 500, "fanouts": "15,15"}),
 }
 
 
-def run(task, way, data, seed, **changed):
+def run(task, way, data, seed, as_threads=False, **changed):
     """Train one way once and return the row of the run, with its curve of validation accuracy."""
+    place = {"launcher": (), "ranks": way.ranks, "threads": 1} if as_threads else {"threads": 2 // way.ranks}
     settings = (task.batches if way.minibatches else task.full) | way.options | changed
-    line = harness.train(way.ranks, data=data, model="sage", **task.model, **settings, seed=seed, threads=2 // way.ranks,
-                         metric="accuracy", baseline=False, verify=False)
+    line = harness.train(way.ranks, data=data, model="sage", **task.model, **settings, seed=seed,
+                         metric="accuracy", baseline=False, verify=False, **place)
     sent = {phase: n for phase, n in line["sent_bytes"].items() if phase not in ("setup", "evaluation")}
     return {"way": way.name, "ranks": way.ranks, "seed": seed, "lr": settings["lr"], "seconds": line["seconds"],
             "curve": [epoch["val_accuracy"] for epoch in line["epochs"]], "test": 100 * line["test_accuracy"],
@@ -89,9 +94,12 @@ def measure(args):
             data = scratch.convert(task.spec.format(data=args.data), name, *task.flags)
             for seed in range(args.first_seed, args.first_seed + args.seeds):
                 for way, changed in tried(args):
-                    rows.append({"task": name, **run(task, way, data, seed, **changed)})
-                    harness.note(f"{name}, seed {seed}, {way.name}, rate {rows[-1]['lr']}: best {max(rows[-1]['curve']):.4f}, "
+                    changed |= {"epochs": args.epochs, "eval_every": args.epochs} if args.epochs else {}
+                    rows.append({"task": name, **run(task, way, data, seed, args.as_threads, **changed)})
+                    harness.note(f"{name}, seed {seed}, {way.name}, rate {rows[-1]['lr']}: best {best(rows[-1]):.4f}, "
                                  f"{sum(rows[-1]['seconds']):.2f} s")
+                    if args.json:
+                        harness.write_rows(args.json, rows)
     return rows
 
 
@@ -102,9 +110,14 @@ def tried(args):
     return [(way, {"lr": rate}) for way in WAYS if way.name in ("full batch", "minibatches") for rate in args.rates]
 
 
+def best(row):
+    """Return the best validation accuracy of a run; epochs without evaluation are None in its curve."""
+    return max(accuracy for accuracy in row["curve"] if accuracy is not None)
+
+
 def reached(row, target):
     """Return the epochs, seconds and MiB sent until a run's validation accuracy reached `target`, or None if it never did."""
-    epoch = next((i + 1 for i, accuracy in enumerate(row["curve"]) if accuracy >= target), None)
+    epoch = next((i + 1 for i, accuracy in enumerate(row["curve"]) if accuracy is not None and accuracy >= target), None)
     if epoch is None:
         return None
     share = epoch / len(row["curve"])
@@ -117,11 +130,11 @@ def summary(rows):
     lines = {}
     for row in rows:
         rivals = [r for r in rows if (r["task"], r["seed"]) == (row["task"], row["seed"])]
-        target = SHARE * max(max(r["curve"]) for r in rivals)
+        target = SHARE * max(map(best, rivals))
         line = lines.setdefault((row["task"], row["way"], row["lr"]),
                                 {"task": row["task"], "way": row["way"], "lr": row["lr"], "best": [], "test": [], "results": [],
                                  "peak_mib": []})
-        line["best"].append(100 * max(row["curve"]))
+        line["best"].append(100 * best(row))
         line["test"].append(row["test"])
         line["peak_mib"].append(row["peak_bytes"] / 2**20)
         line["results"].append(reached(row, target))
@@ -157,9 +170,22 @@ def stored(files):
     return [row for file in files for row in json.loads(Path(file).read_text())]
 
 
+def by_clock(rows, clock):
+    """Return `rows` with the lowest first epoch, the lowest median epoch and the largest peak of the same way in `clock`."""
+    result = []
+    for row in rows:
+        same = [short for short in clock if (short["task"], short["way"]) == (row["task"], row["way"])]
+        first = min(short["seconds"][0] for short in same)
+        epoch = min(statistics.median(short["seconds"]) for short in same)
+        result.append({**row, "seconds": [first] + [epoch] * (len(row["curve"]) - 1),
+                       "peak_bytes": max(short["peak_bytes"] for short in same)})
+    return result
+
+
 def main(argv=None):
     args = arguments().parse_args(argv)
     rows = stored(args.stored) if args.stored else measure(args)
+    rows = by_clock(rows, stored(args.clock)) if args.clock else rows
     title = f"GraphSAGE until {SHARE:.0%} of a seed's best validation accuracy: median (minimum..maximum)"
     harness.report(title, summary(rows), COLUMNS)
     if args.json:
@@ -177,6 +203,9 @@ def arguments():
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rates", type=lambda text: [float(rate) for rate in text.split(",")], metavar="LIST",
                         help="learning rates to try with the full batch and the minibatches of one rank")
+    parser.add_argument("--epochs", type=int, metavar="N", help="of every way, with one evaluation, to measure times alone")
+    parser.add_argument("--as-threads", action="store_true", help="make the ranks threads of one process")
+    parser.add_argument("--clock", type=harness.words, metavar="LIST", help="JSON files of runs whose epochs give the times")
     parser.add_argument("--stored", type=harness.words, metavar="LIST", help="JSON files of earlier calls, to combine")
     return parser
 

@@ -31,7 +31,7 @@ CONTENTS = {  # heading: pages
     "Concepts": ["concepts", "glossary", "which-mode", "many-ranks", "schedules", "cost", "numerics", "narrow"],
     "Guides": ["tables", "transforms", "training", "links", "graph-tasks", "python", "interop", "oracle"],
     "Reference": ["reference/commands", "data", "reference/python", "promises", "stability", "changelog"],
-    "Papers": ["sar-from-scratch", "architecture", "results", "results/sar/README", "results/mg-gcn/README",
+    "Papers": ["sar-from-scratch", "architecture", "results", "time-to-accuracy", "results/sar/README", "results/mg-gcn/README",
                "results/oracle/dgl-max-isolated", "results/oracle/pyg-scatter-max"],
 }  # fmt: skip
 REFERENCE = {  # page: title, modules or names
