@@ -183,7 +183,7 @@ def test_splits_by_ids_and_by_masks(folder):
         (np.array([5]), "t.npy: train split: node id 5 .*0 <= id < 5"),
         (np.array([0.5]), "t.npy: train split: .*integer dtype.*float64"),
         (np.ones(4, bool), r"t.npy: train split: a mask of shape \(4, 1\), expected \(5,\)"),
-        (np.ones((2, 2), int), "t.npy: train split: one node id .*2 columns"),
+        (np.ones((2, 2), int), "t.npy: train split: .*one node id per line, found 2 columns"),
         (np.array([0, 1, 2, 0, 0], np.uint8), "t.npy: train split: node id 0"),
     ],
 )
