@@ -97,7 +97,7 @@ def test_times_are_of_the_first_edge_of_a_pair(tmp_path):
     (tmp_path / "long.csv").write_text(f"who,whom,part\n0,1,val\n1,{'9' * 5000},train\n")
     for kind, words, table in (
         (DataError, "none.csv: 1 columns, expected a source, a destination and part", "none.csv,split=part,comment=#"),
-        (DataError, r"row 1, column 'whom': '9+\S* ... \S*9+' is not a node number", "long.csv,split=part"),
+        (DataError, r"row 1, column 'whom': '9+.* is not a node number", "long.csv,split=part"),
         (DataError, "no link is left for the split val", "one.csv,time=since"),
         (DataError, "pair 0, 1 is in the splits train and val", "words.csv,split=part"),
         (DataError, "row 0, column 'since': '5' is none of train, val, test", "one.csv,split=since"),
