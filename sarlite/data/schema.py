@@ -35,7 +35,7 @@ class Matched(NamedTuple):
     dataset : Dataset
     left_out : list of str
         Messages about node types, relations and columns that the model does not use, and about values outside the range
-        of the training rows.
+        of the table that the model was trained on.
     by_position : list of str
         Messages about features that were matched by position, as one side has no column names.
     """

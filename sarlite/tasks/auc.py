@@ -42,8 +42,8 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
     >>> from sarlite.comm import threads
     >>> scores, positive = np.array([0.9, 0.4, 0.4, 0.1]), np.array([True, True, False, False])
     >>> def work(comm):
-    ...     own = slice(comm.rank, None, comm.size)
-    ...     return pairs(comm, scores[own, None], positive[own, None])
+    ...     local = slice(comm.rank, None, comm.size)
+    ...     return pairs(comm, scores[local, None], positive[local, None])
     >>> threads.run(2, work)
     [[(7, 4)], [(7, 4)]]
     """

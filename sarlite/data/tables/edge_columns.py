@@ -57,7 +57,7 @@ class EdgeColumns:
     width : int
         Number of feature columns.
     outside : list of str
-        Lines about features with values outside the range of a model's training rows.
+        Lines about features with values outside the range of the table that a model was trained on.
     """
 
     def __init__(self, connection: Connection, source: EdgeSource, drop_values: bool = False) -> None:

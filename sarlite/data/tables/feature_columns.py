@@ -32,7 +32,7 @@ class MadeFeatures(NamedTuple):
     fitted : Fitted
         The transforms with their statistics.
     outside : list of str
-        Lines about columns with values outside the range of a model's training rows.
+        Lines about columns with values outside the range of the table that a model was trained on.
     """
 
     table: Table

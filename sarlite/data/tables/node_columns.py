@@ -73,7 +73,7 @@ class NodeColumns:
     titles : IdColumn or None
         The column with other names of the nodes, by which edges do not refer to them.
     outside : list of str
-        Lines about features with values outside the range of a model's training rows.
+        Lines about features with values outside the range of the table that a model was trained on.
     """
 
     def __init__(self, connection: Connection, source: NodeSource, finish: Callable[[Array], Array]) -> None:

@@ -189,7 +189,7 @@ class Fitted:
             n, total = connection.execute(f"SELECT count(*) FILTER (WHERE {odd}), count({value}) FROM {relation}").fetchone()
             if n:
                 lines.append(f"{where}: column {name!r}: {n:,} of {total:,} values lie outside {column.shown(low)} to "
-                             f"{column.shown(high)}, the range of the rows that training knows")
+                             f"{column.shown(high)}, the range of the table that the model was trained on")
         return lines
 
     def select(self, connection: Connection, relation: str, where: str | None = None) -> str:

@@ -128,7 +128,7 @@ def test_values_outside_the_range_of_training_are_told_by_column(tmp_path, monke
     probabilities(tmp_path, "outside", spec)
     printed = capsys.readouterr()
     shown = printed.out + printed.err
-    assert re.search(r"users.csv: column 'age': 2 of 6 values lie outside \d\d to \d\d, the range of the rows that training knows", shown)
+    assert re.search(r"users.csv: column 'age': 2 of 6 values lie outside \d\d to \d\d, the range of the table that", shown)
     assert re.search(r"users.csv: column 'signup': 1 of 6 values lie outside 2026-01-03 to 2026-\d\d-03, the range", shown)
     capsys.readouterr()
     probabilities(tmp_path, "inside", f"tables:{tmp_path / 'old' / 'graph.toml'}")
