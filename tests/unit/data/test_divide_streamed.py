@@ -29,8 +29,9 @@ def stored(tmp_path_factory):
     place = np.arange(90) % 3
     data = Dataset(indptr, indices, rng.random((90, 5)), rng.integers(0, 4, 90), place == 0, place == 1, place == 2, 4,
                    edge_weight=rng.random(700), edge_features=rng.random((700, 2), np.float32))
-    format.write(tmp_path_factory.mktemp("stored") / "d", data)
-    return tmp_path_factory.getbasetemp() / "stored0" / "d"
+    folder = tmp_path_factory.mktemp("stored") / "d"
+    format.write(folder, data)
+    return folder
 
 
 @pytest.mark.parametrize("method, order, again", [("random", "cluster", "random"), ("contiguous", "none", None)])

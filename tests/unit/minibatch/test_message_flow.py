@@ -130,7 +130,7 @@ def test_what_is_refused():
         message_flow(Graph.from_edges([0], [0], n_src=2, n_dst=1), [0], 1, np.zeros((2, 1)))
     with pytest.raises(ConfigError, match="n_layers"):
         message_flow(graph, [0], 0, X)
-    with pytest.raises(ShapeError, match="x of shape"):
+    with pytest.raises(ShapeError, match="x has shape"):
         message_flow(graph, [0], 1, X[1:])
     with pytest.raises(DataError, match="rows"):
         message_flow(graph, [90], 1, X)

@@ -169,7 +169,7 @@ def test_training(model):
     ({"train": [3, N]}, DataError, f"train\\[1\\] is {N}"),
     ({"train": [-1]}, DataError, "train\\[0\\] is -1"),
     ({"train": np.ones(N - 1, bool)}, ShapeError, "train"),
-    ({"x": X[:-1]}, ShapeError, "x of shape"),
+    ({"x": X[:-1]}, ShapeError, "x has shape"),
     ({"labels": LABELS[:-1]}, ShapeError, "labels have shape"),
 ])  # fmt: skip
 def test_what_the_loader_refuses(options, error, message):

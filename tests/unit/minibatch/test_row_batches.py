@@ -74,7 +74,7 @@ def test_a_row_loader_gives_each_seed_once_an_epoch_and_its_own_rows():
         assert sorted(id for _, ids in epoch for id in ids) == list(range(0, 90, 3))
     assert one_rank[:5] != one_rank[5:]
     graph = Graph.from_edges(*EDGES)
-    for error, words, args in ((ShapeError, "x of shape", (X[1:], None, [0])), (DataError, "empty", (X, None, []))):
+    for error, words, args in ((ShapeError, "x has shape", (X[1:], None, [0])), (DataError, "empty", (X, None, []))):
         with pytest.raises(error, match=words):
             RowLoader(graph, *args, batch_size=3)
     with pytest.raises(ConfigError, match="batch_size"):
