@@ -174,7 +174,7 @@ def test_dlpack_with_torch():
 def test_what_an_index_cannot_be():
     x = Tensor(X, requires_grad=True)
     for index, error, words in (
-        (MASK, ShapeError, r"bool index has shape \(2, 3\)"), ((np.array([0]), 0), TypeError, "take"),
+        (MASK, ShapeError, r"bool index of shape \(2, 3\)"), ((np.array([0]), 0), TypeError, "take"),
         ((slice(None), [0, 1]), TypeError, "take"),
         (1.0, TypeError, "float"), ("a", TypeError, "str"), ([2], IndexError, "2 rows"), ([-3], IndexError, "-1"),
         (2, IndexError, "out of bounds"),
