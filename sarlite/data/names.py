@@ -22,7 +22,7 @@ from sarlite.data.folders import words
 from sarlite.data.graph_tables import NODE
 from sarlite.data.meta import NAMES
 from sarlite.data.meta import read as read_meta
-from sarlite.data.tables.checks import id_doubts, refuse
+from sarlite.data.tables.checks import check_cells, id_checks
 from sarlite.data.tables.sources import connect
 from sarlite.data.tables.sources import read as read_table
 from sarlite.data.tables.text_form import Reading, quote
@@ -191,7 +191,7 @@ def lines(path, field, n_lines=_LINES):
             source, row = read_table(connection, path, Reading(), (), field, list), 0
             if len(source.columns) != 1:
                 raise DataError(f"{path}: {field}: {len(source.columns)} columns, expected one, of names")
-            refuse(source, id_doubts(source, source.columns[0]))
+            check_cells(source, id_checks(source, source.columns[0]))
             for (cells,) in source.batches(f"CAST({quote(source.columns[0])} AS VARCHAR)"):
                 yield range(row, row + len(cells)), cells.to_pylist()
                 row += len(cells)

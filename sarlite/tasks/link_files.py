@@ -9,7 +9,7 @@ import numpy as np
 from sarlite.data import names as named
 from sarlite.data import textfile
 from sarlite.data.readers import ogb
-from sarlite.data.tables.checks import Doubt, id_doubts, refuse, whole
+from sarlite.data.tables.checks import CellCheck, check_cells, id_checks, node_number
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import ENDS, quote
 from sarlite.errors import DataError
@@ -174,12 +174,12 @@ def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -
 
 def column_ids(table: Table, column: str, end: Ends) -> Array:
     """Return the ids of the nodes in a column of a table, (n,) int64; see `ids_of` for `end` and errors."""
-    refuse(table, id_doubts(table, column))
+    check_cells(table, id_checks(table, column))
     if end.names is not None:
         words = [cells.to_pylist() for (cells,) in table.batches(f"CAST({quote(column)} AS VARCHAR)")]
         return ids_of(table.where, column, [word for some in words for word in some], 0, end)
-    number = whole(column, table)
-    refuse(table, [Doubt(column, f"{number} IS NULL", "VALUE is not a node number")])
+    number = node_number(table, column)
+    check_cells(table, [CellCheck(column, f"{number} IS NULL", "VALUE is not a node number")])
     pieces = [np.asarray(cells) for (cells,) in table.batches(f"CAST({number} AS BIGINT)")]
     return _within(table.where, column, np.concatenate([np.empty(0, np.int64), *pieces]), 0, end)
 

@@ -12,7 +12,7 @@ import numpy as np
 from sarlite.comm import Communicator, Solo
 from sarlite.comm.routing import ask, send
 from sarlite.command import show, suggestion
-from sarlite.data.tables.checks import Doubt, refuse, split_code, times
+from sarlite.data.tables.checks import CellCheck, check_cells, split_code, times
 from sarlite.data.tables.description import reading_of
 from sarlite.data.tables.sources import Table, connect, unnamed
 from sarlite.data.tables.sources import read as read_table
@@ -296,8 +296,8 @@ def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str
 
 def _split_codes(table, column):
     """Return the splits in a column of train, val and test, (n,) int64."""
-    code, doubt = split_code(table, column)
-    refuse(table, [doubt, Doubt(column, f"{code} = 0", f"VALUE is not one of {', '.join(NAMES)}")])
+    code, check = split_code(table, column)
+    check_cells(table, [check, CellCheck(column, f"{code} = 0", f"VALUE is not one of {', '.join(NAMES)}")])
     pieces = [np.asarray(cells) for (cells,) in table.batches(code)]
     return np.concatenate([np.empty(0, np.int64), *pieces]).astype(np.int64) - 1
 

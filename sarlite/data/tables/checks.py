@@ -14,7 +14,7 @@ from sarlite.errors import ConfigError, DataError, SarliteError, raise_all
 
 MISSING = ("", "nan", "null")
 """Words that mean a missing value, in small letters or capitals."""
-DOUBTFUL = ("na", "n/a", "#n/a", "<na>", "nat", "none", "nil", "?", "-", "--", ".", "unknown", "unk", "missing",
+DOUBTFUL_WORDS = ("na", "n/a", "#n/a", "<na>", "nat", "none", "nil", "?", "-", "--", ".", "unknown", "unk", "missing",
             "undefined", "not available", "unlabelled", "unlabeled")
 """Words that may mean a missing value: labels with these words are refused unless `null` settles their meaning."""
 FLOAT32_LIMIT = 3.4028235677973366e38
@@ -23,7 +23,7 @@ _MOST_SHOWN = 80  # letters of a value in a message
 _MOST_BAD = 41
 
 
-class Doubt(NamedTuple):
+class CellCheck(NamedTuple):
     """Check of a column's cells: the SQL condition that is true for a bad cell, and the error message for the cell.
 
     Attributes
@@ -40,20 +40,20 @@ class Doubt(NamedTuple):
     why: str
 
 
-def refuse(table: Table, doubts: Sequence[Doubt]) -> None:
+def check_cells(table: Table, checks: Sequence[CellCheck]) -> None:
     """Run the checks of cells, and raise one error about all checks that find a bad cell.
 
     For each of them the message names the source, the first row, the column and the value.
     """
     errors: list[SarliteError] = []
-    for at in range(0, len(doubts), 256):
-        some = doubts[at : at + 256]
-        rows = table.one(*(f"min(rowid) FILTER (WHERE {doubt.condition})" for doubt in some))
-        for row, doubt in zip(rows, some):
+    for at in range(0, len(checks), 256):
+        some = checks[at : at + 256]
+        rows = table.one(*(f"min(rowid) FILTER (WHERE {check.condition})" for check in some))
+        for row, check in zip(rows, some):
             if row is not None and len(errors) < _MOST_BAD:
-                name, is_date = quote(doubt.column), table.types[doubt.column] in ("date", "other")
+                name, is_date = quote(check.column), table.types[check.column] in ("date", "other")
                 shown = shorten(table.value(f"CAST({name} AS VARCHAR)" if is_date else name, row))  # Python's dates need more packages
-                errors.append(DataError(f"{cell(table, row, doubt.column)}: {doubt.why.replace('VALUE', shown)}"))
+                errors.append(DataError(f"{cell(table, row, check.column)}: {check.why.replace('VALUE', shown)}"))
     raise_all(errors)
 
 
@@ -106,13 +106,13 @@ def number(table: Table, column: str) -> str:
     return value if table.reading.null is None else f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE {value} END)"
 
 
-def number_doubts(table: Table, columns: Sequence[str], missing: bool = False, limit: float = FLOAT32_LIMIT) -> list[Doubt]:
+def number_checks(table: Table, columns: Sequence[str], missing: bool = False, limit: float = FLOAT32_LIMIT) -> list[CellCheck]:
     """Return checks of columns of numbers: a cell that is no finite number below `limit` is refused.
 
     A cell without a value is refused unless `missing` is True. A column whose type can hold no numbers raises a DataError at
     once.
     """
-    doubts, errors, door = [], list[SarliteError](), table.reading.door
+    checks, errors, door = [], list[SarliteError](), table.reading.door
     words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
                         otherwise="convert the column first")
     category = f"; {door.feature('COLUMN', 'onehot')} makes numbers of a category" if math.isfinite(limit) and door.transforms else ""
@@ -127,23 +127,23 @@ def number_doubts(table: Table, columns: Sequence[str], missing: bool = False, l
             continue
         if kind == "list":
             odd = "isinf(x)" if math.isinf(limit) else f"NOT abs(x) < {bound}"  # NaN is a missing value among labels
-            doubts.append(Doubt(column, f"len(list_filter(CAST({name} AS DOUBLE[]), lambda x: {odd})) > 0",
+            checks.append(CellCheck(column, f"len(list_filter(CAST({name} AS DOUBLE[]), lambda x: {odd})) > 0",
                                 f"VALUE has an entry that is not {finite}"))
             continue
         has_value, expression = f"NOT {is_missing(table, column)}", number(table, column)
-        doubts.append(Doubt(column, f"{expression} IS NULL AND {has_value}",
+        checks.append(CellCheck(column, f"{expression} IS NULL AND {has_value}",
                             f"VALUE is no number; {words}{category.replace('COLUMN', column)}"))
-        doubts.append(Doubt(column, f"NOT abs({expression}) < {bound}", f"VALUE is not {finite}"))
+        checks.append(CellCheck(column, f"NOT abs({expression}) < {bound}", f"VALUE is not {finite}"))
         if not missing:
-            doubts.append(Doubt(column, is_missing(table, column), f"no value; {fill}"))
+            checks.append(CellCheck(column, is_missing(table, column), f"no value; {fill}"))
     raise_all(errors)
-    return doubts
+    return checks
 
 
 def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Find the columns of numbers; return their names, and a dict from each other column to the reason against it.
 
-    A column of words is taken for numbers if at least half of the words are numbers; `number_doubts` refuses the other words.
+    A column of words is taken for numbers if at least half of the words are numbers; `number_checks` refuses the other words.
     """
     chosen, left = [], {}
     words = [name for name in columns if table.types[name] == "word" and not table.typed]
@@ -182,7 +182,7 @@ def vectors(table: Table, column: str) -> int:
     name = quote(column)
     (first,) = table.one(f"any_value(len({name}))")
     width = first or 0
-    refuse(table, [Doubt(column, f"{name} IS NULL OR len({name}) <> {width} OR list_contains(list_transform({name}, "
+    check_cells(table, [CellCheck(column, f"{name} IS NULL OR len({name}) <> {width} OR list_contains(list_transform({name}, "
                                  "lambda x: x IS NULL), true)",
                          f"lists of one length, {width}, without nulls are needed in every row")])
     return int(width)
@@ -191,7 +191,7 @@ def vectors(table: Table, column: str) -> int:
 # ---- ids
 
 
-def id_doubts(table: Table, column: str) -> list[Doubt]:
+def id_checks(table: Table, column: str) -> list[CellCheck]:
     """Return checks of the cells of a column of ids; raise a DataError for a column whose type cannot be ids."""
     kind = table.types[column]
     if kind not in ("whole", "word"):
@@ -203,10 +203,10 @@ def id_doubts(table: Table, column: str) -> list[Doubt]:
                             "numbers or words")
     name = quote(column)
     empty = f"{name} IS NULL OR {name} = ''" if kind == "word" else f"{name} IS NULL"
-    return [Doubt(column, empty, "no id")]
+    return [CellCheck(column, empty, "no id")]
 
 
-def whole(column: str, table: Table) -> str:
+def node_number(table: Table, column: str) -> str:
     """Return the SQL expression that reads a cell as a node number: digits without a sign or leading zeros.
 
     For any other cell the expression is NULL.
@@ -259,8 +259,8 @@ def time_column(table: Table, column: str) -> Times:
         times, most = Times(f"TRY_CAST({name} AS BIGINT)", "integers"), "64 bits"
     else:
         times, most = Times(_nanoseconds(name), "dates"), "nanoseconds since 1970 in 64 bits: 1678 to 2261"
-    refuse(table, [_no_time(table, column, f"{name} IS NULL"),
-                   Doubt(column, f"{times.expression} IS NULL AND {name} IS NOT NULL", f"VALUE does not fit {most}")])
+    check_cells(table, [_no_time(table, column, f"{name} IS NULL"),
+                   CellCheck(column, f"{times.expression} IS NULL AND {name} IS NOT NULL", f"VALUE does not fit {most}")])
     return times
 
 
@@ -299,7 +299,7 @@ def _times_in_words(table, column):
     else:
         expected = f"{other['dates']}, and {other['integers']}"
     why = f"VALUE is {expected}{date_remedy(table, column)}"
-    refuse(table, [_no_time(table, column, missing), Doubt(column, f"{times.expression} IS NULL AND NOT {missing}", why)])
+    check_cells(table, [_no_time(table, column, missing), CellCheck(column, f"{times.expression} IS NULL AND NOT {missing}", why)])
     return times
 
 
@@ -340,7 +340,7 @@ def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
 
 def _no_time(table, column, condition):
     remedy = query_remedy(table, "SELECT *", f"WHERE {quote(column)} IS NOT NULL", "leaves such rows out")
-    return Doubt(column, condition, f"no time; each row needs one: {remedy}")
+    return CellCheck(column, condition, f"no time; each row needs one: {remedy}")
 
 
 def times(table: Table, column: str) -> np.ndarray:
@@ -356,7 +356,7 @@ def times(table: Table, column: str) -> np.ndarray:
     value = number(table, column)
     words = table.types[column] == "word" and table.one(f"count({date_of_word(quote(column))})") == (0,)
     if table.types[column] == "float" or (words and table.one(f"bool_or({value} <> floor({value}))")[0]):
-        refuse(table, [Doubt(column, f"{value} IS NULL OR NOT isfinite({value})",
+        check_cells(table, [CellCheck(column, f"{value} IS NULL OR NOT isfinite({value})",
                              "VALUE is no time, which is a date or a finite number")])
         return _column(table, value, np.float64)
     return _column(table, time_column(table, column).expression, np.int64)
@@ -370,7 +370,7 @@ def _column(table, expression, dtype):
 SPLIT_WORDS = {"none": 0, "train": 1, "val": 2, "valid": 2, "validation": 2, "test": 3}
 
 
-def split_code(table: Table, column: str) -> tuple[str, Doubt]:
+def split_code(table: Table, column: str) -> tuple[str, CellCheck]:
     """Return an SQL expression that replaces "train", "val", "test" and "none" by numbers, and a check of other words.
 
     The numbers are those in `SPLIT_WORDS`.
@@ -379,16 +379,16 @@ def split_code(table: Table, column: str) -> tuple[str, Doubt]:
     cases = " ".join(f"WHEN {literal(name)} THEN {code}" for name, code in SPLIT_WORDS.items())
     code = f"(CASE lower(trim({name})) {cases} END)"
     return (f"CAST(coalesce({code}, 0) AS TINYINT)",
-            Doubt(column, f"{name} IS NOT NULL AND {code} IS NULL", "VALUE is none of train, val, test, none"))
+            CellCheck(column, f"{name} IS NOT NULL AND {code} IS NULL", "VALUE is none of train, val, test, none"))
 
 
-def truth(table: Table, column: str) -> tuple[str, Doubt]:
+def truth(table: Table, column: str) -> tuple[str, CellCheck]:
     """Return an SQL expression that reads a cell as true or false, and a check that refuses other cells.
 
     The accepted cells are true, false, 1 and 0.
     """
     value = number(table, column)
-    return (f"({value} = 1)", Doubt(column, f"{value} IS NULL OR {value} NOT IN (0, 1)", "VALUE is neither true nor false"))
+    return (f"({value} = 1)", CellCheck(column, f"{value} IS NULL OR {value} NOT IN (0, 1)", "VALUE is neither true nor false"))
 
 
 def check_fill(fill: object) -> str | None:

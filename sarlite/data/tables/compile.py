@@ -12,7 +12,7 @@ from sarlite.data.graph_tables import NODE, RELATION, EdgeTable, NodeTable
 from sarlite.data.raw import as_features, check_nodes
 from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
-from sarlite.data.tables.checks import Doubt, refuse, whole
+from sarlite.data.tables.checks import CellCheck, check_cells, node_number
 from sarlite.data.tables.description import Description
 from sarlite.data.tables.edge_columns import Counters, EdgeColumns, NumberedEdges
 from sarlite.data.tables.node_columns import NodeColumns
@@ -194,7 +194,8 @@ class _Compiler:
         check_nodes(n, None if self._workspace.folder else 1, where or self._source)
         of_type = f" of type {name!r}" if self._description.relational else ""
         for table, column in ends:
-            refuse(table, [Doubt(column, f"{whole(column, table)} >= {n}", f"node VALUE{of_type} is outside 0 <= node < {n}")])
+            too_large = f"{node_number(table, column)} >= {n}"
+            check_cells(table, [CellCheck(column, too_large, f"node VALUE{of_type} is outside 0 <= node < {n}")])
         return NodeNumbering(n)
 
     def _node_table(self, name, touched):

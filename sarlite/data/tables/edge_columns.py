@@ -12,14 +12,14 @@ from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
 from sarlite.data.tables.checks import (
     FLOAT32_LIMIT,
-    Doubt,
+    CellCheck,
     cell,
+    check_cells,
     check_fill,
-    id_doubts,
-    number_doubts,
-    refuse,
+    id_checks,
+    node_number,
+    number_checks,
     time_column,
-    whole,
 )
 from sarlite.data.tables.description import EdgeSource
 from sarlite.data.tables.feature_columns import features_wanted, filled_number, make_features
@@ -75,7 +75,7 @@ class EdgeColumns:
         self.outside: list[str] = []
         self.values, self.width = dict[str, str](), 0
         self.time_kind: str | None = None
-        self._doubts, self._numbers, self._transform_words = list[Doubt](), list[str](), dict[str, str]()
+        self._checks, self._numbers, self._transform_words = list[CellCheck](), list[str](), dict[str, str]()
 
     def prepare(self) -> None:
         """Determine the expressions of the weight, the time and the features; raise the errors of all of them together."""
@@ -86,10 +86,10 @@ class EdgeColumns:
             if numbers:
                 self.feature_fields = {"feature_names": column_names(self.table, numbers)}
         with collecting(errors):
-            self._doubts += number_doubts(self.table, numbers)
+            self._checks += number_checks(self.table, numbers)
         with collecting(errors):
             if self.weight:
-                self._doubts += number_doubts(self.table, [self.weight], self._fill is not None, math.inf)
+                self._checks += number_checks(self.table, [self.weight], self._fill is not None, math.inf)
                 self.values["weight"] = filled_number(self.table, self.weight, self._fill)
         with collecting(errors):
             if self.source.time:
@@ -128,16 +128,16 @@ class EdgeColumns:
         """
         odd = " OR ".join(f"{value} IS NULL OR NOT abs({value}) < {FLOAT32_LIMIT!r}" for value in self._numbers)
         if odd and connection.execute(f"SELECT count(*) FROM {name} WHERE {odd}").fetchone()[0]:
-            refuse(self.table, self._doubts)
+            check_cells(self.table, self._checks)
 
     def check(self) -> None:
         """Raise the errors of all values and of the ids of both ends."""
         errors: list[SarliteError] = []
         with collecting(errors):
-            refuse(self.table, self._doubts)
+            check_cells(self.table, self._checks)
         for table, column in self.ends:
             with collecting(errors):
-                refuse(table, id_doubts(table, column))
+                check_cells(table, id_checks(table, column))
         raise_all(errors)
 
     def account(self) -> JsonDict:
@@ -181,7 +181,7 @@ class NumberedEdges:
         for alias, (_, column), node_type in zip("ab", columns.ends, relation[::2]):
             numbering = numberings[node_type]
             if numbering.id_type is None:
-                ends.append(f"{whole(column, table)} AS {alias}")
+                ends.append(f"{node_number(table, column)} AS {alias}")
                 shown.append(f"CAST(t.{alias} AS UINTEGER)")
             else:
                 ends.append(f"{numbering.key(quote(column))} AS {alias}")

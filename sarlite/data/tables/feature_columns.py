@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sarlite.data.tables.checks import check_fill, is_missing, number, number_doubts, refuse
+from sarlite.data.tables.checks import check_cells, check_fill, is_missing, number, number_checks
 from sarlite.data.tables.description import Transform
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import quote
@@ -116,7 +116,7 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
     value = number(table, column)
     if fill is None:
         return value
-    refuse(table, number_doubts(table, [column], missing=True, limit=math.inf))
+    check_cells(table, number_checks(table, [column], missing=True, limit=math.inf))
     if fill == "0":
         return f"coalesce({value}, 0)"
     rows = f"(SELECT {value} AS {quote(column)} FROM {table.name})"
@@ -126,7 +126,7 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
 
 def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[str]) -> Table:
     """Return a view of a table with the columns `numeric` cast to numbers and missing words replaced by null."""
-    refuse(table, number_doubts(table, numeric, missing=True))
+    check_cells(table, number_checks(table, numeric, missing=True))
     columns = []
     for name in table.types:
         expression = quote(name)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sarlite.data.graph_tables import MAX_CLASSES
 from sarlite.data.raw import count_outputs, in_form
-from sarlite.data.tables.checks import DOUBTFUL, Doubt, cell, is_missing, number, number_doubts, refuse, vectors
+from sarlite.data.tables.checks import DOUBTFUL_WORDS, CellCheck, cell, check_cells, is_missing, number, number_checks, vectors
 from sarlite.data.tables.number_columns import matrix
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import literal, quote
@@ -97,7 +97,7 @@ def check_labels(table: Table, columns: Sequence[str], task: str | None, classes
 
 def check_numbers(table: Table, columns: Sequence[str]) -> None:
     """Raise a DataError unless columns of labels of several values are of numbers, or of lists of numbers of one length."""
-    refuse(table, number_doubts(table, columns, missing=True, limit=math.inf))
+    check_cells(table, number_checks(table, columns, missing=True, limit=math.inf))
     for column in columns:
         if table.types[column] == "list":
             vectors(table, column)
@@ -143,7 +143,7 @@ def _refuse_doubtful(table, column):
     """
     if table.types[column] != "word" or table.reading.null is not None:
         return
-    name, words = quote(column), ", ".join(map(literal, DOUBTFUL))
+    name, words = quote(column), ", ".join(map(literal, DOUBTFUL_WORDS))
     sql = f"SELECT {name}, count(*), min(rowid) FROM {table.name} WHERE lower(trim({name})) IN ({words}) GROUP BY 1 ORDER BY 3"
     rows = table.connection.execute(sql).fetchall()
     if rows:
@@ -168,9 +168,9 @@ def _values(table, column, what):
         kind = "word"
     if kind in ("whole", "float"):
         expression = number(table, column)
-        refuse(table, [Doubt(column, f"{has_value} AND {expression} <> floor({expression})",
+        check_cells(table, [CellCheck(column, f"{has_value} AND {expression} <> floor({expression})",
                              f"label VALUE, expected a whole number{other_tasks(table, what)}"),
-                       Doubt(column, f"{has_value} AND abs({expression}) > 9007199254740992",
+                       CellCheck(column, f"{has_value} AND abs({expression}) > 9007199254740992",
                              f"label VALUE, expected a whole number up to 2^53{other_tasks(table, what)}")])
         value, kind = f"CAST({expression} AS BIGINT)", "number"
     else:

@@ -14,10 +14,10 @@ from sarlite.data.raw import strata
 from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
 from sarlite.data.tables.checks import (
-    id_doubts,
-    number_doubts,
+    check_cells,
+    id_checks,
+    number_checks,
     numeric_columns,
-    refuse,
     split_code,
     time_column,
     truth,
@@ -127,7 +127,7 @@ class NodeColumns:
             with collecting(errors):
                 check_labels(labels, columns, source.task, source.classes, labels is not table)
         for check in (self._check_features, lambda: source.time and time_column(table, source.time),
-                      lambda: refuse(table, id_doubts(table, self._id)), self._check_splits) if table is not None else ():
+                      lambda: check_cells(table, id_checks(table, self._id)), self._check_splits) if table is not None else ():
             with collecting(errors):
                 check()
         raise_all(errors)
@@ -135,7 +135,7 @@ class NodeColumns:
     def _check_features(self):
         wanted = self._features_wanted(self._features)
         if wanted is None:
-            refuse(self._table, number_doubts(self._table, self._features))
+            check_cells(self._table, number_checks(self._table, self._features))
         else:
             check_features(self._table, wanted)
 
@@ -146,7 +146,7 @@ class NodeColumns:
     def _check_splits(self):
         columns = [split_code(self._table, self.source.split)] if self.source.split else []
         columns += [truth(self._table, column) for column in self.source.masks.values()]
-        refuse(self._table, [doubt for _, doubt in columns])
+        check_cells(self._table, [check for _, check in columns])
 
     def counts(self) -> dict[str, tuple[object, int]]:
         """Return the number of rows of each source that has one row per node, to check that all sources agree.
@@ -248,8 +248,8 @@ class NodeColumns:
             return self._rows["masks"](n), "ids of nodes"
         if source.split or "split" in self._rows:
             column = source.split or table.columns[0]
-            code, doubt = split_code(table, column)
-            refuse(table, [doubt])
+            code, check = split_code(table, column)
+            check_cells(table, [check])
             codes = np.concatenate([np.empty(0, np.int8), *(np.asarray(one) for (one,) in table.batches(code))])
             return {name: codes == at for at, name in enumerate(SPLITS, 1)}, f"column {column!r} of {table.where}"
         if source.masks:
@@ -268,8 +268,8 @@ class NodeColumns:
             if name not in self.source.masks:
                 masks[name] = np.zeros(table.n_rows, bool)
                 continue
-            value, doubt = truth(table, self.source.masks[name])
-            refuse(table, [doubt])
+            value, check = truth(table, self.source.masks[name])
+            check_cells(table, [check])
             masks[name] = np.concatenate([np.empty(0, bool), *(one.to_numpy(zero_copy_only=False)
                                                                for (one,) in table.batches(value))]).astype(bool)
         return masks

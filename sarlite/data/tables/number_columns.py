@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sarlite.data.tables.checks import number, number_doubts, refuse, vectors
+from sarlite.data.tables.checks import check_cells, number, number_checks, vectors
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.sql_connection import Cells
 from sarlite.data.tables.text_form import quote
@@ -13,7 +13,7 @@ from sarlite.types import DType
 
 def numbers(table: Table, columns: Sequence[str]) -> list[str]:
     """Return the SQL expressions of columns of numbers; missing values are refused, lists stay lists."""
-    refuse(table, number_doubts(table, columns))
+    check_cells(table, number_checks(table, columns))
     return number_expressions(table, columns)
 
 

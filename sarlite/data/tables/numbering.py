@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.data.names import digests
-from sarlite.data.tables.checks import Doubt, cell, id_doubts, refuse, whole
+from sarlite.data.tables.checks import CellCheck, cell, check_cells, id_checks, node_number
 from sarlite.data.tables.sources import Table, batches
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import quote
@@ -89,10 +89,10 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
     """
     columns = [*([listing] if listing else []), *ends]
     for table, of_table in _by_table(columns):
-        refuse(table, [doubt for column in of_table for doubt in id_doubts(table, column)])
+        check_cells(table, [check for column in of_table for check in id_checks(table, column)])
     if listing is None and not names and (count is not None or _are_numbers(node_type, ends)):
         for end in ends:
-            refuse(end.table, [Doubt(end.column, f"{whole(end.column, end.table)} IS NULL", _no_number(end.table))])
+            check_cells(end.table, [CellCheck(end.column, f"{node_number(end.table, end.column)} IS NULL", _no_number(end.table))])
         return None
     id_type = _id_type(node_type, columns)
     numbering = NodeNumbering(0, id_type, _free_name(columns), f"{listing.table.where}, column {listing.column!r}" if listing
@@ -112,7 +112,7 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
 
 def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
     """Return the largest node number in several columns, and the name of its source; -1 without rows."""
-    maxima = [(table.one(f"max({whole(column, table)})")[0], table.where) for table, column in ends]
+    maxima = [(table.one(f"max({node_number(table, column)})")[0], table.where) for table, column in ends]
     return max(((int(number), where) for number, where in maxima if number is not None), default=(-1, ""))
 
 
@@ -182,17 +182,17 @@ def _are_numbers(node_type, ends):
     A DataError is raised for a mixture of both.
     """
     counted = [(table, column, n_whole) for table, of_table in _by_table(ends)
-               for column, n_whole in zip(of_table, table.one(*(f"count({whole(name, table)})" for name in of_table)))]
+               for column, n_whole in zip(of_table, table.one(*(f"count({node_number(table, name)})" for name in of_table)))]
     total, numbers = sum(table.n_rows for table, *_ in counted), sum(n_whole for *_, n_whole in counted)
     if numbers in (0, total):
         return numbers == total
     few_words = 2 * numbers >= total
     for table, column, n_whole in counted:
         if n_whole < table.n_rows if few_words else n_whole:
-            condition = f"{whole(column, table)} IS {'' if few_words else 'NOT '}NULL"
+            condition = f"{node_number(table, column)} IS {'' if few_words else 'NOT '}NULL"
             why = _no_number(table) if few_words else (f"VALUE is a number, but other ids of type {node_type!r} are words; "
                                                       f"{_all_names(table)}")
-            refuse(table, [Doubt(column, condition, why)])
+            check_cells(table, [CellCheck(column, condition, why)])
     return few_words
 
 
@@ -206,7 +206,7 @@ def _all_names(table):
 
 def count_distinct(ends: Sequence[IdColumn]) -> int:
     """Return the number of different node numbers in several columns."""
-    every = " UNION ALL ".join(f"SELECT {whole(column, table)} AS id FROM {table.name}" for table, column in ends)
+    every = " UNION ALL ".join(f"SELECT {node_number(table, column)} AS id FROM {table.name}" for table, column in ends)
     return int(ends[0].table.connection.execute(f"SELECT count(DISTINCT id) FROM ({every})").fetchone()[0])
 
 
