@@ -63,7 +63,7 @@ class LinkGraph(Unchanging):
     ranking : callable, optional
         Function (decoder, h) -> ranks of the rows' links among all destinations; collective. By default links are
         compared with their candidates alone.
-    over : Graph, optional
+    graph : Graph, optional
         Graph whose mode and transport bring remote ends, if `nodes` is a batch of this graph.
     comm : Communicator, optional
         Communicator that the construction uses; by default the one of `nodes`.
@@ -101,16 +101,16 @@ class LinkGraph(Unchanging):
     (2, 2)
     """
 
-    def __init__(self, nodes: NodeRows, heads: Array, tails: Array, draw: Draw | None = None, *, over: Graph | None = None,
+    def __init__(self, nodes: NodeRows, heads: Array, tails: Array, draw: Draw | None = None, *, graph: Graph | None = None,
                  comm: Communicator | None = None, at_once: int | None = None, relations: Array | None = None,
                  ranking: Ranks | None = None) -> None:
-        self._graph: NodeRows = over or nodes
-        graph, comm = self._graph, comm or self._graph.comm
+        self._graph: NodeRows = graph or nodes
+        comm = comm or self._graph.comm
         if heads.ndim == 1:
             heads = heads[:, None] + sum(comm.allgather(nodes.n_dst)[: comm.rank])
         self.nodes, self.heads, self.tails, self.relations, self.draw = nodes, heads, tails, relations, draw
         self.ranking = ranking
-        self.comm, self.profile, self.memo = graph.comm, graph.profile, graph.memo
+        self.comm, self.profile, self.memo = self._graph.comm, self._graph.profile, self._graph.memo
         self.n_src, self.n_dst, self.n_candidates = nodes.n_dst, len(heads), tails.shape[1]
         self._rows_at_once = self.n_dst if at_once is None else max(at_once // max(self.n_candidates, 1), 1)
         self._n_pieces = 1
@@ -157,7 +157,7 @@ class LinkGraph(Unchanging):
         """Return the LinkGraph of the rows that are scored together, from row `start` on. Collective."""
         rows = slice(start, start + self._rows_at_once)
         relations = None if self.relations is None else self.relations[rows]
-        return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], over=self._graph, relations=relations)
+        return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], graph=self._graph, relations=relations)
 
     def _make_slots(self, comm):
         with self.nodes.profile.phase("setup"):

@@ -9,7 +9,7 @@ SOME = 4096
 """Number of rows that are converted at a time if the result is written over x."""
 
 
-def narrow(x, scale=None, over=False):
+def narrow(x, scale=None, overwrite=False):
     """Return rows of float32 as bfloat16: ``out[r] = bfloat16(scale[r] * x[r])``.
 
     Values are rounded to nearest, ties to even. Values that are too large become infinite, and NaN stays NaN.
@@ -19,13 +19,13 @@ def narrow(x, scale=None, over=False):
     x : (n, ...) float32 array, or Rows
     scale : (n,) float32, optional
         Factor of each row, by default 1. The product is computed in float32 and then rounded.
-    over : bool
+    overwrite : bool
         True to write the result over x, into the first half of x's memory. The values of x are then lost.
 
     Returns
     -------
     (n, ...) uint16
-        A new array, or with `over` a view of x's memory.
+        A new array, or with `overwrite` a view of x's memory.
 
     Notes
     -----
@@ -38,9 +38,9 @@ def narrow(x, scale=None, over=False):
     """
     if isinstance(x, Rows):
         x = x.array()
-    check_rows("x", x, dtype=np.float32, out=over)
+    check_rows("x", x, dtype=np.float32, out=overwrite)
     check("scale", scale, dtype=np.float32, shape=(len(x),), optional=True)
-    if not over:
+    if not overwrite:
         return _narrow(x, scale)
     out = x.reshape(-1).view(BFLOAT16)[: x.size].reshape(x.shape)
     for a in range(0, len(x), SOME):  # each piece is written over rows of x that were converted before

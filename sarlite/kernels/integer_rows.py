@@ -77,19 +77,19 @@ def dequantize(q: Array, shape: tuple[int, ...]) -> Array:
     return out
 
 
-def round_rows(x: Array | Rows, over: bool = False) -> Array:
+def round_rows(x: Array | Rows, overwrite: bool = False) -> Array:
     """Return float32 rows rounded to the values that `quantize` can represent.
 
     Parameters
     ----------
     x : (n, ..., n_feat) float32 array, or Rows
-    over : bool
+    overwrite : bool
         True if the result is written over x.
 
     Returns
     -------
     (n, ..., n_feat) float32
-        New, or `x` itself with `over`.
+        New, or `x` itself with `overwrite`.
 
     Examples
     --------
@@ -98,9 +98,9 @@ def round_rows(x: Array | Rows, over: bool = False) -> Array:
     array([[ 1.      , -0.5     ,  0.265625]], dtype=float32)
     """
     if isinstance(x, Rows):
-        x, over = x.array(), False
-    check_rows("x", x, dtype=np.float32, out=over)
-    out = x if over else np.empty_like(x)
+        x, overwrite = x.array(), False
+    check_rows("x", x, dtype=np.float32, out=overwrite)
+    out = x if overwrite else np.empty_like(x)
     for start in range(0, len(x), PIECE_ROWS):
         piece = x[start : start + PIECE_ROWS]
         out[start : start + PIECE_ROWS] = dequantize(quantize(piece), x.shape[1:])

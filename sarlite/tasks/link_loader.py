@@ -155,7 +155,7 @@ class LinkLoader(NeighborLoader):
             times = None if self.temporal is None else self.temporal.seeds[of]
             nodes, heads, tails = self._nodes(step, heads, tails, self._edges(of), times)
             self._transposes.make(nodes.graphs)
-            graph = LinkGraph(nodes, heads, tails, over=self.graph, comm=self._sampling,
+            graph = LinkGraph(nodes, heads, tails, graph=self.graph, comm=self._sampling,
                               relations=self._candidates.relations_of(of))
             return LinkBatch(graph, nodes, self._labels[of], step, self._seeds.count(step), self._outputs(of))
 

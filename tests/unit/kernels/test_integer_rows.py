@@ -66,7 +66,7 @@ def test_many_rows_are_rounded_in_pieces_and_over_themselves(monkeypatch):
     monkeypatch.setattr(integer_rows, "PIECE_ROWS", 9)
     np.testing.assert_array_equal(kernels.round_rows(x), whole)
     copy = x.copy()
-    assert kernels.round_rows(copy, over=True) is copy
+    assert kernels.round_rows(copy, overwrite=True) is copy
     np.testing.assert_array_equal(copy, whole)
 
 

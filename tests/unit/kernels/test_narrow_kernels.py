@@ -57,7 +57,7 @@ def test_rows_are_narrowed_in_their_own_memory(n, scaled):
     rng = np.random.default_rng(1)
     x, scale = normal(rng, np.float32, n, 3, 2), normal(rng, np.float32, n) if scaled else None
     expected = kernels.narrow(x, scale)
-    narrowed = kernels.narrow(x, scale, over=True)
+    narrowed = kernels.narrow(x, scale, overwrite=True)
     np.testing.assert_array_equal(narrowed, expected)
     assert not n or np.shares_memory(narrowed, x)
 
@@ -66,7 +66,7 @@ def test_rows_that_cannot_be_written_are_not_narrowed_in_place():
     x = np.zeros((3, 2), np.float32)
     x.flags.writeable = False
     with pytest.raises(ShapeError, match="x must be writeable"):
-        kernels.narrow(x, over=True)
+        kernels.narrow(x, overwrite=True)
 
 
 @pytest.mark.parametrize("isa", ISAS)
