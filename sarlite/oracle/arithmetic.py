@@ -40,7 +40,7 @@ RESCALED = EXP + 2  # roundings for each entry of an online softmax: the additio
 
 
 class BoundTerm(NamedTuple):
-    """A value together with the parts of its error bound, which the module explains.
+    """A value with the three parts of its error bound: size of its terms, error of its arguments, and log growth by roundings.
 
     `growth` is one number, or one number for each row (first axis).
     """
@@ -52,7 +52,7 @@ class BoundTerm(NamedTuple):
 
 
 class BoundArithmetic:
-    """Arithmetic that returns values with bounds of the error of an evaluation in a floating type.
+    """Arithmetic that computes each value together with a bound for the error of any evaluation in a floating type.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class BoundArithmetic:
         return self.from_array(value)._replace(growth=0.0 if exact else self.once)
 
     def rounded(self, x: BoundTerm, dtype: str) -> BoundTerm:
-        """Return x rounded once to a floating type.
+        """Return x rounded once to the floating type `dtype`, with a bound for the error of the rounded value.
 
         The bound covers the roundings of all numbers within the bound of x. Often these round to one number, and the
         bound is 0.
@@ -142,7 +142,7 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.leaky(x.value, slope), error, 2 if slope else 0)
 
     def leaky_gradient(self, g, x, slope):
-        """Return the gradient of `leaky`; the bound covers both derivatives if x may have either sign."""
+        """Return g where x > 0, else slope * g: the gradient of a leaky ReLU. The bound covers both cases if x may have either sign."""
         near = self._total(x)
         undecided = (near > 0) & ~(np.abs(x.value) > near)
         above = undecided | (x.value > 0)
@@ -163,13 +163,13 @@ class BoundArithmetic:
     def matmul(self, a, b):
         value = self.plain.matmul(a.value, b.value)
         k = a.value.shape[1]
-        growth = a.growth + _most(b.growth) + self.once + self._summed(k)
+        growth = a.growth + _most(b.growth) + self.once + self._sum_growth(k)
         return self._bilinear(self.sizes.matmul, value, a, b, growth, k)
 
     def sum(self, x, axes):
         k = int(np.prod([x.value.shape[a] for a in axes]))
         parts = _each(lambda part: self.plain.sum(part, axes), x)
-        return self._bound(*parts[:3], (_most(x.growth) if 0 in axes else x.growth) + self._summed(k), k)
+        return self._bound(*parts[:3], (_most(x.growth) if 0 in axes else x.growth) + self._sum_growth(k), k)
 
     def transpose(self, x):
         return _each(np.transpose, x)._replace(growth=_most(x.growth))
@@ -199,12 +199,12 @@ class BoundArithmetic:
 
     def scatter_sum(self, x, index):
         parts = _each(lambda part: self._of(part).scatter_sum(part, index), x)
-        growth = _most_by_row(x.growth, index) + self._summed(index.counts)
+        growth = _most_by_row(x.growth, index) + self._sum_growth(index.counts)
         return self._bound(*parts[:3], growth, _column(index.counts, x.value))
 
     def propagate(self, x, weight=None, *, source, target):
         growth = _entries(x, source) + (0.0 if weight is None else weight.growth + self.once)
-        growth = _most_by_row(growth, target) + self._summed(target.counts)
+        growth = _most_by_row(growth, target) + self._sum_growth(target.counts)
         rounds = _column(target.counts, x.value)
         if weight is None:
             parts = _each(lambda part: self._of(part).propagate(part, source=source, target=target), x)
@@ -222,7 +222,7 @@ class BoundArithmetic:
         def product(x, y):
             return self.sizes.edge_dot(x, y, index_a, index_b, heads)
 
-        growth = _entries(a, index_a) + _entries(b, index_b) + self.once + self._summed(k)
+        growth = _entries(a, index_a) + _entries(b, index_b) + self.once + self._sum_growth(k)
         return self._bilinear(product, self.plain.edge_dot(a.value, b.value, index_a, index_b, heads), a, b, growth, 2 * k)
 
     def scatter_max(self, x, index, ties, rank):
@@ -230,7 +230,7 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g, x, index, ties, rank):
-        """Return g at the entry that is the maximum of its row, and 0 at the other entries.
+        """Return the gradient of `scatter_max`: the row's g at the entry of x that is the maximum of its row, 0 at other entries.
 
         The bound covers each choice of the maximum if several entries may be the maximum, or if an entry is NaN.
         """
@@ -263,13 +263,13 @@ class BoundArithmetic:
     # ---- parts of bounds
 
     def _total(self, x):
-        """Return the complete error bound of each element of `x`: its field `error`, and the roundings in `growth`."""
+        """Return the whole error bound of each element of `x`: error + (e^growth - 1) * (magnitude + error), by the fields of `x`."""
         growth = np.expm1(_column(x.growth, x.value))
         return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
-    def _summed(self, k):
-        """Return the field `growth`, the number of roundings on a log scale, of a sum of k terms."""
+    def _sum_growth(self, k):
+        """Return the growth that a sum of k terms adds: (k - 1) log(1 + u) for roundoff u, and one rounding if results are narrower."""
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
     def _nonlinear(self, value, error, rounds):
@@ -284,21 +284,21 @@ class BoundArithmetic:
             error = error + product(a.error, b.magnitude + b.error)
         return self._bound(value, _sizes(product, a.magnitude, b.magnitude), error, growth, rounds)
 
-    def _bound(self, value, size, error, growth, rounds):
-        """Return the BoundTerm of a result of `rounds` operations, each of which may flush its result to 0.
+    def _bound(self, value, magnitude, error, growth, rounds):
+        """Return a BoundTerm of these fields; its error also allows that each of `rounds` operations flushes a result to 0.
 
         The error is Inf where the value may overflow.
         """
         if self.plain.dtype != self.sizes.dtype:  # longdouble has numbers below the smallest float64
-            size = np.where((size == 0) & ((value != 0) | (error > 0)), SMALLEST, size)
-        error = error + self.tiny * rounds * (size > 0) if np.any(rounds) else error
-        over = size + error > self.largest
+            magnitude = np.where((magnitude == 0) & ((value != 0) | (error > 0)), SMALLEST, magnitude)
+        error = error + self.tiny * rounds * (magnitude > 0) if np.any(rounds) else error
+        over = magnitude + error > self.largest
         error = np.where(over, np.inf, error) if over.any() else error
         error = np.broadcast_to(error, value.shape).astype(np.float64, copy=False) if np.ndim(error) else error
-        return BoundTerm(value, np.broadcast_to(size, value.shape), error, growth)
+        return BoundTerm(value, np.broadcast_to(magnitude, value.shape), error, growth)
 
     def _contenders(self, x, index):
-        """Return a mask of the entries that may be the maximum of their row, shape (k, ...)."""
+        """Return a mask, (k, ...), of the entries that may be their row's maximum within their error bounds; `index` has each row."""
         error = self._total(x)
         least = by_row(np.maximum, np.where(np.isfinite(error), x.value - error, -np.inf), index)
         return ~(x.value + error < least[index.rows])
@@ -308,7 +308,7 @@ class BoundArithmetic:
 
 
 def _sizes(product, a, b):
-    """Return the product of two magnitudes; a product that is 0 only because of underflow is replaced by a positive number.
+    """Return product(a, b) of two magnitudes, with a positive number in place of each 0 that is only an underflow.
 
     So an element is 0 only if every term has a factor 0.
     """
@@ -320,7 +320,7 @@ def _sizes(product, a, b):
 
 
 def _each(f, x):
-    """Apply `f` to the value, the magnitude and the error of `x`; return a BoundTerm of the three results.
+    """Apply `f` to the value, magnitude and error of the BoundTerm `x`; return a BoundTerm of the results, with the growth of `x`.
 
     `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.
     """
@@ -328,7 +328,7 @@ def _each(f, x):
 
 
 def _column(growth, like):
-    """Reshape `growth`, one number for each row, so that it broadcasts with `like`; return a scalar unchanged."""
+    """Reshape `growth`, one number for each row, so that it broadcasts with the array `like`; return a scalar unchanged."""
     return column(growth, like.ndim) if np.ndim(growth) else growth
 
 
@@ -337,10 +337,7 @@ def _most(growth):
 
 
 def _by_row(x, out):
-    """Return the field `growth` of `x` for the rows of `out`.
-
-    Return one number for each row if `out` has the same rows as `x`, else the maximum.
-    """
+    """Return the growth of the BoundTerm `x`: one number for each row if the array `out` has the same rows as `x`, else the maximum."""
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)
 

@@ -27,12 +27,12 @@ MOST_EDGES = 64  # at most so many edges into wrong rows are left out, one at a 
 
 
 def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause, edges) of each guess whose predicted array agrees with the whole returned array."""
+    """Yield (cause, edges that the cause names) of each guess whose predicted array agrees with the whole array that was returned."""
     return ((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess))
 
 
 def explains(cause: str, difference: Difference) -> bool:
-    """Return True if a guess with this cause predicts the whole array that the function returned."""
+    """Return True if a guess with this cause predicts the whole array that the function under test returned."""
     return any(_fits(difference, guess) for guess in guesses(difference) if guess.cause == cause)
 
 
@@ -45,7 +45,7 @@ def _fits(difference, guess):
 
 
 def guesses(difference: Difference) -> Iterator[Guess]:
-    """Yield guesses about the cause of a wrong array: guesses about the whole array, then about single edges.
+    """Yield guesses about the cause of a wrong array: first mistakes of the whole computation, then single lost or repeated edges.
 
     Large cases have no guesses, as each guess computes the array again.
     """
@@ -66,34 +66,31 @@ def guesses(difference: Difference) -> Iterator[Guess]:
 
 
 def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
-    """Test if one edge of `suspect_edges` is lost or counted twice; yield the cause and the edge if so.
-
-    The lost or repeated edge must explain every wrong element.
-    """
+    """Yield (cause, edge) for each edge of `difference.suspect_edges` that explains every wrong element if it is lost or counted twice."""
     edges, pairs = difference.case.edges, np.array(difference.suspect_edges).reshape(-1, 2)
     if len(pairs) and difference.cotangents is None:
         is_named = (edges.src[:, None] == pairs[:, 0]) & (edges.dst[:, None] == pairs[:, 1])
         yield from that_fit(difference, single_edges(difference, np.flatnonzero(is_named.any(1))[:MOST_EDGES]))
 
 
-def single_edges(difference: Difference, into: Iterable[int], where: Callable[[int], str] = lambda e: ""
+def single_edges(difference: Difference, edge_index: Iterable[int], describe: Callable[[int], str] = lambda e: ""
                  ) -> Iterator[Guess]:
-    """Yield two guesses for each edge number in `into`: the edge is lost, or the edge is counted twice."""
+    """Yield two guesses for each edge number in `edge_index`: the edge is lost, or counted twice; `describe(e)` ends the edge's name."""
     d, edges = difference, difference.case.edges
-    for e in into:
-        name, pair = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}){where(e)}", ((int(edges.src[e]), int(edges.dst[e])),)
+    for e in edge_index:
+        name, pair = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}){describe(e)}", ((int(edges.src[e]), int(edges.dst[e])),)
         for change, edit in (("lost", np.delete), ("counted twice", np.append)):
             other = cut.on_edges(d.reference, d.case, edit(np.arange(edges.n_edges), e))
             yield Guess(f"{name} is {change}", partial(d.predicted, other), pair)
 
 
-def _whole_ties(case, g):
-    """Compute the gradient of x of a kernel that gives each of several tied maxima or minima the whole gradient."""
+def _whole_ties(case, cotangents):
+    """Return the gradient of x by a wrong kernel, which gives each of several tied maxima or minima the whole gradient."""
     x, e, largest = np.asarray(case.arrays["x"], np.float64), case.edges, case.attributes["reduce"] == "max"
     best = np.full((e.n_dst, x.shape[1]), -np.inf if largest else np.inf)
     (np.maximum if largest else np.minimum).at(best, e.dst, x[e.src])
     out = np.zeros_like(x)
-    np.add.at(out, e.src, np.where(x[e.src] == best[e.dst], np.asarray(g["out"], np.float64)[e.dst], 0))
+    np.add.at(out, e.src, np.where(x[e.src] == best[e.dst], np.asarray(cotangents["out"], np.float64)[e.dst], 0))
     return BoundedArray(out)
 
 

@@ -13,7 +13,7 @@ Tensor = Any  # torch.Tensor; torch is optional
 
 
 class TorchKernel:
-    """A function of a case in PyTorch, as `check` takes it: with a `vjp` by autograd, and a `convert` to tensors.
+    """A function under test in PyTorch, with the attributes that `check` uses: `vjp` by autograd, and `convert` from NumPy to tensors.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class TorchKernel:
             return self.function(case)
 
     def vjp(self, case: Case, g: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the gradients by name; an input that the outputs do not depend on gets 0."""
+        """Return the gradients of arrays and parameters by name, for the outputs' gradient `g`; 0 for an input without influence."""
         convert = case.convert or self.convert
         differentiable = {name: array for name, array in {**case.arrays, **case.state}.items() if array.dtype.kind == "f"}
         leaves: dict[str, Tensor] = {name: convert(array) for name, array in differentiable.items()}
@@ -82,7 +82,7 @@ torch_kernel = TorchKernel
 
 
 def torch_layer(module: Any, call: Callable[[Any, Case], Tensor] | None = None) -> TorchKernel:
-    """Return a layer with its weights as `check` takes it, with gradients of inputs and weights by autograd.
+    """Wrap a torch module as a function that `check` can test, with gradients of its inputs and weights by autograd.
 
     Parameters
     ----------

@@ -1,7 +1,4 @@
-"""Guarded calls of the function under test.
-
-Calls get copies of the arrays and have a time limit. The returned values are checked.
-"""
+"""Calls of the function under test: on copies of its inputs, within a time limit, and with checks of the returned values."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _MEMORY = re.compile(r"out ?of ?memory|not enough memory|(can't|cannot|unable to
 
 def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
             threads: int | None = None) -> dict[str, Array]:
-    """Run the function under test once; return its outputs by name, with shapes and dtype checked.
+    """Call `run`, the function under test, once on the case; return its outputs by name after a check of their shapes and dtype.
 
     Parameters
     ----------
@@ -57,8 +54,8 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
     CallFailure
         The call raised an exception, did not return, changed its inputs, or returned something else.
     """
-    handed = GuardedCase(case, layout)
-    returned = _call(worker, lambda: run(handed.case), handed, threads, "run")
+    guarded = GuardedCase(case, layout)
+    returned = _call(worker, lambda: run(guarded.case), guarded, threads, "run")
     if not isinstance(returned, Mapping):
         if len(shapes) != 1:
             raise CallFailure(Verdict.WRONG, f"returned {_kind(returned)}, not a dict of {', '.join(shapes)}")
@@ -71,7 +68,7 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
 def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Array],
               shapes: Mapping[str, tuple[int, ...]], threads: int | None = None, layout: str = "plain"
               ) -> dict[str, Array]:
-    """Call the vjp under test once, and return the gradients by name.
+    """Call the function's vjp once with `cotangents`, the gradients of the outputs; return the gradients of the inputs by name.
 
     Gradients that the vjp leaves out or returns as None are left out.
 
@@ -82,13 +79,13 @@ def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Arr
     CallFailure
         See `outputs`.
     """
-    handed = GuardedCase(case)
+    guarded = GuardedCase(case)
 
     def gradient():
-        g = {name: handed.give(value, layout) for name, value in cotangents.items()}
-        return vjp(handed.case, next(iter(g.values())) if len(g) == 1 else g)
+        g = {name: guarded.give(value, layout) for name, value in cotangents.items()}
+        return vjp(guarded.case, next(iter(g.values())) if len(g) == 1 else g)
 
-    returned = _call(worker, gradient, handed, threads, "vjp")
+    returned = _call(worker, gradient, guarded, threads, "vjp")
     if not isinstance(returned, Mapping):
         raise CallFailure(Verdict.WRONG, f"vjp returned {_kind(returned)}, not a dict of gradients by name")
     if unknown := [name for name in returned if name not in {*shapes, *case.arrays, *case.state}]:
@@ -117,7 +114,7 @@ def laid_out(array: Array, layout: str) -> Array:
 
 
 class GuardedCase:
-    """Copy of a case for one call, which shows afterwards if the call has written to an input.
+    """Copy of a case for one call; afterwards it shows if the call has written to an input.
 
     Attributes
     ----------
@@ -138,7 +135,7 @@ class GuardedCase:
         return copy
 
     def give(self, array: Array, layout: str | None = None) -> object:
-        """Return a copy of an array in `layout`, by default the case's layout.
+        """Return a copy of an array in the memory layout `layout`, by default the layout of the case's arrays.
 
         The copy is converted if the function under test wants tensors.
         """
@@ -174,7 +171,7 @@ class Worker:
         self._results: dict[str, tuple[object, object]] = {}  # kind of call -> (last result, copy of it)
 
     def hold(self, kind: str, result: object, copy: object) -> None:
-        """Store a result until the next call of its kind; set `overwritten` if a call has changed a result stored before.
+        """Keep the last result of each kind of call, "run" or "vjp"; set `overwritten` if a call has written to a kept result.
 
         `copy` is a copy of the result, taken right after the call.
         """
@@ -239,8 +236,8 @@ def _verdict(error):
     return Verdict.UNSUPPORTED if isinstance(error, NotImplementedError) else Verdict.WRONG
 
 
-def _call(worker, function, handed, threads, kind):
-    """Run `function` in the worker, and return a copy of its result as NumPy arrays.
+def _call(worker, function, guarded, threads, kind):
+    """Run `function` in the worker, with a limit of `threads` threads if any; return a copy of its result as NumPy arrays.
 
     Raise CallFailure if the function has written to an input.
     """
@@ -251,7 +248,7 @@ def _call(worker, function, handed, threads, kind):
             return result, _plain(result)
 
     result, copy = worker.call(job)
-    if (name := handed.changed()) is not None:
+    if (name := guarded.changed()) is not None:
         raise CallFailure(Verdict.WRONG, f"changed its input {name}", name)
     worker.hold(kind, result, copy)
     return copy
@@ -281,7 +278,7 @@ def _kind(value):
 
 
 def checked(value: object, name: str, shape: tuple[int, ...], case: Case) -> Array:
-    """Return an array after a check of its type, shape and dtype; raise CallFailure otherwise."""
+    """Return `value` if it is an array of this shape and of the case's dtype; otherwise raise a CallFailure that names `name`."""
     if not isinstance(value, np.ndarray):
         raise CallFailure(Verdict.WRONG, f"{name} is {_kind(value)}, not an array", name)
     if value.shape != tuple(shape):

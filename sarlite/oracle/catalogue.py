@@ -12,7 +12,7 @@ from sarlite.oracle.reference import Reference, words
 
 
 def entry(name: str) -> dict[str, Any]:
-    """Describe an operation or layer as a JSON object: its arrays, parameters, outputs and attributes.
+    """Return the description of an operation or layer as a dict for JSON: its arrays, parameters, outputs and attributes.
 
     The keys are
     - "arrays", "parameters": shapes by name, with "n_src" and so on for sizes of the graph;
@@ -37,7 +37,7 @@ def entry(name: str) -> dict[str, Any]:
 
 
 def lines(description: Mapping[str, Any]) -> Iterator[str]:
-    """Format a description, as `entry` returns it, to lines of text."""
+    """Yield the description of an operation or layer, as `entry` returns it, as lines of text."""
     yield description["name"]
     for key in ("arrays", "parameters", "outputs", "attributes"):
         for name, value in description[key].items():

@@ -1,4 +1,4 @@
-"""Error bounds of a case, and errors as multiples of their bounds."""
+"""Level "certified": error bounds for the results of a case, and errors as multiples of these bounds."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ LOWER = {"float64": 2.0**-24, "float32": 2.0**-11, "float16": 2.0**-8, "bfloat16
 
 
 def arithmetic(case: Case, lower: bool = False) -> BoundArithmetic:
-    """Return the arithmetic of a case's error bounds; with `lower`, for sums in the next lower precision than promised."""
+    """Return the arithmetic that computes a case's error bounds; with `lower`, for sums in the next lower precision than promised."""
     return _LowerPrecision(case) if lower else BoundArithmetic(case.format, case.accumulate)
 
 
@@ -33,7 +33,7 @@ class _LowerPrecision(BoundArithmetic):
 
 
 def ratios(got: Array, number: BoundedArray) -> Array:
-    """Return the error of each element divided by its bound.
+    """Return for each element |got - expected| divided by the element's error bound.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def ratios(got: Array, number: BoundedArray) -> Array:
 
 
 def imprecise(got: Array, lower: BoundedArray, bad: Array) -> bool:
-    """Return True if the error bounds of a lower precision explain the elements of the mask `bad`.
+    """Return True if `lower`, results with error bounds for a lower precision, explains every returned element in the mask `bad`.
 
     These bounds are wide, so an error above 1/16 of the magnitude never counts as rounding.
     """
@@ -68,7 +68,7 @@ def imprecise(got: Array, lower: BoundedArray, bad: Array) -> bool:
 
 
 def coarse(case: Case, got: Array, expected: Array) -> bool:
-    """Return True if all of `got` are numbers of the next lower precision, and none of the expected numbers is."""
+    """Return True if all of `got`, but none of `expected`, are numbers of the next lower precision than the case promises for sums."""
     unit = LOWER[case.accumulate]
 
     def fits(value):

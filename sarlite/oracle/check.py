@@ -1,4 +1,4 @@
-"""`check`: compares a function with a reference on the corpus of hard graphs."""
+"""`check`: compares a function with a reference implementation on the corpus, the oracle's collection of hard graphs."""
 
 import sys
 import time
@@ -186,7 +186,7 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], sho
 
 
 def _layouts(trial: Trial, case: Case) -> None:
-    """Check a case in other memory layouts: read-only or strided inputs, and one broadcast number as cotangent.
+    """Check a case in further memory layouts: read-only and strided inputs, and an output gradient that is one broadcast number.
 
     A function may refuse a layout by an exception, which is reported.
     """

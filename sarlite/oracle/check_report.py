@@ -58,7 +58,7 @@ class Report:
     ratio: float = 0.0
 
     def skip(self, reason: str, example: str = "", times: int = 1) -> None:
-        """Count `times` comparisons as not covered, for a reason; the first `example` of a reason is kept."""
+        """Count `times` comparisons as not covered for `reason`; keep the first `example`, a case, of each reason."""
         if times:
             self.uncovered[reason] += times
             if example:
@@ -74,7 +74,7 @@ class Report:
 
     @property
     def first_bad(self) -> Finding | None:
-        """The first finding of the report's verdict; None if the verdict is PASS.
+        """The best confirmed finding that has the verdict of the report; None if the verdict is PASS.
 
         Findings whose cause more cases confirm come first, and a wrong number comes before an exception.
         """
@@ -169,7 +169,7 @@ class Report:
 
 
 class OracleError(SarliteError, AssertionError):
-    """A check found something wrong; `Report.require` raises it, with the report as its text.
+    """Error that `Report.require` raises if a check found something wrong; its text is the report.
 
     Examples
     --------

@@ -36,7 +36,7 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One graph of the corpus, with the inputs that it is checked with.
+    """One graph of the corpus, with the width and the kind of values of the inputs that it is checked with.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Entry:
 
     @property
     def square(self) -> bool:
-        """True if attributes that nobody chose, such as n_heads and n_feat, get equal sizes in the cases of this graph.
+        """True if sizes that the caller left open, such as n_heads and n_feat, are made equal in the cases of this graph.
 
         The name decides; about half of the graphs are square.
         """
@@ -73,7 +73,7 @@ class Entry:
 
     @property
     def seed(self) -> int:
-        """64-bit seed, a hash of the name."""
+        """64-bit hash of the name, which seeds the graph."""
         return word(self.name)
 
     @cached_property
@@ -88,7 +88,7 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Number of rows and edges, times columns, computed without building the graph."""
+        """Number (n_src + n_dst + n_edges) * width, computed without building the graph."""
         return sum(self.published[key] for key in ("n_src", "n_dst", "n_edges")) * self.width
 
     @property
@@ -129,7 +129,7 @@ def published() -> dict[str, dict]:
 
 
 def corpus(level: str = "all") -> list[Entry]:
-    """Return the graphs of a level as `Entry` objects; each graph is built when its `edges` are first read.
+    """Return the graphs of a level, "ci", "all" or "large", as `Entry` objects; each graph is built when its `edges` are first read.
 
     Parameters
     ----------
@@ -159,13 +159,13 @@ def corpus(level: str = "all") -> list[Entry]:
 
 
 def custom_entry(name: str, edges: EdgeList, width: int) -> Entry:
-    """Wrap a caller's graph as an Entry, like the graphs of the corpus."""
+    """Wrap a caller's graph as an Entry, like the graphs of the corpus, with inputs of `width` columns."""
     return Entry(name, lambda draw: edges, width)
 
 
 def select_entries(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], widths: Sequence[int] | None = None
            ) -> list[Entry]:
-    """Select the graphs to check: matching graphs of a level or the caller's graphs; repeat some in other widths.
+    """Return the graphs to check: graphs of a level whose names match, or the caller's own; some of them again with other `widths`.
 
     Parameters
     ----------
@@ -196,13 +196,13 @@ def select_entries(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeLi
 
 
 def matching(entries: Iterable[Entry], patterns: str | Sequence[str]) -> list[Entry]:
-    """Return the entries whose names match one of some patterns (fnmatch)."""
+    """Return the entries whose name matches at least one of the `patterns` (fnmatch)."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
     return [e for e in entries if any(fnmatchcase(e.name, pattern) for pattern in patterns)]
 
 
 def entry(name: str) -> Entry:
-    """Return the graph of a name; raise ConfigError if there is none."""
+    """Return the corpus entry with this name; raise ConfigError if there is none."""
     match = next((entry for entry in _entries() if entry.name == name), None)
     if match is None:
         raise ConfigError(f"the corpus has no graph {name!r}")

@@ -14,10 +14,9 @@ from sarlite.types import Array
 
 
 def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str, Array]) -> Case:
-    """Replace the edges of a case, reduce its arrays to the rows that `rows` selects, and return the new case.
+    """Return the case on other `edges`, with its arrays reduced to `rows`: {kind of rows, such as "src" or "edge": row numbers}.
 
-    `rows` holds, by kind of rows ("src", "dst", "node", "edge"), the rows that arrays of this kind keep. Other arrays
-    stay.
+    Arrays of other kinds stay.
     """
     by = reference.arrays_by
     arrays = {name: array[rows[by[name]]] if by.get(name) in rows else array for name, array in case.arrays.items()}
@@ -25,7 +24,7 @@ def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str
 
 
 def on_edges(reference: Reference, case: Case, edge_index: Array) -> Case:
-    """Restrict a case to the edges `edge_index`; arrays with a row for each edge keep the rows of these edges."""
+    """Return the case on the edges `edge_index` alone; arrays with a row for each edge keep the rows of these edges."""
     return on_rows(reference, case, case.edges.select(edge_index), {"edge": edge_index})
 
 
@@ -41,24 +40,24 @@ def on_used_rows(reference: Reference, case: Case) -> Case:
 
 def width_of(reference: Reference, case: Case) -> int | None:
     """Return the width (number of columns) that a case was made with; None if no array axis has this length."""
-    sizes = {array.shape[axis] for name, array in case.arrays.items() for axis in _wide(reference.shapes[0], name)}
+    sizes = {array.shape[axis] for name, array in case.arrays.items() for axis in _width_axes(reference.shapes[0], name)}
     return sizes.pop() if len(sizes) == 1 else None
 
 
 def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
-    """Restrict a case to columns start to stop - 1 of its inputs, and return the new case.
+    """Return the case on columns `start` to `stop` - 1 of its inputs and parameters.
 
     A case whose state was set by the caller is returned unchanged.
     """
     if case.state and reference.state is not None:
         return case
-    arrays, state = ({name: _sliced(array, _wide(shapes, name), start, stop) for name, array in values.items()}
+    arrays, state = ({name: _sliced(array, _width_axes(shapes, name), start, stop) for name, array in values.items()}
                      for values, shapes in zip((case.arrays, case.state), reference.shapes))
     return replace(case, arrays=arrays, state=state)
 
 
-def _wide(shapes: ShapeWords, name: str) -> list[int]:
-    """Return the indices of an array's axes whose length is the case's width."""
+def _width_axes(shapes: ShapeWords, name: str) -> list[int]:
+    """Return the axes of the array `name` whose length is the case's width, by its shape in words, such as ["n_src", "width"]."""
     return [axis for axis, word in enumerate(shapes.get(name, ())) if word == "width"]
 
 

@@ -50,13 +50,13 @@ CauseSearch = Callable[[Difference], Iterable[Cause]]
 
 
 def causes(difference: Difference, searches: Sequence[CauseSearch]) -> Iterator[Cause]:
-    """Run the searches in turn, and yield the causes that they return; the most certain search comes first."""
+    """Run the searches in turn, and yield the causes that they return; the most certain causes come first."""
     for search in searches:
         yield from search(difference)
 
 
 def cause_of(difference: Difference) -> tuple[str, Edges]:
-    """Return the text and the edges of the first cause that a search yields, confirmed by another case or not."""
+    """Return (text, edges that it names) of the first probable cause of a wrong array, whether another case confirms it or not."""
     bad = difference.differs
     if not bad.any():
         return "nothing is wrong", ()
@@ -65,15 +65,15 @@ def cause_of(difference: Difference) -> tuple[str, Edges]:
 
 
 def _assumed(text, search, key, difference):
-    """Return a Cause that another wrong array confirms if `search` returns the same `key` for this array."""
+    """Return a Cause with this text, which the Difference of another case confirms if `search` returns the same `key` for it."""
     return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 
 
 # ---- numbers
 
 
-def _not_numbers(d):
-    """Search for NaN, Inf or the lowest number in place of a number, and for numbers in place of NaN."""
+def _not_numbers(d: Difference) -> Iterator[Cause]:
+    """Yield causes if NaN, Inf or a number of largest magnitude stands in place of another number, or a number in place of NaN."""
     case, (expected, got) = d.case, d.as_float64
     lost = d.differs & np.isnan(expected) & ~np.isnan(got)
     if lost.any() and lost.ndim and np.array_equal(lost, d.differs):
@@ -101,21 +101,21 @@ def _is_largest(got):
     return np.isfinite(got) & ((np.abs(got) > 1e30) | (np.abs(got) == 65504))
 
 
-def _leaks(d):
-    """Return True if NaN or Inf in rows of an input that no edge reads has reached elements that must be finite."""
+def _leaks(d: Difference) -> bool:
+    """Return True if NaN or Inf, in input rows that no edge leaves, has reached output elements that must be finite."""
     reachable = d.case.edges.out_degrees > 0
     spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in d.case.arrays.values()
               if np.ndim(a) > 1)
     return bool((d.differs & ~np.isfinite(d.as_float64[1]) & np.isfinite(d.as_float64[0])).any()) and any(spoilt)
 
 
-def _all_zero(d):
+def _all_zero(d: Difference) -> Iterator[Cause]:
     if not d.got.any():
         yield Cause("all are 0")
 
 
-def _one_factor(d):
-    """Test if all returned elements are the expected elements times one factor; yield this cause if so."""
+def _one_factor(d: Difference) -> Iterator[Cause]:
+    """Yield a cause if every returned element is the expected element times the same factor."""
     factor = _factor(d)
     if factor is not None:
         text = f"all are {factor:.6g} times what they should be"
@@ -123,7 +123,7 @@ def _one_factor(d):
         yield Cause(text)
 
 
-def _factor(d):
+def _factor(d: Difference) -> float | None:
     expected, got = d.as_float64
     nonzero = (expected != 0) & np.isfinite(expected)
     if nonzero.sum() < 2 or not np.isfinite(got[nonzero]).all():
@@ -137,7 +137,7 @@ def _factor(d):
 
 
 def located(d: Difference) -> Cause | None:
-    """Search for edges that explain every wrong row, such as a lost edge; return a Cause, or None."""
+    """Return a Cause that names lost, repeated or misrouted edges which explain every wrong row; None if there are no such edges."""
     if (named_edge := next(assumptions.named_edges(d), None)) is not None:
         return Cause(*named_edge, support=1)
     flow, changes = _extremum_changes(d) if locate.is_extremum(d.case) and d.output == "out" else _sum_changes(d)
@@ -157,11 +157,11 @@ def _sum_changes(d):
     flow = None if any(x is None for x in senders) else locate.flow(d.case, d.output, senders)
     if flow is None:
         return None, None
-    return flow, locate.read(flow, *(np.concatenate(parts, 1) for parts in zip(*(each.as_float64 for each in together))))
+    return flow, locate.find_changes(flow, *(np.concatenate(parts, 1) for parts in zip(*(each.as_float64 for each in together))))
 
 
-def _edges_or_assumptions(d):
-    """Search for one edge that explains the wrong rows, then for assumptions, then for several edges."""
+def _edges_or_assumptions(d: Difference) -> Iterator[Cause]:
+    """Yield causes: one edge that explains the wrong rows, then wrong assumptions of the kernel, then several edges."""
     edges = located(d) if d.exact else None
     if edges is not None and len(edges.edges) == 1:
         yield edges
@@ -209,7 +209,7 @@ def _flat(array):
 
 
 def _moved_rows(d):
-    """Describe wrong rows that hold the values of other rows: shifted or permuted rows; return None otherwise."""
+    """Return a text if wrong rows hold the values of other rows, shifted or permuted; None otherwise."""
     bad, expected, got = map(_flat, (d.differs, *d.as_float64))
     rows = np.flatnonzero(bad.any(1))
     if not np.isfinite(got).all() or not np.isfinite(expected).all() or not got[rows].any():
@@ -228,7 +228,7 @@ def _moved_rows(d):
     return f"rows hold what other rows should: {len(rows)} rows, as row {rows[0]} what row {held[0]} should"
 
 
-def _overflow(d):
+def _overflow(d: Difference) -> int | None:
     """Return the number of bits of an index whose overflow explains the result, or None.
 
     With `bits` bits, no element before number 2^bits is wrong, and most elements behind it are.
@@ -243,8 +243,8 @@ def _overflow(d):
     return None
 
 
-def _tail(d):
-    """Test if the wrong columns are the last columns; return (width, first wrong column, text), or None."""
+def _tail(d: Difference) -> tuple[int, int, str] | None:
+    """If exactly the last columns are wrong, return (number of columns, first wrong column, text that describes them); else None."""
     bad = _flat(d.differs)
     columns, width = np.flatnonzero(bad.any(0)), bad.shape[1]
     if _by_head(d) or not len(columns) or not 0 < columns[0] == width - len(columns):
@@ -252,8 +252,8 @@ def _tail(d):
     return width, int(columns[0]), _columns(bad, _flat(d.as_float64[1]))
 
 
-def _by_head(d):
-    """Return True if axis 1 of the result is the heads."""
+def _by_head(d: Difference) -> bool:
+    """Return True if axis 1 of the returned array has an entry for each attention head."""
     return d.case.op == "softmax" or d.case.op == "attention" and d.got.ndim > 1
 
 

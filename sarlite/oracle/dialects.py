@@ -1,4 +1,4 @@
-"""Dialects: names and layouts of the parameters of a library's layers, and the default behaviour of these layers.
+"""Dialects, the conventions of DGL, PyG and the papers: names and layouts of parameters, and default behaviour of layers.
 
 The formulas (`layer_formulas.py`) and sarlite's own layers use the names of dialect "paper". "dgl" covers GraphConv,
 SAGEConv, GATConv, GATv2Conv and RelGraphConv, with torch's BatchNorm1d. "pyg" covers GCNConv, SAGEConv, GATConv,
@@ -32,7 +32,7 @@ S = TypeVar("S", bound=Shaped)
 
 
 class StateLayout(NamedTuple):
-    """Conversion of a parameter (array or expression) between two layouts.
+    """Two functions that convert a parameter, an array or an Expr, between the paper's layout and a library's layout.
 
     `read` returns the paper's layout and `write` the library's.
     """
@@ -53,12 +53,12 @@ class StateEntry(NamedTuple):
     layout: StateLayout = AS_IS
 
     def shape(self, ours: tuple[int, ...]) -> tuple[int, ...]:
-        """Convert a parameter's shape in the paper's layout to its shape in the library's layout."""
+        """Convert `ours`, a parameter's shape in the paper's layout, to its shape in the library's layout."""
         return tuple(self.layout.write(np.broadcast_to(0.0, ours)).shape)
 
 
 class ParameterAxes(NamedTuple):
-    """Lengths of a parameter's axes, and the condition under which the layer has the parameter.
+    """Names of a parameter's axis lengths, such as "n_in n_out", and of the attribute that says if the layer has the parameter.
 
     Both are names of attributes of the layer, or of values of `LayerFormula.derived`, separated by spaces.
     """
@@ -152,11 +152,9 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
-    """Build the table of a library's names of attributes, and of the oracle's names and values for them.
+    """Return {library's attribute name: (oracle's name, {library's value: oracle's value})} from words "library=oracle".
 
-    An item is {library's name: (oracle's name, {library's value: oracle's value})}.
-
-    `names` has words such as "library=oracle", and `values` has a dict of values by the library's name.
+    `values` has a dict of values by the library's name.
     """
     pairs = (word.split("=") for word in names.split())
     return {theirs: (ours, values.get(theirs, {})) for theirs, ours in pairs}
@@ -183,7 +181,7 @@ LIBRARY_NAMES: dict[tuple[str, str], Names] = {
 
 
 def oracle_attributes(name: str, dialect: str, attributes: Attributes) -> AttributeDict:
-    """Translate a library's attribute names and values to the oracle's; names of the oracle stay unchanged.
+    """Translate the attributes of a library's layer `name` to the oracle's names and values; names of the oracle stay unchanged.
 
     Raises
     ------
@@ -215,7 +213,7 @@ def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
 
 
 def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, StateEntry]:
-    """Look up the name and layout that each of the paper's parameters has in a library's layer.
+    """Return {the paper's name of a parameter: its name and layout in a dialect's layer}; `projected` if the residual has a matrix.
 
     Parameters
     ----------
@@ -291,7 +289,7 @@ def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -
 
 
 def arrays(state: Mapping[str, object]) -> dict[str, Array]:
-    """Return copies of the arrays of a state dict as NumPy arrays. Tensors that require gradients are allowed.
+    """Return the arrays of a state dict as NumPy copies, by name; tensors that require gradients are allowed.
 
     Raises
     ------

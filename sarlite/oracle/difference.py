@@ -53,7 +53,7 @@ class Difference:
 
     @cached_property
     def ratio(self) -> Array:
-        """Error of each element over its bound: 0 where both are the same number, NaN where the element is undecided."""
+        """Error of each element over its error bound; 0 where both are the same number, NaN where the bound is Inf and decides nothing."""
         return ratios(self.got, self.expected)
 
     def above(self, tolerance: float = 1.0) -> Array:
@@ -102,7 +102,7 @@ class Difference:
         return BoundedArray(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))
 
     def fits(self, number: BoundedArray) -> bool:
-        """Return True if every decided element of `got` is within the bound of `number`, and some element is decided."""
+        """Return True if `number` predicts the returned array: all elements are within its bounds, and some bound is finite."""
         if np.shape(number.value) != self.got.shape or not self.got.size:
             return False
         ratio = ratios(self.got, number)

@@ -27,7 +27,7 @@ class Index:
 
     @cached_property
     def order(self) -> Array:
-        """Entries sorted by row (stable), shape (k,)."""
+        """Numbers of the entries, sorted by row (stable), shape (k,)."""
         return np.argsort(self.rows, kind="stable")
 
     @cached_property

@@ -133,10 +133,7 @@ class ExactArithmetic:
         return self._proved(self.plain.divide(a.value, b.value), a.magnitude / size, grain, summed=True)
 
     def _function_values(self, x, value, is_exact):
-        """Return values of a nonlinear function of x as a GrainedArray.
-
-        An element is proved exact if `is_exact` holds for it and x is proved exact.
-        """
+        """Return `value`, a nonlinear function of x, as a GrainedArray: proved exact where x is, and where the mask `is_exact` holds."""
         return self._proved(value, np.abs(value), np.where(is_exact & (x.grain > 0), _lowest_bit(value), 0.0))
 
     def exp(self, x):
@@ -253,7 +250,7 @@ def _choose(mask, a, b, value):
 
 
 def _times(a, b):
-    """Multiply two grains. A grain of Inf marks a value that is surely 0, and the product is then Inf, too."""
+    """Return the product of two grains; it is Inf, which marks a value that is surely 0, if one of them is Inf."""
     return np.where(np.isinf(a) | np.isinf(b), np.inf, a * b)
 
 

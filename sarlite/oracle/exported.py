@@ -116,14 +116,14 @@ def _no_function(case):
 
 
 def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str, Any]) -> Iterator[tuple[Level, Case]]:
-    """Yield (level, case) for each case of a graph; the level computes the expected results and their bounds."""
+    """Yield (Level, case) for each case of a graph; the Level computes the case's expected results and bounds."""
     exact, random = inputs.cases(reference, entry, LEVELS[level], Report(""), **options)
     yield from ((PROBE, case) for case in exact if not case.name.endswith("/integers"))  # results for /integers are not all exact
     yield from ((CERTIFIED, case) for case in random)
 
 
 def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase:
-    """Compute the expected results and bounds of a case, and return them with the case as a SavedCase.
+    """Return a case as a SavedCase with the expected results and bounds that `how`, the Level of its check, computes.
 
     The bounds of a probe are 0, or Inf for undecided elements.
     """
@@ -143,12 +143,12 @@ def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase
 
 
 def _plain(text: str) -> str:
-    """Replace all characters of a text that are not safe in a file name by hyphens, and return the text."""
+    """Return a text with hyphens in place of all characters that are not safe in a file name."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")
 
 
 def _verified(trial: Trial, reference: Reference, saved: SavedCase, folder: Path) -> None:
-    """Compare a program's results for one case with the expected results, and add findings.
+    """Compare the results that a program wrote to `folder` for one case with the expected ones, and add findings for wrong results.
 
     Results must be equal if all bounds are 0 or Inf. Otherwise they must be within their bounds.
     """

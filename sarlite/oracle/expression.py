@@ -182,7 +182,7 @@ def scatter_sum(x: Expr, index: Index) -> Expr:
 
 
 def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return for each row i the maximum of x[e] over the entries e of row i; 0 if the row has no entries.
+    """Return for each row i the maximum of x[e] over its entries e, or 0 without entries; `ties` and `rank` say which gets the gradient.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None)
 
 
 def edge_dot(a: Expr, b: Expr, index_a: Index, index_b: Index, heads: int = 0) -> Expr:
-    """Return for each entry e the dot product of its rows of a and b, shape (k, *heads).
+    """Return for each entry the dot product of its row of a and its row of b, shape (k, *heads); `heads` axes are kept.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ GATHERED = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select"
 
 def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Arithmetic[T],
              rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, BoundedArray]:
-    """Evaluate expressions for given inputs in an arithmetic, which defines the numbers and operations.
+    """Return the value and error bound of each expression, computed from the arrays `inputs` in an arithmetic, by name.
 
     Parameters
     ----------

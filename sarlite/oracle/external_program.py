@@ -94,22 +94,23 @@ class ExternalProgram:
         return names
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], T], folders: Sequence[str] = (),
-                  **places: object) -> T:
-        """Write input files with `write`, run the program once on them, and return `read(folder of the results)`.
+                  **placeholders: object) -> T:
+        """Write input files with `write`, run the program once, and return `read(folder of results)`.
 
-        `folders` are created within the folder of the results.
+        `placeholders` are further values for words in braces of the command. `folders` are created within the folder
+        of the results.
         """
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"
             for each in ("", *folders):
                 (outputs / each).mkdir()
-            self._call(Path(name), {"inputs": inputs, "outputs": outputs, **places})
+            self._call(Path(name), {"inputs": inputs, "outputs": outputs, **placeholders})
             return read(outputs)
 
-    def _call(self, folder, places):
-        """Run the program once; its standard error is written to a file in `folder`."""
+    def _call(self, folder, placeholders):
+        """Run the program once, with values for the {words} of its command; its standard error goes to a file in `folder`."""
         words = self.words
-        for name, value in places.items():
+        for name, value in placeholders.items():
             words = [word.replace(f"{{{name}}}", str(value)) for word in words]
         with open(folder / "stderr", "w+b") as errors:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,

@@ -96,7 +96,7 @@ class Finding:
 
     @property
     def case_name(self) -> str:
-        """Name of the case."""
+        """Name of the case, also if the finding holds nothing but this name."""
         return self.case.name if isinstance(self.case, Case) else self.case
 
     def to_dict(self) -> dict[str, object]:

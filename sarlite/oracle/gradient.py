@@ -65,14 +65,14 @@ def _accumulate(sums, expr, product):
 
 
 def _unbroadcast(g, shape):
-    """Sum a gradient over the axes along which its value was broadcast."""
+    """Sum the gradient `g` over the axes along which a value of this shape was broadcast."""
     extra = len(g.shape) - len(shape)
     axes = tuple(range(extra)) + tuple(extra + a for a, n in enumerate(shape) if n == 1 and g.shape[extra + a] != 1)
     return (g.sum(axes, keepdims=True) if axes else g).reshape(*shape)
 
 
 def _vjp(expr: Expr, g: Expr) -> Sequence[Product]:
-    """Return, for each argument of `expr`: its gradient, a function that builds its gradient, or None if it has no gradient."""
+    """Return, for each argument of `expr`, its gradient, or a function that builds it, or None; `g` is the gradient of `expr`."""
     if expr.op not in VJPS:
         raise ConfigError(f"the primitive {expr.op} has no gradient")
     return VJPS[expr.op](expr, g, *expr.args, **expr.options)

@@ -1,6 +1,6 @@
-"""Level `invariants`: relations between the results of one function that hold whatever its formula is.
+"""Level "invariants": metamorphic tests, equations between a function's results that hold whatever its formula is.
 
-Both sides of a relation are linear in the function's results. Their error bounds, as of level `certified`, are combined
+Both sides of an invariant are linear in the function's results. Their error bounds, as of level `certified`, are combined
 in the same way, and bound the difference of both sides. The reference serves for these bounds alone.
 """
 
@@ -23,8 +23,8 @@ Side = Callable[[Sequence[Array], str], Array]  # (results of the cases, name of
 
 
 @dataclass(frozen=True)
-class Relation:
-    """Claim that two combinations of a function's results for `cases`, `left` and `right`, are equal."""
+class Invariant:
+    """An equation that every right function fulfils: `left` and `right` combine its results for `cases`, and must be equal."""
 
     name: str
     cases: tuple[Case, ...]
@@ -32,11 +32,11 @@ class Relation:
     right: Side
 
 
-Kind = Callable[[Trial, Case, np.random.Generator], Relation]
+Kind = Callable[[Trial, Case, np.random.Generator], Invariant]
 
 
-def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """Return the relation that renumbered rows and reordered edges give the same result, in the new numbers."""
+def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
+    """Return the invariant that a case with renumbered rows and reordered edges gives the same result, with its rows renumbered."""
     edges = case.edges
     src, order = rng.permutation(edges.n_src), rng.permutation(edges.n_edges)
     dst = src if edges.n_src == edges.n_dst else rng.permutation(edges.n_dst)
@@ -48,45 +48,45 @@ def relabelled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
     def left(y, name):
         return y[0][rows[by[name]]] if name in by else y[0]
 
-    return Relation("relabelling the rows and mixing the edges", (case, other), left, lambda y, name: y[1])
+    return Invariant("relabelling the rows and mixing the edges", (case, other), left, lambda y, name: y[1])
 
 
-def split(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """Return the relation that the results for two halves of the edges add up to the result for all edges."""
+def split(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
+    """Return the invariant that the results for two halves of the edges add up to the result for all edges."""
     side = rng.random(case.n_edges) < 0.5
     parts = np.flatnonzero(side), np.flatnonzero(~side)
     halves = [_with(trial, case, case.edges.select(part), "split", {"edge": part}) for part in parts]
-    return Relation("splitting the edges into two parts", (case, *halves), lambda y, name: y[0],
+    return Invariant("splitting the edges into two parts", (case, *halves), lambda y, name: y[0],
                     lambda y, name: y[1] + y[2])
 
 
-def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """Return the relation that repeating every edge doubles a sum, and leaves any other reduction unchanged."""
+def doubled(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
+    """Return the invariant that repeating every edge doubles a sum, and leaves any other reduction unchanged."""
     twice, factor = np.tile(np.arange(case.n_edges), 2), 2 if _sums(case) else 1
     other = _with(trial, case, case.edges.select(twice), "doubled", {"edge": twice})
-    return Relation("every edge twice", (case, other), lambda y, name: y[0] * factor, lambda y, name: y[1])
+    return Invariant("every edge twice", (case, other), lambda y, name: y[0] * factor, lambda y, name: y[1])
 
 
-def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """Return the relation that an additional row without edges leaves the other rows unchanged."""
+def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
+    """Return the invariant that an additional row without edges leaves the other rows unchanged."""
     edges = case.edges
     more = EdgeList(edges.src, edges.dst, edges.n_src + 1, edges.n_dst + 1)
     rows = {"src": np.append(np.arange(edges.n_src), 0), "dst": np.append(np.arange(edges.n_dst), 0)}
     rows["node"] = rows["src"]
     other = _with(trial, case, more, "isolated", rows if edges.n_src and edges.n_dst else {})
-    return Relation("an isolated node more", (case, other), lambda y, name: y[0], lambda y, name: y[1][: len(y[0])])
+    return Invariant("an isolated node more", (case, other), lambda y, name: y[0], lambda y, name: y[1][: len(y[0])])
 
 
-def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Relation:
-    """Return the relation f(x) + f(y) = f(x + y), where x and y are random small integers, so that the sums are exact."""
+def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
+    """Return the invariant f(x) + f(y) = f(x + y), where x and y are random small integers, so that the sums are exact."""
     x = [rng.integers(-8, 9, np.shape(case.x)).astype(case.x.dtype) for _ in range(2)]
     cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value})
              for value in (*x, x[0] + x[1])]
-    return Relation("the sum of two inputs", tuple(cases), lambda y, name: y[0] + y[1], lambda y, name: y[2])
+    return Invariant("the sum of two inputs", tuple(cases), lambda y, name: y[0] + y[1], lambda y, name: y[2])
 
 
 def applicable(trial: Trial, case: Case) -> list[Kind]:
-    """Return the functions that make the relations of an operation, or relabelling alone for a layer or a model."""
+    """Return the functions that make the invariants of a case's operation; for a layer or a model, `relabelled` alone."""
     if case.state or "edge" in trial.reference.outputs_by.values() or case.op not in ("spmm", "attention"):
         return [relabelled]
     attributes = case.attributes
@@ -99,15 +99,15 @@ def applicable(trial: Trial, case: Case) -> list[Kind]:
 
 
 def check_case(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) -> None:
-    """Check one invariant of the function on a case, for example that relabelling the nodes permutes the output.
+    """Check one invariant of the function under test on a case; successive calls take turns through `kinds`, by default all that apply.
 
-    Successive calls take turns through `kinds`, by default the invariants that are applicable to the case.
+    An invariant is, for example, that relabelling the nodes permutes the output.
     """
     rng = np.random.default_rng([trial.seed, case.n_edges, case.n_dst])
     kinds = applicable(trial, case) if kinds is None else kinds
-    relation = kinds[trial.report.checked["invariant"] % len(kinds)](trial, case, rng)
+    invariant = kinds[trial.report.checked["invariant"] % len(kinds)](trial, case, rng)
     answers, bounds = [], []
-    for one in relation.cases:
+    for one in invariant.cases:
         expected = trial.reference.outputs(one, arithmetic(one))
         got = trial.outputs(one, {name: number.value.shape for name, number in expected.items()})
         if got is None:
@@ -117,12 +117,12 @@ def check_case(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) ->
     trial.report.checked["invariant"] += 1
     for name in answers[0]:
         with np.errstate(invalid="ignore"):  # Inf - Inf
-            left, right = (side([y[name] for y in answers], name) for side in (relation.left, relation.right))
-        bound = np.add(*(side([e[name] for e in bounds], name) for side in (relation.left, relation.right)))
-        difference = Difference(trial.reference, relation.cases[-1], name, BoundedArray(left, bound), right)
+            left, right = (side([y[name] for y in answers], name) for side in (invariant.left, invariant.right))
+        bound = np.add(*(side([e[name] for e in bounds], name) for side in (invariant.left, invariant.right)))
+        difference = Difference(trial.reference, invariant.cases[-1], name, BoundedArray(left, bound), right)
         bad = np.nan_to_num(difference.ratio) > 1
         if bad.any():
-            cause = f"{relation.name} changes what must stay: {int(bad.sum())} of {bad.size} elements"
+            cause = f"{invariant.name} changes what must stay: {int(bad.sum())} of {bad.size} elements"
             trial.add_finding(Verdict.WRONG, "invariant", difference, cause, bad)
 
 

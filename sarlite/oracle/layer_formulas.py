@@ -21,7 +21,7 @@ def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
 
 
 def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attributes) -> Expr:
-    """Sum the weighted rows of each destination's sources, with GCN's normalization by degrees."""
+    """Return the sum of the weighted rows of each destination's sources, normalized by degrees as the attribute "norm" says."""
     norm, isolated, by_src, by_dst = attributes["norm"], attributes["isolated"], edges.by_src, edges.by_dst
     if norm == "in" and edges.n_src != edges.n_dst:
         raise ConfigError(f"norm 'in' takes one set of rows: there are {edges.n_src} source rows, "
@@ -98,13 +98,13 @@ def _within(name, index, n):
 
 
 def _rgcn_inferred(shapes, inferred):
-    """Infer RGCN's sizes from a state without basis coefficients, where each relation has its own matrix."""
+    """Return RGCN's sizes for a state without basis coefficients, where each relation of the graph has its own weight matrix."""
     return {} if "coefficients" in shapes or "bases" not in shapes else {
         "n_relations": shapes["bases"][0], "n_bases": 0}
 
 
 def _heads(out: Expr, inputs: Inputs, attributes: Attributes) -> Expr:
-    """Concatenate or average the heads, or keep them on an axis of their own; add the residual and the bias."""
+    """Return `out` with its heads concatenated, averaged or on an axis, as the attribute "heads" says, plus residual and bias."""
     n_rows, n_heads, n_feat = out.shape
     mean = attributes["heads"] == "mean"
     out = out.mean(1) if mean else out.reshape(n_rows, n_heads * n_feat)
@@ -161,7 +161,7 @@ def _out_width(attributes):
 
 
 def _derived(n_in, attributes):
-    """Return the sizes and flags that decide the shapes and the presence of GAT's parameters.
+    """Return the sizes and flags that say which shapes GAT's parameters have, and which are present: "width", "projected" and so on.
 
     A residual is projected by a matrix: in PyG always, elsewhere if the widths differ.
     """

@@ -132,7 +132,7 @@ def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
 
 
 def _pieces(module: ModuleLike) -> tuple[LayerNames | list[LayerNames], list[LayerNames]]:
-    """Return the names of a model's layers and of its norms; for a single layer, its name and an empty list."""
+    """Return (layers, norms) of a model as lists of LayerNames; for a module that is one layer, (its LayerNames, [])."""
     names_of_all = list(module.state_dict())
     modules = [(name, _kind(inner), inner) for name, inner in module.named_modules()]
     if modules[0][1]:
@@ -160,7 +160,7 @@ def _kind(module):
 
 def _renamed(piece: LayerNames, current: Mapping[str, Array], dialect: str, state: Mapping[str, Array], where: str
              ) -> dict[str, Array]:
-    """Convert another library's state of one layer to sarlite's names and layouts, and return it."""
+    """Return another library's `state` of one layer by sarlite's names and in its layouts; `where` begins error messages."""
     read = dict(dialects.read(piece.kind, dialect, state))
     table = dialects.state_entries(piece.kind, dialect, state)
     if (piece.kind, dialect) == ("gatv2", "dgl") and "bias" in piece.names and "bias" not in table:
@@ -181,7 +181,7 @@ def _written(piece: LayerNames, dialect: str, current: Mapping[str, Array]) -> d
 
 
 def _fitting(name, value, current):
-    """Convert a parameter to the dtype of the module's parameter.
+    """Return the parameter `value` in the dtype of `current`, the module's array of this name.
 
     Raise DataError if the shape differs or values would be rounded.
     """

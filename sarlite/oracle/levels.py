@@ -47,7 +47,7 @@ class Level(NamedTuple):
     gradients: Callable[[Reference, Case, Mapping[str, Array]], BoundedArrays]
 
     def check_case(self, trial: Trial, case: Case) -> None:
-        """Call the function on a case, and its vjp if there is one, and judge each result."""
+        """Call the function under test on a case, and its vjp if there is one, and compare each result with the expected one."""
         reference, g = trial.reference, None
         if trial.vjp is not None and reference.differentiable(case):
             try:
@@ -62,7 +62,7 @@ class Level(NamedTuple):
                 self.check_gradient(trial, case, expected, g, layout)
 
     def check_gradient(self, trial: Trial, case: Case, expected: BoundedArrays, g: Mapping[str, Array], layout: str) -> None:
-        """Call the vjp with cotangents in a layout, and judge the gradient.
+        """Call the vjp with `g`, gradients of the outputs in a memory layout, and compare its result with the expected gradients.
 
         If the gradient is wrong or missing in another layout than contiguous rows, the vjp is called with contiguous
         rows, too.
@@ -81,7 +81,7 @@ class Level(NamedTuple):
 
     def judge(self, trial: Trial, case: Case, expected: BoundedArrays, got: Mapping[str, Array] | None,
              g: Mapping[str, Array] | None = None) -> None:
-        """Compare returned outputs with expected ones, and add findings; with cotangents `g`, compare gradients."""
+        """Compare the arrays `got` with the expected ones, and add findings for wrong ones; with cotangents `g`, they are gradients."""
         for name, array in (got or {}).items():
             difference = Difference(
                 trial.reference, case, name if g is None else f"d{name}", expected[name], array, g, suspect_edges=trial.suspect_edges,
@@ -95,7 +95,7 @@ def shapes(numbers: BoundedArrays) -> dict[str, tuple[int, ...]]:
 
 
 def _siblings(trial, probe_group, case, name):
-    """Call the function on the other cases of a probe group; return the output `name` of each as a Difference.
+    """Call the function on the other probes of the case's graph; return its output `name` for each of them as a Difference.
 
     Return an empty tuple if a call fails.
     """
@@ -114,7 +114,7 @@ def _siblings(trial, probe_group, case, name):
 
 
 def not_exact(trial: Trial, difference: Difference, bad: Array) -> None:
-    """Add a finding for elements that differ from their exact value.
+    """Add a finding for the elements in the mask `bad`, which differ from their exact value.
 
     The verdict is IMPRECISE if sums in a lower precision explain the elements, else WRONG.
     """
@@ -128,7 +128,7 @@ def not_exact(trial: Trial, difference: Difference, bad: Array) -> None:
 
 
 def above_bound(trial: Trial, difference: Difference, bad: Array, level: str = "certified") -> None:
-    """Add a finding for elements above their error bound.
+    """Add a finding for the elements in the mask `bad`, whose error is above its bound.
 
     At level "certified" the verdict is IMPRECISE if the bounds of sums in a lower precision explain the elements.
     """
@@ -145,14 +145,14 @@ def above_bound(trial: Trial, difference: Difference, bad: Array, level: str = "
 
 
 def misread(trial: Trial, difference: Difference, bad: Array, level: str, layout: str) -> None:
-    """Add a finding that the vjp ignores the strides of cotangents: only contiguous cotangents give right results."""
+    """Add a finding that the vjp ignores strides: it is right for contiguous output gradients, and wrong for the memory layout `layout`."""
     cause = ("the strides of the incoming gradient are ignored: right for a gradient in contiguous rows, wrong for one "
              f"{call.GRADIENT_LAYOUTS.get(layout, 'that is one number with strides of 0, as of out.sum()')}")
     trial.add_finding(Verdict.WRONG, level, difference, cause, bad, support=2)
 
 
 def _lower(difference):
-    """Compute the expected array with error bounds for sums in the next lower precision."""
+    """Return the expected array with error bounds for sums in the next lower precision than promised."""
     return difference.evaluate(difference.case, certified.arithmetic(difference.case, lower=True))
 
 
@@ -160,7 +160,7 @@ def _lower(difference):
 
 
 def repeat(trial: Trial, case: Case, n_threads: int | None = None) -> None:
-    """Check that repeated calls give the same bits, and that one thread gives the same bits as all threads.
+    """Check that repeated calls give the same bits, and that one thread gives the same bits as all `n_threads` threads.
 
     The function is called once, `trial.repeats` times more, and once on one thread if a thread pool has more.
     """
@@ -197,7 +197,7 @@ def _same_bits(trial, case, n_threads, asked, g=None):
 
 
 def _differ(trial, case, first, again, g, verdict, text):
-    """Compare the results of two calls bit by bit; add a finding and return True if a bit differs."""
+    """Return True if two calls gave different bits; then add a finding with this verdict and text."""
     trial.report.checked["repeat"] += len(first)
     for name in first.keys() & again.keys():
         differ = other_bits(first[name], again[name])

@@ -20,7 +20,7 @@ MOST_ROWS = 64  # single edges do not explain more wrong rows
 
 
 def direction(width: int) -> Array:
-    """Return the vector (width,) float64 that rows are multiplied by, so that a row is compared by a single number.
+    """Return a pseudo-random vector, (width,) float64; the product of a row with it is one number that identifies the row.
 
     Its elements are pseudo-random integers from 1 to 2^20.
     """
@@ -43,7 +43,7 @@ class Codebook:
         self.sorted = self.keys[self.order]
 
     def find_each(self, rows: Array) -> Array:
-        """Search for each of `rows`; return the number of the equal row, -1 if none or several are equal, (k,)."""
+        """Return for each of `rows` the number of the equal row of the array, -1 if none or several are equal, shape (k,)."""
         keys = rows @ self.direction
         first, last = np.searchsorted(self.sorted, keys, "left"), np.searchsorted(self.sorted, keys, "right")
         hits = self.order[np.minimum(first, len(self.order) - 1)] if len(self.order) else np.zeros(len(keys), np.int64)
@@ -54,7 +54,7 @@ class Codebook:
 
 @dataclass(frozen=True, eq=False)
 class EdgeSum:
-    """A sum over the in-edges of each row, as a search for wrong edges needs it.
+    """Operands of a sum over the in-edges of each row; the search for wrong edges needs them.
 
     The sum is out[v] = (sum of weight[e] * rows[source of e] over the edges e into v) / degrees[v].
 
@@ -78,7 +78,7 @@ class EdgeSum:
 
 
 def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Describe how an spmm case computes "out" or "dx" as an EdgeSum; return None if the output is not such a sum.
+    """Describe how an spmm case computes "out" or "dx" from the rows `senders` as an EdgeSum; None if the output is no such sum.
 
     The result is None for other operations and outputs, and for reducers that are not sums. `senders` holds the
     rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
@@ -124,17 +124,17 @@ class Change:
     times: float = 1.0
 
 
-def read(flow: EdgeSum, expected: Array, got: Array, book: Codebook | None = None) -> list[Change] | None:
-    """Search for the terms that wrong rows lack or have too often; return None if a wrong row stays unexplained."""
+def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook | None = None) -> list[Change] | None:
+    """Return the Changes, terms that wrong rows lack or have too often, that explain `got`; None if a row stays unexplained."""
     with np.errstate(invalid="ignore"):
         bad = np.flatnonzero(((got != expected) & ~(np.isnan(got) & np.isnan(expected))).any(1))
     if len(bad) > MOST_ROWS or not len(bad) or not np.isfinite(got[bad]).all():
         return None
-    book = Codebook(flow.rows) if book is None else book
+    codebook = Codebook(flow.rows) if codebook is None else codebook
     changes_of_rows: list[Change] = []
     for v in bad:
         differences = list(_differences(flow, int(v), expected[v], got[v]))
-        explained = (how(flow, book, int(v), difference) for how in (_one_change, _two_changes)
+        explained = (how(flow, codebook, int(v), difference) for how in (_one_change, _two_changes)
                      for difference in differences)
         changes = next((c for c in explained if c is not None), None)
         if changes is None:
@@ -144,10 +144,7 @@ def read(flow: EdgeSum, expected: Array, got: Array, book: Codebook | None = Non
 
 
 def _differences(flow, v, expected, got):
-    """Yield the error of row v's sum over edges, under each assumption about the divisor.
-
-    First the divisor is right. For a mean, further assumptions are that the row counts one edge fewer or more.
-    """
+    """Yield the error of row v's sum over edges, first if the row is divided by the right degree, then by a degree of 1 more or less."""
     if flow.degrees is None:
         yield got - expected
         return
@@ -162,50 +159,48 @@ def _differences(flow, v, expected, got):
                 yield near - total
 
 
-def _mine(flow, v):
+def _in_edges(flow, v):
     return flow.edges.eid[flow.edges.indptr[v] : flow.edges.indptr[v + 1]]
 
 
-def _one_change(flow, book, v, difference):
+def _one_change(flow, codebook, v, difference):
     """Return a list of the single Change that explains the difference of row v; None if no single change explains it.
 
     The change is a source that is counted once too often or left out.
     """
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
     signed = np.array([f * sign for f in factors for sign in (-1.0, 1.0)])
-    for factor, u in zip(signed.tolist(), book.find_each(difference / signed[:, None]).tolist()):
-        if u >= 0 and (change := _change(flow, _mine(flow, v), v, u, factor)) is not None:
+    for factor, u in zip(signed.tolist(), codebook.find_each(difference / signed[:, None]).tolist()):
+        if u >= 0 and (change := _change(flow, _in_edges(flow, v), v, u, factor)) is not None:
             return [change]
     return None
 
 
-def _two_changes(flow, book, v, difference):
-    """Search for two errors that together explain the difference of row v; one is at an edge of the row.
-
-    None if no pair of changes explains the difference, or several pairs do.
-    """
-    mine, candidates = _mine(flow, v), {}
-    carried = flow.rows[flow.edges.src[mine]] * (1.0 if flow.weight is None else flow.weight[mine, None])
+def _two_changes(flow, codebook, v, difference):
+    """Return two Changes that together explain row v's error, one of them at an edge of the row; None unless one pair alone does."""
+    in_edges, candidates = _in_edges(flow, v), {}
+    carried = flow.rows[flow.edges.src[in_edges]] * (1.0 if flow.weight is None else flow.weight[in_edges, None])
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
     for sign, factor in ((s, f * t) for s in (1.0, -1.0) for f in factors for t in (1.0, -1.0)):
-        other = book.find_each((difference + sign * carried) / factor)
+        other = codebook.find_each((difference + sign * carried) / factor)
         for k in np.flatnonzero(other >= 0):
-            e, u = int(mine[k]), int(other[k])
+            e, u = int(in_edges[k]), int(other[k])
             carried_weight = 1.0 if flow.weight is None else float(flow.weight[e])
             first = Change(v, int(flow.edges.src[e]), -sign * carried_weight, e, -sign)
-            second = Change(v, u, carried_weight) if sign > 0 and factor == carried_weight else _change(flow, mine[mine != e], v, u, factor)
+            rest = in_edges[in_edges != e]
+            second = Change(v, u, carried_weight) if sign > 0 and factor == carried_weight else _change(flow, rest, v, u, factor)
             if second is not None and (second.edge >= 0 or sign > 0 and factor == carried_weight):
                 candidates[frozenset((c.row, c.source, c.factor) for c in (first, second))] = [first, second]
     return next(iter(candidates.values())) if len(candidates) == 1 else None
 
 
-def _change(flow, mine, v, u, factor):
-    """Return a Change: row v has `factor` times the row of source u too much.
+def _change(flow, in_edges, v, u, factor):
+    """Return the Change that row v has `factor` times the row of source u too much; `in_edges` are the edges into row v.
 
-    Its edge is an edge from u to v with this weight, if there is one. Return None if row v would lack a term that
-    it has no edge for.
+    Its edge is an edge from u to v with this weight, if there is one. Return None if row v would lack a term that it
+    has no edge for.
     """
-    edges_from_u = mine[flow.edges.src[mine] == u]
+    edges_from_u = in_edges[flow.edges.src[in_edges] == u]
     for e in edges_from_u:
         times = factor / (1.0 if flow.weight is None else flow.weight[e])
         if times in (-1.0, 1.0):
@@ -239,7 +234,7 @@ def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
 
 
 def _elsewhere(a, b):
-    """Return True if an edge went to a wrong row: one row lacks its term, and a row without this edge has its term."""
+    """Return True if two Changes are one misrouted edge: a row lacks its term, and a row that does not have this edge has the term."""
     return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
 
 
@@ -254,10 +249,7 @@ def is_extremum(case: Case) -> bool:
 
 
 def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
-    """Search for one Change for each wrong row of a maximum or minimum, such as a lost edge.
-
-    Return None if some row has no explanation.
-    """
+    """Return one Change for each wrong row of a maximum or minimum, such as a lost edge; None if some row has no explanation."""
     largest = case.attributes["reduce"] == "max"
     edges, sign = case.edges, 1.0 if largest else -1.0
     x = sign * np.asarray(case.arrays["x"], np.float64)
@@ -268,20 +260,20 @@ def extremum(case: Case, expected: Array, got: Array) -> list[Change] | None:
         return None
     changes = []
     for v in bad:
-        mine = edges.eid[edges.indptr[v] : edges.indptr[v + 1]]
-        carried = x[edges.src[mine]] * weight[mine]
-        change = _lost_extremum(edges, mine, carried, int(v), got[v]) or _gained_extremum(x, carried, int(v), got[v])
+        in_edges = edges.eid[edges.indptr[v] : edges.indptr[v + 1]]
+        carried = x[edges.src[in_edges]] * weight[in_edges]
+        change = _lost_extremum(edges, in_edges, carried, int(v), got[v]) or _gained_extremum(x, carried, int(v), got[v])
         if change is None:
             return None
         changes.append(change)
     return changes
 
 
-def _lost_extremum(edges, mine, carried, v, got):
+def _lost_extremum(edges, in_edges, carried, v, got):
     for k in np.flatnonzero((carried > got).any(1)):
         rest = np.delete(carried, k, 0)
         if np.array_equal(rest.max(0) if len(rest) else np.zeros(len(got)), got):
-            return Change(v, int(edges.src[mine[k]]), -1.0, int(mine[k]), -1.0)
+            return Change(v, int(edges.src[in_edges[k]]), -1.0, int(in_edges[k]), -1.0)
     return None
 
 

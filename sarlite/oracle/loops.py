@@ -23,13 +23,13 @@ LEAST = {"float64": -1074, "float32": -149, "float16": -24, "bfloat16": -133}  #
 
 
 def outputs(case: Case, once: bool = False) -> dict[str, Array]:
-    """Compute the outputs of an operation in longdouble; with `once`, round each once to the case's dtype."""
+    """Return the outputs of an operation by name, computed in fractions or longdouble; with `once`, rounded once to the case's dtype."""
     with np.errstate(all="ignore"):
         return _made(OPERATIONS[case.op](case, _numbers(case), None)[0], case, once)
 
 
 def gradients(case: Case, cotangents: Mapping[str, Array], once: bool = False) -> dict[str, Array]:
-    """Compute the gradients for given cotangents with hand-written formulas; return them by name of the array.
+    """Return the gradients of the input arrays by name, computed by hand-written formulas from `cotangents`, gradients of the outputs.
 
     The dtypes are the dtypes of `outputs`.
     """
@@ -96,7 +96,7 @@ def _as_real(value):
 
 
 def _sums(terms, x, weight, n_dst, g):
-    """Compute the weighted sums out_i = sum over e of c_e w_e x_j, and their gradients for the cotangent g.
+    """Return the sums out_i = sum of c_e w_e x_j over `terms` (e, j, i, c), and the gradients of x and w for the gradient g of out.
 
     `terms` are (e, j, i, c); `weight` holds one number for each edge, and edges beyond its end have weight 1.
     """
@@ -126,7 +126,7 @@ def _into(terms, n_dst):
 
 
 def _extremum(terms, messages, n_dst, reduce, ties, g):
-    """Return the maximum or minimum of the messages of each row, 0 for an empty row, and the gradient of each message."""
+    """Return the maximum or minimum of each row's messages (0 without messages), and each message's gradient for the gradient g."""
     out, dm = _zeros((n_dst, messages.shape[1])), _zeros(messages.shape)
     for i, line in enumerate(_into(terms, n_dst)):
         for f in range(messages.shape[1]):
@@ -152,7 +152,7 @@ def _terms(case, loops=False):
 
 
 def _scales(terms, case, reduce):
-    """Return the factor of each term of a sum over edges, as (edge, source j, destination i, factor).
+    """Return each term (edge, source j, destination i) of a sum over edges with a factor, which `reduce` decides.
 
     The factor is 1 for a sum, 1 / d_i for a mean, and 1 / sqrt(d_j d_i) for "sym".
     """
@@ -237,7 +237,7 @@ def _sddmm(case, v, g):
 
 
 def _softmax_of(case, scores):
-    """Return the softmax p_e of scores by edge, shape (n_edges, heads)."""
+    """Return the softmax p_e of `scores` over the in-edges of each destination, shape (n_edges, heads)."""
     p = _zeros(scores.shape)
     for line in _into(_terms(case), case.n_dst):
         for h in range(scores.shape[1]):
@@ -252,7 +252,7 @@ def _softmax_of(case, scores):
 
 
 def _softmax_gradient(case, p, dp):
-    """Return ds_e = p_e (dp_e - sum over f of p_f dp_f) for each row: the product with the Jacobian of a softmax."""
+    """Return the gradient of the scores, ds_e = p_e (dp_e - sum over f of p_f dp_f), for a softmax p that has the gradient dp."""
     ds = _zeros(p.shape)
     for line in _into(_terms(case), case.n_dst):
         for h in range(p.shape[1]):
@@ -272,7 +272,7 @@ def _leaky(value, slope):
 
 
 def _score(case, v, e, j, i, h, ds=None, d=None):
-    """Return the attention score of an edge and head; if `ds` is given, add ds times its gradients to `d`."""
+    """Return the attention score of edge e (j -> i) and head h from the arrays `v`; if `ds` is given, add ds times its gradients to `d`."""
     slope = case.attributes["slope"]
     if case.attributes["kind"] == "gat":
         score, rate = _leaky(v["el"][j, h] + v["er"][i, h], slope)

@@ -79,13 +79,13 @@ def _divided_at_source(d, total):
 
 
 def _over(number: BoundedArray, degrees: Array | int) -> BoundedArray:
-    """Divide each row of a BoundedArray by its degree; the bound of the result includes one more rounding."""
+    """Return a BoundedArray with each row divided by its degree; the bound of the result includes one more rounding."""
     value, error = (np.asarray(part) / column(degrees, number.value.ndim) for part in (number.value, number.error))
     return BoundedArray(value, 2 * error + 2.0**-22 * np.abs(value))
 
 
 def _stray(d, row):
-    """Return the gradient of a kernel that adds the gradients of rows without edges to the row `row`."""
+    """Return x's gradient by a wrong kernel, which adds the gradients of output rows without edges to the row `row` of x."""
     value = np.array(d.expected.value, np.float64)
     value[row] += d.cotangents["out"][d.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
     return BoundedArray(value, np.broadcast_to(d.expected.error, value.shape) + 2.0**-20 * np.abs(value))
@@ -132,8 +132,8 @@ def _unbiased(case):
     return BoundedArray(value, 2.0**-16 * (1 + np.abs(value)))
 
 
-def _cancelled(d):
-    """Return the expected result with the error bound of a variance that is computed as E[x^2] - E[x]^2."""
+def _cancelled(d: Difference) -> BoundedArray:
+    """Return the expected result with the larger error bound of a variance that is computed as E[x^2] - E[x]^2."""
     case, x = d.case, np.asarray(d.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)
     change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])

@@ -78,7 +78,7 @@ def split_state(kind: str, state: Mapping[str, V]) -> ModelState[V]:
 
 
 def _forward(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes) -> list[Expr]:
-    """Return the result of each convolution; the last result is the logits."""
+    """Return the result of each convolution of a model with layers of one `kind`, such as "gat"; the last result is the logits."""
     state = {name: value for name, value in inputs.items() if name not in ARRAYS}
     arrays = {name: value for name, value in inputs.items() if name in ARRAYS}
     split, dialect, h, convolved = split_state(kind, state), attributes["dialect"], inputs["x"], []
@@ -114,7 +114,7 @@ def cross_entropy(logits: Expr, labels: Array, mask: Array) -> Expr:
 
 def adam(parameter: Expr, g: Expr, first: Expr | None, second: Expr | None, step: int, attributes: Attributes
          ) -> tuple[Expr, Expr, Expr]:
-    """Return the parameter after one step of Adam, and its two moments; weight decay is added to the gradient.
+    """Return (parameter, first moment, second moment) after one step of Adam; weight decay is added to the gradient g.
 
     Source: Kingma and Ba 2015, alg. 1.
     """
@@ -128,7 +128,7 @@ def adam(parameter: Expr, g: Expr, first: Expr | None, second: Expr | None, step
 
 
 def _trained(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
-    """Return the loss and the gradients of the last step, and the parameters after it."""
+    """Return by name the loss and the gradients of the last training step, and the parameters after it."""
     now = {name: value for name, value in inputs.items() if name not in ARRAYS
            and name.rpartition(".")[2] not in BUFFERS}
     moments: dict[str, tuple[Expr | None, Expr | None]] = {name: (None, None) for name in now}
@@ -161,10 +161,9 @@ def _attribute_names(kind: str, training: bool) -> list[str]:
 
 
 def resolve(kind: str, attributes: Attributes, state: State | None) -> tuple[AttributeDict, State | None]:
-    """Fill in all attributes of a model from the caller's attributes, the defaults and the shapes of the state.
+    """Return (attributes, state) of a model, where the caller's attributes, the defaults and the state's shapes give all attributes.
 
-    Return the attributes and the state. The attribute "each" holds the attributes of each layer. `kind` is the kind
-    of layer, such as "gat".
+    The attribute "each" holds the attributes of each layer. `kind` is the kind of layer, such as "gat".
     """
     requested = {name: value for name, value in attributes.items() if value is not None and name != "each"}
     for name, choices in OPTIONS.items():
@@ -198,15 +197,15 @@ def _known_attributes(attributes, values):
     return {name: value for name, value in values.items() if name in attributes}
 
 
-def _for_layer(kind, of_layer, last):
+def _for_layer(kind, requested, last):
     """Return the attributes of one layer: attention heads are concatenated in hidden layers and averaged in the last layer.
 
     Numbers of heads and features from the caller are those of hidden layers.
     """
     if kind not in ("gat", "gatv2"):
-        return of_layer
-    selected = {name: value for name, value in of_layer.items() if not last or name not in ("n_heads", "n_feat")}
-    return selected if of_layer["dialect"] == "dgl" else {**selected, "heads": "mean" if last else "concat"}
+        return requested
+    selected = {name: value for name, value in requested.items() if not last or name not in ("n_heads", "n_feat")}
+    return selected if requested["dialect"] == "dgl" else {**selected, "heads": "mean" if last else "concat"}
 
 
 def _width(layer_attributes: Attributes) -> int:
@@ -216,13 +215,13 @@ def _width(layer_attributes: Attributes) -> int:
     return layer_attributes["n_feat"] if layer_attributes["heads"] == "mean" else layer_attributes["n_heads"] * layer_attributes["n_feat"]
 
 
-def _planned(kind, values, of_layer):
+def _planned(kind, values, requested):
     """Return the attributes of each layer of a model that has no state yet, from the requested sizes."""
     each: list[AttributeDict] = []
     for k in range(values["layers"]):
         last = k == values["layers"] - 1
         width = values["n_classes"] if last else values["hidden"]
-        layer_attributes = {**_for_layer(kind, of_layer, last)}
+        layer_attributes = {**_for_layer(kind, requested, last)}
         if kind in ("gat", "gatv2"):
             layer_attributes = {"n_feat": width, **layer_attributes, **({"n_heads": 1} if last else {})}
         else:

@@ -1,4 +1,4 @@
-"""Arrays as .npy files: an array is read only after header, file size and record agree."""
+"""Arrays as .npy files: an array is read only if header, file size and its record, the description in case.json, agree."""
 
 import hashlib
 import io
@@ -63,7 +63,7 @@ def write_json(path: Path, document: Mapping[str, object], where: Path) -> None:
 
 
 def read(folder: Path, field: str, record: Record) -> Array:
-    """Read the .npy file of a record after checks against the record, and return the array.
+    """Read the .npy file that `record` describes, and return the array; `field` is the array's name in error messages.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def read_folder(folder: Path) -> dict[str, Array]:
 
 
 def _header(path, field):
-    """Return dtype and shape of a file, after a check of the file size."""
+    """Return dtype and shape of a .npy file, after a check of the file size; `field` is the array's name in error messages."""
     if path.is_symlink():
         raise DataError(f"{path}: {field}: it is a symbolic link")
     with regular(path).open("rb") as file:

@@ -118,7 +118,7 @@ def _scales(d):
 
 
 def _unreduced(d):
-    """Return this rank's own contribution to a gradient: the gradient over all ranks minus the arrays of the other ranks."""
+    """Return the gradient that this rank has without a reduction: the expected sum over ranks minus the other ranks' gradients."""
     others = np.sum([array.astype(np.float64) for q, array in enumerate(d.arrays) if q != d.rank], 0)
     return BoundedArray(d.expected.value - others, d.division.size * d.expected.error)
 
@@ -151,17 +151,17 @@ def _of_outputs(d: RankDifference) -> Iterator[Guess]:
         yield from single_edges(d, some, lambda e: f", from rank {source_rank[e]},")
 
 
-def _without_edges(d, which):
-    """Predict the result of a function that leaves out the edges of the mask."""
-    return d.predicted(cut.on_edges(d.reference, d.case, np.flatnonzero(~which)))
+def _without_edges(d, lost):
+    """Predict this rank's rows by a function that leaves out the edges in the mask `lost`."""
+    return d.predicted(cut.on_edges(d.reference, d.case, np.flatnonzero(~lost)))
 
 
-def _with_rows(d, which, others):
-    """Predict the result of a function that takes the node rows of a mask from other arrays."""
+def _with_rows(d, replaced, others):
+    """Predict this rank's rows by a function that takes the node rows in the mask `replaced` from the arrays `others`."""
     by, arrays = d.reference.arrays_by, {name: np.array(value) for name, value in d.case.arrays.items()}
     for name, value in arrays.items():
         if by.get(name) in ("src", "dst", "node"):
-            value[which] = others[name][which]
+            value[replaced] = others[name][replaced]
     return d.predicted(replace(d.case, arrays=arrays))
 
 
@@ -185,7 +185,7 @@ def _only(value, rows):
 
 
 def _before(d):
-    """Predict the result of the previous call, to test if the returned array is stale."""
+    """Return the expected rows of the previous call, to test if the returned rows are stale."""
     return d.predicted(d.before.case, d.before.cotangents)
 
 
@@ -200,7 +200,7 @@ def _same_elsewhere(d):
 
 
 def _permuted(d):
-    """Test if the rank returned its expected rows in another order, and yield this cause if so."""
+    """Yield a Cause if the rank returned its expected rows in another order."""
     if d.got.ndim < 2 or not 2 <= len(d.got) <= MOST_ROWS:
         return
     rows, value = (array.reshape(len(array), -1) for array in reversed(d.as_float64))

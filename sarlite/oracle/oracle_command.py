@@ -24,7 +24,7 @@ NAME.npy for each output to an empty directory, and dNAME.npy for each gradient 
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the argument parser of `sarlite-oracle` with all its commands."""
     command = Parser(prog="sarlite-oracle",
                      description="Check graph kernels and layers in any language. Exit status: 0 nothing was found, "
                      "1 something was found, 2 wrong arguments or a wrong file, 77 nothing was checked, as the program "
@@ -278,9 +278,9 @@ def _program(options, wanted):
 
 
 def _call_time_limit(options):
-    """Return the time limit of a call, in seconds.
+    """Return the time limit in seconds of a call that runs the program; it is above the program's own limit.
 
-    The limit exceeds the program's own limit, since a program can be killed and a call cannot.
+    The reason is that a program can be killed, and a call cannot.
     """
     return 2 * options.time_limit + 60
 

@@ -117,7 +117,7 @@ def read_results(folder: str | Path, parts: Sequence[RankPart]) -> list[dict[str
 
 
 def folder_of(part: RankPart) -> str:
-    """Return the name of a rank's folder."""
+    """Return the name of a rank's folder, such as "rank-0"."""
     return f"rank-{part.rank}"
 
 

@@ -74,7 +74,7 @@ class RankPart:
 
 
 def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
-    """Assign each node to a rank in one of several ways; return the ranks, shape (n_nodes,).
+    """Return the rank that owns each node, shape (n_nodes,), for one of the ways in PARTS to divide nodes, such as "random".
 
     Parameters
     ----------
@@ -128,15 +128,15 @@ class Division:
         return np.flatnonzero(self.owner[self.case.edges.dst] == rank if kind == "edge" else self.owner == rank)
 
     def of_rank(self, value: Array, rank: int, kind: str) -> Array:
-        """Select a rank's rows of an array, and return a copy; copy all rows if `kind` is "whole"."""
+        """Return a copy of a rank's rows of an array, by `kind` rows of nodes ("src", "dst", "node") or edges, or all rows ("whole")."""
         return np.array(value) if kind == "whole" else value[self.rows(rank, kind)]
 
     def part(self, number: BoundedArray, rank: int, kind: str) -> BoundedArray:
-        """Return a rank's rows of a BoundedArray; all rows if `kind` is "whole"."""
+        """Return a rank's rows of a BoundedArray, by `kind` as in `of_rank`."""
         return BoundedArray(self.of_rank(number.value, rank, kind), self.of_rank(number.bound, rank, kind))
 
     def assemble(self, arrays: Sequence[Array], kind: str, shape: tuple[int, ...]) -> Array:
-        """Put the rows that all ranks returned together to one array of the whole graph, and return it."""
+        """Join the rows that each rank returned to one array of this shape for the whole graph."""
         out = np.zeros(shape, arrays[0].dtype)
         for rank, array in enumerate(arrays):
             out[self.rows(rank, kind)] = array

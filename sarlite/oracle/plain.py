@@ -62,7 +62,7 @@ class Arithmetic(Protocol[T]):
 
 
 class FloatArithmetic:
-    """Arithmetic in float64 or longdouble with one rounding for each operation.
+    """Arithmetic on plain arrays of float64 or longdouble, with one rounding for each operation.
 
     The result is exact if all partial results are numbers of the dtype.
     """
@@ -141,11 +141,7 @@ class FloatArithmetic:
                                                                                      self.dtype)
 
     def _product(self, weight, columns, index, x):
-        """Return the product of a sparse matrix and x, shape (index.n, ...).
-
-        Row i of the matrix has the entries of row i of `index`, in the columns `columns`, with the values `weight`, or
-        1.
-        """
+        """Return the product of x and a sparse matrix, whose row i has `weight` (or 1) in `columns` for each entry of row i of `index`."""
         data = np.ones(len(columns), self.dtype) if weight is None else np.ascontiguousarray(weight)
         from scipy import sparse  # here, as its import takes longer than the oracle's
 
@@ -183,7 +179,7 @@ class FloatArithmetic:
 
 
 def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
-    """Reduce the entries of each row by a ufunc, and return the results, shape (n, ...).
+    """Return for each row the reduction of its entries of x by a ufunc such as np.maximum, shape (n, ...).
 
     A row without entries gets `empty`.
     """
@@ -208,7 +204,7 @@ def all_masked(scores: Array, index: Index) -> Array:
 
 
 def greatest(x: Array, best: Array, index: Index) -> Array:
-    """Return a mask of the entries that are the maximum of their row, shape (k, ...).
+    """Return a mask of the entries of x that equal `best`, the maximum of their row, shape (k, ...).
 
     In a row with NaN, the NaN entries are selected.
     """
@@ -216,10 +212,7 @@ def greatest(x: Array, best: Array, index: Index) -> Array:
 
 
 def first(among: Array, index: Index, rank: Array | None) -> Array:
-    """Return a mask that selects in each row the first of the entries in the mask `among`, shape (k, ...).
-
-    Entries are ordered by (rank, entry number).
-    """
+    """Return a mask that selects in each row the first entry, by `rank` and then by number, of the mask `among`, shape (k, ...)."""
     order = index.order if rank is None else np.lexsort((rank, index.rows))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))

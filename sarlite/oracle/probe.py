@@ -1,4 +1,4 @@
-"""Level `probe`: inputs for which every order of evaluation gives the same exact result.
+"""Level "probe": inputs for which every order of evaluation gives the same exact result.
 
 A right function returns exactly this result.
 
@@ -80,9 +80,9 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
     exact_cases, refused = [], [] if skipped is None else skipped
     longest = int(graph.edges.in_degrees.max(initial=0))
     for kind in probe_kinds(reference, graph.width, values, wide_sums=longest > LONG and _wide(dtype, options)):
-        filling = _ProbeBuilder(reference, graph, dtype, seed, kind, options)
+        builder = _ProbeBuilder(reference, graph, dtype, seed, kind, options)
         try:
-            exact_cases += _widest(filling)
+            exact_cases += _widest(builder)
         except NotExact as error:
             refused.append(str(error))
     if not exact_cases:
@@ -120,7 +120,7 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
 
 
 def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
-    """Compute the exact outputs of a case, by name. The last result is cached.
+    """Return the exact outputs of a case by name; the result for the last case is cached.
 
     The error of an element is 0 if float arithmetic in any order computes the element exactly, else Inf.
     """
@@ -131,7 +131,7 @@ def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
 
 
 def gradient_numbers(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, BoundedArray]:
-    """Compute a case's gradients; return by name the gradients whose elements are all exact.
+    """Return by name the gradients of a case, for output gradients `g`, whose elements are all exact.
 
     The last result is cached.
     """
@@ -231,12 +231,12 @@ def _ladder(widest: int) -> Iterator[int]:
     yield from dict.fromkeys((widest, 1, *range(widest - 3, 1, -3)))
 
 
-def _widest(filling):
+def _widest(builder):
     """Try digits of several sizes; return the cases with the largest digits for which all outputs are exact."""
     narrowest = []
-    for bits in _ladder(filling.first_bits()):
+    for bits in _ladder(builder.first_bits()):
         try:
-            exact_cases = _exact(filling, bits)
+            exact_cases = _exact(builder, bits)
         except NotExact:
             if bits == 1:
                 raise
@@ -247,11 +247,11 @@ def _widest(filling):
     return narrowest
 
 
-def _exact(filling, bits):
+def _exact(builder, bits):
     """Make cases whose digits have `bits` bits, and return them; raise NotExact if an output is not exact."""
     exact_cases = []
-    for case in filling.cases_of_bits(bits):
-        outputs = numbers(filling.reference, case)
+    for case in builder.cases_of_bits(bits):
+        outputs = numbers(builder.reference, case)
         if any(np.any(number.error != 0) for number in outputs.values()):
             raise NotExact(f"{case.name}: {_reason(outputs, case)}")
         exact_cases.append(case)

@@ -115,7 +115,7 @@ class Reference:
         return {name: kinds.get(shape[0], "whole") if shape else "whole" for name, shape in self.shapes[0].items()}
 
     def check_dtype(self, dtype: str) -> None:
-        """Raise ConfigError if the dtype has narrow rows, but the reference does not define which rows are rounded."""
+        """Raise ConfigError for a dtype that rounds gathered rows to bfloat16, unless the reference defines which rows are rounded."""
         attributes = self.attributes
         supported = attributes["reduce"] not in ("max", "min") or not attributes["weighted"] if self.name == "spmm" else (
             self.name == "attention" and attributes["kind"] == "gat")
@@ -258,7 +258,7 @@ def as_reference(reference: str | Reference, attributes: Attributes, dtype: str)
 
 
 def reference_of(case: Case) -> Reference:
-    """Return the reference that a case belongs to, with the case's attributes and state.
+    """Return the Reference of a case's operation, set to the attributes and the parameters that the case holds.
 
     Raises
     ------

@@ -62,7 +62,7 @@ def replay(path: str | os.PathLike[str], run: Run, *, vjp: Vjp | None = None, co
 
 
 def _cotangents(path, saved, reference):
-    """Return the cotangents of a saved case; None if it has none."""
+    """Return the cotangents (gradients of the outputs) of a saved case after a check of their shapes; None if it has none."""
     with reading(path, "arrays"):  # the arrays may not be those of the operation
         wanted = {name: expr.shape for name, expr in reference.expressions(saved.case)[1].items()}
     saved_shapes = {name: value.shape for name, value in saved.cotangents.items()}

@@ -1,4 +1,4 @@
-"""Level `certified` of a neighbour sampler: each sample is possible, and over many calls all are equally likely.
+"""Checks of a neighbour sampler at level "certified": each sample is possible, and over many calls all are equally likely.
 
 Every count that is tested has a binomial distribution. A right sampler is called wrong with probability FALSE_ALARM at
 most: the sum over all counts of the exact probability of a count as extreme (both tails; Bonferroni). The counts are,

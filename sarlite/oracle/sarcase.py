@@ -242,7 +242,7 @@ def _attributes(attributes):
 
 
 def _tuples(value):
-    """Return a JSON value with its lists as tuples, as attributes hold them."""
+    """Return a JSON value with a tuple in place of each list."""
     if isinstance(value, list):
         return tuple(_tuples(each) for each in value)
     return {name: _tuples(each) for name, each in value.items()} if isinstance(value, dict) else value
@@ -262,7 +262,7 @@ def _finding(document, case):
 
 
 def _has(document, what, fields):
-    """Raise DataError unless `document` is an object with exactly these fields."""
+    """Raise a DataError about `what` unless `document` is a JSON object with exactly these fields."""
     if not isinstance(document, dict):
         raise DataError(f"{what or 'case.json'} is not an object")
     if odd := [name for name in document if name not in fields]:

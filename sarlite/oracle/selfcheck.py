@@ -1,7 +1,4 @@
-"""The oracle's check of itself.
-
-References are compared with `loops` and their error bounds, and the corpus with published hashes.
-"""
+"""`selfcheck`: compares the oracle's references with a second implementation, and its graphs with published hashes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -66,11 +63,7 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
 
 
 def _compare(trial, entry, dtype, small_graph):
-    """Check the reference on one graph.
-
-    A small graph is compared with the second implementation. On a large graph, the reference's own values are checked
-    against their bounds.
-    """
+    """Check the reference on one graph: by the second implementation if `small_graph`, else its own values by their error bounds."""
     entry = replace(entry, width=min(entry.width, WIDTH)) if small_graph else entry
     for case in inputs.cases(trial.reference, entry, ["certified"], trial.report, dtype=dtype)[1]:
         CERTIFIED.check_case(trial, case) if small_graph else _check_own_values(trial, case)

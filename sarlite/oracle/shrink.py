@@ -13,7 +13,7 @@ from sarlite.oracle.reference import Reference
 
 
 def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool], most_calls: int = 400) -> Case:
-    """Return a case on fewer edges, rows and columns that still fails.
+    """Return a case on fewer edges, rows and columns that still fails, after at most `most_calls` calls of `still_fails`.
 
     Parameters
     ----------

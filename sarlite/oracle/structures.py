@@ -17,7 +17,7 @@ class SplitMixStream:
         self.key, self.count = word(name), 0
 
     def raw(self, size: int) -> Array:
-        """Return the next `size` numbers, shape (size,), uint64."""
+        """Return the next `size` pseudo-random numbers, shape (size,), uint64."""
         counter = np.arange(self.count, self.count + size, dtype=np.uint64)
         self.count += size
         return splitmix64(counter * np.uint64(GAMMA) + np.uint64(self.key))
@@ -39,7 +39,7 @@ def _graph(src: npt.ArrayLike, dst: npt.ArrayLike, n: int, n_dst: int | None = N
 
 
 def _renamed(draw: SplitMixStream, edges: EdgeList) -> EdgeList:
-    """Permute the node numbers and the order of the edges, and return the resulting graph."""
+    """Return the graph with its nodes renumbered and its edges reordered at random."""
     name, order = draw.permutation(edges.n_src), draw.permutation(edges.n_edges)
     return _graph(name[edges.src[order]], name[edges.dst[order]], edges.n_src)
 
@@ -79,7 +79,7 @@ def clique(draw: SplitMixStream, n: int, loops: str = "no-loops") -> EdgeList:
 
 
 def chain(draw: SplitMixStream, n: int, way: str = "up") -> EdgeList:
-    """Return a path of n nodes with edges up, with edges down, or "shuffled" (node numbers permuted)."""
+    """Return a path of n nodes with edges "up" or "down" the node numbers, or "shuffled" (node numbers permuted), by `way`."""
     ids = np.arange(n)
     if way == "shuffled":
         return _renamed(draw, _graph(ids[:-1], ids[1:], n))
@@ -126,7 +126,7 @@ def complete(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
 
 
 def isolated(draw: SplitMixStream, n: int, which: str) -> EdgeList:
-    """Return random edges among some of the nodes; the other nodes have no edges."""
+    """Return random edges among some of n nodes; the "first" half, "last" half, "odd" or "most" nodes, by `which`, have no edges."""
     ids = {"first": np.arange(n // 2, n), "last": np.arange(n - n // 2), "odd": np.arange(0, n, 2),
            "most": np.arange(n // 2, n // 2 + 2)}[which]
     one = uniform(draw, len(ids), 4 * len(ids))
@@ -192,7 +192,7 @@ def components(draw: SplitMixStream, count: int, size: int) -> EdgeList:
 
 
 def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a random graph with edges sorted by source, by destination, or by destination backwards."""
+    """Return a random graph with edges sorted by source ("src"), by destination ("dst"), or by destination backwards ("dst-down")."""
     one = uniform(draw, n, edges)
     by_dst = np.lexsort((one.src, one.dst))
     order = {"src": np.lexsort((one.dst, one.src)), "dst": by_dst, "dst-down": by_dst[::-1]}[way]
@@ -200,10 +200,7 @@ def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a graph whose edges all go into the lower half of the rows.
-
-    With `way` "across", the edges also come from the upper half alone.
-    """
+    """Return a graph whose edges go into the lower half of the rows, by `way` from all rows ("into") or the upper half ("across")."""
     low, high = draw.below(n // 2, edges), n // 2 + draw.below(n - n // 2, edges)
     return _graph(draw.below(n, edges) if way == "into" else high, low, n)
 

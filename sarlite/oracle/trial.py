@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Trial:
-    """State that all levels of one check share.
+    """The function under test with its reference, options, worker thread and report, which all levels of one check share.
 
     Every comparison is counted in `report`, and every wrong result becomes a finding of `report`.
 
@@ -75,7 +75,7 @@ class Trial:
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
                 threads: int | None = None) -> dict[str, Array] | None:
-        """Return the outputs of one call by name; add a finding and return None if they cannot be compared."""
+        """Call the function under test once, and return its outputs by name; add a finding and return None if they cannot be compared."""
         return self.attempt(case, lambda converted: call.outputs(self.worker, self.run, converted, shapes, layout, threads),
                           "" if layout == "plain" else f"{layout} arrays")
 
@@ -99,14 +99,14 @@ class Trial:
         return got
 
     def layouts(self) -> list[str]:
-        """Return the memory layouts for passing the cotangents of the next gradient.
+        """Return the memory layouts for the cotangents of the next gradient: one of them in turn, or with `every_layout` all.
 
-        With `every_layout`, return all layouts that were not refused. Otherwise return the next of them in turn.
+        Layouts that the function under test refused are left out.
         """
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
     def attempt(self, case: Case, function: Callable[[Case], Result], layout: str = "") -> Result | None:
-        """Call `function` with the case in the form that the function under test takes; return the result.
+        """Return `function(case)`, where the case has arrays as the function under test takes them, such as tensors.
 
         If the call fails, add a finding, or count the case as not covered, and return None.
 
@@ -159,7 +159,7 @@ class Trial:
     # ---- verdicts
 
     def judge(self, level: str, differences: Sequence[Difference], add_finding: FindingRule, tolerance: float = 1.0) -> bool:
-        """Compare one output or gradient with the expected array; if it is wrong, add a finding and return True.
+        """Compare results with the expected arrays; if an error is above `tolerance` bounds, call `add_finding` and return True.
 
         Parameters
         ----------
@@ -214,7 +214,7 @@ class Trial:
         return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
 
     def record(self, finding: Finding, difference: Difference | None = None, searches: Sequence[CauseSearch] = ()) -> None:
-        """Add a finding to the report.
+        """Add a finding to the report, among the expected failures if its case or verdict is; `searches` look for its cause later.
 
         Of more than MAX_CASES findings of the same verdict, level and output, the least informative keeps only its
         case's name.
@@ -237,7 +237,7 @@ class Trial:
     # ---- causes
 
     def explain(self) -> None:
-        """Search for the causes of the most informative findings of each output, and write them into the findings.
+        """Search for the cause of each finding that still holds its case, and write the causes into the findings.
 
         An assumption needs another case that confirms it.
         """

@@ -107,13 +107,13 @@ class ProbeScores:
         self.names = ("scores",) if reference.name == "softmax" else by_form.get(self.form, ())
 
     def array(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return the array that makes the scores equal or saturated, for an input in `self.names`."""
+        """Return the values of the input `name`, one of `self.names`, that make the attention scores equal or saturated, by `self.kind`."""
         out = np.zeros(shape)
         if name == "scores":
             return self._by_edge(shape)
         if self.kind == "equal":
             return out + (_EQUAL / 2 if self.form == "gat" else 0)
-        sources, least = self._ranks()
+        sources, least = self._source_keys()
         if name == "el":
             out -= _FARTHER * column(sources, len(shape))
         elif name == "er":
@@ -132,12 +132,12 @@ class ProbeScores:
         The array stays as it is for other scores.
         """
         if self.form == "gatv2" and self.kind == "saturated" and array.shape[-1]:
-            sources, least = self._ranks()
+            sources, least = self._source_keys()
             array[..., -1] = column(sources if name == "z_src" else -least, array.ndim - 1)
         return array
 
-    def _ranks(self):
-        """Return random distinct ranks of the sources, and the lowest rank among each destination's sources."""
+    def _source_keys(self):
+        """Return distinct random integers for the sources, and the smallest of them among each destination's sources."""
         sources = np.argsort(np.argsort(hashed(np.arange(self.edges.n_src), self.seed), kind="stable"))
         least = np.full(self.edges.n_dst, self.edges.n_src)
         np.minimum.at(least, self.edges.dst, sources[self.edges.src])
