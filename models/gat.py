@@ -54,12 +54,12 @@ class GATConv(AttentionConv):
                  dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__(n_in, n_feat, n_heads, concat=concat, residual=residual, slope=slope, bias=bias, rng=rng,
                          dtype=dtype)
-        self.coefficients = Dropout(attention_dropout, rng)
+        self.attention_dropout = Dropout(attention_dropout, rng)
 
     def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         x, h_dst = graph.src(h), graph.dst(h)
         src_weight, dst_weight = self.score_weights()
-        message = fn.attend_linear(x, self.linear.weight, src_weight, h_dst, self.slope, *self.coefficients.mask_key(),
+        message = fn.attend_linear(x, self.linear.weight, src_weight, h_dst, self.slope, *self.attention_dropout.mask_key(),
                                    dst_weight)
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 

@@ -55,7 +55,7 @@ class PaperGATConv(AttentionConv):
         width = self.n_heads * self.n_feat
         self.linear_dst = Linear(n_in, width, bias=False, rng=rng, dtype=dtype)
         self.update = Activation(width, "relu", bias=bias, rng=rng, dtype=dtype)
-        self.coefficients = Dropout(attention_dropout, rng)
+        self.attention_dropout = Dropout(attention_dropout, rng)
         self.attn_edge = _edge_weights(edge_features, self.n_heads, rng, dtype)
 
     def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
@@ -63,7 +63,7 @@ class PaperGATConv(AttentionConv):
         z = self.update(self.linear(graph.src(h)), graph)
         q = self.update(self.linear_dst(h_dst), graph)
         src, dst = z @ self._by_head(self.attn_src), q @ self._by_head(self.attn_dst)
-        message = fn.attend(z.reshape(-1, self.n_heads, self.n_feat), src, dst, self.slope, *self.coefficients.mask_key(),
+        message = fn.attend(z.reshape(-1, self.n_heads, self.n_feat), src, dst, self.slope, *self.attention_dropout.mask_key(),
                             edge=_features_of(graph, self.attn_edge), attn_edge=self.attn_edge)
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
@@ -115,14 +115,14 @@ class EdgeGATConv(AttentionConv):
                  rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__(n_in, n_feat, n_heads, concat=concat, residual=residual, slope=slope, bias=bias, rng=rng,
                          dtype=dtype)
-        self.coefficients = Dropout(attention_dropout, rng)
+        self.attention_dropout = Dropout(attention_dropout, rng)
         self.attn_edge = _edge_weights(edge_features, self.n_heads, rng, dtype)
 
     def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         x, h_dst = graph.src(h), graph.dst(h)
         z = self.linear(x).reshape(-1, self.n_heads, self.n_feat)
         src_weight, dst_weight = self.score_weights()
-        message = fn.attend(z, x @ src_weight, h_dst @ dst_weight, self.slope, *self.coefficients.mask_key(),
+        message = fn.attend(z, x @ src_weight, h_dst @ dst_weight, self.slope, *self.attention_dropout.mask_key(),
                             edge=_features_of(graph, self.attn_edge), attn_edge=self.attn_edge)
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 

@@ -64,7 +64,7 @@ class GATv2Conv(Conv):
         self.attn = glorot(rng, (n_heads, n_feat), n_feat, 1, dtype)
         self.root = Linear(n_in, n_out, bias=False, rng=rng, dtype=dtype) if residual and n_in != n_out else None
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
-        self.coefficients = Dropout(attention_dropout, rng)
+        self.attention_dropout = Dropout(attention_dropout, rng)
 
     def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         h_dst = graph.dst(h)
@@ -78,8 +78,8 @@ class GATv2Conv(Conv):
     def _message(self, src, dst, edge):
         """Return the scores, (n_edges, n_heads), and the values that the softmax of the scores weighs."""
         score, value = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1), src["z"]
-        if self.coefficients.mask_key()[0]:
-            mask = self.coefficients(Tensor(np.ones(score.shape, score.dtype), placement="rows"), edge.ids)
+        if self.attention_dropout.mask_key()[0]:
+            mask = self.attention_dropout(Tensor(np.ones(score.shape, score.dtype), placement="rows"), edge.ids)
             value = value * mask.reshape(-1, self.n_heads, 1)
         return score, value * edge["weight"] if "weight" in edge else value
 

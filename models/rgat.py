@@ -63,7 +63,7 @@ class RGATConv(nn.Module):
                         for source, _, _ in self.relations]
         self.attn_src = [glorot(rng, (n_heads, n_feat), 2 * n_feat, 1, dtype) for _ in self.relations]
         self.attn_dst = [glorot(rng, (n_in[to], n_heads), n_in[to], n_heads, dtype) for _, _, to in self.relations]
-        self.coefficients = [Dropout(attention_dropout, rng) for _ in self.relations]
+        self.attention_dropout = [Dropout(attention_dropout, rng) for _ in self.relations]
 
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the output rows by node type from the input rows, (n_src, n_in), by node type. Collective."""
@@ -78,7 +78,7 @@ class RGATConv(nn.Module):
         weight = self.weights[k]
         src_weight = (weight.reshape(-1, self.n_heads, self.n_feat) * self.attn_src[k]).sum(-1)  # a . W h = (W a) . h
         return fn.attend_linear(h[source], weight, src_weight, dst[to] @ self.attn_dst[k], self.slope,
-                                *self.coefficients[k].mask_key(to))
+                                *self.attention_dropout[k].mask_key(to))
 
     def _join_heads(self, out):
         return out.reshape(-1, self.n_heads * self.n_feat) if self.concat else out.mean(1)

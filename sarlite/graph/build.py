@@ -240,23 +240,23 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
     dst_ids = _global_ids(comm.rank, [fact[0] for fact in facts], node_ids)
     source_ids = _global_ids(comm.rank, [fact[1] or 0 for fact in facts], src_ids) if bipartite else dst_ids
     sources = (src_ids, n_src) if bipartite else (node_ids, n_dst)
-    halo = needs.find(comm, [edges], *sources)
-    edges = halo.cuts[0].edges
+    halo_needs = needs.find(comm, [edges], *sources)
+    edges = halo_needs.cuts[0].edges
     if edge_ids is not None and edges.numbers is not None:  # `needs.find` sorted the sources of the rows
         edge_ids, edges = np.asarray(edge_ids)[edges.numbers], edges._replace(numbers=None)
     if sorted_by_id and edge_ids is not None:
         edges, edge_ids = sort_by_id(edges, edge_ids)
-    halo = halo._replace(cuts=[halo.cuts[0]._replace(edges=edges)])
-    return GraphParts(comm, schedule.make(comm, halo, options, profile, dst_ids), profile, options,
+    halo_needs = halo_needs._replace(cuts=[halo_needs.cuts[0]._replace(edges=edges)])
+    return GraphParts(comm, schedule.make(comm, halo_needs, options, profile, dst_ids), profile, options,
                       n_nodes=sum(fact[0] for fact in facts), dst_ids=dst_ids, src_ids=source_ids, edge_ids=edge_ids,
                       in_degrees=np.diff(edges.indptr), added_loops=edges.added_loops, bipartite=bipartite)
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Return the edges with their edge values in the order of the edge ids, and None if the ids are then not needed.
+    """Return (edges, None) if this rank has all edges, with edge values in the order of the edge ids; else (edges, ids).
 
-    The first holds if the distinct ids are a permutation of 0, 1, 2, ...: then this rank has all edges, and the values
-    of all edges need no indexing by edge ids.
+    This rank has all edges if the distinct ids are a permutation of 0, 1, 2, ... Edge values in the order of the ids then
+    need no indexing by ids.
     """
     if len(ids) and ids.max() != len(ids) - 1:
         return edges, ids

@@ -231,9 +231,9 @@ class LayerGraph(SharedState):
         Notes
         -----
         Forward and backward are collective, and every rank must pass the same kind of message. In forward each rank
-        receives the rows that it needs, in one message from each peer; in case 2 of mode `sar` it receives them again
-        in backward. The sum of `copy_src` or `linear` of a constant tensor is stored, so only the first call fetches
-        rows. The first "sym" of a graph also fetches one number for each halo row, counted under "setup".
+        receives each row that it needs once; in case 2 of mode `sar` it receives the rows again in backward. The sum of
+        `copy_src` or `linear` of a constant tensor is stored, so only the first call fetches rows. The first "sym" of a
+        graph also fetches one number for each halo row, counted under "setup".
 
         References
         ----------

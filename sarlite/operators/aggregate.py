@@ -32,7 +32,7 @@ class Saved(NamedTuple):
     rows : tuple of (n_src, ...) array, or None
         The local rows in case 2, which the backward pass sends to peers again; None if the rows are not needed.
     block_rows : list of tuple of array, or None
-        The rows of each block, if the mode keeps them (`sa`); else None.
+        The rows of each block, if the mode keeps them (`sa`, `oneshot`); else None.
     """
 
     residuals: list[object]

@@ -29,7 +29,7 @@ class Context(NamedTuple):
     single_block : bool
         True if one block holds all edges, so that no peer's rows arrive.
     keeps_rows : bool
-        True if the schedule keeps the rows of each block for the backward pass (mode `sa`).
+        True if the schedule keeps the rows of each block for the backward pass (modes `sa`, `oneshot`).
     out : array, or None
         Array that the output is added to. With None the operator allocates an array.
     """

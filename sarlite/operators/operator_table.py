@@ -19,7 +19,6 @@ from sarlite.operators.sums import Sum
 from sarlite.operators.transformed import Transformed
 from sarlite.tape import Tensor, ops
 from sarlite.tape.table_rows import in_table
-from sarlite.types import Array
 
 SUMS = ("sum", "mean", "sym")
 KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
@@ -212,7 +211,7 @@ def _attend(graph: LayerContract, message: fn.Attend, reducer: str) -> Call:
         return _function(graph, attended(graph, message._replace(z=z, src=src, dst=dst)), "softmax")
     if numerics.name() == "exact" and not _is_alone(graph):
         inputs = [*inputs, _largest_scores(graph, src)]
-    return Call(Attention(*_options(graph, message)), inputs)
+    return Call(_attention(graph, message), inputs)
 
 
 def _is_alone(graph: LayerContract) -> bool:
@@ -260,12 +259,11 @@ def _attend_linear(graph: LayerContract, message: fn.AttendLinear, reducer: str)
         return _attend(graph, fn.Attend(*(z, *scores()), *options), reducer)
     dst_scores = dst if dst_weight is None else ops.matmul(dst, dst_weight)
     row_shapes = [(n_heads, n_feat), (n_heads,)]
-    return Call(Transformed(Attention(*_options(graph, message)), row_shapes), [x, weight, src_weight, dst_scores])
+    return Call(Transformed(_attention(graph, message), row_shapes), [x, weight, src_weight, dst_scores])
 
 
-def _options(graph: LayerContract, message: fn.Attend | fn.AttendLinear) -> tuple[float, float, int, Array, int, Array]:
-    """Return the arguments of `Attention` other than its inputs: slope, dropout and its key, and the ids of the rows."""
-    return message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids
+def _attention(graph: LayerContract, message: fn.Attend | fn.AttendLinear) -> Attention:
+    return Attention(message.slope, message.dropout, message.key, graph.dst_ids, graph.n_nodes, graph.src_ids)
 
 
 def _function(graph: LayerContract, message: fn.Message, reducer: str) -> Call:

@@ -1,4 +1,4 @@
-"""Transport of mode "broadcast": each rank in turn broadcasts its rows to all ranks (MG-GCN 4.1, Figure 2).
+"""Transport of mode "broadcast": each rank in turn broadcasts its rows to all ranks (MG-GCN 4.1, Figures 2 and 3).
 
 With prefetch, a thread runs the broadcasts ahead of the computation (MG-GCN 4.3).
 """
@@ -84,7 +84,7 @@ class Broadcasts(Fetch):
             if not piece.own and not may_continue(wait=False):
                 while in_progress:  # the consumer releases rows only after it has taken them
                     yield in_progress.popleft()()
-                may_continue()
+                may_continue()  # False after a failure, when this rank still takes part in the other ranks' broadcasts
             in_progress.append(self.start(piece))
             if len(in_progress) > 1:
                 yield in_progress.popleft()()

@@ -127,12 +127,13 @@ class Needs(NamedTuple):
             if n > 1 and group != [self.rank]:
                 lengths = [len(rows) for rows in self._divided(self.needs[group[0]], group[0], n)]
             ends.append(np.cumsum(lengths).tolist())
-            ids, at = np.concatenate([self.src_ids[q] for q in group]), ends[-1] if len(group) == 1 else ends[-1][-1:]
-            src_ids += np.split(ids, at[:-1])
-            starts += [offsets[group[0]] + a for a in (0, *at[:-1])]
+            ids = np.concatenate([self.src_ids[q] for q in group])
+            block_ends = _block_ends(group, ends[-1])
+            src_ids += np.split(ids, block_ends[:-1])
+            starts += [offsets[group[0]] + a for a in (0, *block_ends[:-1])]
         sets = [cut.blocks(groups, ends, src_ids, starts, self._dtype(n_columns)) for cut in self.cuts]
         blocks = iter(sets[0] if len(sets) == 1 else [Bundle(blocks) for blocks in zip(*sets)])
-        return [[next(blocks) for _ in (at if len(group) == 1 else at[:1])] for group, at in zip(groups, ends)]
+        return [[next(blocks) for _ in _block_ends(group, group_ends)] for group, group_ends in zip(groups, ends)]
 
     def _column_offsets(self):
         """Return the first column of each rank's rows over all blocks, and the number of columns of all blocks."""
@@ -208,6 +209,11 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
     ids[comm.rank] = local_ids
     cuts = part_edges_csr.by_owner(sets, where, needs, offsets, comm.rank)
     return Needs(comm.rank, offsets, cuts, needs, asked, ids, sum(n_edges) / max(sum(n_dst), 1))
+
+
+def _block_ends(group, ends):
+    """Return the end of each block's columns: a group of several ranks is one block, one rank has a block for each range."""
+    return ends if len(group) == 1 else ends[-1:]
 
 
 def range_ends(offsets: Array, q: int, n: int) -> list[int]:

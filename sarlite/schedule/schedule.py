@@ -59,8 +59,8 @@ class Schedule(NamedTuple):
         arrays : tuple of (n_src, ...) ndarray
             Local rows, which this rank also sends to its peers.
         on_block : callable (block, rows) -> None
-            `rows` is a tuple with the (n_columns, ...) rows of the block's columns for each array. They are freed after
-            the call.
+            `rows` is a tuple with the (n_columns, ...) rows of the block's columns for each array. Rows of peers are
+            freed after the call unless `keeps_rows`.
         keeps_rows : bool
             True to keep the rows of each block and return them.
         phase : {"forward", "backward"}

@@ -356,7 +356,7 @@ class Push(Transfer):
 def add_rows(received, rows, d):
     """Add received gradients to `d[rows]` in place, for a slice or an array of row numbers.
 
-    Every sum of gradients from peers is computed here.
+    All pushed gradients are added here.
     """
     if isinstance(rows, slice):
         kernels.add(d[rows], received, d[rows])

@@ -124,10 +124,10 @@ class EdgesByOwner(NamedTuple):
             Dtype of the indices.
         """
         whole, csrs, columns, places, members = self.edges, [], [], [], []
-        for k, (group, at) in enumerate(zip(groups, ends)):
-            for where, of_range in self._ranges(group, at):
+        for k, (group, group_ends) in enumerate(zip(groups, ends)):
+            for where, block_columns in self._ranges(group, group_ends):
                 csrs.append(_rows_with_edges(whole.indptr, where, keep_all=k == 0))
-                columns.append(of_range.astype(dtype, copy=False))
+                columns.append(block_columns.astype(dtype, copy=False))
                 places.append(None if self.grouped or len(self.where) == 1 else where.astype(dtype))
                 members.append(group)
         order, numbers = self._order(csrs, members), _as(whole.numbers, dtype)

@@ -147,7 +147,7 @@ def load(comm: Communicator, source: Source, options: Options, scratch: Path | N
     ----------
     comm : Communicator
     source : Source
-    options : sar.schedule.Options
+    options : schedule.schedule.Options
         Options of the graph: mode, prefetch and others.
     scratch : path, optional
         Folder for temporary files, see `data.divided`.

@@ -151,7 +151,7 @@ class TrainingStep:
         self.model.train()
         flat.zero_grad()
         with self.buffers:
-            total, error = self._backward(batch, x, loss)
+            total, error = self._forward_and_backward(batch, x, loss)
             gradients = flat.start_allreduce(self.comm.channel("gradients"))
             self.own_seconds = time.perf_counter() - begin
             total = float(self.riders.allreduce(self.comm, [total])[0])
@@ -180,8 +180,8 @@ class TrainingStep:
             gradient = group.gradient
             gradient *= factor
 
-    def _backward(self, batch, x, loss):
-        """Compute the gradients; return this rank's share of the loss, and the error that `loss` raised or None.
+    def _forward_and_backward(self, batch, x, loss):
+        """Run the model, the loss and backward; return this rank's share of the loss, and the error of `loss` or None.
 
         After an error the share is NaN, so that all ranks learn of the error from the sum of the shares. The rank still
         takes part in the backward pass of all layers, because other ranks wait for its messages. Only the tape refers

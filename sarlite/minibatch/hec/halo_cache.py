@@ -159,14 +159,14 @@ class Caches:
         settings, layers = self.settings, range(self._n_layers)
         life = settings.delay + settings.life
         self.tables = [RowTable(settings.lines, self.part.n_halo, life if layer else None) for layer in layers]
-        make = self._on_demand if self.dated else self._chosen
+        make = self._demand_push if self.dated else self._paper_push
         self._senders = [make(layer) for layer in layers]
         self._asked: dict[int, list[list[Array] | None]] = {}  # by step what its batch asks of this rank
 
-    def _chosen(self, layer):
+    def _paper_push(self, layer):
         return PaperPush(self._lists, self.part, self.settings.limit, self.settings.push_by, self._seed, layer)
 
-    def _on_demand(self, layer):
+    def _demand_push(self, layer):
         if self.keeps(layer):
             return None
         if layer:
@@ -286,18 +286,19 @@ class Caches:
 
     def contents(self) -> dict[str, Ordered]:
         """Return this rank's tables, named "cache.LAYER.NAME", and with push "demand" also "newest.LAYER.NAME"."""
-        return {f"{prefix}{name}": array for prefix, thing in self._things()
-                for name, array in thing.contents().items()}
+        return {f"{prefix}{name}": array for prefix, table in self._tables_and_senders()
+                for name, array in table.contents().items()}
 
     def load_state(self, state: dict[str, Array]) -> None:
         """Restore the tables from copies of `contents`, made on the same part of the same graph."""
-        for prefix, thing in self._things():
-            thing.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
+        for prefix, table in self._tables_and_senders():
+            table.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 
-    def _things(self):
+    def _tables_and_senders(self):
+        """Return the tables, and with push "demand" the senders, each with the prefix of its arrays' names."""
         senders = self._senders if self.dated else []
-        return [(f"{kind}.{layer}.", thing) for kind, things in (("cache", self.tables), ("newest", senders))
-                for layer, thing in enumerate(things) if thing is not None]
+        return [(f"{kind}.{layer}.", table) for kind, tables in (("cache", self.tables), ("newest", senders))
+                for layer, table in enumerate(tables) if table is not None]
 
 
 class CachedLayer(Picks):
@@ -319,7 +320,7 @@ class CachedLayer(Picks):
     def __init__(self, part: PartEdges, layer: Layer, rows: Array, caches: Caches, step: int, pushes: bool) -> None:
         super().__init__(part.edges, layer.picked, rows, rows[: layer.n_dst])
         self.part, self.layer = part, layer
-        self._caches, self._place, self._step, self._pushes = caches, layer.number, step, pushes
+        self._caches, self._layer_index, self._step, self._pushes = caches, layer.number, step, pushes
         self._graph: PickedGraph | None = None  # once it was entered
         self._values: Array | None = None  # of the halo rows that were found
 
@@ -328,7 +329,7 @@ class CachedLayer(Picks):
 
         A repeated call, as in a second forward pass, appends the same rows and pushes nothing.
         """
-        if self._caches.keeps(self._place):
+        if self._caches.keeps(self._layer_index):
             return self._with_kept(h)
         if self._graph is None:
             self._join(np.ascontiguousarray(h._data if isinstance(h, Tensor) else h))
@@ -343,7 +344,7 @@ class CachedLayer(Picks):
         """Return the graph of all rows, and h followed by the stored features of halo rows."""
         halo, caches = self.layer.halo, self._caches
         if self._graph is None:
-            caches.count(self._place, len(halo), len(halo))
+            caches.count(self._layer_index, len(halo), len(halo))
             self._graph = self._of_all(self.layer)
         if not len(halo):
             return self._graph, h
@@ -354,7 +355,7 @@ class CachedLayer(Picks):
     def _join(self, h):
         """Look up the halo rows in the cache, handle the missing rows, and store the graph and the halo rows' values."""
         layer, caches, n_local = self.layer, self._caches, self.part.n_local
-        hit, values = caches.enter(self._place, self._step, self.rows, h, layer.halo - n_local, self._pushes)
+        hit, values = caches.enter(self._layer_index, self._step, self.rows, h, layer.halo - n_local, self._pushes)
         if not hit.all():
             missing = np.concatenate([np.zeros(layer.n_src, bool), ~hit])[layer.picked.columns]
             how = caches.settings.on_miss
@@ -364,8 +365,8 @@ class CachedLayer(Picks):
             elif how == "drop":
                 layer = without(self.part, layer, self.rows, missing)
             else:
-                layer = without(self.part, layer, self.rows, missing, caches.substitutes(self._place, self._step))
-                values = caches.values(self._place, self._step, layer.halo - n_local, values)
+                layer = without(self.part, layer, self.rows, missing, caches.substitutes(self._layer_index, self._step))
+                values = caches.values(self._layer_index, self._step, layer.halo - n_local, values)
         self._graph, self._values = self._of_all(layer), values if len(values) else None
 
     def _of_all(self, layer):

@@ -203,9 +203,9 @@ class _Link:
         if self.failure is not None:
             raise self.failure
 
-    def work(self, leave):
-        """Yield the name and the result of each job; the push thread runs this generator."""
-        while leave():
+    def work(self, may_continue):
+        """Yield the name and the result of each job; the push thread runs this generator, see `Ahead`."""
+        while may_continue():
             job = self.jobs.popleft()
             yield (job.step, job.layer), self.exchanged(job)
             del job

@@ -51,7 +51,7 @@ class RowTable:
     """Table of rows, addressed by row number. Each row has the training step that computed it.
 
         table = RowTable(n_lines, n_rows, life=3)
-        table.put(numbers, made, rows)
+        table.put(numbers, steps, rows)
         lines = table.find(wanted, step)
         hits = lines >= 0
         table.take(lines[hits], x[: hits.sum()])
@@ -138,7 +138,7 @@ class RowTable:
         -------
         (n,) int32
             The line of each, for `take` and `made` and until the next `put`; -1 for a miss: it is not there, or now -
-            made > life.
+            made > life, where made is the step that computed the row.
 
         Raises
         ------

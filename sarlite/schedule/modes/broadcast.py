@@ -1,4 +1,4 @@
-"""Mode "broadcast": at stage j rank j broadcasts its rows, and all ranks compute their tiles of them (MG-GCN 4.1-4.3)."""
+"""Mode "broadcast": at stage j rank j broadcasts its rows, and all ranks compute their blocks of them (MG-GCN 4.1, 4.3)."""
 
 from dataclasses import dataclass
 from fractions import Fraction

@@ -25,7 +25,7 @@ class Sequential:
     ----------
     name : str
     keeps_rows : bool
-        True if the rows of each block are kept for backward (`sa`); False if rows are fetched again (`sar`).
+        True if the rows of each block are kept for backward (`sa`, `oneshot`); False if rows are fetched again (`sar`).
     peers_at_once : int, or None
         Number of peers whose rows a piece takes, 1 .. N - 1; None for all peers (`oneshot`). A rank holds the rows of
         (1 + prefetch) * peers_at_once peers, and takes about (N - 1) / peers_at_once rounds.

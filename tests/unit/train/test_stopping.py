@@ -163,14 +163,14 @@ def test_a_norm_that_is_not_finite_is_refused(n):
     def work(comm):
         trainer = make(comm, "plain", clip_norm=1.0)
         before = trainer.flat.data.copy()
-        loss = trainer.training_step._backward
+        loss = trainer.training_step._forward_and_backward
 
         def blown_up(*args):
             result = loss(*args)
             trainer.flat.grad[0] = np.inf
             return result
 
-        trainer.training_step._backward = blown_up
+        trainer.training_step._forward_and_backward = blown_up
         with pytest.raises(DataError, match="norm .*gradients is inf at step 1"):
             trainer.step()
         assert trainer.flat.data.tolist() == before.tolist()
