@@ -1,4 +1,4 @@
-"""Checks that every communicator must pass; a check is one rank's part, for any number of ranks."""
+"""Checks that every communicator must pass; every rank calls a check with its communicator, for any number of ranks."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def check_together(comm):
 
 
 class _Own(DataError):
-    """Error with a constructor of two arguments, which cannot be built again from its message."""
+    """Error whose constructor takes two arguments, so that another rank cannot build it again from its message."""
 
     def __init__(self, text, number):
         super().__init__(text + str(number))

@@ -117,7 +117,7 @@ def check_errors_are_raised_together(comm):
 
 
 def _rows(dtype, rest, sender, receiver):
-    """Return the rows that one rank sends to another one: 0 to 6 rows."""
+    """Return the 0 to 6 rows, each of shape `rest`, that the rank `sender` sends to the rank `receiver` in checks of alltoall."""
     return filled(dtype, ((3 * sender + 2 * receiver) % 7, *rest), 100 * sender + receiver)
 
 
@@ -142,7 +142,7 @@ def check_alltoall_of_much_and_nothing(comm):
 
 
 def _refuses_together(comm, call, good, bad):
-    """Check that every rank gets ShapeError if the last rank calls with `bad`, and that the next call is right."""
+    """Check that every rank gets a ShapeError if the last rank passes `bad` to `call`, and that a next call with `good` works."""
     with pytest.raises(ShapeError):
         call(bad if comm.rank == comm.size - 1 else good)
     call(good)

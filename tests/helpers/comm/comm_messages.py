@@ -20,7 +20,7 @@ def filled(dtype, shape, seed):
 
 
 def exchange(comm, outgoing, tag=0):
-    """Send `outgoing[peer]` to every rank, this one included; return the array that each rank sent here."""
+    """Send `outgoing[peer]` to every rank, this one included; return the array that each rank sent previous."""
     incoming = [np.empty_like(outgoing[comm.rank]) for _ in range(comm.size)]
     receives = [comm.start_recv(incoming[peer], peer, tag) for peer in range(comm.size)]
     sends = [comm.start_send(outgoing[peer], peer, tag) for peer in range(comm.size)]
@@ -38,22 +38,22 @@ def check_dtypes_and_shapes(comm):
 
 
 def check_tags_out_of_order(comm):
-    here, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    previous, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     sends = [comm.start_send(np.full(4, 10 * comm.rank + tag), next_rank, tag) for tag in (1, 2, 3)]
     for tag in (3, 1, 2):
         array = np.zeros(4, int)
-        comm.start_recv(array, here, tag).wait()
-        assert (array == 10 * here + tag).all()
+        comm.start_recv(array, previous, tag).wait()
+        assert (array == 10 * previous + tag).all()
     for request in sends:
         request.wait()
 
 
 def check_order_within_a_tag(comm):
-    here, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    previous, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     arrays = [np.zeros(1000, int) for _ in range(5)]
-    receives = [comm.start_recv(array, here) for array in arrays[:2]]
+    receives = [comm.start_recv(array, previous) for array in arrays[:2]]
     sends = [comm.start_send(np.full(1000, i), next_rank) for i in range(5)]
-    receives += [comm.start_recv(array, here) for array in arrays[2:]]
+    receives += [comm.start_recv(array, previous) for array in arrays[2:]]
     for request in reversed(receives + sends):
         request.wait()
     assert [array[0] for array in arrays] == [array[-1] for array in arrays] == list(range(5))
@@ -66,15 +66,15 @@ def check_large_message(comm):
 
 
 def check_buffer_is_kept_alive(comm):
-    here, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    previous, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     request = comm.start_send(np.full(100_000, comm.rank), next_rank)
     gc.collect()
     junk = [np.full(100_000, -1) for _ in range(5)]
     array = np.empty(100_000, int)
-    comm.start_recv(array, here).wait()
+    comm.start_recv(array, previous).wait()
     request.wait()
     request.wait()  # a finished request stays finished
-    assert (array == here).all() and len(junk) == 5
+    assert (array == previous).all() and len(junk) == 5
 
 
 def check_two_threads_at_once(comm):
@@ -129,12 +129,12 @@ def check_channels_are_kept_apart(comm):
 def check_dups_are_apart(comm):
     others = [comm.dup(), comm.dup()]
     others.append(others[0].dup())
-    here, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    previous, next_rank = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
     assert all((other.rank, other.size, other.threaded) == (comm.rank, comm.size, comm.threaded) for other in others)
     sends = [other.start_send(np.full(3, i), next_rank) for i, other in enumerate([*others, comm])]
     for i, other in reversed(list(enumerate([*others, comm]))):
         array = np.empty(3, int)
-        other.start_recv(array, here).wait()
+        other.start_recv(array, previous).wait()
         assert (array == i).all()
     for request in sends:
         request.wait()
@@ -152,19 +152,19 @@ def _ring(comm):
     return comm.channel("ring"), (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
 
 
-def _pass_on(channel, here, next_rank, tag, n=300):
-    """Send an array to the next rank, and check the array that the previous rank sends."""
-    receive = channel.start_recv(array := np.zeros(n), here, tag)
+def _pass_on(channel, previous, next_rank, tag, n=300):
+    """Send an array of n numbers to the next rank, and check the array that the previous rank sends."""
+    receive = channel.start_recv(array := np.zeros(n), previous, tag)
     send = channel.start_send(np.full(n, 1.0 + channel.rank), next_rank, tag)
     receive.wait()
     send.wait()
-    assert (array == 1 + here).all()
+    assert (array == 1 + previous).all()
 
 
 def check_cancelled_receive_is_left_alone(comm):
-    channel, here, next_rank = _ring(comm)
+    channel, previous, next_rank = _ring(comm)
     for n in (300, 30_000):  # an eager message and one by rendezvous
-        request = channel.start_recv(array := np.full(n, 7.0), here, 1)
+        request = channel.start_recv(array := np.full(n, 7.0), previous, 1)
         request.cancel()
         request.cancel()
         assert request.test()
@@ -172,44 +172,44 @@ def check_cancelled_receive_is_left_alone(comm):
             request.wait()
         channel.barrier()
         late = channel.start_send(np.zeros(n), next_rank, 1)
-        _pass_on(channel, here, next_rank, 2, n)
+        _pass_on(channel, previous, next_rank, 2, n)
         late.cancel()
         channel.drain()
-        _pass_on(channel, here, next_rank, 1, n)  # the late message with this tag was dropped
+        _pass_on(channel, previous, next_rank, 1, n)  # the late message with this tag was dropped
         assert (array == 7).all()
 
 
 def check_cancelled_sends_are_dropped(comm):
-    channel, here, next_rank = _ring(comm)
+    channel, previous, next_rank = _ring(comm)
     sent = [np.full(n, -1.0) for n in (3, 300, 30_000) * 5]
     requests = [channel.start_send(array, next_rank, 1) for array in sent]
     for request in requests:
         request.cancel()
     del sent, requests
     gc.collect()
-    _pass_on(channel, here, next_rank, 2)
+    _pass_on(channel, previous, next_rank, 2)
     channel.drain()
-    _pass_on(channel, here, next_rank, 1)
+    _pass_on(channel, previous, next_rank, 1)
 
 
 def check_drain_cancels_what_is_open(comm):
-    channel, here, next_rank = _ring(comm)
-    receive = channel.start_recv(array := np.full(300, 7.0), here, 1)
+    channel, previous, next_rank = _ring(comm)
+    receive = channel.start_recv(array := np.full(300, 7.0), previous, 1)
     sends = [channel.start_send(np.zeros(n), next_rank, 2) for n in (300, 30_000)]
     channel.drain()
     with pytest.raises(PeerError, match="cancelled"):
         receive.wait()
     for tag in (2, 1):
-        _pass_on(channel, here, next_rank, tag)
+        _pass_on(channel, previous, next_rank, tag)
     assert (array == 7).all() and len(sends) == 2
 
 
 def check_cancel_wakes_a_thread(comm):
     if not comm.threaded:
         pytest.skip("no MPI_THREAD_MULTIPLE")
-    channel, here, next_rank = _ring(comm)
+    channel, previous, next_rank = _ring(comm)
     for _ in range(3):
-        request = channel.start_recv(array := np.full(300, 7.0), here, 1)
+        request = channel.start_recv(array := np.full(300, 7.0), previous, 1)
         done = in_thread(request.wait)
         time.sleep(0.01)
         assert not request.test()
@@ -217,39 +217,39 @@ def check_cancel_wakes_a_thread(comm):
         with pytest.raises(PeerError, match="cancelled"):
             done()
         channel.barrier()
-        _pass_on(channel, here, next_rank, 1)
+        _pass_on(channel, previous, next_rank, 1)
         assert (array == 7).all()
 
 
 def check_cancel_while_it_arrives(comm):
-    """Check that a cancelled receive writes nothing later, if the message comes first and if the cancel comes first.
+    """Check that a cancelled receive writes nothing later, whether the message or the cancel comes first.
 
     The next message of the tag must be right.
     """
     if not comm.threaded:
         pytest.skip("no MPI_THREAD_MULTIPLE")
-    channel, here, next_rank = _ring(comm)
+    channel, previous, next_rank = _ring(comm)
     for tag in range(1, 60):
-        receive = channel.start_recv(array := np.full(300, 7.0), here, tag)
+        receive = channel.start_recv(array := np.full(300, 7.0), previous, tag)
         done = in_thread(receive.wait)
         send = channel.start_send(np.full(300, 1.0 + channel.rank), next_rank, tag)
         receive.cancel()
         snapshot = array.copy()
-        assert ((snapshot == 7) | (snapshot == 1 + here)).all()
+        assert ((snapshot == 7) | (snapshot == 1 + previous)).all()
         try:
             done()
-            assert (snapshot == 1 + here).all()
+            assert (snapshot == 1 + previous).all()
         except PeerError:
             pass
         send.cancel()
-        _pass_on(channel, here, next_rank, 0)
+        _pass_on(channel, previous, next_rank, 0)
         assert (array == snapshot).all()
     channel.drain()
 
 
 def check_cancel_of_what_is_done(comm):
-    channel, here, next_rank = _ring(comm)
-    receive = channel.start_recv(array := np.zeros(4), here)
+    channel, previous, next_rank = _ring(comm)
+    receive = channel.start_recv(array := np.zeros(4), previous)
     send = channel.start_send(np.full(4, 1.0 + comm.rank), next_rank)
     receive.wait()
     send.wait()
@@ -257,13 +257,13 @@ def check_cancel_of_what_is_done(comm):
         request.cancel()
         request.wait()
         assert request.test()
-    assert (array == 1 + here).all()
+    assert (array == 1 + previous).all()
 
 
 def check_test_says_when(comm):
-    channel, here, next_rank = _ring(comm)
+    channel, previous, next_rank = _ring(comm)
     for n in (4, 3):  # the right number of elements, and too few
-        receive = channel.start_recv(array := np.zeros(n), here)
+        receive = channel.start_recv(array := np.zeros(n), previous)
         assert not receive.test()
         channel.barrier()
         send = channel.start_send(np.full(4, 1.0 + comm.rank), next_rank)
@@ -272,7 +272,7 @@ def check_test_says_when(comm):
         if n == 4:
             receive.wait()
             send.wait()
-            assert (array == 1 + here).all()
+            assert (array == 1 + previous).all()
         else:
             with pytest.raises(ShapeError):
                 receive.wait()
@@ -280,6 +280,6 @@ def check_test_says_when(comm):
 
 
 def check_largest_tag(comm):
-    channel, here, next_rank = _ring(comm)
+    channel, previous, next_rank = _ring(comm)
     assert channel.max_tag >= 32766
-    _pass_on(channel, here, next_rank, channel.max_tag)
+    _pass_on(channel, previous, next_rank, channel.max_tag)

@@ -15,7 +15,7 @@ COLLECTIVES = ("alltoall", "start_broadcast", "start_allreduce", "allgather", "b
 
 
 class Tally:
-    """Counts of one rank's collective calls by channel and kind of call.
+    """Counts of one rank's collective calls, by channel and by kind of call, such as "allgather".
 
     Calls of the rank's further threads are not counted, as their number at a given time is a matter of luck.
     """
@@ -28,28 +28,28 @@ class Tally:
         if threading.get_ident() == self.thread:
             self.counts[channel, kind] += 1
 
-    def compare(self, moment):
-        """Raise an AssertionError if the ranks' calls differ at the same moment; the last rank to arrive compares."""
+    def compare(self, point):
+        """Compare all ranks' counts at `point`, such as "step 3"; the last rank to arrive raises an AssertionError if they differ."""
         with self.world.lock:
-            of_ranks = self.world.moments.setdefault(moment, {})
+            of_ranks = self.world.points.setdefault(point, {})
             of_ranks[self.rank] = Counter(self.counts)
             if len(of_ranks) < self.world.size:
                 return
-            del self.world.moments[moment]
+            del self.world.points[point]
         differing = {each: [of_ranks[rank][each] for rank in range(self.world.size)]
                      for each in set().union(*of_ranks.values()) if len({counts[each] for counts in of_ranks.values()}) > 1}
-        assert not differing, f"ranks made other collective calls by {moment}: {differing}"
+        assert not differing, f"ranks made other collective calls by {point}: {differing}"
 
 
 class CountingWorld(threads._World):
-    """State that the ranks share, with each rank's tally of collective calls."""
+    """Shared state of ranks as threads, with a Tally for each rank."""
 
     finished = Counter()
     """Calls of all runs whose ranks agreed to the end, by kind, on rank 0."""
 
     def __init__(self, size):
         super().__init__(size)
-        self.tallies, self.moments = {}, {}
+        self.tallies, self.points = {}, {}
 
     def leave(self, rank):
         super().leave(rank)

@@ -28,13 +28,13 @@ def attend(graph, x):
 
 
 def in_parts(mode, **sizes):
-    """Return a mode that divides a peer's rows into several parts in the backward pass, even if the rows are few."""
+    """Return a mode whose backward pass takes the rows of a peer in several parts; `sizes` are further fields of the mode."""
     exchange = modes.MODES[mode]
     return replace(exchange, **{"backward_rows": 1, **sizes}) if hasattr(exchange, "backward_rows") else exchange
 
 
 def in_ranges(**sizes):
-    """Return mode broadcast with stages of `N_RANGES` ranges, even on a small graph."""
+    """Return mode "broadcast" with stages of `N_RANGES` ranges of rows, even on a small graph; `sizes` are further fields of the mode."""
     return replace(modes.MODES["broadcast"], **{"most_ranges": N_RANGES, "range_edges": 1e-6, "range_rows": 1e-6, **sizes})
 
 
@@ -49,7 +49,7 @@ HOLDERS = {
 
 
 class Noting:
-    """Operator that computes nothing, and logs the number of edges of each block, forward and backward.
+    """Operator that computes nothing, but logs ("forward" or "backward", number of edges) of each block.
 
     `under_way` is called after each backward block.
     """
@@ -131,7 +131,7 @@ class Recorder:
 
 
 class Breaks:
-    """Message that raises an error at its n-th block if `left` is set to n.
+    """Message function that raises an error at its n-th block if `left` is set to n.
 
     The probe's calls, of one row, do not count.
     """
@@ -149,27 +149,27 @@ class Breaks:
 
 
 def results(graph):
-    """Return the output, and the gradient of x, of two aggregations that fetch rows forward and backward."""
+    """Return the output, and the gradient of x, of an attention plus a mean, which fetch rows forward and backward."""
     x = Tensor(X[graph.node_ids], requires_grad=True)
     out = attend(graph, x).reshape(-1, 4) + graph.aggregate(Breaks(), "mean", src={"x": x})
     (out * out).sum().backward()
     return out.data, x.grad
 
 
-def fail(graph, when, call):
-    """Aggregate with a message that raises an error in block number `call` of the pass `when`, on this rank."""
+def fail(graph, phase, block_number):
+    """Aggregate with a message that raises an error on this rank, at block `block_number` of the pass "forward" or "backward"."""
     message, x = Breaks(), Tensor(X[graph.node_ids], requires_grad=True)
-    if when == "forward":
-        message.left = call
+    if phase == "forward":
+        message.left = block_number
     with pytest.raises(KeyError, match="the cause"):
         out = graph.aggregate(message, "sum", src={"x": x})
-        message.left = call
+        message.left = block_number
         out.backward(np.ones_like(out.data))
     assert message.left is None
 
 
 def slowly(bound):
-    """Return a message filter that waits until `bound` remote buffers are alive, so that prefetching gets as far ahead as it may."""
+    """Return a function that waits until `bound` remote buffers are alive, so that prefetching runs ahead, and returns its message."""
 
     def wait(graph, message):
         end = time.monotonic() + 0.02
@@ -182,7 +182,7 @@ def slowly(bound):
 
 
 def fails_at(number):
-    """Return a message that raises an error when it is computed for the `number`-th block."""
+    """Return a message function that raises an error when it is computed for the `number`-th block."""
     calls = []
 
     def message(src, dst, edge):

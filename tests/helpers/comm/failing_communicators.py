@@ -43,7 +43,7 @@ class Faulty:
     # ---- faults
 
     def arm(self, fail_at=None):
-        """Restart the count of points, and fail at point `fail_at`; None never fails."""
+        """Restart the count of messages and waits, and raise a Fault at number `fail_at`; None means never."""
         self.points, self.fail_at = 0, fail_at
 
     def settle(self):

@@ -19,7 +19,7 @@ def push_threads():
 
 
 def message(rank, peer, step, layer, width=3, dtype=np.float32):
-    """Return the (slots, steps of the rows or None, rows) that a rank pushes to a peer.
+    """Return (slots of the rows, training step of each row or None, rows) that a rank pushes to a peer in one step and layer.
 
     The number of rows depends on the step and on both ranks, and is often 0. In odd layers each row has a step of its own.
     """
@@ -148,7 +148,7 @@ def check_jobs_that_are_not_there(comm):
 
 
 def check_slots_name_the_peer_s_halo(comm):
-    """Check that SendLists and `choose` at the owner, and the needs at the peer, mean the same rows."""
+    """Check that the slots which an owner sends rows to (by SendLists and `choose`) are the slots of the rows that its peer needs."""
     rng, n_local = np.random.default_rng(50 + comm.rank), 40
     needs = [np.flatnonzero(rng.random(n_local) < 0.5 * (q != comm.rank)) for q in range(comm.size)]
     lists, pusher = SendLists(comm.alltoall(needs)), pusher_of(comm)
@@ -192,7 +192,7 @@ class Delayed:
 
 
 def training(comm, delay, n_steps=12):
-    """Run a loop of pushes and updates like training, where each row depends on all rows received before; return a hash of the rows."""
+    """Push and update rows as in training, where each row depends on rows received `delay` steps before; return a hash of the rows."""
     pusher, h = pusher_of(comm), np.arange(12.0).reshape(4, 3) + comm.rank
     for step in range(n_steps):
         for layer in range(2):

@@ -1,4 +1,4 @@
-"""Damage done to files by `fuzz.py`: bytes, numbers, header fields, whole files; inside archives and behind checksums too."""
+"""Random damage to files for `fuzz.py`: changed bytes, numbers, header fields and whole files, in archives and behind checksums too."""
 
 import gzip
 import hashlib
@@ -24,7 +24,7 @@ DTYPES = ["<f4", "<f8", ">f8", "<f2", "<f16", "<c8", "<i4", "<i8", "<u8", "|i1",
 
 
 def changed(files, dice):
-    """Return the files after one to three random changes; content None stands for a folder, "fifo" for a named pipe."""
+    """Return {name: content} of files after one to three random changes; None stands for a folder, "fifo" for a named pipe."""
     files = dict(files)
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         name = dice.choice(sorted(files))
@@ -40,7 +40,7 @@ def changed(files, dice):
 
 
 def _within(name, content, dice):
-    """Change a file, most times inside its container (zip, gzip or JSON), with valid checksums of the container."""
+    """Return a file's content with a random change, mostly inside its container (gzip, zip or JSON), whose checksums stay valid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if dice.random() < 0.3:
@@ -98,7 +98,7 @@ def _archive(content, dice):
 
 
 def _npy(content, dice):
-    """Change values or header fields of a .npy file; adjust the size to the header where that is possible."""
+    """Return a .npy file with changed values or header fields, and of the size that its header says where that is possible."""
     array = np.load(io.BytesIO(content), allow_pickle=False)
     if dice.random() < 0.4 and array.size:
         if array.dtype == bool and dice.random() < 0.5:
@@ -132,7 +132,7 @@ def _packed(data, dtype, shape, fortran):
 
 
 def _json(value, dice):
-    """Replace, add or remove an entry at a random place of a JSON value."""
+    """Return a JSON value with a random entry replaced or removed."""
     if isinstance(value, (dict, list)) and value and dice.random() < 0.85:
         key = dice.choice(sorted(value)) if isinstance(value, dict) else dice.randrange(len(value))
         if dice.random() < 0.1:
@@ -144,7 +144,7 @@ def _json(value, dice):
 
 
 def _honest(files, dice):
-    """Rewrite meta.json with the records of most of the files as they are, and with its own hash."""
+    """Return meta.json with the hashes, dtypes and shapes that most of the changed files have now, and with its own right hash."""
     try:
         meta = json.loads(files["d/meta.json"])
         for kind in ("nodes", "edges"):

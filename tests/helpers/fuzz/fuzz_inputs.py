@@ -29,7 +29,7 @@ class Format(NamedTuple):
 
 
 def formats(wanted=None):
-    """Return {name: Format} with a small valid input of each format; by default of all formats."""
+    """Return {name: Format} with a small valid input of each format in `wanted`, by default of all formats."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)

@@ -1,4 +1,4 @@
-"""Files that runs, conversions and the oracle leave, for `fuzz.py` to damage: small valid inputs with their readers."""
+"""Small valid files that runs, conversions and the oracle write, with functions that read them; `fuzz.py` damages the files."""
 
 import contextlib
 import io
@@ -31,7 +31,7 @@ def run_folder(folder, rng):
 
 
 def run_checkpoint(folder, rng):
-    """Write the metadata of a run's checkpoint; the reader builds a checkpoint with the right checksum from them."""
+    """Write the metadata of a run's checkpoint; return a function that builds a checkpoint of them and reads it."""
     _trained(folder / "made", "--hidden", "4", "--layers", "2")
     tensors, about = checkpoint.load(folder / "made/checkpoint.safetensors")
     for path in (folder / "made").iterdir():
@@ -91,7 +91,7 @@ def names(folder, rng):
 
 
 def case(folder, rng):
-    """Write a saved case for a kernel, and one for a layer, that return zeros."""
+    """Write two saved cases of the oracle, for a kernel and a layer that return zeros; return a function that checks one again."""
     for operation in ("spmm", "gcn"):
         finding = check(zeros, operation, level="probe", graphs="single-*").findings[0]
         sarcase.save(finding, folder / f"{operation}.sarcase")

@@ -1,4 +1,4 @@
-"""Aggregation in plain NumPy, one edge after the other, as reference for random programs of graphs.
+"""Aggregation in plain NumPy, one edge after the other, with which random test programs compare the library's results.
 
 A `Dense` has the methods of `graph_programs.Ranked`, for whole arrays; its choices are `slopes.Frozen`.
 """
@@ -26,7 +26,7 @@ class Edges(NamedTuple):
 
 
 class Dense:
-    """Formulas of aggregation over one set of edges, in NumPy."""
+    """Aggregations over one set of edges as NumPy formulas; `frozen` records their choices, such as an argmax."""
 
     def __init__(self, edges, frozen):
         self.edges, self.frozen = edges, frozen
@@ -41,7 +41,7 @@ class Dense:
         return self.weighed((x @ w)[self.edges.src], reducer)
 
     def weighed(self, m, reducer):
-        """Return the sum, mean or symmetric sum of messages, with edges counted by the graph's weights."""
+        """Return the sum, mean or symmetric sum of the messages m into each node, where an edge of weight w counts w times."""
         counts = np.ones(self.edges.n_edges) if self.edges.weight is None else self.edges.weight
         if reducer != "sum":
             d_dst = self._degrees(self.edges.dst, counts, self.edges.n_dst)

@@ -1,4 +1,4 @@
-"""Random models in exact numerics, whose inputs are rows, replicated tensors, arrays and learned tables, against one rank.
+"""Random models in exact numerics, on N ranks against one rank; inputs are rows, replicated tensors, arrays and learned tables.
 
 A step of a model is either right, or it would let the result depend on the division of rows. A model of right steps has
 the same bits on any number of ranks and the values of fast numerics. Any other model is refused, at the first wrong step,
@@ -28,7 +28,7 @@ class Rank:
         self.parameters, self.owned, self._next = [], [], itertools.count()
 
     def values(self, *shape):
-        """Return an array that is the same on every rank."""
+        """Return an array of random numbers that is the same on every rank."""
         return np.random.default_rng([self.seed, next(self._next)]).standard_normal(shape).astype(self.dtype)
 
     def rows(self, *shape):
@@ -42,7 +42,7 @@ class Rank:
         return self.parameters[-1]
 
     def table(self):
-        """Return the rows of this rank's nodes from a learned table whose rows their ranks own."""
+        """Return this rank's rows of a new learned table; a row of the table belongs to the rank that owns its node."""
         self.owned.append(nn.Parameter(self.rows(WIDTH), ids=self.graph.node_ids))
         return ops.take(self.owned[-1], np.arange(self.graph.n_dst))
 
@@ -69,7 +69,7 @@ def _attention(r, h):
 
 
 def _made_weight(r, h):
-    """Multiply h by a weight that is itself computed from replicated learned values."""
+    """Multiply h by a weight matrix that is itself computed from replicated parameters of the Rank `r`."""
     activation = nn.Activation(WIDTH, "elu", rng=nn.Random(0), dtype=r.dtype)
     r.parameters.append(activation.bias)
     return h @ activation(r.learned(WIDTH, 3) @ r.learned(3, WIDTH), r.graph)
@@ -155,8 +155,8 @@ class Program:
         return (f"{self.dtype}, {self.n_nodes} nodes, edges {self.edges.tolist()}, {self.n_ranks} ranks, {self.options}\n"
                 f"steps {self.names}, wrong {self.wrong}")
 
-    def on_rank(self, comm, name):
-        """Return the node ids, the result and gradients of their rows, and the parameters' gradients.
+    def on_rank(self, comm, numerics_name):
+        """Run the program in "exact" or "fast" numerics; return (node ids, output and gradients of the nodes, parameters' gradients).
 
         If a step is refused, return its name and the error.
         """
@@ -164,7 +164,7 @@ class Program:
         graph = graph.shard(comm, **self.options) if comm.size > 1 else graph
         rank = Rank(graph, self.n_nodes, self.edges.shape[1], self.seed, self.dtype)
         h = x = Tensor(rank.rows(WIDTH), requires_grad=True, placement="rows")
-        with numerics.using(Exact(comm) if name == "exact" else None):
+        with numerics.using(Exact(comm) if numerics_name == "exact" else None):
             for step in self.names:
                 try:
                     h = (RIGHT | WRONG)[step](rank, h)

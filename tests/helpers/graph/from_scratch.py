@@ -41,7 +41,7 @@ def example():
 
 
 def owners(method, n_nodes, n_ranks):
-    """Return the rank of each node, shape (n_nodes,)."""
+    """Return the rank of each node, shape (n_nodes,): at random if `method` is "random", else the last rank."""
     if method == "random":
         return np.random.default_rng(3).integers(0, n_ranks, n_nodes)
     return np.full(n_nodes, n_ranks - 1)  # "last": all other ranks are empty
@@ -53,7 +53,7 @@ def check_close(actual, expected):
 
 
 def check_sum(comm, edges, method):
-    """Compare the sum and its gradient with the library's sum on one rank."""
+    """Compare the example's sum and its gradient, with nodes divided by `method`, with the library's on one rank."""
     sar, rng = example(), np.random.default_rng(1)
     z, d_out = rng.standard_normal((2, edges.n_nodes, 4))
     x = Tensor(z, requires_grad=True)
@@ -66,7 +66,7 @@ def check_sum(comm, edges, method):
 
 
 def check_attention(comm, edges, method, scale=1.0):
-    """Compare attention and its gradients with the library's on one rank; scores grow with `scale`."""
+    """Compare the example's attention and its gradients with the library's on one rank; scores grow with `scale`."""
     sar, rng = example(), np.random.default_rng(2)
     z, d_out = rng.standard_normal((2, edges.n_nodes, N_HEADS, N_FEAT))
     tensors = [Tensor(a, requires_grad=True) for a in (z, *scale * rng.standard_normal((2, N_HEADS, N_FEAT)))]

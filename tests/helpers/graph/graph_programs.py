@@ -205,7 +205,7 @@ class Program:
         return graph
 
     def on_rank(self, comm, alarm):
-        """Return the ids of this rank's rows, and its outputs and gradients of each run."""
+        """Run the program on this rank; return the global ids of its rows, and [(outputs, gradients)] of each run."""
         comm = comm if self.fault is None else Faulty(comm, alarm)
         graph = self.make(comm)
         if self.fault is not None:

@@ -33,7 +33,7 @@ def graphs(comm, mode="sar", values=False):
 
 def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classify", values=False, lr=0.02, dtype=np.float64,
             numerics="fast", **options):
-    """Return a trainer of `GraphPredictor` on the set, with a class or a number as each graph's label."""
+    """Return a trainer of `GraphPredictor` on the set of graphs; a graph's label is a class, or a number if `task` is "regress"."""
     graph_set, rng = graphs(comm, mode, values), nn.Random(1)
     encoder = model(4, 6, rng=rng, dtype=dtype, hidden=6, layers=2, **options)
     model = nn.GraphPredictor(encoder, 6, 3 if task == "classify" else 1, readout, rng=rng, dtype=dtype)
@@ -46,7 +46,7 @@ def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classi
 
 
 def write_tu(folder, edge_labels=False, name="SMALL"):
-    """Write the set in TU Dortmund's layout, with labels -1, 0 and 1; nodes have labels and attributes."""
+    """Write the set of graphs in TU Dortmund's layout, with labels -1, 0 and 1; nodes have labels and attributes."""
     folder.mkdir()
     graph_numbers = np.unique(GRAPH_OF, return_inverse=True)[1]  # TU's ids skip graphs without nodes
     files = {"A": PAIRS + 1, "graph_indicator": graph_numbers + 1, "graph_labels": LABELS[SIZES > 0] - 1,

@@ -1,6 +1,7 @@
-"""Steps of random programs of graphs. In a `Dense` world a step gives the expected value, in a `Ranked` world the tested one.
+"""Steps of random graph programs; a step run on a `Dense` gives the expected value, and on a `Ranked` the tested value.
 
-Steps ask a world for aggregations, choices and constants. All else are operators and NumPy's functions.
+The Dense or Ranked is called the step's world. Steps ask the world for aggregations, choices and constants. All else
+are operators and NumPy's functions.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import numpy as np
 
 
 class Leaf(NamedTuple):
-    """Leaf of a program: an array of which gradients are computed; `place` is "src", "dst", "edge" or "param"."""
+    """Input of a program: rows of sources ("src"), destinations ("dst") or edges ("edge"), or a parameter ("param"), by `place`."""
 
     place: str
     array: np.ndarray
@@ -25,7 +26,7 @@ class Step(NamedTuple):
 
 
 class Drawn:
-    """Generator of random steps from the program's leaves and widths."""
+    """Generator of random steps, which also makes the leaves (inputs) that the steps read."""
 
     def __init__(self, dice, dtype, sizes, heads, feat, square):
         self.dice, self.dtype, self.sizes, self.heads, self.feat, self.square = dice, dtype, sizes, heads, feat, square
@@ -52,7 +53,7 @@ class Drawn:
     # ---- steps
 
     def step(self, n_src, n_dst, n_leaves, weighted, features):
-        """Return a step over values 0 .. n_src of the sources and 0 .. n_dst of the destinations.
+        """Return a random step that reads one of `n_src` values of the sources, and one of `n_dst` values of the destinations.
 
         The first `n_leaves` values of both sides are leaves.
         """
@@ -134,7 +135,7 @@ class Drawn:
         )
 
     def function(self, x, q, n_leaves, weighted, features):
-        """Return a message that is a random expression of source, destination, edge and learnable values."""
+        """Return a step whose message is a random expression of source value x, destination value q, edge values and parameters."""
         reducer = self.one(("sum", "mean", "max", "min", "softmax"))
         places = self.one([("src",), ("src", "dst"), ("src", "edge"), ("src", "dst", "edge"), ("edge",), ("dst",)])
         e, table, w = (
@@ -205,7 +206,7 @@ class Drawn:
         )
 
     def no_grad(self, x, q, n_leaves, weighted, features):
-        """Return a step with a sum that is a constant of the tape, times a destination value, plus the same sum on the tape."""
+        """Return a step: a sum of source value x without a gradient, times destination value q, plus the same sum with a gradient."""
         reducer = self._sums(weighted)
         return Step(
             f"no_grad {x} {reducer}",

@@ -1,4 +1,4 @@
-"""A graph, and messages on it that run in pieces."""
+"""A graph and messages on it, for tests of blocks that are computed in pieces of few edges."""
 
 import numpy as np
 

@@ -39,7 +39,7 @@ def reduce_messages(edges, messages, reducer):
 
 
 def reduce_gradient(edges, messages, reducer, g):
-    """Return the gradient of every message from the gradient of the output, g."""
+    """Return the gradient of each message for `g`, the gradient of the output of `reduce_messages`."""
     degree = np.maximum(np.bincount(edges.dst, minlength=edges.n_nodes), 1)
     if reducer == "sum":
         return g[edges.dst]
@@ -51,14 +51,14 @@ def reduce_gradient(edges, messages, reducer, g):
 
 
 def at_nodes(index, rows, n_nodes):
-    """Return an array of `n_nodes` rows with each row of `rows` added at the node that `index` names."""
+    """Return an array of `n_nodes` rows: for each node the sum of the rows of `rows` whose entry in `index` is the node."""
     out = np.zeros((n_nodes, *rows.shape[1:]))
     np.add.at(out, index, rows)
     return out
 
 
 def attention(edges, src, dst, slope):
-    """Return the coefficients a_ij, shape (n_edges, n_heads): a softmax over each node's in-edges."""
+    """Return the attention coefficients a_ij, shape (n_edges, n_heads), a softmax over each node's in-edges of leaky(src_j + dst_i)."""
     score = src[edges.src] + dst[edges.dst]
     score = np.where(score > 0, score, slope * score)
     a = np.zeros_like(score)
@@ -77,7 +77,7 @@ def attend(edges, z, src, dst, slope, mask=1.0):
 
 
 def attend_gradient(edges, z, src, dst, slope, g, mask=1.0):
-    """Return the gradients of z, src and dst, through the Jacobian of the softmax."""
+    """Return the gradients of z, src and dst in `attend` for the gradient g of its output."""
     a = attention(edges, src, dst, slope)
     d_z = at_nodes(edges.src, (a * mask)[:, :, None] * g[edges.dst], edges.n_nodes)
     d_a = mask * (g[edges.dst] * z[edges.src]).sum(2)
@@ -99,7 +99,7 @@ WEIGHTS = _rng.random(EDGES.n_edges) + 0.5
 
 
 class EdgeModel(nn.Module):
-    """Model with a max over a user-defined message with captured weights, edge inputs and dropout by edge."""
+    """Model with a maximum over a message function that uses learned weights, edge inputs and dropout by edge."""
 
     def __init__(self, rng, dtype, reducer="max"):
         self.z, self.q = nn.Linear(N_IN, 5, rng=rng, dtype=dtype), nn.Linear(N_IN, 5, rng=rng, dtype=dtype)
@@ -187,12 +187,12 @@ class Step:
 
 @cache
 def one_rank(case, dtype, row_dtype="float32"):
-    """Return the `Step` of the whole graph on one rank."""
+    """Return the `Step` of a model, a key of CASES, for the whole graph on one rank."""
     return Step(Graph.from_edges(*EDGES).shard(Solo(), row_dtype=row_dtype), case, dtype)
 
 
 def check_equality(comm, case, dtype, parts, change=lambda graph: graph, **options):
-    """Check that this rank's arrays equal the arrays of one rank, within the promised relative error in norm. Collective."""
+    """Check that this rank's results equal the results of one rank, within the promised relative error in norm. Collective."""
     part = change(Graph.from_edges(*EDGES).shard(comm, parts, **options))
     expected, actual = one_rank(case, dtype, options.get("row_dtype", "float32")), Step(part, case, dtype)
     squares = {}

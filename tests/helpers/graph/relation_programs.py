@@ -113,7 +113,7 @@ class Program:
     # ---- the program
 
     def values(self, world, leaves):
-        """Return the values of the nodes after all calls, one array per type; each call adds the tanh of its sums."""
+        """Return the nodes' values after all calls of `aggregate`, one array for each node type; a call adds the tanh of its sums."""
         h = dict(zip(self.sizes, leaves))
         for call in self.calls:
             for to, out in world.aggregate(call, h, leaves).items():
@@ -209,7 +209,7 @@ def function(reducer, shape, s, d, e, w, a):
 
 
 class Parts:
-    """A rank's part of the relations, which a `HeteroGraph` aggregates."""
+    """A rank's part of the graph, for which a `HeteroGraph` computes the tested values."""
 
     def __init__(self, graph):
         self.graph = graph
@@ -244,7 +244,7 @@ class Parts:
 
 
 class Whole:
-    """All nodes and edges, which NumPy formulas aggregate."""
+    """All nodes and edges, for which NumPy formulas compute the expected values."""
 
     def __init__(self, program, frozen):
         self.program, self.frozen = program, frozen

@@ -44,7 +44,7 @@ def make(comm=None, parts="metis", **options):
 
 
 def matrix(relation):
-    """Return the matrix of a mean over a relation's edges, (n_dst, n_src): number of edges divided by in-degree."""
+    """Return the (n_dst, n_src) matrix of a mean over a relation's edges: number of edges from source to destination, over in-degree."""
     source, _, to = relation
     a = np.zeros((N_NODES[to], N_NODES[source]))
     for j, i in zip(*EDGES[relation]):
@@ -53,7 +53,7 @@ def matrix(relation):
 
 
 def rgcn_reference(conv, g):
-    """Return outputs and gradients of `conv` by name, one relation after the other; g are the outputs' gradients by type."""
+    """Return (outputs, input gradients, weight gradients) of an RGCNConv by name, for `g`, the outputs' gradients by node type."""
     out, d_x = {name: X[name] @ root.data + conv.biases[name].data for name, root in conv.roots.items()}, {}
     grads = {}
     for name, root in conv.roots.items():
@@ -79,7 +79,7 @@ def rgcn_reference(conv, g):
 
 
 def rgat_reference(conv, g):
-    """Return outputs and gradients of `RGATConv` as `rgcn_reference` does, its heads side by side, edge by edge."""
+    """Return (outputs, input gradients, weight gradients) of an RGATConv as `rgcn_reference` does; heads are concatenated."""
     out, d_x, grads = {}, {}, {}
     for name, root in conv.roots.items():
         out[name], d_x[name] = X[name] @ root.weight.data + root.bias.data, g[name] @ root.weight.data.T
@@ -124,14 +124,14 @@ def close(actual, expected, what):
 
 @cache
 def expected_layer(case):
-    """Return outputs and gradients of a case by the dense loop on the whole graph; weights depend on the seed alone."""
+    """Return (outputs' gradients, outputs, input gradients, weight gradients) of a layer in LAYERS, by loops on the whole graph."""
     conv, reference = LAYERS[case](make())
     g = {name: values(20 + k, N_NODES[name], N_OUT if case != "rgat" else 4) for k, name in enumerate(conv.roots)}
     return g, *reference(conv, g)
 
 
 def check_layer(comm, case, parts, **options):
-    """Check that a layer's outputs and the gradients of inputs and weights are the dense loop's. Collective."""
+    """Check a layer's outputs, and the gradients of its inputs and weights, against loops on the whole graph. Collective."""
     graph = make(comm, parts, **options)
     conv, _ = LAYERS[case](graph)
     h = {name: Tensor(X[name][ids], requires_grad=True) for name, ids in graph.node_ids.items()}
@@ -162,9 +162,9 @@ MODELS = {
 
 
 def step(graph, case, constant=True):
-    """Run two training passes of a model, and return the results of the second pass.
+    """Run two training passes of a model in MODELS; return (ids, logits, flat gradient, {table: (ids, gradients)}) of the second.
 
-    Return the ids, the logits, the gradients of replicated parameters, and those of each type's learned rows with their ids.
+    The flat gradient is of the replicated parameters; the tables are learned rows of nodes.
     """
     rng, nodes = nn.Random(5), graph.of("paper")
     model = MODELS[case](nodes, rng)
@@ -184,7 +184,7 @@ def one_rank(case):
 
 
 def check_model(comm, case, parts, **options):
-    """Check that logits and all gradients, with dropout on, are one rank's. Collective."""
+    """Check that logits and all gradients, with dropout on, equal the results of one rank. Collective."""
     _, logits, grad, rows = one_rank(case)
     graph = make(comm, parts, **options)
     for constant in (True, False):  # sums of features that may change are not kept
@@ -200,7 +200,7 @@ def check_model(comm, case, parts, **options):
 
 
 def gradients(model, graph, x, labels, rows, count):
-    """Return the loss, and gradients by name: arrays for replicated parameters, dicts by id for learned rows."""
+    """Return (loss, flat gradient of the replicated parameters, {learned table: gradients by id}, logits)."""
     flat = nn.flatten(model)
     flat.zero_grad()
     logits = model(graph, x)

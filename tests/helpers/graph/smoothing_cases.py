@@ -16,7 +16,7 @@ WEIGHTS = _rng.random(EDGES.n_edges) * (_rng.random(EDGES.n_edges) < 0.9)
 
 def dense(z, labels, train, weights=None, *, correct_alpha=0.8, correct_iterations=50, correct_normalization="sym", scale=None,
           smooth_alpha=0.8, smooth_iterations=50, smooth_normalization="sym", edges=EDGES):
-    """Return the paper's Correct and Smooth on a dense matrix, computed a row at a time."""
+    """Return the result of Correct and Smooth for the predictions z, by the paper's formulas on a dense adjacency matrix."""
     a, n = np.zeros((edges.n_nodes, edges.n_nodes)), len(z)
     for k in range(edges.n_edges):
         a[edges.dst[k], edges.src[k]] += 1 if weights is None else weights[k]
@@ -45,7 +45,7 @@ def dense(z, labels, train, weights=None, *, correct_alpha=0.8, correct_iteratio
 
 
 def dataset(weighted):
-    """Return `EDGES` as a data set."""
+    """Return `EDGES` as a data set, with edge weights if `weighted`."""
     indptr, indices, order = csr_by_dst(*EDGES, edge_index=True)
     val, test = ~TRAIN & (np.arange(EDGES.n_nodes) % 2 == 0), ~TRAIN & (np.arange(EDGES.n_nodes) % 2 == 1)
     return Dataset(indptr, indices, np.ones((EDGES.n_nodes, 1), np.float32), LABELS, TRAIN, val, test, 3,

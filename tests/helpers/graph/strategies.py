@@ -1,4 +1,4 @@
-"""Graphs for tests: a fixed table of kinds, and Hypothesis strategies."""
+"""Graphs for tests: a table of named graphs, and Hypothesis strategies that draw graphs."""
 
 from typing import NamedTuple
 
@@ -75,10 +75,10 @@ widths = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33])
 
 
 def values(seed, *shape):
-    """Return float64 values without ties."""
+    """Return standard normal numbers, float64, of which no two are equal."""
     return np.random.default_rng(seed).standard_normal(shape)
 
 
 def tied_values(seed, *shape):
-    """Return float64 values, most of which occur several times."""
+    """Return random numbers -1, 0 and 1, float64, so that many are equal."""
     return np.random.default_rng(seed).integers(-1, 2, shape).astype(np.float64)

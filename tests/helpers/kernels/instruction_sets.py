@@ -62,7 +62,7 @@ def random(seed, shape):
 
 @cache
 def graph(kind):
-    """Return a CSR and its transpose.
+    """Return a small graph as a Csr: "hard", "long", "one node", "no edges" or "ranges", by `kind`.
 
     In graph "hard" rows are a little longer than prefetching, steps and chunks, and some are empty. In graph "ranges" x of 256
     columns is summed in ranges; a row's edges are in both ranges, in one, or in none.
@@ -82,7 +82,7 @@ def same_bits(actual, expected, note):
 
 
 def check(case, dtype, *args, sets=None):
-    """Run a case on every instruction set, or on `sets`, in two settings, and compare with the results of the first set."""
+    """Run a case on every instruction set, or on `sets`, each with two thread counts and alignments; all must give the same bits."""
     sets = sets or kernels.instruction_sets()
 
     def run(setting):

@@ -1,4 +1,4 @@
-"""Helpers of the kernels' tests: small graphs, naive formulas in float64, and the kernels of attention in their order."""
+"""Helpers of the kernels' tests: small graphs, naive formulas in float64, and calls of the attention kernels as a layer makes them."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def make_graph(kind, itype=np.int64, seed=0):
 
 
 def close(actual, expected, scale=None, factor=30):
-    """Check that arrays are equal within the precision of the dtype, relative to `scale`, the largest input."""
+    """Check that arrays are equal within `factor` times the precision of the dtype, relative to `scale`, the largest input."""
     tolerance = factor * EPSILON[actual.dtype.type]
     scale = np.abs(expected).max(initial=0) if scale is None else scale
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-30))
@@ -101,7 +101,7 @@ def philox_reference(counter, key):
 
 
 def keep_reference(identity, column, key, p):
-    """Return the dropout factor of one element: 1 / (1-p) or 0."""
+    """Return the dropout factor, 1 / (1-p) or 0, of the element in column `column` of the row that `identity` names."""
     identity, key = int(identity) & (2**64 - 1), key & (2**64 - 1)
     words = philox_reference([identity & 0xFFFFFFFF, identity >> 32, column // 4, 0], [key & 0xFFFFFFFF, key >> 32])
     return 0.0 if words[column % 4] < int(p * 2**32) else 1 / (1 - p)
@@ -115,7 +115,7 @@ def edge_factors(graph, n_heads, dropout):
 
 
 def attend_reference(graph, z, src, dst, slope, dropout=None):
-    """Return out and log-sum-exp in float64, by an explicit softmax over each row's edges."""
+    """Return attention's output, and the log-sum-exp of its scores, in float64, by an explicit softmax over each row's edges."""
     z, src, dst = (a.astype(np.float64) for a in (z, src, dst))
     n_heads = z.shape[1]
     pre = src[graph.src] + dst[graph.dst]
@@ -134,7 +134,7 @@ def attend_reference(graph, z, src, dst, slope, dropout=None):
 
 
 def attend(blocks, z, src, dst, slope, dropout=None):
-    """Run the kernel over blocks (csr, first source, last source); return out, m and 1 / l."""
+    """Run the attention kernels over blocks (csr, first source, last source); return the output, the scores' maxima m, and 1 / l."""
     n_dst, n_heads, n_feat = len(dst), z.shape[1], z.shape[2]
     m, total = np.full((n_dst, n_heads), -np.inf, z.dtype), np.zeros((n_dst, n_heads), z.dtype)
     acc = np.zeros((n_dst, n_heads, n_feat), z.dtype)
@@ -146,7 +146,7 @@ def attend(blocks, z, src, dst, slope, dropout=None):
 
 
 def log_sum_exp(m, scale):
-    """Return the log-sum-exp of scores from m and `scale`, which is 1 / l; 0 where l is 0."""
+    """Return m + log(l), the log-sum-exp of scores whose maximum is m, from `scale`, which is 1 / l; m where `scale` is 0."""
     return m - np.log(np.where(scale == 0, 1, scale).astype(np.float64))
 
 

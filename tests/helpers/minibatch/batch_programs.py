@@ -82,7 +82,7 @@ class Program:
     # ---- the program
 
     def on_rank(self, comm):
-        """Return for each batch the ids of its seeds, their rows, and the gradients of the parameters on this rank."""
+        """Return for each batch (ids of its seeds, output rows of the seeds, gradients of the parameters on this rank)."""
         graph = Graph.from_edges(self.edges.src, self.edges.dst, self.edges.n_dst)
         graph = graph if self.edges.weight is None else graph.with_edge_values(self.edges.weight)
         if comm.size > 1:

@@ -28,7 +28,7 @@ def whole(loops=False):
 
 
 def parts(size, kind="random"):
-    """Return the part of each node; with kind "few", rank 1 owns all nodes."""
+    """Return the rank that owns each node; with kind "few", rank 1 owns all nodes."""
     if kind == "few":
         return np.full(N, min(1, size - 1))
     return np.random.default_rng(size).integers(0, size, N) if kind == "random" else np.arange(N) * size // N

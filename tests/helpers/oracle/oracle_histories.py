@@ -1,4 +1,4 @@
-"""Bugs from the histories of kernels, drawn before the graphs, widths and values of the corpus were looked at.
+"""Bugs from the histories of kernels, as test cases; they were chosen before the oracle's graphs and values were looked at.
 
 Each is a right kernel with one defect. `link` leads to a thread that reports a defect of this kind; the others are
 known to authors and reviewers of such kernels. `HISTORIES` lists all; benchmarks/oracle_mutants.py counts which of them

@@ -1,4 +1,4 @@
-"""Drawn bugs of softmax, attention, dot products by edge, gathers and scatters."""
+"""Bugs of softmax, attention, dot products by edge, gathers and scatters; see `oracle_histories`."""
 
 import numpy as np
 

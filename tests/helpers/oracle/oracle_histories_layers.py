@@ -1,4 +1,4 @@
-"""Drawn bugs of arithmetic, layers and samplers."""
+"""Bugs of arithmetic, layers and samplers; see `oracle_histories`."""
 
 import numpy as np
 
@@ -42,8 +42,8 @@ def fast_exp(case):
 # ---- layers: forward, by the paper's names of parameters
 
 
-def gcn(case, weight=None, root=np.sqrt, loops=True, scale=1):
-    """Return GCN on a homogeneous graph, with missing self loops added."""
+def gcn(case, weight=None, root=np.sqrt, loops=True):
+    """Return the output of a GCN layer with self loops added; the arguments replace the weight, the degrees' root or the loops."""
     if case.n_src != case.n_dst:
         raise NotImplementedError("bipartite")
     state, src, dst = case.parameters, case.src, case.dst

@@ -1,4 +1,4 @@
-"""Drawn bugs of sums over edges: lost columns, edges and rows, and state that remains between calls."""
+"""Bugs of sums over edges (lost columns, edges and rows, and state that remains between calls); see `oracle_histories`."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Drawn bugs of weights, means, symmetric sums and maxima."""
+"""Bugs of edge weights, means, symmetric sums and maxima; see `oracle_histories`."""
 
 import numpy as np
 

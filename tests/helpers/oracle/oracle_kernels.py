@@ -1,13 +1,10 @@
-"""Right operations in NumPy, in the dtype of the case, with edges summed in a chosen order.
-
-The mutants are defects of these operations.
-"""
+"""Right operations in NumPy, in the dtype of the case, with edges summed in a chosen order; bugs are planted in them."""
 
 import numpy as np
 
 
 class Sparse:
-    """Edges of a case in a chosen order, over which rows are summed in this order."""
+    """Edges of an oracle case, over which rows are summed in a chosen order."""
 
     def __init__(self, case, order=None):
         self.src, self.dst = case.src, case.dst
@@ -15,13 +12,13 @@ class Sparse:
         self.n_src, self.n_dst = case.n_src, case.n_dst
 
     def into(self, index, n, rows):
-        """Return for each of n rows the sum of the edges' rows, shape (n, ...), added one by one in the chosen order."""
+        """Return n rows: each is the sum of the rows of `rows` with its number in `index`, added one by one in the chosen order."""
         out = np.zeros((n, *rows.shape[1:]), rows.dtype)
         np.add.at(out, index[self.order], rows[self.order])
         return out
 
     def greatest(self, rows):
-        """Return the maximum of each row, shape (n_dst, ...); -Inf for a row without edges."""
+        """Return the maximum over each destination's edges of `rows`, shape (n_dst, ...); -Inf without edges."""
         out = np.full((self.n_dst, *rows.shape[1:]), -np.inf, rows.dtype)
         np.maximum.at(out, self.dst, rows)
         return out
@@ -78,7 +75,7 @@ def messages_back(case, rows):
 
 
 def extremum(case, edges, x):
-    """Return the maxima or minima over each row's edges (0 without edges), the signed messages, and their maxima."""
+    """Return (maxima or minima over each row's edges, 0 without edges; messages, negated for minima; maxima of these messages)."""
     sign = x.dtype.type(-1 if case.reduce == "min" else 1)
     rows = sign * messages(case, edges, x)
     top = edges.greatest(rows)
@@ -87,7 +84,7 @@ def extremum(case, edges, x):
 
 
 def winners(case, edges, x, all_of=False):
-    """Return a mask as numbers, shape (n_edges, width): 1 at the edge from which each maximum comes, else 0.
+    """Return 1 at the edge from which each maximum comes, 0 at other edges, shape (n_edges, width); 1 at all ties if `all_of`.
 
     Ties go to the edge of the lowest source, then to the first edge.
     """

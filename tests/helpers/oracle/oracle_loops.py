@@ -18,7 +18,7 @@ def leaky(x, slope):
 
 
 def in_edges(edges, habit):
-    """Return for each row its edges as (source, edge number), with self loops added as `habit` says; their number is None."""
+    """Return each row's edges as (source, edge number), with self loops "missing", "replace" or "none" added; their number is None."""
     rows = [[] for _ in range(edges.n_dst)]
     loop = {}
     for e, (j, i) in enumerate(zip(edges.src, edges.dst)):
@@ -33,7 +33,7 @@ def in_edges(edges, habit):
 
 
 def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
-    """Return the output of a GCN layer; for a source without in-edges PyG's degree^-1/2 is 0, in other dialects 1."""
+    """Return the output of a GCN layer with the state dict `s`; for a source without in-edges PyG's degree^-1/2 is 0, else it is 1."""
     w, b = {"paper": lambda: (s["linear.weight"], s["bias"]), "dgl": lambda: (s["weight"], s["bias"]),
             "pyg": lambda: (s["lin.weight"].T, s["bias"])}[dialect]()  # fmt: skip
     rows = in_edges(edges, habit or LOOPS[dialect])
@@ -52,7 +52,7 @@ def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
 
 
 def sage(s, x, edges, dialect, pool):
-    """Return the output of a GraphSAGE layer; a maximum's gradient goes to the lowest source among equal maxima."""
+    """Return the output of a GraphSAGE layer with the state dict `s`; a maximum's gradient goes to the lowest source among ties."""
     names = {"paper": ("root.weight", "root.bias", "neighbour.weight", "pool.weight", "pool.bias"),
              "dgl": ("fc_self.weight", "fc_self.bias", "fc_neigh.weight", "fc_pool.weight", "fc_pool.bias"),
              "pyg": ("lin_r.weight", "lin_l.bias", "lin_l.weight", "lin.weight", "lin.bias")}[dialect]  # fmt: skip
@@ -76,7 +76,7 @@ def softmax(scores):
 
 
 def attended(z, score, edges, dialect):
-    """Return attention's output for each destination and head, shape (n_dst, n_heads, n_feat), by loops."""
+    """Return attention's output, (n_dst, n_heads, n_feat), by loops; `score(source, destination, head)` is the score of an edge."""
     out = np.zeros((edges.n_dst, *z.shape[1:]), z.dtype)
     for i, row in enumerate(in_edges(edges, LOOPS[dialect])):
         for h in range(z.shape[1] if row else 0):

@@ -1,4 +1,4 @@
-"""Right kernels over rows that edges gather as bfloat16, and bugs of such kernels."""
+"""Right kernels that round rows to bfloat16 when edges gather them, and bugs of such kernels."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,33 +17,33 @@ def nearest(rows):
     return rounded(rows, "bfloat16")
 
 
-def narrow_inputs(case, names, row):
-    return replace(case, arrays=case.arrays | {name: row(case.arrays[name]) for name in {*names} & {*case.arrays}})
+def narrow_inputs(case, names, round_row):
+    return replace(case, arrays=case.arrays | {name: round_row(case.arrays[name]) for name in {*names} & {*case.arrays}})
 
 
-def spmm(case, order=None, row=nearest):
-    return right.spmm(narrow_inputs(case, "x", row), order)
+def spmm(case, order=None, round_row=nearest):
+    return right.spmm(narrow_inputs(case, "x", round_row), order)
 
 
-def spmm_vjp(case, g, order=None, row=nearest, scaled=None):
-    """Return the gradients of an spmm over narrow rows.
+def spmm_vjp(case, g, order=None, round_row=nearest, scaled=None):
+    """Return an spmm's gradients, where `round_row` rounds each round_row that edges gather, and edges are summed in `order`.
 
-    `scaled` returns the rows that edges gather: rows of g times the destination's scale. For a maximum, the winning
-    edge takes g unrounded.
+    `scaled(g, scale)` replaces the rounding of g times the destination's scale. For a maximum, the winning edge takes
+    g unrounded.
     """
     if case.reduce in ("max", "min"):
-        return right.spmm_vjp(narrow_inputs(case, "x", row), g, order)
+        return right.spmm_vjp(narrow_inputs(case, "x", round_row), g, order)
     scale = 1 / right.degrees(case, case.dst, case.n_dst)[:, None] if case.reduce == "mean" else case.dtype.type(1)
     total = replace(case, attributes={**case.attributes, "reduce": "sum"})
-    return right.spmm_vjp(narrow_inputs(total, "x", row), row(g * scale) if scaled is None else scaled(g, scale), order)
+    return right.spmm_vjp(narrow_inputs(total, "x", round_row), round_row(g * scale) if scaled is None else scaled(g, scale), order)
 
 
-def gat(case, order=None, row=nearest):
-    return right.gat(narrow_inputs(case, "z", row), order)
+def gat(case, order=None, round_row=nearest):
+    return right.gat(narrow_inputs(case, "z", round_row), order)
 
 
-def gat_vjp(case, g, order=None, row=nearest):
-    return right.gat_vjp(narrow_inputs(case, "z", row), row(g), order)
+def gat_vjp(case, g, order=None, round_row=nearest):
+    return right.gat_vjp(narrow_inputs(case, "z", round_row), round_row(g), order)
 
 
 KERNELS = {"spmm": (spmm, spmm_vjp), "attention": (gat, gat_vjp)}
@@ -86,14 +86,14 @@ def narrow_coefficients(case):
 
 
 def narrow_parts(case, g):
-    """Return the gradient where partial sums over parts of the edges are rounded, like sums that ranks send as bfloat16."""
+    """Return the gradient of x as the sum of two partial sums, each rounded to bfloat16, like sums that ranks send."""
     parts = [narrow_inputs(case, "x", nearest).edges.select(np.arange(k, case.n_edges, 2)) for k in range(2)]
     gradients = [spmm_vjp(replace(case, edges=part), g)["x"] for part in parts]
     return {"x": nearest(gradients[0]) + nearest(gradients[1])}
 
 
 def other_delta(case, g):
-    """Return GAT's gradient with delta computed from the unrounded gradient of the output."""
+    """Return GAT's gradient with delta, the product g . out of each round_row, computed from the output's unrounded gradient g."""
     edges, gradients = Sparse(case), gat_vjp(case, g)
     lost = ((g - nearest(g)) * gat(case)).sum(2)
     p = right.softmax_of(edges, right.gat_scores(case, edges))
@@ -108,9 +108,9 @@ def _mutants():
         label = f"rows of bfloat16: {name}"
         return Mutant(label, op, level, run or usual[0], vjp or usual[1], {**attributes, **DTYPE})
 
-    yield from (mutant(f"{how.__name__} in {op}", op, run=partial(KERNELS[op][0], row=how))
+    yield from (mutant(f"{how.__name__} in {op}", op, run=partial(KERNELS[op][0], round_row=how))
                 for how in (truncated, halves_up, as_given) for op in KERNELS)
-    yield from (mutant(f"{how.__name__} in the gradient of {op}", op, vjp=partial(KERNELS[op][1], row=how))
+    yield from (mutant(f"{how.__name__} in the gradient of {op}", op, vjp=partial(KERNELS[op][1], round_row=how))
                 for how in (truncated, halves_up, as_given) for op in KERNELS)
     yield mutant("sums are", run=narrow_sums)
     yield mutant("the result is too", run=lambda case: nearest(spmm(case)))

@@ -11,7 +11,7 @@ from tests.helpers.oracle import oracle_kernels as right
 
 @dataclass(frozen=True)
 class Mutant:
-    """A kernel with a defect.
+    """A kernel with one planted bug, and the level of check that must catch the bug.
 
     Attributes
     ----------
@@ -36,19 +36,19 @@ class Mutant:
 
 
 def planting(mutants):
-    """Return the decorator factory `planted`, which registers mutants in the list `mutants`."""
+    """Return the decorator factory `planted`, which adds mutants to the list `mutants`."""
 
-    def planted(of, level="probe", /, name=None, backward=False, link="", upstream="", **attributes):
-        """Register a function as the defective `run`, or with `backward` as the defective `vjp`.
+    def planted(op, level="probe", /, name=None, backward=False, link="", upstream="", **attributes):
+        """Register a function as the defective `run` op an operation, or with `backward` as its defective `vjp`.
 
         The other function is right.
         """
 
         def register(function):
-            run, vjp = right.KERNELS.get(of, (None, None))
+            run, vjp = right.KERNELS.get(op, (None, None))
             pair = (run, function) if backward else (function, vjp)
             label = name or function.__name__.replace("_", " ")
-            mutants.append(Mutant(label, of, level, *pair, attributes, link, upstream or "not tried"))
+            mutants.append(Mutant(label, op, level, *pair, attributes, link, upstream or "not tried"))
             return function
 
         return register
@@ -60,7 +60,7 @@ PYG, DGL = "https://github.com/pyg-team/pytorch_geometric", "https://github.com/
 
 
 def summed(case, edges, rows, selected=slice(None)):
-    """Return sums over the selected edges."""
+    """Return for each destination the sum of the rows of its edges, of the `selected` edges alone."""
     out = np.zeros((edges.n_dst, *rows.shape[1:]), rows.dtype)
     np.add.at(out, edges.dst[selected], rows[selected])
     return out

@@ -1,4 +1,4 @@
-"""Bugs reported for softmax, attention, layers and samplers, drawn before the corpus was looked at."""
+"""Bugs reported for softmax, attention, layers and samplers of other libraries, chosen before the oracle's graphs were looked at."""
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def all_masked(case):
 
 
 def softmax_back(delta):
-    """Return a function for the gradient of softmax that subtracts `delta(edges, p, g)` from g."""
+    """Return a vjp of softmax that subtracts `delta(edges, p, g)` from g; the right delta is the sum of p * g over the row."""
 
     def vjp(case, g):
         edges = Sparse(case)
@@ -125,7 +125,7 @@ def unmasked_maximum(case):
 
 
 def gat_back(positive):
-    """Return a function for the gradient of GAT that applies the slope where `positive(raw, score)` is False."""
+    """Return a vjp of GAT that applies leaky ReLU's slope where `positive(score before leaky ReLU, score)` is False."""
 
     def vjp(case, g):
         edges, z = Sparse(case), case.z

@@ -1,4 +1,4 @@
-"""Bugs reported for kernels of sums, means and extrema, drawn before the corpus was looked at."""
+"""Bugs reported for sum, mean, max and min kernels of other libraries, chosen before the oracle's graphs were looked at."""
 
 import os
 
@@ -19,10 +19,7 @@ RACES = np.random.default_rng(0)
 
 
 def memory(array):
-    """Return the array that owns the memory of `array`, flattened in memory order.
-
-    Also return the offset of `array` in them.
-    """
+    """Return (the memory that holds `array`, flattened in memory order; the offset of `array` in this memory, in elements)."""
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
@@ -97,7 +94,7 @@ REPORTED.append(Mutant("the output is the workspace of the backward pass", "spmm
 
 
 def team():
-    """Return the current number of threads of the largest thread pool of this process."""
+    """Return the number of threads of the largest thread pool of this process."""
     return max([pool["num_threads"] for pool in threadpool_info()], default=1)
 
 

@@ -1,4 +1,4 @@
-"""Gradients checked against differences of a formula in long doubles whose choices stay as in its first call."""
+"""Gradients checked against numerical derivatives of a formula in long double, with an argmax or a mask fixed by the first call."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ class Unclear(Exception):
 
 
 class Frozen:
-    """Record of the choices, dropped elements and constants of a formula's first call, which later calls repeat."""
+    """Record of the choices (argmax, dropout, constants) of a formula's first call; calls for numerical derivatives repeat them."""
 
     def __init__(self, near):
         self.near, self._values, self._next = near, [], None
@@ -49,7 +49,7 @@ def slope(formula, frozen, leaves, directions, weights):
 
 
 def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
-    """Check each leaf's gradient (None: zeros) against the formula's along a random direction; leaves are long doubles."""
+    """Check each leaf's gradient (None: zeros) against the formula's derivative along a random direction; leaves are long doubles."""
     for k, (x, grad) in enumerate(zip(leaves, grads)):
         v = dice.standard_normal(x.shape)
         directions = [v if j == k else np.zeros(y.shape) for j, y in enumerate(leaves)]

@@ -10,7 +10,7 @@ RNG = np.random.default_rng(7)
 
 
 def draw(*shape, away_from=0.0, low=-2.0, high=2.0):
-    """Draw values at least `away_from` from the kink at 0."""
+    """Return uniform random numbers between `low` and `high`; values nearer to 0 than `away_from`, near a kink, are moved."""
     x = RNG.uniform(low, high, shape)
     return np.where(np.abs(x) < away_from, x + 2 * away_from, x)
 

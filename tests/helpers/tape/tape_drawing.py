@@ -1,4 +1,4 @@
-"""A step of random tape programs, and the small draws that the families of steps share."""
+"""`Step`, a step of random tape programs, and small random choices that the modules of steps share."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,7 +19,7 @@ def one(dice, values):
 
 
 def number(dice, shapes):
-    """Draw the index of a value; later values are more likely."""
+    """Return a random index into `shapes`, the shapes of a program's values so far; later values are more likely."""
     return (
         max(int(dice.integers(len(shapes))), int(dice.integers(len(shapes))))
         if dice.random() < 0.6

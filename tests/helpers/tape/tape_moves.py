@@ -203,7 +203,7 @@ def of_values(dice, shapes):
 
 
 def _picked_rows(dice, n):
-    """Draw an index that selects rows; return the index and the row numbers that it selects."""
+    """Return (an index: None, a mask, a slice or numbers; the row numbers that it selects among n rows), drawn at random."""
     kind = int(dice.integers(4))
     if kind == 0:
         return None, np.arange(n)

@@ -29,7 +29,7 @@ STEPS = 9
 
 
 class Program:
-    """Random program of the tape: leaves, steps, and outputs with their cotangents; some steps assign new data to a leaf."""
+    """Random program of the tape: leaves, steps, and outputs with their gradients; some steps assign new data to a leaf."""
 
     def __init__(self, dice):
         self.dice = dice
@@ -46,7 +46,7 @@ class Program:
         self.weights = [self._values(self.all_shapes[k]) for k in self.outputs]
 
     def _values(self, shape):
-        """Draw values without ties, or quarters of which many are equal."""
+        """Return random values of a shape: without ties, or multiples of 1/4, of which many are equal."""
         drawn = self.dice.standard_normal(shape) if self.dice.random() < 0.75 else self.dice.integers(-4, 5, shape) / 4
         return np.asarray(drawn, self.dtype)
 
@@ -80,7 +80,7 @@ class Program:
     # ---- the two ways
 
     def formula(self, frozen, moved):
-        """Return all outputs in long doubles; `moved` are the leaves, and new data of a leaf move with it."""
+        """Return all outputs, computed by NumPy from the long doubles `moved`, the leaves; data assigned to a leaf move with it."""
         values = list(moved)
         for k, step in enumerate(self.steps):
             if k in self.new_data:
@@ -90,7 +90,7 @@ class Program:
         return [values[k] for k in self.outputs]
 
     def run(self):
-        """Return the leaves, all values, and each step's value with a copy of its array."""
+        """Run the program on the tape; return (leaves, all values, [(value of a step, copy of its array)])."""
         leaves = [
             Tensor(_laid_out(a.copy(), layout), requires_grad=bool(need), constant=bool(constant))
             for a, layout, need, constant in zip(self.arrays, self.layouts, self.needs, self.constant)
@@ -230,7 +230,7 @@ WAYS = (one_sum, one_sum_again, each_output, onto_arrays, after_a_change)
 
 
 def _laid_out(array, layout):
-    """Return the array's values in memory of another layout."""
+    """Return the array's values in another memory layout: a number from 1 to 4, or 0 for the same array."""
     if layout == 1 and array.ndim:
         return np.asfortranarray(array)
     if layout == 2 and array.ndim:

@@ -1,4 +1,4 @@
-"""Steps of random tape programs: an operation of tensors, its formula in NumPy, and options that are drawn.
+"""Steps of random tape programs: an operation on tensors with random options, and the same formula in NumPy.
 
 A family takes (dice, shapes of the values so far) and returns a `Step`, or None if no step fits these shapes.
 Formulas take (frozen, *arrays); see `slopes.Frozen`.
@@ -33,7 +33,7 @@ def _either(frozen, a, b, first):
 
 
 def _other(frozen, a, b):
-    """Return a where a > b, else b * b: a formula that jumps at a = b, where the choice is frozen."""
+    """Return a where a > b, else b * b; `frozen` repeats the first call's choice, as the formula jumps at a = b."""
     a, b = np.broadcast_arrays(a, b)
     return np.where(frozen(a > b, np.where(a == b, frozen.near / 2, a - b)), a, b * b)
 
@@ -136,7 +136,7 @@ def binary(dice, shapes):
 
 
 def with_array(dice, shapes):
-    """Draw an operation with one array operand, of numbers or integers, whose shape may broadcast either way."""
+    """Return a step that adds, subtracts, multiplies, divides or maximizes a value and an array; their shapes broadcast."""
     i = number(dice, shapes)
     shape = tuple(int(dice.choice([n, 1, n if n != 1 else 3])) for n in shapes[i])[int(dice.integers(3)) // 2 :]
     array = np.round(dice.standard_normal(shape) * 4) / 4 if dice.random() < 0.7 else dice.integers(-2, 3, shape)
@@ -149,7 +149,7 @@ def with_array(dice, shapes):
 
 
 def product(dice, shapes):
-    """Draw a matrix product with another value or with an array; operands may be 1-D or batched."""
+    """Return a step that is a matrix product of two values, or of a value and an array; operands may be 1-D or batched."""
     i = number(dice, shapes)
     if not shapes[i]:
         return None
@@ -163,7 +163,7 @@ def product(dice, shapes):
 
 
 def added_product(dice, shapes):
-    """Draw c + a @ b, written over c."""
+    """Return a step c + a @ b, whose result is written over c; None if no values fit."""
     i, j = number(dice, shapes), number(dice, shapes)
     fits = [
         k
@@ -316,7 +316,7 @@ NAMES, ODDS = list(FAMILIES), np.array(list(FAMILIES.values())) / sum(FAMILIES.v
 
 
 def draw(dice, shapes):
-    """Draw a step for values of these shapes."""
+    """Return a random step for values of these shapes."""
     while True:
         step = NAMES[int(dice.choice(len(NAMES), p=ODDS))](dice, shapes)
         if step is not None:

@@ -73,7 +73,7 @@ def write_split(folder, split):
 
 
 def write_proteins(folder, **changes):
-    """Write ogbn-proteins' layout: 5 nodes of 2 species, 4 edges with 2 features, 3 labels."""
+    """Write files in ogbn-proteins' layout: 5 nodes of 2 species, 4 edges with 2 features, 3 labels; `changes` replace whole files."""
     files = {"raw/num-node-list": "5\n", "raw/num-edge-list": "4\n", "raw/edge": "0,1\n1,2\n0,3\n0,1\n",
              "raw/edge-feat": "0.5,1\n1,0\n0,0\n0.25,1\n", "raw/node_species": "9606\n3702\n9606\n9606\n3702\n",
              "raw/node-label": "0,1,1\n1,1,0\n0,0,0\n1,0,1\n1,1,1\n", "split/species/train": "0\n1\n", "split/species/valid": "2\n",

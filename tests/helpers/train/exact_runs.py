@@ -67,7 +67,7 @@ class Relations(nn.Module):
 
 
 class Case(NamedTuple):
-    """Training to compare: its model, and its options other than features, classes and edges.
+    """A training whose results must have the same bits on any number of ranks: its model, and options other than the data set's.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ def _of(cls, **options):
 
 
 def _sampled(*fanouts, scored=False, **options):
-    """Return a factory of minibatches of neighbours, with `scored` also to score on; without fanouts, of rows alone."""
+    """Return a factory of a Trainer's minibatches, by neighbour sampling, or without fanouts of rows alone; `scored` for evaluation too."""
     def sampled_batches(graph, x, labels, train):
         loader_options = {"batch_size": 33, "seed": 2, **options}
         if not fanouts:
@@ -119,7 +119,7 @@ def _flow(graph, x, labels, train):
 
 
 def _links(decoder, relation=None, **options):
-    """Return a factory of the links of the graph, or of a relation, with few negatives."""
+    """Return a function of the graph that returns (links to predict, of the graph or of one relation; class of the decoder)."""
     def link_options(graph):
         whole = graph.graph if relation else graph
         return split_links(whole, 0.2, 0.2, relation=relation, seed=3, negatives=2, eval_negatives=3, **options), DECODERS[decoder]
@@ -128,7 +128,7 @@ def _links(decoder, relation=None, **options):
 
 
 def _labels_of_edges(graph):
-    """Return classes of pairs of nodes, some of which are edges; each rank gives some of the pairs."""
+    """Return (pairs of nodes with classes as links, decoder); some pairs are edges, and each rank contributes some of the pairs."""
     pairs, comm = np.stack(np.divmod(np.arange(700) * 155 % N_NODES**2, N_NODES), 1), graph.comm
     local_pairs = pairs[comm.rank :: comm.size]
     return labelled_links(graph, local_pairs, local_pairs.sum(1) % N_CLASSES, 0.2, 0.2, seed=3), partial(DECODERS["mlp"], n_out=N_CLASSES)
@@ -185,7 +185,7 @@ CASES = {
 
 @cache
 def data(dtype):
-    """Return edges with a hub, equal edges and isolated nodes; features of mixed scales; labels; training rows."""
+    """Return (edges with a hub, repeated edges and isolated nodes; features of mixed scales; labels; mask of training rows)."""
     rng = np.random.default_rng(4)
     src, dst = (rng.zipf(1.5, 3000) % (N_NODES - 20) for _ in range(2))
     hub = rng.integers(0, N_NODES - 20, 2 * HUB)
@@ -236,7 +236,7 @@ def graph_of(comm, case, dtype, parts="random", order=None, **options):
 
 
 def labels_of(case, labels):
-    """Return the labels in the form of the case's task: classes, several labels of 0 or 1, or numbers."""
+    """Return the labels that the case's task needs: classes, several labels of 0 or 1, or numbers."""
     name = "classify" if case.task is None else case.task.form.name
     values = {"classify": labels, "multilabel": (labels[:, None] >> np.arange(3)) & 1, "regress": np.sin(labels[:, None] + np.arange(2))}
     return values[name]
@@ -273,7 +273,7 @@ def _link_trainer(case, graph, dtype, numerics):
 
 
 def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
-    """Train the case as one rank; return what must not depend on the way of running.
+    """Train the case named `name` as one rank; return the results that must not depend on the number of ranks and threads.
 
     The result is [(ids, this rank's rows), ...] and a list of arrays that are the same on all ranks.
     """

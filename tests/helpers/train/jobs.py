@@ -42,7 +42,7 @@ PRELUDE = """
 
 
 class Job:
-    """Finished process of a job, or a job that was killed after `seconds`."""
+    """Process that has ended; the constructor waits for it, and kills it with an error after `seconds`."""
 
     def __init__(self, folder, command, environ=None, seconds=SECONDS, during=None):
         env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}

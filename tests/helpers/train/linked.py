@@ -1,4 +1,4 @@
-"""Graphs whose edges are links to predict, and trainers of them, on any communicator."""
+"""Graphs whose edges are links to predict, and trainers of link prediction, on any communicator."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ PARTS = {2: np.arange(N) // 20, 3: np.arange(N) * 7 % 3 % 2 * 2}
 
 
 def whole(directed=False, weights=False):
-    """Return the graph of the pairs, with edges in both directions unless `directed`; a weight is the sum of an edge's ids."""
+    """Return the undivided graph of PAIRS, in both directions unless `directed`; with `weights`, an edge weighs 1 + its source's id."""
     loops = PAIRS[:, 0] == PAIRS[:, 1]
     one = PAIRS if directed else np.concatenate([PAIRS, PAIRS[~loops, ::-1]])
     graph = Graph.from_edges(*one.T, N, self_loops=not directed)

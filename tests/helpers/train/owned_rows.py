@@ -63,7 +63,7 @@ def assert_same_state(actual, expected):
 
 
 def check_checkpoint(comm, path):
-    """Check a run that is written, restored into a trainer of another seed, and continued, against one without a stop. Collective."""
+    """Compare a run that is written, restored into another trainer and continued with a run without a stop. Collective."""
     trainer, one = make(comm), make(Solo())
     for _ in range(2):
         trainer.step(), one.step()

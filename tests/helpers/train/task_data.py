@@ -24,7 +24,7 @@ def dataset(task, columns=3):
 
 
 def rare(n_classes=2, share=0.05, words=None, flip=False):
-    """Return a data set with one rare class, which the features predict in part; with `flip` the rare class is class 0."""
+    """Return a data set where a `share` of nodes has a rare class, which features predict in part; with `flip` it is class 0."""
     data, draw = load("sbm:nodes=600,classes=2,features=8,degree=8"), np.random.default_rng(5)
     labels = (draw.random(600) < share).astype(np.int64)
     if n_classes > 2:

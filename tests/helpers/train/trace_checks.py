@@ -1,4 +1,4 @@
-"""Checks of a timeline, for ranks as threads and for ranks of MPI."""
+"""Checks of a training's timeline, for ranks as threads and for ranks of MPI."""
 
 import json
 from collections import defaultdict
@@ -69,7 +69,7 @@ def of_track(events, rank, track):
 
 
 def check(comm, case, path, **options):
-    """Check every rank's timeline against the plan and the counters, on every rank, so that all fail together. Collective."""
+    """Check every rank's timeline against its schedule and its counters, on every rank, so that all fail together. Collective."""
     epochs = 2
     graph, recorded = train(comm, case, epochs, **options)
     trace.write(comm, path, recorded)
@@ -109,7 +109,7 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
 
 
 def check_blocks(compute, ways, sources, n_edges):
-    """Check that an aggregation has a span for each source's block, once or in halves, with the right numbers of edges."""
+    """Check that an aggregation has one span for each block of edges in `sources`, with the right numbers of edges."""
     n_blocks = 0
     for phase, aggregations in ways.items():
         for outer in aggregations:
