@@ -87,7 +87,7 @@ def _fields(csr, z, src, n_src, at_dst, slope, dropout):
 
 
 def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout=None, accumulate=True):  # noqa: E741
-    """Add one block of edges to the online softmax of graph attention.
+    """Add a block of edges to attention's online softmax: its running maximum m, sum of exponentials l, and weighted sum `acc` of z.
 
     ``s = leaky_relu(src[j] + dst[i], slope)`` with ``i = rows[row]``, or the row itself when `rows` is None. The
     running maximum `m` moves, and `acc` and `l` are corrected by ``exp(old - new)``. Then ``l += sum exp(s - m)`` and
@@ -126,7 +126,7 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
 
 
 def attend_finish(m, l, acc):  # noqa: E741
-    """Finish the online softmax of `attend`: ``acc /= l`` and ``l = 1 / l``.
+    """Finish the online softmax of `attend`: ``acc /= l``, so that acc is attention's output, and ``l = 1 / l``.
 
     Rows without edges, or whose scores are all -inf, get acc = l = m = 0.
 
@@ -148,9 +148,9 @@ def attend_finish(m, l, acc):  # noqa: E741
 
 
 def attend_ends(dst, m, scale, g, out):
-    """Pack the four numbers of each destination and head that `attend_backward` reads into one array.
+    """Pack the four numbers of each destination and head that `attend_backward` reads: dst, m, `scale` = 1 / l, and g . out.
 
-    They are dst, m, 1 / l and ``delta = sum_d g * out``, next to each other, so that an edge reads one cache line.
+    They are next to each other, so that an edge reads one cache line. The last number is ``delta = sum_d g * out``.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def attend_ends(dst, m, scale, g, out):
 
 def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None,
                     accumulate=True):
-    """Add the gradients of attention over one block of edges, which are given by source.
+    """Add the gradients of attention over one block of edges, a CSR by source, to dz, dsrc and ddst.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
     ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. If z has one

@@ -55,7 +55,7 @@ class Lines:
         return self.lines.nbytes + self.place.nbytes
 
     def store(self, halo, made, rows, out):
-        """Store rows in the cache, one after another: assign a line to each row and copy the row into `out`.
+        """Store the rows of the halo row numbers `halo`, computed in the steps `made`: give each row a line, and copy it into `out`.
 
         A row replaces an older version of itself in the same line. Otherwise it takes an empty line, or the line of the
         oldest row, which is evicted. Among rows of the same step, the row stored last counts as the newest.
@@ -95,7 +95,7 @@ class Lines:
         call("sar_cache_write", _bytes(out), _bytes(rows), taken, len(rows), row_width(rows) * rows.itemsize)
 
     def lookup(self, halo, now, life=None):
-        """Return the line of each row, or -1 for a row that is not cached or too old.
+        """Return the line of each halo row number in `halo`; -1 if the row is not cached, or is more than `life` steps old at step `now`.
 
         Parameters
         ----------

@@ -6,7 +6,7 @@ from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, ch
 
 
 def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None, fused=False):
-    """Compute a matrix product: overwrite ``out = a @ b``.
+    """Compute a matrix product: overwrite ``out = a @ b``, or with `accumulate` add the product to `out`.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None, fused=False):
 
 
 def gemm_backward(a, g, out, *, rows=None):
-    """Compute the gradient of b in a @ b: overwrite ``out = a.T @ g``.
+    """Compute the gradient of b in a @ b for g, the gradient of the product: overwrite ``out = a.T @ g``.
 
     Parameters
     ----------

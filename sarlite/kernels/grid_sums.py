@@ -55,9 +55,7 @@ def exact_largest(x, scale=None):
 
 
 def exact_squares(x, inverse):
-    """Return for each column an integer that is at least 2^20 times its scaled sum of squares, (F,) float64.
-
-    The scaled sum of squares of column f is sum_r (x[r,f] * inverse[f])^2.
+    """Return for each column f an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2, (F,) float64.
 
     Integers can be summed over ranks exactly. The bound exceeds the value by at most 2 n.
 
@@ -75,7 +73,7 @@ def exact_squares(x, inverse):
 
 
 def exact_centred(x, centre, scale, y, reduction, by=None):
-    """Reduce the columns of the float64 matrix v = (x - centre) * scale * y, of which one row at a time is in memory.
+    """Reduce the columns of v = (x - centre) * scale * y, of which one row at a time is in memory, by "largest", "squares" or "sum".
 
     If y is None, v holds the squares of (x - centre) * scale.
 
@@ -111,7 +109,7 @@ def exact_centred(x, centre, scale, y, reduction, by=None):
 
 
 def exact_gemm_backward(a, g, of_a, of_g, step):
-    """Return a.T @ g as exact sums over the rows of both matrices.
+    """Return a.T @ g as exact sums over the rows of both matrices; `of_a`, `of_g` and `step` define the grids that terms are rounded to.
 
     The grid of element (p, q), which the module explains, is of_a[p] * of_g[q].
 
@@ -145,7 +143,7 @@ def exact_gemm_backward(a, g, of_a, of_g, step):
 
 
 def exact_whole(sums, out, scale=None):
-    """Round finished sums: overwrite ``out = scale * (sum over the levels)``, rounded once.
+    """Round exact sums, (n, levels, ...), to the dtype of `out`: overwrite ``out = scale * (sum over the levels)``, rounded once.
 
     Parameters
     ----------
@@ -164,9 +162,9 @@ def exact_whole(sums, out, scale=None):
 
 
 def exact_function(name, x):
-    """Return an elementary function of each value, with an error of at most 2 units in the last place.
+    """Return the function "exp", "log" or "expm1_negative" of each value, with the same bits on every processor.
 
-    `name` is "exp", "log", or "expm1_negative", which is exp(x) - 1 for x <= 0.
+    The error is at most 2 units in the last place. "expm1_negative" is exp(x) - 1 for x <= 0.
     """
     check("x", x, dtype=FLOATS)
     out = np.empty_like(x)
@@ -176,7 +174,7 @@ def exact_function(name, x):
 
 def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=None, src_scale=None, scale=None,
                accumulate=True):
-    """Add the weighted sum of the source rows of each row's in-edges to the row's exact sum.
+    """Add to each row of `out` the exact weighted sum of its in-edges' source rows; `grid` sets the multiples that terms are rounded to.
 
     Parameters
     ----------
@@ -200,7 +198,7 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
 
 def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope, rows=None,  # noqa: E741
                  dropout=None):
-    """Add one block of edges to the exact sums of softmax attention, given the largest score m of each row.
+    """Add a block of edges to the exact sums l and acc of softmax attention, on their grids, given the largest score m of each row.
 
     ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 
@@ -229,7 +227,7 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
 
 
 def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, grid_z, grid_s, *, slope, dropout=None):
-    """Add the gradients of attention over one block of edges to exact sums.
+    """Add the gradients of attention over one block of edges to the exact sums dz, dsrc and `sums`, on their grids.
 
     The transposed CSR lists the edges by source.
 
@@ -259,7 +257,7 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
 
 
 def _sums_or_rounded(dtype, n_rows, **outputs):
-    """Check the output arrays of a kernel, and return the kernel's arguments for outputs and workspace.
+    """Check a kernel's output arrays, exact sums or rounded sums; return the kernel's arguments for outputs and workspace.
 
     Parameters
     ----------

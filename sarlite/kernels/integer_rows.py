@@ -51,7 +51,7 @@ def quantize(x: Array) -> Array:
 
 
 def dequantize(q: Array, shape: tuple[int, ...]) -> Array:
-    """Return the rows that `quantize` wrote, as float32. Exact.
+    """Return the float32 rows that the result `q` of `quantize` stands for; `shape` is the shape of one row. The conversion is exact.
 
     Parameters
     ----------

@@ -148,7 +148,7 @@ def struct(fields):
 
 
 def _value(a):
-    """Return the value that cffi accepts for an argument; the value keeps the argument alive."""
+    """Convert a kernel's argument, an array, a dict or a number, to a value for cffi; the value keeps the argument alive."""
     if isinstance(a, np.ndarray):
         return ffi.from_buffer(_C_ARRAYS[a.dtype], a)
     if isinstance(a, dict):
@@ -231,7 +231,7 @@ def check_rows(name, a, n=None, *, dtype=FLOATS, out=False):
 
 
 def row_width(a):
-    """Return the number of values of one row."""
+    """Return the number of values of one row of an array (n, ...)."""
     return math.prod(a.shape[1:])
 
 
@@ -251,7 +251,7 @@ def check_csr(indptr, indices, x=None, names=("indptr", "indices")):
 
 
 def check_per_edge(name, a, dtype, end, offsets="indptr"):
-    """Check an array with a value for each of the edges before `end`; None is allowed."""
+    """Raise a ShapeError unless `a` is None, or an array with a value for each edge number below `end`."""
     if a is not None and len(check(name, a, dtype=dtype, shape=(None,))) < end:
         raise ShapeError(f"{name} must have at least {end} edges ({offsets}[-1]); {_got(a)}")
 

@@ -53,11 +53,11 @@ class Numbering:
         return np.empty(self.n_columns, np.uint64)
 
     def begin(self, seeds):
-        """Start a batch with seeds; return the distinct seeds, and the position of each seed among them."""
+        """Start a batch with the rows `seeds`; return the distinct seeds, and the position of each seed among them."""
         return self.add(np.empty(0, self.dtype), seeds)
 
     def add(self, rows, seeds):
-        """Append seeds to the batch's rows; return all rows, and the position of each seed among them.
+        """Append seeds to `rows`, the batch's rows so far; return all rows, and the position of each seed among them.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class Numbering:
         return rows[: int(n_rows[0])].copy(), numbers
 
     def join(self, rows, sources):
-        """Append new sources to the batch's rows, and overwrite each source with its position among the rows.
+        """Append the new rows among `sources` to `rows`, the batch's rows so far; overwrite each source with its position among all rows.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class Numbering:
 
 
 def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_ids=None, src_ids=None, numbering=None):
-    """Sample up to k in-edges of each of some rows, uniformly, with replacement or by LABOR.
+    """Sample up to k in-edges of each of the rows `rows`: uniformly, with replacement, or by LABOR, as `kind` says.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from sarlite.kernels.native import (
 
 
 def sum_fields(indptr, indices, rows, x, n_out, eid, edge_rows, src_scale=None, names=("out", "weight")):
-    """Check the arguments that sums over edges share; return the fields of the struct sar_sum and the kernel's suffix.
+    """Check the arguments that sums over edges share; return the fields of the C struct sar_sum, and the suffix of the kernel's name.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
 
 
 def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=None, order=None):
-    """Update the running maximum or minimum of the source rows of each row's in-edges, and its argument.
+    """Update `out`, the running maximum (sign 1) or minimum (-1) over each row's in-edges, and `arg`, the label of its source.
 
     Edge e of row i is a candidate ``(x[c,f], label)`` for ``(out[r,f], arg[r,f])``, with r and c as in `spmm`. Its
     label is ``label[e]`` if given, else ``offset + c``. The candidate replaces the old pair if ``arg[r,f] < 0``, if its
@@ -230,7 +230,7 @@ def extremum_backward(g, arg, dx, offset=0, long=None):
 
 
 def transpose(indptr, indices, n_src, *, rows=None, position=True):
-    """Return the transpose of a CSR: the edges by source.
+    """Return (t_indptr, t_indices, perm): a CSR's transpose, which lists the edges by source, and the old position of each edge.
 
     Parameters
     ----------

@@ -35,10 +35,7 @@ class EdgeSums:
     """True if a Python message is called once for all edges of a rank, so that no sum depends on the blocks."""
 
     def scaled(self, g: Array, scale: Array | None) -> tuple[Array, Array | None]:
-        """Multiply the gradient of the sums by their factors now, or leave the factors to a later step.
-
-        Return (gradient, remaining factors). Here `g` is unchanged and `scale` remains. In exact numerics `g`
-        is multiplied by `scale` and None remains.
+        """Return (gradient of the sums, factors for a later step): here (g, scale), and in exact numerics (g * scale, None).
 
         Parameters
         ----------
@@ -230,7 +227,7 @@ class FloatSum:
         kernels.spmm(*csr, x, self.array, src_scale=src_scale, dst_scale=dst_scale, **weights)
 
     def add_picked(self, g: Array, argument: Array, block: CsrBlock) -> None:
-        """Scatter each value of `g` to the source row in `argument`, as the backward pass of max and min does.
+        """Add each value of `g` to the source row that `argument` names, as the backward pass of a maximum or minimum over edges does.
 
         The rows of the sums are the columns of `block`.
 
@@ -246,7 +243,7 @@ class FloatSum:
         kernels.extremum_backward(g, argument, array, block.offset, block.long_columns)
 
     def rounded(self) -> Array:
-        """Return the finished sums, (n_rows, ...)."""
+        """Return the sums, (n_rows, ...): here the array that was added to, in exact numerics the exact sums rounded once to `dtype`."""
         return self.array
 
 
@@ -281,7 +278,7 @@ class RowSum:
         self._begun = True
 
     def finish(self) -> Array:
-        """Return the finished sums, (n_dst, ...)."""
+        """Return the sums over the edges of all added blocks, (n_dst, ...)."""
         return self._out
 
 

@@ -177,7 +177,7 @@ class GridSum:
         kernels.extremum_backward(levels, argument, self.array.reshape(len(self.array), levels.shape[1]), block.offset)
 
     def _levels(self, g):
-        """Split each value of `g`, (n, F), into the parts that the levels of a sum add; return (n, levels * F) float64.
+        """Split each value of `g`, (n, F), into one float64 for each level (exponent range) of the exact sums; return (n, levels * F).
 
         The first part is the value, rounded to a multiple of a power of two. The second part is the rounded
         remainder.
@@ -234,7 +234,7 @@ class ExactRowSum:
                            scale=self._scale if self._single_block else None, **weights)
 
     def _round(self):
-        """Round the exact sums of the current columns, and store them in the output or add them to the output."""
+        """Round the exact sums of the feature columns of this sweep, and store them in the output or add them to the output."""
         sums, self._sums = self._sums, None
         if not self._single_block:
             sums = _rounded(sums, self._dtype, self._scale)
@@ -318,7 +318,7 @@ class ExactSoftmaxGradient:
 
 
 class AllEdges:
-    """All in-edges of a rank's destination rows, ordered by row, as reducers of messages read them.
+    """All in-edges of a rank's destination rows, ordered by row, over which exact numerics sums messages at once.
 
     The members are named as in `structure.block.Edges`.
 

@@ -30,7 +30,7 @@ MOST, LEAST = 500, -480
 
 
 class DenseColumns(NamedTuple):
-    """The columns of a matrix in memory, as exact sums over rows read them.
+    """A matrix in memory, whose columns are summed exactly over the rows.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class DenseColumns(NamedTuple):
 
 
 class CentredColumns(NamedTuple):
-    """The columns of the float64 matrix (x - centre) * scale * y, which is never in memory as a whole.
+    """The float64 matrix (x - centre) * scale * y, which is never in memory as a whole, and whose columns are summed exactly.
 
     The methods are those of `DenseColumns`; `kernels.exact_centred` documents the attributes.
     """
@@ -93,7 +93,7 @@ class CentredColumns(NamedTuple):
 
 
 def some_rows(shape):
-    """Divide the rows of a matrix of this shape into slices whose values fit into the cache; return an iterator."""
+    """Return an iterator of slices that divide the rows of a matrix of this shape into parts whose values fit into the cache."""
     step = max(1, CACHED_VALUES * kernels.threads() // max(shape[1], 1))
     return (slice(start, start + step) for start in range(0, shape[0], step))
 
@@ -171,9 +171,9 @@ class Exact:
         return total if self.comm.rank == 0 else total * 0
 
     def column_sums(self, x, across=None):
-        """Return the sum of each column of a matrix or of `CentredColumns`, (F,) float64.
+        """Return the sum of each column of x, a matrix or `CentredColumns`, (F,) float64; over the rows of all ranks if `across`.
 
-        The sum is over the rows of all ranks if `across` is True, by default `self.across`; else over this rank's rows.
+        By default `across` is `self.across`. If it is False, the sum is over this rank's rows.
         """
         across = self.across if across is None else across
         x = _columns(x)
@@ -182,7 +182,7 @@ class Exact:
         return sum_levels(self._sum(x.sums(grid), across), 0)
 
     def _norms(self, arrays, across):
-        """Return upper bounds of the norms of the columns of each matrix, and the bit length of the number of rows.
+        """Return upper bounds of the norms of each matrix's columns, as exponents of two, and the bit length of the number of rows.
 
         The bounds are integers k, (F,), where 2^k is at least the norm of the column.
         """
@@ -207,7 +207,7 @@ class Exact:
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
-        """Return the grid for exact sums of rows of `x` over edges, (levels, ...) float64. Collective.
+        """Return the grid (the constants that round all terms) for exact sums of rows of `x` over edges, (levels, ...). Collective.
 
         A grid holds the constants that round all terms of a sum to multiples of a power of two; see
         `kernels.grid_sums`.
@@ -226,7 +226,7 @@ class Exact:
         return self.grid_of(self.largest(x, scale) * factor, n_terms, x.dtype)
 
     def grid_of(self, largest, n_terms, dtype):
-        """Return the grid for exact sums of at most `n_terms` terms, (levels, ...) float64.
+        """Return the grid (the constants that round all terms) for exact sums of `n_terms` terms up to `largest`, (levels, ...) float64.
 
         A grid holds the constants that round all terms of a sum to multiples of a power of two; see
         `kernels.grid_sums`.
@@ -363,7 +363,7 @@ class Exact:
 
 
 def sum_levels(sums, axis=1):
-    """Add the levels of exact sums, which are the entries along `axis`, and return the totals.
+    """Add the levels of exact sums, float64 numbers along `axis` whose sum is one value, and return the totals.
 
     There are one or two levels (`kernels.levels`). With one level the result is a view.
 

@@ -105,7 +105,7 @@ def flat(x):
 
 @by_numerics
 def product(a, b, trans_b=False, into=None):
-    """Return a @ b, or a @ b.T with `trans_b`.
+    """Return a @ b, or a @ b.T with `trans_b`; with `into`, the product is added to this array.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def product_by_head_over_rows(x, g):
 
 
 def taken(a):
-    """Split `a` into a matrix and row numbers with a = matrix[row numbers], as `kernels.gemm` takes them.
+    """Return (matrix, row numbers or None) with a = matrix[row numbers], the two arguments of `kernels.gemm`.
 
     The row numbers are None if `a` is a whole matrix.
     """
