@@ -84,7 +84,7 @@ class NothingPass:
 
     def __init__(self, n_dst, shapes, backward=False):
         self.n_dst, self.is_backward = n_dst, backward
-        self.sinks = [FloatSum(shape, np.dtype(np.float32)) for shape in shapes]
+        self.accumulators = [FloatSum(shape, np.dtype(np.float32)) for shape in shapes]
 
     def sweeps(self, rows):
         yield rows

@@ -66,9 +66,9 @@ class TwoStepsBackward:
         self.delta = np.empty_like(self.m)
         kernels.row_dot(self.g, out, self.delta)
         self.d_dst = np.zeros_like(self.dst)
-        self.sinks = [FloatSum(z_row, self.dst.dtype), FloatSum(self.dst.shape[1:], self.dst.dtype)]
+        self.accumulators = [FloatSum(z_row, self.dst.dtype), FloatSum(self.dst.shape[1:], self.dst.dtype)]
 
-    def add(self, block, rows, sinks):
+    def add(self, block, rows, accumulators):
         z, src = rows
         score = scores(block, src, self.dst, self.slope)
         weight = np.exp(score - block.at_dst(self.m))
@@ -79,7 +79,7 @@ class TwoStepsBackward:
         d_score *= weight
         d_score[score < 0] *= self.slope
         block.sum_to_dst(d_score, self.d_dst)
-        order, (d_z, d_src) = block.transpose_position, sinks
+        order, (d_z, d_src) = block.transpose_position, accumulators
         if d_z is not None:
             d_z.add_rows(block.transpose, self.g, weight=weight, eid=order)
         if d_src is not None:

@@ -387,15 +387,15 @@ class LayerGraph(SharedState):
         """
         ones = np.ones((self.n_dst, 1))
         sums = FAST if weight is None else self.edge_sums()
-        sink = sums.row_gradient(ones, ones.dtype, weight=weight).start(self.n_src)
+        accumulator = sums.row_gradient(ones, ones.dtype, weight=weight).start(self.n_src)
 
         def count(block, rows, arrays):
             edges = self.edges_of(block)
             weights = {} if weight is None else {"weight": weight, "eid": edges.transpose_edge_index}
-            sink.over(arrays[0]).add_rows(edges.transpose, ones, **weights)
+            accumulator.over(arrays[0]).add_rows(edges.transpose, ones, **weights)
 
-        self.schedule.run_backward(None, None, count, [sink.array])
-        return sink.rounded()[:, 0]
+        self.schedule.run_backward(None, None, count, [accumulator.array])
+        return accumulator.rounded()[:, 0]
 
     def weighted_in_degrees(self, weight: Array) -> Array:
         """Return the sum of the weights of each destination's in-edges, (n_dst,) float64."""

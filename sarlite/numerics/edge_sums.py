@@ -308,34 +308,34 @@ class SoftmaxGradient:
 
     Attributes
     ----------
-    sinks : list of FloatSum
+    accumulators : list of FloatSum
         Accumulators for the gradients of z and of the source scores, not started yet. The gradient of the destination
         scores is accumulated in this object.
     """
 
     def __init__(self, z_row: tuple[int, ...], dst: Array) -> None:
         self._dst, self._parts = dst, cast(Array, None)
-        self.sinks = [FloatSum(z_row, dst.dtype), FloatSum(dst.shape[1:], dst.dtype)]
+        self.accumulators = [FloatSum(z_row, dst.dtype), FloatSum(dst.shape[1:], dst.dtype)]
 
-    def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, sinks: list[FloatSum],
+    def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, accumulators: list[FloatSum],
             slope: float, dropout: kernels.EdgeDropout | None) -> None:
         """Add the gradients of the edges of a block, which are given as a CSR with a row for each source.
 
-        `sinks` are started accumulators for the sources. See `kernels.attend_backward` for the other arguments.
+        `accumulators` are started accumulators for the sources. See `kernels.attend_backward` for the other arguments.
         """
         if self._parts is None:
             self._parts = np.zeros((kernels.threads(), *self._dst.shape))
-        dz, d_src = sinks
+        dz, d_src = accumulators
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, None, sums=self._parts, slope=slope,
                                 dropout=dropout)
 
     def add_by_source(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array,
-                      sinks: list[FloatSum], d_dst: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
+                      accumulators: list[FloatSum], d_dst: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
         """Add the gradients of edges from this rank's sources, where the destinations may belong to a peer.
 
         The gradients of the destinations' scores are added to `d_dst`, (n_dst, n_heads).
         """
-        dz, d_src = sinks
+        dz, d_src = accumulators
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, d_dst, slope=slope, dropout=dropout)
 
     def dst_sums(self) -> Array:

@@ -288,28 +288,28 @@ class ExactSoftmaxSum:
 class ExactSoftmaxGradient:
     """Accumulators for attention's gradients that use exact sums; see `SoftmaxGradient` for the methods."""
 
-    def __init__(self, dst, sinks):
-        self._dst, self.sinks, self._parts = dst, sinks, None
+    def __init__(self, dst, accumulators):
+        self._dst, self.accumulators, self._parts = dst, accumulators, None
 
     def _new_parts(self, n_dst, grid):
         return np.zeros((kernels.threads(), n_dst, *grid.shape))
 
-    def add(self, csr, z, src, ends, g, sinks, slope, dropout):
-        dz, d_src = sinks
+    def add(self, csr, z, src, ends, g, accumulators, slope, dropout):
+        dz, d_src = accumulators
         if self._parts is None:
             self._parts = self._new_parts(len(self._dst), d_src.grid)
         kernels.exact_attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, self._parts, dz.grid, d_src.grid,
                                       slope=slope, dropout=dropout)
 
-    def add_by_source(self, csr, z, src, ends, g, sinks, d_dst, slope, dropout):
-        dz, d_src = sinks
+    def add_by_source(self, csr, z, src, ends, g, accumulators, d_dst, slope, dropout):
+        dz, d_src = accumulators
         parts = self._new_parts(len(ends), d_src.grid)
         kernels.exact_attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, parts, dz.grid, d_src.grid,
                                       slope=slope, dropout=dropout)
         d_dst += parts.sum(0)
 
     def dst_sums(self):
-        return np.zeros((len(self._dst), *self.sinks[1].grid.shape))
+        return np.zeros((len(self._dst), *self.accumulators[1].grid.shape))
 
     def dst_gradient(self, sums=None):
         if sums is None:

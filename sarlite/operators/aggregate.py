@@ -124,15 +124,16 @@ def vjp(g, wants_grad, saved, operator, schedule, sums=FAST, earlier=()):
         return over_reversed.gradients(schedule, operator, residuals, g, context, saved.rows)
     backward_pass = operator.backward(residuals, g, context)
     del residuals
-    sinks = [sink.start(schedule.plan.n_src, array) if wants and sink is not None else None
-             for sink, wants, array in zip(backward_pass.sinks, wants_grad, earlier or repeat(None))]
+    accumulators = [accumulator.start(schedule.plan.n_src, array) if wants and accumulator is not None else None
+                    for accumulator, wants, array in zip(backward_pass.accumulators, wants_grad, earlier or repeat(None))]
 
     def add(block, rows, arrays):
-        backward_pass.add(block, rows, [sink and sink.over(array) for sink, array in zip(sinks, arrays)])
+        over_arrays = [accumulator and accumulator.over(array) for accumulator, array in zip(accumulators, arrays)]
+        backward_pass.add(block, rows, over_arrays)
 
-    d_arrays = [sink and sink.array for sink in sinks]
+    d_arrays = [accumulator and accumulator.array for accumulator in accumulators]
     schedule.run_backward(saved.rows, saved.block_rows, add, d_arrays, kinds=operator.fetched)
-    return [*(sink and sink.rounded() for sink in sinks), *backward_pass.finish()]
+    return [*(accumulator and accumulator.rounded() for accumulator in accumulators), *backward_pass.finish()]
 
 
 tape.primitive("aggregate", forward, vjp)

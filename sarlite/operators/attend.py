@@ -107,14 +107,15 @@ class AttendBackward:
         self.ends = kernels.attend_ends(dst, m, inverse_sum, self.g, out)
         self.sum = context.sums.softmax_gradient(z_row, dst, self.g, largest, operator.dropout, operator.slope,
                                                  context.single_block)
-        self.sinks = self.sum.sinks
+        self.accumulators = self.sum.accumulators
 
-    def add(self, block, rows, sinks):
+    def add(self, block, rows, accumulators):
         operator = self.operator
         # the kernel computes all gradients together, so an unwanted gradient gets a temporary accumulator
-        sinks = [template.start(block.n_src) if sink is None else sink for template, sink in zip(self.sinks, sinks)]
+        accumulators = [template.start(block.n_src) if accumulator is None else accumulator
+                        for template, accumulator in zip(self.accumulators, accumulators)]
         mask = operator.dropout_mask(block.src_ids, operator.dst_ids) if operator.dropout else None
-        self.sum.add(block.transpose, *rows, self.ends, self.g, sinks, operator.slope, mask)
+        self.sum.add(block.transpose, *rows, self.ends, self.g, accumulators, operator.slope, mask)
 
     def finish(self):
         return [self.sum.dst_gradient(), *[None] * self.n_constant_inputs]

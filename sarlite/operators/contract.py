@@ -71,14 +71,14 @@ class BackwardPass(Protocol):
 
     Attributes
     ----------
-    sinks : sequence of FloatSum or None
+    accumulators : sequence of FloatSum or None
         One accumulator, not started yet, for the gradient of each fetched input; None if the input has no gradient.
     """
 
-    sinks: Sequence[FloatSum | None]
+    accumulators: Sequence[FloatSum | None]
 
-    def add(self, block: Edges | Bundle, rows: tuple[Array, ...] | None, sinks: Sequence[FloatSum | None]) -> None:
-        """Add the gradients of a block's columns to `sinks`.
+    def add(self, block: Edges | Bundle, rows: tuple[Array, ...] | None, accumulators: Sequence[FloatSum | None]) -> None:
+        """Add the gradients of a block's columns to `accumulators`.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class BackwardPass(Protocol):
             A block of the forward pass, or some rows or columns of such a block.
         rows : tuple of (n_columns, ...) array, or None
             Source rows of the block's columns in case 2; None in case 1.
-        sinks : sequence of FloatSum or None
+        accumulators : sequence of FloatSum or None
             Started accumulators, one for each fetched input, for the (n_columns, ...) gradient of the block's columns;
             None if the gradient is not wanted.
         """

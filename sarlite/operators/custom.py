@@ -197,24 +197,24 @@ class _CustomBackward:
         self.reducer.begin_backward(np.ascontiguousarray(g))
         self.d_others = [np.zeros_like(a) if wants else None for a, wants in zip(self.others, self.wants_grad[n:])]
         self.d_captured = [None] * operator.n_captured
-        self.sinks = context.sums.message_gradients(
+        self.accumulators = context.sums.message_gradients(
             [np.empty((0, *shape), dtype) if wants else None
              for (shape, dtype), wants in zip(operator._src_templates, self.wants_grad)])
 
-    def add(self, block, rows, sinks):
+    def add(self, block, rows, accumulators):
         block = block.anew()  # a new object, so that its CSR of some columns is freed with the rows
         captured = self.operator.captured[: self.operator.n_captured]
         for piece in block.pieces:
             recording = self.operator.replay(piece, rows, self.others, self.wants_grad, grad=True)
             g = self.reducer.backward(piece, [out._data for out in recording.outputs])
             gradients = recording.pull(g, captured)
-            self._scatter(piece, [gradients.get(id(leaf)) for leaf in recording.leaves], sinks)
+            self._scatter(piece, [gradients.get(id(leaf)) for leaf in recording.leaves], accumulators)
             for k, sink in enumerate(captured):
                 d = gradients.get(id(sink))
                 if d is not None:  # copied, because two captured values may share one gradient array
                     self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
 
-    def _scatter(self, block, d_edges, sinks):
+    def _scatter(self, block, d_edges, accumulators):
         """Add gradients with one row for each edge of a block to the source, destination and edge rows they belong to.
 
         Parameters
@@ -222,14 +222,14 @@ class _CustomBackward:
         block : Edges
         d_edges : list of (n_edges, ...) array or None
             Gradient of each input of the message.
-        sinks : list of FloatSum or None
+        accumulators : list of FloatSum or None
             Accumulators of the source rows' gradients.
         """
         n_src, n_dst = len(self.operator.names.src), len(self.operator.names.dst)
         csr = block.edges_by_column
-        for sink, d_edge in zip(sinks, d_edges):
-            if sink is not None and d_edge is not None:
-                sink.add_rows(csr, np.ascontiguousarray(d_edge))
+        for accumulator, d_edge in zip(accumulators, d_edges):
+            if accumulator is not None and d_edge is not None:
+                accumulator.add_rows(csr, np.ascontiguousarray(d_edge))
         for k, (d, d_edge) in enumerate(zip(self.d_others, d_edges[n_src:])):
             if d is None or d_edge is None:
                 continue
@@ -297,19 +297,19 @@ class _AllEdgesBackward:
         d_edges = [np.ascontiguousarray(gradients.get(id(leaf), np.zeros_like(leaf._data))) if wanted else None
                    for leaf, wanted in zip(recording.leaves, wants)]
         self.d_src = d_edges[:n_src]
-        self.sinks = context.sums.message_gradients(self.d_src)
+        self.accumulators = context.sums.message_gradients(self.d_src)
         self.d_others = [None if d is None else self.edges.sum_to_dst(d) for d in d_edges[n_src : n_src + n_dst]]
         self.d_others += [None if d is None else self.edges.in_order(d) for d in d_edges[n_src + n_dst :]]
         self.d_captured = [gradients.get(id(sink)) for sink in captured]
         self.d_captured += [None] * (len(operator.captured) - operator.n_captured)
 
-    def add(self, block, rows, sinks):
+    def add(self, block, rows, accumulators):
         block = block.anew()  # a new object, so that its CSR of some columns is freed with the rows
         gradient_rows = self.edges.position[block.edge_index_array]
         t_indptr, position = block.edges_by_column
-        for d, sink in zip(self.d_src, sinks):
-            if d is not None and sink is not None:
-                sink.add_rows((t_indptr, gradient_rows[position].astype(position.dtype)), d)
+        for d, accumulator in zip(self.d_src, accumulators):
+            if d is not None and accumulator is not None:
+                accumulator.add_rows((t_indptr, gradient_rows[position].astype(position.dtype)), d)
 
     def finish(self):
         return [*self.d_others, *self.d_captured]

@@ -78,11 +78,11 @@ class _ExtremumBackward:
     def __init__(self, residuals, g, context):
         self.argument, shape = residuals
         self.g = np.ascontiguousarray(g).reshape(self.argument.shape)
-        self.sinks = [context.sums.picked_gradient(self.g, shape[1:], g.dtype)]
+        self.accumulators = [context.sums.picked_gradient(self.g, shape[1:], g.dtype)]
 
-    def add(self, block, rows, sinks):
-        if sinks[0] is not None:
-            sinks[0].add_picked(self.g, self.argument, block)
+    def add(self, block, rows, accumulators):
+        if accumulators[0] is not None:
+            accumulators[0].add_picked(self.g, self.argument, block)
 
     def finish(self):
         return []

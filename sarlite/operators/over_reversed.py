@@ -54,7 +54,7 @@ def _sum_gradient(schedule, operator, backward, context):
         out = g if g.flags.writeable else None  # nothing else reads a writable gradient
         g = np.multiply(g, backward.g_scale.reshape(-1, *[1] * (g.ndim - 1)), out=out)
     t = None if operator.src_scale is None else operator.src_scale[:n_src]
-    row_sum = context.sums.row_sum_like(backward.sinks[0], n_src, t, False)
+    row_sum = context.sums.row_sum_like(backward.accumulators[0], n_src, t, False)
     for x in row_sum.sweeps(g):
         schedule.reverse.run((x,), lambda block, rows: row_sum.add(block, rows[0]), phase="backward", kinds=(ROWS,))
     return row_sum.finish()
@@ -67,14 +67,16 @@ def _attention_gradients(schedule, operator, backward, rows):
     the destinations' owners. The kernel is that of the ordinary backward pass, which also walks the edges by source.
     """
     n_src = schedule.plan.n_src
-    sinks, d_dst = [sink.start(n_src) for sink in backward.sinks], backward.sum.dst_sums()
+    accumulators = [accumulator.start(n_src) for accumulator in backward.accumulators]
+    d_dst = backward.sum.dst_sums()
 
     def add(block, columns, arrays):
         block = block.anew()  # a new object, so that its CSR of some columns is freed with the rows
         mask = operator.dropout_mask(operator.src_ids, block.src_ids) if operator.dropout else None
         csr = block.whole_indptr, block.indices
         g, ends = columns
-        backward.sum.add_by_source(csr, *rows, ends, g, sinks, arrays[0], operator.slope, mask)
+        backward.sum.add_by_source(csr, *rows, ends, g, accumulators, arrays[0], operator.slope, mask)
 
     schedule.reverse.run_backward((backward.g, backward.ends), None, add, [d_dst], kinds=(ROWS, SCORES))
-    return [*(sink.rounded() for sink in sinks), backward.sum.dst_gradient(d_dst), *[None] * backward.n_constant_inputs]
+    return [*(accumulator.rounded() for accumulator in accumulators), backward.sum.dst_gradient(d_dst),
+            *[None] * backward.n_constant_inputs]

@@ -200,18 +200,19 @@ class _FetchedBackward:
                 member_g = operator.layout.view(g, member.key)
                 member_g.flags.writeable = False  # other members and products read the same gradient
                 self.passes.append((member, member.operator.backward(saved, member_g, member_context)))
-        self.sinks = [self._joined(i) for i in range(len(operator.fetched))]
+        self.accumulators = [self._joined(i) for i in range(len(operator.fetched))]
 
     def _joined(self, i):
         """Return one accumulator that takes the gradients of fetched input `i` from all members that use the input."""
-        sinks = [member_pass.sinks[member.inputs.index(i)] for member, member_pass in self.passes if i in member.inputs]
-        first, *others = [sink for sink in sinks if sink is not None] or [None]
+        accumulators = [member_pass.accumulators[member.inputs.index(i)]
+                        for member, member_pass in self.passes if i in member.inputs]
+        first, *others = [accumulator for accumulator in accumulators if accumulator is not None] or [None]
         return first and first.join(others)
 
-    def add(self, block, rows, sinks):
+    def add(self, block, rows, accumulators):
         for member, member_pass in self.passes:
             member_pass.add(sets_of(block)[member.relation_index], None if rows is None else member.select(rows),
-                            member.select(sinks))
+                            member.select(accumulators))
 
     def finish(self):
         n_fetched = len(self.operator.fetched)

@@ -101,12 +101,13 @@ class SumBackward:
         self.operator, (self.weight, weight_bound), g = operator, residuals, np.ascontiguousarray(g)
         scale = None if operator.dst_scale is None else operator.dst_scale.astype(g.dtype)
         self.g, self.g_scale = context.row_format.gradient(*context.sums.scaled(g, scale))
-        self.sinks = [context.sums.row_gradient(self.g, g.dtype, weight=self.weight, weight_bound=weight_bound,
-                                                final_scale=operator.src_scale, single_block=context.single_block)]
+        self.accumulators = [context.sums.row_gradient(
+            self.g, g.dtype, weight=self.weight, weight_bound=weight_bound, final_scale=operator.src_scale,
+            single_block=context.single_block)]
         self.d_weight = np.zeros_like(self.weight) if operator.needs_rows(context) else None
 
-    def add(self, block, rows, sinks):
-        operator, (d_x,) = self.operator, sinks
+    def add(self, block, rows, accumulators):
+        operator, (d_x,) = self.operator, accumulators
         if d_x is not None:
             t = operator.columns_scale(block)
             weights = operator.edge_weights(self.weight, block.transpose_edge_index if operator.weighted else None)

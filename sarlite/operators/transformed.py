@@ -86,20 +86,20 @@ class _TransformedBackward:
         self.d_weights = [np.zeros_like(weight) if learns else None
                           for weight, learns in zip(self.weights, context.wants_grad[1:])]
         self.needs_z = operator.inner.needs_rows(operator.inner_context(context))
-        self.sinks = [FloatSum((len(self.weights[0]),), self.weights[0].dtype)]
+        self.accumulators = [FloatSum((len(self.weights[0]),), self.weights[0].dtype)]
 
-    def add(self, block, rows, sinks):
+    def add(self, block, rows, accumulators):
         operator = self.operator
         x = kernels.widen(rows[0]) if rows is not None else None
         z = operator.products(x, self.weights) if self.needs_z else None
-        d_z = [sink.start(block.n_src) for sink in self.inner.sinks]
+        d_z = [accumulator.start(block.n_src) for accumulator in self.inner.accumulators]
         self.inner.add(block, z, d_z)
-        for weight, d_weight, sink in zip(self.weights, self.d_weights, d_z):
-            d = sink.rounded().reshape(block.n_src, weight.shape[1])
+        for weight, d_weight, accumulator in zip(self.weights, self.d_weights, d_z):
+            d = accumulator.rounded().reshape(block.n_src, weight.shape[1])
             if d_weight is not None:
                 d_weight += reductions.product_over_rows(x, d)
-            if sinks[0] is not None:
-                reductions.product(d, weight, trans_b=True, into=sinks[0].array)
+            if accumulators[0] is not None:
+                reductions.product(d, weight, trans_b=True, into=accumulators[0].array)
 
     def finish(self):
         return [*self.d_weights, *self.inner.finish()]

@@ -72,12 +72,12 @@ class Noting:
 class NotingPass:
     def __init__(self, operator, phase):
         self.operator, self.phase = operator, phase
-        self.sinks = [FloatSum((3,), np.dtype(np.float64))]
+        self.accumulators = [FloatSum((3,), np.dtype(np.float64))]
 
     def sweeps(self, rows):
         yield rows
 
-    def add(self, block, rows, sinks=None):
+    def add(self, block, rows, accumulators=None):
         self.operator.log.append((self.phase, block.n_edges))
         if self.phase == "backward":
             self.operator.under_way()

@@ -65,11 +65,11 @@ class SumsForward:
 
 class SumsBackward:
     def __init__(self, passes):
-        self.passes, self.sinks = passes, passes[0].sinks
+        self.passes, self.accumulators = passes, passes[0].accumulators
 
-    def add(self, block, rows, sinks):
+    def add(self, block, rows, accumulators):
         for edges, one in zip(block, self.passes):
-            one.add(edges, rows, sinks)
+            one.add(edges, rows, accumulators)
 
     def finish(self):
         return sum((one.finish() for one in self.passes), [])
