@@ -278,7 +278,7 @@ class Estimate:
         if weight is not None:
             counts *= weight
         if reducer == "mean":
-            counts /= (np.maximum(self._rest, 1) if weight is None else self._weighted_sums(dst, counts))[dst]
+            counts /= (np.maximum(self._candidate_degrees, 1) if weight is None else self._weighted_sums(dst, counts))[dst]
         elif reducer == "sym":
             into, out_of = self._inverse_roots(weight is not None)
             counts *= into[self._rows[dst]] * out_of[self._sources[columns]]
@@ -300,16 +300,16 @@ class Estimate:
         """
         loops = 0 if self._loops is None else self._loops.astype(np.int64)
         picks = self.in_degrees - loops
-        share = np.where(picks > 0, (self._rest - loops) / np.maximum(picks, 1), 1.0)
+        share = np.where(picks > 0, (self._candidate_degrees - loops) / np.maximum(picks, 1), 1.0)
         return None if (share == 1).all() else share
 
     @cached_property
-    def _full(self):
+    def _whole_degrees(self):
         """In-degree of each destination in the whole graph, (n_dst,)."""
         return self._edges.degrees[self._rows]
 
     @cached_property
-    def _rest(self):
+    def _candidate_degrees(self):
         """Number of in-edges of each destination that could be sampled, (n_dst,).
 
         By default these are all in-edges of the whole graph but the edges that the batch leaves out. `Picked.degrees`
@@ -318,10 +318,10 @@ class Estimate:
         if self._picked.degrees is not None:
             return self._picked.degrees
         if self._picked.without is None:
-            return self._full
+            return self._whole_degrees
         ends = self._edges.edges.indptr
         starts, stops = (np.searchsorted(self._picked.without, ends[at]) for at in (self._rows, self._rows + 1))
-        return self._full - (stops - starts)
+        return self._whole_degrees - (stops - starts)
 
     def _weighted_sums(self, dst, counts):
         """Return the divisor of each destination's weighted mean, (n_dst,) float64.
@@ -329,12 +329,12 @@ class Estimate:
         `counts` holds the factor of each picked edge, (n_edges,), and `dst` the row of its destination.
         """
         if self._picked.degrees is None:
-            return self._weighted_rest
+            return self._weighted_candidate_degrees
         sums = np.bincount(dst, counts, len(self._rows))
         return np.where(sums > 0, sums, 1.0)
 
     @cached_property
-    def _weighted_rest(self):
+    def _weighted_candidate_degrees(self):
         """Sum of the weights of each destination's in-edges that could be sampled, (n_dst,) float64; 1 if the sum is 0."""
         edges, without = self._edges, self._picked.without
         full = 1 / edges.inverse_weighted[self._rows]

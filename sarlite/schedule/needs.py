@@ -71,7 +71,7 @@ class Needs(NamedTuple):
         ----------
         n : int
             Number of ranges that each peer's rows are divided into, with a tile for each range; 1 if `peers_at_once`
-            is above 1.
+            is above 1. All ranks divide the same rows, as broadcasts need; `Piece.cut` divides the arriving rows.
         peers_at_once : int
             Number of peers whose rows one tile takes.
 

@@ -20,7 +20,7 @@ from sarlite.types import Array, DType
 
 PHASE = "push_rows"
 N_WORDS = 5
-"""Words of a message's header: step, layer, checksum of dtype and row shape, number of rows, 1 if rows have steps."""
+"""Number of int64 words of a message's header: step, layer, checksum of dtype and row shape, number of rows, 1 if rows have steps."""
 _HEAD_BYTES = 8 * N_WORDS
 PIECE_BYTES = 1 << 19
 """Size of a piece. Other messages to a peer wait at most for one piece, 4 ms at 1 Gbit/s, not for a whole push."""
@@ -28,7 +28,7 @@ PAUSE = 4e-4
 """Seconds between polls. MPI's own wait spins, and would take half the time of a computing thread on the same core."""
 
 Rows = tuple[Array, int | Array, Array]
-"""(slots (m,) int32, made: int or (m,) int64, rows (m, ...))"""
+"""Rows of one peer: (slots (m,) int32, step or steps that computed the rows, int or (m,) int64, rows (m, ...))."""
 
 
 class Pusher:
@@ -78,24 +78,24 @@ class Pusher:
         Parameters
         ----------
         step, layer : int
-            The job's name; one of each at a time.
-        messages : list by rank of (slots (m,) int array, made (m,) int array or None, rows (m, ...) array)
-            What goes there, nothing for this rank, and the steps in which the rows were made: None where all were in
-            `step`. Rows are of one dtype and row shape, here and on every rank, also where there are none. Copied.
+            Name of the job. A job with this name must not be in progress.
+        messages : list by rank of (slots (m,) int array, steps (m,) int array or None, rows (m, ...) array)
+            Rows for each rank, none for this rank, with the steps that computed the rows; None stands for `step`. All
+            rows, also arrays without rows, have the same dtype and row shape on every rank. The arrays are copied.
 
         Returns
         -------
         int
-            Bytes that go to other ranks.
+            Number of bytes that go to other ranks.
 
         Raises
         ------
         ShapeError
-            Arrays that do not fit together.
+            The arrays of a message do not fit together.
         SarliteError
-            After `close`; the job is there already.
+            The pusher is closed, or the job was submitted already.
         Exception
-            What failed in the thread.
+            An error that ended the thread.
         """
         if self._closed:
             raise SarliteError("the push thread is closed")
@@ -121,15 +121,16 @@ class Pusher:
 
         Returns
         -------
-        list by rank of (slots (m,) int32, made, rows (m, ...))
-            New arrays, or views of such; `made` is `step` where the sender gave None, else (m,) int64.
+        list by rank of (slots (m,) int32, steps, rows (m, ...))
+            Received rows, in new arrays or views of new arrays. `steps` are the steps that computed the rows, (m,)
+            int64; or the int `step` if the sender submitted None.
 
         Raises
         ------
         SarliteError
             The job was not submitted, or was taken already.
         Exception
-            What failed in the thread.
+            An error that ended the thread.
         """
         self._link.check()
         if (step, layer) not in self._results:
@@ -142,7 +143,7 @@ class Pusher:
                     assert self._thread is not None
                     key, result = self._thread.take()
                     self._results[key] = result
-            finally:  # an interrupt too: else the thread would look without a pause from then on
+            finally:  # also after an interrupt: otherwise the thread would poll without pauses from then on
                 self._link.waited_for = False
         return self._results.pop((step, layer))  # type: ignore[return-value]
 
@@ -151,7 +152,8 @@ class Pusher:
 
         Returns
         -------
-        list of (step, layer, list by rank as `take` returns)
+        list of (step, layer, rows)
+            `rows` are the result of `take`.
 
         Raises
         ------

@@ -68,9 +68,9 @@ class RowTable:
     Raises
     ------
     ConfigError
-        A value that is not a whole number or is too small.
+        A size is not a whole number or is too small.
     ShapeError
-        2^31 rows or more.
+        A size is 2^31 or more.
 
     Notes
     -----
@@ -137,13 +137,13 @@ class RowTable:
         Returns
         -------
         (n,) int32
-            The line of each, for `take` and `made` and until the next `put`; -1 for a miss: it is not there, or now -
-            made > life, where made is the step that computed the row.
+            Line of each row, which `take` and `made` accept until the next `put`; -1 for a miss. A row is a miss if it
+            is not in the table, or if its age, `now` minus the step that computed the row, is above `life`.
 
         Raises
         ------
         ShapeError
-            Naming the argument.
+            An argument does not fit; the message names it.
 
         Notes
         -----
@@ -158,13 +158,13 @@ class RowTable:
         ----------
         lines : (n,) int32
             Hits of `find`.
-        out : (n, ...), rows' dtype and trailing shape
-            Overwritten.
+        out : (n, ...) array
+            Overwritten. It has the dtype and the row shape of the table's rows.
 
         Raises
         ------
         ShapeError
-            Naming the argument (`lines` are an index there); also for a miss among the lines.
+            An argument does not fit, or a line is -1. The message names the argument; `lines` are named `index`.
 
         Notes
         -----
@@ -200,14 +200,13 @@ class RowTable:
         Parameters
         ----------
         state : mapping
-            As `state` returns it. Further entries are not read.
+            Result of `state`. Further entries are not read.
 
         Raises
         ------
         CheckpointError, ShapeError
-            An array is missing, or has another shape or dtype; more rows than lines; a number twice, or rows not in
-            order of age.
-            Nothing has changed then.
+            An array is missing, or has another shape or dtype; there are more rows than lines; a number occurs twice;
+            or the rows are not in order of age. The table is unchanged then.
         """
         for name in ("halo", "made", "rows"):
             if name not in state:

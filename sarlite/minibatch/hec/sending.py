@@ -12,29 +12,31 @@ from sarlite.types import Array
 
 WEIGHTS = ("degree", "cut-degree", "uniform")
 Message = tuple[Array, Array | None, Array]
-"""(slots (m,) int32, the steps that made the rows (m,) int64 or None for the present one, rows (m, ...))"""
+"""Rows for one peer: (slots (m,) int32, steps that computed the rows (m,) int64 or None for the current step, rows (m, ...))."""
 
 
 class SendLists:
-    """For each peer, the local rows that it has as halo (DistGNN-MB's db_halo, alg. 1), as a CSR row -> (peer, slot).
+    """Lists of the local rows that each peer has as halo (DistGNN-MB's db_halo, alg. 1).
+
+    The lists are stored as a CSR with an entry (peer, slot) for each listed row and peer. A *slot* is the position of a
+    row in a peer's list.
 
     Parameters
     ----------
     asked : list by rank of (m,) int arrays
-        The local rows that go there, ascending, as `Needs.asked` has them; none for this rank. A row's *slot* is its
-        place in that list.
+        Local rows that each rank has as halo, ascending, as in `Needs.asked`; empty for this rank.
 
     Attributes
     ----------
     lengths : list by rank of int
-        How many rows go there.
+        Number of rows in each rank's list.
     rows : (n_listed,) int64
-        The local rows that some peer has as halo, ascending.
+        Local rows that at least one peer has as halo, ascending.
 
     Raises
     ------
     DataError
-        Rows that do not ascend, or are negative.
+        A list does not ascend, or has a negative row.
 
     Notes
     -----
@@ -69,11 +71,11 @@ class SendLists:
         Returns
         -------
         list by rank of (places (m,) int64, slots (m,) int32)
-            The entries of `rows` that are halo there, by ascending slot; `places` are into `rows`.
+            Positions in `rows` of the rows that the rank has as halo, and their slots, ascending.
 
         Notes
         -----
-        O(n + entries of the rows) time, but for two sorts, and as much memory.
+        O(n + entries of the rows) memory, and as much time beside two sorts.
         """
         number, places = self._listed(rows)
         order = np.argsort(number, kind="stable")
@@ -107,7 +109,8 @@ class SendLists:
         Parameters
         ----------
         by : {"degree", "cut-degree", "uniform"}
-            In-degree + 1 (the paper's, and not 0), `cut_degree`, or 1.
+            Weight of a row: in-degree + 1, `cut_degree`, or 1. The paper draws by degree; 1 is added because a weight
+            must not be 0.
         rows : (n,) int array
         in_degrees : (n_local,) int array
             In-degrees of all local rows in the whole graph.
@@ -119,7 +122,7 @@ class SendLists:
         Raises
         ------
         ConfigError
-            Another `by`.
+            `by` is none of these.
         """
         if by not in WEIGHTS:
             raise ConfigError(f"push_by {by!r} is not one of {', '.join(WEIGHTS)}")
@@ -215,14 +218,14 @@ class DemandPush:
 
         Returns
         -------
-        list by rank of (slots (k,) int32, made (k,) int64, rows (k, ...))
-            Requested rows that are young enough, in the order of the requests, as new arrays. With `once` versions that
-            the peer has already received are left out.
+        list by rank of (slots (k,) int32, steps (k,) int64, rows (k, ...))
+            Requested rows that are young enough, in the order of the requests, as new arrays. `steps` are the steps
+            that computed the rows. With `once`, versions that the peer has already received are left out.
 
         Raises
         ------
         ShapeError
-            Values of another number of rows, row shape or dtype.
+            `h` does not have a row for each of `rows`, or has another row shape or dtype than in earlier calls.
         """
         if not self._constant:
             self._put(rows, step, h)
@@ -252,12 +255,12 @@ class DemandPush:
         return self.table.contents()
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Restore the table from its `state`; with `once` each row may be sent once more.
+        """Restore the table from a copy of `contents`; with `once` each row may be sent once more.
 
         Raises
         ------
         CheckpointError, ShapeError
-            It is of other lists.
+            The state was saved with other lists.
         """
         self.table.load(state if "halo" in state else self._by_age(state))
         self._sent = self._nothing_sent()
