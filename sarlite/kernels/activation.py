@@ -44,10 +44,10 @@ class Mask(NamedTuple):
 
 
 def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
-    """Apply batch norm or bias, the activation `kind` and dropout to x in one pass: overwrite ``out = f(y) * k``.
+    """Apply batch norm or bias, the activation `kind` and dropout to x in one pass, and write the result to `out`.
 
-    ``y = (x - mean) * inv_std * gamma + beta`` with a `normal`, ``y = x + beta`` with only a `beta`, else ``y = x``.
-    The dropout factor k is 0 or 1 / (1 - p), as in `dropout`; without a `mask` it is 1.
+    The result is ``f(y) * k``. ``y = (x - mean) * inv_std * gamma + beta`` with a `normal`, ``y = x + beta`` with only a
+    `beta`, else ``y = x``. The dropout factor k is 0 or 1 / (1 - p), as in `dropout`; without a `mask` it is 1.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
 
 def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, x=None, out=None, means=None, dx=None,
                       sums=None):
-    """Compute gradients of `activate` for g, its result's gradient: overwrite `dx`, the gradient of x, or `sums`, of beta and gamma.
+    """Compute gradients of `activate` for `g`, its output's gradient: overwrite `dx`, x's gradient, or `sums`, beta's and gamma's.
 
     With ``dy = g * k * f'(y)`` and ``xhat = (x - mean) * inv_std``: ``sums[0] = sum_r dy`` is the gradient of beta,
     ``sums[1] = sum_r dy * xhat`` is the gradient of gamma, and

@@ -1,4 +1,7 @@
-"""Kernels of fused attention (SAR Eq. 3, sec. 3.3 and 3.4)."""
+"""Kernels of fused graph attention: online softmax, weighted sum and gradients, one block of edges at a time (SAR Eq. 3).
+
+See SAR sec. 3.3 and 3.4.
+"""
 
 from typing import NamedTuple
 
@@ -50,7 +53,7 @@ class EdgeDropout(NamedTuple):
 
 
 def forward_fields(indptr, indices, rows, z, src, dst, slope, dropout):
-    """Check the arguments that `attend` and `exact_attend` share; return the fields of the C struct sar_attention."""
+    """Check the arguments that `attend` and `exact_attend` share; return the fields of the C struct sar_attention as a dict."""
     n_dst, _ = check_csr(indptr, check("indices", indices))
     check_rows("dst", dst)
     csr = {"indptr": indptr, "indices": indices, "rows": rows, "n_rows": n_dst}
@@ -61,7 +64,7 @@ def forward_fields(indptr, indices, rows, z, src, dst, slope, dropout):
 
 
 def backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout):
-    """Check the arguments that both backward kernels share; return sar_attention's fields and the number of threads."""
+    """Check the arguments that both backward kernels share; return (fields of the C struct sar_attention, number of threads)."""
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), names=("t_indptr", "t_indices"))
     csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
     fields = _fields(csr, z, src, n_src, ends, slope, dropout)

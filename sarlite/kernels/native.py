@@ -140,7 +140,7 @@ def call(kernel, *args):
 
 
 def struct(fields):
-    """Return a C struct with the fields of a dict, which `call` accepts, for use in several calls.
+    """Convert a dict of the fields of a C struct to a value that `call` accepts, for use in several calls.
 
     Keys are the names of the fields in C. Missing fields are NULL or 0.
     """
@@ -257,7 +257,7 @@ def check_per_edge(name, a, dtype, end, offsets="indptr"):
 
 
 def check_csr_rows(rows, n_rows, n_out, index, out_name="out"):
-    """Check `rows`, the output row for each row of a CSR; None if CSR row i is output row i of `n_out` rows."""
+    """Raise a ShapeError unless `rows` has an output row for each CSR row, or is None and CSR row i is output row i of `n_out`."""
     if rows is not None:
         check("rows", rows, dtype=index, shape=(n_rows,))
     elif n_out != n_rows:

@@ -108,11 +108,11 @@ class Numbering:
         return joined
 
     def end(self, rows):
-        """Remove these rows from the batch, so that they count as new again."""
+        """Remove `rows` from the batch, so that they count as new again."""
         self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
 
     def finish(self, rows):
-        """End a batch, given all its rows, so that the next batch can begin."""
+        """End a batch, given all its rows as `rows`, so that the next batch can begin."""
         if len(rows) < self.n_words:
             self.end(rows)
         else:

@@ -120,7 +120,7 @@ def _index_keeps_rows(ndim, index):
 
 
 def _joins(name, inputs, placements, wants_grad):
-    """Return a description of the problem if a gradient of a replicated input is not summed over ranks, or None.
+    """Return a description of the problem if the gradient of a replicated input would not be summed over ranks, or None.
 
     The gradient of a replicated input is summed over ranks if the input has fewer axes than the rows, or is one of
     `WEIGHTS`.

@@ -99,7 +99,7 @@ def some_rows(shape):
 
 
 class Exact:
-    """The numerics "exact" for the ranks of a communicator. Construction is collective.
+    """Exact numerics for the ranks of a communicator: sums with the same bits on any number of ranks. Construction is collective.
 
     A method that has the name of a function decorated by `numerics.by_numerics` replaces that function, which documents
     the parameters.
@@ -397,10 +397,7 @@ def _into(out, result):
 
 
 def _bounded(exponents, most=MOST, least=LEAST):
-    """Clip exponents of powers of two to at least `least`.
-
-    Raise a DataError, on every rank, if an exponent is above `most`.
-    """
+    """Return exponents of powers of two, raised to at least `least`; raise a DataError on every rank if one is above `most`."""
     if (exponents > most).any():
         raise DataError(f"numerics exact: values of 2^{int(exponents.max())} or more leave no room for their sum")
     return np.maximum(exponents, least)

@@ -1,4 +1,4 @@
-"""`BoundArithmetic`: evaluates expressions to values with bounds for the error of any float evaluation.
+"""`BoundArithmetic`: computes the values of formulas with bounds for the error of any evaluation in a float type.
 
 A `BoundTerm` stands for every result that some evaluation in a floating type may give. Sums may run in any order, FMA
 may be used or not, and products may be reassociated and distributed over sums: A (X W) or (A X) W. A BoundTerm has four
@@ -40,7 +40,7 @@ RESCALED = EXP + 2  # roundings for each entry of an online softmax: the additio
 
 
 class BoundTerm(NamedTuple):
-    """A value with the three parts of its error bound: size of its terms, error of its arguments, and log growth by roundings.
+    """A value with the three parts of its error bound: sum of |terms|, error from its arguments, and log of the growth by roundings.
 
     `growth` is one number, or one number for each row (first axis).
     """
@@ -153,7 +153,7 @@ class BoundArithmetic:
                            g.growth + rounds * self.once, rounds)
 
     def where(self, x, mask):
-        return _each(lambda part: np.where(mask, part, 0.0), x)
+        return _map_fields(lambda part: np.where(mask, part, 0.0), x)
 
     def barrier(self, x):
         return BoundTerm(x.value, np.abs(x.value).astype(np.float64), self._total(x))
@@ -168,19 +168,19 @@ class BoundArithmetic:
 
     def sum(self, x, axes):
         k = int(np.prod([x.value.shape[a] for a in axes]))
-        parts = _each(lambda part: self.plain.sum(part, axes), x)
+        parts = _map_fields(lambda part: self.plain.sum(part, axes), x)
         return self._bound(*parts[:3], (_most(x.growth) if 0 in axes else x.growth) + self._sum_growth(k), k)
 
     def transpose(self, x):
-        return _each(np.transpose, x)._replace(growth=_most(x.growth))
+        return _map_fields(np.transpose, x)._replace(growth=_most(x.growth))
 
     def reshape(self, x, shape):
         growth = x.growth if shape[:1] == x.value.shape[:1] else _most(x.growth)
-        return _each(lambda part: part.reshape(shape), x)._replace(growth=growth)
+        return _map_fields(lambda part: part.reshape(shape), x)._replace(growth=growth)
 
     def broadcast(self, x, shape):
         growth = _by_row(x, np.broadcast_to(x.value, shape))
-        return _each(lambda part: np.broadcast_to(part, shape), x)._replace(growth=growth)
+        return _map_fields(lambda part: np.broadcast_to(part, shape), x)._replace(growth=growth)
 
     def concat(self, *parts, axis):
         error = np.concatenate([np.broadcast_to(p.error, p.value.shape) for p in parts], axis)
@@ -190,15 +190,15 @@ class BoundArithmetic:
 
     def slice(self, x, start, stop, axis):
         growth = x.growth[start:stop] if axis == 0 and np.ndim(x.growth) else x.growth
-        return _each(lambda part: self.plain.slice(part, start, stop, axis), x)._replace(growth=growth)
+        return _map_fields(lambda part: self.plain.slice(part, start, stop, axis), x)._replace(growth=growth)
 
     # ---- by edges
 
     def gather(self, x, index):
-        return _each(lambda part: part[index.rows], x)._replace(growth=_entries(x, index))
+        return _map_fields(lambda part: part[index.rows], x)._replace(growth=_entries(x, index))
 
     def scatter_sum(self, x, index):
-        parts = _each(lambda part: self._of(part).scatter_sum(part, index), x)
+        parts = _map_fields(lambda part: self._of(part).scatter_sum(part, index), x)
         growth = _most_by_row(x.growth, index) + self._sum_growth(index.counts)
         return self._bound(*parts[:3], growth, _column(index.counts, x.value))
 
@@ -207,7 +207,7 @@ class BoundArithmetic:
         growth = _most_by_row(growth, target) + self._sum_growth(target.counts)
         rounds = _column(target.counts, x.value)
         if weight is None:
-            parts = _each(lambda part: self._of(part).propagate(part, source=source, target=target), x)
+            parts = _map_fields(lambda part: self._of(part).propagate(part, source=source, target=target), x)
             return self._bound(*parts[:3], growth, rounds)
         value = self.plain.propagate(x.value, weight.value, source=source, target=target)
 
@@ -269,7 +269,7 @@ class BoundArithmetic:
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
     def _sum_growth(self, k):
-        """Return the growth that a sum of k terms adds: (k - 1) log(1 + u) for roundoff u, and one rounding if results are narrower."""
+        """Return what a sum of k terms adds to `growth`: (k - 1) log(1 + u) for roundoff u, and a rounding if results are narrower."""
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
     def _nonlinear(self, value, error, rounds):
@@ -282,7 +282,7 @@ class BoundArithmetic:
             error = product(a.magnitude, b.error)
         if np.any(a.error):
             error = error + product(a.error, b.magnitude + b.error)
-        return self._bound(value, _sizes(product, a.magnitude, b.magnitude), error, growth, rounds)
+        return self._bound(value, _magnitude_product(product, a.magnitude, b.magnitude), error, growth, rounds)
 
     def _bound(self, value, magnitude, error, growth, rounds):
         """Return a BoundTerm of these fields; its error also allows that each of `rounds` operations flushes a result to 0.
@@ -307,7 +307,7 @@ class BoundArithmetic:
         return self.plain if part.dtype == self.plain.dtype else self.sizes
 
 
-def _sizes(product, a, b):
+def _magnitude_product(product, a, b):
     """Return product(a, b) of two magnitudes, with a positive number in place of each 0 that is only an underflow.
 
     So an element is 0 only if every term has a factor 0.
@@ -319,7 +319,7 @@ def _sizes(product, a, b):
     return size
 
 
-def _each(f, x):
+def _map_fields(f, x):
     """Apply `f` to the value, magnitude and error of the BoundTerm `x`; return a BoundTerm of the results, with the growth of `x`.
 
     `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.

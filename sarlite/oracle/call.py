@@ -96,7 +96,7 @@ def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Arr
 
 
 def laid_out(array: Array, layout: str) -> Array:
-    """Return a copy of an array in another memory layout, such as strided or read-only.
+    """Return a copy of an array in the memory layout `layout`, such as "strided" or "read-only".
 
     `layout` is a name in LAYOUTS or GRADIENT_LAYOUTS, or is BROADCAST, for arrays whose elements are all equal.
     """
@@ -237,7 +237,7 @@ def _verdict(error):
 
 
 def _call(worker, function, guarded, threads, kind):
-    """Run `function` in the worker, with a limit of `threads` threads if any; return a copy of its result as NumPy arrays.
+    """Call `function`, a "run" or "vjp" by `kind`, in the worker; return a copy of its result as NumPy arrays.
 
     Raise CallFailure if the function has written to an input.
     """

@@ -66,7 +66,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the findings; UNSUPPORTED if there are none, and nothing was checked."""
+        """The worst verdict of the findings; without findings PASS, or UNSUPPORTED if nothing was checked."""
         verdicts = {finding.verdict for finding in self.findings} - {Verdict.UNSUPPORTED}
         if not verdicts and not self.checked.total():
             return Verdict.UNSUPPORTED
@@ -132,7 +132,7 @@ class Report:
         return sarcase.save(bad, path, overwrite)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report as a JSON object."""
+        """Return the report as a dict for JSON."""
         return {"verdict": self.verdict.name, "what": self.what, "ratio": self.ratio, "checked": dict(self.checked),
                 "causes": [{"cause": cause, "findings": n, "case": case} for cause, n, case in self.causes],
                 "not_covered": {reason: {"times": n, "example": self.examples.get(reason, "")}

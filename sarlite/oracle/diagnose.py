@@ -42,7 +42,7 @@ class Cause(NamedTuple):
     confirms: Callable[[Difference], bool] | None = None
 
     def fits(self, other: Difference) -> bool:
-        """Return True if this cause also explains the difference `other`; False if the cause cannot be tested."""
+        """Return True if this cause also explains the wrong array `other`; False if the cause cannot be tested there."""
         return self.confirms is not None and self.confirms(other)
 
 
@@ -50,7 +50,7 @@ CauseSearch = Callable[[Difference], Iterable[Cause]]
 
 
 def causes(difference: Difference, searches: Sequence[CauseSearch]) -> Iterator[Cause]:
-    """Run the searches in turn, and yield the causes that they return; the most certain causes come first."""
+    """Run the searches on a wrong array in turn, and yield the causes that they return; the most certain causes come first."""
     for search in searches:
         yield from search(difference)
 
@@ -65,7 +65,7 @@ def cause_of(difference: Difference) -> tuple[str, Edges]:
 
 
 def _assumed(text, search, key, difference):
-    """Return a Cause with this text, which the Difference of another case confirms if `search` returns the same `key` for it."""
+    """Return a Cause with this text, which another case confirms if `search` returns the same `key` for its wrong array."""
     return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 
 
@@ -229,7 +229,7 @@ def _moved_rows(d):
 
 
 def _overflow(d: Difference) -> int | None:
-    """Return the number of bits of an index whose overflow explains the result, or None.
+    """Return n if a wrong result looks like an overflow of an index of n bits; None otherwise.
 
     With `bits` bits, no element before number 2^bits is wrong, and most elements behind it are.
     """

@@ -91,7 +91,7 @@ class Difference:
         return not (np.isfinite(error) & (error > 0)).any()
 
     def predicted(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
-        """Compute this output or gradient for another case, with bounds of its rounding errors, as a prediction.
+        """Compute this output or gradient, with error bounds, for a case that a guess has changed, to compare it with the returned array.
 
         A guess about a mistake is another case, such as the case without an edge. If the returned array agrees
         with the prediction, the guess explains it.

@@ -44,7 +44,7 @@ class GrainedArray:
 
 
 def _moving(name):
-    """Return a method for a primitive that only moves elements, such as a transpose or a gather.
+    """Return a method for the primitive `name`, which only moves elements, such as "transpose" or "gather".
 
     The method applies FloatArithmetic's method to each field of the array.
     """

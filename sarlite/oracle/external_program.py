@@ -24,7 +24,7 @@ _ERROR_BYTES = 400  # bytes from the end of a failing program's standard error t
 
 
 class ExternalProgram:
-    """Runs a command for each case; `run` and `vjp` are for `check`, `run_ranks` is for `check_ranks`.
+    """Function under test that runs a command for each case: `run` and `vjp` for `check`, `run_ranks` for `check_ranks`.
 
     Parameters
     ----------

@@ -96,11 +96,11 @@ class Finding:
 
     @property
     def case_name(self) -> str:
-        """Name of the case, also if the finding holds nothing but this name."""
+        """Name of the finding's case."""
         return self.case.name if isinstance(self.case, Case) else self.case
 
     def to_dict(self) -> dict[str, object]:
-        """Return the finding as a JSON object; NaN and Inf become text."""
+        """Return the finding as a dict for JSON; NaN and Inf become text."""
         numbers = {name: getattr(self, name) for name in NUMBERS}
         return {
             "verdict": self.verdict.name, "level": self.level, "output": self.output, "cause": str(self.cause),

@@ -25,7 +25,7 @@ Product = Expr | Callable[[], Expr] | None  # gradient of one argument, or a fun
 
 def gradient(outputs: Mapping[str, Expr], cotangents: Mapping[str, Expr], inputs: Mapping[str, Expr]
              ) -> dict[str, Expr]:
-    """Return the gradient of the sum of <output, cotangent> with respect to each input, as expressions.
+    """Return the gradients, as expressions, of the sum of <output, cotangent> with respect to each of `inputs`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`LayerFormula`: a definition whose attributes come from the caller, from the shapes of a state, and from the dialect."""
+"""`LayerFormula`: formula and attributes of a layer; attributes come from the caller, a state dict's shapes, or the dialect."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: Sta
 
 
 def resolve_attributes(layer: LayerFormula, attributes: Attributes, state: State | None) -> AttributeDict:
-    """Fill in all attributes of a layer, from the caller's attributes and from its state if there is one.
+    """Return all attributes of a layer with their values: from the caller, its state dict's shapes, the dialect, or the defaults.
 
     Values come from the caller, a state, the dialect and the defaults, in this order of precedence.
 
@@ -137,7 +137,7 @@ def resolve_attributes(layer: LayerFormula, attributes: Attributes, state: State
 
 
 def check_consistent(requested: Attributes, inferred: Attributes) -> None:
-    """Raise ConfigError if a requested attribute has another value than the state implies."""
+    """Raise ConfigError if a requested attribute has another value than the shapes of the state dict imply."""
     for name, value in inferred.items():
         if requested.get(name, value) != value:
             raise ConfigError(f"{name} is {requested[name]!r}, but in the state {value!r}")
@@ -156,7 +156,7 @@ def _checked(layer, dialect, name, value):
 
 
 def _check_shapes(layer, dialect, shapes, wanted):
-    """Raise DataError unless a state dict has exactly the expected parameters, in the expected shapes."""
+    """Raise DataError unless `shapes`, of a state dict, has exactly the parameters and shapes of `wanted`."""
     place, whose = dialects.state_entries(layer.name, dialect, projected="root.weight" in wanted), f"{dialect}'s {layer.name}"
     for name in wanted:
         if name not in shapes:
@@ -212,7 +212,7 @@ DRAWN: dict[str, Drawer] = {"relation": _relation,
 
 
 def with_self_loops(edges: EdgeList, weight: Expr | None, self_loops: str) -> tuple[EdgeList, Expr | None]:
-    """Return the edges and their weights with self loops added.
+    """Return the edges and their weights with self loops added, as `self_loops` says: "none", "missing" or "replace".
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ def _rgcn_inferred(shapes, inferred):
 
 
 def _heads(out: Expr, inputs: Inputs, attributes: Attributes) -> Expr:
-    """Return `out` with its heads concatenated, averaged or on an axis, as the attribute "heads" says, plus residual and bias."""
+    """Return `out` with its heads concatenated, averaged or kept as an axis, by the attribute "heads", plus residual and bias."""
     n_rows, n_heads, n_feat = out.shape
     mean = attributes["heads"] == "mean"
     out = out.mean(1) if mean else out.reshape(n_rows, n_heads * n_feat)

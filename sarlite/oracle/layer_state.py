@@ -34,7 +34,7 @@ class LayerNames(NamedTuple):
 
 
 def load_state(module: ModuleLike, state: Mapping[str, object], dialect: str) -> None:
-    """Copy the state dict of another library's layer or model into sarlite's.
+    """Copy the state dict of another library's layer or model into a module of sarlite.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def load_state(module: ModuleLike, state: Mapping[str, object], dialect: str) ->
 
 
 def state_of(module: ModuleLike, dialect: str) -> dict[str, Array]:
-    """Return the state dict that another library's layer or model reads: the inverse of `load_state`.
+    """Return a sarlite module's parameters as a state dict for another library's layer or model: the inverse of `load_state`.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ class Codebook:
 
 @dataclass(frozen=True, eq=False)
 class EdgeSum:
-    """Operands of a sum over the in-edges of each row; the search for wrong edges needs them.
+    """Operands of a sum over the in-edges of each row: edges, source rows, edge weights, and divisors of the sums.
 
     The sum is out[v] = (sum of weight[e] * rows[source of e] over the edges e into v) / degrees[v].
 
@@ -164,9 +164,9 @@ def _in_edges(flow, v):
 
 
 def _one_change(flow, codebook, v, difference):
-    """Return a list of the single Change that explains the difference of row v; None if no single change explains it.
+    """Return [Change] if a single error explains row v's `difference` from the expected row; None otherwise.
 
-    The change is a source that is counted once too often or left out.
+    The error is a source that is counted once too often or left out.
     """
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
     signed = np.array([f * sign for f in factors for sign in (-1.0, 1.0)])
@@ -177,7 +177,7 @@ def _one_change(flow, codebook, v, difference):
 
 
 def _two_changes(flow, codebook, v, difference):
-    """Return two Changes that together explain row v's error, one of them at an edge of the row; None unless one pair alone does."""
+    """Return two Changes that together explain row v's `difference`, one at an edge of the row; None if no pair or several pairs do."""
     in_edges, candidates = _in_edges(flow, v), {}
     carried = flow.rows[flow.edges.src[in_edges]] * (1.0 if flow.weight is None else flow.weight[in_edges, None])
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
@@ -195,7 +195,7 @@ def _two_changes(flow, codebook, v, difference):
 
 
 def _change(flow, in_edges, v, u, factor):
-    """Return the Change that row v has `factor` times the row of source u too much; `in_edges` are the edges into row v.
+    """Return the Change for a row v that counts the row of source u `factor` times too often; `in_edges` are the edges into row v.
 
     Its edge is an edge from u to v with this weight, if there is one. Return None if row v would lack a term that it
     has no edge for.

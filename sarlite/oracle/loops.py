@@ -152,10 +152,7 @@ def _terms(case, loops=False):
 
 
 def _scales(terms, case, reduce):
-    """Return each term (edge, source j, destination i) of a sum over edges with a factor, which `reduce` decides.
-
-    The factor is 1 for a sum, 1 / d_i for a mean, and 1 / sqrt(d_j d_i) for "sym".
-    """
+    """Return each term (edge, source j, destination i) of a sum with its factor: 1, 1 / d_i or 1 / sqrt(d_j d_i), by `reduce`."""
     d_in, d_out = [0] * case.n_dst, [0] * case.n_src
     for _, j, i in terms:
         d_in[i] += 1

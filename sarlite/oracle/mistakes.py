@@ -67,18 +67,18 @@ def _means(d):
 
 def _divided(d, total, degrees):
     if d.cotangents is None:
-        return _over(d.predicted(total), degrees)
-    return _over(d.predicted(total, {name: g / column(degrees, g.ndim) for name, g in d.cotangents.items()}), 1)
+        return _divide_rows(d.predicted(total), degrees)
+    return _divide_rows(d.predicted(total, {name: g / column(degrees, g.ndim) for name, g in d.cotangents.items()}), 1)
 
 
 def _divided_at_source(d, total):
     degrees = np.maximum(d.case.edges.out_degrees, 1)
     if d.output == "dx":
-        return _over(d.predicted(total), degrees)
+        return _divide_rows(d.predicted(total), degrees)
     return d.predicted(replace(total, arrays={**total.arrays, "x": total.arrays["x"] / degrees[:, None]}))
 
 
-def _over(number: BoundedArray, degrees: Array | int) -> BoundedArray:
+def _divide_rows(number: BoundedArray, degrees: Array | int) -> BoundedArray:
     """Return a BoundedArray with each row divided by its degree; the bound of the result includes one more rounding."""
     value, error = (np.asarray(part) / column(degrees, number.value.ndim) for part in (number.value, number.error))
     return BoundedArray(value, 2 * error + 2.0**-22 * np.abs(value))

@@ -198,7 +198,7 @@ def _known_attributes(attributes, values):
 
 
 def _for_layer(kind, requested, last):
-    """Return the attributes of one layer: attention heads are concatenated in hidden layers and averaged in the last layer.
+    """Return the requested attributes for one layer: attention heads are concatenated in hidden layers, and averaged in the last layer.
 
     Numbers of heads and features from the caller are those of hidden layers.
     """

@@ -50,12 +50,12 @@ def write(path: Path, array: Array) -> Record:
 
 
 def write_group(folder: Path, group: str, values: Mapping[str, Array]) -> dict[str, Record]:
-    """Write arrays as GROUP.NAME.npy, and return their records by name."""
+    """Write arrays as files GROUP.NAME.npy in a folder, and return {name: record}, where a record describes a file."""
     return {name: write(folder / f"{group}.{plain_name(name, group)}.npy", value) for name, value in values.items()}
 
 
 def write_json(path: Path, document: Mapping[str, object], where: Path) -> None:
-    """Write a case.json; raise DataError about `where` if JSON has no such attribute."""
+    """Write a case.json; raise a DataError about the folder `where` if JSON cannot hold an attribute."""
     try:
         path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
     except (TypeError, ValueError) as error:
@@ -89,7 +89,9 @@ def read(folder: Path, field: str, record: Record) -> Array:
 
 
 def read_result(path: Path, field: str, shape: Sequence[int] | None = None) -> Array:
-    """Return an array that another program wrote, in C or Fortran order.
+    """Return the array of a .npy file that another program wrote, after checks of its header, its size and its shape.
+
+    The array may be in C or Fortran order.
 
     Raises
     ------

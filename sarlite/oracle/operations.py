@@ -34,7 +34,7 @@ NAN_OF_MASKED = ("dgl", "pyg")
 
 
 def extremum(messages, edges, reduce, ties):
-    """Return the maximum or minimum of the messages, shape (n_edges, ...), of each destination.
+    """Return the maximum or minimum, by `reduce`, of each destination's messages; `ties` says which equal messages get the gradient.
 
     A destination without edges gets 0.
     """
@@ -48,10 +48,7 @@ def mean(total, edges):
 
 
 def edge_softmax(scores, edges, dialect, epsilon=None):
-    """Return the softmax over the in-edges of each destination, with the conventions of a dialect's library.
-
-    `epsilon` replaces the dialect's value if it is not None.
-    """
+    """Return the softmax over each destination's in-edges as the dialect's library computes it; `epsilon` replaces the library's value."""
     out = softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0) if epsilon is None else epsilon)
     return undecided_if_masked(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out
 

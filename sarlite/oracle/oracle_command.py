@@ -102,7 +102,7 @@ def _operation(parser):
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status.
+    """Run one `sarlite-oracle` command and return its exit status.
 
     Parameters
     ----------

@@ -132,7 +132,7 @@ class Division:
         return np.array(value) if kind == "whole" else value[self.rows(rank, kind)]
 
     def part(self, number: BoundedArray, rank: int, kind: str) -> BoundedArray:
-        """Return a rank's rows of a BoundedArray, by `kind` as in `of_rank`."""
+        """Return a rank's rows of a BoundedArray, by `kind` rows of nodes ("src", "dst", "node") or edges, or all rows ("whole")."""
         return BoundedArray(self.of_rank(number.value, rank, kind), self.of_rank(number.bound, rank, kind))
 
     def assemble(self, arrays: Sequence[Array], kind: str, shape: tuple[int, ...]) -> Array:
@@ -162,7 +162,7 @@ class Division:
 
     @cached_property
     def wanted(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape on the whole graph and kind of rows of each array that ranks may return, by name."""
+        """{name: (shape on the whole graph, kind of rows)} of each array that ranks may return."""
         case, reference = self.case, self.reference
         by, inputs = reference.outputs_by, {**case.arrays, **case.state}
         wanted = {name: (expr.shape, by.get(name, "whole")) for name, expr in reference.expressions(case)[1].items()}

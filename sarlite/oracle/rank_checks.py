@@ -148,7 +148,7 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
             options = {"dtype": dtype, "accumulate": accumulate, "width": WIDTHS[k % len(WIDTHS)]}
             for size in sizes:
                 for kind in parts if size > 1 else parts[:1]:
-                    _divided(trial, name, edges, size, kind, gradients, options)
+                    _check_divided(trial, name, edges, size, kind, gradients, options)
     beyond = f"widths other than {spans(WIDTHS[: len(chosen)])}; more than {max(e.n_edges for _, e in chosen):,} edges"
     report.skip(f"{beyond}; numbers of ranks other than {spans(sizes)}; numbers other than {dtype}; special values")
     if not gradients:
@@ -170,12 +170,12 @@ def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeL
     return [(entry.name, entry.edges) for entry in dict.fromkeys([*telling, *(entries[k] for k in places)])]
 
 
-def _divided(trial, name, edges, size, kind, gradients, options):
-    """Check one graph, divided among ranks in one way, by two calls of the function.
+def _check_divided(trial, name, edges, size, kind, gradients, options):
+    """Check one graph, divided among `size` ranks in the way `kind`, by two calls of the function under test.
 
     The calls have different values, so that stale rows of the first call show in the second.
     """
-    owner, before = owners(kind, edges.n_dst, size, trial.seed), None
+    owner, previous = owners(kind, edges.n_dst, size, trial.seed), None
     for k, values in enumerate(("integers", "random")):
         label = f"{name}/{size} ranks/{kind}/{values}"
         try:
@@ -185,11 +185,11 @@ def _divided(trial, name, edges, size, kind, gradients, options):
             return
         cotangents = trial.reference.cotangents(case, values, trial.seed + k) if gradients else {}
         division = Division(trial.reference, case, cotangents, owner, size)
-        _run(trial, division, before)
-        before = division
+        _check_call(trial, division, previous)
+        previous = division
 
 
-def _run(trial, division, before):
+def _check_call(trial, division, previous):
     """Check the results of one call: its layers, then its outputs, then its gradients; the first wrong result ends the comparison."""
     results = _results(trial, division)
     if results is None:
@@ -198,7 +198,7 @@ def _run(trial, division, before):
     bounds = certified.arithmetic(case)
 
     def wrong(name, number, layer=None):
-        return _rows(trial, division, before, name, number, [result[name] for result in results], layer)
+        return _check_rows(trial, division, previous, name, number, [result[name] for result in results], layer)
 
     layers = reference.layers(case, bounds)
     if any({name for name in result if name.startswith("layers.")} != layers.keys() for result in results):
@@ -245,14 +245,11 @@ def _flat(result, wanted):
     return {name: as_array(value) for name, value in flat.items()}
 
 
-def _rows(trial, division, before, output, number, arrays, layer=None):
-    """Compare the rows that each rank returned for one output, layer or gradient with the expected rows.
-
-    Return True if an element is wrong.
-    """
+def _check_rows(trial, division, previous, output, number, arrays, layer=None):
+    """Return True if the rows in `arrays`, one array for each rank, are wrong rows of one output, layer or gradient; add a finding then."""
     case, kind, reference = division.case, division.wanted[output][1], trial.reference
     g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None
-    place = {"division": division, "before": before, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}
+    place = {"division": division, "before": previous, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}
     asked = [RankDifference(reference, case, output, division.part(number, rank, kind), array, g, rank=rank, **place)
              for rank, array in enumerate(arrays)]
     for one in asked:

@@ -243,7 +243,7 @@ def words(value: object) -> str:
 
 
 def as_reference(reference: str | Reference, attributes: Attributes, dtype: str) -> Reference:
-    """Return the reference of a name and attributes, or `reference` itself if it is a Reference.
+    """Return the Reference of a name and attributes, or `reference` itself if it is one, after a check that it supports the dtype.
 
     Raises
     ------
@@ -294,7 +294,7 @@ def last_word(name: str) -> str:
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], values: str, dtype: str) -> Array:
-    """Return random values, rounded to a dtype: integers from -3 to 3, or standard normal numbers.
+    """Return random values, rounded to a dtype: integers from -3 to 3 if `values` is "integers", else standard normal numbers.
 
     If the dtype has narrow rows, a fourth of the normal numbers lie halfway between two numbers of bfloat16.
     """

@@ -11,7 +11,7 @@ def warn_renamed(name: str, new: str, stacklevel: int = 3) -> None:
 
 
 def renamed(module: str, name: str, new_names: Mapping[str, str]) -> object:
-    """Look up the object that a former name stands for, warn that the name has changed, and return the object.
+    """Return the object that a former name in a module stands for, and warn that the name has changed.
 
     Parameters
     ----------

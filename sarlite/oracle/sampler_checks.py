@@ -74,46 +74,46 @@ def check_sampler(trial: Trial, entries: Iterable[Entry], n_calls: int, index_dt
     _distribution(trial, one, drawn)
 
 
-def with_seed(one: Case, seed: int) -> Case:
+def with_seed(case: Case, seed: int) -> Case:
     """Return a copy of the case with another seed for the sampler."""
-    return replace(one, attributes={**one.attributes, "seed": seed})
+    return replace(case, attributes={**case.attributes, "seed": seed})
 
 
-def picks(trial: Trial, one: Case) -> list[Array] | None:
-    """Call the sampler once; return for each row the positions of the sampled edges among its in-edges.
+def picks(trial: Trial, case: Case) -> list[Array] | None:
+    """Call the sampler once on a case; return for each row the positions of the sampled edges among its in-edges.
 
     Add a finding and return None if no sampler may pick them.
     """
-    picked = trial.attempt(one, lambda converted: trial.worker.call(lambda: as_array(trial.run(call.GuardedCase(converted).case))))
+    picked = trial.attempt(case, lambda converted: trial.worker.call(lambda: as_array(trial.run(call.GuardedCase(converted).case))))
     if picked is None:
         return None
     if not isinstance(picked, np.ndarray) or picked.ndim != 1 or picked.dtype.kind not in "iu":
-        trial.record(Finding(Verdict.WRONG, "call", one, "out", "is no (n_picks,) array of edge numbers"))
+        trial.record(Finding(Verdict.WRONG, "call", case, "out", "is no (n_picks,) array of edge numbers"))
         return None
     trial.report.checked["sampling"] += 1
-    problem = _impossible(one, picked)
+    problem = _impossible(case, picked)
     if problem is not None:
-        trial.record(Finding(Verdict.WRONG, "sampling", one, "out", **problem))
+        trial.record(Finding(Verdict.WRONG, "sampling", case, "out", **problem))
         return None
-    edges = one.edges
+    edges = case.edges
     order = np.argsort(edges.dst[picked], kind="stable")
     ends = np.cumsum(np.bincount(edges.dst[picked], minlength=edges.n_dst))
     return np.split(positions_in_row(edges)[picked][order], ends[:-1])
 
 
-def _impossible(one, picked):
-    """Return the fields of a finding if no sampler may return these edges, else None."""
-    edges, k = one.edges, one.k
+def _impossible(case, picked):
+    """Return the fields of a finding if no sampler may return the edges `picked` for a case, else None."""
+    edges, k = case.edges, case.k
     if len(picked) and (picked.min() < 0 or picked.max() >= edges.n_edges):
         bad = picked[(picked < 0) | (picked >= edges.n_edges)][0]
         return {"cause": f"{bad} is no edge: there are {edges.n_edges}", "got": float(bad)}
-    if not one.replace and len(np.unique(picked)) < len(picked):
+    if not case.replace and len(np.unique(picked)) < len(picked):
         values, counts = np.unique(picked, return_counts=True)
         e = values[counts > 1][0]
         name = f"edge {e} ({edges.src[e]} -> {edges.dst[e]})"
         return {"cause": f"{name} is picked {counts.max()} times without replacement",
                 "node": int(edges.dst[e]), "edges": ((int(edges.src[e]), int(edges.dst[e])),)}
-    wanted = np.where(edges.in_degrees > 0, k, 0) if one.replace else np.minimum(edges.in_degrees, k)
+    wanted = np.where(edges.in_degrees > 0, k, 0) if case.replace else np.minimum(edges.in_degrees, k)
     got = np.bincount(edges.dst[picked], minlength=edges.n_dst)
     if not np.array_equal(wanted, got):
         row = int(np.flatnonzero(wanted != got)[0])
@@ -123,14 +123,14 @@ def _impossible(one, picked):
     return None
 
 
-def _distribution(trial, one, drawn):
-    """Test how often edges were sampled against binomial distributions.
+def _distribution(trial, case, drawn):
+    """Test how often each edge was sampled in all calls, `drawn`, against binomial distributions.
 
     Add a finding for the least likely count if its probability is too small.
     """
     from scipy.special import bdtr, bdtrc
 
-    counts = list(_counts(one, drawn))
+    counts = list(_counts(case, drawn))
     observed, n, p = (np.array(column) for column in list(zip(*counts))[:3])
     tails = np.minimum(bdtr(observed, n, p), np.where(observed > 0, bdtrc(np.maximum(observed - 1, 0), n, p), 1.0))
     trial.report.checked["sampling"] += len(counts)
@@ -139,23 +139,23 @@ def _distribution(trial, one, drawn):
     if tails[worst] < limit:
         where, row, edge = counts[worst][3:]
         cause = f"{where}: a chance of {tails[worst]:.1e}, below {limit:.1e}"
-        trial.record(Finding(Verdict.WRONG, "sampling", one, "out", cause, node=row, edges=edge,
+        trial.record(Finding(Verdict.WRONG, "sampling", case, "out", cause, node=row, edges=edge,
                           expected=float(n[worst] * p[worst]), got=float(observed[worst])))
 
 
-def _counts(one: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
+def _counts(case: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
     """Yield the statistics to test, each as (count, n, p, description, row, edges): `count` successes in `n` trials of probability p.
 
     By chance alone, a count has the binomial distribution of n trials with probability p.
     """
-    edges, k = one.edges, one.k
+    edges, k = case.edges, case.k
     for degree in DEGREES:
         rows = np.flatnonzero(edges.in_degrees == degree)
-        if degree < 2 or (degree <= k and not one.replace):
+        if degree < 2 or (degree <= k and not case.replace):
             continue  # all edges are picked: nothing is random
         positions = np.array([[np.sort(picked[row]) for row in rows] for picked in drawn])  # (calls, rows, k)
-        yield from _by_place(edges, degree, rows, positions, one.replace)
-        yield from _by_set(degree, positions, one.replace)
+        yield from _by_place(edges, degree, rows, positions, case.replace)
+        yield from _by_set(degree, positions, case.replace)
 
 
 def _by_place(edges, degree, rows, positions, replaced):
@@ -188,7 +188,7 @@ def _by_set(degree, positions, replaced):
 
 
 def _chances(degree: int, k: int, replaced: bool) -> dict[tuple[int, ...], float]:
-    """Return the probability of each set of picks; with replacement, of each multiset."""
+    """Return the probability of each set of k picks among `degree` edges; with replacement (`replaced`), of each multiset."""
     if not replaced:
         return dict.fromkeys(combinations(range(degree), k), 1 / comb(degree, k))
     return {chosen: factorial(k) / prod(factorial(n) for n in Counter(chosen).values()) / degree**k

@@ -18,7 +18,7 @@ _NEEDED_ARRAYS = {"weights": ("weight",), "scores": ("scores", "el", "er"), "mas
 
 @dataclass
 class Scope:
-    """Extremes of the cases that were checked, such as the largest in-degree.
+    """Extremes of the cases that a check has run, such as the largest in-degree.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Scope:
     max_values: int = 0
 
     def add(self, entry: Entry, cases: Sequence[Case]) -> None:
-        """Update the extremes by the cases of one graph."""
+        """Extend the extremes by the cases of one graph, `entry`."""
         if not cases:
             return
         edges = entry.edges

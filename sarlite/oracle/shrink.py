@@ -69,7 +69,7 @@ def _size(case):
 
 
 def _edges(reference, case, attempts):
-    """Shrink the edges of a failing case: try parts of them alone, then all but one part, with finer parts."""
+    """Return a failing case with fewer edges: try parts of the edges alone, then all but one part, with ever finer parts."""
     parts = 2
     while (n := case.edges.n_edges) and attempts.left > 0:
         bounds = np.linspace(0, n, min(parts, max(n, 2)) + 1).astype(int)
@@ -88,7 +88,7 @@ def _edges(reference, case, attempts):
 
 
 def _columns(reference, case, attempts):
-    """Shrink the columns of a failing case: try halves, then all columns but the first or the last."""
+    """Return a failing case with fewer columns: try each half of the columns, then all columns but the first or the last."""
     while (width := cut.width_of(reference, case)) is not None and width > 1 and attempts.left > 0:
         half = width // 2
         tries = [(0, half), (half, width), (0, width - 1), (1, width)]

@@ -104,13 +104,13 @@ def repeated(draw: SplitMixStream, n: int, times: int) -> EdgeList:
 
 
 def doubled(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
-    """Return a random graph with every edge twice; the second copies come after all first copies."""
+    """Return a random graph of `edges` edges, each twice; the second copies come after all first copies."""
     one = uniform(draw, n, edges)
     return _graph(np.tile(one.src, 2), np.tile(one.dst, 2), n)
 
 
 def uniform(draw: SplitMixStream, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
-    """Return random edges: sources and destinations are drawn uniformly and independently."""
+    """Return `edges` random edges: sources and destinations are drawn uniformly and independently."""
     return _graph(draw.below(n, edges), draw.below(n_dst or n, edges), n, n_dst)
 
 
@@ -206,7 +206,7 @@ def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def sparse_ids(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
-    """Return few edges among many rows: between the first and last rows, rows next to powers of two, and random rows."""
+    """Return few edges among n rows: between the first and last rows, rows next to powers of two, and `edges` random rows."""
     edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
     ends = np.concatenate([edge, draw.below(n, edges)])
     return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)
@@ -222,7 +222,7 @@ _HARD = ("negative", "ties", "scores", "masked", "unreachable", "denormal", "nan
 
 
 def graph_specs() -> Iterator[tuple[str, tuple, tuple[str, ...], dict]]:
-    """Yield (family, sizes, tags, options) of each graph of the corpus.
+    """Yield (family of graphs, arguments of its function, tags, options) for each graph of the corpus.
 
     `options` may set `width` and `values`; otherwise `corpus` assigns widths in turn, and the values are "codes".
     """
@@ -308,7 +308,7 @@ def _shapes():
 
 
 def _special_values():
-    """Yield the graphs on which inputs with special values, such as ties, are checked.
+    """Yield the entries of `graph_specs` for graphs on which inputs with special values, such as ties, are checked.
 
     The graphs have rows without in-edges, rows without out-edges, or a row longer than a warp.
     """

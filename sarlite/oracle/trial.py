@@ -106,7 +106,7 @@ class Trial:
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
     def attempt(self, case: Case, function: Callable[[Case], Result], layout: str = "") -> Result | None:
-        """Return `function(case)`, where the case has arrays as the function under test takes them, such as tensors.
+        """Return `function(case)` with arrays converted for the function under test; if the call fails, add a finding and return None.
 
         If the call fails, add a finding, or count the case as not covered, and return None.
 
@@ -159,7 +159,7 @@ class Trial:
     # ---- verdicts
 
     def judge(self, level: str, differences: Sequence[Difference], add_finding: FindingRule, tolerance: float = 1.0) -> bool:
-        """Compare results with the expected arrays; if an error is above `tolerance` bounds, call `add_finding` and return True.
+        """Compare results with the expected arrays; if an error is above `tolerance` times its bound, call `add_finding` and return True.
 
         Parameters
         ----------
@@ -214,7 +214,7 @@ class Trial:
         return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
 
     def record(self, finding: Finding, difference: Difference | None = None, searches: Sequence[CauseSearch] = ()) -> None:
-        """Add a finding to the report, among the expected failures if its case or verdict is; `searches` look for its cause later.
+        """Add a finding to the report, or to its expected failures if its case or verdict is expected; `searches` look for its cause later.
 
         Of more than MAX_CASES findings of the same verdict, level and output, the least informative keeps only its
         case's name.
@@ -280,12 +280,12 @@ def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequ
     return None
 
 
-def _can_discriminate(one, other):
-    """Return True if the case `other` can confirm a cause that was determined on the case `one`.
+def _can_discriminate(case, other):
+    """Return True if the case `other` can confirm a cause that was determined on the case `case`.
 
     Both cases need edges, and one of them needs enough edges that few causes explain it.
     """
-    return min(one.n_edges, other.n_edges) > 0 and max(one.n_edges, other.n_edges) >= MIN_TELLING_EDGES
+    return min(case.n_edges, other.n_edges) > 0 and max(case.n_edges, other.n_edges) >= MIN_TELLING_EDGES
 
 
 def _remoteness(case):

@@ -65,7 +65,7 @@ def positions_in_row(edges: EdgeList) -> Array:
 
 
 def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Array:
-    """Return integers from 1 to 7, with either sign, as the weights of edges.
+    """Return integers from 1 to 7, with either sign, as edge weights that tell the edges of a short row apart.
 
     The magnitude follows the position in the row: rows of up to 7 edges have distinct weights.
 
@@ -152,7 +152,7 @@ class ProbeScores:
 
 
 def special(reference: Reference, case: Case, values: str) -> Case:
-    """Return a case with special values in some inputs; inputs without a special value stay as they are.
+    """Return a case whose inputs have special values of a kind, such as "nan"; inputs that the kind does not concern stay as they are.
 
     Parameters
     ----------

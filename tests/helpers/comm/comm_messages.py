@@ -20,7 +20,7 @@ def filled(dtype, shape, seed):
 
 
 def exchange(comm, outgoing, tag=0):
-    """Send `outgoing[peer]` to every rank, this one included; return the array that each rank sent previous."""
+    """Send `outgoing[peer]` to every rank, this one included; return the arrays that the ranks sent to this rank."""
     incoming = [np.empty_like(outgoing[comm.rank]) for _ in range(comm.size)]
     receives = [comm.start_recv(incoming[peer], peer, tag) for peer in range(comm.size)]
     sends = [comm.start_send(outgoing[peer], peer, tag) for peer in range(comm.size)]

@@ -1,4 +1,4 @@
-"""Ranks as threads whose collective calls are counted by kind, and must be the same on all ranks after each step.
+"""Communicators of threads as ranks that count collective calls by kind; all ranks must agree on the counts after each step.
 
 Collectives of two ranks that do not belong together may meet without an error. For example, one rank skips an allreduce,
 and later all ranks make another one of the same shape.

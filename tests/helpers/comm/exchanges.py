@@ -1,4 +1,4 @@
-"""A small dense graph in parts, ways to aggregate over it, and communicators that record messages."""
+"""A small dense graph, ways to aggregate over its parts, and communicators that record messages."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Checks of `Pusher` that every communicator must pass, each one rank's part, for any number of ranks."""
+"""Checks of `Pusher` that every communicator must pass; every rank calls a check with its communicator."""
 
 import hashlib
 import threading

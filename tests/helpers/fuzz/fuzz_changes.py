@@ -144,7 +144,7 @@ def _json(value, dice):
 
 
 def _honest(files, dice):
-    """Return meta.json with the hashes, dtypes and shapes that most of the changed files have now, and with its own right hash."""
+    """Return meta.json with the right hashes, dtypes and shapes of most of the changed files, and with its own right hash."""
     try:
         meta = json.loads(files["d/meta.json"])
         for kind in ("nodes", "edges"):

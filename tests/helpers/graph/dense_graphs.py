@@ -128,7 +128,7 @@ class Dense:
     # ---- what expressions ask for
 
     def constant(self, make):
-        """Return the value of `make()` as a constant, which later calls of the formula repeat."""
+        """Return the value of `make()` in the first call of the formula, and the recorded value, a constant, in later calls."""
         return self.frozen(make())
 
     def relu(self, x):

@@ -1,4 +1,4 @@
-"""Checks of `examples/sar_from_scratch.py` against the library, for one rank of any number of ranks."""
+"""Checks of `examples/sar_from_scratch.py` against the library; every rank calls a check with its communicator."""
 
 import runpy
 from types import SimpleNamespace

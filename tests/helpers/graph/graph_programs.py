@@ -1,4 +1,4 @@
-"""A random program of aggregations over a random graph in parts, against plain NumPy on the whole graph."""
+"""Random programs of aggregations on the parts of a random graph, against plain NumPy on the whole graph."""
 
 import threading
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (3e-4, 4e-3)}
 
 
 class Ranked:
-    """A rank's part of the graph as a `Graph`, with the methods of `Dense`."""
+    """A rank's part of a graph, with the methods of `dense_graphs.Dense` computed by `Graph.aggregate`."""
 
     def __init__(self, graph, dtype):
         self.graph, self.dtype = graph, dtype
@@ -73,7 +73,7 @@ class Whole(Dense):
 
 
 class Program:
-    """Random program of aggregations: a graph, its division, leaves, steps, and the cotangents of the outputs."""
+    """Random program of aggregations: a graph, its division, leaves (inputs), steps, and the gradients of the outputs."""
 
     def __init__(self, dice):
         self.dice = dice
@@ -205,7 +205,7 @@ class Program:
         return graph
 
     def on_rank(self, comm, alarm):
-        """Run the program on this rank; return the global ids of its rows, and [(outputs, gradients)] of each run."""
+        """Run the program on this rank; return its global row ids, and [(outputs, gradients)] of each run. `alarm` tells of faults."""
         comm = comm if self.fault is None else Faulty(comm, alarm)
         graph = self.make(comm)
         if self.fault is not None:
@@ -217,7 +217,7 @@ class Program:
         return Ranked(graph, self.dtype).ids, [self._once(graph, constants=constants) for _ in range(self.times)]
 
     def _fail(self, comm, graph):
-        """Let one rank fail somewhere in the program on a new graph; then recover on all ranks. Return the new graph."""
+        """Let one rank fail somewhere in the program on a new graph, let all ranks recover, and return this graph."""
         who, share = self.fault
         comm.arm()
         self._once(graph)

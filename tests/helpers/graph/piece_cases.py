@@ -14,7 +14,7 @@ def problem():
 
 
 def in_small_pieces(graph, n_edges=1):
-    """Return the graph with its blocks cut into pieces of at least `n_edges` edges and as many edges as columns."""
+    """Return the graph with its blocks cut into pieces of at least `n_edges` edges, and of as many edges as the block has columns."""
     for block in graph.plan.blocks:
         block.pieces = block.in_pieces(n_edges)
     return graph

@@ -19,9 +19,9 @@ def in_edges(edges, i):
 
 
 def reduce_messages(edges, messages, reducer):
-    """Return out_i = reduce over in-edges of messages[e], 0 without edges.
+    """Return out_i, the sum, mean, max or min of messages[e] over the in-edges e of node i (0 without edges), and the chosen edges.
 
-    Also return the edge that gave each max or min, -1 without edges.
+    The chosen edge gave the max or min; it is -1 without edges.
     """
     out = np.zeros((edges.n_nodes, *messages.shape[1:]))
     winner = np.full(out.shape, -1)
@@ -71,7 +71,7 @@ def attention(edges, src, dst, slope):
 
 
 def attend(edges, z, src, dst, slope, mask=1.0):
-    """Return out_i = sum_j mask_ij a_ij z_j, attention with the coefficients a_ij and a dropout mask."""
+    """Return attention's output, out_i = sum_j mask_ij a_ij z_j, with the coefficients a_ij of `attention` and a dropout mask."""
     a = attention(edges, src, dst, slope) * mask
     return at_nodes(edges.dst, a[:, :, None] * z[edges.src], edges.n_nodes)
 

@@ -1,4 +1,4 @@
-"""A random program of aggregations over relations in parts, against plain NumPy, relation after relation."""
+"""Random programs of aggregations over several relations on the parts of a graph, against plain NumPy on the whole graph."""
 
 import numpy as np
 
@@ -113,7 +113,7 @@ class Program:
     # ---- the program
 
     def values(self, world, leaves):
-        """Return the nodes' values after all calls of `aggregate`, one array for each node type; a call adds the tanh of its sums."""
+        """Return the nodes' values after all calls of `aggregate`, one array for each node type, computed by the Parts or Whole `world`."""
         h = dict(zip(self.sizes, leaves))
         for call in self.calls:
             for to, out in world.aggregate(call, h, leaves).items():

@@ -1,4 +1,4 @@
-"""A small graph of several node types, and relational layers as dense NumPy loops, for threads as ranks and ranks of MPI."""
+"""A small graph of several node types, and relational layers as NumPy loops, for tests on threads as ranks and on MPI ranks."""
 
 from functools import cache
 
@@ -211,7 +211,7 @@ def gradients(model, graph, x, labels, rows, count):
 
 
 def check_batches(comm, case, parts, **options):
-    """Check that a batch of all training rows with all in-edges gives the whole graph's results. Collective."""
+    """Check that a batch of all training rows with all in-edges gives a model the results of the whole graph. Collective."""
     graph, results = make(comm, parts, **options), []
     nodes = graph.of("paper")
     ids, x = nodes.dst_ids, {"paper": X["paper"][graph.node_ids["paper"]]}

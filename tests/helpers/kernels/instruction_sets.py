@@ -11,7 +11,7 @@ from tests.helpers.kernels.kernel_references import Csr
 
 
 class Setting(NamedTuple):
-    """Settings of a kernel call that must not change its result.
+    """Settings of a kernel call that must not change the result: instruction set, threads, index type, and offset in a cache line.
 
     Where a kernel's docstring says so, the result depends on the number of threads.
     """

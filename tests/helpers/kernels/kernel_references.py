@@ -57,7 +57,7 @@ def normal(rng, dtype, *shape):
 
 
 def over_threads(run, counts=(1, 2, 3)):
-    """Return the results of run() for each number of threads."""
+    """Return a list of the results of run(), one for each number of threads in `counts`."""
     before, results = kernels.threads(), []
     try:
         for n in counts:
@@ -91,7 +91,7 @@ def philox4x32(counter, key):
 
 
 def philox_reference(counter, key):
-    """Return Philox4x32-10 on Python integers, from the paper."""
+    """Return the 4 words of Philox4x32-10 for a counter and a key, computed on Python integers by the paper's formulas."""
     c, k = list(counter), list(key)
     for _ in range(10):
         a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]

@@ -1,4 +1,4 @@
-"""Random programs of batches and message flow: N ranks against one rank, and with all in-edges against plain NumPy."""
+"""Random programs of minibatches and message-flow graphs: N ranks against one rank, and with all in-edges against plain NumPy."""
 
 import numpy as np
 
@@ -153,7 +153,7 @@ def layer(world, kind, h, dst_rows, w):
 
 
 class Sampled:
-    """Layer of a batch as the tested code computes it, with the methods of `Dense`."""
+    """A layer's graph of a minibatch, with the methods of `dense_graphs.Dense` computed by `aggregate`."""
 
     def __init__(self, graph):
         self.graph = graph

@@ -35,7 +35,7 @@ def parts(size, kind="random"):
 
 
 def loader_of(graph, **options):
-    """Return a loader over the seeds that this rank owns."""
+    """Return a NeighborLoader over the seeds that this rank owns."""
     options = {"fanouts": (3, 4), "batch_size": 10, "seed": 3, **options}
     train = options.pop("train", np.isin(graph.dst_ids, SEEDS))
     return NeighborLoader(graph, X[graph.src_ids], LABELS[graph.dst_ids], train, **options)
@@ -59,7 +59,7 @@ class Weighted(nn.Module):
 
 
 def trained(graph, name="sage", epochs=3, **options):
-    """Train for some epochs and return the losses of all steps, the parameters, and the loader."""
+    """Train a model named `name` on minibatches; return the losses of all steps, the parameters, and the loader."""
     rng = nn.Random(0)
     common = {"layers": 2, "hidden": 8, "dropout": 0.3, "rng": rng, "dtype": np.float64}
     model = {"sage": lambda: SAGE(N_IN, N_OUT, **common), "gat": lambda: GAT(N_IN, N_OUT, heads=2, **common),

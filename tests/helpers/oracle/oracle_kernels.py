@@ -25,7 +25,7 @@ class Sparse:
 
 
 def wide(value, like):
-    """Reshape an array of one number per row so that it broadcasts with the rows of `like`."""
+    """Reshape `value`, one number for each row, so that it broadcasts with the rows of the array `like`."""
     return value.reshape(value.shape + (1,) * (like.ndim - value.ndim))
 
 

@@ -18,7 +18,10 @@ def leaky(x, slope):
 
 
 def in_edges(edges, habit):
-    """Return each row's edges as (source, edge number), with self loops "missing", "replace" or "none" added; their number is None."""
+    """Return each row's edges as (source, edge number); `habit` adds "missing", all ("replace") or "none" of the self loops.
+
+    The edge number of an added self loop is None.
+    """
     rows = [[] for _ in range(edges.n_dst)]
     loop = {}
     for e, (j, i) in enumerate(zip(edges.src, edges.dst)):
@@ -108,7 +111,7 @@ def gatv2(s, x, edges, dialect, slope=0.2, residual=False):
 
 
 def finish(out, s, x, dialect, residual):
-    """Return a layer's output from the outputs of its heads: joined as the dialect does, plus residual and bias.
+    """Return a layer's output from its heads' outputs `out`: joined as the dialect does, plus residual and bias.
 
     DGL's bias is in the residual's projection, and its heads stay an axis. PyG always projects; the paper's layer does
     if the widths differ.

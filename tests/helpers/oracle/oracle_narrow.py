@@ -26,7 +26,7 @@ def spmm(case, order=None, round_row=nearest):
 
 
 def spmm_vjp(case, g, order=None, round_row=nearest, scaled=None):
-    """Return an spmm's gradients, where `round_row` rounds each round_row that edges gather, and edges are summed in `order`.
+    """Return an spmm's gradients, where `round_row` rounds each row that edges gather, and edges are summed in `order`.
 
     `scaled(g, scale)` replaces the rounding of g times the destination's scale. For a maximum, the winning edge takes
     g unrounded.
@@ -93,7 +93,7 @@ def narrow_parts(case, g):
 
 
 def other_delta(case, g):
-    """Return GAT's gradient with delta, the product g . out of each round_row, computed from the output's unrounded gradient g."""
+    """Return GAT's gradient with delta, the product g . out of each row, computed from the output's unrounded gradient g."""
     edges, gradients = Sparse(case), gat_vjp(case, g)
     lost = ((g - nearest(g)) * gat(case)).sum(2)
     p = right.softmax_of(edges, right.gat_scores(case, edges))

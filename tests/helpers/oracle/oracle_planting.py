@@ -39,7 +39,7 @@ def planting(mutants):
     """Return the decorator factory `planted`, which adds mutants to the list `mutants`."""
 
     def planted(op, level="probe", /, name=None, backward=False, link="", upstream="", **attributes):
-        """Register a function as the defective `run` op an operation, or with `backward` as its defective `vjp`.
+        """Register a function as the defective `run` of an operation, or with `backward` as its defective `vjp`.
 
         The other function is right.
         """
@@ -60,7 +60,7 @@ PYG, DGL = "https://github.com/pyg-team/pytorch_geometric", "https://github.com/
 
 
 def summed(case, edges, rows, selected=slice(None)):
-    """Return for each destination the sum of the rows of its edges, of the `selected` edges alone."""
+    """Return for each destination the sum of the `rows` of its edges; `selected` picks the edges that are summed."""
     out = np.zeros((edges.n_dst, *rows.shape[1:]), rows.dtype)
     np.add.at(out, edges.dst[selected], rows[selected])
     return out

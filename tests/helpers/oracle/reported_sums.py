@@ -28,7 +28,7 @@ def memory(array):
 
 
 def read(array, row_stride):
-    """Return the values that a kernel reads if it takes columns to be contiguous; 0 stands for memory behind the array."""
+    """Return the values that a kernel reads if it takes columns to be contiguous, and rows `row_stride` apart; 0 beyond the memory."""
     flat, offset = memory(array)
     inner = int(np.prod(array.shape[1:]))
     at = offset + np.arange(len(array))[:, None] * row_stride + np.arange(inner)

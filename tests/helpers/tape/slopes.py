@@ -1,4 +1,4 @@
-"""Gradients checked against numerical derivatives of a formula in long double, with an argmax or a mask fixed by the first call."""
+"""Gradients checked against numerical derivatives in long double; an argmax or a dropout mask stays as in the first call."""
 
 import numpy as np
 
@@ -8,10 +8,7 @@ WEIGHTS = ((1, LONG(2) / 3), (2, LONG(-1) / 12))  # central differences of fourt
 
 
 class Unclear(Exception):
-    """Exception for a program whose gradient cannot be checked.
-
-    It is too large, or a choice depends on rounding, so that no gradient is the right one.
-    """
+    """Exception for a random program whose gradient cannot be checked: values are too large, or a choice depends on rounding."""
 
 
 class Frozen:
@@ -21,9 +18,9 @@ class Frozen:
         self.near, self._values, self._next = near, [], None
 
     def __call__(self, value, gap=None):
-        """Return `value` in the first call, and the recorded value in later ones.
+        """Return `value` in the first call, and the recorded value in later calls; `gap` is the distance to another choice.
 
-        `gap` is the distance to another choice; a small gap raises `Unclear`, and exactly 0 is a choice.
+        A small gap raises `Unclear`, and exactly 0 is a choice.
         """
         if self._next is None:
             if gap is not None and ((0 < np.abs(gap)) & (np.abs(gap) < self.near)).any():
@@ -39,7 +36,7 @@ class Frozen:
 
 
 def slope(formula, frozen, leaves, directions, weights):
-    """Return d/dt of sum(weights * formula(leaves + t directions)) at t = 0."""
+    """Return d/dt of sum(weights * formula(leaves + t * directions)) at t = 0, by central differences."""
 
     def loss(t):
         moved = [x + t * v for x, v in zip(leaves, directions)]

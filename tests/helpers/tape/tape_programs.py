@@ -90,7 +90,7 @@ class Program:
         return [values[k] for k in self.outputs]
 
     def run(self):
-        """Run the program on the tape; return (leaves, all values, [(value of a step, copy of its array)])."""
+        """Run the program on the tape; return (leaves, values of all leaves and steps, [(value of a step, copy of its array)])."""
         leaves = [
             Tensor(_laid_out(a.copy(), layout), requires_grad=bool(need), constant=bool(constant))
             for a, layout, need, constant in zip(self.arrays, self.layouts, self.needs, self.constant)

@@ -1,4 +1,4 @@
-"""Short trainings with exact numerics, and a hash of their results, which must not depend on how they were run.
+"""Short trainings with exact numerics, and a hash of their results, which must not depend on ranks, threads or modes.
 
 `python -m tests.helpers.train.exact_runs sage float32` prints the hash of one rank, on the instruction set of SARLITE_ISA.
 """
@@ -102,7 +102,7 @@ def _of(cls, **options):
 
 
 def _sampled(*fanouts, scored=False, **options):
-    """Return a factory of a Trainer's minibatches, by neighbour sampling, or without fanouts of rows alone; `scored` for evaluation too."""
+    """Return a factory of a Trainer's minibatches: of sampled neighbours, or without `fanouts` of rows; `scored` for evaluation too."""
     def sampled_batches(graph, x, labels, train):
         loader_options = {"batch_size": 33, "seed": 2, **options}
         if not fanouts:
@@ -219,7 +219,7 @@ def division(name, n_ranks):
 
 
 def graph_of(comm, case, dtype, parts="random", order=None, **options):
-    """Return this rank's part of the case's graph; for a relational case, the nodes of the type with labels."""
+    """Return this rank's part of the case's graph; for a case of several relations, of the node type with labels."""
     if case.relational:
         wanted = {name: options[name] for name in ("mode", "prefetch") if name in options}
         method = parts if isinstance(parts, str) and parts == "metis" else {"a": division(parts, comm.size), "b": "random"}

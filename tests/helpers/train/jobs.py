@@ -1,4 +1,4 @@
-"""Real jobs, on MPI or in one process, timed to their end, that must leave no process."""
+"""Runs of sarlite as processes, on MPI or alone; a test waits for their end, and checks that no process remains."""
 
 import os
 import shutil
@@ -75,7 +75,7 @@ def _runs(pid):
 
 
 class Failed(Job):
-    """Training job with an injected failure, which must end within `seconds`; `failed` is True if the failure happened."""
+    """Training process with an injected failure, which must end within `seconds`; `failed` is True if the failure happened."""
 
     def __init__(self, folder, n_ranks, flags, environ=None, moment=None, seconds=30 + SECONDS):
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []

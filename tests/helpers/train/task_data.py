@@ -1,4 +1,4 @@
-"""Small data sets of each task, on one graph."""
+"""Small data sets of each kind of node task (classes, several labels, numbers), on one graph."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ SPEC = "sbm:nodes=300,classes=4,features=16,degree=8"
 
 
 def dataset(task, columns=3):
-    """Return a data set whose labels can be learned; some nodes outside the splits have no label."""
+    """Return a data set whose labels can be learned; a node has `columns` labels, and some nodes outside the splits have none."""
     data = load(SPEC)
     draw = np.random.default_rng(3)
     numbers = np.array(data.features) @ draw.standard_normal((16, columns)).astype(np.float32)
@@ -39,7 +39,7 @@ def rare(n_classes=2, share=0.05, words=None, flip=False):
 
 
 def stored(folder, task, columns=3):
-    """Write a data set of the task, and return its folder."""
+    """Write the data set of a task to a new folder in `folder`, and return its path."""
     path = folder / f"{task}{columns}"
     format.write(path, dataset(task, columns))
     return path

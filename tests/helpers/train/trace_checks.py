@@ -48,7 +48,7 @@ def read(path):
 
 
 def assert_nested(track):
-    """Check that each span begins after the previous one has ended, and ends before the enclosing one does."""
+    """Check that the spans of a track are nested: each ends before the span around it ends."""
     enclosing = []
     for event in track:
         while enclosing and enclosing[-1]["end"] <= event["begin"]:
@@ -109,7 +109,7 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
 
 
 def check_blocks(compute, ways, sources, n_edges):
-    """Check that an aggregation has one span for each block of edges in `sources`, with the right numbers of edges."""
+    """Check that each aggregation has one span for each block of edges in `sources`, with the right numbers of edges."""
     n_blocks = 0
     for phase, aggregations in ways.items():
         for outer in aggregations:

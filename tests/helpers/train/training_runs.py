@@ -30,7 +30,7 @@ SMALL = ["--data", DATA, "--hidden", "8", "--layers", "2", "--threads", "1", "--
 
 
 def command(*flags, environ=None, module="sarlite.train", **options):
-    """Run a command of sarlite in a process, and return the process when it has ended."""
+    """Run a command of sarlite, the Python module `module`, in a process; return the process when it has ended."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environ or {})}
     words = [sys.executable, "-m", module, *map(str, flags)]
     return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, **options)
@@ -44,7 +44,7 @@ def train(run_dir, *flags, **options):
 
 
 def train_here(run_dir, *flags):
-    """Run the training command in this process; `ranks` are threads."""
+    """Run the training command in this process, with threads as ranks; return the metrics of every epoch."""
     options = config.parse([*SMALL, "--run-dir", str(run_dir), *map(str, flags)])
     if options.machine.ranks > 1:
         threads.run(options.machine.ranks, run.train, options)
