@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sarlite.comm import Communicator, Solo
-from sarlite.data.tables.checks import time_column
 from sarlite.data.tables.labels import read_labels
+from sarlite.data.tables.time_columns import time_column
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError

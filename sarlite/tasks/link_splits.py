@@ -12,10 +12,11 @@ import numpy as np
 from sarlite.comm import Communicator, Solo
 from sarlite.comm.routing import ask, send
 from sarlite.command import show, suggestion
-from sarlite.data.tables.checks import CellCheck, check_cells, split_code, times
+from sarlite.data.tables.checks import CellCheck, check_cells, split_code
 from sarlite.data.tables.description import reading_of
 from sarlite.data.tables.sources import Table, connect, unnamed
 from sarlite.data.tables.sources import read as read_table
+from sarlite.data.tables.time_columns import times
 from sarlite.errors import ConfigError, DataError, raise_together
 from sarlite.keys import key, splitmix64
 from sarlite.tasks.link_edges import Ends

@@ -56,6 +56,9 @@ def lines(account: JsonDict) -> Iterator[str]:
             shown = [f"{word} {n:,}" for word, n in [*entry["classes"].items()][:_SHOWN]]
             more = len(entry["classes"]) - len(shown)
             yield f"{name}: {len(entry['classes']):,} classes: {', '.join(shown)}{f', and {more:,} more' if more else ''}"
+        alike = _alike(entry.get("classes") or {})
+        if alike:
+            yield f"{name}: {sum(map(len, alike)):,} classes differ only in blanks or capitals, such as {alike[0]}"
         if "labelled" in entry:
             yield f"{name}: {entry['nodes'] - entry['labelled']:,} unlabelled; " + ", ".join(
                 f"{split} {n:,}" for split, n in entry["split"].items()) + f" ({entry['split_from']})"
@@ -63,9 +66,18 @@ def lines(account: JsonDict) -> Iterator[str]:
         yield f"{name}: {entry['source']['rows']:,} rows of {entry['source']['source']}"
         yield from _column_lines(entry["source"]["columns"])
         notes = [f"{entry['self_edges']:,} self edges", f"{entry['duplicates']:,} repeat another edge"]
+        notes += [f"{entry['negative_weights']:,} have a negative weight"] if entry.get("negative_weights") else []
         notes += [f"{n:,} {what}" for what, n in entry.get("changes", {}).items()]
         yield f"{name}: {entry['edges']:,} edges, {', '.join(notes)}"
         yield from _time_lines(name, entry)
+
+
+def _alike(classes):
+    """Group the classes that differ only in blanks or capitals."""
+    groups: dict[str, list[str]] = {}
+    for name in classes:
+        groups.setdefault(name.strip().lower(), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
 
 
 def _ids(entry):

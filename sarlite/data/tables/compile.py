@@ -239,7 +239,7 @@ class _Compiler:
             if not back:
                 self.account["edges"][".".join(relation)] = {
                     "source": columns.account(), "edges": len(arrays["indices"]), "self_edges": counters.self_edges,
-                    "duplicates": counters.duplicates, "changes": notes}
+                    "duplicates": counters.duplicates, "negative_weights": counters.negative_weights, "changes": notes}
                 if "edge_time" in arrays:
                     self.account["edges"][".".join(relation)]["times"] = accounts.times_shown(arrays["edge_time"],
                                                                                               columns.time_kind)

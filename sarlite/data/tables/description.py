@@ -236,10 +236,12 @@ def features_of(columns: str | Iterable[str] | Mapping[str, Transform] | None) -
     """Return the transform of each column in "a+b", "age:standard+b", a list or a dict; None for None."""
     if columns is None or isinstance(columns, Mapping):
         return None if columns is None else dict(columns)
-    if not isinstance(columns, str):
-        return dict.fromkeys(columns, "number")
-    pairs = (text.partition(":") for text in columns.split("+"))
-    return {name: transform or "number" for name, _, transform in pairs}
+    pairs = [text.partition(":") for text in columns.split("+")] if isinstance(columns, str) else [(name, "", "") for name in columns]
+    transforms: dict[str, Transform] = {name: transform or "number" for name, _, transform in pairs}
+    if len(transforms) < len(pairs):
+        twice = next(name for at, (name, *_) in enumerate(pairs) if name in [other for other, *_ in pairs[:at]])
+        raise ConfigError(f"features: {twice!r} is named twice; a query gives a column a second name")
+    return transforms
 
 
 def _load(path):

@@ -16,12 +16,15 @@ class Door(NamedTuple):
         Options that exist; None for all options of docs/tables.md.
     transforms : str
         Form of a feature with a transform, with {column} and {value}; empty if features have no transforms.
+    missing : str
+        Form of a feature with a transform and the replacement of missing values, with {column}, {transform} and {value}.
     """
 
     pattern: str
     quoted: str
     options: frozenset[str] | None = None
     transforms: str = ""
+    missing: str = ""
 
     def option(self, name: str, value: object) -> str:
         """Return the text of an option with a value, such as `null = "n/a"`; empty if the option does not exist.
@@ -50,11 +53,13 @@ class Door(NamedTuple):
         return "; ".join(texts) or otherwise
 
 
-SPEC = Door("{name}={value}", "{}", None, "features={column}:{value}")
+_MISSING = 'features = {{ "{column}" = {{ transform = "{transform}", missing = "{value}" }} }}'
+SPEC = Door("{name}={value}", "{}", None, "features={column}:{value}", f"{_MISSING} in a TOML file")
 """Options of `edges:FILE,...`."""
-TOML = Door("{name} = {value}", '"{}"', None, 'features = {{ "{column}" = "{value}" }}')
+TOML = Door("{name} = {value}", '"{}"', None, 'features = {{ "{column}" = "{value}" }}', _MISSING)
 """Keys of a TOML file."""
-MAPPING = Door('"{name}": {value}', '"{}"', None, '"features": {{"{column}": "{value}"}}')
+MAPPING = Door('"{name}": {value}', '"{}"', None, '"features": {{"{column}": "{value}"}}',
+               '"features": {{"{column}": {{"transform": "{transform}", "missing": "{value}"}}}}')
 """Keys of the dict of `from_tables`."""
 PANDAS = Door("{name}={value}", '"{}"', frozenset(("fill", "on_unknown")))
 """Arguments of `Graph.from_pandas`."""

@@ -19,21 +19,22 @@ from sarlite.data.tables.checks import (
     id_checks,
     node_number,
     number_checks,
-    time_column,
 )
 from sarlite.data.tables.description import EdgeSource
-from sarlite.data.tables.feature_columns import features_wanted, filled_number, make_features
+from sarlite.data.tables.feature_columns import VALUE, features_wanted, filled_number, make_features
 from sarlite.data.tables.number_columns import column_names, matrix, number_expressions
 from sarlite.data.tables.numbering import IdColumn, NodeNumbering
 from sarlite.data.tables.sources import unnamed
 from sarlite.data.tables.sql_connection import Connection
-from sarlite.data.tables.text_form import quote
+from sarlite.data.tables.text_form import literal, quote
+from sarlite.data.tables.time_columns import time_column
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, SarliteError, collecting, raise_all
 from sarlite.structure.edges import index_dtype
 from sarlite.types import Array, DType, JsonDict
 
 _LOW = np.uint64(2**32 - 1)
+_PLAIN = "regexp_replace(regexp_replace(lower(trim({})), '^0+([0-9])', '\\1'), '[.]0+$', '')"  # without blanks, capitals and outer zeros
 
 
 class EdgeColumns:
@@ -82,12 +83,6 @@ class EdgeColumns:
         errors, features = list[SarliteError](), list[str]()
         numbers = [] if self._wanted else self.features
         with collecting(errors):
-            features = self._transformed() if self._wanted else number_expressions(self.table, numbers)
-            if numbers:
-                self.feature_fields = {"feature_names": column_names(self.table, numbers)}
-        with collecting(errors):
-            self._checks += number_checks(self.table, numbers)
-        with collecting(errors):
             if self.weight:
                 self._checks += number_checks(self.table, [self.weight], self._fill is not None, math.inf)
                 self.values["weight"] = filled_number(self.table, self.weight, self._fill)
@@ -95,6 +90,12 @@ class EdgeColumns:
             if self.source.time:
                 times = time_column(self.table, self.source.time)
                 self.values["time"], self.time_kind = times.expression, times.kind
+        with collecting(errors):
+            features = self._transformed() if self._wanted else number_expressions(self.table, numbers)
+            if numbers:
+                self.feature_fields = {"feature_names": column_names(self.table, numbers)}
+        with collecting(errors):
+            self._checks += number_checks(self.table, numbers)
         self.values |= {f"f{at}": expression for at, expression in enumerate(features)}
         self.width = len(self.feature_fields.get("feature_names", ()))
         self._numbers = ["weight"] if self.weight else []
@@ -103,7 +104,8 @@ class EdgeColumns:
 
     def _transformed(self):
         """Return the SQL expressions of the features that transforms make."""
-        features = make_features(self.table, self._wanted, None, self.source.transforms)
+        features = make_features(self.table, self._wanted, None, self.source.transforms, self.values)
+        self.values = {name: quote(f"{VALUE}{name}") for name in self.values}
         self.table, self._transform_words, self.outside = features.table, features.fitted.descriptions(), features.outside
         self.feature_fields = {"feature_names": features.fitted.names, "transforms": features.fitted.to_json()}
         return [*features.expressions.values()]
@@ -202,23 +204,34 @@ class NumberedEdges:
         if self._columns.source.on_unknown == "refuse":
             return
         before = self._n()
+        if before and not self._run(f"SELECT count(*) FROM {self._name} WHERE src IS NOT NULL AND dst IS NOT NULL").fetchone()[0]:
+            raise_all(self._unknown_ends(("src", "dst"), "so no edge is left"))
         self._replace(f"SELECT row_number() OVER (ORDER BY row) - 1 AS row, * EXCLUDE (row) FROM {self._name} WHERE "
                       "src IS NOT NULL AND dst IS NOT NULL")
         self._n_unknown = before - self._n()
 
     def check_ends(self) -> None:
         """Raise a DataError for the first edge with an end that is no node, unless such edges are left out."""
+        if self._columns.source.on_unknown == "refuse":
+            remedy = self._columns.source.reading.door.remedy(("on_unknown", "drop", "leaves such edges out"))
+            raise_all(self._unknown_ends(("src", "dst"), remedy))
+
+    def _unknown_ends(self, ends, remedy):
+        """Return an error about the first end in each column that is no node; similar ids of nodes are named."""
         source, table, errors = self._columns.source, self._columns.table, []
-        for at, end in enumerate(("src", "dst") if source.on_unknown == "refuse" else ()):
+        for at, end in enumerate(ends):
             row, n = self._run(f"SELECT min(row), count(*) FROM {self._name} WHERE {end} IS NULL").fetchone()
             if row is not None:
-                column, listed = self._columns.ends[at].column, self._numberings[source.relation[::2][at]].listed_in
+                column, numbering = self._columns.ends[at].column, self._numberings[source.relation[::2][at]]
                 value = table.value(quote(column), row)
+                similar = self._run(f"SELECT id FROM {numbering.table} WHERE {_PLAIN.format('CAST(id AS VARCHAR)')} = "
+                                    f"{_PLAIN.format(literal(str(value)))} LIMIT 1").fetchone()
+                but = f", but {similar[0]!r} is" if similar else ""
                 blanks = ", with its blanks," if isinstance(value, str) and value != value.strip() else ""
                 more = f" ({n:,} such rows)" if n > 1 else ""
-                remedy = source.reading.door.remedy(("on_unknown", "drop", "leaves such edges out"))
-                errors.append(DataError(f"{cell(table, row, column)}: {value!r}{blanks} is not in {listed}{more}; {remedy}"))
-        raise_all(errors)
+                errors.append(DataError(f"{cell(table, row, column)}: {value!r}{blanks} is not in {numbering.listed_in}{but}{more}; "
+                                        f"{remedy}"))
+        return errors
 
     def change(self, n_nodes: int) -> dict[str, int]:
         """Add reverse edges and self loops and merge equal edges, as the user's options request.
@@ -339,12 +352,13 @@ class Counters:
 
     def __init__(self, sources, destinations, one_type):
         self._sources, self._destinations, self._one_type = sources, destinations, one_type
-        self.self_edges = self.duplicates = 0
+        self.self_edges = self.duplicates = self.negative_weights = 0
         self._before = None
 
-    def add(self, keys):
+    def add(self, keys, weights=()):
         if not keys.size:
             return
+        self.negative_weights += int(np.count_nonzero(np.asarray(weights) < 0))
         src, dst = keys & _LOW, keys >> np.uint64(32)
         self._sources[src] = True
         self._destinations[dst] = True
@@ -378,13 +392,13 @@ class _Stream:
             if keys.null_count:
                 self._check()
             keys, values = np.asarray(keys), {}
-            if self._counters is not None:
-                self._counters.add(keys)
             for field in ("edge_ids", "edge_weight", "edge_time"):
                 if field in self.columns:
                     values[field] = np.asarray(columns.pop(0)).astype(self.columns[field][0], copy=False)
             if columns:
                 values["edge_features"] = matrix(columns, np.float32)
+            if self._counters is not None:
+                self._counters.add(keys, values.get("edge_weight", ()))
             if not all(np.isfinite(values[field]).all() for field in values if field != "edge_ids"):
                 self._check()
             yield keys, values

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -12,11 +13,14 @@ from sarlite.data.tables.checks import check_cells, check_fill, is_missing, numb
 from sarlite.data.tables.description import Transform
 from sarlite.data.tables.sources import Table
 from sarlite.data.tables.text_form import quote
+from sarlite.data.tables.time_columns import date_check
 from sarlite.data.tables.transform_kinds import as_double
 from sarlite.data.tables.transforms import Feature, Fitted, fit
 from sarlite.errors import ConfigError, SarliteError, collecting, raise_all
 from sarlite.types import Array, JsonDict
 
+VALUE = "sarlite "
+"""Start of the names of a view's columns with other values of the rows."""
 _VIEWS = itertools.count()
 
 
@@ -62,7 +66,7 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
 
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
-                  stored: JsonDict | None = None) -> MadeFeatures:
+                  stored: JsonDict | None = None, values: Mapping[str, str] = MappingProxyType({})) -> MadeFeatures:
     """Apply transforms to a table's columns; return the SQL expressions of the resulting feature columns.
 
     The transforms are fitted on the training rows, unless `stored` has the fitted transforms of a model.
@@ -76,6 +80,8 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
         True for training rows, from which the statistics are computed; None for all rows.
     stored : dict, optional
         Transforms with statistics, as `Fitted.to_json` returns them, to be applied instead of fitting.
+    values : dict of str to str
+        SQL expressions over the table that the view of the result has as columns; their names begin with `VALUE`.
 
     Raises
     ------
@@ -85,7 +91,7 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
     wanted = {name: Feature("vector") if table.types[name] == "list" and feature.transform == "number" else feature
               for name, feature in wanted.items()}
     numeric = [name for name, feature in wanted.items() if feature.transform in ("number", "standard", "minmax", "log", "quantile")]
-    view = _typed_view(table, wanted, numeric)
+    view, door = _typed_view(table, wanted, numeric, values), table.reading.door
     if stored is not None:
         fitted = Fitted.from_json(stored, table.where)
         for name, feature in wanted.items():
@@ -93,8 +99,8 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
                 raise ConfigError(f"{table.where}: column {name!r}: {feature} is asked for, but the model's is "
                                   f"{fitted.features.get(name, 'none')}")
     else:
-        fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where, numeric)
-    expressions = fitted.expressions(table.connection, view.name, table.where, numeric)
+        fitted = fit(table.connection, view.name, wanted, _condition(table, training), table.where, numeric, door)
+    expressions = fitted.expressions(table.connection, view.name, table.where, numeric, door)
     outside = [] if stored is None else fitted.outside(table.connection, view.name, table.where)
     return MadeFeatures(view, expressions, fitted, outside)
 
@@ -124,10 +130,11 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
     return f"coalesce({value}, {as_double(fitted.statistics[column]['fill'])})"
 
 
-def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[str]) -> Table:
+def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[str], values: Mapping[str, str]) -> Table:
     """Return a view of a table with the columns `numeric` cast to numbers and missing words replaced by null."""
-    check_cells(table, number_checks(table, numeric, missing=True))
-    columns = []
+    dates = [name for name, feature in wanted.items() if feature.transform == "date" and table.types[name] == "word"]
+    check_cells(table, [*number_checks(table, numeric, missing=True), *(date_check(table, name) for name in dates)])
+    columns = [f"{expression} AS {quote(f'{VALUE}{name}')}" for name, expression in values.items()]
     for name in table.types:
         expression = quote(name)
         if name in numeric:

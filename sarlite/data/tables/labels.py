@@ -1,6 +1,7 @@
 """Labels from columns of a table: classes from one column, or numbers from several columns."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -126,6 +127,8 @@ def _class_values(table, column, task, classes, what, by_number):
         values = _numbers(table, column, values, classes, by_number, where)
     elif classes is not None:
         raise ConfigError(f"classes: {classes} goes with labels that are numbers, but {where} has words")
+    elif task is None:
+        _refuse_several(table, column, [value for value, _ in values])
     n = sum(count for _, count in values)
     if task is None and classes is None and len(values) >= _MANY and n < 2 * len(values):
         remedy = table.reading.door.remedy(("task", "classify", "says that they are classes"),
@@ -153,6 +156,21 @@ def _refuse_doubtful(table, column):
         raise DataError(f"{cell(table, rows[0][2], column)}: {shown} may be a class or no label: {remedy}")
 
 
+def _refuse_several(table, column, classes):
+    """Raise a DataError for a word such as "a|b" among the classes if "a" or "b" is part of another class, too."""
+    for mark in "|;,":
+        joined = [name for name in classes if mark in name]
+        parts = Counter(part.strip() for name in classes for part in {*name.split(mark)}) if joined else {}
+        for name in joined:
+            part = next((part for part in map(str.strip, name.split(mark)) if part and parts[part] > 1), None)
+            if part is not None:
+                row = table.one(f"min(rowid) FILTER (WHERE {quote(column)} = {literal(name)})")[0]
+                remedy = table.reading.door.remedy(("task", "classify", "says that it is a class"),
+                                                   ("task", "multilabel", "reads several columns of 0 and 1, one for each label"))
+                raise DataError(f"{cell(table, row, column)}: {name!r} may be several labels, as {part!r} is in another class, too: "
+                                f"{remedy}")
+
+
 def _values(table, column, what):
     """Count the rows of each distinct value of a column.
 
@@ -162,8 +180,8 @@ def _values(table, column, what):
     kind = table.types[column]
     if kind == "word" and not table.typed:
         n, numbers = table.one("count(*)", f"count({number(table, column)})", condition=has_value)
-        truths = table.one(f"count(*) FILTER (WHERE lower(trim({name})) IN ('true', 'false'))")[0]
-        kind = "float" if n == numbers and not truths else "word"
+        named = f"lower(trim({name})) IN ('true', 'false') OR regexp_full_match(trim({name}), '[+-]?0[0-9]+')"
+        kind = "float" if n == numbers and not table.one(f"count(*) FILTER (WHERE {named})")[0] else "word"
     if kind == "bool":
         kind = "word"
     if kind in ("whole", "float"):
@@ -185,13 +203,16 @@ def _numbers(table, column, values, classes, by_number, where):
     A doubtful -1, and a value outside 0 .. classes - 1, are refused.
     """
     rest = [pair for pair in values if pair[0] != -1]
-    from_zero = [value for value, _ in rest] == [*range(len(rest))] and bool(rest)
+    numbers = [value for value, _ in rest]
+    from_zero = numbers == [*range(len(rest))] and bool(rest)
+    from_one = numbers == [*range(1, len(rest) + 1)] and len(rest) != 1  # without other numbers, all may be unlabelled
     if len(rest) < len(values) and (classes is not None or by_number) and (from_zero or classes is not None):
         values = rest
-    elif len(rest) < len(values) and from_zero and table.reading.null is None:
+    elif len(rest) < len(values) and (from_zero or from_one) and table.reading.null is None:
         row = table.one(f"min(rowid) FILTER (WHERE {number(table, column)} = -1)")[0]
         remedy = table.reading.door.remedy(("null", "-1", "says that it is no label"), ("null", "nan", "that it is a class"))
-        raise DataError(f"{cell(table, row, column)}: -1 beside 0 to {rest[-1][0]} may be a class or no label: {remedy}")
+        beside = f"beside {numbers[0]} to {numbers[-1]}" if numbers else "in all rows"
+        raise DataError(f"{cell(table, row, column)}: -1 {beside} may be a class or no label: {remedy}")
     if classes is not None and values and not 0 <= values[0][0] <= values[-1][0] < classes <= MAX_CLASSES:
         raise ConfigError(f"classes: {classes} cannot work, expected {values[-1][0] + 1} to {MAX_CLASSES}: {where} has "
                           f"labels from {values[0][0]} to {values[-1][0]}")

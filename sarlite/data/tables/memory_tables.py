@@ -87,7 +87,8 @@ def _reader(source, where):
             return _stream(arrow, source, where)
         if hasattr(source, "__dataframe__"):
             return import_optional("pyarrow.interchange", where).from_dataframe(source).to_reader()
-    raise ConfigError(f"{where}: {type(source).__name__} is no table; a table is a dict of arrays, a table of pandas, "
+    more = "; collect() makes a table of it" if hasattr(source, "collect") else ""
+    raise ConfigError(f"{where}: {type(source).__name__} is no table{more}; a table is a dict of arrays, a table of pandas, "
                       "polars or pyarrow, or an object with __arrow_c_stream__ or __dataframe__")
 
 
@@ -177,7 +178,7 @@ def _arrow_array(arrow, column, where):
         values, mask = column.data, np.ma.getmaskarray(column)
     elif hasattr(column, "__arrow_array__"):
         return column.__arrow_array__()
-    if getattr(values, "ndim", 1) == 0 or not hasattr(values, "__iter__"):
+    if getattr(values, "ndim", 1) == 0 or not hasattr(values, "__iter__") or isinstance(values, str | bytes):
         raise DataError(f"{where}: {values!r} is no array")
     name = str(getattr(values, "dtype", ""))
     if name.startswith("period"):
@@ -188,6 +189,8 @@ def _arrow_array(arrow, column, where):
         flat = np.asarray(values)
         if mask is not None and mask.any():
             raise DataError(f"{where}: a masked value in a column of lists")
+        if not flat.shape[1]:
+            raise DataError(f"{where}: its lists are empty")
         return arrow.FixedSizeListArray.from_arrays(arrow.array(flat.ravel()), flat.shape[1])
     kind = getattr(getattr(values, "dtype", None), "kind", "O")
     if kind in "TUS":

@@ -19,7 +19,6 @@ from sarlite.data.tables.checks import (
     number_checks,
     numeric_columns,
     split_code,
-    time_column,
     truth,
 )
 from sarlite.data.tables.description import NodeSource
@@ -30,6 +29,7 @@ from sarlite.data.tables.numbering import IdColumn
 from sarlite.data.tables.sources import Table, unnamed
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import Reading
+from sarlite.data.tables.time_columns import time_column
 from sarlite.data.targets import labelled
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, SarliteError, collecting, raise_all
@@ -105,11 +105,9 @@ class NodeColumns:
         if table is not None and source.features is None:
             taken = {self._id, *source.labels, source.split, *source.masks.values(), source.time}
             others = [name for name in table.types if name not in taken]
-            self._features, self._left = numeric_columns(table, others)
-            if source.transforms:  # new tables may have further columns
-                unknown = [name for name in self._features if name not in source.transforms["columns"]]
-                self._features = [name for name in self._features if name not in unknown]
-                self._left |= dict.fromkeys(unknown, "no feature of the model")
+            unknown = [name for name in others if source.transforms and name not in source.transforms["columns"]]  # of new tables
+            self._features, self._left = numeric_columns(table, [name for name in others if name not in unknown])
+            self._left |= dict.fromkeys(unknown, "no feature of the model")
 
     def _hold(self, names):
         """Choose the columns to read into DuckDB: columns with a use, or all if the user does not list the features."""

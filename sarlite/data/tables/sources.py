@@ -46,6 +46,7 @@ _LEAST = 96 << 20  # smallest memory limit in bytes that DuckDB works with
 _LIBRARIES = 144 << 20  # bytes that DuckDB and pyarrow take beside DuckDB's limit
 _OVERSHOOT = 1.3  # largest measured ratio of DuckDB's resident memory to its limit, while 10^7 words are numbered
 _PER_THREAD = 256 << 20
+_WORDS_OF_JSON = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "UUID")
 _WHOLE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
                     "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "UHUGEINT"))
 
@@ -273,7 +274,7 @@ def _relation(connection, source, reading_, asked, where, held):
             return _registered(connection, converted, held)
         return _described(connection, f"read_parquet({listed}, union_by_name = true)")
     if suffix in JSON:
-        return _described(connection, f"read_json({listed}, format='auto', sample_size=-1)")
+        return _json(connection, path, listed, asked)
     if suffix in _OTHERS:
         raise DataError(f"{path}: {_OTHERS[suffix]}")
     sizes = [text_bytes(name) for name in files]
@@ -286,18 +287,36 @@ def _relation(connection, source, reading_, asked, where, held):
     return form.relation(files), form.names, False
 
 
+def _json(connection, path, listed, asked):
+    """Look up the columns of files of JSON, whose dates and UUIDs stay words, as in text; return the same tuple as `_relation`."""
+    rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({listed}, format='auto', sample_size=-1)").fetchall()
+    types = {name: "VARCHAR" if type_ in _WORDS_OF_JSON else type_ for name, type_, *_ in rows}
+    nested = next((name for name, type_ in types.items() if type_.startswith("STRUCT") and type_.endswith("[]")), None)
+    if nested is not None and not {*asked} <= {*types}:
+        rows = f"SELECT unnest({quote(nested)}, recursive := true) FROM {literal(path)}"
+        raise DataError(f"{path}: the rows are a list in {nested!r}; query = '''{rows}''' in a TOML file, in place of file, reads them")
+    columns = ", ".join(f"{literal(name)}: {literal(type_)}" for name, type_ in types.items())
+    return f"read_json({listed}, format='auto', columns={{{columns}}})", [*types], True
+
+
 def _files(path):
     """List the files that a path or a glob pattern matches; raise a DataError if there is none."""
     if not any(mark in path for mark in "*?[") or os.path.exists(path):
         if not os.path.exists(path):
             raise DataError(f"{path}: no such file")
         if os.path.isdir(path):
-            raise DataError(f"{path}: a folder; a glob such as {os.path.join(path, '*.parquet')} names its files")
+            raise DataError(f"{path}: a folder; a glob such as {_glob_of(path)} names its files")
         return [str(regular(path))]
     paths = sorted(glob.glob(path, recursive=True))
     if not paths:
         raise DataError(f"{path}: no such file")
     return [str(regular(name)) for name in paths]
+
+
+def _glob_of(folder):
+    """Return a glob that matches the tables in a folder or in its subfolders, as Spark writes them, for a message."""
+    patterns = [os.path.join(folder, below, f"*{suffix}") for below in ("", "**") for suffix in (".parquet", *ARROW, *JSON, ".csv", ".tsv")]
+    return next((pattern for pattern in patterns if glob.glob(pattern, recursive=True)), patterns[0])
 
 
 def _utf8_path(path, held):

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from sarlite.errors import ConfigError, DataError
 ENDS = frozenset(("src", "dst", "source", "target", "destination", "from", "to", "start_id", "end_id"))
 """Common names of the columns with an edge's ends, without leading signs; a first line with two of them is a header."""
 LINE_BYTES = 1 << 24
+_SEPARATOR = re.compile("sep=.")
 _LINES = "delim='\\0', quote='', escape='', header=false, strict_mode=false, columns={'line': 'VARCHAR'}"
 
 
@@ -128,15 +130,18 @@ def text_form(connection: Connection, path: str, reading: Reading, asked: Sequen
         raise DataError(f"{path}: a line of {LINE_BYTES:,} characters or more")
     if reading.comment is not None:
         lines = [line for line in lines if not line.startswith(reading.comment)]
+    if lines and _SEPARATOR.fullmatch(lines[0].strip()):
+        raise DataError(f"{path}: the first line, {lines[0]!r}, tells Excel the separator and is no part of the table; delete the line")
     delimiter = _delimiter(path, lines[0] if lines else "")
     rows = _rows(lines, delimiter)
     first, second = (rows[at] if at < len(rows) else [] for at in range(2))
-    if reading.header is None and reading.comment is None and lines and lines[0].startswith("#") and not (
+    if reading.header is None and reading.comment is None and lines and lines[0].startswith(("#", "%")) and not (
             {*asked} & {*first}):
-        remedy = reading.door.remedy(("comment", "#", "skips lines that begin with #"), ("header", True, "reads it as a header"),
-                                     ("header", False, "reads it as a row"))
-        raise DataError(f"{path}: the first line, {lines[0][:80]!r}, may be a comment: {remedy}")
-    header = _is_header(path, first, second, asked, reading.door) if reading.header is None else reading.header
+        _ask_about_comment(path, lines[0], reading.door)
+    header = _is_header(first, second, asked) if reading.header is None else reading.header
+    if header is None:
+        remedy = reading.door.remedy(("header", (True, False), "says which"))
+        raise DataError(f"{path}: the first line, {lines[0][:200]!r}, may be a header or a row: {remedy}")
     if not lines:
         names = [*asked] or ["0"]
     elif header:
@@ -197,10 +202,8 @@ def _first_lines(connection, path, encoding, n=64):
 def _delimiter(path, line):
     if ".tsv" in Path(path).suffixes or "\t" in line:
         return "\t"
-    for mark in ",;":
-        if mark in line:
-            return mark
-    return None if len(line.split()) > 1 else ","
+    mark = next((mark for mark in ",;" if mark in line), None)
+    return mark or (None if len(line.split()) > 1 else "|" if "|" in line else ",")
 
 
 def _rows(lines, delimiter):
@@ -215,28 +218,29 @@ def _rows(lines, delimiter):
         csv.field_size_limit(limit)
 
 
-def _is_header(path, first, second, asked, door):
-    """Return True if the first line names the columns. All tables of text follow this rule."""
+def _is_header(first, second, asked):
+    """Return True if the first line names the columns, and None in doubt. All tables of text follow this rule."""
     words = [word.strip() for word in first]
-    if {*asked} & {*words}:
+    named, numbers = {*asked} & {*words}, [is_number(word) for word in words]
+    if not all(map(is_number, named)):
         return True
-    numbers = [is_number(word) for word in words]
+    if named and named == {*asked}:  # numbers are the names of columns without a header, too
+        return None
+    if all(numbers):
+        return False
     below = [is_number(word.strip()) for word in second]
-    if not words or all(numbers):
-        return False
     if not any(numbers):
-        if any(below) or len({word.lstrip("_:#").lower() for word in words} & ENDS) > 1:
-            return True
-        if not second:
-            return _ask(path, first, door)
-    elif not any(under and not number for number, under in zip(numbers, below)):
-        return False
-    return _ask(path, first, door)
+        return True if any(below) or len({word.lstrip("_:#").lower() for word in words} & ENDS) > 1 else None
+    return None if any(under and not number for number, under in zip(numbers, below)) else False
 
 
-def _ask(path, first, door):
-    remedy = door.remedy(("header", (True, False), "says which"))
-    raise DataError(f"{path}: the first line, {','.join(first)[:200]!r}, may be a header or a row: {remedy}")
+def _ask_about_comment(path, line, door):
+    """Raise a DataError for a first line that may be a comment."""
+    if line.startswith("%%MatrixMarket"):
+        raise DataError(f"{path}: a file of MatrixMarket, no table; scipy.io.mmread reads it, and Graph.from_scipy takes its result")
+    remedy = door.remedy(("comment", line[0], f"skips lines that begin with {line[0]}"), ("header", True, "reads it as a header"),
+                         ("header", False, "reads it as a row"))
+    raise DataError(f"{path}: the first line, {line[:80]!r}, may be a comment: {remedy}")
 
 
 def quote(name: str) -> str:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-from sarlite.data.tables.checks import date_of_word
+from sarlite.data.tables.doors import MAPPING, Door
 from sarlite.data.tables.sources import kind_of
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import literal, quote
+from sarlite.data.tables.time_columns import date_of_word
 from sarlite.data.times import show_time
 from sarlite.errors import DataError
 
@@ -44,7 +45,7 @@ class Column:
 
     Attributes
     ----------
-    connection, relation, training, where
+    connection, relation, training, where, door
         As for `transforms.fit`.
     name, type : str
         Name of the column, and its type in DuckDB.
@@ -59,6 +60,7 @@ class Column:
     reads: str
     training: str | None
     where: str
+    door: Door = MAPPING
 
     @property
     def value(self) -> str:
@@ -91,8 +93,16 @@ class Column:
         if not checked:
             self._check_values()
         if not missing:
-            self.refuse(f"{self.value} IS NULL", "is missing: the transform's key missing replaces it, by "
-                         + ("mean, median, 0 or indicator; so do fill=0 and fill=mean of edges:" if kind.numeric else "0 or indicator"))
+            self.refuse(f"{self.value} IS NULL", f"is missing; {self._missing_remedy(kind)}")
+
+    def _missing_remedy(self, kind):
+        """Return the remedies for a missing value: options of the table for numbers, and the transform's key `missing`."""
+        name = next(name for name, one in KINDS.items() if one is kind)
+        options = [self.door.remedy(("fill", ("0", "mean"), "replaces missing numbers"), otherwise="")] if kind.numeric else []
+        words = ["mean", "median", "indicator"] if kind.numeric else ["0", "indicator"]
+        keys = self.door.missing.format(column=self.name, transform=name, value=words[-1])
+        options += [f"{keys} marks missing values, and {' or '.join(words[:-1])} replaces them"] if keys else []
+        return "; ".join(filter(None, options))
 
     def _check_values(self):
         column = quote(self.name)

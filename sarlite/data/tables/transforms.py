@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sarlite.command import suggestion
+from sarlite.data.tables.doors import MAPPING, Door
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import quote
 from sarlite.data.tables.transform_kinds import KINDS, Column, Kind, Statistics, as_double
@@ -73,7 +74,8 @@ class Feature:
                               '{ transform = "standard", missing = "mean" }')
         name, _, number = str(options.get("transform", "number")).partition(":")
         if name not in KINDS:
-            raise ConfigError(f"{where}: transform {name!r} is none of {', '.join(KINDS)}{suggestion(name, KINDS)}")
+            raise ConfigError(f"{where}: transform {name!r} is none of {', '.join(KINDS)}{suggestion(name, KINDS)}; a TOML file takes "
+                              "columns with a colon in their names")
         keys = ["transform", "missing", *([_ARGUMENTS[name]] if name in _ARGUMENTS else [])]
         odd = next((key for key in options if key not in keys), None)
         if odd is not None:
@@ -141,8 +143,8 @@ class Fitted:
         return {output: name for name, feature in self.features.items()
                 for output in _outputs(name, feature, self.statistics[name], "NULL")}
 
-    def expressions(self, connection: Connection, relation: str, where: str | None = None,
-                    numeric: Collection[str] = ()) -> dict[str, str]:
+    def expressions(self, connection: Connection, relation: str, where: str | None = None, numeric: Collection[str] = (),
+                    door: Door = MAPPING) -> dict[str, str]:
         """Return the SQL expression of each feature column by name, in the order of `names`.
 
         The expressions are FLOAT and never null.
@@ -156,6 +158,8 @@ class Fitted:
             Name of the relation in messages; by default `relation`.
         numeric : collection of str
             Columns that are known to hold finite numbers or null, so that only missing values are looked for.
+        door : Door
+            How the user states the transforms, for messages.
 
         Raises
         ------
@@ -167,7 +171,7 @@ class Fitted:
         -----
         Time: one pass over each column. Memory: DuckDB's.
         """
-        columns = _columns(connection, relation, self.features, where or relation)
+        columns = _columns(connection, relation, self.features, where or relation, door=door)
         for name, column in columns.items():
             feature = self.features[name]
             column.check(KINDS[feature.transform], feature.missing, name in numeric)
@@ -242,7 +246,7 @@ class Fitted:
 
 
 def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None,
-        where: str | None = None, numeric: Collection[str] = ()) -> Fitted:
+        where: str | None = None, numeric: Collection[str] = (), door: Door = MAPPING) -> Fitted:
     """Fit the transforms of columns on the training rows of a relation.
 
     Parameters
@@ -258,7 +262,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
         SQL condition of training rows; None takes all rows.
     where : str, optional
         Name of the relation in messages; by default `relation`.
-    numeric : collection of str
+    numeric, door
         As for `Fitted.expressions`.
 
     Returns
@@ -290,7 +294,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
     connection.execute("SET threads = 1")
     try:
         statistics = {}
-        for name, column in _columns(connection, relation, columns, where or relation, training).items():
+        for name, column in _columns(connection, relation, columns, where or relation, training, door).items():
             feature = columns[name]
             kind = KINDS[feature.transform]
             column.check(kind, feature.missing, name in numeric)
@@ -308,7 +312,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
 
 
 def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], where: str,
-             training: str | None = None) -> dict[str, Column]:
+             training: str | None = None, door: Door = MAPPING) -> dict[str, Column]:
     """Look up columns of a relation; return them by name, and raise a DataError for a column that is missing."""
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:
@@ -316,7 +320,7 @@ def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature
             names = [other for other in types if other != "rowid"]  # a column of DuckDB's own
             raise DataError(f"{where}: no column {name!r}, of which features are made; there are "
                             f"{', '.join(map(repr, names))}{suggestion(name, names)}")
-    return {name: Column(connection, relation, name, types[name], KINDS[feature.transform].reads, training, where)
+    return {name: Column(connection, relation, name, types[name], KINDS[feature.transform].reads, training, where, door)
             for name, feature in wanted.items()}
 
 

@@ -143,7 +143,7 @@ def test_words_in_quotes_are_those_of_csv(files, line):
 
 def test_ids_of_edges_alone_are_words_or_numbers(files):
     (files / "w.txt").write_text("ann bob\nbob ann\n")
-    with pytest.raises(DataError, match="w.txt: the first line, 'ann,bob', may be a header or a row: header=true or"):
+    with pytest.raises(DataError, match="w.txt: the first line, 'ann bob', may be a header or a row: header=true or"):
         load("edges:w.txt", allow_empty=EMPTY)
     assert load("edges:w.txt,header=false", allow_empty=EMPTY).n_edges == 2
     assert load("edges:w.txt,header=true", allow_empty=EMPTY).n_edges == 1

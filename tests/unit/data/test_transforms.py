@@ -311,10 +311,10 @@ def test_words_in_files_are_data():
 
 REFUSED = {
     "row 1, column 'x': 'n/a' is no number": ("SELECT unnest(['1', 'n/a']) AS x", Feature("standard")),
-    "row 1, column 'x': a value is missing: the transform's key missing replaces it, by mean, median, 0 or indicator":
+    'row 1, column \'x\': a value is missing; "fill": "0" or "fill": "mean" replaces missing numbers; "features": {"x": {':
         ("SELECT unnest([1, NULL]) AS x", Feature("number")),
     "row 0, column 'x': 'nan' is missing": ("SELECT 'nan'::DOUBLE AS x", Feature("number")),
-    "row 1, column 'x': a value is missing: the transform's key missing replaces it, by 0 or indicator":
+    'row 1, column \'x\': a value is missing; "features": {"x": {"transform": "onehot", "missing": "indicator"}} marks missing':
         ("SELECT unnest(['a', '']) AS x", Feature("onehot")),
     "row 2, column 'x': 'inf' is infinite": ("SELECT unnest([1, 2, 'inf'::DOUBLE]) AS x", Feature("log")),
     "row 0, column 'x': '2024-13-01' is no date or time": ("SELECT '2024-13-01' AS x", Feature("date")),

@@ -10,34 +10,7 @@ import pytest
 from sarlite import Graph, HeteroGraph
 from sarlite.data import from_tables, load
 from sarlite.errors import ConfigError, DataError
-
-ALL = ("train", "val", "test")
-RELATION = ["u", "e", "u"]
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "e.csv").write_text("src,dst\na,b\nb,c\n")
-    return tmp_path
-
-
-def nodes_of(here, text, options="", **more):
-    (here / "n.csv").write_text(text)
-    return load(f"edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id{options}", allow_empty=ALL, **more)
-
-
-def tables_of(nodes=None, edges=None, **options):
-    of_edges = {"file": edges or {"src": ["a"], "dst": ["b"]}, "relation": RELATION, "src": "src", "dst": "dst"}
-    of_nodes = {} if nodes is None else {"file": nodes, "id": "id", **options}
-    return from_tables({"nodes": {"u": of_nodes}, "edges": [{**of_edges, **(options if nodes is None else {})}]})
-
-
-def message_of(call, *arguments, **options):
-    with pytest.raises((ConfigError, DataError)) as caught:
-        call(*arguments, **options)
-    return str(caught.value)
-
+from tests.helpers.data.small_tables import ALL, RELATION, message_of, nodes_of, tables_of
 
 # all faults at once
 

@@ -8,25 +8,12 @@ import pytest
 
 from sarlite.cli.data_command import main
 from sarlite.data import format, from_tables, load
-from sarlite.data.tables.checks import number, times
+from sarlite.data.tables.checks import number
 from sarlite.data.tables.sources import connect, read
 from sarlite.data.tables.text_form import Reading
+from sarlite.data.tables.time_columns import times
 from sarlite.errors import ConfigError, DataError
-
-ALL = ("train", "val", "test")
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "e.csv").write_text("src,dst\na,b\nb,c\n")
-    return tmp_path
-
-
-def nodes_of(here, text, options="", **more):
-    (here / "n.csv").write_text(text)
-    return load(f"edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id{options}", allow_empty=ALL, **more)
-
+from tests.helpers.data.small_tables import ALL, nodes_of
 
 # 1: headers
 

@@ -1,0 +1,130 @@
+"""Columns of times: the SQL expressions that read their cells, and the checks of the cells."""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from sarlite.data.tables.checks import CellCheck, check_cells, is_missing, number
+from sarlite.data.tables.remedies import date_remedy, query_remedy, replacement
+from sarlite.data.tables.sources import Table
+from sarlite.data.tables.text_form import quote
+from sarlite.errors import DataError
+
+
+class Times(NamedTuple):
+    """SQL expression that reads the cells of a column as times, and the kind of the times.
+
+    Attributes
+    ----------
+    expression : str
+        SQL expression of a cell as a BIGINT.
+    kind : {"dates", "integers"}
+        "dates" are nanoseconds since 1970 UTC.
+    """
+
+    expression: str
+    kind: str
+
+
+def time_column(table: Table, column: str) -> Times:
+    """Return the expression that reads a column as times: dates, timestamps, words of ISO 8601, or whole numbers.
+
+    Raises
+    ------
+    DataError
+        If a cell is no time or has no value. The message names the row.
+    """
+    kind = table.types[column]
+    if kind == "word":
+        return _times_in_words(table, column)
+    if kind not in ("date", "whole"):
+        scaled = replacement(table, column, f"CAST({quote(column)} * 1000 AS BIGINT)", "keeps the precision")
+        fractions = f"; {scaled}" if kind == "float" else ""
+        raise DataError(f"{table.where}: column {column!r} has no times, which are dates, timestamps or whole "
+                        f"numbers{fractions}")
+    name = quote(column)
+    if kind == "whole":
+        times, most = Times(f"TRY_CAST({name} AS BIGINT)", "integers"), "64 bits"
+    else:
+        times, most = Times(_nanoseconds(name), "dates"), "nanoseconds since 1970 in 64 bits: 1678 to 2261"
+    check_cells(table, [_no_time(table, column, f"{name} IS NULL"),
+                   CellCheck(column, f"{times.expression} IS NULL AND {name} IS NOT NULL", f"VALUE does not fit {most}")])
+    return times
+
+
+def _nanoseconds(name):
+    """Return the SQL expression of a date or timestamp in nanoseconds; NULL outside 1678 to 2261."""
+    most = 9_223_372_000_000_000  # microseconds
+    inside = f"isfinite(CAST({name} AS TIMESTAMP)) AND epoch_us({name}) BETWEEN -{most} AND {most}"
+    return f"(CASE WHEN {inside} THEN epoch_ns({name}) END)"
+
+
+def date_of_word(name: str) -> str:
+    """Return the SQL expression that reads a word as a TIMESTAMP_NS of ISO 8601 in UTC; NULL for other words.
+
+    DuckDB needs the seconds before a time zone, and takes words such as epoch for a timestamp, which begins with a digit or
+    a sign here.
+    """
+    seconds = f"regexp_replace({name}, '([T ][0-9]{{2}}:[0-9]{{2}})(Z|[+-][0-9:]+)$', '\\1:00\\2')"
+    return (f"(CASE WHEN regexp_matches({name}, '^[+-]?[0-9]') THEN coalesce(TRY_CAST({name} AS TIMESTAMP_NS), "
+            f"TRY_CAST({seconds} AS TIMESTAMP_NS)) END)")
+
+
+def date_check(table: Table, column: str) -> CellCheck:
+    """Return the check of a column of words, each a date of ISO 8601 from 1678 to 2261 or a missing value."""
+    date = date_of_word(quote(column))
+    return CellCheck(column, f"NOT {is_missing(table, column)} AND ({date} IS NULL OR NOT isfinite({date}) OR year({date}) NOT BETWEEN "
+                         "1678 AND 2261)", "VALUE is no date or time of 1678 to 2261, such as 2026-03-01 or 2026-03-01 14:30:00",
+                 partial(date_remedy, table, column))
+
+
+def _times_in_words(table, column):
+    """Return the expression that reads a column of words as times.
+
+    The times are dates if more words are dates than whole numbers; otherwise they are integers.
+    """
+    name, missing = quote(column), is_missing(table, column)
+    dates = date_of_word(name)
+    digits = f"(CASE WHEN regexp_full_match(trim({name}), '[+-]?[0-9]+') THEN TRY_CAST({name} AS BIGINT) END)"
+    n_whole, n_dates = table.one(f"count({digits})", f"count({dates})")
+    times = Times(f"epoch_ns({dates})", "dates") if n_dates > n_whole else Times(digits, "integers")
+    other = {"dates": "no date or timestamp of ISO 8601, such as 2026-03-01 or 2026-03-01T14:30:00Z, from 1678 to 2261",
+             "integers": "no whole number of 64 bits"}
+    if max(n_whole, n_dates):
+        expected = f"{other[times.kind]}, as are the other rows' times of {column}"
+    else:
+        expected = f"{other['dates']}, and {other['integers']}"
+    check_cells(table, [_no_time(table, column, missing),
+                   CellCheck(column, f"{times.expression} IS NULL AND NOT {missing}", f"VALUE is {expected}",
+                         partial(date_remedy, table, column))])
+    return times
+
+
+def _no_time(table, column, condition):
+    remedy = query_remedy(table, "SELECT *", f"WHERE {quote(column)} IS NOT NULL", "leaves such rows out")
+    return CellCheck(column, condition, f"no time; each row needs one: {remedy}")
+
+
+def times(table: Table, column: str) -> np.ndarray:
+    """Return the times in a column, (n,) int64, in the unit of `time_column`.
+
+    Numbers with fractions are returned as float64.
+
+    Raises
+    ------
+    DataError
+        If a cell is no time or has no value. The message names the row.
+    """
+    value = number(table, column)
+    words = table.types[column] == "word" and table.one(f"count({date_of_word(quote(column))})") == (0,)
+    if table.types[column] == "float" or (words and table.one(f"bool_or({value} <> floor({value}))")[0]):
+        check_cells(table, [CellCheck(column, f"{value} IS NULL OR NOT isfinite({value})",
+                             "VALUE is no time, which is a date or a finite number")])
+        return _column(table, value, np.float64)
+    return _column(table, time_column(table, column).expression, np.int64)
+
+
+def _column(table, expression, dtype):
+    pieces = [columns[0].to_numpy(zero_copy_only=False) for columns in table.batches(expression)]
+    return np.concatenate([np.empty(0, dtype), *pieces]).astype(dtype, copy=False)
