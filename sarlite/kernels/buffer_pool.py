@@ -24,7 +24,7 @@ def _set_handler():
 
 
 def _capsule(handler, end):
-    """Wrap an allocator in a PyCapsule, the reference-counted object that NumPy's arrays hold.
+    """Wrap an allocator in a PyCapsule, the reference-counted object that NumPy's arrays hold; `end` names its destructor in C.
 
     When the last reference is gone, the C function `end` frees the allocator.
     """

@@ -55,7 +55,7 @@ class Lines:
         return self.lines.nbytes + self.place.nbytes
 
     def store(self, halo, made, rows, out):
-        """Store the rows of the halo row numbers `halo`, computed in the steps `made`: give each row a line, and copy it into `out`.
+        """Store the rows of the halo row numbers `halo`, computed in the steps `made`: give each a line, and copy it to its line of `out`.
 
         A row replaces an older version of itself in the same line. Otherwise it takes an empty line, or the line of the
         oldest row, which is evicted. Among rows of the same step, the row stored last counts as the newest.

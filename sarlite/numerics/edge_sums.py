@@ -343,10 +343,7 @@ class SoftmaxGradient:
         return np.zeros_like(self._dst)
 
     def dst_gradient(self, sums: Array | None = None) -> Array:
-        """Return the gradient of the destinations' scores, (n_dst, n_heads).
-
-        It is the sum of all calls of `add`, or `sums` if given: an array of `dst_sums` after all additions.
-        """
+        """Return the gradient of the destinations' scores, (n_dst, n_heads): the sum of all calls of `add`, or `sums` from `dst_sums`."""
         if sums is None:
             sums = np.zeros_like(self._dst)
             if self._parts is not None:

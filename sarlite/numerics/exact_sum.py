@@ -52,7 +52,7 @@ class DenseColumns(NamedTuple):
         return kernels.exact_largest(self.x)
 
     def squares(self, inverse):
-        """Return a bound of each column's scaled sum of squares; see `kernels.exact_squares`."""
+        """Return for each column f an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2; see `kernels.exact_squares`."""
         return kernels.exact_squares(self.x, inverse)
 
     def sums(self, grid):
@@ -363,7 +363,7 @@ class Exact:
 
 
 def sum_levels(sums, axis=1):
-    """Add the levels of exact sums, float64 numbers along `axis` whose sum is one value, and return the totals.
+    """Add the one or two levels along `axis`, float64 numbers whose sum is the value of an exact sum, and return the totals.
 
     There are one or two levels (`kernels.levels`). With one level the result is a view.
 

@@ -72,7 +72,7 @@ def running(x, axis):
 
 
 def surely_finite(x):
-    """Return True if the sum of all values is finite, so that each value is finite.
+    """Return True if the sum of all values is finite, which proves that every value is finite.
 
     The result may be False for finite values whose sum overflows.
     """

@@ -298,7 +298,7 @@ class BoundArithmetic:
         return BoundTerm(value, np.broadcast_to(magnitude, value.shape), error, growth)
 
     def _contenders(self, x, index):
-        """Return a mask, (k, ...), of the entries that may be their row's maximum within their error bounds; `index` has each row."""
+        """Return a mask, (k, ...), of the entries that may be their row's maximum within their error bounds; `index` has their rows."""
         error = self._total(x)
         least = by_row(np.maximum, np.where(np.isfinite(error), x.value - error, -np.inf), index)
         return ~(x.value + error < least[index.rows])

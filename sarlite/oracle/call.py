@@ -171,7 +171,7 @@ class Worker:
         self._results: dict[str, tuple[object, object]] = {}  # kind of call -> (last result, copy of it)
 
     def hold(self, kind: str, result: object, copy: object) -> None:
-        """Keep the last result of each kind of call, "run" or "vjp"; set `overwritten` if a call has written to a kept result.
+        """Keep the result of a "run" or "vjp" call, by `kind`, and its copy; set `overwritten` if a later call has changed a kept result.
 
         `copy` is a copy of the result, taken right after the call.
         """

@@ -133,8 +133,8 @@ class ExternalProgram:
 
 
 class ProgramError(SarliteError):
-    """A program ended with an error, took too long, or wrote no result."""
+    """Exception for a program that ended with an error, took too long, or wrote no result."""
 
 
 class ProgramTimeout(ProgramError, TimeoutError):
-    """A program took too long, and was killed with all processes that it had started."""
+    """Exception for a program that took too long, and was killed with all processes that it had started."""

@@ -15,7 +15,7 @@ from sarlite.types import Array
 
 
 def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
-    """Return degree^-1/2, shape (n, 1); for a row without edges 1 if `isolated` is "one", else 0."""
+    """Return degree^-1/2, shape (n, 1); for a row without edges (count 0) 1 if `isolated` is "one", else 0."""
     root = 1.0 / sqrt(degree + constant((counts == 0) * 1.0))
     return (root if isolated == "one" else where(counts > 0, root)).reshape(-1, 1)
 

@@ -95,7 +95,7 @@ def shapes(numbers: BoundedArrays) -> dict[str, tuple[int, ...]]:
 
 
 def _siblings(trial, probe_group, case, name):
-    """Call the function on the other probes of the case's graph; return its output `name` for each of them as a Difference.
+    """Call the function on the other cases in `probe_group`, probes of one graph; return its output `name` for each as a Difference.
 
     Return an empty tuple if a call fails.
     """

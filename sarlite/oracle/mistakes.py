@@ -85,7 +85,7 @@ def _divide_rows(number: BoundedArray, degrees: Array | int) -> BoundedArray:
 
 
 def _stray(d, row):
-    """Return x's gradient by a wrong kernel, which adds the gradients of output rows without edges to the row `row` of x."""
+    """Return the gradient of x by a wrong kernel: rows of g whose output row has no edges are added to row `row` of the result."""
     value = np.array(d.expected.value, np.float64)
     value[row] += d.cotangents["out"][d.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
     return BoundedArray(value, np.broadcast_to(d.expected.error, value.shape) + 2.0**-20 * np.abs(value))

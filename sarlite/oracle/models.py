@@ -161,7 +161,7 @@ def _attribute_names(kind: str, training: bool) -> list[str]:
 
 
 def resolve(kind: str, attributes: Attributes, state: State | None) -> tuple[AttributeDict, State | None]:
-    """Return (attributes, state) of a model, where the caller's attributes, the defaults and the state's shapes give all attributes.
+    """Return (attributes, state) of a model, with every attribute set: by the caller, the shapes of the state dict, or the defaults.
 
     The attribute "each" holds the attributes of each layer. `kind` is the kind of layer, such as "gat".
     """

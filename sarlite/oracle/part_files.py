@@ -76,7 +76,7 @@ def write_parts(parts: Sequence[RankPart], folder: str | Path) -> Path:
 
 
 def read_results(folder: str | Path, parts: Sequence[RankPart]) -> list[dict[str, object]]:
-    """Return the results that each rank of a program wrote, as `check_ranks` takes them.
+    """Return a list with {name: array} for each rank of a program: the results that the ranks wrote to a folder, for `check_ranks`.
 
     Parameters
     ----------

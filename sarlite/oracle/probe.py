@@ -30,7 +30,7 @@ from sarlite.types import Array
 
 
 def _most_bits(dtype):
-    """Return the largest number of bits of a digit in an encoded row number that a dtype stores without rounding."""
+    """Return the most bits that a digit may have if row numbers are written in digits that the dtype stores exactly."""
     return min(16, BITS[NARROW.get(dtype, dtype)])
 
 
@@ -91,7 +91,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
 
 
 def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Array]:
-    """Return gradients of the outputs whose rows encode their row numbers (`values.codes`).
+    """Return a gradient for each output, whose rows encode their own row numbers (`values.codes`).
 
     Codes are chosen so that as many gradients of the inputs as possible are exact.
 
@@ -162,7 +162,7 @@ class _ProbeBuilder:
                                     width=entry.width, square=entry.square, **options)
 
     def first_bits(self):
-        """Return the largest number of bits of the digits of encoded row numbers for which sums of the rows stay exact.
+        """Return the most bits that a digit of the encoded row numbers may have so that sums of the rows stay exact.
 
         This covers the longest sum over edges, and gradients that sum over columns.
         """

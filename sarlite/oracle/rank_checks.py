@@ -190,7 +190,7 @@ def _check_divided(trial, name, edges, size, kind, gradients, options):
 
 
 def _check_call(trial, division, previous):
-    """Check the results of one call: its layers, then its outputs, then its gradients; the first wrong result ends the comparison."""
+    """Check the layers, outputs and gradients of one call, up to the first wrong result; `previous` is the previous call's division."""
     results = _results(trial, division)
     if results is None:
         return

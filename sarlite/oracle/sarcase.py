@@ -104,7 +104,7 @@ def save(item: SavedCase | Finding | Case, path: str | os.PathLike[str], overwri
 
 
 def _is_case(path: Path) -> bool:
-    """Return True if a directory holds a case of this schema, and no file or folder that the case does not name."""
+    """Return True if a directory holds a case of this schema, and only files that the case names."""
     if path.is_symlink() or not (path / "case.json").is_file():
         return False
     try:

@@ -237,7 +237,7 @@ class Trial:
     # ---- causes
 
     def explain(self) -> None:
-        """Search for the cause of each finding that still holds its case, and write the causes into the findings.
+        """Search for the cause of each finding that still has its case and arrays, and write the cause into the finding.
 
         An assumption needs another case that confirms it.
         """
@@ -325,5 +325,5 @@ def trying(report: Report, run: Callable[..., object], vjp: Vjp | None, referenc
 
 
 class CheckStopped(Exception):
-    """A call did not return within the time limit, so the check ends."""
+    """Exception that ends a check because a call did not return within the time limit."""
 

@@ -53,9 +53,9 @@ class Drawn:
     # ---- steps
 
     def step(self, n_src, n_dst, n_leaves, weighted, features):
-        """Return a random step that reads one of `n_src` values of the sources, and one of `n_dst` values of the destinations.
+        """Return a random step on one of `n_src` source values and one of `n_dst` destination values; the rest describes the graph.
 
-        The first `n_leaves` values of both sides are leaves.
+        The first `n_leaves` values of both sides are leaves. `features` is the number of edge features.
         """
         return getattr(self, self.one(KINDS))(
             int(self.dice.integers(n_src)), int(self.dice.integers(n_dst)), n_leaves, weighted, features
@@ -135,7 +135,7 @@ class Drawn:
         )
 
     def function(self, x, q, n_leaves, weighted, features):
-        """Return a step whose message is a random expression of source value x, destination value q, edge values and parameters."""
+        """Return a step whose message is a random expression of source value number x, destination value number q, edges and parameters."""
         reducer = self.one(("sum", "mean", "max", "min", "softmax"))
         places = self.one([("src",), ("src", "dst"), ("src", "edge"), ("src", "dst", "edge"), ("edge",), ("dst",)])
         e, table, w = (
@@ -206,7 +206,7 @@ class Drawn:
         )
 
     def no_grad(self, x, q, n_leaves, weighted, features):
-        """Return a step: a sum of source value x without a gradient, times destination value q, plus the same sum with a gradient."""
+        """Return a step: a sum of source value number x without a gradient, times destination value number q, plus the sum with a gradient."""
         reducer = self._sums(weighted)
         return Step(
             f"no_grad {x} {reducer}",

@@ -31,7 +31,7 @@ PER_TEAM = {"ddst", "mean", "m2", "sums", "db"}     # summed in thread order: th
 
 
 class Arrays(NamedTuple):
-    """Factory of a case's arrays, for one value type, one index type and one distance from the start of a cache line."""
+    """Factory of a kernel's arguments in one value type and one index type, `offset` bytes after the start of a cache line."""
 
     dtype: type
     itype: type

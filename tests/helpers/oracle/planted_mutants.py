@@ -184,7 +184,7 @@ _GCN = {"norm": "none", "self_loops": "none", "bias": False}
 
 
 def on_ranks(parts, features=None, selected=None, reduced=lambda grads, rank: sum(grads)):
-    """Return all ranks' results of a GCN layer; `features`, `selected` and `reduced` put a wrong part in place of a right one.
+    """Return all ranks' results of a GCN layer; `features`, `selected` and `reduced` replace the rows, the edges or the sum over ranks.
 
     `features(part)` are the rows that a rank reads, `selected(part)` its edges, and `reduced(grads, rank)` the sum over ranks.
     """
