@@ -206,7 +206,7 @@ class Drawn:
         )
 
     def no_grad(self, x, q, n_leaves, weighted, features):
-        """Return a step: a sum of source value number x without a gradient, times destination value number q, plus the sum with a gradient."""
+        """Return a step: a sum of source value x without a gradient, times destination value q, plus the same sum with a gradient."""
         reducer = self._sums(weighted)
         return Step(
             f"no_grad {x} {reducer}",
