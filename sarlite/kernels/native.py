@@ -18,7 +18,7 @@ The default of libgomp is 300,000, which is no faster (`benchmarks/busy.py`).
 
 
 def spin_count(running: int | None, n_cores: int) -> int:
-    """Return the number of turns that a waiting OpenMP thread spins: `SPIN_COUNT` on a quiet machine, 0 on a busy one.
+    """Return how often a waiting OpenMP thread spins: `SPIN_COUNT` turns if at most `n_cores` threads are `running`, else 0.
 
     On a busy machine a spinning thread takes the core from the thread that it waits for. On a quiet machine short
     kernels are slower if threads sleep at once.

@@ -140,7 +140,7 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
 
 
 def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=None, order=None):
-    """Update `out`, the running maximum (sign 1) or minimum (-1) over each row's in-edges, and `arg`, the label of its source.
+    """Update `out`, the running maximum (sign 1) or minimum (-1) over each row's in-edges, and `arg`, the label of its source or edge.
 
     Edge e of row i is a candidate ``(x[c,f], label)`` for ``(out[r,f], arg[r,f])``, with r and c as in `spmm`. Its
     label is ``label[e]`` if given, else ``offset + c``. The candidate replaces the old pair if ``arg[r,f] < 0``, if its

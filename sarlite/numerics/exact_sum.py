@@ -207,7 +207,7 @@ class Exact:
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
-        """Return the grid (the constants that round all terms) for exact sums of rows of `x` over edges, (levels, ...). Collective.
+        """Return the grid (constants that round all terms) for exact sums of `n_terms` rows of `x`, times up to `factor`. Collective.
 
         A grid holds the constants that round all terms of a sum to multiples of a power of two; see
         `kernels.grid_sums`.

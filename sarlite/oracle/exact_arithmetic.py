@@ -98,7 +98,7 @@ class ExactArithmetic:
         return BoundedArray(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
     def _proved(self, value, magnitude, grain, summed=False):
-        """Return a GrainedArray; an element has grain 0 (nothing proved) if one of its partial sums may be rounded.
+        """Return a GrainedArray of these fields, with grain 0 (nothing proved) for an element if one of its partial sums may be rounded.
 
         With `summed`, `magnitude` bounds partial sums alone, and the values are stored in the narrower format.
         """

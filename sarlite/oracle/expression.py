@@ -240,7 +240,7 @@ def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None)
 
 
 def edge_dot(a: Expr, b: Expr, index_a: Index, index_b: Index, heads: int = 0) -> Expr:
-    """Return for each entry the dot product of its row of a and its row of b, shape (k, *heads); `heads` axes are kept.
+    """Return for each entry e the dot product of a[index_a.rows[e]] and b[index_b.rows[e]]; the first `heads` axes of a row are kept.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ GATHERED = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select"
 
 def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Arithmetic[T],
              rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, BoundedArray]:
-    """Return the value and error bound of each expression, computed from the arrays `inputs` in an arithmetic, by name.
+    """Return the value and error bound of each expression for `inputs`; `narrow` is a dtype that gathered rows are rounded to.
 
     Parameters
     ----------

@@ -160,7 +160,10 @@ def _kind(module):
 
 def _renamed(piece: LayerNames, current: Mapping[str, Array], dialect: str, state: Mapping[str, Array], where: str
              ) -> dict[str, Array]:
-    """Return another library's `state` of one layer by sarlite's names and in its layouts; `where` begins error messages."""
+    """Return another library's `state` of one layer in sarlite's names and layouts; `current` is the module's state.
+
+    `where` begins error messages.
+    """
     read = dict(dialects.read(piece.kind, dialect, state))
     table = dialects.state_entries(piece.kind, dialect, state)
     if (piece.kind, dialect) == ("gatv2", "dgl") and "bias" in piece.names and "bias" not in table:

@@ -197,7 +197,7 @@ def _same_bits(trial, case, n_threads, asked, g=None):
 
 
 def _differ(trial, case, first, again, g, verdict, text):
-    """Return True if two calls gave different bits; then add a finding with this verdict and text."""
+    """Compare the results of two calls, `first` and `again`; add a finding and return True if a bit differs."""
     trial.report.checked["repeat"] += len(first)
     for name in first.keys() & again.keys():
         differ = other_bits(first[name], again[name])

@@ -126,7 +126,7 @@ def _into(terms, n_dst):
 
 
 def _extremum(terms, messages, n_dst, reduce, ties, g):
-    """Return the maximum or minimum of each row's messages (0 without messages), and each message's gradient for the gradient g."""
+    """Return each row's maximum or minimum (`reduce`) of messages, 0 without messages, and each message's gradient, by `ties`, for g."""
     out, dm = _zeros((n_dst, messages.shape[1])), _zeros(messages.shape)
     for i, line in enumerate(_into(terms, n_dst)):
         for f in range(messages.shape[1]):

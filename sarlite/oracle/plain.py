@@ -179,10 +179,7 @@ class FloatArithmetic:
 
 
 def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
-    """Return for each row the reduction of its entries of x by a ufunc such as np.maximum, shape (n, ...).
-
-    A row without entries gets `empty`.
-    """
+    """Return for each row the reduction of its entries of x by the ufunc `reduce`, or `empty` without entries, shape (n, ...)."""
     out = np.full((index.n, *x.shape[1:]), empty, x.dtype)
     full = np.flatnonzero(index.counts)
     if len(full):

@@ -246,7 +246,7 @@ def _flat(result, wanted):
 
 
 def _check_rows(trial, division, previous, output, number, arrays, layer=None):
-    """Return True if the rows in `arrays`, one array for each rank, are wrong rows of one output, layer or gradient; add a finding then."""
+    """Compare each rank's rows in `arrays` with its rows of the expected result `number`; add a finding and return True if wrong."""
     case, kind, reference = division.case, division.wanted[output][1], trial.reference
     g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None
     place = {"division": division, "before": previous, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}

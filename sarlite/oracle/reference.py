@@ -147,7 +147,7 @@ class Reference:
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,
              dtype: str = "float32", accumulate: str | None = None, width: int = 17, index_dtype: str = "int64",
              square: bool = False) -> Case:
-        """Make one case on a graph with random inputs, and return it.
+        """Make one case on a graph with random inputs, and return it; `values` is "random" (normal numbers) or "integers".
 
         Parameters
         ----------

@@ -50,7 +50,7 @@ class Scope:
         self.max_values = max(self.max_values, edges.n_edges * entry.width)
 
     def gaps(self, reference: Reference, levels: Sequence[str], repeats: int, *, dtype: str, index_dtype: str) -> str:
-        """Return one line that lists the inputs that no case covered, such as other widths or larger degrees."""
+        """Return one line that lists the inputs that no case of the check covered, such as other widths, dtypes or larger degrees."""
         arrays = reference.arrays_by
         missing = [text for name, text in VALUES.items() if name not in self.values and text
                    and any(array in arrays for array in _NEEDED_ARRAYS.get(name, arrays))]

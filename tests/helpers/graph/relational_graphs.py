@@ -200,7 +200,7 @@ def check_model(comm, case, parts, **options):
 
 
 def gradients(model, graph, x, labels, rows, count):
-    """Return (loss, flat gradient of the replicated parameters, {learned table: gradients by id}, logits)."""
+    """Run one training pass; return (loss, flat gradient of replicated parameters, {learned table: gradients by id}, logits)."""
     flat = nn.flatten(model)
     flat.zero_grad()
     logits = model(graph, x)

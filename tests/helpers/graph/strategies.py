@@ -32,7 +32,7 @@ def _edges(pairs, n_nodes):
 
 
 def random_edges(n_nodes, n_edges, seed=0, n_dst=None):
-    """Return random directed edges into the first `n_dst` nodes; duplicates and self loops occur."""
+    """Return `n_edges` random directed edges from all nodes into the first `n_dst` nodes; duplicates and self loops occur."""
     rng = np.random.default_rng(seed)
     return Edges(rng.integers(0, n_nodes, n_edges), rng.integers(0, n_dst or n_nodes, n_edges), n_nodes)
 

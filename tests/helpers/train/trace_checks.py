@@ -88,16 +88,16 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
     assert [event["name"] for event in compute if event["name"].startswith("epoch")] == [f"epoch {k + 1}" for k in range(epochs)]
     count = lambda name: sum(event["name"] == name for event in compute)  # noqa: E731
     assert count("optimizer") == count("evaluation") == epochs and count("allreduce") >= 3 * epochs
-    ways = {"forward": [], "backward": []}
+    passes = {"forward": [], "backward": []}
     for event in compute:
         if event["name"].startswith("aggregate ("):
-            ways["backward" if event["name"].endswith(") backward") else "forward"].append(event)
-    assert len(ways["forward"]) > len(ways["backward"]) >= epochs  # evaluations run forward alone
+            passes["backward" if event["name"].endswith(") backward") else "forward"].append(event)
+    assert len(passes["forward"]) > len(passes["backward"]) >= epochs  # evaluations run forward alone
     again = schedule.mode.name == "sar" and case not in CASE1
     ring = [(rank + s) % size for s in range(1, size)]  # the peers in the order of the plan's steps
-    for phase, n in (("forward", len(ways["forward"])), ("backward", again * len(ways["backward"]))):
+    for phase, n in (("forward", len(passes["forward"])), ("backward", again * len(passes["backward"]))):
         assert [event["args"]["peer"] for event in fetches if event["args"]["phase"] == phase] == n * ring
-    assert [event["args"]["peer"] for event in pushes] == len(ways["backward"]) * ring
+    assert [event["args"]["peer"] for event in pushes] == len(passes["backward"]) * ring
     everything = sum(event["args"]["bytes"] for event in fetches)
     assert everything == sum(received.get(name, 0) for name in ("forward_fetch", "backward_fetch", "evaluation"))
     assert sum(e["args"]["bytes"] for e in fetches if e["args"]["phase"] == "backward") == received.get("backward_fetch", 0)
@@ -105,13 +105,16 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
     at_once = schedule.mode.name == "oneshot" and size > 1  # one block for all peers, named by the first of them
     sources = sorted([rank, ring[0]]) if at_once else list(range(size))
     halved = again and schedule.transport.prefetch and size > 1
-    check_blocks(compute, ways, {"forward": sources, "backward": sorted([*sources, rank]) if halved else sources}, n_edges)
+    check_blocks(compute, passes, {"forward": sources, "backward": sorted([*sources, rank]) if halved else sources}, n_edges)
 
 
-def check_blocks(compute, ways, sources, n_edges):
-    """Check that each aggregation has one span for each block of edges in `sources`, with the right numbers of edges."""
+def check_blocks(compute, passes, sources, n_edges):
+    """Check that each aggregation in `passes` has one span in the track `compute` for each block of edges in `sources`.
+
+    The blocks of an aggregation must have `n_edges` edges together.
+    """
     n_blocks = 0
-    for phase, aggregations in ways.items():
+    for phase, aggregations in passes.items():
         for outer in aggregations:
             blocks = [event["args"] for event in compute
                       if event["name"] == "block" and outer["begin"] <= event["begin"] and event["end"] <= outer["end"]]
