@@ -1,7 +1,8 @@
 """Measure the conversion of tables whose nodes have words as ids: processor time, and peak memory compared with the limit.
 
 The table has a row for each source: text and Parquet, with a table of the nodes and without. Each conversion is a process
-of its own, by default on one processor.
+of its own, by default on one processor. Beside each stands the same work in bare SQL of DuckDB: read, number the words, join
+both ends to numbers, sort by destination, and stream to files, without any check.
 """
 
 import subprocess
@@ -34,10 +35,40 @@ def write(folder, n_nodes, n_edges):
     text.close()
 
 
+SQL = """
+import sys
+from pathlib import Path
+import duckdb
+edges, nodes, folder, memory, threads = sys.argv[1:]
+connection = duckdb.connect(config={"memory_limit": memory, "threads": threads, "temp_directory": f"{folder}/sql"})
+connection.execute(f"CREATE TABLE e AS SELECT src, dst, CAST(w AS DOUBLE) AS w FROM {edges}")
+named = nodes or "(SELECT row_number() OVER (ORDER BY id) - 1 AS n, id FROM (SELECT src AS id FROM e UNION SELECT dst FROM e))"
+connection.execute(f"CREATE TABLE ids AS SELECT n, id FROM {named}")
+sql = "SELECT b.n, a.n, w FROM e JOIN ids a ON a.id = e.src JOIN ids b ON b.id = e.dst ORDER BY b.n, a.n"
+files = [Path(folder, name).open("wb") for name in ("dst", "src", "w")]
+for batch in connection.execute(sql).to_arrow_reader(1 << 16):
+    for file, column in zip(files, batch.columns):
+        file.write(column.to_numpy())
+"""
+"""The same work in SQL; its arguments are the SQL of the edges and of the nodes (or nothing), a folder, a limit and threads."""
+
+
 def convert(folder, spec, memory, processors):
     """Return the processor time in seconds, the time in seconds and the peak memory in MiB of one conversion."""
-    words = ["-m", "sarlite.data", "convert", spec, str(folder / "out"), "--memory", memory, "--overwrite", "--allow-empty", "all",
-             "--progress", "none"]
+    return run(["-m", "sarlite.data", "convert", spec, str(folder / "out"), "--memory", memory, "--overwrite", "--allow-empty", "all",
+                "--progress", "none"], processors)
+
+
+def in_sql(folder, edges, nodes, memory, processors):
+    """Return what `convert` returns, for the same work in SQL over the files `edges` and `nodes`; `nodes` may be empty."""
+    source = f"read_csv('{edges}', header=true, columns={{'src': 'VARCHAR', 'dst': 'VARCHAR', 'w': 'DOUBLE'}})" \
+        if edges.suffix == ".csv" else f"'{edges}'"
+    listed = f"(SELECT row_number() OVER () - 1 AS n, id FROM '{nodes}')" if nodes else ""
+    return run(["-c", SQL, source, listed, str(folder), memory, str(processors)], processors)
+
+
+def run(words, processors):
+    """Return the processor time in seconds, the time in seconds and the peak memory in MiB of a Python process."""
     code = (f"import os, resource, subprocess, sys, time; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{processors}]); "
             "begin = time.time(); subprocess.run([sys.executable, *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL); "
             "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
@@ -59,12 +90,15 @@ def main(arguments=None):
         folder = Path(folder)
         write(folder, options.nodes, options.edges)
         ends = "src=src,dst=dst,weight=w"
-        for name, spec in {"text": f"edges:{folder}/edges.csv,{ends}", "parquet": f"edges:{folder}/edges.parquet,{ends}",
-                           "text, nodes in a table": f"edges:{folder}/edges.csv,{ends},nodes={folder}/nodes.parquet,id=id"}.items():
+        for name, file, nodes in (("text", "edges.csv", ""), ("parquet", "edges.parquet", ""),
+                                  ("text, nodes in a table", "edges.csv", folder / "nodes.parquet")):
+            spec = f"edges:{folder / file},{ends}" + (f",nodes={nodes},id=id" if nodes else "")
             cpu, seconds, mib = convert(folder, spec, options.memory, options.processors)
-            rows.append({"source": name, "edges": options.edges, "cpu_s": round(cpu, 2), "s": round(seconds, 2), "peak_mib": round(mib)})
+            sql_cpu, *_ = in_sql(folder, folder / file, nodes, options.memory, options.processors)
+            rows.append({"source": name, "edges": options.edges, "cpu_s": round(cpu, 2), "s": round(seconds, 2), "peak_mib": round(mib),
+                         "sql_cpu_s": round(sql_cpu, 2), "ratio": round(cpu / sql_cpu, 2)})
     harness.report(f"convert --memory {options.memory}, {options.processors} processors, processor time and time", rows,
-                   harness.named("source", "edges", "cpu_s", "s", "peak_mib"), options.json)
+                   harness.named("source", "edges", "cpu_s", "s", "peak_mib", "sql_cpu_s", "ratio"), options.json)
 
 
 if __name__ == "__main__":

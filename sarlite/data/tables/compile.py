@@ -17,6 +17,7 @@ from sarlite.data.tables.description import Description
 from sarlite.data.tables.edge_columns import Counters, EdgeColumns, NumberedEdges
 from sarlite.data.tables.node_columns import NodeColumns
 from sarlite.data.tables.numbering import (
+    IdColumn,
     NodeNumbering,
     alike,
     count_distinct,
@@ -116,6 +117,7 @@ class _Compiler:
         self.account: JsonDict = {"nodes": {}, "edges": {}}
         self._nodes, self._edges = dict[str, NodeColumns](), list[EdgeColumns]()
         self._numberings: dict[str, NodeNumbering] = {}
+        self._ends_alone: dict[str, tuple[str, list[IdColumn]]] = {}  # of types whose nodes are counted by edges alone
 
     def run(self, work):
         """Read all tables, number the nodes and return work(). An error tells the faults in all columns of all tables."""
@@ -158,7 +160,11 @@ class _Compiler:
     def tables(self, changes):
         """Return the data set's node tables and edge tables."""
         touched = {name: np.zeros(numbering.n_nodes, bool) for name, numbering in self._numberings.items()}
+        if changes["self_loops"]:  # the loops touch all nodes
+            self._check_unused({name: self._numberings[name].n_nodes - count_distinct(ends)
+                                for name, (_, ends) in self._ends_alone.items()})
         edge_tables = [list(self._edge_tables(at, touched, changes)) for at in range(len(self._edges))]
+        self._check_unused({name: np.count_nonzero(~nodes) for name, nodes in touched.items()})
         self._tell("read the nodes")
         node_tables = [self._node_table(name, touched[name]) for name in self._nodes]
         outside = [line for one in (*self._nodes.values(), *self._edges) for line in one.outside]
@@ -190,13 +196,29 @@ class _Compiler:
             return numbering._replace(n_nodes=agreed({"names": (numbering.listed_in, numbering.n_nodes), **counts}
                                                      if numbering.listed_in else {"": ("", numbering.n_nodes)}))
         top, where = largest(ends)
-        n = _count(source, top, where, ends, counts)
+        by_edges = source.count is None and not counts
+        n = top + 1 if by_edges else _count(source, top, where, counts)
+        if by_edges and ends:
+            self._ends_alone[name] = where, ends
+            if n > sum(table.n_rows for table, _ in ends):  # too many to occur, and perhaps too many for an array
+                self._check_unused({name: n - count_distinct(ends)})
         check_nodes(n, None if self._workspace.folder else 1, where or self._source)
         of_type = f" of type {name!r}" if self._description.relational else ""
         for table, column in ends:
             too_large = f"{node_number(table, column)} >= {n}"
             check_cells(table, [CellCheck(column, too_large, f"node VALUE{of_type} is outside 0 <= node < {n}")])
         return NodeNumbering(n)
+
+    def _check_unused(self, n_unused):
+        """Raise a DataError if node numbers that only edges count occur in no edge; `n_unused` has their number by type."""
+        for name, n in n_unused.items():
+            if n and name in self._ends_alone:
+                (where, ends), door = self._ends_alone[name], self._nodes[name].source.reading.door
+                top = largest(ends)[0]
+                remedies = [("names", "edges", "makes nodes of the ids that occur"),
+                            ("nodes", top + 1, f"makes nodes of all ids from 0 to {top}")]
+                raise DataError(f"{where}: edges: {n:,} of the node ids 0 to {top} occur in no edge: "
+                                + door.remedy(*remedies[: 1 if top >= MOST_NODES else 2]))
 
     def _node_table(self, name, touched):
         """Return the table of a node type, and record in `account` how its columns were used."""
@@ -262,19 +284,8 @@ def agreed(rows: dict[str, tuple[object, int]]) -> int:
     return fewest[0]
 
 
-def _count(source, top, where, ends, counts):
-    """Determine the number of nodes of a type whose ids are node numbers.
-
-    The number comes from the files, from the options, or from the largest id in the edges.
-    """
-    if source.count is None and not counts:
-        unused = top + 1 - count_distinct(ends) if ends else 0
-        if unused:
-            remedies = [("names", "edges", "makes nodes of the ids that occur"),
-                        ("nodes", top + 1, f"makes nodes of all ids from 0 to {top}")]
-            raise DataError(f"{where}: edges: {unused:,} of the node ids 0 to {top} occur in no edge: "
-                            + source.reading.door.remedy(*remedies[: 1 if top >= MOST_NODES else 2]))
-        return top + 1
+def _count(source, top, where, counts):
+    """Determine the number of nodes of a type whose ids are node numbers, from the files and the options."""
     where_counted, field = source.counted_in
     n = agreed({**({} if source.count is None else {field: (where_counted, source.count)}), **counts})
     if n <= top and source.count is None:

@@ -134,6 +134,11 @@ def test_unused_node_numbers_are_asked_about(here):
     assert named.n_nodes == 3 and named.indptr.tolist() == [0, 0, 1, 2] and named.indices.tolist() == [2, 0]
     (here / "x.csv").write_text("src,dst\n0,1\n1,2\n")
     assert load("edges:x.csv", allow_empty=ALL).n_nodes == 3
+    (here / "x.csv").write_text("src,dst\n0,3\n3,2\n0,2\n")  # few enough to be counted while edges are sorted
+    for changes in ({}, {"self_loops": True}, {"undirected": True}, {"deduplicate": True}):
+        assert "1 of the node ids 0 to 3 occur in no edge: names=edges" in message_of(load, "edges:x.csv", allow_empty=ALL, **changes)
+    (here / "x.csv").write_text(f"src,dst\n0,{2**40}\n")
+    assert f"{2**40 - 1:,} of the node ids 0 to {2**40} occur in no edge" in message_of(load, "edges:x.csv", allow_empty=ALL)
     edges = {"src": [7, 9], "dst": [9, 7]}
     assert '"names": "edges" makes nodes of the ids that occur; "count": 10 makes nodes' in message_of(tables_of, None, edges)
     assert Graph.from_pandas(edges).n_src == 2
