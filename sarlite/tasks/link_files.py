@@ -10,8 +10,9 @@ from sarlite.data import names as named
 from sarlite.data import textfile
 from sarlite.data.readers import ogb
 from sarlite.data.tables.checks import CellCheck, check_cells, id_checks, node_number
-from sarlite.data.tables.sources import Table
-from sarlite.data.tables.text_form import ENDS, quote
+from sarlite.data.tables.sources import Table, connect
+from sarlite.data.tables.sources import read as read_table
+from sarlite.data.tables.text_form import ENDS, Reading, quote
 from sarlite.errors import DataError
 from sarlite.tasks.link_edges import Ends, Linked
 from sarlite.types import Array
@@ -68,7 +69,7 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
     ----------
     file : path
         Text file with two ids on each line, separated by a comma, or two names if the nodes have names. The first line
-        may be a header. Or a .npy, .parquet, or .pt file, see `ogb.pairs`.
+        may be a header. Or a .parquet file with two columns of ids or names, a .npy file, or a .pt file, see `ogb.pairs`.
     ends : (Ends, Ends)
         Nodes that sources and destinations can be.
 
@@ -82,8 +83,8 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
     DataError
         The file cannot be read, or an id is not a node. The error names the file and the pair.
     """
-    if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".parquet", ".pt"):
-        return _named(file, ends)
+    if any(end.names for end in ends) and Path(file).suffix not in (".npy", ".pt"):
+        return _named_in_columns(file, ends) if Path(file).suffix == ".parquet" else _named(file, ends)
     pairs = ogb.pairs(file)[0] if Path(file).suffix == ".pt" else textfile.read(file, "links", np.int64)
     if pairs.dtype.kind not in "iu" or (pairs.size and pairs.shape[1] != 2):
         raise DataError(f"{file}: links: expected two whole numbers per line, source and destination, found "
@@ -124,13 +125,22 @@ def _named(file, ends):
                      for at, end in enumerate(ends)], 1)
 
 
+def _named_in_columns(file, ends):
+    """Return the pairs in a Parquet file with two columns of names, (n, 2) int64."""
+    with connect() as connection:
+        table = read_table(connection, file, Reading(), (), "links", list)
+        if len(table.columns) != 2:
+            raise DataError(f"{file}: links: columns {', '.join(table.columns)}, expected two, source and destination")
+        return np.stack([column_ids(table, column, end) for column, end in zip(table.columns, ends)], 1)
+
+
 def _lines(file, expected, n):
     """Yield (line number, list of `n` cells) for each line except a header."""
     begun = False
     for numbers, lines in named.lines(file, "links"):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
             if len(cells) != n:
-                raise DataError(f"{file}: links: line {number}: {len(cells)} {expected}")
+                raise DataError(f"{file}: links: line {number}: {len(cells)} {expected}, parted by commas: {','.join(cells)[:80]!r}")
             begun = begun or not {cell.lstrip("_:#").lower() for cell in (cells[0], cells[-1])} <= ENDS
             if begun:
                 yield number, cells

@@ -341,3 +341,26 @@ def test_results_of_the_remedies_do_not_depend_on_other_columns(here):
     (here / "e.csv").write_text("src,dst\n007,b\n")
     data = of_query(here, message)
     assert data.n_edges == 1 and Path("n.csv").exists() and data.features.ravel().tolist() == [12, 3, 4]
+
+
+def test_links_by_name_are_read_from_text_and_parquet(here):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    from sarlite.data.names import Names
+    from sarlite.tasks.link_edges import Ends
+    from sarlite.tasks.link_files import read_pairs
+
+    names = Names.of_dataset(edges_of(here, "src,dst\na,7\n7,007\n", ",names=edges"))["node"]  # 007, 7, a
+    ends = [Ends(0, 3, names=names)] * 2
+    parquet.write_table(pa.table({"who": ["a", "007"], "whom": ["7", "a"]}), "l.parquet")
+    (here / "l.csv").write_text("source,target\na,7\n007,a\n")
+    assert read_pairs("l.parquet", ends).tolist() == read_pairs("l.csv", ends).tolist() == [[2, 1], [0, 2]]
+    parquet.write_table(pa.table({"who": [7], "whom": [7]}), "l.parquet")
+    assert read_pairs("l.parquet", ends).tolist() == [[1, 1]]
+    parquet.write_table(pa.table({"who": ["a"], "whom": ["7"], "w": [1]}), "l.parquet")
+    assert message_of(read_pairs, "l.parquet", ends) == "l.parquet: links: columns who, whom, w, expected two, source and destination"
+    parquet.write_table(pa.table({"who": ["a", "A"], "whom": ["7", "7"]}), "l.parquet")
+    assert message_of(read_pairs, "l.parquet", ends) == "l.parquet: row 1, column 'who': no node is named 'A'"
+    (here / "l.csv").write_text("a 7\n")
+    assert "1 names, expected two, source and destination, parted by commas: 'a 7'" in message_of(read_pairs, "l.csv", ends)
