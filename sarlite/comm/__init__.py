@@ -1,4 +1,4 @@
-"""Communication between ranks.
+"""Communication between MPI ranks, or between threads that act as ranks.
 
 Other packages use the protocol `Communicator`. It has three implementations: `mpi` over mpi4py, `threads` for N ranks
 as threads of one process, and `solo` for one rank.

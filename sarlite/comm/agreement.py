@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 def together(comm: Communicator, action: Callable[[], R]) -> R:
-    """Call `action()` on every rank; if the call raises on one rank, raise on every rank. Collective.
+    """Return `action()`, called on every rank; if the call raises on one rank, raise on every rank. Collective.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def together(comm: Communicator, action: Callable[[], R]) -> R:
 
 
 def agree(comm: Communicator, value: object, what: str) -> bytes:
-    """Raise a DataError on every rank unless all ranks pass equal values. Collective; sends 16 bytes per rank.
+    """Raise a DataError, which names `what`, on every rank unless all ranks pass equal values. Collective; 16 bytes per rank.
 
     Parameters
     ----------

@@ -23,13 +23,13 @@ RESERVE_BYTES = 1 << 22
 
 
 def tell(text):
-    """Print to stderr in a single write, so that the output of other ranks cannot split it."""
+    """Print `text` to stderr in a single write, so that the output of other ranks cannot split it."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def end_within(seconds):
-    """End this process with a nonzero exit status after `seconds`, unless it ends before; print all threads' stacks.
+    """Start a timer that prints all threads' stacks and ends this process with a nonzero status after `seconds`.
 
     Works while another thread holds the GIL or waits in MPI. A call replaces an earlier call; infinite `seconds` cancel
     an earlier call.
@@ -44,7 +44,7 @@ def end_within(seconds):
 
 
 def call_off():
-    """Cancel `end_within`."""
+    """Cancel the timer that `end_within` started."""
     faulthandler.cancel_dump_traceback_later()
 
 
@@ -86,7 +86,7 @@ class Ending:
         self.say(f"{text}; the stacks of this rank's threads:\n{self.stacks()}")
 
     def end(self, cause, head=""):
-        """Print `head` and `cause`, a text or an exception; end every rank with a nonzero status. Does not return."""
+        """Print `head`, then `cause`, a text or an exception; end every rank with a nonzero status. Does not return."""
         self._end(lambda: self.say(head + _text(cause)))
 
     def end_with_stacks(self, text):
@@ -109,7 +109,7 @@ class Ending:
         return "\n".join(f"[rank {self._comm.rank}] {line}" for line in text.rstrip().splitlines())
 
     def _end(self, report):
-        """Call `report()`, then end every rank. The lock is never released, so the first caller alone gets here."""
+        """Call `report()`, which prints the cause, then end every rank. Only the first caller gets here; others wait for ever."""
         with self._begun:
             try:
                 self._reserve = None
@@ -123,7 +123,7 @@ class Ending:
 
 
 def _text(cause):
-    """Return a text or an interruption unchanged, and any other exception as its traceback."""
+    """Return the text to print for `cause`: its traceback for an exception, except Interrupted; else `cause` itself."""
     if isinstance(cause, (str, Interrupted)):
         return str(cause)
     return "".join(traceback.format_exception(cause))
@@ -138,6 +138,6 @@ def _try(action):
 
 
 def _report_briefly():
-    """Print a constant message and the stacks, which needs no memory."""
+    """Print a constant message and all threads' stacks without allocating memory, for a process that has none left."""
     os.write(2, b"sarlite: a rank ends, and has not the memory to say why; the stacks of its threads:\n")
     faulthandler.dump_traceback(2, all_threads=True)

@@ -1,4 +1,4 @@
-"""Guard of the commands: a failing rank ends every rank, and stalls are detected.
+"""Guard of a command's run: a failing rank ends every rank, and a run without progress is detected.
 
 A program that imports sarlite gets none of these hooks unless it calls `guard`.
 """
@@ -40,7 +40,7 @@ def _outcome(error):
 
 @contextmanager
 def _hooks(ending, watchdog, n_ranks):
-    """Return a context inside which a failed thread, a signal of `SIGNALS`, or `os._exit(0)` ends all ranks."""
+    """Return a context: inside, a failed thread, a signal of `SIGNALS` or `os._exit(0)` ends all ranks."""
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"
@@ -78,10 +78,7 @@ def _signals(watchdog):
 
 
 def _settle(comm, error, watchdog, ending):
-    """Agree with the other ranks on how the work ended; return, or raise SystemExit, if it ended alike on all ranks.
-
-    Otherwise end all ranks.
-    """
+    """Return, or raise SystemExit, if the work ended on all ranks as on this rank, with `error` or without; else end all ranks."""
     outcome = _outcome(error)
     rows = None
     if outcome is not None:

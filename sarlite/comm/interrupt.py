@@ -74,10 +74,9 @@ class Interrupts:
         raise Interrupted(signum)
 
     def is_handled(self, seconds: float) -> bool:
-        """Wait until the main thread has handled a signal that just arrived; return False if that takes too long.
+        """Return True once the main thread has handled a signal that just arrived; False if it has not after `seconds`.
 
-        Return True at once if signals are postponed and this is the first one. The watchdog's thread calls this method;
-        `seconds` is the longest time to wait.
+        Return True at once if signals are postponed and this is the first one. The watchdog's thread calls this method.
         """
         arrived = time.monotonic()
         if self._holders:

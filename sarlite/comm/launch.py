@@ -25,10 +25,9 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """Return (variable, number of ranks, counts_all) as the MPI launcher set them, or (None, None, True) without one.
+    """Return (variable with the number of ranks, the number, False if it counts this node's ranks alone), from the launcher.
 
-    `variable` is the name of the environment variable that holds the number. `counts_all` is False if the number counts
-    only the ranks of this node.
+    Without an MPI launcher return (None, None, True).
     """
     for name in _SIZE_VARIABLES:
         if _is_number(environ.get(name)):
@@ -65,7 +64,7 @@ def launched_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.environ) -> None:
-    """Protect the start of a command, until it enters `guard`. Not collective; may be called again.
+    """Protect the start of a command: end a rank that has not entered `guard` after `seconds`. May be called again.
 
     A crash in C code prints its stack. If an MPI launcher started several ranks:
 
@@ -95,7 +94,7 @@ def begin(seconds: float = START_SECONDS, environ: Mapping[str, str] = os.enviro
 
 
 class _Start:
-    """State of this process's start: flags for a call of `begin` and for a connection to MPI, and the time limit."""
+    """State of this process's start: whether `begin` was called, whether MPI is connected, and the time limit."""
 
     begun, connected, seconds = False, False, START_SECONDS
 
@@ -315,7 +314,7 @@ def openmp_threads(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def rank_threads(comm: Communicator, chosen: int = 0, environ: Mapping[str, str] = os.environ) -> int:
-    """Return the number of threads of this rank's kernels. Collective.
+    """Return the number of threads of this rank's kernels: `chosen`, or a number from OpenMP's variable or the cores. Collective.
 
     Parameters
     ----------
@@ -331,7 +330,9 @@ def rank_threads(comm: Communicator, chosen: int = 0, environ: Mapping[str, str]
 
 
 def default_prefetch(comm: Communicator, n_threads: int) -> int:
-    """Return the default of the option `prefetch`: 1 if fetching ahead can hide transfers, else 0. Collective.
+    """Return the default of the option `prefetch`: 1 if ranks have cores besides their `n_threads`, or several machines; else 0.
+
+    Collective.
 
     Transfers are hidden behind the computation if the ranks are on several machines, or if each rank on one machine has
     a core that does not compute. If all cores compute, the prefetch thread would take time from them. A core that the

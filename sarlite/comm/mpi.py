@@ -29,7 +29,7 @@ _OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
 class _Collective(Request):
-    """Request of started MPI collectives. It keeps their buffers alive."""
+    """Request of one or more non-blocking MPI collectives. It keeps their buffers alive."""
 
     def __init__(self, requests, *buffers):
         self._requests, self._buffers = requests, buffers
@@ -119,7 +119,7 @@ class MpiCommunicator(Communicator):
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call, error):
-        """Yield the requests of an allreduce: first the check that all ranks make the same call, then the pieces."""
+        """Yield the requests of an allreduce: a check that all ranks make the same `call` without `error`, then the pieces."""
         key = _key(call, error)
         yield self._start_reduction(key, "min")
         self._check_keys(key, call, error)
@@ -131,14 +131,14 @@ class MpiCommunicator(Communicator):
             return _Collective([self._comm.Iallreduce(MPI.IN_PLACE, piece, _OPS[op])], piece)
 
     def _check_call(self, call, error):
-        """Raise a ShapeError on every rank unless all ranks make the same call without error. Collective."""
+        """Raise a ShapeError on every rank unless all ranks make the same `call` and no rank has an `error`. Collective."""
         key = _key(call, error)
         with errors_named():
             self._comm.Allreduce(MPI.IN_PLACE, key, MPI.MIN)
         self._check_keys(key, call, error)
 
     def _check_keys(self, key, call, error):
-        """Raise a ShapeError if the minima of all ranks' keys show that calls differ or that a rank has an error."""
+        """Raise a ShapeError if `key`, the minimum of all ranks' keys, shows that calls differ or that a rank has an error."""
         if key[0] != -key[1]:
             check_calls(self.allgather(call), error)
 
@@ -185,10 +185,7 @@ class MpiCommunicator(Communicator):
 
 
 def _key(call, error):
-    """Return a key, (2,) int64, of a call and its error.
-
-    The two minima of the keys over all ranks add up to 0 if and only if all ranks make this call without error.
-    """
+    """Return two int64 whose minima over all ranks add up to 0 if and only if all ranks make this call without error."""
     number = zlib.crc32(call.encode())
     return np.array([-(2**32) if error else number, -number], np.int64)
 
@@ -214,10 +211,7 @@ def wrapped(comm: MpiComm) -> MpiCommunicator:
 
 
 def _forget_shared_memory(comm):
-    """Unlink the file of MPICH's shared memory, so that a job that dies does not leave the file behind. Collective.
-
-    Every rank has mapped the memory by then, and needs the file's name no more.
-    """
+    """Unlink the file of MPICH's shared memory, which all ranks have mapped, so that a killed job leaves no file. Collective."""
     comm.barrier()
     with suppress(OSError), open("/proc/self/maps") as maps:
         mapped = {line.split()[5] for line in maps
@@ -234,7 +228,7 @@ def library() -> tuple[str, str]:
 
 
 def world() -> MpiCommunicator:
-    """Return the communicator of all ranks that the launcher started. Collective."""
+    """Return the communicator of all MPI ranks that the launcher started. Collective."""
     comm = wrapped(MPI.COMM_WORLD)
     _forget_shared_memory(comm)
     return comm

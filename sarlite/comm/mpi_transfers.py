@@ -44,7 +44,7 @@ def errors_named():
 
 
 def pieces(array, piece_bytes=PIECE_BYTES):
-    """Divide a flat array into the parts that are sent as separate messages.
+    """Divide a flat array into parts of `piece_bytes` bytes, which are sent as separate messages.
 
     The last part is always shorter than `piece_bytes`, and may be empty, so that a receiver recognizes the end.
     """
@@ -53,7 +53,7 @@ def pieces(array, piece_bytes=PIECE_BYTES):
 
 
 class Traffic:
-    """Messages of one communicator: its open transfers, and the numbers of messages to and from each peer.
+    """Open transfers of one communicator, and the numbers of messages sent to and received from each peer.
 
     From the numbers `drain` knows how many messages were sent and not received, even if they are still in transit.
     """
@@ -77,7 +77,7 @@ class Traffic:
             self._open.discard(transfer)
 
     def give_up(self, requests, buffer):
-        """Keep the buffer of a cancelled send until the send is done or drained, because MPI may still read it."""
+        """Keep the buffer of a cancelled send alive until MPI, which may still read it, has completed the send."""
         with self._lock:
             self._given_up.append((requests, buffer))
             self._given_up = [send for send in self._given_up if not MPI.Request.Testall(send[0])]
@@ -90,7 +90,7 @@ class Traffic:
             transfer.cancel()
 
     def close(self):
-        """Forget this object, when nothing more will be sent or received."""
+        """Remove this object from the list of all `Traffic`s, because its communicator will be freed."""
         _TRAFFIC.discard(self)
 
     def drain(self, comm):
@@ -162,13 +162,13 @@ class MpiTransfer:
                 self._fail_cancelled()
 
     def _wake(self):
-        """Make the thread that waits in MPI return; return True if that is possible."""
+        """Make the thread that waits in MPI for this transfer return, and return True; return False if that is impossible."""
         return False
 
     def _step(self, complete):
-        """Call `complete(status)` for the first piece's request; remove the piece if it returns True or raises an error.
+        """Call `complete(status)` for the first piece; if it returns True or raises an error, drop the piece and return True.
 
-        Returns True if the piece was removed. After an error the transfer has failed.
+        After an error the transfer has failed.
         """
         try:
             with errors_named():
@@ -212,12 +212,12 @@ class MpiTransfer:
             self._free()
 
     def _give_up(self):
-        """Cancel the remaining pieces."""
+        """Drop the requests of the remaining pieces, because the transfer has failed."""
         self._requests.clear()
         self._free()
 
     def _free(self):
-        """Release the buffer, when no piece is left."""
+        """Release the transfer's buffer; called when no piece is left."""
         self._buffer = None
         self._traffic.end(self)
 
@@ -302,6 +302,6 @@ def _leave():
 
 
 def _elsewhere_inside():
-    """Return the names of other threads that are in an MPI call."""
+    """Return the names of the threads other than this one that are in an MPI call."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return [names[ident] for ident in list(_INSIDE) if ident in names and ident != threading.get_ident()]

@@ -1,4 +1,4 @@
-"""The protocol of communication between ranks.
+"""The base classes of communication between ranks: `Communicator` and `Request`.
 
 Implementations inherit from `Communicator`, which defines the methods that need only other methods.
 """
@@ -78,7 +78,7 @@ class MpiComm(Protocol):
 
 
 class Communicator(Protocol):
-    """A group of ranks. All methods except `start_send`, `start_recv` and `abort` are collective.
+    """A group of ranks that exchange arrays. All methods except `start_send`, `start_recv` and `abort` are collective.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Communicator(Protocol):
     max_tag: int
 
     def start_send(self, array: Array, peer: int, tag: int = 0) -> Request:
-        """Start to send an array to rank `peer`.
+        """Start to send an array to rank `peer`, which receives it with the same `tag`.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class Communicator(Protocol):
         """
 
     def start_recv(self, array: Array, peer: int, tag: int = 0) -> Request:
-        """Start to receive from rank `peer` into a C-contiguous array with exactly as many bytes as `peer` sends."""
+        """Start to receive from rank `peer` into a C-contiguous array of exactly as many bytes as `peer` sends with this `tag`."""
 
     def drain(self) -> None:
         """Cancel the open sends and receives of all ranks, and drop all messages that were not received.
@@ -173,14 +173,14 @@ class Communicator(Protocol):
         """
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Request:
-        """Start an `allreduce`; `array` holds the result once the request is done.
+        """Start an `allreduce` with `op` "sum", "max" or "min"; `array` holds the result once the request is done.
 
         The reduction progresses while a thread waits for the request or tests it. Until it is done, no other collective
         method of this communicator may be called, so use a channel for it.
         """
 
     def allreduce(self, array: Array, op: str = "sum") -> Array:
-        """Reduce `array` elementwise over ranks, in place, and return it.
+        """Reduce `array` elementwise over all ranks by `op`, "sum", "max" or "min", in place, and return it.
 
         Parameters
         ----------
@@ -233,13 +233,13 @@ class Communicator(Protocol):
         """Return the root's `value`, a picklable object, on every rank; the values of other ranks are ignored."""
 
     def barrier(self) -> None:
-        """Return once every rank has called it."""
+        """Return once every rank has called `barrier`."""
 
     def dup(self) -> "Communicator":
         """Return a communicator of the same ranks with a separate message space."""
 
     def channel(self, name: str) -> "Communicator":
-        """Return the duplicate with this name; the first call creates it.
+        """Return the duplicate of this communicator with this name; the first call creates it by `dup`.
 
         Graphs share channels by name, because MPI supports only a limited number of communicators.
         """

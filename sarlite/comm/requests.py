@@ -1,4 +1,4 @@
-"""A request that all communicators use."""
+"""`Staged`, a request of several steps, which all communicators use."""
 
 import threading
 from collections.abc import Iterator

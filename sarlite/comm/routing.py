@@ -1,4 +1,4 @@
-"""Rows that are sent to different ranks, and answers that come back for each row."""
+"""Functions that send each row of an array to a rank of its own, and that return an answer for each row."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def send(comm: Communicator, rank: Array, rows: Array) -> Array:
 
 
 def ask(comm: Communicator, rank: Array, questions: Array, answer: Callable[[Array], Array]) -> Array:
-    """Send question i to rank rank[i], and return the answers in the order of the questions. Collective.
+    """Send question i to rank rank[i], which calls `answer` on its questions; return the answers in order. Collective.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def ask(comm: Communicator, rank: Array, questions: Array, answer: Callable[[Arr
 
 
 def _sent(comm, rank, rows):
-    """Send row i to rank[i]; return the order of sending, (n,), and the rows received from each rank. Collective."""
+    """Send row i to rank[i]; return (argsort of `rank`, the order of sending, and list of rows received from each rank). Collective."""
     order = np.argsort(rank, kind="stable")
     ends = np.searchsorted(rank[order], np.arange(1, comm.size))
     return order, comm.alltoall([np.ascontiguousarray(part) for part in np.split(rows[order], ends)])

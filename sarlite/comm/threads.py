@@ -68,7 +68,7 @@ class _World:
             self.wake()
 
     def check(self, rank=None, peers=()):
-        """Raise a PeerError if a rank has failed, or if one of `peers`, which `rank` waits for, has returned.
+        """Raise a PeerError if a rank has failed, or if a rank in `peers`, which `rank` waits for, has ended its function.
 
         The caller holds the lock.
         """
@@ -79,7 +79,7 @@ class _World:
             raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
 
     def take_back(self, end):
-        """Remove a send or a receive from its mailbox, where it waits for its partner. The caller holds the lock."""
+        """Remove `end`, a send or a receive that waits for its partner, from its mailbox. The caller holds the lock."""
         box = self.mailboxes.get(end.key, ())
         if end in box:
             box.remove(end)
@@ -141,14 +141,14 @@ class _End(_Request):
             self.wait()  # short, because both arrays are present and the partner copies
 
     def end(self):
-        """Release the array and wake the waiting thread. The caller holds the lock."""
+        """Release the message's array and wake the thread that waits for this side. The caller holds the lock."""
         self.data = None
         self.open.discard(self)
         self.world.wake(self.rank)
 
 
 def _copy(send, receive):
-    """Copy a message from the send's array to the receive's array. The caller does not hold the lock."""
+    """Copy a message from the array of `send` to the array of `receive`, and mark both as done. The caller holds no lock."""
     sizes = send.data.size, receive.data.size
     if sizes[0] == sizes[1]:
         np.copyto(receive.data, send.data)
@@ -269,7 +269,7 @@ class ThreadCommunicator(Communicator):
         raise PeerError(str(reason))
 
     def _post(self, data, peer, tag, sends):
-        """Start a send or a receive: copy if its partner waits in the mailbox, else put it into the mailbox."""
+        """Start a send if `sends`, else a receive: copy if its partner waits in the mailbox, else put it into the mailbox."""
         if not 0 <= peer < self.size:
             raise ValueError(f"rank {peer} is not one of {self.size}")
         world = self._world
@@ -295,7 +295,7 @@ class ThreadCommunicator(Communicator):
         return _Meeting(self._world, self.rank, key, call, value)
 
     def _meet(self, call, value, error=None):
-        """Make a collective call and wait for it; return the values of all ranks, in rank order."""
+        """Pass `value` to all ranks and return all ranks' values, in rank order; raise unless all make the same `call`."""
         meeting = self._arrive(self._next_key(), call, value)
         meeting.wait()
         return meeting.result(error)
@@ -324,7 +324,7 @@ def _run_rank(world, rank, n_threads, future, function, args, kwargs):
 
 
 def _raise_first(errors):
-    """Raise the exception of the lowest rank whose failure is not a consequence of another rank's failure, if any."""
+    """Raise the first of `errors`, one for each rank or None, that is not a consequence of another rank's failure, if any."""
     failures = [(rank, error) for rank, error in enumerate(errors) if error is not None]
     causes = [failure for failure in failures if not _is_consequence(failure[1])]
     for rank, error in causes or failures:

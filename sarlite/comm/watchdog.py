@@ -99,7 +99,7 @@ class Watchdog:
         self._ticks += 1
 
     def finish(self, state, digest, seconds):
-        """Wait until every rank has finished.
+        """Report that this rank has finished, and return the last state of every rank; None if a rank takes over `seconds`.
 
         Parameters
         ----------
@@ -113,7 +113,7 @@ class Watchdog:
         Returns
         -------
         (size, 4) int64 array or None
-            Last row of each rank, the same on every rank; None if a rank did not finish in time.
+            Last state of each rank, the same on every rank; see `_row`. None if a rank did not finish in time.
         """
         self._state = (state, digest)
         self.alarm.ring()
@@ -124,7 +124,7 @@ class Watchdog:
         return self._row()[None] if self._channel is None else self._gather(seconds)
 
     def stop(self):
-        """End the thread, after every rank has finished."""
+        """End the watchdog's thread, once every rank has finished."""
         self._state = (self._state[0] or DONE, self._state[1])
         self.alarm.ring()
         if self._thread.ident is not None:
@@ -138,12 +138,12 @@ class Watchdog:
             self._ending.end(error, "the watchdog failed:\n")
 
     def _row(self):
-        """Return this rank's state, (4,) int64: count of progress, state, digest, and milliseconds since the last progress."""
+        """Return this rank's numbers, (4,) int64: progress count, state, digest of its error, milliseconds since progress."""
         self._mine[:] = self._ticks + self._state[0], *self._state, int(1000 * (time.monotonic() - self._moved))
         return self._mine
 
     def _gather(self, seconds=None):
-        """Return the states of all ranks, (size, 4), one row per rank; None if they have not arrived within `seconds`."""
+        """Gather and return `_row()` of all ranks, (size, 4); None if they have not arrived within `seconds`."""
         rows, end = self._rows, time.monotonic() + (seconds or float("inf"))
         request = self._channel._start_allgather(self._row(), rows)
         while not request.test():
@@ -155,7 +155,7 @@ class Watchdog:
         return rows
 
     def _nap(self):
-        """Sleep; end all ranks if a signal arrived and the main thread does not handle it in time."""
+        """Sleep for one interval; end all ranks if a signal arrives and the main thread does not handle it in time."""
         signals = self.alarm.nap(self._interval if self._state[0] == WORKING else ARRIVED_NAP_SECONDS)
         if signals and not self.interrupts.is_handled(self._patience):
             self._ending.end(str(Interrupted(min(signals))))  # the main thread would end all ranks, but is stuck in C

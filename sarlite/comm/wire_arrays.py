@@ -13,7 +13,7 @@ REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def as_bytes(array, writable=False):
-    """Return a C-contiguous array as a flat array of bytes, which shares the memory.
+    """Return the memory of a C-contiguous array as uint8, (n_bytes,); with `writable`, refuse a read-only array.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def as_bytes(array, writable=False):
 
 
 def reduction_call(array, op):
-    """Check the arguments of an allreduce, and return the description of the call.
+    """Check the arguments of an allreduce, and return a text that describes the call, to be compared between ranks.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def reduction_call(array, op):
 
 
 def broadcast_call(array, root, rank, size):
-    """Check the arguments of a broadcast, as `reduction_call` does, and return the description of the call."""
+    """Check the arguments of a broadcast; return a text that describes the call, to be compared between ranks."""
     if not 0 <= root < size:
         raise ShapeError(f"root {root} is not one of {size} ranks")
     as_bytes(array, writable=rank != root)
@@ -68,7 +68,7 @@ def broadcast_call(array, root, rank, size):
 
 
 def alltoall_call(arrays, size):
-    """Check the arguments of an alltoall, as `reduction_call` does, and return the description of the call."""
+    """Check the arguments of an alltoall; return a text that describes the call, to be compared between ranks."""
     if len(arrays) != size:
         raise ShapeError(f"{len(arrays)} arrays are not one for each of {size} ranks")
     for array in arrays:
@@ -82,7 +82,7 @@ def alltoall_call(arrays, size):
 
 
 def described(describe, *args):
-    """Run a check of a call's arguments; return (description of the call, None), or (text, the ShapeError of the check)."""
+    """Return (describe(*args), None), or (a text, the ShapeError) if `describe`, a check such as `reduction_call`, raises one."""
     try:
         return describe(*args), None
     except ShapeError as error:
@@ -99,7 +99,7 @@ def check_calls(calls, error=None):
 
 
 def check_received(n_bytes, expected, peer, tag):
-    """Raise a ShapeError unless a message has as many bytes as expected, which is the size of the receiver's buffer."""
+    """Raise a ShapeError unless the message from rank `peer` has the `expected` number of bytes, the size of the buffer."""
     if n_bytes != expected:
         raise ShapeError(f"rank {peer} sent {n_bytes} bytes with tag {tag} where {expected} were expected")
 

@@ -54,7 +54,7 @@ class Ahead(Generic[T]):
             self._ready.put((None, error))
 
     def _may_continue(self, wait=True):
-        """Wait until the generator may produce one more item; return False if the generator must end.
+        """Return True once the generator may produce one more item; return False if the generator must end.
 
         With wait=False, also return False if no further item is permitted yet.
         """
@@ -77,7 +77,7 @@ class Ahead(Generic[T]):
         self._permits.put(True)
 
     def stop(self, at_once: bool = False) -> None:
-        """Ask the thread to end after the permitted items; with `at_once`, after the current item.
+        """Ask the thread to end once it has produced the permitted items; with `at_once`, after the item in progress.
 
         The caller must not take further items after `at_once`.
         """
@@ -93,10 +93,7 @@ class Ahead(Generic[T]):
         self._thread.join()
 
     def finish(self) -> None:
-        """Wait until the thread has ended, after the last item was taken.
-
-        Raise any exception that the generator raised after that item.
-        """
+        """Wait until the thread has ended; raise any exception that the generator raised after the last item taken."""
         self.wait()
         while not self._ready.empty():
             _, error = self._ready.get()

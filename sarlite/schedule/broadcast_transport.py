@@ -92,7 +92,7 @@ class Broadcasts(Fetch):
             yield in_progress.popleft()()
 
     def start(self, piece: Piece) -> Callable[[], tuple[Array, ...]]:
-        """Start the broadcasts of a piece's rows, one for each array.
+        """Start the broadcasts of a piece's rows, one for each array; return a function that waits for the rows.
 
         Returns
         -------
@@ -121,10 +121,9 @@ class Broadcasts(Fetch):
 
 
 def columns_of(rows, needed, moved_bytes=MOVED_BYTES):
-    """Return `rows[needed]`, without a second array if the row numbers `needed` ascend.
+    """Return `rows[needed]`. If `needed` ascends, no second array is made: the rows are moved in place, `moved_bytes` at a time.
 
-    Ascending rows are moved to the front of `rows` in place. Each row moves towards the front only, and never over a
-    row that is still to be read.
+    Each row moves towards the front only, and never over a row that is still to be read.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""State that all graphs of one communicator share: message tags, a failure, and the validity of kept results."""
+"""State that all graphs of one communicator share: message tags, a failure, and whether cached results are still valid."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ class Waitable(Protocol):
 
 
 class CommState:
-    """State that all graphs of one communicator share. Construction is collective.
+    """State that all graphs of one communicator share: message tags, a failure, and threads. Construction is collective.
 
     Attributes
     ----------
@@ -65,10 +65,9 @@ class CommState:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context for a step that all ranks take together, such as a collective set-up.
+        """Return a context for a collective step, such as a set-up. If it fails on one rank, call `recover` before the next.
 
-        If the step raises on one rank alone, for example for lack of memory, that rank's graphs are unusable until
-        `recover`.
+        A step can fail on one rank alone for example for lack of memory. That rank's graphs are unusable until `recover`.
         """
         self.check()
         try:

@@ -20,7 +20,7 @@ def templates_of(arrays):
 
 
 def allocate(n_rows, templates, zero=False):
-    """Allocate a message of `n_rows` rows for each template, with zeros if `zero`.
+    """Allocate a message with `n_rows` rows for each template (row shape, dtype), filled with zeros if `zero`.
 
     Returns
     -------
@@ -39,13 +39,13 @@ def allocate(n_rows, templates, zero=False):
 
 
 def sections(buffer, n_rows, templates):
-    """Return a view of each array's section, (n_rows, ...), in a message's buffer."""
+    """Return a view of each array's section, (n_rows, ...), in a message's buffer; a template is (row shape, dtype)."""
     return tuple(None if template is None else _section(buffer, start, n_rows, template)
                  for template, start in zip(templates, layout(n_rows, templates)[0]))
 
 
 def layout(n_rows, templates):
-    """Return the byte offset of each section in a message of `n_rows` rows, and the message's number of bytes."""
+    """Return (byte offset of each array's section, total bytes) of a message; a template is (row shape, dtype) of an array."""
     starts, end = [], 0
     for template in templates:
         starts.append(-(-end // ALIGNMENT) * ALIGNMENT)
@@ -54,7 +54,7 @@ def layout(n_rows, templates):
 
 
 def pack(arrays, rows):
-    """Return the buffer of a message with some rows of each array; `rows` is a slice or an array of row numbers."""
+    """Return a new buffer of bytes with the given rows of each array; `rows` is a slice or an array of row numbers."""
     buffer, views = allocate(length(rows), templates_of(arrays))
     gather(arrays, rows, views)
     return buffer

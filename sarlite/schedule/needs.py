@@ -65,7 +65,9 @@ class Needs(NamedTuple):
     # ---- how a mode lays the needs out
 
     def tiles(self, n: int = 1, peers_at_once: int = 1) -> tuple[Piece, list[Piece]]:
-        """Return the pieces that a mode arranges: this rank's own tile, and the peers' tiles.
+        """Return (piece of the edges from this rank's rows, pieces of the edges from peers' rows).
+
+        A mode arranges these pieces, which are called the own tile and the peers' tiles.
 
         Parameters
         ----------
@@ -106,11 +108,11 @@ class Needs(NamedTuple):
 
     @property
     def order(self) -> list[int]:
-        """The ranks in the order of their columns, this rank first."""
+        """MPI ranks in the order of their rows among the CSR columns: this rank first, then the next ranks, cyclically."""
         return [(self.rank + s) % self.size for s in range(self.size)]
 
     def _arrivals(self, source, target, n):
-        """Return the arrivals from rank `source` and to rank `target`, one for each of the n ranges of their rows."""
+        """Return n exchanges that receive from rank `source` and send to rank `target`, one for each range of their rows."""
         needs, asked = self._divided(self.needs[source], source, n), self._divided(self.asked[target], self.rank, n)
         return [Arrival(source, target, len(need), isinstance(as_range(need), slice), as_range(rows))
                 for need, rows in zip(needs, asked)]
@@ -136,24 +138,24 @@ class Needs(NamedTuple):
         return [[next(blocks) for _ in _block_ends(group, group_ends)] for group, group_ends in zip(groups, ends)]
 
     def _column_offsets(self):
-        """Return the first column of each rank's rows over all blocks, and the number of columns of all blocks."""
+        """Return (first CSR column of each rank's rows, number of CSR columns), both counted over all blocks."""
         offsets, end = [0] * self.size, 0
         for q in self.order:
             offsets[q], end = end, end + len(self.src_ids[q])
         return offsets, end
 
     def _divided(self, rows, q, n):
-        """Divide ascending rows of rank q at the ends of its `n` ranges."""
+        """Divide `rows`, ascending rows of rank q, into a list of `n` arrays, one for each equal range of rank q's rows."""
         return [rows] if n == 1 else np.split(rows, np.searchsorted(rows, range_ends(self.offsets, q, n)[:-1]))
 
     def _dtype(self, n_columns):
-        """Return the dtype of the blocks' indices: int32 if it holds all columns and edges, else int64."""
+        """Return the dtype of the blocks' indices: int32 if it holds the numbers of columns and of edges, else int64."""
         most = max([n_columns, *(len(cut.edges.indices) for cut in self.cuts)])
         return np.dtype(np.int32 if most < 2**31 else np.int64)
 
 
 def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array | None, n_local_src: int) -> Needs:
-    """Find the rows that this rank exchanges with its peers. Collective.
+    """Find the rows that this rank exchanges with its peers, from `sets` of in-edges of this rank's rows. Collective.
 
     Parameters
     ----------
@@ -212,10 +214,10 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
 
 
 def _block_ends(group, ends):
-    """Return the end of each block's columns: a group of several ranks is one block, one rank has a block for each range."""
+    """Return the end of each block's columns: all `ends` for a group of one rank; the last for several ranks, as one block."""
     return ends if len(group) == 1 else ends[-1:]
 
 
 def range_ends(offsets: Array, q: int, n: int) -> list[int]:
-    """Return the end of each of `n` ranges of rank q's rows, counted from rank q's first row."""
+    """Divide rank q's rows, offsets[q] .. offsets[q + 1] - 1, into `n` equal ranges; return their ends, relative to offsets[q]."""
     return (np.arange(1, n + 1) * (offsets[q + 1] - offsets[q]) // n).tolist()

@@ -83,7 +83,7 @@ class Piece(NamedTuple):
         return sum(arrival.n_rows for arrival in self.arrivals)
 
     def cut(self, n: int) -> list["Piece"]:
-        """Return `n` pieces that divide the columns of this piece, which must have one arrival, into ranges."""
+        """Divide this piece, which must have one arrival, into `n` pieces, each with a range of the block's columns."""
         if n == 1:
             return [self]
         (arrival,), block = self.arrivals, self.block
@@ -141,10 +141,7 @@ class Plan(NamedTuple):
         return [arrival for piece in self.backward for arrival in piece.arrivals]
 
     def halo(self) -> list[tuple[Edges | Bundle, int, slice]]:
-        """Return (block, owner, columns) for each range of halo rows, in the order of the blocks' columns.
-
-        `columns` is the slice of the block's columns that hold rows of rank `owner`.
-        """
+        """Return (block, owner's MPI rank, slice of the block's columns) for each range of halo rows, by ascending columns."""
         columns = []
         for piece in self.forward:
             if piece.block is None:

@@ -1,4 +1,4 @@
-"""A check of a mode's plan: each edge is taken once in each direction, and the right rows arrive for each block.
+"""A check of a mode's plan: each edge is in one forward and one backward piece, and the right rows arrive for each block.
 
 Without the check, a plan that leaves out a peer would train on fewer edges and raise no error. The library's own modes
 are checked by its tests, and a user's mode is checked for each graph.
@@ -68,7 +68,7 @@ def _problems(plan: Plan, needs: Needs, mode: Mode) -> Iterator[str]:
 
 
 def _edge_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
-    """Yield an error for each set of edges that the pieces do not take exactly once."""
+    """Yield an error text for each set of edges, such as a relation, if some edge of the set is not in exactly one piece."""
     blocks = [piece.block for piece in pieces if piece.block is not None]
     for k, cut in enumerate(needs.cuts):
         dst = np.repeat(np.arange(cut.edges.n_dst), np.diff(cut.edges.indptr))
@@ -97,7 +97,7 @@ def _difference(expected, taken):
 
 
 def _column_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
-    """Yield an error for each piece that mixes own rows and peers' rows, and for each block without a column for each row."""
+    """Yield an error text for each piece with both own and peers' rows, and for each block whose columns are not its rows."""
     for k, piece in enumerate(pieces):
         if piece.own and any(arrival.n_columns for arrival in piece.arrivals):
             yield f"piece {k}: columns are the rank's own rows and rows of peers: they are two pieces"
@@ -133,14 +133,14 @@ def _exchange_problem(comm: Communicator, pieces: Iterable[Piece], needs: Needs)
 
 
 def _broadcast(comm: Communicator, arrival: Arrival, local_ids: Array) -> Array:
-    """Return the global ids of the rows that a broadcast would send. Collective."""
+    """Broadcast and return the global ids of the rows that `arrival`, a broadcast, sends; the root has `local_ids`. Collective."""
     sends = arrival.source == comm.rank
     ids = local_ids[arrival.send_rows].astype(np.int64) if sends else np.empty(arrival.n_rows, np.int64)
     return comm.broadcast(ids, arrival.source)
 
 
 def _next(received: list[Array], source: int) -> Array | None:
-    """Remove and return the global ids of the next message from rank `source`; None if there is no message."""
+    """Remove from `received` and return the global ids of the next message from rank `source`; None without a message."""
     if not len(received[source]):
         return None
     n = int(received[source][0])
@@ -149,7 +149,7 @@ def _next(received: list[Array], source: int) -> Array | None:
 
 
 def _arrival_problem(arrival: Arrival, rank: int, ids: Array | None, wanted: Array | None) -> str | None:
-    """Return the error in one arrival, or None.
+    """Return an error text unless the rows `ids` that the peer sends are the `wanted` columns, in that order; else None.
 
     Parameters
     ----------

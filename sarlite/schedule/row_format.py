@@ -30,16 +30,16 @@ class RowFormat(NamedTuple):
 
     @property
     def is_narrow(self) -> bool:
-        """True if rows are rounded."""
+        """True if the format rounds rows, as bfloat16 and int8 do; False for float32."""
         return self.name != "float32"
 
     @property
     def is_integer(self) -> bool:
-        """True if rows are sent as integers, and read by kernels as float32."""
+        """True for int8: rows are sent as integers, and kernels read them as float32."""
         return self.name == "int8"
 
     def rows(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return the fetched inputs of an operator, rounded, as kernels read them.
+        """Return `arrays`, each one of kind "rows" rounded to this format; arrays of kind "scores" are unchanged.
 
         Parameters
         ----------
@@ -62,14 +62,14 @@ class RowFormat(NamedTuple):
         return kernels.round_rows(x) if self.is_integer else kernels.narrow(x)
 
     def gradient(self, g: Array, scale: Array | None = None) -> tuple[Array, Array | None]:
-        """Round the gradient of an output to this format; return the result, and the row factors that are still to be applied.
+        """Round the gradient `g`, times the row factors `scale`; return (result, None). Format float32 returns (g, scale).
 
         Parameters
         ----------
         g : (n_dst, ...) array
             Gradient of an output, whose rows edges gather in the backward pass.
         scale : (n_dst,) array, optional
-            Factor of each row. Rows that are rounded are multiplied before.
+            Factor of each row, applied before the rounding.
 
         Returns
         -------
@@ -92,7 +92,7 @@ class RowFormat(NamedTuple):
         return kernels.round_rows(g, in_place), None
 
     def encode(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return rounded local rows in the form that is sent to peers.
+        """Return `arrays` as they are sent to peers: format int8 turns arrays of kind "rows" into integers, others are unchanged.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class RowFormat(NamedTuple):
         return tuple(kernels.quantize(x) if kind == ROWS else x for x, kind in zip(arrays, kinds))
 
     def decode(self, arrived: tuple[Array, ...], local: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
-        """Return rows that arrived from a peer in the form that kernels read; the inverse of `encode`.
+        """Return rows that arrived from a peer as kernels read them, with the row shapes of `local`; the inverse of `encode`.
 
         Parameters
         ----------

@@ -52,7 +52,9 @@ class Schedule(NamedTuple):
         return sum(block.n_edges for block in self.plan.blocks)
 
     def run(self, arrays, on_block, keeps_rows=False, phase="forward", kinds=()):
-        """Call `on_block(block, rows)` for each block (SAR algorithm 1). Collective.
+        """Fetch peers' rows of `arrays` and call `on_block(block, rows)` for each block (SAR algorithm 1). Collective.
+
+        With `keeps_rows`, return the rows of each block.
 
         Parameters
         ----------
@@ -87,9 +89,9 @@ class Schedule(NamedTuple):
         return [rows for _, rows in sorted(block_rows, key=lambda each: each[0])] if keeps_rows else None
 
     def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward", kinds=()):
-        """Call `on_block(block, rows, d_rows)` for each block, and push each d_rows to its owner (SAR algorithm 2).
+        """Call `on_block(block, rows, d_rows)` for each block; the rows' owners add the gradients d_rows to `d_arrays`.
 
-        Collective.
+        This is SAR algorithm 2. Collective.
 
         Parameters
         ----------
@@ -124,11 +126,11 @@ class Schedule(NamedTuple):
                 del buffer, d_rows
 
     def _rows(self, piece, rows, local, kinds):
-        """Return the rows of a piece as operators read them: the local rows, or decoded rows of peers."""
+        """Return a piece's rows as operators read them: `local` for this rank's own rows, else `rows` of peers, decoded."""
         return local if piece.own or rows is None else self.row_format.decode(rows, local, kinds)
 
     def _backward_pieces(self, fetches):
-        """Return the pieces of a backward pass; `fetches` is True in case 2.
+        """Return the pieces of a backward pass; `fetches` is True if rows of peers are fetched again.
 
         The own tile comes last, so that it is computed while the last gradients travel. If a thread fetches rows, half
         of the own tile comes first instead, to be computed while the first rows travel.
@@ -160,7 +162,7 @@ BACKWARD = "push", "fetch"
 
 
 class Options(NamedTuple):
-    """Options of the computation on several ranks.
+    """Options of the exchange of rows between ranks: mode, prefetch, kind of backward pass, dtype of rows, peers at once.
 
     Attributes
     ----------
@@ -224,9 +226,9 @@ class Options(NamedTuple):
         return None
 
     def resolved(self, comm: Communicator, n_threads: int) -> "Options":
-        """Return the options with a number in `prefetch`. Collective if `prefetch` is None.
+        """Return the options with a number for `prefetch`; None is replaced by a choice for kernels of `n_threads` threads.
 
-        `n_threads` is the number of threads of this rank's kernels.
+        Collective if `prefetch` is None.
         """
         return self if self.prefetch is not None else self._replace(prefetch=default_prefetch(comm, n_threads))
 
@@ -266,7 +268,7 @@ class Options(NamedTuple):
 
 
 def make(comm, halo_needs, options, profile, dst_ids=None):
-    """Return the Schedule of a graph or of relations. Collective.
+    """Make the Schedule of a graph, or of relations that share their source rows, from their halo rows. Collective.
 
     Parameters
     ----------
@@ -292,7 +294,7 @@ def make(comm, halo_needs, options, profile, dst_ids=None):
 
 
 def _reversed(comm, halo_needs, dst_ids, schedule):
-    """Return the Schedule of the reversed edges, which is `schedule` for a symmetric structure with the same ids."""
+    """Return the Schedule of the reversed edges: `schedule` if sources and destinations have equal ids and edges are symmetric."""
     (cut,), n_src = halo_needs.cuts, schedule.plan.n_src
     same_ids = all(comm.allgather(np.array_equal(dst_ids, halo_needs.src_ids[comm.rank])))
     if same_ids and is_symmetric(comm, cut.edges, n_src):

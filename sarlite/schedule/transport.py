@@ -88,11 +88,11 @@ class Transfer:
         """Wait for all messages that are still in transit."""
 
     def receive(self, array, source):
-        """Start to receive into `array`; return the request, or None for an empty array."""
+        """Start to receive `array` from rank `source`; return the request, or None for an empty array."""
         return self._start(self.comm.start_recv, array, source)
 
     def send(self, array, target):
-        """Start to send `array`; return the request, or None for an empty array."""
+        """Start to send `array` to rank `target`; return the request, or None for an empty array."""
         return self._start(self.comm.start_send, array, target)
 
     def _start(self, start, array, peer):
@@ -144,7 +144,7 @@ class Fetch(Transfer):
 
     @staticmethod
     def channel_of(transport: Transport) -> Communicator:
-        """Return the communicator for the messages."""
+        """Return the communicator whose messages carry the fetched rows."""
         return transport.fetch_comm
 
     @property
@@ -182,7 +182,7 @@ class Fetch(Transfer):
             self.ahead.release()
 
     def produce(self, may_continue: Callable[..., bool]) -> Iterator[tuple[Array, ...]]:
-        """Yield the rows of each piece with arrivals. The prefetch thread runs this generator; see `Ahead`."""
+        """Yield the rows of each piece with arrivals, while `may_continue()` is True. The prefetch thread runs this generator."""
         for piece in self.coming:
             if not may_continue():
                 return
@@ -192,7 +192,7 @@ class Fetch(Transfer):
             wait_all(sends)
 
     def bring(self, piece: Piece) -> tuple[tuple[Array, ...], Sequence[Request | None]]:
-        """Exchange the rows of a piece with peers.
+        """Exchange the rows of a piece with peers; return (received rows, requests of the sends that may be in transit).
 
         Returns
         -------
@@ -214,7 +214,7 @@ class Fetch(Transfer):
         return rows, sends
 
     def start_receive(self, arrival: Arrival, message: Array | None, views: tuple[Array, ...]) -> Callable[[], None]:
-        """Start to receive the rows of an arrival into `views`; return a function that waits for them.
+        """Start to receive an arrival's rows into `views`, sections of the buffer `message`; return a function that waits for them.
 
         Parameters
         ----------
@@ -262,7 +262,7 @@ class Fetch(Transfer):
 
 
 class NoFetch:
-    """Replacement of `Fetch` in case 1, where no rows are fetched: `take` returns None."""
+    """Replacement of `Fetch` for a backward pass that needs no rows of peers: `take` returns None."""
 
     goes_ahead = False
 
@@ -302,10 +302,10 @@ class Push(Transfer):
         self._finish_all_but(0)
 
     def gradients(self, piece):
-        """Return (buffer, arrays) for a block to add the gradients of a piece's columns to.
+        """Return (message for the owners of a piece's rows, views of it, one per input, to which a block adds its gradients).
 
-        The arrays are zeros, (n_rows, ...), which are sections of the message buffer. For a piece of the rank's own
-        rows the arrays are `d_arrays`, and the buffer is None.
+        The views are zeros, (n_rows, ...). For a piece of the rank's own rows the views are `d_arrays`, and the message
+        is None.
         """
         if not piece.arrivals:
             return None, self.d_arrays
@@ -354,7 +354,7 @@ class Push(Transfer):
 
 
 def add_rows(received, rows, d):
-    """Add received gradients to `d[rows]` in place, for a slice or an array of row numbers.
+    """Add the gradients `received` to `d[rows]` in place; `rows` is a slice or an array of row numbers.
 
     All pushed gradients are added here.
     """
@@ -365,9 +365,9 @@ def add_rows(received, rows, d):
 
 
 def _in_thread(finish):
-    """Call `finish` in a new thread, so that MPI makes progress while kernels compute.
+    """Call `finish` in a new thread; return a function that joins the thread and raises the exception of `finish`, if any.
 
-    Return a function that joins the thread and raises the exception of `finish`, if any.
+    MPI then makes progress while kernels compute.
     """
     errors = []
 

@@ -17,7 +17,7 @@ class Mode(Protocol):
     """Order of fetching and using a layer's remote rows; `str(mode)` is its name."""
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the plan of one rank, given the rows that ranks need from each other."""
+        """Return the plan of one rank from the rows that ranks need from each other; `prefetch` peers are fetched ahead."""
         ...
 
     @property

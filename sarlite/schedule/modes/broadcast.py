@@ -12,7 +12,7 @@ from sarlite.schedule.pieces import Arrival, Piece, Plan
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Mode with one piece for each stage, in the same order on every rank: in stage j rank j broadcasts its rows.
+    """Mode with a stage for each rank, the same on all ranks: in stage j rank j broadcasts its rows to all ranks.
 
     Without prefetch a rank computes its own tile in the stage that sends its rows. With prefetch a rank computes its
     own tile first, during the first broadcast. With prefetch and dense tiles, a stage is divided into ranges of the
@@ -52,7 +52,7 @@ class Broadcast:
         return self.name
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the plan of one rank. The forward pieces follow the broadcasts; the backward pieces are the pieces of `sar`.
+        """Return the plan of one rank: forward in the order of the broadcasts, with `prefetch` ahead; backward as in mode `sar`.
 
         There is a forward piece for each rank that broadcasts and, with `prefetch`, for each range of its rows.
         """
@@ -68,7 +68,7 @@ class Broadcast:
         return Plan(needs.n_src, tuple(stages), backward, needs.degree)
 
     def _stages(self, needs, root, n, own_tile, peer_tiles):
-        """Return the pieces for the rows that rank `root` broadcasts, one for each of n ranges of its rows."""
+        """Return the pieces for the rows that rank `root` broadcasts, one for each of n ranges, with the blocks of the tiles."""
         ranges = needs.ranges(root, n)
         if root == needs.rank:
             return [Piece(own_tile.block, True, (Arrival(root, None, 0, True, rows),)) for rows, _ in ranges]

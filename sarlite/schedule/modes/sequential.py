@@ -14,7 +14,7 @@ from sarlite.schedule.transport import Fetch
 
 @dataclass(frozen=True)
 class Sequential:
-    """Mode with one piece for each group of peers: fetch their rows, compute their block, free the rows.
+    """Mode that takes one group of peers after another: fetch their rows, compute the block of their edges, free the rows.
 
     The own tile comes first in forward and last in backward. In the backward pass of `sar` a peer's rows come in parts,
     so that few refetched rows and gradients are in memory at once. In forward, parts would cost time, because each
@@ -59,6 +59,6 @@ class Sequential:
 def n_parts(needs: Needs, pieces: int, rows: int) -> int:
     """Return the number of parts that a peer's rows are divided into in backward, the same on every rank.
 
-    The parts of all peers are about `pieces` in number, and have at least `rows` rows each.
+    All peers together have about `pieces` parts, of at least `rows` rows each.
     """
     return max(1, min(-(-pieces // max(needs.size - 1, 1)), needs.n_rows // needs.size // rows))
