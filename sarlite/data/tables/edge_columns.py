@@ -26,7 +26,7 @@ from sarlite.data.tables.number_columns import column_names, matrix, number_expr
 from sarlite.data.tables.numbering import IdColumn, NodeNumbering
 from sarlite.data.tables.sources import unnamed
 from sarlite.data.tables.sql_connection import Connection
-from sarlite.data.tables.text_form import literal, quote
+from sarlite.data.tables.text_form import ENDS, literal, quote
 from sarlite.data.tables.time_columns import time_column
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, SarliteError, collecting, raise_all
@@ -116,9 +116,10 @@ class EdgeColumns:
         if None in (src, dst):
             if len(shown) != 2 or src or dst:
                 where = self.source.source if isinstance(self.source.source, str) else self.source.where
+                likely = [name for name in shown if name.lstrip("_:#").lower() in ENDS]
+                first, second = (likely if len(likely) == 2 else [*shown, "COLUMN", "COLUMN"])[:2]
                 raise DataError(f"{where}: edges: name the columns of the ends among {', '.join(names)}: "
-                                f"src={shown[0] if shown else 'COLUMN'},dst={shown[1] if len(shown) > 1 else 'COLUMN'} "
-                                "(and weight=, edge_features= as needed)")
+                                f"src={first},dst={second} (and weight=, edge_features= as needed)")
             src, dst = shown
         self._names = src, dst
         return [*dict.fromkeys([src, dst, *filter(None, (self.weight, self.source.time)), *self.features])]

@@ -16,6 +16,7 @@ from sarlite.data.tables import sources
 from sarlite.data.tables.checks import (
     check_cells,
     id_checks,
+    node_number,
     number_checks,
     numeric_columns,
     split_code,
@@ -102,6 +103,8 @@ class NodeColumns:
         features = self._rows.get("features")
         if features is not None and not isinstance(features, FeatureRows):
             self._rows["features"] = _feature_rows(connection, features, source.reading)
+        for field in ("features", "labels"):
+            _refuse_ids(self._rows.get(field), field)
         if table is not None and source.features is None:
             taken = {self._id, *source.labels, source.split, *source.masks.values(), source.time}
             others = [name for name in table.types if name not in taken]
@@ -329,6 +332,20 @@ def _feature_rows(connection, source, how):
         return FeatureRows(source, len(array), [piece.reshape(-1, width) for _, piece in mapped_pieces(array)]
                     if len(array) * width < 1 << 20 else _lazily(array, width))
     return sources.read(connection, source, how, (), "features", _named)
+
+
+def _refuse_ids(table, field):
+    """Raise a DataError if the first of several named columns of rows by node number has all node numbers, so may be ids."""
+    columns = _named(table.columns) if isinstance(table, Table) else []
+    if len(columns) < 2 or table.columns[0] == "0" or table.n_rows < 3 or table.types[columns[0]] not in ("whole", "word"):
+        return
+    number = node_number(table, columns[0])
+    low, high, n = table.one(f"min({number})", f"max({number})", f"count({number})")
+    if (low, high, n) != (0, table.n_rows - 1, table.n_rows) or table.one(f"count(DISTINCT {number})")[0] < n:
+        return
+    remedy = f"nodes={table.where},id={columns[0]} reads ids, and without the column the rows are read in their order"
+    raise DataError(f"{table.where}: {field}: column {columns[0]!r} has each number from 0 to {high} once, so it may be the nodes' ids, "
+                    f"but row i of this file is of node i: {remedy}")
 
 
 def _lazily(array, width):

@@ -364,3 +364,22 @@ def test_links_by_name_are_read_from_text_and_parquet(here):
     assert message_of(read_pairs, "l.parquet", ends) == "l.parquet: row 1, column 'who': no node is named 'A'"
     (here / "l.csv").write_text("a 7\n")
     assert "1 names, expected two, source and destination, parted by commas: 'a 7'" in message_of(read_pairs, "l.csv", ends)
+
+
+@pytest.mark.parametrize("options", ["features=x.csv", "labels=x.csv,task=regress"])
+def test_rows_by_node_number_with_a_column_of_ids_are_asked_about(here, options):
+    (here / "e.csv").write_text("0,1\n1,2\n")
+    (here / "x.csv").write_text("node,f\n2,0.1\n1,0.3\n0,0.5\n")
+    message = message_of(load, f"edges:e.csv,{options}", allow_empty=ALL)
+    assert "column 'node' has each number from 0 to 2 once, so it may be the nodes' ids" in message
+    (here / "e.csv").write_text("src,dst\n0,1\n1,2\n")
+    assert load(f"edges:e.csv,{message.partition('i: ')[2].partition(' reads')[0]}", allow_empty=ALL).features.ravel().tolist() == \
+        np.float32([0.1, 0.3, 0.5]).tolist()
+    for text in ("f,node\n2,2\n1.5,1\n0,0\n", "node,f\n2,1\n1,1\n1,1\n", "2,0.1\n1,0.3\n0,0.5\n"):
+        (here / "x.csv").write_text(text)
+        assert load(f"edges:e.csv,{options}", allow_empty=ALL).n_nodes == 3
+
+
+def test_likely_ends_are_proposed(here):
+    (here / "x.csv").write_text("id,Source,Target,Weight\n0,a,b,1\n")
+    assert "src=Source,dst=Target (and" in message_of(load, "edges:x.csv", allow_empty=ALL)
