@@ -1,7 +1,6 @@
 """SQL expressions that read cells as numbers, words, ids and times, and errors that name the row and value of a bad cell."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -76,7 +75,7 @@ def is_missing(table: Table, column: str) -> str:
     name, kind = quote(column), table.types[column]
     null_words = table.reading.null or ()
     if kind in ("whole", "float"):
-        nan = f" OR isnan({name})" if kind == "float" and _is_binary(table, column) else ""
+        nan = f" OR isnan(CAST({name} AS DOUBLE))" if kind == "float" else ""  # decimals have no NaN of their own
         shown = [word.replace(",", ".") for word in null_words if is_number(word)]
         numbers = ", ".join(word for word in shown if math.isfinite(float(word)))
         return f"({name} IS NULL{nan}{f' OR {name} IN ({numbers})' if numbers else ''})"
@@ -85,12 +84,6 @@ def is_missing(table: Table, column: str) -> str:
     words = ", ".join(map(literal, MISSING))
     further = f" OR {name} IN ({', '.join(map(literal, null_words))})" if null_words else ""
     return f"({name} IS NULL OR lower(trim({name})) IN ({words}){further})"
-
-
-def _is_binary(table, column):
-    """Return True if a column's type is FLOAT or DOUBLE, whose values can be NaN."""
-    (type_name,) = table.one(f"any_value(typeof({quote(column)}))")
-    return type_name in ("FLOAT", "DOUBLE")
 
 
 def number(table: Table, column: str) -> str:
@@ -121,11 +114,11 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, l
     fill = door.remedy(("fill", ("0", "mean"), "replaces missing values"), otherwise="fill it in, or leave the row out")
     for column in columns:
         kind, name = table.types[column], quote(column)
-        if kind in ("date", "other") or (kind == "list" and table.n_rows and not is_vector(table, column)):
+        if kind in ("date", "other", "list"):
             what = {"date": "dates", "list": "lists that are no numbers"}.get(kind, "neither numbers nor words")
             errors.append(DataError(f"{table.where}: column {column!r} is of {what}; convert the column first"))
             continue
-        if kind == "list":
+        if kind == "vector":
             odd = "isinf(x)" if math.isinf(limit) else f"NOT abs(x) < {bound}"  # NaN is a missing value among labels
             checks.append(CellCheck(column, f"len(list_filter(CAST({name} AS DOUBLE[]), lambda x: {odd})) > 0",
                                 f"VALUE has an entry that is not {finite}"))
@@ -168,7 +161,7 @@ def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], di
     for name in columns:
         kind, (n_values, numbers, amounts) = table.types[name], counts.get(name, (0, 0, 0))
         are_numbers = n_values > 0 and 2 * numbers >= n_values
-        if kind in ("whole", "float", "bool") or (kind == "list" and is_vector(table, name)) or (are_numbers and not table.typed):
+        if kind in ("whole", "float", "bool", "vector") or (are_numbers and not table.typed):
             chosen.append(name)
         elif 2 * (numbers + amounts) > n_values and amounts:
             errors.append(_amounts(table, name, amounts, n_values))
@@ -193,13 +186,6 @@ def _amounts(table, column, n, n_values):
     remedy = amount_remedy(table, column, value) or door.remedy(("decimal", ",", "reads decimal commas"))
     return DataError(f"{cell(table, row, column)}: {shorten(value)} and {n - 1:,} more of {n_values:,} values are numbers but for signs "
                      f"and separators: {remedy}; features without the column leaves it out")
-
-
-def is_vector(table, column):
-    """Return True if a column's type is a list of numbers."""
-    (type_name,) = table.one(f"any_value(typeof({quote(column)}))")
-    listed = r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|BOOLEAN)\[\d*\]"
-    return type_name is not None and re.fullmatch(listed, type_name) is not None
 
 
 def word(table: Table, column: str) -> str:
@@ -230,7 +216,7 @@ def id_checks(table: Table, column: str) -> list[CellCheck]:
         (n_values,) = table.one(f"count({quote(column)})")
         if table.n_rows and not (kind == "float" and not n_values):
             more = {"float": "numbers with a point; Int64 of pandas keeps whole numbers whole, also beside missing values",
-                    "date": "dates", "bool": "true and false", "list": "lists"}.get(kind, "of an unknown type")
+                    "date": "dates", "bool": "true and false", "list": "lists", "vector": "lists"}.get(kind, "of an unknown type")
             raise DataError(f"{table.where}: column {column!r}: {more}: these are no ids of nodes, which are whole "
                             "numbers or words")
     name = quote(column)

@@ -99,7 +99,7 @@ class EdgeColumns:
         self.values |= {f"f{at}": expression for at, expression in enumerate(features)}
         self.width = len(self.feature_fields.get("feature_names", ()))
         self._numbers = ["weight"] if self.weight else []
-        self._numbers += [f"f{at}" for at, name in enumerate(numbers) if self.table.types[name] != "list"]
+        self._numbers += [f"f{at}" for at, name in enumerate(numbers) if self.table.types[name] != "vector"]
         raise_all(errors)
 
     def _transformed(self):

@@ -1,7 +1,6 @@
 """Feature columns that transforms compute from a table's columns."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -11,7 +10,7 @@ import numpy as np
 
 from sarlite.data.tables.checks import check_cells, check_fill, is_missing, number, number_checks
 from sarlite.data.tables.description import Transform
-from sarlite.data.tables.sources import Table
+from sarlite.data.tables.sources import Table, new_name
 from sarlite.data.tables.text_form import quote
 from sarlite.data.tables.time_columns import date_check
 from sarlite.data.tables.transform_kinds import as_double
@@ -21,7 +20,6 @@ from sarlite.types import Array, JsonDict
 
 VALUE = "sarlite "
 """Start of the names of a view's columns with other values of the rows."""
-_VIEWS = itertools.count()
 
 
 class MadeFeatures(NamedTuple):
@@ -88,7 +86,7 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
     ConfigError, DataError
         As `transforms.fit`; also if `stored` has other columns or transforms than `wanted`.
     """
-    wanted = {name: Feature("vector") if table.types[name] == "list" and feature.transform == "number" else feature
+    wanted = {name: Feature("vector") if table.types[name] == "vector" and feature.transform == "number" else feature
               for name, feature in wanted.items()}
     numeric = [name for name, feature in wanted.items() if feature.transform in ("number", "standard", "minmax", "log", "quantile")]
     view, door = _typed_view(table, wanted, numeric, values), table.reading.door
@@ -142,7 +140,7 @@ def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[s
         elif name in wanted and table.types[name] == "word":
             expression = f"CASE WHEN {is_missing(table, name)} THEN NULL ELSE {expression} END"
         columns.append(f"{expression} AS {quote(name)}")
-    view = f"temp.main.features_{next(_VIEWS)}"
+    view = new_name("features")
     table.connection.execute(f"CREATE TEMP VIEW {view.rpartition('.')[2]} AS SELECT rowid, {', '.join(columns)} "
                              f"FROM {table.name}")
     return dataclasses.replace(table, name=view, types={**table.types, **dict.fromkeys(numeric, "float")})
@@ -157,7 +155,7 @@ def _condition(table: Table, training: Array | None) -> str | None:
         return None
     import pyarrow
 
-    name = f"training_{next(_VIEWS)}"
+    name = new_name("training").rpartition(".")[2]
     rows = pyarrow.table({"row": np.flatnonzero(training)})
     table.connection.register(f"{name}_rows", rows)
     table.connection.execute(f"CREATE TEMP TABLE {name} AS SELECT row FROM {name}_rows")

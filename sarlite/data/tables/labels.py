@@ -75,7 +75,7 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
         n_classes = classes if classes is not None else len(form.values)
         codes = _codes(table, columns[0], form, workspace)
         return Labels(codes, n_classes, None if form.numbered else [str(value) for value in form.values], form.counts)
-    lists = [column for column in columns if table.types[column] == "list"]
+    lists = [column for column in columns if table.types[column] == "vector"]
     check_numbers(table, columns)
     spool, n = workspace.spool("labels"), 0
     where = f"{table.where}: column {columns[0]!r}"
@@ -100,7 +100,7 @@ def check_numbers(table: Table, columns: Sequence[str]) -> None:
     """Raise a DataError unless columns of labels of several values are of numbers, or of lists of numbers of one length."""
     check_cells(table, number_checks(table, columns, missing=True, limit=math.inf))
     for column in columns:
-        if table.types[column] == "list":
+        if table.types[column] == "vector":
             vectors(table, column)
 
 
@@ -116,8 +116,8 @@ class _ClassValues(NamedTuple):
 def _class_values(table, column, task, classes, what, by_number):
     """Return the classes of one column of labels; raise an error for a value in doubt."""
     where = f"{table.where}: column {column!r}"
-    if table.types[column] in ("list", "date", "other"):
-        shown = {"list": "lists", "date": "dates"}.get(table.types[column], "values of an unknown type")
+    if table.types[column] in ("list", "vector", "date", "other"):
+        shown = {"list": "lists", "vector": "lists", "date": "dates"}.get(table.types[column], "values of an unknown type")
         raise DataError(f"{where}: labels: expected one label per {what}, found {shown}{other_tasks(table, what)}")
     _refuse_doubtful(table, column)
     values, kind = _values(table, column, what)

@@ -23,16 +23,16 @@ def number_expressions(table: Table, columns: Sequence[str]) -> list[str]:
     The caller must check them. Only the lengths of lists are checked.
     """
     for column in columns:
-        if table.types[column] == "list":
+        if table.types[column] == "vector":
             vectors(table, column)
-    return [quote(column) if table.types[column] == "list" else number(table, column) for column in columns]
+    return [quote(column) if table.types[column] == "vector" else number(table, column) for column in columns]
 
 
 def column_names(table: Table, columns: Sequence[str]) -> list[str]:
     """Return the names of the matrix columns; a column of lists gives COLUMN.0, COLUMN.1, ..."""
     names = []
     for column in columns:
-        width = vectors(table, column) if table.types[column] == "list" else None
+        width = vectors(table, column) if table.types[column] == "vector" else None
         names += [column] if width in (None, 1) else [f"{column}.{at}" for at in range(width)]
     return names
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from sarlite.data.names import digests
 from sarlite.data.tables.checks import CellCheck, cell, check_cells, id_checks, node_number
-from sarlite.data.tables.sources import Table, batches
+from sarlite.data.tables.sources import Table, batches, new_name
 from sarlite.data.tables.sql_connection import Connection
 from sarlite.data.tables.text_form import quote
 from sarlite.data.workspace import Workspace
@@ -95,7 +95,7 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
             check_cells(end.table, [CellCheck(end.column, f"{node_number(end.table, end.column)} IS NULL", _no_number(end.table))])
         return None
     id_type = _id_type(node_type, columns)
-    numbering = NodeNumbering(0, id_type, _free_name(columns), f"{listing.table.where}, column {listing.column!r}" if listing
+    numbering = NodeNumbering(0, id_type, new_name("ids"), f"{listing.table.where}, column {listing.column!r}" if listing
                      else None)
     connection = columns[0].table.connection
     if listing:
@@ -236,13 +236,6 @@ def _is_canonical(table, column):
     if not table.n_rows or not table.one(f"bool_and({is_whole})", condition="rowid = 0")[0]:  # most columns of words end here
         return not table.n_rows
     return bool(table.one(f"bool_and({is_whole})")[0])
-
-
-def _free_name(columns):
-    """Return a name that no DuckDB table has yet, for a table of ids."""
-    connection = columns[0].table.connection
-    (n,) = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 'ids%'").fetchone()
-    return f"temp.main.ids{n}"
 
 
 def _refuse_twice(connection, numbering, listing):

@@ -8,6 +8,7 @@ import contextlib
 import glob
 import gzip
 import importlib
+import itertools
 import os
 import re
 import tempfile
@@ -39,7 +40,9 @@ _PACKED = "text may be compressed as .gz or .zst; unpack the file first"
 _OTHERS = {**dict.fromkeys((".bz2", ".xz", ".zip", ".7z", ".tar", ".tgz"), _PACKED),
            **dict.fromkeys((".xlsx", ".xls", ".pkl", ".pickle", ".h5", ".hdf5", ".sas7bdat", ".dta"),
                            "no table that is read; pandas reads the file, and to_parquet writes a table")}
+_VECTOR = re.compile(r"(U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|FLOAT|DOUBLE|BOOLEAN)\[\d*\]$")
 _UNNAMED = re.compile(r"Unnamed: \d+|__index_level_\d+__")
+_NUMBERS = itertools.count()
 _ROWS = 1 << 16
 _CELLS = 1 << 22  # most cells that are read at a time
 _LEAST = 96 << 20  # smallest memory limit in bytes that DuckDB works with
@@ -80,7 +83,8 @@ class Table:
     where : str
         Name of the source in messages.
     types : dict of str to str
-        Kind of each column that is held: "whole", "float", "bool", "word", "date", "list" or "other".
+        Kind of each column that is held: "whole", "float", "bool", "word", "date", "vector" (a list of
+        numbers), "list" or "other".
     typed : bool
         True if the source has types of columns. Text has none: all its columns are words.
     columns : list of str
@@ -200,8 +204,7 @@ def read(connection: Connection, source: object, reading_: Reading, asked: Seque
         else:
             relation, names, typed = _relation(connection, source, reading_, needed, where, held)
             wanted = choose(names)
-        (number,) = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name LIKE 't%'").fetchone()
-        table = f"temp.main.t{number}"
+        table = new_name("t")
         shown = ", ".join(map(quote, wanted)) or "1 AS nothing"
         connection.execute(f"CREATE TEMP TABLE {table} AS SELECT {shown} FROM {relation}")
         types = {name: str(type_) for name, type_, *_ in connection.execute(f"DESCRIBE {table}").fetchall()}
@@ -214,11 +217,16 @@ def read(connection: Connection, source: object, reading_: Reading, asked: Seque
     return Table(connection, table, where, kinds, typed, names, reading_, n_rows)
 
 
+def new_name(start: str) -> str:
+    """Return a name of a temporary DuckDB table or view that begins with `start` and that no other table has."""
+    return f"temp.main.{start}{next(_NUMBERS)}"
+
+
 def kind_of(type_: object) -> str:
     """Return the kind of a DuckDB type, as in `Table.types`."""
     name = str(type_)
     if name.endswith("]"):
-        return "list"
+        return "vector" if _VECTOR.match(name) else "list"
     if name in _WHOLE:
         return "whole"
     if name in ("FLOAT", "DOUBLE") or name.startswith("DECIMAL"):

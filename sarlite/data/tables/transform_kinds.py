@@ -28,8 +28,8 @@ _READS = {
     "word": ((), "VARCHAR", "word"),
 }
 
-_TYPE_WORDS = {"list": "lists", "date": "dates", "other": "neither numbers nor words", "bool": "true and false", "whole": "numbers",
-               "float": "numbers", "word": "words"}
+_TYPE_WORDS = {"list": "lists", "vector": "lists", "date": "dates", "other": "neither numbers nor words", "bool": "true and false",
+               "whole": "numbers", "float": "numbers", "word": "words"}
 
 
 def as_double(value: float) -> str:
@@ -220,16 +220,24 @@ class Standard(Kind):
     """
 
     def fit(self, column, argument):
-        mean = column.statistic("mean")
-        deviation = math.sqrt(column.over(f"fsum((x - {as_double(mean)}) * (x - {as_double(mean)})) / count(x)")[0])
-        return {"mean": mean, "deviation": deviation}
+        return _moments(column, column.statistic("mean"), "x")
 
     def outputs(self, name, value, statistics):
-        mean, deviation = statistics["mean"], statistics["deviation"]
-        return {name: f"({value} - {as_double(mean)}) / {as_double(deviation or 1.0)}"}
+        return {name: _standardized(value, statistics)}
 
     def description(self, statistics):
         return f"mean {statistics['mean']:.6g}, deviation {statistics['deviation']:.6g}"
+
+
+def _moments(column, mean, x):
+    """Return the mean, and the population's standard deviation, of an SQL expression over the training rows."""
+    squares = f"fsum(({x} - {as_double(mean)}) * ({x} - {as_double(mean)})) / count(x)"
+    return {"mean": mean, "deviation": math.sqrt(column.over(squares)[0])}
+
+
+def _standardized(value, statistics):
+    """Return the SQL of (value - mean) / deviation; of value - mean if the deviation is 0."""
+    return f"({value} - {as_double(statistics['mean'])}) / {as_double(statistics['deviation'] or 1.0)}"
 
 
 class MinMax(Kind):
@@ -374,12 +382,10 @@ class Date(Kind):
         if mean is None:
             raise DataError(f"{column.where}: column {column.name!r}: no training row has a value, so there is no mean "
                             "year")
-        deviation = math.sqrt(column.over(f"fsum((year(x) - {as_double(mean)}) * (year(x) - {as_double(mean)})) / count(x)")[0])
-        return {"mean": mean, "deviation": deviation}
+        return _moments(column, mean, "year(x)")
 
     def outputs(self, name, value, statistics):
-        mean, deviation = statistics["mean"], statistics["deviation"] or 1.0
-        expressions = {f"{name}.year": f"(year({value}) - {as_double(mean)}) / {as_double(deviation)}"}
+        expressions = {f"{name}.year": _standardized(f"year({value})", statistics)}
         for part, of, first, period in (("month", "month", 1, 12), ("weekday", "isodow", 1, 7), ("hour", "hour", 0, 24)):
             angle = f"({of}({value}) - {first}) * {as_double(2 * math.pi / period)}"
             expressions |= {f"{name}.{part}_sin": f"sin({angle})", f"{name}.{part}_cos": f"cos({angle})"}
