@@ -75,7 +75,7 @@ class Runs:
         assert [json.loads(line)["epoch"] for line in (self.run / "metrics.jsonl").open()] == [1, 2, 3]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", [0, 2])
 @pytest.mark.parametrize("way", WAYS)
 def test_while_learned_rows_are_written(tmp_path, way, rank):

@@ -112,7 +112,7 @@ def test_a_killed_rank(fail, number):
     assert job.out + job.err != ""  # mpiexec says which rank was killed
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("when, words", [("raises(KeyError('the cause'))", ["[rank 1] KeyError: 'the cause'", "model.py"]),
                                          ("os.kill(os.getpid(), signal.SIGKILL)", [])])  # fmt: skip
 @pytest.mark.parametrize("remote", ["exact", "hec", "local"])
@@ -221,7 +221,7 @@ def test_a_signal_in_the_last_epoch_leaves_what_comes_after_it(fail, tmp_path):
     assert interrupted(job, "SIGTERM", tmp_path)[0] == 2 and "smoothed" not in job.out
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("n_ranks, flags", [(2, []), (0, ["--ranks", 2])])
 @pytest.mark.parametrize("block", ["time.sleep(999)", "graph.comm.start_recv(__import__('numpy').empty(1), 0, 9).wait()"])
 def test_a_second_signal_ends_it_at_once(fail, tmp_path, n_ranks, flags, block):

@@ -44,6 +44,7 @@ def words_of(name, run, tmp):
     return [sys.executable, "-m", *(word.format(run=run, tmp=tmp) for word in COMMANDS[name])]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_reader_that_has_left_is_no_error(name, trained, tmp_path):
     """A command finishes its work after its output has lost its reader; training also after both streams have."""

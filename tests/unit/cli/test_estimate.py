@@ -26,6 +26,7 @@ def rows_of(capsys, *flags):
     return {(row["mode"], row["ranks"]): row for row in json.loads(capsys.readouterr().out.splitlines()[-1])}
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("mode", ["sar", "sa", "oneshot"])
 @pytest.mark.parametrize("name", ARRAYS)
 def test_the_formula_has_the_bytes_of_a_step(name, mode, tmp_path, monkeypatch):
@@ -61,6 +62,7 @@ def test_papers100m(capsys):
         assert np.round(gigabytes).tolist() == expected, mode
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ARRAYS)
 def test_memory_falls_with_ranks_and_grows_with_widths(name, capsys):
     rows = rows_of(capsys, *COUNTS, "--model", name, "--ranks", "1,2,8", "--prefetch", "0")

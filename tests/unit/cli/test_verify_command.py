@@ -79,6 +79,7 @@ def test_a_changed_option_is_found(run, capsys, old, new):
     assert "NOT verified" in capsys.readouterr().out
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("field", ["labels", "features"])
 def test_changed_data_are_found(published, run, tmp_path, capsys, field):
     dataset = data.load(str(published / "graph"))

@@ -146,6 +146,7 @@ BAD_NAMES = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("memory", [[], ["--memory", "4GiB"]])
 @pytest.mark.parametrize("bad", BAD_NAMES)
 def test_bad_names_leave_nothing(folder, tmp_path, bad, memory, capsys):
@@ -186,6 +187,7 @@ BAD = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_folder_is_refused(folder, tmp_path, name):
     """The folder is read in memory, and in pieces of 46 lines."""
@@ -226,6 +228,7 @@ def test_what_a_killed_conversion_left_goes_with_the_next(folder, tmp_path):
     format.open(out / "d", verify=True).check()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("limit, file", [(3000, "indices"), (3650, "d/edges/paper.cites.paper/indices.npy")])
 def test_a_full_disk_leaves_nothing(folder, tmp_path, limit, file):
     """A limit on the bytes of a file makes the write fail; the old data set stays."""

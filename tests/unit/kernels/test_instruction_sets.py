@@ -68,6 +68,7 @@ def spmm(arrays, kind, shape, words):
     return {"out": out}
 
 
+@pytest.mark.sampled(16)
 @every_float
 @pytest.mark.parametrize("words", SPMM)
 def test_spmm_has_the_same_bits(dtype, words):
@@ -122,6 +123,7 @@ def extremum(arrays, kind, width, sign, words):
     return {"out": out, "arg": arg.astype(np.int64), "dx": dx}
 
 
+@pytest.mark.sampled(8)
 @every_float
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("words", ["", "order", "rows label order", "segment"])
@@ -160,7 +162,7 @@ def attend(arrays, kind, shape, slope, dropped, numbered=False):
 
 
 @every_float
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("heads", [*HEADS, "other graphs"])
 def test_attend_has_the_same_bits(dtype, heads, dropped):

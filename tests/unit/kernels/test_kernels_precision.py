@@ -159,6 +159,7 @@ def test_attention(seed, dtype, lengths, heads, width, positive):
     check_attention(seed, dtype, lengths, min(heads, 2), min(width, 40), positive)
 
 
+@pytest.mark.sampled(1)
 @every_float
 def test_long_rows_are_as_accurate_as_short_ones(dtype):
     """The rows have 10^5 neighbours."""

@@ -132,6 +132,7 @@ def test_labor_shares_sources_over_relations():
     assert n_sources("uniform")[0] > 15 and not n_sources("uniform")[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reducer, edges", [("mean", "all"), ("sum", "all"), ("sym", "all"), ("sum", "some"), ("max", "all")])
 def test_sums_over_picks_estimate_the_whole_graphs(reducer, edges):
     """All picks: the whole graph's sums, "sym" with degrees in the relation. Some: on average over many draws."""

@@ -59,6 +59,7 @@ def hashes(case, dtype, ways=WAYS, sets=None, **options):
         yield digest(n_ranks, case, dtype, **way, **options)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("case", CASES)
 def test_one_hash_near_the_fast_numbers(case, instruction_set):
     """Each case runs three of the ways; the next case runs other ways."""

@@ -38,6 +38,7 @@ def test_the_list_of_mutants_is_long():
     assert len({mutant.name for mutant in planted.MUTANTS}) == len(planted.MUTANTS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("op, attributes", right.CORRECT, ids=[f"{op}-{'-'.join(map(str, a.values()))}" for op, a in right.CORRECT])
 def test_right_kernels_are_not_called_wrong(op, attributes):
     """Edges are summed in a random order, at all levels; benchmarks/oracle_mutants.py repeats this 10,000 times."""

@@ -20,7 +20,7 @@ def report_of(bug):
         return oracle.check(bug.run, bug.op, vjp=bug.vjp, shrink=False, shown=lambda text: None, time_limit=600, **bug.attributes)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("bug", [b for b in REPORTED if b.name not in TOO_LARGE], ids=lambda bug: bug.name.replace(" ", "-"))
 def test_reported_bugs_are_seen_at_ci(bug):
     if bug.name in ON_THREADS and call.threads_of_pools() == 1:

@@ -77,6 +77,7 @@ def command(tmp_path, blocked, *words, **environ):
 TRAIN = ("-m", "sarlite.train", "--data", "sbm:nodes=60", "--epochs", "1")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("package, extra, words, environ", [
     ("safetensors", "train", TRAIN, {}),
     ("tqdm", "train", (*TRAIN, "--progress", "bar"), {}),

@@ -235,6 +235,7 @@ MODELS = {"sage": [], "gat": ["--heads", 2, "--batch-size", 40, "--fanouts", "3,
           "label inputs": ["--model", "gcn", "--label-inputs", 0.5]}  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_attributions_add_up_on_any_number_of_ranks(model, here, tmp_path, capsys):
     run, named = tmp_path / "run", [] if model == "label inputs" else ["--model", model]

@@ -57,6 +57,7 @@ def test_a_checkpoint_holds_all(n_ranks, tmp_path):
     threads.run(n_ranks, check_checkpoint, tmp_path / "c")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("before, after", [(3, 2), (3, 1), (1, 3), (2, 4)])
 def test_a_checkpoint_continues_on_another_number_of_ranks(before, after, optimizer, tmp_path):
