@@ -8,6 +8,7 @@ exact as a short row.
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
