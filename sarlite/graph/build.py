@@ -81,7 +81,7 @@ class GraphParts(NamedTuple):
 def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                      n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                      deduplicate: bool = False) -> GraphParts:
-    """Build a whole graph from an edge list; see `Graph.from_edges`."""
+    """Build the data of a graph that one rank holds as a whole, from edges src[k] -> dst[k]; see `Graph.from_edges`."""
     sources, to = check_array("src", src), check_array("dst", dst)
     if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
         raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
@@ -108,7 +108,7 @@ def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None,
 
 
 def _edge_index(origin: Array, n_input: int) -> Array:
-    """Return each edge's index into edge values: the caller's edges that remain come first, in order, then added edges.
+    """Return each edge's index into the caller's edge values: first come given edges that were kept, in order, then added edges.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def _edge_index(origin: Array, n_input: int) -> Array:
 
 def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                    n_src: int | None = None) -> GraphParts:
-    """Build a whole graph from a CSR by destination, or from a sparse matrix of ones; see `Graph.from_csr`."""
+    """Build an undivided graph's data from a CSR by destination, or a sparse matrix of ones; see `Graph.from_csr`."""
     if indices is None:
         entries = interop.entries(indptr, "from_csr")
         interop.refuse_weights(entries.values, "from_csr", "Graph.from_scipy(matrix)")
@@ -140,14 +140,14 @@ def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_ind
 
 
 def build_from_scipy(matrix: object, n_src: int | None = None) -> tuple[GraphParts, Array]:
-    """Build a whole graph from a sparse matrix; return its data and the weights in the order of `matrix.tocoo()`."""
+    """Return (data of an undivided graph, edge weights in the order of `matrix.tocoo()`) from a sparse matrix."""
     entries = interop.entries(matrix, "from_scipy")
     parts = _build_from_entries(entries, None, n_src)
     return parts, validation.weights("from_scipy", entries.values, len(entries.columns))
 
 
 def build_from_networkx(graph: object, weight: str | None = None) -> tuple[GraphParts, Array]:
-    """Build a whole graph from a networkx graph; return its data and the edges' weights."""
+    """Return (data of an undivided graph, edge weights from the attribute `weight`) from a networkx graph."""
     src, dst, weights, names = interop.networkx_edges(graph, "weight" if weight is None else weight)
     if weight is None:
         interop.refuse_weights(weights, "from_networkx", "Graph.from_networkx(graph, weight='weight')")
@@ -253,10 +253,10 @@ def build_part(comm: Communicator, edges: InEdges, *, node_ids: Array | None = N
 
 
 def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
-    """Return (edges, None) if this rank has all edges, with edge values in the order of the edge ids; else (edges, ids).
+    """Return (edges, None), with edge values in the order of the ids, if the distinct ids are 0 .. n - 1 in any order.
 
-    This rank has all edges if the distinct ids are a permutation of 0, 1, 2, ... Edge values in the order of the ids then
-    need no indexing by ids.
+    Otherwise return (edges, ids) unchanged. If the ids are 0 .. n - 1, this rank has all edges, and edge values in the
+    order of the ids need no indexing by ids.
     """
     if len(ids) and ids.max() != len(ids) - 1:
         return edges, ids
@@ -264,6 +264,6 @@ def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
 
 
 def _global_ids(rank: int, counts: list[int], ids: Array | None) -> Array:
-    """Return the global ids of this rank's rows; by default their row numbers."""
+    """Return the global ids of this rank's rows: `ids`, or row numbers that count the rows of lower ranks, in `counts`, first."""
     first = sum(counts[:rank])
     return np.arange(first, first + counts[rank]) if ids is None else np.asarray(ids, np.int64)

@@ -159,7 +159,7 @@ class CorrectAndSmooth:
 
 def _iterated(propagation: Propagation, first: Array, alpha: float, iterations: int,
               after: Callable[[Array], object]) -> Array:
-    """Iterate X <- (1 - alpha) first + alpha S X from `first`; `after` changes each X in place."""
+    """Iterate X <- (1 - alpha) first + alpha S X from X = `first`; after each iteration `after(X)` changes X in place."""
     x, share = first, (1 - alpha) * first
     for _ in range(iterations):
         x = propagation(x)
@@ -174,13 +174,13 @@ def _clipped(low, high):
 
 
 def _scales(spread, sigma):
-    """Return sigma / |row|_1 for each row, (n, 1); 1 if the ratio is above `MOST_SCALE` or the norm is 0."""
+    """Return sigma / |row|_1 for each row of `spread`, (n, 1); 1 if the ratio is above `MOST_SCALE` or the norm is 0."""
     norms = reductions.total(np.abs(spread), 1, keepdims=True)
     return np.where(norms * MOST_SCALE < sigma, 1, sigma / np.where(norms == 0, 1, norms)).astype(spread.dtype)
 
 
 def _checked(graph, probabilities, labels, train):
-    """Return the checked probabilities, the row numbers of the training rows, and their labels as one-hot rows."""
+    """Return (checked probabilities, row numbers of the training rows `train`, their labels as one-hot rows)."""
     z, labels = as_array(probabilities), as_array(labels)
     if z.ndim != 2 or len(z) != graph.n_dst or z.dtype.kind != "f":
         raise ShapeError(f"probabilities: {z.dtype} of shape {z.shape}, but ({graph.n_dst}, n_classes) floats are "
@@ -201,7 +201,7 @@ def _checked(graph, probabilities, labels, train):
 
 
 def check_probabilities(z: Array, ids: Array, where: str = "probabilities") -> None:
-    """Raise a DataError unless each row has finite, non-negative values that sum to 1.
+    """Raise a DataError unless each row of `z` has finite, non-negative values that sum to 1.
 
     The error names the id of the first row that fails.
 

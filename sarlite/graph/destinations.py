@@ -1,4 +1,4 @@
-"""Destination rows of a layer whose destinations are its first source rows."""
+"""The rows of a layer's destination nodes, taken from its source rows, of which they are the first."""
 
 from sarlite.tape import Tensor, apply
 from sarlite.tape.table_rows import TableRows

@@ -1,4 +1,4 @@
-"""Tables and graphs of other libraries, read and written."""
+"""Import of the module that reads edges from tables, and conversion of graphs to pandas and networkx."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -24,7 +24,7 @@ def make_frame(columns: Mapping[str, Array], features: Array | None) -> object:
 
 
 def make_networkx(ids: Array, src: Array, dst: Array, weight: Array | None) -> object:
-    """Return a networkx.MultiDiGraph of the nodes `ids` and of the edges from src[e] to dst[e]."""
+    """Return a networkx.MultiDiGraph of the nodes `ids` and the edges from src[e] to dst[e], with attribute `weight` if given."""
     import networkx
 
     graph = networkx.MultiDiGraph()

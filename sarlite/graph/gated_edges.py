@@ -24,11 +24,11 @@ Gates = Mapping[Relation | None, Tensor]
 """A gate for each edge of each relation, (n_edges,), in the order of edge values; a plain graph's relation is None."""
 
 AnyMessage = fn.BuiltIn | fn.MessageFunction
-"""A message of `fn`, or a Python message."""
+"""A built-in message of `fn`, or a message that the user wrote as a Python function."""
 
 
 def gated(graph: Graph | NodeType, gates: Gates) -> Any:
-    """Wrap a graph so that a model which computes on it has every message multiplied by its edge's gate.
+    """Wrap a graph so that every message of a model that runs on it is multiplied by its edge's learnable gate.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class _GatedRelations(StandIn):
 
 
 def _gated(graph: LayerGraph, message: fn.BuiltIn, reducer: str, gate: Tensor) -> tuple[fn.BuiltIn, str]:
-    """Return the message and the reducer that aggregate a message times a gate over a whole graph or relation."""
+    """Return (message, reducer) that aggregate `message` times each edge's `gate` over `graph`, which one rank holds."""
     if isinstance(message, fn.Linear):
         message = fn.copy_src(message.x @ message.weight)
     if isinstance(message, fn.CopySrc) and reducer in SUMS:

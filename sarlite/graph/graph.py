@@ -100,7 +100,7 @@ class Graph(LayerGraph):
     def from_edges(cls, src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                    n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                    deduplicate: bool = False) -> "Graph":
-        """Make a whole graph from an edge list.
+        """Make an undivided graph from edges src[k] -> dst[k]: square with `n_nodes`, bipartite with `n_src` and `n_dst`.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class Graph(LayerGraph):
     @classmethod
     def from_csr(cls, indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                  n_src: int | None = None) -> "Graph":
-        """Make a whole graph from a CSR by destination: row i lists the sources of i's in-edges.
+        """Make an undivided graph from a CSR by destination: row i lists the sources of i's in-edges.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class Graph(LayerGraph):
 
     @classmethod
     def from_scipy(cls, matrix: object, *, n_src: int | None = None) -> "tuple[Graph, Array]":
-        """Make a whole graph from a sparse matrix, and return the matrix's values as edge weights beside the graph.
+        """Return (undivided graph, edge weights) from a sparse matrix: an edge j -> i for each stored entry a[i, j].
 
         Parameters
         ----------
@@ -212,7 +212,9 @@ class Graph(LayerGraph):
 
     @classmethod
     def from_networkx(cls, graph: object, weight: str | None = None) -> "Graph | tuple[Graph, Array]":
-        """Make a whole graph from a networkx graph. Row i is the i-th node of `graph.nodes`.
+        """Make an undivided graph from a networkx graph; `weight` names the edge attribute with weights.
+
+        Row i is the i-th node of `graph.nodes`.
 
         Parameters
         ----------
@@ -251,7 +253,7 @@ class Graph(LayerGraph):
     def from_pandas(cls, edges: object, src: str = "src", dst: str = "dst", *, weight: str | None = None,
                     features: Iterable[str] = (), nodes: object = None, id: str = "id", undirected: bool = False,
                     fill: str | int | None = None, on_unknown: str = "refuse") -> "Graph":
-        """Make a whole graph from a table of edges whose nodes have strings or any integers as ids.
+        """Make an undivided graph from a table of edges, whose columns `src` and `dst` hold strings or any integers as node ids.
 
         Parameters
         ----------
@@ -365,7 +367,7 @@ class Graph(LayerGraph):
               order: str | ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
               backward: str | None = None, row_dtype: str = "float32", peers_at_once: int | None = None,
               seed: int = 0) -> "Graph":
-        """Return this rank's part of a whole graph that every rank holds. Collective.
+        """Return this rank's part of a graph that every rank holds undivided; `parts` gives the division. Collective.
 
         Parameters
         ----------
@@ -427,7 +429,7 @@ class Graph(LayerGraph):
         return graph.with_values_of(self, graph.edge_ids)
 
     def subgraph(self, mask: Array, edges: InEdges | None = None) -> "Graph":
-        """Return the graph of all nodes and of the edges that `mask` selects, with the values of these edges. Collective.
+        """Return the graph of all nodes and of this rank's in-edges that `mask` selects, with their edge values. Collective.
 
         Parameters
         ----------
@@ -506,7 +508,7 @@ class Graph(LayerGraph):
         return graph
 
     def with_values_of(self, other: "Graph", index: Array) -> "Graph":
-        """Copy edge values from `other`: return this graph with the values that `other` has at `index`.
+        """Return this graph with edge values of `other`: edge k gets the weight, features and time of its edge index[k].
 
         If `other` has no edge values, the graph itself is returned.
 
@@ -520,7 +522,7 @@ class Graph(LayerGraph):
         return self if all(array is None for array in values) else self.with_edge_values(*values)
 
     def full_precision(self) -> "Graph":
-        """Return this graph with row_dtype float32: aggregations then round no rows."""
+        """Return this graph with row_dtype "float32", so that aggregations round no rows."""
         if not self.schedule.row_format.is_narrow:
             return self
         graph = self.copy_without_memo()
@@ -566,7 +568,7 @@ class Graph(LayerGraph):
         return [self] * n
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule for other edges between this graph's nodes, in the graph's mode. Collective.
+        """Return a schedule, in this graph's mode, for other edges between its nodes, whose halo rows are `needs`. Collective.
 
         Parameters
         ----------
@@ -657,7 +659,7 @@ class Graph(LayerGraph):
         return sparse.csr_array((values, edges.indices, edges.indptr), shape=(self.n_dst, n_columns))
 
     def to_pandas(self, src: str = "src", dst: str = "dst", weight: str = "weight") -> Any:
-        """Return the edges of a whole graph as a pandas.DataFrame, in the order of edge values.
+        """Return the edges of an undivided graph as a pandas.DataFrame; the arguments name the columns.
 
         Parameters
         ----------
@@ -687,7 +689,7 @@ class Graph(LayerGraph):
         return frames.make_frame(columns, self.edge_features)
 
     def to_networkx(self) -> Any:
-        """Return a whole graph as a networkx.MultiDiGraph, whose nodes are the `ids` of this graph.
+        """Return an undivided graph as a networkx.MultiDiGraph, whose nodes are the `ids` of this graph.
 
         Returns
         -------
@@ -707,7 +709,7 @@ class Graph(LayerGraph):
         return frames.make_networkx(self.ids, *self._edge_ends("to_networkx"), self.edge_weight)
 
     def _edge_ends(self, name: str) -> tuple[Array, Array]:
-        """Return the ids of each edge's source and destination, in the order of edge values."""
+        """Return (source id, destination id) arrays of all edges, in the order of edge values; `name` is for the error."""
         if self.comm.size > 1 or self.bipartite:
             raise ConfigError(f"{name}: only of a whole graph of one kind of nodes; `in_edges` gives a part's edges")
         edges = self.in_edges()
@@ -719,7 +721,7 @@ class Graph(LayerGraph):
 
 
 def _unpickled(edges, dst_ids, src_ids, edge_ids, options, facts):
-    """Return the whole graph that `Graph.__reduce__` described by these arguments."""
+    """Return the undivided graph that was pickled: the arguments are the ones that `Graph.__reduce__` stored."""
     n_src = None if src_ids is None else len(src_ids)
     return Graph(build.build_part(Solo(), edges, node_ids=dst_ids, src_ids=src_ids, edge_ids=edge_ids, n_src=n_src,
                                   options=options)._replace(**facts))

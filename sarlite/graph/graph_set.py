@@ -76,7 +76,9 @@ class GraphSet(Unchanging):
     @classmethod
     def of(cls, graph: Graph, graph_ids: ArrayLike, n_graphs: int | None = None, *, comm: CommLike | None = None,
            parts: str | ArrayLike = "metis", mode: str | Mode = "sar", prefetch: int | None = None, seed: int = 0) -> "GraphSet":
-        """Make a set of graphs from one graph of all nodes; with `comm`, this rank's share of the set. Collective.
+        """Make a set of graphs from one `graph` of all nodes, where node i is in graph graph_ids[i]. Collective.
+
+        With `comm`, make this rank's share of the set.
 
         Parameters
         ----------
@@ -134,7 +136,7 @@ class GraphSet(Unchanging):
         raise ConfigError("a GraphSet's rows are graphs: give the model of nodes a readout, as nn.GraphPredictor does")
 
     def take(self, rows: Array) -> tuple["GraphSet", Array]:
-        """Return a batch of graphs, and the rows of the batch's nodes in this set, graph by graph. Collective.
+        """Return (batch of the graphs at `rows`, row numbers of the batch's nodes in this set, graph by graph). Collective.
 
         Parameters
         ----------
@@ -189,7 +191,7 @@ class GraphSet(Unchanging):
             "whole graphs are needed: each node in one graph, whose nodes and edges one rank owns"))
 
     def _local(self):
-        """Return the row number of this rank's first node, and the in-edges of the graphs `members` and `nodes`.
+        """Return (row number of this rank's first node, in-edges of the graph `members`, in-edges of the graph `nodes`).
 
         The first call is collective.
         """
@@ -200,21 +202,21 @@ class GraphSet(Unchanging):
 
 
 def _checked(nodes, indptr, indices, graph_ids):
-    """Return the arguments of the constructor as arrays: the CSR of each graph's nodes, and the ids of the graphs."""
+    """Return GraphSet's arguments, checked: (InEdges whose row g lists the nodes of graph g, ids of the graphs)."""
     _check_nodes(nodes)
     ids = validation.integers("graph_ids", check_array("graph_ids", graph_ids))
     return InEdges(*check_csr(indptr, indices, len(ids))), ids
 
 
 def _check_nodes(nodes):
-    """Raise a ConfigError if a GraphSet does not support the graph of the nodes."""
+    """Raise a ConfigError if the graph `nodes` is bipartite or rounds its rows, which a GraphSet does not support."""
     if nodes.bipartite or nodes.schedule.row_format.is_narrow:
         kind = "bipartite" if nodes.bipartite else f"with rows {nodes.schedule.row_format.name}"
         raise ConfigError(f"a GraphSet of a graph {kind} is not supported yet")
 
 
 def _graphs_of(graph, graph_ids, n_graphs):
-    """Return the checked `graph_ids`, (n_nodes,) int64, and the number of graphs."""
+    """Return (checked `graph_ids`, (n_nodes,) int64; number of graphs, by default the largest id + 1)."""
     if not isinstance(graph, Graph):
         raise ConfigError(f"a GraphSet is of a Graph, but graph is a {type(graph).__name__}")
     if graph.comm.size > 1:
@@ -229,7 +231,7 @@ def _graphs_of(graph, graph_ids, n_graphs):
 
 
 def _owners(graph, graph_of, n_graphs, n_parts, parts, seed):
-    """Return the rank of each graph, (n_graphs,) int32."""
+    """Return the MPI rank that gets each graph, (n_graphs,) int32; `parts` is a method or the ranks; `graph_of` is by node."""
     if isinstance(parts, str):
         return whole_graphs.divide(graph_of, graph.in_degrees, n_graphs, n_parts, parts, seed)
     owners = validation.integers("parts", check_array("parts", parts), length=n_graphs, stop=n_parts)
@@ -237,7 +239,7 @@ def _owners(graph, graph_of, n_graphs, n_parts, parts, seed):
 
 
 def _members(graph, graph_of, ids):
-    """Return the CSR of the nodes of this rank's graphs `ids`, by row number, from each node's graph. Collective."""
+    """Return (indptr, indices): the row numbers of the nodes of each graph in `ids`; graph_of[i] is node i's graph. Collective."""
     first = sum(graph.comm.allgather(graph.n_dst)[: graph.comm.rank])
     rows, n = np.arange(graph.n_dst), max(graph.n_dst, len(ids), 1)
     indptr, indices = csr_by_dst(rows, np.searchsorted(ids, graph_of), n)[:2]
@@ -245,14 +247,14 @@ def _members(graph, graph_of, ids):
 
 
 def _rows_of(indptr, rows):
-    """Return the positions in a CSR of the entries of `rows`, row after row, and the number of entries of each row."""
+    """Return (positions of the entries of the CSR rows `rows`, row after row; number of entries of each row)."""
     lengths = np.diff(indptr)[rows]
     ends = _indptr(lengths)
     return np.repeat(indptr[rows] - ends[:-1], lengths) + np.arange(ends[-1]), lengths
 
 
 def _indptr(lengths):
-    """Return the indptr of a CSR from the lengths of its rows."""
+    """Return the CSR row pointers, (n + 1,) int64, of rows with these lengths."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""HeteroGraph: nodes of several types and relations between them; NodeType: the nodes of one type or of several."""
+"""HeteroGraph: nodes of several types, and relations (edge types) between them; NodeType: the nodes of some types."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, cast
@@ -107,7 +107,7 @@ class HeteroGraph(SharedState, RelationalLayer):
     def from_edges(cls, edges: Mapping[Relation, tuple[ArrayLike, ArrayLike]], n_nodes: Mapping[str, int], *, comm: CommLike | None = None,
                    parts: TypedParts = "metis", mode: str | Mode = "sar", prefetch: int | None = None, backward: str | None = None,
                    seed: int = 0, row_dtype: str = "float32", peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a whole graph from edge lists; with `comm`, this rank's part of the graph. Collective.
+        """Make a graph from an edge list for each relation; with `comm`, this rank's part of it, by the division `parts`. Collective.
 
         Parameters
         ----------
@@ -164,7 +164,9 @@ class HeteroGraph(SharedState, RelationalLayer):
                     comm: CommLike | None = None, parts: TypedParts = "metis", mode: str | Mode = "sar",
                     prefetch: int | None = None, backward: str | None = None, seed: int = 0, row_dtype: str = "float32",
                     peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make a graph from one table of edges for each relation, whose nodes have strings or integers as ids. Collective.
+        """Make a graph from a table of edges for each relation, whose columns `src` and `dst` hold node ids. Collective.
+
+        The ids are strings or integers.
 
         Parameters
         ----------
@@ -213,7 +215,7 @@ class HeteroGraph(SharedState, RelationalLayer):
                   edge_ids: Mapping[Relation, ArrayLike] | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "HeteroGraph":
-        """Make this rank's part of a graph from the in-edges of this rank's nodes. Collective.
+        """Make this rank's part of a graph from the in-edges of this rank's nodes, a CSR for each relation. Collective.
 
         Row numbers count the nodes of a type on all ranks, rank after rank. No rank holds an array of n_nodes entries.
 
@@ -260,7 +262,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return cls(parts)
 
     def subgraph(self, masks: Mapping[Relation, Array]) -> "HeteroGraph":
-        """Return the graph of all nodes and of the edges that the masks select, with their edge values. Collective.
+        """Return the graph of all nodes and of the edges that each relation's mask selects, with their edge values. Collective.
 
         Parameters
         ----------
@@ -349,7 +351,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @property
     def ids(self) -> dict[str, Array]:
-        """The caller's names of this rank's rows of each type; `node_ids` if the nodes have no names."""
+        """The caller's ids of this rank's rows of each type, such as strings; `node_ids` if the caller gave none."""
         return {name: self.names[name][rows] if self.names else rows for name, rows in self.node_ids.items()}
 
     @property
@@ -396,7 +398,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return tuple(relation for relation in self.relations if relation[2] in node_types)
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule for other edges between this graph's nodes, in the graph's mode; see `Graph.schedule_of`. Collective."""
+        """Return a schedule, in this graph's mode, for other edges between its nodes, whose halo rows are `needs`. Collective."""
         options = self.options._replace(row_dtype="float32")
         return schedule.make(self._parts.comm, needs, options, self.profile)
 
@@ -408,7 +410,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
     @property
     def exchanges(self) -> dict[tuple[Relation, ...], tuple[Plan, int]]:
-        """Exchanges built so far, {relations that share a fetch: (plan, number of halo rows of all ranks)}."""
+        """Exchanges built so far, {relations that share a fetch of source rows: (plan, number of halo rows of all ranks)}."""
         return {relations: (fetch.schedule.plan, fetch.n_halo) for relations, fetch in self._fetches.items()}
 
     def prepare(self, chosen: Collection[Relation]) -> list[Plan]:
@@ -422,7 +424,10 @@ class HeteroGraph(SharedState, RelationalLayer):
         return [fetch.schedule.plan for fetch in self._fetches_of(chosen)]
 
     def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
-        """Return the graphs of the relations in `chosen`, one dict for each fetch. The first call is collective."""
+        """Return {relation: graph} of the relations in `chosen`, one dict for each fetch of source rows they share.
+
+        The first call is collective.
+        """
         return [dict(fetch.graphs) for fetch in self._fetches_of(chosen)]
 
     def out_of(self, node_type: str) -> list[Graph]:
@@ -463,7 +468,7 @@ class HeteroGraph(SharedState, RelationalLayer):
 
 
 def _unpickled(facts):
-    """Return the whole graph that `HeteroGraph.__reduce__` described by the fields of its HeteroParts."""
+    """Return the undivided graph that was pickled; `facts` are fields of HeteroParts, stored by `HeteroGraph.__reduce__`."""
     return HeteroGraph(HeteroParts(comm=Solo(), profile=Profile(), **facts))
 
 
@@ -554,5 +559,5 @@ class NodeType(Unchanging):
         return h[self.node_type] if len(self.node_types) == 1 else ops.concat([h[name] for name in self.node_types])
 
     def schedule_of(self, needs: Needs) -> Schedule:
-        """Return a schedule for other edges between this graph's nodes, in the graph's mode; see `Graph.schedule_of`. Collective."""
+        """Return a schedule, in this graph's mode, for other edges between its nodes, whose halo rows are `needs`. Collective."""
         return self.graph.schedule_of(needs)

@@ -192,7 +192,7 @@ class LayerGraph(SharedState):
 
     def aggregate(self, message: fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]], reducer: str, src: Inputs | None = None,
                   dst: Inputs | None = None, edge: Inputs | None = None) -> Tensor:
-        """Return the reduction of the messages over the in-edges of each destination. Collective.
+        """Return `reducer`, such as "sum", of the messages on the in-edges of each destination, (n_dst, ...). Collective.
 
         out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), and out_i = 0 if i has no in-edges.
 
@@ -268,7 +268,7 @@ class LayerGraph(SharedState):
 
     def check(self, message: str, src: Inputs | None = None, dst: Inputs | None = None,
               edge: Inputs | None = None) -> list[Tensor]:
-        """Return the inputs of a message function as tensors: first all of `src`, then of `dst`, then of `edge`.
+        """Return the inputs of a message function as tensors: all inputs in `src`, then in `dst`, then in `edge`.
 
         Parameters
         ----------
@@ -301,11 +301,11 @@ class LayerGraph(SharedState):
         return inputs
 
     def apply(self, call: operator_table.Call) -> Tensor:
-        """Return the output of one aggregation, recorded as one tape primitive. Collective."""
+        """Return the output of the aggregation that `call` describes, recorded as one tape primitive. Collective."""
         return aggregate(self.schedule, call.operator, call.inputs, self.edge_sums())
 
     def kept_sums(self, x: Tensor) -> MutableMapping[str, Tensor]:
-        """Return the dict of stored sums of the constant rows `x`, by reducer; the dict lives as long as `x`."""
+        """Return the cache {reducer: aggregated rows} of the constant rows `x`; the cache lives as long as `x`."""
         return self.memo.get("sums", TensorMap).setdefault(x, {}).setdefault(numerics.name(), {})
 
     def edge_sums(self) -> EdgeSums:
@@ -332,9 +332,9 @@ class LayerGraph(SharedState):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of source rows, destination rows and edges of all ranks, from which the evaluation order is chosen.
+        """Numbers of source rows, destination rows and edges of all ranks; they decide whether S (X W) or (S X) W is computed.
 
-        If the ranks did not count them, the result is (0, 0, 1): then the widths of x and W alone decide.
+        If the ranks did not count them, the result is (0, 0, 1): then the widths of X and W alone decide.
         """
         if self._exchanged_sizes is not None:
             return self._exchanged_sizes
@@ -358,7 +358,7 @@ class LayerGraph(SharedState):
         return 1.0 / np.maximum(self.in_degrees, 1)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return the factors of output rows and of source rows that turn a sum into the given reduction. Collective.
+        """Return (factors of output rows, factors of source rows) that turn a sum into the reduction `reducer`. Collective.
 
         Returns
         -------
@@ -378,7 +378,7 @@ class LayerGraph(SharedState):
         return np.sqrt(self.inverse_degrees), np.concatenate(columns)
 
     def out_degrees(self, weight: Array | None = None) -> Array:
-        """Return the number of out-edges of each local source, or the sum of their weights, (n_src,) float64. Collective.
+        """Return each local source's number of out-edges or, with `weight`, the sum of their weights, (n_src,) float64. Collective.
 
         Parameters
         ----------
@@ -426,7 +426,7 @@ class LayerGraph(SharedState):
         return Tensor(factors, constant=True, placement="rows")
 
     def edge_factors(self, reducer: str) -> Array:
-        """Compute the factors that `edge_counts` returns, (n_edges,) float64, for a graph with edge weights. Collective."""
+        """Compute the factor of each edge's message in a weighted `reducer`, (n_edges,) float64; see `edge_counts`. Collective."""
         assert self.edge_weight is not None
         if reducer == "sum":
             return self.edge_weight
@@ -467,7 +467,7 @@ class LayerGraph(SharedState):
     # ---- edges
 
     def of_columns(self, values: Array) -> list[Array]:
-        """Fetch one value for each column of each block, from one value for each local source row. Collective.
+        """Fetch the value of each CSR column of each block, halo rows included, from `values` of the local source rows. Collective.
 
         Parameters
         ----------
@@ -483,7 +483,7 @@ class LayerGraph(SharedState):
         return [values for _, values in sorted(columns, key=lambda each: each[0])]
 
     def edges_of(self, block: Edges | Bundle) -> Edges:
-        """Return this graph's edges in a block of the schedule; the block may bundle the edges of several relations."""
+        """Return the edges of this graph in `block`, which may also hold edges of other relations that share the fetch."""
         return sets_of(block)[self.relation_index]
 
     @property
@@ -493,12 +493,12 @@ class LayerGraph(SharedState):
 
     @property
     def itype(self) -> np.dtype[np.generic]:
-        """Dtype of the blocks' indices: int32 or int64."""
+        """Dtype of the blocks' CSR indices: int32 or int64."""
         return self.edges_of(self.plan.local).indices.dtype
 
     @cached_property
     def column_ids(self) -> Array | None:
-        """Global id of each column of all blocks, block after block, (n_columns,) int64; None if the ids ascend."""
+        """Global node id of each CSR column, block after block, (n_columns,) int64; None if the ids ascend."""
         ids = np.concatenate([block.src_ids for block in self.plan.blocks])
         return None if (np.diff(ids) > 0).all() else ids
 

@@ -43,7 +43,7 @@ class NodeRows(OutputRows, Protocol):
 
 
 class LinkGraph(Unchanging):
-    """n links, each with c candidate node pairs (head, tail) that a model scores. Construction is collective.
+    """Graph whose n rows are links, each with c candidate node pairs (head, tail) that a model scores. Collective.
 
     The output of a link model has the shape (n, c): one row for each link and one column for each candidate. In
     training candidate 0 is a link of the data, and the other candidates are negatives.
@@ -128,7 +128,7 @@ class LinkGraph(Unchanging):
                           "nn.Dot())")
 
     def score(self, decoder: Callable[..., Tensor], h: Tensor) -> Tensor:
-        """Return the decoder's scores of the candidates, (n, c). Collective.
+        """Return the decoder's scores of the candidates, (n, c), from node rows `h`, (n_src, width). Collective.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class LinkGraph(Unchanging):
         return decoder(heads, tails) if self.relations is None else decoder(heads, tails, self.relations)
 
     def _piece(self, start):
-        """Return the LinkGraph of the rows that are scored together, from row `start` on. Collective."""
+        """Return the LinkGraph of the links from `start` on that are scored together, to bound the memory. Collective."""
         rows = slice(start, start + self._rows_at_once)
         relations = None if self.relations is None else self.relations[rows]
         return LinkGraph(self.nodes, self.heads[rows], self.tails[rows], graph=self._graph, relations=relations)
@@ -166,12 +166,12 @@ class LinkGraph(Unchanging):
 
 
 def _candidate_rows(rows, shape):
-    """Return `rows`, (n * c, width), reshaped to (n, c, width) and still marked as rows of this rank."""
+    """Return `rows`, (n * c, width), reshaped to (n, c, width), where `shape` is (n, c); still placed as rows of this rank."""
     return apply("reshape", rows, placement="rows", shape=(*shape, rows.shape[1]))
 
 
 class _Slots(LayerGraph):
-    """Bipartite graph from nodes to candidates: the only source of candidate k is the candidate's head, or its tail."""
+    """Bipartite graph with one edge into each candidate, from the candidate's head node (in one _Slots) or tail (in another)."""
 
     has_all_edges = True
 
@@ -181,6 +181,6 @@ class _Slots(LayerGraph):
 
 
 def _slots_of(comm, graph, ids, rows):
-    """Build the _Slots whose candidate k has the node of row number rows[k] as its source. Collective."""
+    """Build the bipartite graph with an edge into candidate k from node row rows[k]; `ids` are the nodes' ids. Collective."""
     halo = needs.find(comm, [InEdges(np.arange(len(rows) + 1), rows)], ids, len(ids))
     return _Slots(graph, graph.schedule_of(halo), ids, len(rows))

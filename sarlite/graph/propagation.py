@@ -28,7 +28,7 @@ NORMALIZATIONS = tuple(_SCALES)
 
 
 class Propagation:
-    """Normalized adjacency matrix S of a graph, without gradients: `propagation(x)` returns S x.
+    """Normalized adjacency matrix S of a graph, as a linear operator without gradients: `propagation(x)` returns S x.
 
     S is D^-1/2 A D^-1/2 ("sym"), D^-1 A ("row") or A D^-1 ("column"). A_ij is the weight of the edge from j to i,
     summed over equal edges. D is the diagonal matrix of A's row sums, the weighted in-degrees; a degree of 0 counts as
@@ -124,7 +124,7 @@ class Propagation:
 
 
 def _checked(graph, normalization, edge_weight):
-    """Return the weights as an array, or None; raise an error if an argument does not fit the graph."""
+    """Return `edge_weight` as an array, None if it is None; raise an error if an argument does not fit the graph."""
     if graph.bipartite:
         raise ConfigError("propagation needs one set of nodes, but the graph is bipartite")
     if normalization not in NORMALIZATIONS:

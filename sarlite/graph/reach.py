@@ -9,7 +9,7 @@ from sarlite.graph.hetero import HeteroGraph, NodeType
 
 
 class Reach:
-    """Record of the layers and aggregations that a model has asked of a graph.
+    """Counts of the layers and aggregations that a model has asked of a graph, which bound its receptive field.
 
     Attributes
     ----------
@@ -25,14 +25,14 @@ class Reach:
 
     @property
     def hops(self) -> int:
-        """Largest distance of a row that a node's output depends on.
+        """Largest distance, in edges, of a node that a node's output depends on.
 
         A model that asks for no layers is taken to have a layer for each aggregation.
         """
         return self.n_layers or self.n_aggregations
 
     def of(self, graph: Graph | NodeType) -> Any:
-        """Return a stand-in for a Graph or NodeType, which records the model's calls in this object."""
+        """Return a wrapper of a Graph or NodeType, which counts a model's calls in this object."""
         return _WatchedNodes(graph, self) if isinstance(graph, NodeType) else _Watched(graph, self)
 
 

@@ -58,13 +58,13 @@ class HeteroParts(NamedTuple):
     names: Mapping[str, Array]
 
     def ids_of(self, relation: Relation) -> Array:
-        """Return the global ids of this rank's in-edges of a relation."""
+        """Return the global ids of this rank's in-edges of a relation, (n_edges,) int64."""
         ids = self.edge_ids.get(relation)
         return np.arange(len(self.in_edges[relation].indices)) if ids is None else ids
 
     def with_values(self, weights: Mapping[Relation, ArrayLike], features: Mapping[Relation, ArrayLike],
                     times: Mapping[Relation, ArrayLike]) -> "HeteroParts":
-        """Return a copy whose edge values are exactly these weights, features and times, checked. Collective."""
+        """Return a copy whose edges have these weights, features and times, checked, and no others. Collective."""
         values = {relation: check_values(self.comm, weights.get(relation), features.get(relation),
                                          partial(self.ids_of, relation), len(edges.indices), f" of {relation}", times.get(relation))
                   for relation, edges in self.in_edges.items() if any(relation in every for every in (weights, features, times))}
@@ -74,7 +74,7 @@ class HeteroParts(NamedTuple):
 def build_relations(comm: Communicator, options: Options, in_edges: Mapping[Relation, InEdges],
                     node_ids: Mapping[str, Array], edge_ids: Mapping[Relation, Array],
                     profile: Profile | None = None) -> HeteroParts:
-    """Return the data of this rank's HeteroGraph, with the numbers of nodes and edges of all ranks. Collective."""
+    """Return the data of this rank's HeteroGraph; the numbers of nodes and edges are summed over all ranks. Collective."""
     n_nodes = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
     n_edges = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
     in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
@@ -100,7 +100,7 @@ class RelationFetch(NamedTuple):
 
 
 def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_log: EvaluationLog) -> RelationFetch:
-    """Build the exchange and the graphs of the relations that share a fetch. Collective.
+    """Build the exchange, and a Graph for each of `relations`, which share a fetch of source rows. Collective.
 
     Parameters
     ----------

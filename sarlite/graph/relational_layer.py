@@ -36,15 +36,18 @@ class RelationalLayer:
     relations: tuple[Relation, ...]
 
     def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
-        """Return the graphs of the relations in `chosen`, one dict for each fetch. The first call is collective."""
+        """Return {relation: graph} of the relations in `chosen`, one dict for each fetch of source rows they share.
+
+        The first call is collective.
+        """
         raise NotImplementedError
 
     def of(self, node_type: str) -> NodeTypeRows:
-        """Return the destination rows of one node type."""
+        """Return a description of the destination rows of one node type: their number and their type."""
         raise NotImplementedError
 
     def enter(self, h: Mapping[str, Tensor]) -> tuple["RelationalLayer", Mapping[str, Tensor]]:
-        """Return the graph and the input rows, by node type, that a layer computes with; see `LayerGraph.enter`."""
+        """Return (graph, input rows by node type) that a layer computes with: this graph, and `h` unchanged."""
         return self, h
 
     def dst(self, h: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -162,7 +165,7 @@ def _evaluated(message, evaluation):
 
 
 def _store_constant_sums(graphs, calls):
-    """Compute and store the sums of constant rows that are not stored yet, in a separate fetch.
+    """Compute and store the sums over constant rows, such as input features, that are not stored yet, in a separate fetch.
 
     The first call then adds up the other relations in the same order as later calls, which find the sums stored.
     """
@@ -182,7 +185,7 @@ def _sum_key(relation, graph, call):
 
 
 def _add(sums, outputs):
-    """Add outputs by destination type to `sums`; return `sums`."""
+    """Add `outputs`, a dict by destination type, to the dict `sums` in place; return `sums`."""
     for to, out in outputs.items():
         sums[to] = sums[to] + out if to in sums else out
     return sums

@@ -1,4 +1,4 @@
-"""Functions that divide a graph that every rank holds: a graph of one relation, or the edge lists of several."""
+"""Functions that divide among ranks a graph that every rank holds: a plain graph, or the edge lists of several relations."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class DividedPart(NamedTuple):
 
 def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: str | ArrayLike,
                  src_parts: str | ArrayLike | None, order: str | ArrayLike | None, seed: int) -> DividedPart:
-    """Return this rank's part of a whole graph that every rank holds; see `Graph.shard`. Collective.
+    """Return this rank's part of a graph that every rank holds undivided; see `Graph.shard` for the options. Collective.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool
 
 
 def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
-    """Return the rank of each destination and of each source of a bipartite graph. Collective.
+    """Return (MPI rank of each destination, MPI rank of each source) of a bipartite graph. Collective.
 
     METIS divides destinations and sources together, as one graph whose sources stand after the destinations.
     """
@@ -98,7 +98,7 @@ def _bipartite_parts(comm, edges, n_src, parts, src_parts, seed):
 
 
 def _order(comm, edges, order, seed):
-    """Return the permutation `order`, checked; rank 0 computes it if `order` names a method. Collective."""
+    """Return the permutation `order` of the rows, checked; rank 0 computes it if `order` names a method. Collective."""
     if isinstance(order, str):
         orders.check_method(order)
         method = order
@@ -113,7 +113,7 @@ def _order(comm, edges, order, seed):
 
 def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, Array]], n_nodes: Mapping[str, int],
                      parts: TypedParts, seed: int) -> RelationArrays:
-    """Divide the nodes of each type, and return this rank's rows and in-edges; see `HeteroGraph.from_edges`. Collective.
+    """Divide the nodes of each type by `parts`; return this rank's (in-edges, node ids, edge ids), each a dict. Collective.
 
     Returns
     -------
@@ -142,7 +142,7 @@ def divide_relations(comm: Communicator, edges: Mapping[Relation, tuple[Array, A
 
 
 def _typed_parts(comm, edges, n_nodes, parts, seed):
-    """Return the rank of each node, a dict by type. Collective."""
+    """Return {node type: MPI rank of each node} for the division `parts`, a method or a dict. Collective."""
     if comm.size == 1:
         return {name: np.zeros(n, np.int32) for name, n in n_nodes.items()}
     by_type = isinstance(parts, Mapping)
@@ -158,7 +158,7 @@ def _typed_parts(comm, edges, n_nodes, parts, seed):
 
 
 def _divide_together(n_parts, edges, n_nodes, method, seed):
-    """Return the rank of each node, type after type, from a partition of the graph of all types."""
+    """Partition the nodes of all types as one graph; return the MPI rank of each node, type after type."""
     owners = typed.divide(typed.join(edges, n_nodes), n_parts, method, balance="nodes", seed=seed)
     return np.concatenate([*owners.values()])
 
@@ -167,9 +167,9 @@ def _divide_together(n_parts, edges, n_nodes, method, seed):
 
 
 def _division(comm, parts, n, name, source, divide):
-    """Return the rank of each of n nodes, checked, the same on every rank. Collective.
+    """Return the MPI rank of each of n nodes: `parts`, checked, or if it is a method, rank 0's `divide(parts)`. Collective.
 
-    If `parts` is the name of a method, rank 0 calls `divide(method)`. Errors name the argument, `name`, and `source`.
+    Errors name the argument, `name`, and `source`.
     """
     if isinstance(parts, str):
         method = parts
@@ -190,7 +190,7 @@ def _without_edges(comm, n, seed, refused):
 
 
 def _row_numbers(parts, order=None):
-    """Return the row number of each node: nodes are numbered by rank, and within a rank by `order` or by id."""
+    """Return the row number of each node: rank after rank, with parts[i] the rank of node i, and in a rank by `order` or id."""
     by_part = np.argsort(parts, kind="stable") if order is None else order[np.argsort(parts[order], kind="stable")]
     numbers = np.empty(len(parts), edge_lists.index_dtype(len(parts)))
     numbers[by_part] = np.arange(len(parts))
@@ -203,7 +203,7 @@ def _on_root(comm, action):
 
 
 def _kind(parts):
-    """Return the partition method if `parts` is a str, else the name of its type.
+    """Return `parts` if it is a str, the name of a method; else the name of its Python type.
 
     Ranks compare the results first, because values of different types cannot be compared.
     """

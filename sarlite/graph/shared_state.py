@@ -52,7 +52,7 @@ class SharedState(Unchanging):
 
 
 class OutputRows(Protocol):
-    """Rows that a layer outputs on this rank, as norms and activations use them: a graph, a `NodeType` or a batch."""
+    """Object that describes the rows which a layer outputs on this rank, for norms and activations: a graph or a batch."""
 
     @property
     def comm(self) -> Communicator: ...

@@ -1,4 +1,4 @@
-"""Checks and sums of edge values: weights, which sums multiply by, features, and times."""
+"""Checks and sums of edge values: weights, features and times. A weighted sum multiplies each message by its edge's weight."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _CHUNK = 1 << 20  # number of edges that are summed at a time
 
 
 class EdgeValues(NamedTuple):
-    """Weights and features of a rank's in-edges, in the order of `edge_ids`.
+    """Weights, features and times of a rank's in-edges, in the order of `edge_ids`.
 
     Attributes
     ----------
@@ -34,13 +34,13 @@ class EdgeValues(NamedTuple):
     time: Array | None = None
 
     def check_degrees(self) -> None:
-        """Raise a DataError on every rank if a weight of any rank is negative, because degrees are sums of weights."""
+        """Raise a DataError on every rank if an edge weight on any rank is negative, because degrees are sums of weights."""
         if self.negative is not None:
             edge, value = self.negative
             raise DataError(f"edge_weight of edge {edge} is {value}: weights whose sums are degrees must be 0 or more")
 
     def subset(self, index: Array | slice) -> "tuple[Array | None, Array | None, Array | None]":
-        """Return the weights, the features and the times of the edges at `index`; None stays None."""
+        """Return (weights, features, times) of the edges at `index`, None for values that the edges do not have."""
         weight, features, time = (None if values is None else values[index]
                                   for values in (self.weight, self.features, self.time))
         return weight, features, time
@@ -48,7 +48,7 @@ class EdgeValues(NamedTuple):
 
 def check_values(comm: Communicator, weight: ArrayLike | None, features: ArrayLike | None,
                  edge_ids: Callable[[], Array], n_edges: int, owner: str = "", time: ArrayLike | None = None) -> EdgeValues:
-    """Return checked edge values as arrays. Collective.
+    """Return the weights, features and times of this rank's edges, checked; errors name `owner`. Collective.
 
     Parameters
     ----------
@@ -99,9 +99,9 @@ def check_times(name: str, times: ArrayLike | None, n: int) -> Array | None:
 
 
 def _finite(name: str, values: ArrayLike | None, n_edges: int, n_dims: int) -> Array | None:
-    """Return edge values as a float32 or float64 array with one number or one row for each edge; None stays None.
+    """Return edge values as a float32 or float64 array, (n_edges,) or, with `n_dims` 2, (n_edges, n); None stays None.
 
-    Raises a ShapeError or a DataError if the shape or the dtype is another, or if a value is not finite.
+    Raise a ShapeError or a DataError if the shape or the dtype is another, or if a value is not finite.
     """
     if values is None:
         return None
@@ -126,7 +126,7 @@ def _first_negative(comm: Communicator, weight: Array,
 
 
 def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
-    """Raise a ConfigError if edge values `name` might be matched to the wrong edges.
+    """Raise a ConfigError if the edge values called `name` might be matched to the wrong edges, because the count is above 0.
 
     This can happen if `from_edges` dropped as many edges as it added; see `LayerGraph.ambiguous_edge_count`.
     """
@@ -186,7 +186,7 @@ def row_sums(indptr: Array, values: Callable[[slice], Array]) -> Array:
 
 
 def _fixed_point_sums(indptr: Array, values: Array) -> Array:
-    """Return each row's sum, added in integer arithmetic.
+    """Return the sum of `values` in each row of a CSR, added in integer arithmetic, so that their order does not matter.
 
     Values are rounded to multiples of 2^(e - 60), where 2^e is a power of two above the row's values.
     """
@@ -207,7 +207,7 @@ def _fixed_point_sums(indptr: Array, values: Array) -> Array:
 
 
 def in_edge_order(values: Array, numbers: Array | None) -> Array:
-    """Reorder values from the order of the CSR's edges to the order of the graph's edge values, (n_edges,).
+    """Return `values`, given in the order of the CSR's edges, in the order of edge values: value k goes to numbers[k].
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Batches: layers, input rows, targets, the rows that count in the loss, and their number over all ranks.
+"""Batches: the graphs of layers, input rows, targets, the rows that the loss counts, and their number over all ranks.
 
 `Batch` is a sampled batch or a message-flow batch; `FullBatch` is a rank's whole part.
 """
@@ -140,7 +140,7 @@ class Batch:
 
     @property
     def graph(self) -> "Batch":
-        """The batch itself, as the argument of the model; `layers` returns the layers' graphs."""
+        """The batch itself, which a model takes in place of a graph: `layers` returns the layers' graphs."""
         return self
 
     @property
@@ -205,14 +205,14 @@ class Batch:
 
 
 def _take(x, rows, buffers):
-    """Return x[rows], with memory from `buffers`."""
+    """Return x[rows] as a new array, in memory from the pool `buffers`."""
     with buffers:
         return kernels.Rows(x, rows).array()
 
 
 @dataclass(frozen=True)
 class FullBatch:
-    """The whole part as a batch: its graph, all its rows, and the rows that count in the loss.
+    """A rank's whole part of a graph as one batch, for full-batch training, with the rows that the loss counts.
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ class FullBatch:
 
 
 class FixedBatch:
-    """A source of batches that yields the same batch in each epoch, which is one step.
+    """A source of batches, like a loader, whose epochs are one step each, always with the same batch.
 
     Attributes
     ----------
@@ -302,5 +302,5 @@ class FixedBatch:
         return {"message_flow": counts}
 
     def contents(self) -> dict[str, object]:
-        """Return {}, because there is no cache."""
+        """Return {}, because a fixed batch has no caches whose contents a checkpoint would store."""
         return {}

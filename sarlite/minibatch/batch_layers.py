@@ -18,10 +18,9 @@ from sarlite.types import Array
 
 
 def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = False) -> PickedGraph | PickedRelations:
-    """Return the graph that the model's layer computes on, built from a sampled layer.
+    """Return the graph that a model's layer computes on, from a sampled layer and the part's row number of each local source.
 
-    `rows`, (n_src,), holds the part's row number of each local source; `lasting` is True for a batch that is used
-    again.
+    `rows`, (n_src,), holds the row numbers; `lasting` is True for a batch that is used again.
 
     For a node type the result has a graph for each relation, and relations with the same source type share a fetch.
     """
@@ -39,7 +38,7 @@ def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = Fals
 
 
 class BatchRows(NamedTuple):
-    """Row numbers of a batch; see `Batch` for the attributes.
+    """Row numbers of a batch's inputs, of its outputs, and of its seeds among the outputs; see `Batch`.
 
     Attributes
     ----------
@@ -54,7 +53,7 @@ class BatchRows(NamedTuple):
 
 
 def batch_rows(part: PartEdges, sampled: Sampled) -> BatchRows:
-    """Return the rows of a batch from the sampler's result. Outputs of several types are ordered type by type."""
+    """Return a batch's row numbers from the sampler's result. Outputs of several node types are ordered type by type."""
     n_dst = sampled.layers[-1].n_dst
     if isinstance(part.graph, Graph):
         return BatchRows(sampled.rows, sampled.rows[:n_dst], sampled.numbers)
@@ -70,7 +69,7 @@ def batch_rows(part: PartEdges, sampled: Sampled) -> BatchRows:
 
 
 class TypedRows:
-    """The rows of a layer grouped by node type; the rows of each type are numbered from 0 in their order.
+    """The rows of a layer grouped by node type; the rows of each type are numbered from 0 in the layer's order.
 
     Parameters
     ----------
@@ -109,25 +108,19 @@ class TypedRows:
         return np.array([n]) if self._types is None else np.bincount(self._types[:n], minlength=self._n_types)
 
     def numbers_of(self, places: Array) -> Array:
-        """Return the row numbers of some rows of the layer among the rows of their own node type.
-
-        `places` are the positions of the rows in the layer.
-        """
+        """Return, for rows at the positions `places` of the layer, their numbers among the rows of their own node type."""
         return places if self._numbers is None else self._numbers[places].astype(places.dtype)
 
     def picked(self, picked: Picked) -> Picked:
-        """Return the sampled edges with sources numbered among the rows of the source's node type."""
+        """Return a copy of the sampled edges `picked`, whose sources are numbered among the rows of their node type."""
         return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
     def of(self, kind: int, places: Array | slice = slice(None)) -> Array:
-        """Return the part's columns of the rows at `places` in the layer that have node type number `kind`."""
+        """Return the part's row numbers of the layer's rows at positions `places` that have node type number `kind`."""
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == kind]
 
     def keep(self, kind: int, places: Array) -> Array:
-        """Return the rows at `places` of the layer that have node type number `kind`.
-
-        Return the numbers of these rows, counted among the layer's rows of the type.
-        """
+        """Return the layer's rows at positions `places` that have node type `kind`, numbered among all rows of the type."""
         return places if self._types is None else self.numbers_of(places[self._types[places] == kind])
 
 
@@ -160,7 +153,7 @@ def _out_of(part, layer, typed, source, sets, lasting):
 
 
 def _needs(part, layer, typed, source, picked, rows, halo, lasting):
-    """Return the rows of one node type that the ranks exchange for a layer, from which a mode makes its plan."""
+    """Return the `Needs` of a layer for one source type: the rows that ranks exchange, from which a mode makes its plan."""
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
     src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)
     src_ids[rank] = part.ids_of(rows)
@@ -176,9 +169,9 @@ def _needs(part, layer, typed, source, picked, rows, halo, lasting):
 
 
 def _by_owner(picked, first, rank, size, lasting):
-    """Divide a layer's sampled edges by the rank that owns their source.
+    """Divide a layer's sampled edges by the MPI rank that owns their source, whose CSR columns start at first[rank].
 
-    `first` holds the first column of each owner's rows; columns before the first are local.
+    Columns before the first of `first` are local.
     """
     owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
     owner = owner.astype(np.min_scalar_type(size))

@@ -19,7 +19,7 @@ from sarlite.types import ArrayLike
 
 def message_flow(graph: Graph | NodeType, rows: ArrayLike | slice, n_layers: int, x: Features,
                  labels: ArrayLike | None = None) -> Batch:
-    """Return the message-flow graph of some rows; each layer computes only the rows that reach them. Collective.
+    """Return the message-flow graph of `rows`, as a batch whose layers compute only what these outputs depend on. Collective.
 
         flow = message_flow(graph, train, 3, x, labels)
         loss = ops.cross_entropy(model(flow, flow.x), flow.labels, flow.rows, flow.n_global)
@@ -79,7 +79,7 @@ def message_flow(graph: Graph | NodeType, rows: ArrayLike | slice, n_layers: int
 
 
 def _layers(graph, rows, n_layers):
-    """Return the rows of the batch, and the layers' graphs with all in-edges."""
+    """Return (row numbers of the batch for the outputs `rows`, list of the layers' graphs, with all in-edges)."""
     part = PartEdges(graph)
     sampled = make_sampler(part, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
     graphs = [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
@@ -94,7 +94,7 @@ def _checked(graph, rows, n_layers, labels):
 
 
 class _Asked(Exception):
-    """Exception that stops a model's run as soon as the model has asked its graph for the graphs of its layers."""
+    """Exception that ends a model's run when the model calls `graph.layers(n)`; its argument is n."""
 
 
 class _Asks:

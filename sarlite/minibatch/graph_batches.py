@@ -1,4 +1,4 @@
-"""Batches of whole graphs."""
+"""Batches of graphs, for models that predict something of each graph."""
 
 from collections.abc import Generator
 from dataclasses import dataclass

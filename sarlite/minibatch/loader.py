@@ -112,7 +112,7 @@ class Loader(ABC):
         return self.train[self._seeds(step)]
 
     def counted(self, graph: Graph) -> dict[str, object]:
-        """Return statistics of the batches, keyed as in the output of `--json`. Collective."""
+        """Return statistics of the batches of `graph`, a dict whose keys are those in the output of `--json`. Collective."""
         return {}
 
     def state(self) -> dict[str, Array]:
@@ -338,7 +338,7 @@ class NeighborLoader(Loader):
         return {**self._counts, **by_layer, "bytes_pushed": self.caches.bytes_pushed}
 
     def counted(self, graph: Graph) -> dict[str, object]:
-        """Return statistics of the caches over all ranks and steps; empty without caches. Collective.
+        """Return statistics of the caches, such as hits, over all ranks and steps; {} without caches. Collective.
 
         The keys are "hit_rate" and "rows_pushed", lists by layer, and "bytes_pushed".
         """
@@ -376,7 +376,7 @@ class NeighborLoader(Loader):
             self.caches.drain()
 
     def batch(self, seeds: ArrayLike, step: int = 0, times: Array | None = None) -> Batch:
-        """Return a batch of any rows, for example for a prediction. Collective. It reads caches but pushes no rows.
+        """Return the batch of the outputs `seeds`, for example for a prediction. Collective. It reads caches, pushes no rows.
 
         Parameters
         ----------
@@ -402,7 +402,7 @@ class NeighborLoader(Loader):
         return self.caches.contents() if self.caches else {}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Restore the caches from the result of `state` on the same rank of the same division."""
+        """Restore the caches from arrays that `state` returned on the same rank of the same division of the graph."""
         if self.caches:
             self.caches.load_state(state)
 
@@ -436,10 +436,7 @@ class NeighborLoader(Loader):
 
 
 def depends_on(batches: str, remote: "str | HEC" = "exact") -> str:
-    """Return the argument, as text, that makes the batches depend on how the graph is divided among ranks.
-
-    Return "" if batches do not depend on the division.
-    """
+    """Return the argument, such as "batches='balanced'", that makes batches depend on the division of the graph; else ""."""
     return f"remote={remote!r}" if remote != "exact" else f"batches={batches!r}" if batches != "global" else ""
 
 

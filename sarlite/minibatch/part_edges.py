@@ -1,4 +1,4 @@
-"""A part's in-edges as minibatches use them, by column: local rows have the first columns, then halo rows."""
+"""A part's in-edges as samplers read them: a CSR whose columns are the local rows, followed by the halo rows."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -21,7 +21,7 @@ from sarlite.types import Array, ArrayLike
 
 
 def check_graph(graph: object, what: str) -> None:
-    """Raise a ConfigError if a graph cannot have batches; `what` names the kind of batches in the error."""
+    """Raise a ConfigError if batches cannot be made of `graph`, such as a bipartite one; `what` names the batches in the error."""
     if not isinstance(graph, (Graph, NodeType)):
         raise ConfigError(f"{what} are of a Graph, or of a node type of a HeteroGraph, as graph.of(type) gives it, "
                           f"but graph is a {type(graph).__name__}")
@@ -34,7 +34,7 @@ def check_graph(graph: object, what: str) -> None:
 
 
 def input_rows(graph: Graph | NodeType, x: ArrayLike | Mapping[str, ArrayLike]) -> Array | dict[str, Array]:
-    """Return x as a contiguous array, or for a node type a dict of such arrays by type.
+    """Return the input features `x` as a contiguous array, or for a `NodeType` as a dict of arrays by node type.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def _checked_rows(name, x, n):
 
 
 class PartEdges:
-    """In-edges of a part, indexed by column as samplers need them: a set of edges for each relation of the graph.
+    """In-edges of a rank's part, a CSR for each relation, whose columns are local rows and then halo rows.
 
     A column is a source row: first the local rows, type after type, and then the halo rows. Halo rows are sorted by
     owner, by type, and by row number. A `Graph` has one set of edges. Construction is collective.
@@ -138,12 +138,12 @@ class PartEdges:
 
     @property
     def edges(self) -> "RelationEdges":
-        """The single set of edges; a part with several relations raises a ValueError."""
+        """The in-edges of a part with a single relation; a part with several relations raises a ValueError."""
         (edges,) = self.sets
         return edges
 
     def type_of(self, columns: Array) -> Array:
-        """Return the index of each column's type, (n,) int."""
+        """Return the index of the node type of each source row, given its CSR column number, (n,) int."""
         n = len(self.types)
         if n == 1:
             return np.zeros(len(columns), np.int64)
@@ -153,9 +153,9 @@ class PartEdges:
         return types
 
     def of_columns(self, values: Array, source: int = 0) -> Array:
-        """Return values for the columns of one type, (n_local + n_halo, ...), from the local rows' values. Collective.
+        """Fetch peers' values: return values of all CSR columns of node type number `source` from `values` of local rows.
 
-        The columns of other types are uninitialized.
+        The result is (n_local + n_halo, ...); columns of other types are uninitialized. Collective.
         """
         out = np.empty((self.n_local + self.n_halo, *values.shape[1:]), values.dtype)
         out[self.first[source] : self.first[source + 1]] = values
@@ -168,23 +168,23 @@ class PartEdges:
         return out
 
     def _put(self, out, source, block, values):
-        """Copy the rows `values` of a block's halo columns into `out`, which has a row for each column of one type."""
+        """Copy `values`, one row for each column of `block`, into the block's halo rows of `out`; `source` is the node type."""
         for other, start, columns_slice in self._halo(source):
             if other is block:
                 out[start : start + columns_slice.stop - columns_slice.start] = values[columns_slice]
 
     def ids_of(self, rows: Array) -> Array:
-        """Return the global ids of columns, (n,) int64."""
+        """Return the global ids of the nodes with the CSR column numbers `rows`, (n,) int64."""
         return rows.astype(np.int64) if self._counted else self.ids[rows]
 
     def owners(self, halo: Array) -> Array:
-        """Return the start of each owner's rows among ascending halo rows, (size + 1,); halo rows count from 0."""
+        """Return the start of each owner's rows in `halo`, ascending halo row numbers from 0, (size + 1,)."""
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return, for each owner, the indices of ascending halo rows in the list of rows that the owner sends, (m,) int32.
+        """Return, for each owner of rows in `halo`, the rows' positions in the list that the owner sends, (m,) int32.
 
-        A slot is the position of a row in the owner's `asked`.
+        Such a position is called a slot. `halo` has ascending halo row numbers.
         """
         shares = share(halo, self.owners(halo))
         return [(rows - start).astype(np.int32) for rows, start in zip(shares, self.halo_starts)]
@@ -198,14 +198,14 @@ class PartEdges:
         return ids
 
     def _halo(self, source):
-        """Yield each range of peers' rows of a type as (block, first column in the part, slice of the block's columns)."""
+        """Yield (block, first column in the part, slice of the block's columns) of each range of halo rows of a node type."""
         plan, starts = self._plans[source], self._starts[source :: len(self.types)].copy()
         for block, owner, columns_slice in plan.halo() if plan is not None else ():
             yield block, starts[owner], columns_slice
             starts[owner] += columns_slice.stop - columns_slice.start
 
     def _csr(self, graph, source):
-        """Return (indptr, indices) of a relation's edges.
+        """Return (indptr, indices) of a relation's edges, with the part's column numbers, whose node type is number `source`.
 
         With one type and without peers they are the graph's own arrays.
         """
@@ -268,7 +268,7 @@ class RelationEdges(EdgeSet):
         super().__init__(edges, int(part.first[self.to]), *names)
 
     def count(self) -> None:
-        """Compute the degrees; for a `Graph` also of halo columns, because "sym" scales sources by them. Collective."""
+        """Compute the in-degrees of the destinations; for a `Graph` also of halo rows, because "sym" divides by them. Collective."""
         part, graph = self.part, self.graph
         local_degrees = bool(self.relation) or part.cut or part.peerless
         self.degrees = np.diff(self.edges.indptr) if local_degrees else part.of_columns(graph.in_degrees)
@@ -278,7 +278,7 @@ class RelationEdges(EdgeSet):
             self.weighted_degrees = sums if local_degrees else part.of_columns(sums)
 
     def inverse_roots(self, weighted: bool = False) -> tuple[Array, Array]:
-        """Return 1 / sqrt(degree) of each destination and of each column, (n,) float64 both.
+        """Return (1 / sqrt(degree) of each destination, the same of each source), both (n,) float64.
 
         The first call is collective. The degrees are in-degrees, or weighted in-degrees; a degree of 0 counts as 1. For
         a relation the columns have out-degrees.
@@ -305,13 +305,13 @@ class RelationEdges(EdgeSet):
 
     @property
     def inverse_weighted(self) -> Array:
-        """1 / weighted degree, (n,) float64; a degree of 0 counts as 1."""
+        """1 / weighted in-degree of each row, (n,) float64; a degree of 0 counts as 1."""
         self.graph.edge_values.check_degrees()
         weighted = cast(Array, self.weighted_degrees)
         return self.graph.memo.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
 
     def of_edges(self, values: Array, positions: Array | slice) -> Array:
-        """Return the values of the edges at some positions of `edges`.
+        """Return the values of the edges at `positions` of this CSR, from `values` in the order of the graph's edge values.
 
         Parameters
         ----------
@@ -339,7 +339,7 @@ class RelationEdges(EdgeSet):
         return np.unique(np.repeat(starts - np.cumsum(n) + n, n) + np.arange(n.sum()))
 
     def _first(self, low, high, columns, ids):
-        """Return by bisection the first position between `low` and `high` whose source id is at least `ids`."""
+        """Return, for each i, the first position in low[i] .. high[i] - 1 whose source id is at least ids[i], else high[i]."""
         while (open_ := low < high).any():
             middle = (low + high) // 2
             below = np.zeros(len(low), bool)
@@ -348,14 +348,14 @@ class RelationEdges(EdgeSet):
         return low
 
     def edge_ids(self, positions: Array) -> Array:
-        """Return the row of each edge at `positions` in the edge values of the whole graph, (n,) int64."""
+        """Return each edge's index into the undivided graph's edge values, (n,) int64, for edges at `positions` of this CSR."""
         places = positions if self._places is None else self._places[positions]
         ids, numbers = self.graph.explicit_edge_ids, self._numbers
         labels = ids if ids is not None else numbers
         return (places if labels is None else labels[places]).astype(np.int64)
 
     def _in_order(self, edges):
-        """Sort the edges of each row by the sources' global ids."""
+        """Return `edges` with the edges of each row sorted by the sources' global ids."""
         part = self.part
         if (part.cut or part.peerless) and len(part.types) == 1 and (np.diff(part.ids[: part.n_local]) > 0).all():
             return edges
@@ -372,7 +372,7 @@ class RelationEdges(EdgeSet):
 
 
 def _by_type(graph):
-    """Return the types, the ids of each type's local rows, and the graphs of the relations out of each. Collective."""
+    """Return (node types, global ids of each type's local rows, graphs of the relations out of each type). Collective."""
     if isinstance(graph, NodeType):
         of = graph.graph
         return of.node_types, [of.node_ids[name] for name in of.node_types], [of.out_of(name) for name in of.node_types]
@@ -380,7 +380,7 @@ def _by_type(graph):
 
 
 def _targets(graph, types, first):
-    """Return the part's number of each local row of `graph`, (n_dst,); or None if both number the rows alike.
+    """Return the part's row number of each local row of `graph`, (n_dst,); None if the two numbers are equal.
 
     A part numbers the rows of all node types; a `NodeType` may have only some of the types, or the types in another order.
     """
@@ -392,5 +392,5 @@ def _targets(graph, types, first):
 
 
 def share(array: Array, starts: Array) -> list[Array]:
-    """Return an array's rows for each rank q: rows starts[q] .. starts[q + 1] - 1."""
+    """Divide an array into a list with one array for each rank q: rows starts[q] .. starts[q + 1] - 1."""
     return [np.ascontiguousarray(array[a:b]) for a, b in zip(starts, starts[1:])]

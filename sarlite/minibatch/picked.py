@@ -1,4 +1,4 @@
-"""The graph that one layer of a batch computes on: picked in-edges, and their factors in sums."""
+"""The graph that one layer of a batch computes on: sampled in-edges, called picks, and their factors in sums."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -54,7 +54,7 @@ class Picks:
 
     @cached_property
     def edge_ids(self) -> Array:
-        """Index of each pick into the whole graph's edge values, (n_edges,) int64."""
+        """Index of each picked edge into the undivided graph's edge values, (n_edges,) int64."""
         return self.edges.edge_ids(self.picked.positions)
 
 
@@ -105,7 +105,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     @property
     def all_blocks(self) -> list[Edges | Bundle]:
-        """Blocks of the schedule's plan; a block may bundle the edges of several relations."""
+        """Blocks of edges in the order of computation; a block may hold the edges of several relations."""
         return list(self.plan.blocks)
 
     def dst(self, h: LayerInput) -> Tensor:
@@ -190,7 +190,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
 
 class Estimate:
-    """Factors of picks in sums, chosen so that a sum over picks is an unbiased estimate of the whole graph's sum.
+    """Factors of sampled edges, chosen so that a sum over them is an unbiased estimate of the sum over all in-edges.
 
     With k picks from d in-edges, a sum is d / k times the sum of the picks, and a mean is the mean of the picks. "sym"
     is a sum with the whole graph's degrees. An added self loop is always picked and counts once. A mean over d in-edges
@@ -250,7 +250,7 @@ class Estimate:
         return numerics.rank_invariant(has_uneven, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return the factors of destinations and of sources in a sum, each (n,) float64, or None."""
+        """Return (factors of destinations, factors of sources) for the reduction `reducer`, (n,) float64; None stands for 1."""
         if self.uneven:
             return None, None
         if reducer == "mean":
@@ -324,7 +324,7 @@ class Estimate:
         return self._whole_degrees - (stops - starts)
 
     def _weighted_sums(self, dst, counts):
-        """Return the divisor of each destination's weighted mean, (n_dst,) float64.
+        """Return each destination's sum of edge weights, which divides its weighted mean, (n_dst,) float64.
 
         `counts` holds the factor of each picked edge, (n_edges,), and `dst` the row of its destination.
         """
@@ -401,12 +401,12 @@ class PickedRelations(RelationalLayer):
 
     @property
     def all_blocks(self) -> list[Edges]:
-        """The sets of edges of all blocks."""
+        """List of the edges of each relation in each block."""
         return [edges for graphs in self._out_of for block in graphs[0].plan.blocks for edges in sets_of(block)]
 
 
 class TypeRows:
-    """The destinations of one type in a layer, in the form that `nn.Activation` and `nn.BatchNorm` use.
+    """The destination rows of one node type in a layer, described for `nn.Activation` and `nn.BatchNorm`: ids and number.
 
     Attributes
     ----------
@@ -421,7 +421,7 @@ class TypeRows:
 
 
 def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: bool) -> Plan:
-    """Return the plan for picked edges whose sources are all local rows: one block, without peers.
+    """Return the plan for sampled edges whose sources are all local, `rows`: a single block, and no exchange with peers.
 
     `rows` holds the part's row of each source. `lasting` is True if transposes are stored as long as the block.
     """
@@ -431,7 +431,7 @@ def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: b
 
 
 class _OneBlock(Edges):
-    """All picks of a set of edges as one block. The global ids of its columns are looked up at each access."""
+    """All sampled edges of one relation as one block. The global ids of its columns are looked up at each access."""
 
     rows = positions = None
     offset = source = 0

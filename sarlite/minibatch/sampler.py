@@ -34,7 +34,7 @@ class EdgeSet:
         self.edges, self.first, self.relation, self.source = edges, first, relation, source
 
     def places(self, rows: Array) -> Array | slice:
-        """Return the positions in `rows` of the rows that are destinations of this set of edges.
+        """Return the positions in `rows` of the rows whose in-edges this set can have, as an array or slice(None).
 
         For a set of a whole graph these are all rows; for a relation, the rows of its destination type.
         """
@@ -44,7 +44,7 @@ class EdgeSet:
 
 
 class Recency(NamedTuple):
-    """Column of edge features that tells how long before its seed's time each pick happened.
+    """Unit and dtype of an edge feature: the time from each sampled edge to its seed's time.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Picked(NamedTuple):
 
 
 class HaloExchange(NamedTuple):
-    """Rows that the ranks exchange for a layer of a cooperative batch.
+    """Rows that the ranks send each other for a layer of a cooperative batch, where owners compute their rows for all.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class Layer(NamedTuple):
 
 
 class SampleRequest(NamedTuple):
-    """A step for which a sampler picks edges.
+    """Request to a sampler: the step, the edges to leave out, and the seeds' times.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class Sampler:
         self._lock = threading.Lock()
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None) -> Sampled:
-        """Return the rows and the layers of a batch for `seeds`.
+        """Return the rows and the layers of a batch for `seeds`; edges at the positions `without` are not picked.
 
         Parameters
         ----------
@@ -279,7 +279,7 @@ class Sampler:
         return self._sampled(self._checked(seeds), SampleRequest(step, without or [None] * len(self.sets)))
 
     def _sampled(self, seeds, request):
-        """Sample the layers for rows of the batch."""
+        """Sample in-edges for each layer, from the last to the first, from rows `seeds`; return a `Sampled`."""
         with self._lock:
             try:
                 return self._sample(seeds, request)
@@ -297,7 +297,7 @@ class Sampler:
         return Sampled(rows, numbers, layers)
 
     def _layer(self, rows, layer, request):
-        """Sample in-edges of `rows` for one layer; return the layer, preceded by all rows of the batch.
+        """Sample in-edges of `rows` for one layer; return (all local rows of the batch, the `Layer`).
 
         The rows of the batch are `rows` followed by the new local sources.
         """
@@ -315,7 +315,7 @@ class Sampler:
         return joined[:n_src], Layer(n_src, n_dst, picks, joined[n_src:], layer)
 
     def _picked(self, edge_set, rows, layer, request, without):
-        """Sample in-edges from one set of edges for the rows that are destinations of the set.
+        """Return sampled in-edges of one set, such as a relation, for the `rows` of its destination type; leave out `without`.
 
         With several sets the sources are not numbered yet; `_layer` numbers the sources of all sets together.
         """
@@ -341,7 +341,7 @@ class Sampler:
         return hit
 
     def _pick(self, edge_set, rows, layer, step, numbering):
-        """Sample in-edges of some rows; return (indptr, columns, positions), which `Picked` describes."""
+        """Return (indptr, columns, positions) of sampled in-edges of `rows`; positions index the set's edges; see `Picked`."""
         edges, first, dst_ids = edge_set.edges, edge_set.first, self._ids
         if dst_ids is None and first:
             dst_ids = np.arange(first + edges.n_dst)
@@ -350,9 +350,7 @@ class Sampler:
                               loops=edges.added_loops, src_ids=self._ids, numbering=numbering)
 
     def _pick_again(self, edge_set, rows, layer, step, without):
-        """Sample again for rows whose first draw includes edges in `without`; return (indptr, columns, positions).
-
-        The edges in `without` are not candidates.
+        """Sample `rows` again among their in-edges that are not in `without`; return (indptr, columns, positions).
 
         The second draw is independent of the first, so all edges of a row that are not left out are equally likely.
         """
@@ -377,7 +375,7 @@ class Sampler:
         return indptr, edges.indices[positions], positions
 
     def _draw(self, edge_set, layer, step, purpose=""):
-        """Return the arguments of `kernels.sample` that determine the random draw: k, kind and key.
+        """Return the keyword arguments k, kind and key of `kernels.sample`; a different `purpose` makes a different draw.
 
         The picks of "labor" depend on variates of sources, which have no `purpose`.
         """
@@ -401,23 +399,23 @@ class Sampler:
         return np.ascontiguousarray(rows, self._numbering.dtype)
 
 
-def merged(second, one, other):
-    """Merge the picked edges of two groups of rows, `one` and `other`; return (indptr, columns, positions) of all rows.
+def merged(in_other, one, other):
+    """Merge sampled edges (indptr, columns, positions) of two groups of rows; the mask `in_other` selects the rows of `other`.
 
-    `second` is True for the rows of the second group, `other`, (n_rows,) bool.
+    Return the edges of all rows, in the order of the mask. The positions index the graph's edge list.
     """
-    counts = np.empty(len(second), np.int64)
-    counts[~second], counts[second] = np.diff(one[0]), np.diff(other[0])
-    of_second, both = np.repeat(second, counts), []
+    counts = np.empty(len(in_other), np.int64)
+    counts[~in_other], counts[in_other] = np.diff(one[0]), np.diff(other[0])
+    of_other, both = np.repeat(in_other, counts), []
     for ours, theirs in zip(one[1:], other[1:]):
-        array = np.empty(len(of_second), ours.dtype)
-        array[~of_second], array[of_second] = ours, theirs
+        array = np.empty(len(of_other), ours.dtype)
+        array[~of_other], array[of_other] = ours, theirs
         both.append(array)
     return np.concatenate([[0], np.cumsum(counts)]), *both
 
 
 def check_fanouts(fanouts: object, kind: str) -> tuple[int, ...]:
-    """Return the fan-outs as a tuple of int; raise a ConfigError if they or the kind are not valid. See `Sampler`."""
+    """Return the fan-outs as a tuple of int; raise a ConfigError if they or the sampler's `kind`, such as "labor", are not valid."""
     if kind not in KINDS:
         raise ConfigError(f"sampler {kind!r} is not one of {', '.join(KINDS)}")
     entries = list(fanouts) if isinstance(fanouts, (Sequence, np.ndarray)) and not isinstance(fanouts, str) else None

@@ -78,10 +78,7 @@ class Global(Seeds):
         return np.split(order, np.searchsorted(step, np.arange(1, self.n_steps)))
 
     def _positions(self, variates):
-        """Return the position of each of this rank's hashes in the ascending order of all ranks' hashes. Collective.
-
-        `variates` are this rank's hashes, ascending.
-        """
+        """Return the position of each of `variates`, this rank's ascending hashes, among all ranks' hashes. Collective."""
         comm = self._comm
         if comm.size == 1:
             return np.arange(len(variates))
@@ -120,7 +117,7 @@ BATCHES = {"global": Global, "balanced": Balanced}
 
 
 def divide(how: str, comm: Communicator, ids: Array, batch_size: int, seed: int) -> Seeds:
-    """Return the `Seeds` of an epoch's division: "global" or "balanced". Collective."""
+    """Return the `Seeds` that divide training rows `ids` into steps of `batch_size`, with `how` "global" or "balanced". Collective."""
     if how not in BATCHES:
         raise ConfigError(f"batches {how!r} is not one of {', '.join(BATCHES)}")
     return BATCHES[how](comm, ids, batch_size, seed)

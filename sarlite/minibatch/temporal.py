@@ -69,7 +69,7 @@ class Temporal:
     recency: float | None = None
 
     def checked(self, graph: Any, sampler: str, n_seeds: int) -> "Temporal":
-        """Return a copy with all times as int64 arrays; raise an error that names an argument that is not valid.
+        """Return a copy with all times as int64 arrays, checked against `graph` and its `n_seeds`; an error names the argument.
 
         Raises
         ------
@@ -188,13 +188,13 @@ class TimedEdges(EdgeSet):
 
     @cached_property
     def _places(self) -> Array:
-        """Place in the order of time of each edge of the set, (n_edges,) int64."""
+        """Position of each edge of the set in the order of time within its row, (n_edges,) int64."""
         places = np.empty_like(self.order)
         places[self.order] = np.arange(len(places))
         return places
 
     def _first_later(self, low: Array, high: Array, times: Array) -> Array:
-        """Return for each row the first position in low .. high - 1 whose edge is later than the row's time, else high.
+        """Return for each row i the first position in low[i] .. high[i] - 1 whose edge is later than times[i], else high[i].
 
         The result has shape (n_rows,) and dtype int64. The search is a bisection.
         """
@@ -246,7 +246,7 @@ class PairNumbering:
         return np.concatenate([rows, distinct[~is_numbered]])
 
     def end(self, rows: Array) -> None:
-        """Do nothing, because this numbering stores nothing between calls."""
+        """Do nothing at the end of a batch, because this numbering stores nothing between calls."""
 
     finish = end
 
@@ -347,7 +347,7 @@ def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
 
 
 def _check_recency(unit, graph):
-    """Raise a ConfigError if a unit of recency is not a number above 0, or if the graph is relational or has no times of edges."""
+    """Raise a ConfigError if `unit` is not a number above 0, or if `graph` has several relations or no times of edges."""
     if isinstance(graph, NodeType):
         raise ConfigError("recency is an edge feature of a Graph, but the graph is relational, whose models take no edge "
                           "features", "recency")
@@ -366,9 +366,9 @@ def _ranges(starts: Array, stops: Array) -> Array:
 
 
 def _chosen(starts, stops, sources, latest, ids, draw):
-    """Sample from each range of edges starts[i] .. stops[i] - 1, which are in the order of time.
+    """Return (indptr, positions) of edges sampled from each range starts[i] .. stops[i] - 1: the last if `latest`, else random.
 
-    Return (indptr, positions). With `latest` or k = -1 the last edges of each range are taken, else random edges.
+    The edges of a range are in the order of time. With k = -1 all edges are taken.
     """
     if latest or draw["k"] < 0:
         counts = stops - starts if draw["k"] < 0 else np.minimum(stops - starts, draw["k"])

@@ -1,4 +1,4 @@
-"""Transposes of blocks that backward needs, recorded from used batches and computed ahead for later ones."""
+"""Transposes of CSR blocks that a backward pass needs: seen in one batch, they are computed ahead for later batches."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from sarlite.structure.block import TRANSPOSES, Bundle, Edges
 
 
 class _Place(NamedTuple):
-    """Key of a transpose in the record of `Transposes`: layer, block, part of the block, and name of the attribute.
+    """Key of a transpose that backward used: layer, block, part of the block, and name of the attribute that holds it.
 
     The part is 0 for the whole block, else the number of one of its halves.
     """
@@ -31,7 +31,7 @@ class Transposes:
         self._used: frozenset[_Place] = frozenset()
 
     def learn(self, graphs: Sequence[object]) -> None:
-        """Record the transposes that exist in a used batch. A recorded transpose is computed for all later batches."""
+        """Record the transposes that exist in the layers' graphs of a used batch; `make` computes them for later batches."""
         blocks = ((layer, block, edges) for layer, graph in enumerate(graphs)
                   if isinstance(graph, (PickedGraph, PickedRelations))
                   for block, edges in enumerate(graph.all_blocks))
@@ -39,12 +39,12 @@ class Transposes:
                        for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
     def make(self, graphs: Sequence[PickedGraph | PickedRelations]) -> None:
-        """Compute the recorded transposes of a new batch."""
+        """Compute the recorded transposes in the layers' graphs of a new batch."""
         for layer, block, part, name in sorted(self._used):
             edges = graphs[layer].all_blocks[block]
             getattr((edges, *edges.halves)[part] if part else edges, name)
 
 
 def _parts(edges: Edges | Bundle) -> tuple[Edges | Bundle, ...]:
-    """Return a block, and its halves if they were used."""
+    """Return (block, first half, second half), or (block,) if its halves were not used."""
     return (edges, *vars(edges).get("halves", ()))

@@ -182,14 +182,14 @@ class Caches:
         return h if self.stored_dtype(h.dtype) == h.dtype else kernels.narrow(h)
 
     def keeps(self, layer: int) -> bool:
-        """Return True if this rank keeps the input rows of all halo nodes of `layer`, so that no row is missing.
+        """Return True if this rank stores the input rows of all halo nodes for `layer`, so that no row can be missing.
 
         Only the input features, layer 0, can be kept.
         """
         return layer == 0 and self.kept_features is not None
 
     def ask(self, sampled: Sampled, step: int) -> None:
-        """With push "demand", request the halo rows of a step's batch from their owners. Collective.
+        """Request the halo rows of the batch `sampled` from their owners, if pushes are on demand. Collective.
 
         This rank stores the requests of its peers. Owners send the rows `delay` steps before the step.
         """
@@ -200,11 +200,11 @@ class Caches:
                 for layer in sampled.layers]
 
     def done(self, step: int) -> None:
-        """Free the requests of peers for which this rank sent rows in `step`."""
+        """Free the stored requests of peers that this rank has answered in `step`."""
         self._asked.pop(step + self.settings.delay, None)
 
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:
-        """Push this layer's rows, receive the rows pushed `delay` steps ago, and look up halo rows.
+        """Push rows `h` to peers, store the rows pushed `delay` steps ago, and return (hits, values) of the rows `halo`.
 
         Collective if `pushes`. Not for a layer that `keeps` its halo rows.
 
@@ -246,12 +246,12 @@ class Caches:
             self._pending.add((step, layer))
 
     def has(self, layer: int, step: int, halo: Array) -> Array:
-        """Return True for each halo row that is in the cache and not expired, (k,) bool."""
+        """Return a mask, (k,), of the rows in `halo` that `layer`'s cache has and that are not expired at `step`."""
         with self._profile.span("lookup", "lookup", layer=layer):
             return self.tables[layer].find(halo.astype(np.int32), step) >= 0
 
     def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
-        """Return cached halo rows, (k, ...), with the dtype and row shape of `like`."""
+        """Return the cached values of the rows `halo`, (k, ...), with the dtype and row shape of `like`."""
         with self._profile.span("lookup", "lookup", layer=layer):
             values, table = np.empty((len(halo), *like.shape[1:]), self.stored_dtype(like.dtype)), self.tables[layer]
             if len(halo):
@@ -259,12 +259,12 @@ class Caches:
             return values if values.dtype == like.dtype else kernels.widen(values)
 
     def substitutes(self, layer: int, step: int) -> Substitutes:
-        """Return the `Substitutes` for a layer's missing rows."""
+        """Return the rule for replacing sampled edges, at `step`, whose source rows are not in the cache of `layer`."""
         variates_key = key(self._seed, "stand-ins", "", step, layer)
         return Substitutes(lambda columns: self.has(layer, step, columns - self.part.n_local), variates_key)
 
     def count(self, layer: int, lookups: int, hits: int) -> None:
-        """Add to the counts of halo rows that were looked up and that were found."""
+        """Add to `layer`'s statistics: the number of halo rows looked up, and the number of them in the cache."""
         self.lookups[layer] += lookups
         self.hits[layer] += hits
 
@@ -280,12 +280,12 @@ class Caches:
         self._pending.clear()
 
     def clear(self) -> None:
-        """Remove all rows, as at the start. Collective."""
+        """Remove all rows from the caches, after pushes in progress have ended. Collective."""
         self.drain()
         self._empty()
 
     def contents(self) -> dict[str, Ordered]:
-        """Return this rank's tables, named "cache.LAYER.NAME", and with push "demand" also "newest.LAYER.NAME"."""
+        """Return the caches' arrays as a dict, to be saved: "cache.LAYER.NAME", and with push "demand" "newest.LAYER.NAME"."""
         return {f"{prefix}{name}": array for prefix, table in self._tables_and_senders()
                 for name, array in table.contents().items()}
 
@@ -295,7 +295,7 @@ class Caches:
             table.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 
     def _tables_and_senders(self):
-        """Return the tables, and with push "demand" the senders, each with the prefix of its arrays' names."""
+        """Return a list of (prefix of the names of its arrays, table or sender); senders only with push "demand"."""
         senders = self._senders if self.dated else []
         return [(f"{kind}.{layer}.", table) for kind, tables in (("cache", self.tables), ("newest", senders))
                 for layer, table in enumerate(tables) if table is not None]
@@ -341,7 +341,7 @@ class CachedLayer(Picks):
         raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")
 
     def _with_kept(self, h):
-        """Return the graph of all rows, and h followed by the stored features of halo rows."""
+        """Return (graph with the halo rows as sources, h followed by the stored features of the halo rows)."""
         halo, caches = self.layer.halo, self._caches
         if self._graph is None:
             caches.count(self._layer_index, len(halo), len(halo))
@@ -353,7 +353,7 @@ class CachedLayer(Picks):
         return self._graph, ops.concat([h, Tensor(caches.kept_features[halo], placement="rows")])
 
     def _join(self, h):
-        """Look up the halo rows in the cache, handle the missing rows, and store the graph and the halo rows' values."""
+        """Look up the halo rows in the cache, drop or replace missing ones, and store the graph and the halo rows' values."""
         layer, caches, n_local = self.layer, self._caches, self.part.n_local
         hit, values = caches.enter(self._layer_index, self._step, self.rows, h, layer.halo - n_local, self._pushes)
         if not hit.all():
@@ -370,6 +370,6 @@ class CachedLayer(Picks):
         self._graph, self._values = self._of_all(layer), values if len(values) else None
 
     def _of_all(self, layer):
-        """Return the graph of a layer with its halo rows as additional source rows."""
+        """Return the graph of a sampled `layer` whose source rows are the local rows followed by the halo rows."""
         rows = np.concatenate([self.rows, layer.halo])
         return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst])

@@ -30,7 +30,7 @@ class Substitutes(NamedTuple):
 
 def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
             substitutes: Substitutes | None = None) -> Layer:
-    """Return a layer without the missing picks, which other in-edges may replace.
+    """Return a copy of `layer` without the sampled edges in the mask `missing`, replaced by other in-edges if possible.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
 
 
 def _next_picks(part, layer, rows, wanted, substitutes):
-    """Return up to `wanted` further in-edges of each destination, in random order, as (dst, positions).
+    """Return (dst, positions) of up to wanted[i] further in-edges, at random, of each destination i of a layer.
 
     Candidates are the in-edges that were not sampled and whose source row is in the batch or in the cache.
     """
@@ -88,9 +88,9 @@ def _next_picks(part, layer, rows, wanted, substitutes):
 
 
 def _laid_out(part, layer, rows, dst, positions):
-    """Return a copy of the layer with the given edges in place of its sampled edges.
+    """Return a copy of `layer` with other edges: `dst` has their destination rows, ascending, `positions` their positions.
 
-    `dst` holds the destination row of each edge, ascending, and `positions` the position of each edge in the part.
+    Positions index the part's edges.
     """
     source, picked = part.edges.edges.indices[positions], layer.picked
     local = source < part.n_local

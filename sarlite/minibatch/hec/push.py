@@ -73,7 +73,7 @@ class Pusher:
         weakref.finalize(self, _stop, weakref.ref(self._thread)).atexit = False  # it lives as long as it runs
 
     def submit(self, step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]]) -> int:
-        """Start to exchange rows. Collective, but waits for no rank.
+        """Start to exchange rows: `messages` has (slots, steps, rows) for each rank. Collective, but waits for no rank.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class Pusher:
         return job.n_bytes
 
     def take(self, step: int, layer: int) -> list[Rows]:
-        """Wait for the rows of a job and return them.
+        """Wait for the exchange that `submit` started for this step and layer; return the received rows by rank.
 
         Returns
         -------
@@ -148,7 +148,7 @@ class Pusher:
         return self._results.pop((step, layer))  # type: ignore[return-value]
 
     def drain(self) -> list[tuple[int, int, list[Rows]]]:
-        """Wait for all jobs and return those not taken yet, in the order of submission.
+        """Wait for all exchanges; return the results not taken yet, (step, layer, received rows), in order of submission.
 
         Returns
         -------
@@ -191,7 +191,7 @@ class _Job(NamedTuple):
 
 
 class _Link:
-    """State that the computing thread and the push thread share: jobs, a flag for a waiting caller, and a failure.
+    """State that the computing thread and the push thread share: queued exchanges, a flag if a caller waits, a failure.
 
     It has no reference to the Pusher, which may be freed before the thread ends.
     """
@@ -206,14 +206,14 @@ class _Link:
             raise self.failure
 
     def work(self, may_continue):
-        """Yield the name and the result of each job; the push thread runs this generator, see `Ahead`."""
+        """Yield ((step, layer), received rows) of each job while `may_continue()` is True; the push thread runs it."""
         while may_continue():
             job = self.jobs.popleft()
             yield (job.step, job.layer), self.exchanged(job)
             del job
 
     def exchanged(self, job):
-        """Carry out a job; return the received rows by rank."""
+        """Send a job's messages to the other ranks, and return the rows that each rank sent, a list by rank."""
         try:
             return self._exchanged(job)
         except BaseException as error:
@@ -280,7 +280,7 @@ def exchange(comm: Communicator, outgoing: Sequence[Array], incoming: Sequence[A
 
 
 def _lane(start, peer, array, piece_bytes):
-    """Generate the transfer of one array in pieces. Each `next` polls the request, and yields True if a piece was completed."""
+    """Transfer an array to or from `peer` in pieces by `start`; each `next` polls, and yields True if a piece was completed."""
     for at in range(0, len(array), piece_bytes):
         request, moved = start(array[at : at + piece_bytes], peer), at > 0
         while not request.test():
@@ -290,7 +290,7 @@ def _lane(start, peer, array, piece_bytes):
 
 
 def _packed(step, layer, messages, comm):
-    """Copy each message into one array of bytes and return the job."""
+    """Pack each rank's message, (slots, steps, rows), into one array of bytes, and return the job that sends them."""
     if len(messages) != comm.size:
         raise ShapeError(f"{len(messages)} messages are not one for each of {comm.size} ranks")
     dtype, shape = messages[0][2].dtype, messages[0][2].shape[1:]
@@ -311,7 +311,7 @@ def _packed(step, layer, messages, comm):
 
 
 def _check_same(heads):
-    """Raise ShapeError, the same on every rank, unless all ranks push the same job."""
+    """Raise the same ShapeError on every rank unless all messages' heads have the same step, layer and kind of rows."""
     step, layer, kind = heads[0][:3]
     for rank, head in enumerate(heads):
         if head[:3] != heads[0][:3]:
@@ -321,14 +321,14 @@ def _check_same(heads):
 
 
 def _unpacked(message, head, job):
-    """Return (slots, steps, rows) of a packed message, as views of its bytes; see `_packed`."""
+    """Return (slots, steps, rows) of a message that `_packed` made, as views of its bytes."""
     step, _, _, n, has_made = head
     _, steps, rows, slots = _views(message, _sections(n, has_made, job.dtype, job.shape))
     return slots, steps if has_made else step, rows
 
 
 def _sections(n, has_made, dtype, shape):
-    """Return the layout of a message of n rows, (start, end, dtype, shape) for each section.
+    """Return (first byte, end, dtype, shape) of each section of a message of n rows: head, steps, rows and slots.
 
     The sections are the head, the steps that computed the rows if `has_made`, the rows, and their slots. Each section
     starts at a multiple of 8 bytes.

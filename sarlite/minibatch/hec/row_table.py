@@ -96,7 +96,7 @@ class RowTable:
         return self._lines.nbytes + (0 if self._rows is None else self._rows.nbytes)
 
     def put(self, numbers: Array, steps: int | Array, rows: Array) -> None:
-        """Store rows one after another.
+        """Store `rows` under the row numbers `numbers`, with the training steps that computed them.
 
         A row replaces a stored row with the same number, even a newer row. A new number takes an empty line, or if
         there is none the line of the row with the smallest step; of several such rows the row that was stored first.
@@ -126,7 +126,7 @@ class RowTable:
             self._rows = room
 
     def find(self, numbers: Array, now: int) -> Array:
-        """Look up rows: return for each row number its line, the position in the table's memory, or -1 for a miss.
+        """Return, for each row number, the row's position in the table's memory, or -1 if the row is missing or expired.
 
         Parameters
         ----------

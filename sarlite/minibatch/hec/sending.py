@@ -61,7 +61,7 @@ class SendLists:
         self._slots = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[by_row]
 
     def of(self, rows: Array) -> list[tuple[Array, Array]]:
-        """Find, for each peer, which of the given local rows the peer has as halo.
+        """Return, for each peer, (positions in `rows` of the rows that it has as halo, their slots in the peer's list).
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ class SendLists:
         return self._number_of.take(rows, mode="clip")
 
     def numbers_at(self, peer: int, slots: Array) -> Array:
-        """Return the positions in `self.rows` of the rows at some slots of a peer's list, (m,) int32."""
+        """Return the positions in `self.rows` of the rows at the positions `slots` of a peer's list, (m,) int32."""
         return self._numbers[peer][slots]
 
     def cut_degree(self, rows: Array) -> Array:
@@ -104,7 +104,7 @@ class SendLists:
         return degrees
 
     def weights(self, by: str, rows: Array, in_degrees: Array) -> Array:
-        """Return the weight of each local row for the random choice in `choose`.
+        """Return the probability weight of each local row for `choose`, by `by`: "degree", "cut-degree" or "uniform".
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class SendLists:
         return in_degrees[rows] + 1.0 if by == "degree" else self.cut_degree(rows).astype(np.float64)
 
     def _listed(self, rows):
-        """Select the rows that some peer has as halo; return their positions in `self.rows` and in `rows`."""
+        """Return (positions in `self.rows`, positions in `rows`) of the rows that some peer has as halo."""
         number = self.numbers(rows)
         places = np.flatnonzero(number >= 0)
         return number[places], places
@@ -200,11 +200,11 @@ class DemandPush:
             self._put(lists.rows, 0, features[lists.rows])
 
     def _nothing_sent(self):
-        """Return, for each peer and slot, -1 as the step of the version sent last; empty without `once`."""
+        """Return the initial record of sent versions: an array of -1 for each peer, one for each slot; [] without `once`."""
         return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Store the rows of a step, and return the message to each rank.
+        """Store the values `h` of the batch's `rows`, and return each peer's message, with the rows that it `asked` for.
 
         Parameters
         ----------
@@ -251,7 +251,7 @@ class DemandPush:
         self.table.put(numbers[places], step, values[places])
 
     def contents(self) -> dict[str, Ordered]:
-        """Return the contents of the table."""
+        """Return the arrays of the table of newest rows, without a copy, as `RowTable.contents` does."""
         return self.table.contents()
 
     def load(self, state: Mapping[str, Array]) -> None:
@@ -266,7 +266,7 @@ class DemandPush:
         self._sent = self._nothing_sent()
 
     def _by_age(self, state):
-        """Convert the state of an older checkpoint, whose "made" has one entry for each row of `self._lists`.
+        """Convert a table's state from an older checkpoint, with a step for each listed row, to the present form.
 
         The entry is the step that computed the row, or -1 for a row that was not computed.
         """
@@ -280,7 +280,7 @@ class DemandPush:
 
 
 def choose(places: Array, slots: Array, limit: int | None, weights: Array, variates_key: int, ids: Array) -> tuple[Array, Array]:
-    """Choose at most `limit` entries at random, without replacement, with probabilities proportional to their weights.
+    """Choose at most `limit` of the rows (places, slots) at random, without replacement, with probabilities by `weights`.
 
     The chosen entries have the smallest -log(u) / weight, where u in (0, 1) is a hash of (variates_key, id).
 
@@ -317,14 +317,14 @@ def choose(places: Array, slots: Array, limit: int | None, weights: Array, varia
 
 
 def scores(weights: Array | float, variates_key: int, ids: Array) -> Array:
-    """Return an exponential variate with rate `weights` for each id; it is determined by the key and the id."""
+    """Return a random number for each id, exponentially distributed with rate `weights`; the key and the id determine it."""
     bits = splitmix64(ids.astype(np.uint64) ^ np.uint64(variates_key)) >> np.uint64(12)
     u = (bits + 0.5) * 2.0**-52  # 53 bits: neither 0 nor 1
     return -np.log(u) / weights
 
 
 def smallest(scores: Array, n: int, ids: Array) -> Array:
-    """Return the positions of the n smallest scores; ties go to the lowest id."""
+    """Return the positions of the `n` smallest of `scores`; of equal scores the one with the lowest id counts as smaller."""
     if n == 0:
         return np.arange(0)
     last = np.partition(scores, n - 1)[n - 1]
