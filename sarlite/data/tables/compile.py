@@ -16,16 +16,7 @@ from sarlite.data.tables.checks import CellCheck, check_cells, node_number
 from sarlite.data.tables.description import Description
 from sarlite.data.tables.edge_columns import Counters, EdgeColumns, NumberedEdges
 from sarlite.data.tables.node_columns import NodeColumns
-from sarlite.data.tables.numbering import (
-    IdColumn,
-    NodeNumbering,
-    alike,
-    count_distinct,
-    ids_in_order,
-    largest,
-    mapping,
-    number_nodes,
-)
+from sarlite.data.tables.numbering import IdColumn, NodeNumbering, alike, count_distinct, ids_in_order, largest, mapping, number_nodes
 from sarlite.data.workspace import Workspace
 from sarlite.errors import ConfigError, DataError, SarliteError, collecting, import_optional, raise_all
 from sarlite.structure.relational_generator import reverse

@@ -174,12 +174,9 @@ class Description:
 
     def with_transforms(self, transforms: Mapping[str, JsonDict]) -> "Description":
         """Return the description with the transforms of another data set, by node type or "."-joined relation."""
-        if not self.relational:
-            nodes = {name: replace(source, transforms=transforms.get(NODE)) for name, source in self.nodes.items()}
-            edges = [replace(source, transforms=transforms.get(".".join(RELATION))) for source in self.edges]
-        else:
-            nodes = {name: replace(source, transforms=transforms.get(name)) for name, source in self.nodes.items()}
-            edges = [replace(source, transforms=transforms.get(".".join(source.relation))) for source in self.edges]
+        named = self.relational
+        nodes = {name: replace(source, transforms=transforms.get(name if named else NODE)) for name, source in self.nodes.items()}
+        edges = [replace(source, transforms=transforms.get(".".join(source.relation if named else RELATION))) for source in self.edges]
         return replace(self, nodes=nodes, edges=edges)
 
 
@@ -202,7 +199,7 @@ def of_dict(content: object, where: object, base: AnyPath = Path(), door: Door =
         If a key is unknown, a value is impossible, or types and relations do not fit each other.
     """
     checked = _checked(content, where)
-    nodes = {name: _node_source(one, Path(base), f"nodes.{name}", f"{where}: nodes.{name}", door)
+    nodes = {name: node_source(one, Path(base), f"nodes.{name}", f"{where}: nodes.{name}", door)
              for name, one in checked["nodes"].items()}
     edges = [_edge_source(one, Path(base), f"{where}: edges {at}", door) for at, one in enumerate(checked["edges"])]
     relational = _is_relational(checked)
@@ -279,7 +276,8 @@ def _source(options, base, where):
     return Query(f"SELECT * FROM {table}", database, base)
 
 
-def _node_source(options, base, name, where, door):
+def node_source(options: Mapping[str, Any], base: Path, name: str, where: str, door: Door) -> NodeSource:
+    """Return the description of a node type that the keys of a table of nodes state; for the parameters see `of_dict`."""
     labels = column_names(options.get("labels", options.get("label"))) or ()
     drawn = {word: options[word] for word in ("train", "val", "seed") if word in options}
     masks = {split: options[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in options}

@@ -10,16 +10,7 @@ from sarlite.data.external_sort import csr
 from sarlite.data.raw import CARRY_VALUES
 from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
-from sarlite.data.tables.checks import (
-    FLOAT32_LIMIT,
-    CellCheck,
-    cell,
-    check_cells,
-    check_fill,
-    id_checks,
-    node_number,
-    number_checks,
-)
+from sarlite.data.tables.checks import FLOAT32_LIMIT, CellCheck, cell, check_cells, check_fill, id_checks, node_number, number_checks
 from sarlite.data.tables.description import EdgeSource
 from sarlite.data.tables.feature_columns import VALUE, features_wanted, filled_number, make_features
 from sarlite.data.tables.number_columns import column_names, matrix, number_expressions

@@ -12,14 +12,8 @@ from sarlite.data.graph_tables import RELATION, SPLITS
 from sarlite.data.mapped import fresh
 from sarlite.data.names import lines
 from sarlite.data.raw import existing, masks
-from sarlite.data.tables.description import (
-    Description,
-    EdgeSource,
-    NodeSource,
-    column_names,
-    features_of,
-    reading_of,
-)
+from sarlite.data.tables.description import Description, EdgeSource, NodeSource, features_of, node_source, reading_of
+from sarlite.data.tables.doors import SPEC
 from sarlite.data.tables.memory_tables import Named, Pieces
 from sarlite.errors import ConfigError, DataError
 from sarlite.types import Path as AnyPath
@@ -41,7 +35,8 @@ def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
     in_table = nodes is not None and not str(nodes).lstrip("-").isdecimal()
     if in_table:
         _refuse(options, _OF_FILES, "does not go with a table of the nodes, whose columns say it")
-        source = _nodes_of_table(options)
+        of_table = {**options, "file": nodes, "time": options.get("node_time")}
+        source = node_source({name: value for name, value in of_table.items() if value is not None}, Path(), "nodes", "nodes", SPEC)
     else:
         _refuse(options, _OF_TABLE, "needs nodes=FILE, a table of the nodes")
         if features is not None and not Path(features).exists() and not Path(features).suffix:
@@ -95,17 +90,6 @@ def check_options(options: Mapping[str, Any]) -> dict[str, str]:
     if options.get("split") is not None and ids:
         raise ConfigError(f"split and {next(iter(ids))}_ids exclude each other: pass one of the two")
     return ids
-
-
-def _nodes_of_table(options):
-    """Return the NodeSource of the table in the option `nodes`."""
-    drawn = {name: options[name] for name in ("train", "val", "seed") if name in options}
-    wanted = {split: options[f"{split}_mask"] for split in SPLITS if options.get(f"{split}_mask") is not None}
-    return NodeSource(
-        options["nodes"], "nodes", options.get("id"), features_of(options.get("features")),
-        tuple(column_names(options.get("labels")) or ()), options.get("split"), wanted, options.get("fill"),
-        options.get("task"), options.get("classes"), reading=reading_of(options), time=options.get("node_time"),
-        **drawn)
 
 
 def _refuse(options, names, why):

@@ -13,15 +13,7 @@ from sarlite.data.mapped import pieces as mapped_pieces
 from sarlite.data.raw import strata
 from sarlite.data.tables import account as accounts
 from sarlite.data.tables import sources
-from sarlite.data.tables.checks import (
-    check_cells,
-    id_checks,
-    node_number,
-    number_checks,
-    numeric_columns,
-    split_code,
-    truth,
-)
+from sarlite.data.tables.checks import check_cells, id_checks, node_number, number_checks, numeric_columns, split_code, truth
 from sarlite.data.tables.description import NodeSource
 from sarlite.data.tables.feature_columns import check_features, features_wanted, make_features
 from sarlite.data.tables.labels import check_labels, other_tasks, read_labels

@@ -19,15 +19,7 @@ from typing import Any, NamedTuple
 
 from sarlite.command import suggestion
 from sarlite.data.tables.duckdb_errors import explained, line_ends_explained, plain_message
-from sarlite.data.tables.memory_tables import (
-    Named,
-    Pieces,
-    arrow_reader,
-    check_parquet,
-    columns_of,
-    npy_columns,
-    parquet_reader,
-)
+from sarlite.data.tables.memory_tables import Named, Pieces, arrow_reader, check_parquet, columns_of, npy_columns, parquet_reader
 from sarlite.data.tables.sql_connection import Cells, Connection
 from sarlite.data.tables.text_form import Reading, listing, literal, quote, text_form
 from sarlite.errors import ConfigError, DataError, import_optional, raise_all, reading, regular
