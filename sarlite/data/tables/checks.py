@@ -183,7 +183,8 @@ def _amounts(table, column, n, n_values):
     door, condition = table.reading.door, f"{_is_amount(column)} AND {number(table, column)} IS NULL"
     row = table.one("min(rowid)", condition=condition)[0]
     value = table.value(quote(column), row)
-    remedy = amount_remedy(table, column, value) or door.remedy(("decimal", ",", "reads decimal commas"))
+    commas = door.remedy(("decimal", ",", "reads decimal commas"), otherwise="") if "," in value and table.reading.decimal == "." else ""
+    remedy = "; ".join(filter(None, [amount_remedy(table, column, value), commas])) or "write all of them in one form"
     return DataError(f"{cell(table, row, column)}: {shorten(value)} and {n - 1:,} more of {n_values:,} values are numbers but for signs "
                      f"and separators: {remedy}; features without the column leaves it out")
 

@@ -46,10 +46,17 @@ def replacement(table: Table, column: str, expression: str, effect: str) -> str:
 
 
 def amount_remedy(table: Table, column: str, value: object) -> str:
-    """Return the remedy for a number with signs or separators, such as "12%" or "1,234"; empty for any other value."""
+    """Return the remedy for a number with signs or separators, such as "12%" or "1,234".
+
+    The result is empty for any other value, for a plain number with a decimal comma, and if the column has both decimal points and
+    decimal commas.
+    """
     word = value.strip() if isinstance(value, str) else ""
-    comma = not re.fullmatch(_WITH_POINT, word)
-    if not re.fullmatch(AMOUNT, word) or re.fullmatch(r"[-+]?\d+,\d+", word) and comma:
+    if not re.fullmatch(AMOUNT, word):
+        return ""
+    matches = [f"regexp_full_match(trim({quote(column)}), {literal(form)})" for form in (_WITH_POINT, _WITH_COMMA)]
+    points, comma = table.one(f"bool_or({matches[0]} AND NOT {matches[1]})", f"bool_or({matches[1]} AND NOT {matches[0]})")
+    if comma and (points or re.fullmatch(r"[-+]?\d+,\d+", word)):
         return ""
     mark, name = "," if comma else ".", f"replace({quote(column)}, '−', '-')"
     digits = f"regexp_replace({name}, '[^0-9{mark}-]', '', 'g')"

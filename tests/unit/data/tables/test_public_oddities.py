@@ -249,6 +249,15 @@ def test_numbers_with_signs_are_asked_about_with_a_remedy_that_works(here, cells
         assert of_query(here, message).features.ravel().tolist() == values
 
 
+def test_decimal_commas_and_points_are_told_apart_by_the_whole_column(here):
+    message = message_of(nodes_of, here, 'id,x,z\na,12%,1\nb,"1,5%",1\nc,3%,1\n')
+    assert of_query(here, message).features.ravel().tolist() == [12, 1.5, 3]
+    message = message_of(nodes_of, here, 'id,x,z\na,1.5%,1\nb,"1,5%",1\nc,3%,1\n')
+    assert "query" not in message and message.endswith("write all of them in one form; features without the column leaves it out")
+    message = message_of(nodes_of, here, 'id,x,z\na,"1,234",1\nb,"2,345",1\nc,"3,456",1\n')
+    assert "query" in message and "decimal=, reads decimal commas" in message  # either may be meant
+
+
 @pytest.mark.parametrize("cells", [
     ["192.168.0.1", "10.0.0.1", "8.8.8.8"], ["+49 30 1234", "+49 30 1235", "1"], ["48.1,11.5", "5.5,1.4", "x"], ["5 kg", "6 kg", "7 kg"],
     ["10-20", "20-30", "x"], ["1st", "2nd", "3rd"], ["2020-01-01"] * 3, ["12%", "many", "few"],
