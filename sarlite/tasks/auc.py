@@ -1,4 +1,4 @@
-"""ROC-AUC and average precision over all ranks, from counts by a distributed sort. No rank holds all scores."""
+"""ROC-AUC and average precision over the rows of all ranks, computed by a distributed sort. No rank holds all scores."""
 
 from typing import NamedTuple
 
@@ -10,10 +10,9 @@ from sarlite.types import Array
 
 
 def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 << 20) -> list[tuple[int, int]]:
-    """Count the pairs of a positive and a negative row, and the pairs that the scores order correctly. Collective.
+    """Count pairs of a positive and a negative row, by column: return [(2 * pairs that the scores order, all pairs)]. Collective.
 
-    The result is (2 * number of ordered pairs, number of pairs) for each column of scores, over all ranks. A pair is
-    a positive and a negative row. A pair is ordered if the positive row has the larger score; a tie counts as half an
+    Counts are over all ranks. A pair is ordered if the positive row has the larger score; a tie counts as half an
     ordered pair.
 
     Parameters
@@ -54,7 +53,7 @@ def pairs(comm: Communicator, scores: Array, positive: Array, at_once: int = 1 <
 
 
 class PrecisionSteps(NamedTuple):
-    """Counts of rows by score over all ranks, for the distinct scores in this rank's range.
+    """Counts of positive and negative rows by score, over all ranks. Each rank has a range of the distinct scores.
 
     Attributes
     ----------
@@ -82,7 +81,7 @@ class PrecisionSteps(NamedTuple):
 
 
 def precision_steps(comm: Communicator, scores: Array, positive: Array) -> PrecisionSteps:
-    """Count, for each distinct score, the rows of all ranks with this score or a higher score. Collective.
+    """Count, for each distinct score, the positive and negative rows of all ranks with at least this score. Collective.
 
     Parameters
     ----------
@@ -129,7 +128,7 @@ def average_precision(comm: Communicator, scores: Array, positive: Array) -> flo
 
 
 def _pairs(comm, scores, positive):
-    """Count pairs like `pairs`, for a block of columns that is sorted at once. Collective."""
+    """Return the result of `pairs` for columns of scores that are sorted together. Collective."""
     k = scores.shape[1]
     local_counts = np.concatenate([np.empty((0, 4)), *(_counted(c, scores[:, c], positive[:, c]) for c in range(k))])
     rows = _sorted_range(comm, local_counts, k)
@@ -147,21 +146,21 @@ def _pairs(comm, scores, positive):
     return [(n_ordered, p * n) for n_ordered, p, n in zip(in_order.tolist(), n_pos, n_neg)]
 
 
-def _counted(column, scores, positive):
-    """Return (column, score, positives, negatives) of this rank's distinct scores, (m, 4), by ascending score."""
+def _counted(column_index, scores, positive):
+    """Return a row (column, score, number of positives, number of negatives) for each distinct score of a column, ascending."""
     values, places = np.unique(scores, return_inverse=True)
     pos = np.bincount(places.reshape(-1), positive, len(values))
     n = np.bincount(places.reshape(-1), minlength=len(values))
-    return np.stack([np.full(len(values), float(column)), values.astype(np.float64), pos, n - pos], 1)
+    return np.stack([np.full(len(values), float(column_index)), values.astype(np.float64), pos, n - pos], 1)
 
 
-def _sorted_range(comm, local_counts, k):
+def _sorted_range(comm, local_counts, n_columns):
     """Exchange rows (column, score, counts), so that each rank gets a sorted range of each column's scores. Collective.
 
     Rows with equal column and score are merged, and their counts are added.
     """
     column = local_counts[:, 0].astype(np.int64)
-    ends = np.searchsorted(column, np.arange(k + 1))
+    ends = np.searchsorted(column, np.arange(n_columns + 1))
     n_local = np.diff(ends)
     every = -(-comm.allreduce(n_local.copy()) // comm.size**2)  # number of values that each sample represents
     samples = np.concatenate([np.empty((0, 2)), *(
@@ -179,7 +178,7 @@ def _sorted_range(comm, local_counts, k):
 
 
 def _merged(rows):
-    """Merge rows (column, score, counts...), sorted by column and score, that have the same column and score; add counts."""
+    """Add up the counts of rows (column, score, counts...) with equal column and score; the rows are sorted by both."""
     if not len(rows):
         return rows
     first = np.flatnonzero(np.concatenate(([True], (rows[1:, :2] != rows[:-1, :2]).any(1))))

@@ -1,4 +1,4 @@
-"""Losses of classes and of several labels per row, with class weights and focal loss for rare classes."""
+"""Losses for classes and for several labels per row, with class weights and focal loss for rare classes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ A class that the sequence or the dict leaves out has the weight 1.
 
 
 def class_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
-    """Return the loss of classes: the mean over rows of the cross entropy times the weight of the row's class.
+    """Return the loss for classes: the mean of cross entropy times class weight, or of the focal loss if `gamma` is above 0.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def class_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
 
 
 def label_loss(weights: Array | None = None, gamma: float = 0.0) -> Loss:
-    """Return the loss of several labels: the mean over rows and labels of the binary cross entropy.
+    """Return the loss for several labels per row: the mean binary cross entropy, or focal loss if `gamma` is above 0.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def _class_number(value: object) -> int:
 
 
 def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int | None) -> Array:
-    """Count the rows of each class, or with each label, over all ranks. Collective.
+    """Count the rows `rows` of all ranks by class, or by label if `n_classes` is None. Collective.
 
     Parameters
     ----------
@@ -140,8 +140,8 @@ def class_counts(comm: Communicator, targets: Array, rows: Array, n_classes: int
     return np.rint(comm.allreduce(local_counts.astype(np.float64))).astype(np.int64)
 
 
-def scaled_weights(weights: ClassWeights, counts: Array, n: int, several: bool) -> Array:
-    """Return the class weights that the loss takes, computed from the counts of training rows.
+def scaled_weights(weights: ClassWeights, counts: Array, n_rows: int, multilabel: bool) -> Array:
+    """Return the factor of each class in the loss; "balanced" makes it inverse to `counts`, the training rows of each class.
 
     Parameters
     ----------
@@ -149,9 +149,9 @@ def scaled_weights(weights: ClassWeights, counts: Array, n: int, several: bool) 
         Result of `checked_weights`.
     counts : (k,) int64
         Number of training rows of each class, or with each label, over all ranks.
-    n : int
+    n_rows : int
         Number of training rows over all ranks.
-    several : bool
+    multilabel : bool
         True if a row has several labels.
 
     Returns
@@ -171,8 +171,8 @@ def scaled_weights(weights: ClassWeights, counts: Array, n: int, several: bool) 
     if isinstance(weights, Mapping):
         scaled = np.ones(max([len(counts), *(k + 1 for k in weights)]))
         scaled[list(weights)] = list(weights.values())
-    elif several:
-        return np.where(occurs & (counts < n), (n - counts) / np.maximum(counts, 1), 1.0)
+    elif multilabel:
+        return np.where(occurs & (counts < n_rows), (n_rows - counts) / np.maximum(counts, 1), 1.0)
     else:
-        scaled = np.where(occurs, n / (max(occurs.sum(), 1) * np.maximum(counts, 1)), 1.0)
-    return scaled if several else scaled / (np.dot(scaled[: len(counts)], counts) / max(n, 1) or 1.0)
+        scaled = np.where(occurs, n_rows / (max(occurs.sum(), 1) * np.maximum(counts, 1)), 1.0)
+    return scaled if multilabel else scaled / (np.dot(scaled[: len(counts)], counts) / max(n_rows, 1) or 1.0)

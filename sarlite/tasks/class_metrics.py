@@ -39,9 +39,7 @@ def log_probabilities(output: Array) -> Array:
 
 
 def scores_of(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Convert a model's output into scores for ranking rows, with one column for each label or class.
-
-    The result is the scores, and True for each positive row, as arrays of the same shape.
+    """Convert logits into scores for ranking rows; return (scores, mask of positive rows), a column for each class or label.
 
     For several labels the scores are the logits. For two classes there is one column: the logit of class `positive`
     minus the logit of the other class. For more classes the scores are the logarithms of the probabilities.
@@ -113,7 +111,7 @@ class Accuracy(Metric):
 
 
 class CountsByClass(Metric):
-    """Metric that is computed from three counts of each class: true positives, predicted rows and true rows.
+    """Base of metrics computed from three counts of each class: true positives, rows predicted as the class, rows of the class.
 
     The predicted class of a row has the largest logit. One of several labels is predicted if its logit is above 0.
     """
@@ -141,7 +139,7 @@ class CountsByClass(Metric):
         return self.of(right, predicted, true) if self.several or true.any() else None
 
     def of(self, right: Array, predicted: Array, true: Array) -> float | None:
-        """Compute the metric from the counts of each class over all ranks, three (n_classes,) int64 arrays.
+        """Return the metric from the numbers of true positives, predicted rows and true rows of each class, (n_classes,) int64.
 
         `right` counts true positives, `predicted` the predicted rows, and `true` the true rows.
         """
@@ -200,7 +198,7 @@ def recall(right: Array, predicted: Array, true: Array) -> Array:
 
 
 def f_beta(beta: float) -> ByClass:
-    """Return the function that computes the F-beta score of each class, see `ByClass`.
+    """Return the function (true positives, predicted rows, true rows) -> F-beta scores, each array by class.
 
     The score is (1 + beta^2) tp / (predicted + beta^2 true), with tp the true positives; 0 without such rows.
     """
@@ -233,7 +231,7 @@ class Matthews(CountsByClass):
 
 
 class ClassScores(ScoreMetric):
-    """Metric of ranked scores: the mean over the columns of `scores_of`, without columns whose metric is undefined.
+    """Base of ranking metrics, such as ROC-AUC: the mean over classes or labels of a metric of the scores of rows.
 
     Parameters
     ----------
@@ -257,7 +255,7 @@ class ClassScores(ScoreMetric):
         return math.fsum(values) / len(values) if values else None
 
     def by_column(self, scores: Array, positive: Array, comm: Communicator) -> list[float | None]:
-        """Return the metric of each column over all ranks, None for a column whose metric is undefined. Collective."""
+        """Return the metric of each column over all ranks; None if it is undefined, as without positive rows. Collective."""
         raise NotImplementedError
 
 
@@ -294,7 +292,7 @@ class ClassAveragePrecision(ClassScores):
 
 
 class RecallAtPrecision(ClassScores):
-    """Largest recall of any threshold with at least the precision `least`; 0 if there is no such threshold.
+    """Largest recall of any threshold whose precision is at least `least`; 0 if there is no such threshold.
 
     Parameters
     ----------
@@ -374,7 +372,7 @@ class CalibrationError(Metric):
 
 
 def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return predicted probabilities, and True for each predicted event that occurred, to measure calibration.
+    """Return (predicted probabilities, mask of the predictions that came true), to measure calibration.
 
     With two classes or several labels, an event is a positive label; with more classes, a correct prediction.
 
@@ -402,9 +400,6 @@ def _softmax(output):
 
 
 def _binary_probabilities(output, labels, positive=1):
-    """Convert outputs into probabilities of the positive class or of each label, (n, k).
-
-    The second result is True for each positive label, (n, k).
-    """
+    """Return (probabilities of the positive class or of each label, mask of positive labels), both (n, k)."""
     scores, true = scores_of(output, labels, positive)
     return logistic(scores), true

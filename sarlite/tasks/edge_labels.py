@@ -21,7 +21,7 @@ _WORDS = ("labels", *READERS)
 
 
 class EdgeLabels(NamedTuple):
-    """Labelled pairs of nodes.
+    """Labelled pairs of nodes, each with its split and, if the table has times, its time.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class EdgeLabels(NamedTuple):
 
 def read(spec: str, task: str | None, val: float, test: float, seed: int, ends: Sequence[Ends],
          time_split: str | None = None) -> EdgeLabels:
-    """Read the labels of pairs of nodes from a table. Rows without a label are left out.
+    """Read labelled pairs of nodes from the table `spec`, "FILE,labels=COLUMN,...", and split them by a column or at random.
 
     Parameters
     ----------

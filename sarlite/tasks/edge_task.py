@@ -10,7 +10,7 @@ from sarlite.tasks.task import DataPart, RunSettings, Targets, Task, TrainingCho
 
 
 class EdgeTask(PairTask):
-    """Prediction of labels of pairs of nodes, the rows of a `LinkGraph` of `link_data.labelled_links`.
+    """Prediction of labels of pairs of nodes, which are the rows of a `LinkGraph` made by `link_data.labelled_links`.
 
     Parameters
     ----------

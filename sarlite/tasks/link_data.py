@@ -91,7 +91,7 @@ def split_links(graph: Graph | HeteroGraph, val: LinkChoice = 0.05, test: LinkCh
                 relation: Relation | list[Relation] | None = None, split: EdgeSplit = None, disjoint: float = 0.0,
                 negatives: int = 1, eval_negatives: int | str = 1, sampler: LinkSampling = "uniform",
                 eval_sampler: LinkSampling | None = None, filtered: bool = True, seed: int = 0) -> Links:
-    """Divide the edges of a graph into training, validation and test links. Collective.
+    """Divide edges into training, validation and test links, and draw negatives for them. Collective.
 
     Messages pass only along training links and self loops.
 
@@ -261,12 +261,12 @@ def labelled_links(graph: Graph | HeteroGraph, pairs: Any, labels: Any, val: flo
                  times=None if of_pairs is None else own_times, **_by_split(split))
 
 
-def _checked_labels(of, pairs, labels, val, test, split, seed):
+def _checked_labels(linked_graph, pairs, labels, val, test, split, seed):
     """Check the arguments pairs, labels and split of `labelled_links`; return them as arrays."""
-    if of.several:
+    if linked_graph.several:
         raise ConfigError("relation: labelled pairs must be of one relation", "relation")
     check_int("seed", seed, 0)
-    pairs, labels = _pairs(of.ends[0], "pairs", pairs), np.asarray(labels)
+    pairs, labels = _pairs(linked_graph.ends[0], "pairs", pairs), np.asarray(labels)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iufb":
         raise ConfigError(f"labels are {labels.dtype} {labels.shape}, but must be numbers, (k,) or (k, n)")
     if split is None:
@@ -278,21 +278,21 @@ def _checked_labels(of, pairs, labels, val, test, split, seed):
     return pairs, labels, split
 
 
-def _codes(split, n, of):
+def _codes(split, n, item_name):
     """Check that splits are integers 0, 1 or 2, one for each of n items, and return them as (n,) int64.
 
-    `of` names the items in the ConfigError for a wrong argument.
+    `item_name` names the items in the ConfigError for a wrong argument.
     """
     codes = np.asarray(split)
     if codes.shape != (n,) or codes.dtype.kind not in "iu" or not np.isin(codes, (TRAIN, VAL, TEST)).all():
         raise ConfigError(f"split is {codes.dtype} {codes.shape}, but must be 0 train, 1 val or 2 test for each "
-                          f"of {n} {of}")
+                          f"of {n} {item_name}")
     return codes.astype(np.int64)
 
 
 def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
                   split: EdgeSplit = None) -> Graph | NodeType:
-    """Return the graph of nodes along whose edges messages pass, without validation and test links. Collective.
+    """Return the graph along whose edges messages pass: without the validation and test links of `split_links`. Collective.
 
     The result is `split_links(...).graph.nodes`, but no links and no negatives are made.
 
@@ -311,7 +311,7 @@ def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
 
 
 def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split: EdgeSplit = None) -> list[Array]:
-    """Return one integer key for each link of this rank, over all splits, as one array per relation. Collective.
+    """Return sorted keys, (row of head) * n_nodes + (id of tail), of this rank's links of all splits, by relation. Collective.
 
     Parameters
     ----------
@@ -329,39 +329,39 @@ def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split:
     return [_known(*one) for one in zip(*_edges_and_splits(of, val, test, seed, split))]
 
 
-def _edges_and_splits(of, val, test, seed, split):
-    """Return, for each relation, a `LinkEdges` and a function (heads, tails) -> splits. Collective."""
-    link_sets, arguments = link_edges(of), (val, test, split)
-    checked = together(of.graph.comm, lambda: [_checked_splits(edges, *(_of_relation(one, of, at) for one in arguments))
+def _edges_and_splits(linked_graph, val, test, seed, split):
+    """Return two lists with an entry for each relation: `LinkEdges`, and functions (heads, tails) -> splits. Collective."""
+    link_sets, arguments = link_edges(linked_graph), (val, test, split)
+    checked = together(linked_graph.graph.comm, lambda: [_checked_splits(edges, *(_of_relation(one, linked_graph, at) for one in arguments))
                                                for at, edges in enumerate(link_sets)])
     return link_sets, [_splits(edges, checked_splits, seed) for edges, checked_splits in zip(link_sets, checked)]
 
 
-def _of_relation(value, of, at):
-    """Return the part of the argument `value` of `split_links` that applies to relation number `at`.
+def _of_relation(value, linked_graph, relation_index):
+    """Return the entry of one relation if the argument `value` of `split_links` is a dict by relation, otherwise `value`.
 
-    A dict by relation is indexed, and a relation that it leaves out has no pairs. Any other value applies to the only
-    relation, or to all relations.
+    A relation that the dict leaves out has no pairs. A value that is no dict applies to the only relation, or to all
+    relations.
     """
     if not isinstance(value, dict):
-        if of.several and np.ndim(value):
+        if linked_graph.several and np.ndim(value):
             raise ConfigError("several relations: pairs and splits must be dicts by relation")
         return value
-    several = of.relations if of.several else []
+    several = linked_graph.relations if linked_graph.several else []
     wrong = [one for one in value if one not in several]
     if wrong:
         raise ConfigError(f"pairs and splits by relation: {wrong[0]!r} is not one of {several}")
-    return value.get(several[at], np.empty((0, 2), np.int64))
+    return value.get(several[relation_index], np.empty((0, 2), np.int64))
 
 
 def _known(edges, split_of):
-    """Return the key of each link of this rank in one relation; `known_links` defines the keys. Collective."""
+    """Return the keys of this rank's links in one relation; `known_links` defines the keys. Collective."""
     heads, tails, *_ = out_links(edges, split_of.listed()[0], RowNumbers(edges.nodes.comm, edges.nodes.dst_ids))
     return heads * edges.nodes.n_nodes + tails
 
 
 def _sampler(ends, sampler):
-    """Check a sampler of negatives: return its name, or its listed pairs with ids that count over both node types."""
+    """Check a sampler of negatives; return its name, or its listed pairs as ids that count over both node types."""
     if isinstance(sampler, str) and sampler not in SAMPLERS:
         raise ConfigError(f"sampler {sampler!r} is not one of {', '.join(SAMPLERS)}")
     return sampler if isinstance(sampler, str) else _pairs(ends, "sampler", sampler)
@@ -387,7 +387,7 @@ def _odd_id(nodes):
     return ConfigError(f"{text}{wrong[0]}") if len(wrong) else None
 
 
-def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negatives, seed, filtered):
+def _split(link_sets, splits, relation_names, samplers, disjoint, negatives, eval_negatives, seed, filtered):
     """Make the `Links` of all relations: this rank's links, their negatives, and the graphs of messages. Collective."""
     nodes = link_sets[0].nodes
     n, ids, numbers = nodes.n_nodes, nodes.dst_ids, RowNumbers(nodes.comm, nodes.dst_ids)
@@ -426,26 +426,26 @@ def _split(link_sets, splits, several, samplers, disjoint, negatives, eval_negat
     _warn_left_out(nodes.comm, *nodes.comm.allreduce(n_left_out).tolist())
     heads, tails, tail_rows, split, numbers_of, times = np.concatenate(rows, 1)
     of = heads, tails, tail_rows
-    relations = numbers_of if several else None
+    relations = numbers_of if relation_names else None
     undirected = all(is_undirected for *_, is_undirected in links)
     draw = Candidates(training, *of, to_train, negatives, relations, [edges.relation for edges in link_sets], undirected)
     ranking = None
     if eval_negatives == "all":
         eval_negatives = negatives
         ranking = Ranking(messages, heads, tails, split, numbers_of, list(zip(knowns, levels)),
-                          [edges.tails for edges in link_sets], bool(several), filtered)
+                          [edges.tails for edges in link_sets], bool(relation_names), filtered)
     pairs = Candidates(messages, *of, to_eval, eval_negatives, relations).pairs(0, np.arange(len(heads)))
     link_graph = LinkGraph(messages, *pairs, draw, at_once=AT_ONCE, relations=relations, ranking=ranking)
     return Links(link_graph, np.zeros(len(heads), np.int64), heads=ids[heads], tails=tails, undirected=undirected,
                  times=times if timed else None, **_by_split(split))
 
 
-def _has_negatives(negatives, heads):
+def _has_negatives(sampler, heads):
     """Return True for each link for which a negative can be drawn.
 
     The sampler "uniform" draws other heads, too, so it has negatives for all links.
     """
-    return np.ones(len(heads), bool) if negatives.of_pairs else negatives.n_left(heads) > 0
+    return np.ones(len(heads), bool) if sampler.of_pairs else sampler.n_left(heads) > 0
 
 
 def _warn_left_out(comm, n_left_out, n_links):
@@ -462,10 +462,7 @@ def _by_split(split):
 
 
 def _checked_splits(edges, val, test, split):
-    """Check the arguments val, test and split, which define the splits of links in one of three ways.
-
-    The result is (val, test) shares, or (this rank's listed pairs, their splits), or (a `TimeSplit`, None).
-    """
+    """Check val, test and split; return (val, test) shares, (listed pairs, splits), (None, split of edges) or (`TimeSplit`, None)."""
     if isinstance(val, TimeSplit):
         if edges.times is None:
             of = "" if edges.relation is None else f" of {'.'.join(edges.relation)}"
@@ -490,7 +487,7 @@ def _shares(val, test):
 
 
 def _pairs(ends, name, pairs):
-    """Return pairs as ids over both node types, from ids within each node type."""
+    """Check pairs of ids within each node type; return them as ids that count over both node types, (n, 2) int64."""
     ids = np.asarray(pairs)
     if not ids.size:
         return np.empty((0, 2), np.int64)
@@ -526,16 +523,12 @@ def _splits(edges, checked, seed):
 
 
 def _first_times(edges):
-    """Return the `FirstTimes` of a relation's edges. Collective."""
+    """Return a `FirstTimes`, which looks up the time of the first edge between two nodes, for a relation's edges. Collective."""
     return FirstTimes(edges.nodes.comm, edges.nodes.n_nodes, *edges.ends, edges.times)
 
 
 def _messages(link_sets, splits, all_link_keys, seed, disjoint):
-    """Return two dicts from relation to a mask of its edges: edges along which messages pass in evaluation, and targets.
-
-    The targets are the edges that a step of training predicts.
-
-    The result is two dicts from relation to a mask of its edges.
+    """Return two dicts from relation to a mask of its edges: edges that carry messages in evaluation, and training targets.
 
     Messages pass along self loops, which are not targets. An edge of a reverse relation is treated as its link.
     """
@@ -557,14 +550,11 @@ def _messages(link_sets, splits, all_link_keys, seed, disjoint):
 
 
 def _of_ends(one, other, split_of, seed, disjoint):
-    """Return two masks of pairs of ids: pairs along which messages pass in evaluation, and pairs that may be training targets.
-
-    The result is two arrays of bools.
-    """
+    """Return two masks of the pairs (one[i], other[i]): pairs that carry messages in evaluation, and possible training targets."""
     loops = one == other
     return (split_of(one, other) == TRAIN) | loops, _targets(one, other, seed, disjoint) & ~loops
 
 
 def _targets(one, other, seed, disjoint):
-    """Return a mask of the pairs that are targets if they are training links: a random share, or all if `disjoint` is 0."""
+    """Return a mask of pairs that are targets if they are training links: a random share `disjoint`, or all if it is 0."""
     return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)

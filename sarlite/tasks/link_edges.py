@@ -38,7 +38,7 @@ class Ends(NamedTuple):
 
 
 class LinkEdges(NamedTuple):
-    """Edges of a graph or of one relation, as links, on this rank.
+    """Edges of a graph or of one relation, on this rank, as links to predict.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class LinkEdges(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """Graph, with the relations whose edges are the links to predict.
+    """Graph, and its relations (edge types) whose edges are the links to predict.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Linked(NamedTuple):
 
     @classmethod
     def of_nodes(cls, graph: Graph, node_type: str, names: Mapping[str, Names]) -> "Linked":
-        """Return a `Linked` for predictions of nodes, which has no links; `ends[0][0]` are the nodes of one type."""
+        """Return a `Linked` for predictions of the nodes of one type: it has no links, and its `ends[0][0]` are these nodes."""
         ends = Ends(0, graph.n_nodes, node_type, names.get(node_type))
         return cls(graph, None, [None], graph, [(ends, ends)])
 
@@ -175,7 +175,7 @@ def linked(graph: object, relation: Any) -> Linked:
 
 
 def link_edges(of: Linked) -> list[LinkEdges]:
-    """Return the edges of each relation of `of` as links. Collective."""
+    """Return this rank's edges of each predicted relation as links, one `LinkEdges` per relation. Collective."""
     if isinstance(of.graph, Graph):
         return [_of_graph(of.graph, *of.ends[0])]
     ids: dict[Relation, tuple[Array, Array]] = {}
@@ -202,7 +202,7 @@ def _of_relation(graph, nodes, ids, relation, *ends):
 
 
 def _ids(graph, nodes, relation):
-    """Return the ids of the sources and the local rows of the destinations of a relation's edges. Collective.
+    """Return (ids of the sources, local rows of the destinations) of a relation's edges. Collective.
 
     Ids and rows are those of `nodes`, which joins several node types.
     """
@@ -216,7 +216,7 @@ def _ids(graph, nodes, relation):
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
-    """Merge edges and listed pairs into distinct links, and return those whose heads are rows of this rank. Collective.
+    """Merge edges and `listed` pairs into distinct links; return the links whose heads are rows of this rank. Collective.
 
     Parameters
     ----------
@@ -258,14 +258,14 @@ def _distinct(numbers):
     return ascending[np.diff(ascending, prepend=-1) > 0]
 
 
-def _to_heads(comm, offsets, columns):
-    """Send each row of `columns` to the rank that owns the node in its first column. Collective.
+def _to_heads(comm, offsets, table):
+    """Send each row of `table` to the rank that owns the node in its first column; return the rows received. Collective.
 
     The first column holds row numbers of all ranks, and in the result local rows.
     """
-    columns = send(comm, owners(columns[:, 0], offsets), columns)
-    columns[:, 0] -= offsets[comm.rank]
-    return columns
+    table = send(comm, owners(table[:, 0], offsets), table)
+    table[:, 0] -= offsets[comm.rank]
+    return table
 
 
 def _dotted(relation):

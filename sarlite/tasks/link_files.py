@@ -22,7 +22,7 @@ HEADER = ["source", "destination"]
 
 
 def read_links(file: str, of: Linked) -> Array:
-    """Read links of one or several relations from a file.
+    """Read links from a file as rows (source, destination, relation index), (n, 3) int64.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def read_links(file: str, of: Linked) -> Array:
 
 
 def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
-    """Read pairs (source, destination) from a file.
+    """Read pairs (source, destination) from a file, as ids within the node types `ends`, (n, 2) int64.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def read_pairs(file: str, ends: Sequence[Ends]) -> Array:
 
 
 def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
-    """Read the negatives from a .pt file of OGB.
+    """Read the negatives in a .pt file of OGB; return (pairs, number of negatives per link).
 
     Returns
     -------
@@ -109,7 +109,7 @@ def read_negatives(file: str, ends: Sequence[Ends]) -> tuple[Array, int | None]:
 
 
 def _nodes_of(file, name, pairs, ends):
-    """Return pairs as int64, or raise a DataError if an id is not a node."""
+    """Return `pairs` as int64; raise a DataError that names the file if an id is not a node of `ends`."""
     bad = np.argwhere((pairs < 0) | (pairs >= [end.n for end in ends]))
     if len(bad):
         at, column = bad[0]
@@ -119,7 +119,7 @@ def _nodes_of(file, name, pairs, ends):
 
 
 def _named(file, ends):
-    """Return the pairs in a text file of names, (n, 2) int64."""
+    """Read pairs of node names from a text file; return their ids, (n, 2) int64."""
     pairs = [cells for _, cells in _lines(file, "names, expected two, source and destination", 2)]
     return np.stack([ids_of(f"{file}: links", HEADER[at], [pair[at] for pair in pairs], 0, end)
                      for at, end in enumerate(ends)], 1)
@@ -134,12 +134,12 @@ def _named_in_columns(file, ends):
         return np.stack([column_ids(table, column, end) for column, end in zip(table.columns, ends)], 1)
 
 
-def _lines(file, expected, n):
-    """Yield (line number, list of `n` cells) for each line except a header."""
+def _lines(file, expected, n_cells):
+    """Yield (line number, list of `n_cells` cells) for each line except a header; `expected` is part of an error message."""
     begun = False
     for numbers, lines in named.lines(file, "links"):
         for number, cells in zip(numbers, csv.reader(lines, skipinitialspace=True)):
-            if len(cells) != n:
+            if len(cells) != n_cells:
                 raise DataError(f"{file}: links: line {number}: {len(cells)} {expected}, parted by commas: {','.join(cells)[:80]!r}")
             begun = begun or not {cell.lstrip("_:#").lower() for cell in (cells[0], cells[-1])} <= ENDS
             if begun:
@@ -147,7 +147,7 @@ def _lines(file, expected, n):
 
 
 def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -> Array:
-    """Return the ids of the nodes that cells of a column contain, (n,) int64.
+    """Return the ids of the nodes in `cells`, (n,) int64; `where`, `column` and `row` locate a wrong cell in an error message.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def column_ids(table: Table, column: str, end: Ends) -> Array:
 
 
 def _within(where, column, ids, row, end):
-    """Return `ids`, or raise a DataError if an id is not a node of `end`."""
+    """Return `ids`; raise a DataError that names the row and column if an id is not a node of `end`."""
     bad = np.flatnonzero((ids < 0) | (ids >= end.n))
     if len(bad):
         raise DataError(f"{where}: row {row + bad[0]}, column {column!r}: {ids[bad[0]]} is outside 0 <= node < "

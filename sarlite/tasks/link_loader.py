@@ -127,12 +127,12 @@ class LinkLoader(NeighborLoader):
         """Return the graph of the nodes along whose edges the encoder passes messages in training."""
         return graph.draw.nodes
 
-    def _pairs(self, step, of):
-        """Return (heads, tails) of each link in `of` and of its negatives, one row per link. Collective."""
-        return self._candidates.pairs(step, of)
+    def _pairs(self, step, link_rows):
+        """Return row numbers (heads, tails) of the links `link_rows` and of their negatives, one row per link. Collective."""
+        return self._candidates.pairs(step, link_rows)
 
-    def _outputs(self, of):
-        """Return the attribute `outputs` of a `LinkBatch` for the links `of`; None in training."""
+    def _outputs(self, link_rows):
+        """Return `link_rows`, as rows of the output, in evaluation; None in training."""
         return None
 
     def _n_times(self):
@@ -150,19 +150,20 @@ class LinkLoader(NeighborLoader):
 
     def _make(self, step):
         with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
-            of = self.links(step)
-            heads, tails = self._pairs(step, of)
-            times = None if self.temporal is None else self.temporal.seeds[of]
-            nodes, heads, tails = self._nodes(step, heads, tails, self._edges(of), times)
+            link_rows = self.links(step)
+            heads, tails = self._pairs(step, link_rows)
+            times = None if self.temporal is None else self.temporal.seeds[link_rows]
+            nodes, heads, tails = self._nodes(step, heads, tails, self._edges(link_rows), times)
             self._transposes.make(nodes.graphs)
             graph = LinkGraph(nodes, heads, tails, graph=self.graph, comm=self._sampling,
-                              relations=self._candidates.relations_of(of))
-            return LinkBatch(graph, nodes, self._labels[of], step, self._seeds.count(step), self._outputs(of))
+                              relations=self._candidates.relations_of(link_rows))
+            return LinkBatch(graph, nodes, self._labels[link_rows], step, self._seeds.count(step), self._outputs(link_rows))
 
-    def _nodes(self, step, heads, tails, without, times):
-        """Sample the batch of the nodes at both ends of links. Collective.
+    def _nodes(self, step, heads, tails, left_out, times):
+        """Sample the nodes at both ends of links, without the edges `left_out`; return (batch, heads, tails). Collective.
 
-        The result is the batch, with heads and tails as row numbers of the batch.
+        Heads and tails are row numbers of the batch. With `times`, (n_links,), a node at the end of links with
+        different times has one row for each time.
 
         With `times`, (n_links,), a node at the end of links with different times has one row for each time.
         """
@@ -177,26 +178,26 @@ class LinkLoader(NeighborLoader):
             starts = np.searchsorted(rows, offsets)
             more["times"] = np.concatenate(comm.alltoall(share(distinct, starts)))
         asked = comm.alltoall([part - at for part, at in zip(share(rows, starts), offsets)])
-        sampled = self.sampler(np.concatenate(asked), step, without, **more)
+        sampled = self.sampler(np.concatenate(asked), step, left_out, **more)
         batch = self._batch(sampled, step, 0, pushes=False)
         batch_rows = comm.alltoall(share(batch.rows, np.cumsum([0, *map(len, asked)])))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(batch.n_dst))])
         ends = np.concatenate([part + at for part, at in zip(batch_rows, starts)])[places.reshape(-1)]
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
-    def _edges(self, of):
-        """Return this rank's edges between the ends of the step's links, which are removed from message passing.
+    def _edges(self, link_rows):
+        """Return the positions of this rank's edges between the ends of the step's links: no message may pass there. Collective.
 
-        The result is the positions of the edges in each edge set, or None if links have labels. The edges connect the
+        The positions are arrays by edge set. The result is None if links have labels. The edges connect the
         ends of the step's links of all ranks, from head to tail in the links' relation. Edges from tail to head are left
         out in relations of the opposite direction, and within one node type.
         """
         if self._candidates.negatives is None:
             return None
         comm, draw, offsets = self._sampling, self._candidates, self._offsets
-        heads, tails, rows = draw.heads[of], draw.tails[of], draw.rows[of]
-        numbers = draw.relations_of(of)
-        numbers = np.zeros(len(of), np.int64) if numbers is None else numbers
+        heads, tails, rows = draw.heads[link_rows], draw.tails[link_rows], draw.rows[link_rows]
+        numbers = draw.relations_of(link_rows)
+        numbers = np.zeros(len(link_rows), np.int64) if numbers is None else numbers
         owner = owners(rows, offsets)
         ids = draw.nodes.dst_ids[heads]
         into_tails = send(comm, owner, np.stack([rows - offsets[owner], ids, numbers], 1)).T
@@ -210,7 +211,7 @@ class LinkLoader(NeighborLoader):
         return positions
 
     def _find(self, edges, rows, ids):
-        """Find the edges from the sources `ids` to the rows `rows`; return their positions in an edge set."""
+        """Return the positions in the edge set `edges` of the edges from the sources `ids` to the local rows `rows`."""
         part, graph = self._part, self.graph
         if part.targets is not None:
             rows = part.targets[rows]
@@ -228,13 +229,13 @@ class ScoredLinks(LinkLoader):
     def _messages(graph):
         return graph.nodes
 
-    def _pairs(self, step, of):
-        return self._of.heads[of], self._of.tails[of]
+    def _pairs(self, step, link_rows):
+        return self._of.heads[link_rows], self._of.tails[link_rows]
 
-    def _outputs(self, of):
-        return of
+    def _outputs(self, link_rows):
+        return link_rows
 
-    def _edges(self, of):
+    def _edges(self, link_rows):
         return None
 
 
@@ -251,7 +252,7 @@ class ResampledLinks(FixedBatch):
 
 
 def resampled(full: FullBatch) -> FixedBatch:
-    """Choose the source of full batches: `ResampledLinks` if the graph draws negatives, otherwise a `FixedBatch`."""
+    """Return the source of full batches: `ResampledLinks` if the graph draws negatives, otherwise a `FixedBatch`."""
     return (FixedBatch if getattr(full.graph, "draw", None) is None else ResampledLinks)(full)
 
 
@@ -263,9 +264,9 @@ def _check_seed_times(temporal):
 
 
 def _directions(relation, other, forward, backward):
-    """Determine the directions of edges of the relation `other` between ends of links: forward, backward or both.
+    """Return a list of `forward`, `backward` or both: the directions of a link that an edge of the relation `other` can have.
 
-    The result is a list of the arguments `forward` and `backward`.
+    `forward` and `backward` are the ends of the links of `relation`, from head to tail and from tail to head.
     """
     if relation == other:
         return [forward, backward] if relation is None or relation[0] == relation[2] else [forward]
@@ -273,7 +274,7 @@ def _directions(relation, other, forward, backward):
 
 
 def _checked(graph, labels, train, remote):
-    """Check arguments of `LinkLoader`; return the rows and the labels of the links."""
+    """Check arguments of `LinkLoader`; return (row numbers of the training links, labels of all links)."""
     if not isinstance(graph, LinkGraph) or not isinstance(graph.draw, Candidates):
         raise ConfigError("minibatches of links need a LinkGraph of split_links or labelled_links, but "
                           f"graph is {graph!r}")

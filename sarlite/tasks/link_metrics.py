@@ -1,4 +1,4 @@
-"""Metrics of links: from the scores of links and negatives, and from the ranks of links.
+"""Metrics of links: from scores of links and negatives, and from the rank of each link in a list sorted by score.
 
 `LinkAuc` and `LinkAveragePrecision` take rows of a link's score and its negatives' scores. `LinkRank` and `SourceRank`
 take ranked links, which have the columns of `ranking`.
@@ -63,7 +63,7 @@ class LinkRank(MeanMetric):
 
 
 class SourceRank(MeanMetric):
-    """Ranking metric by source, such as NDCG@K or Recall@K.
+    """Ranking metric averaged over source nodes, such as NDCG@K or Recall@K.
 
     The metric is the mean over sources of a ratio. The ratio is the sum of gains of the source's links, divided by the
     largest possible sum.
@@ -114,5 +114,5 @@ def _finite(values):
 
 
 def _first_column(output):
-    """Return a mask of the links, the first column, with the shape of `output`."""
+    """Return a mask with the shape of `output`, True in the first column, which has the scores of links."""
     return np.arange(output.shape[1]) == np.zeros((len(output), 1))

@@ -30,7 +30,7 @@ _READING = ("null", "decimal", "comment")
 
 
 def variates(one: Array, other: Array, seed: int) -> Array:
-    """Return 64 random bits for each pair of ids, (n,) uint64, the same in either order.
+    """Return 64 random bits for each pair of ids (one[i], other[i]), (n,) uint64, the same in either order.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def uniform(bits: Array) -> Array:
 
 
 class DrawnSplits(NamedTuple):
-    """Splits that are drawn from the ids of a link's ends.
+    """Splits that are drawn at random, from the seed and the ids of a link's ends.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class DrawnSplits(NamedTuple):
         return np.where(at < self.test, TEST, np.where(at < self.test + self.val, VAL, TRAIN))
 
     def listed(self) -> tuple[Array, Array]:
-        """Return no pairs, (0, 2), and no splits, (0,), because only edges are links."""
+        """Return no pairs, (0, 2), and no splits, (0,): drawn splits list no pairs beside the edges."""
         return np.empty((0, 2), np.int64), np.empty(0, np.int64)
 
 
@@ -141,7 +141,7 @@ class ListedSplits:
         return np.minimum(one, other).astype(np.int64) * self._n + np.maximum(one, other)
 
     def _rank(self, keys):
-        """Return the rank that stores each pair."""
+        """Return the MPI rank that stores each pair."""
         return keys // self._n // self._range
 
     def _error(self, at):
@@ -170,7 +170,7 @@ def digest(comm: Communicator, *arguments: object) -> str | None:
 
 
 def read(val: str | float, test: str | float, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Read the splits of links from two files of pairs or from one table.
+    """Read (pairs, split of each pair) from the files of pairs `val` and `test`, or from the table that `table` describes.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def read(val: str | float, test: str | float, table: str | None, ends: Sequence[
 
 
 def _of_table(val, test, spec, ends):
-    """Read the splits of links from a table; see `read`."""
+    """Read the splits of links from the table that `spec`, "FILE,split=COLUMN" or "FILE,time=COLUMN", describes; see `read`."""
     form = "split=COLUMN or FILE,time=COLUMN"
     with pairs_table("split", spec, form, READERS) as opened:
         if len(opened.columns) != 1:
@@ -251,7 +251,7 @@ class PairsTable(NamedTuple):
 
 @contextlib.contextmanager
 def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str]) -> Iterator[PairsTable]:
-    """Open a table of pairs that an option FILE,WORD=COLUMN,... describes, as a context.
+    """Open, as a context, the table of pairs that an option `argument` with value `spec`, "FILE,WORD=COLUMN,...", describes.
 
     Parameters
     ----------
@@ -296,7 +296,7 @@ def pairs_table(argument: str, spec: str, form: str, words_known: Collection[str
 
 
 def _split_codes(table, column):
-    """Return the splits in a column of train, val and test, (n,) int64."""
+    """Return the splits, 0 to 2, in a column of the words train, val and test, (n,) int64."""
     code, check = split_code(table, column)
     check_cells(table, [check, CellCheck(column, f"{code} = 0", f"VALUE is not one of {', '.join(NAMES)}")])
     pieces = [np.asarray(cells) for (cells,) in table.batches(code)]
@@ -318,10 +318,9 @@ def _by_time(where, pairs, times, val, test):
 
 
 def of_times(where: str, times: Array, val: float, test: float) -> Array:
-    """Return the split of each link by its time, (n,) int64.
+    """Return the split of each link, (n,) int64: the latest share `test` is for testing, the share `val` before for validation.
 
-    The latest share `test` of the links are test links, and the share `val` before are validation links. Links with the
-    same time are in the same split.
+    Links with the same time are in the same split.
 
     Parameters
     ----------

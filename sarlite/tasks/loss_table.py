@@ -1,4 +1,4 @@
-"""Table of the losses by form of targets and name."""
+"""Table of the losses by kind of targets (classes, several labels, numbers, links) and name."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from sarlite.types import Array
 
 
 class LossKind(NamedTuple):
-    """Entry of the table of losses.
+    """Loss in the table of losses: how it is made, the default of its parameter, and if it takes class weights.
 
     Attributes
     ----------
@@ -46,13 +46,13 @@ LOSSES: dict[str, dict[str, LossKind]] = {
              "bpr": _plain(task_losses.of_differences(ops.bce_with_logits)),
              "margin": _plain(task_losses.of_differences(task_losses.margin))},
 }
-"""Losses by form of targets and name. The first loss of a form is its default."""
+"""Losses by kind of targets and name. The first loss of a form is its default."""
 ALL_LOSSES = tuple(dict.fromkeys(name for losses in LOSSES.values() for name in losses))
 """Names of the losses of all forms."""
 
 
 def find_loss(form: str, word: str | None) -> tuple[LossKind, float]:
-    """Return a loss by its name, and its parameter.
+    """Return (loss, parameter) for a name such as "focal:1.5" and a kind of targets `form`, such as "classify".
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Table of the metrics by form of targets and name."""
+"""Table of the metrics by kind of targets (classes, several labels, numbers, links) and name."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from sarlite.tasks.metrics import MeanError, Metric
 
 
 class MetricKind(NamedTuple):
-    """Entry of the table of metrics.
+    """Metric in the table of metrics: how it is made, if lower is better, and what the metric is computed from.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ def _positive_whole(value):
 
 
 def _best_sum(k):
-    """Return a function that computes the largest possible DCG in the top k from a source's number of links."""
+    """Return a function from the number of links of each source to the largest possible DCG in the top k."""
     return lambda counts: np.cumsum(discounts(np.arange(1.0, max(counts, default=0) + 1), k))[counts - 1]
 
 
@@ -93,7 +93,7 @@ METRICS: dict[str, dict[str, MetricKind]] = {
              "ndcg@K": MetricKind(lambda k, _: SourceRank(lambda ranks: discounts(ranks, int(k)), _best_sum(int(k))),
                                   parameter=_positive_whole, takes="rankings")},
 }  # fmt: skip
-"""Metrics by form of targets and name. The first metric of a form is its default."""
+"""Metrics by kind of targets and name. The first metric of a form is its default."""
 ALL_METRICS = tuple(dict.fromkeys(name for metrics in METRICS.values() for name in metrics))
 """Names of the metrics of all forms."""
 CLOSING = tuple(_CALIBRATION)
@@ -122,7 +122,7 @@ class NamedMetric(NamedTuple):
 
 
 def find_metric(form: str, word: str | None) -> NamedMetric:
-    """Return a metric by its name.
+    """Return the metric with a name such as "top@5" for a kind of targets `form`, such as "classify".
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def find_metric(form: str, word: str | None) -> NamedMetric:
 
 
 def lower_is_better(word: str) -> bool:
-    """Return True if a lower value of the metric `word` is better, in any form of targets.
+    """Return True if a lower value of the metric named `word` is better, as for "rmse".
 
     Examples
     --------

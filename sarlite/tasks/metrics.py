@@ -43,7 +43,7 @@ class Metric:
         return np.zeros(0)
 
     def value(self, counts: Array, comm: Communicator) -> float | None:
-        """Return the metric over all ranks, the same on every rank. Collective.
+        """Return the metric over all ranks, from the sums of all ranks' `counts`; the same on every rank. Collective.
 
         Parameters
         ----------
@@ -72,7 +72,7 @@ class ScoreMetric(Metric):
         return self.of(scores, positive, comm)
 
     def of(self, scores: Array, positive: Array, comm: Communicator) -> float | None:
-        """Return the metric from the scores of all ranks. Collective.
+        """Return the metric from the scores of all ranks and the mask `positive` of the positive rows. Collective.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class MeanMetric(Metric):
         self.sums, self.n, self.n_odd = ExactSums(), 0, 0
 
     def add_up(self, values: Array, odd: Array) -> None:
-        """Add rows of numbers to the exact sums, and count the numbers that were not finite.
+        """Add rows of finite numbers to the exact sums, and count the numbers in the mask `odd`, which were not finite.
 
         Parameters
         ----------
@@ -191,6 +191,6 @@ class ExactSums:
         return [self._integer_sum(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
 
     def _integer_sum(self, upper, lower):
-        """Return a column's exact sum as an integer in units of the smallest float: the sum times 2^(53 - _LEAST)."""
+        """Return a column's sum times 2^(53 - _LEAST), an integer, from sums of the halves of the mantissas by exponent."""
         used = np.flatnonzero(upper | lower).tolist()
         return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)

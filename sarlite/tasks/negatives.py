@@ -153,7 +153,7 @@ class Negatives:
         return other
 
     def __call__(self, heads: Array, tails: Array, n: int, step: int) -> tuple[Array, Array]:
-        """Draw n negatives for each link. Collective.
+        """Draw n negatives for each link (heads[i], tails[i]); return row numbers (heads, tails), both (k, n). Collective.
 
         Parameters
         ----------
@@ -202,15 +202,15 @@ class Negatives:
         starts, stops = self._tails_of(self.link_keys, heads)
         return self.tails.n - (stops - starts) - self._is_tail(self.ids[heads])
 
-    def _of_the_rest(self, heads, bits, places):
-        """Draw k pairs uniformly from all pairs that are not links; return the row numbers of their ends, (2, k). Collective."""
+    def _of_the_rest(self, heads, random_bits, counters):
+        """Draw k pairs that are not links, with other heads if the sampler is "uniform"; return row numbers, (2, k). Collective."""
         if self.of_pairs:
             rows = np.flatnonzero((self.ids >= self.heads.first) & (self.ids < self.heads.first + self.heads.n))
             every = np.concatenate(self.comm.allgather(np.stack([self.ids[rows], self.n_left(rows)], 1)))
             ids, ends = every[np.argsort(every[:, 0])].T
             ends = np.cumsum(ends)
-            self._check_left(len(bits) and (not len(ends) or not ends[-1]))
-            at = _below(ends[-1] if len(ends) else 0, bits, places)
+            self._check_left(len(random_bits) and (not len(ends) or not ends[-1]))
+            at = _below(ends[-1] if len(ends) else 0, random_bits, counters)
             which = np.searchsorted(ends, at, "right")
             rows, at = self.numbers(ids[which]), at - np.concatenate([[0], ends])[which]
             owner = owners(rows, self.offsets)
@@ -219,7 +219,7 @@ class Negatives:
         else:
             n_left, rows = self.n_left(heads), heads + self.offsets[self.comm.rank]
             self._check_left(not n_left.all())
-            tails = self._free_tails(heads, _below(n_left, bits, places))
+            tails = self._free_tails(heads, _below(n_left, random_bits, counters))
         return np.stack([rows, self.numbers(tails)])
 
     def _check_left(self, is_wrong):
@@ -241,7 +241,7 @@ class Negatives:
         return self.tails.first + at + low - starts
 
     def _tails_of(self, keys, heads):
-        """Find the tails of local rows in the sorted link keys; return their (starts, stops) in `keys`."""
+        """Return (starts, stops): the tails of local row heads[i] are at starts[i] to stops[i] - 1 of the sorted link keys."""
         first = heads * self.numbers.n + self.tails.first
         return np.searchsorted(keys, first), np.searchsorted(keys, first + self.tails.n)
 
@@ -249,7 +249,7 @@ class Negatives:
         return (ids >= self.tails.first) & (ids < self.tails.first + self.tails.n)
 
     def _tails_of_batch(self, tails):
-        """Return a function (bits, places) that draws tails from the tails of this batch's links on all ranks.
+        """Return a function (random_bits, counters) that draws from the tails of this batch's links on all ranks.
 
         This method and each draw are collective.
 
@@ -260,8 +260,8 @@ class Negatives:
         owned_tails = np.sort(send(comm, tails // self.numbers.range, tails))
         starts = np.concatenate([[0], np.cumsum(comm.allgather(len(owned_tails)))])
 
-        def draw(bits, places):
-            at = _below(starts[-1], bits, places)
+        def draw(random_bits, counters):
+            at = _below(starts[-1], random_bits, counters)
             return ask(comm, owners(at, starts), at, lambda asked: owned_tails[asked - starts[comm.rank]])
 
         return draw
@@ -277,7 +277,7 @@ class Negatives:
         return ListedTails(np.searchsorted(heads, np.arange(len(self.ids) + 1)), tails, self.numbers(tails))
 
     def _fill_listed(self, out, link_bits, heads, n):
-        """Fill `out` with listed tails for each head; return the positions in `out` of heads without listed tails."""
+        """Fill `out` with n listed tails for each head; return the positions in `out` of heads without listed tails."""
         starts, counts = self.listed.starts[heads], np.diff(self.listed.starts)[heads]
         first, has_tails = _below(np.maximum(counts, 1), link_bits, np.uint64(0)), np.repeat(counts > 0, n)
         places = (starts + np.zeros((n, 1), np.int64) + (first + np.arange(n)[:, None]) % np.maximum(counts, 1)).T
@@ -297,14 +297,14 @@ class Negatives:
         return among(self.link_keys, heads * self.numbers.n + tails) | (self.ids[heads] == tails)
 
 
-def _one_of(ends, bits, places):
-    """Draw a node of `ends` uniformly for each element, from random bits and a counter; return the ids."""
-    return ends.first + _below(ends.n, bits, places)
+def _one_of(ends, random_bits, counters):
+    """Return the id of a uniformly drawn node of `ends` for each element of the random bits and counters."""
+    return ends.first + _below(ends.n, random_bits, counters)
 
 
-def _below(n, bits, places):
-    """Draw an integer below n uniformly for each element, from random bits and a counter."""
-    variates = splitmix64(bits + places.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
+def _below(n, random_bits, counters):
+    """Return a uniformly drawn integer below n for each element of the random bits and counters."""
+    variates = splitmix64(random_bits + counters.astype(np.uint64) * np.uint64(GAMMA)) >> np.uint64(11)
     return np.minimum((variates * 2.0**-53 * n).astype(np.int64), n - 1)
 
 
@@ -344,14 +344,14 @@ class Candidates:
         other.negatives = self.negatives and [negatives.on(comm) for negatives in self.negatives]
         return other
 
-    def pairs(self, step: int, of: Array) -> tuple[Array, Array]:
-        """Draw negatives for links; return links and negatives as arguments of `LinkGraph`. Collective.
+    def pairs(self, step: int, link_rows: Array) -> tuple[Array, Array]:
+        """Draw negatives for the links `link_rows`; return row numbers (heads, tails) of links and negatives. Collective.
 
         Parameters
         ----------
         step : int
             The global step.
-        of : (k,) int64
+        link_rows : (k,) int64
             Row numbers of the links.
 
         Returns
@@ -360,20 +360,20 @@ class Candidates:
         tails : (k, 1 + n) int64
             Row numbers over all ranks; column 0 is the link.
         """
-        heads, rows = self.first + self.heads[of, None], self.rows[of, None]
+        heads, rows = self.first + self.heads[link_rows, None], self.rows[link_rows, None]
         if self.negatives is None:
             return heads, rows
-        drawn = np.empty((2, len(of), self.n), np.int64)
+        drawn = np.empty((2, len(link_rows), self.n), np.int64)
         for number, negatives in enumerate(self.negatives):
-            of_relation = slice(None) if self.relations is None else self.relations[of] == number
-            drawn[:, of_relation] = negatives(self.heads[of][of_relation], self.tails[of][of_relation], self.n, step)
+            of_relation = slice(None) if self.relations is None else self.relations[link_rows] == number
+            drawn[:, of_relation] = negatives(self.heads[link_rows][of_relation], self.tails[link_rows][of_relation], self.n, step)
         if self.negatives[0].of_pairs:
             heads = np.concatenate([heads, drawn[0]], 1)
         return heads, np.concatenate([rows, drawn[1]], 1)
 
-    def __call__(self, step: int, of: Array) -> LinkGraph:
-        return LinkGraph(self.nodes, *self.pairs(step, of), relations=self.relations_of(of))
+    def __call__(self, step: int, link_rows: Array) -> LinkGraph:
+        return LinkGraph(self.nodes, *self.pairs(step, link_rows), relations=self.relations_of(link_rows))
 
-    def relations_of(self, of: Array) -> Array | None:
-        """Return the relation index of each of the links `of`, (k,) int64; None if there is only one relation."""
-        return None if self.relations is None else self.relations[of]
+    def relations_of(self, link_rows: Array) -> Array | None:
+        """Return the relation index of each of the links `link_rows`, (k,) int64; None if there is only one relation."""
+        return None if self.relations is None else self.relations[link_rows]

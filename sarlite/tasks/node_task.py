@@ -123,7 +123,7 @@ class NodeTask(Task):
 
 
 def _warn_of_transforms(part, split):
-    """Warn on rank 0 if features were fitted on rows that a split by time does not train on. Collective."""
+    """Warn on rank 0 if features were scaled by statistics of rows that are not for training. Collective."""
     transforms: JsonDict = next((entry[2] for entry in part.schema.get("nodes", ()) if entry[0] == part.target), None) or {}
     columns = [name for name, entry in transforms.get("columns", {}).items() if {*entry["statistics"]} - {"n", "width", "range"}]
     fitted = part.rows.train if transforms.get("on_training_rows") else np.ones(len(part.times[part.target]), bool)

@@ -46,7 +46,7 @@ class SummedCounts(Metric):
 
 
 def confusion(n_classes: int) -> CountRows:
-    """Return the function that counts rows by true class (first axis) and predicted class (second axis).
+    """Return a function (output, targets) that counts rows by true class (first axis) and predicted class (second axis).
 
     Examples
     --------
@@ -59,7 +59,7 @@ def confusion(n_classes: int) -> CountRows:
 
 
 def histogram(series: Callable[[Array, Array], Sequence[Array]], edges: Array) -> CountRows:
-    """Return the function that counts values by bin, (n_series, n_bins).
+    """Return a function (output, targets) that counts the values of each series by bin, (n_series, n_bins).
 
     Parameters
     ----------

@@ -60,6 +60,6 @@ def linked_of(run: RunSettings, part: DataPart) -> Linked:
 
 
 def with_links(part: Any, links: Links) -> Any:
-    """Return a `load.Shard` whose graph, targets, splits and times belong to links instead of nodes."""
+    """Return the `load.Shard` `part` with the graph, targets, splits and times of `links` in place of nodes."""
     rows = part.rows._replace(**{name: getattr(links, name) for name in ("labels", "train", "val", "test")})
     return part._replace(graph=links.graph, rows=rows, seed_times=links.times)

@@ -58,6 +58,6 @@ class Popularity:
         return self._counts
 
     def decoder(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of tails with the rows (n, c, n_relations); rows of heads do not change the scores."""
+        """Return the scores of the tails, (n, c): column `relation` of their rows, (n, c, n_relations). Heads are ignored."""
         chosen = np.zeros(1, np.int64) if relation is None else relation
         return ((head * 0 + tail) * np.eye(self._n_relations, dtype=np.float32)[chosen][:, None]).sum(-1)

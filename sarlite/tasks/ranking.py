@@ -1,4 +1,4 @@
-"""Rankings of all destinations: ranks of validation and test links, and coverage of the top lists."""
+"""Rankings of all destinations by score: ranks of validation and test links, and the share of destinations in top lists."""
 
 from collections.abc import Callable, Sequence
 
@@ -55,7 +55,7 @@ class Ranking:
         self._link_keys = link_keys if filtered else [(keys[:0], levels[:0]) for keys, levels in link_keys]
 
     def __call__(self, decoder: Callable[..., Tensor], h: Array) -> Array:
-        """Return the ranked links, (n, 3) float64, with the columns SOURCE, SCORE and RANK.
+        """Return columns SOURCE, SCORE and RANK of this rank's links, (n, 3) float64; `h` are the encoder's rows. Collective.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class Ranking:
         return ranked
 
     def coverage(self, decoder: Callable[..., Tensor], h: Array, k: int) -> dict[str, float | None]:
-        """Return the share of destinations that are in the top k of at least one source, by split.
+        """Return, by split, the share of destinations in the top k of at least one source; `h` are the encoder's rows.
 
         The sources are those with links in the split. Destinations of training links are left out of a source's top k,
         and for "test" destinations of validation links, too.

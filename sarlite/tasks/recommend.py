@@ -1,4 +1,4 @@
-"""The likeliest destinations of nodes, and the ranks of links among all destinations."""
+"""The destinations of nodes with the highest scores, and the positions of links among all destinations."""
 
 from collections.abc import Callable, Iterator
 
@@ -23,7 +23,7 @@ Decoder = Callable[[Tensor, Tensor], Tensor]
 
 def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends, excluded: Array, k: int,
         n_bytes: int = N_BYTES) -> tuple[Array, Array]:
-    """Return the k destinations with the highest scores for each of the local nodes `rows`, highest first. Collective.
+    """Return (ids, scores), both (q, k), of the k best destinations of each local node in `rows`, without `excluded`. Collective.
 
     Destinations with equal scores are ordered by id.
 
@@ -74,9 +74,7 @@ def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: 
 
 def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
           n_bytes: int = N_BYTES) -> Array:
-    """Score links, and rank each link's destination among all destinations; return (n, 2) float64. Collective.
-
-    The ends of the links are row numbers that count over all ranks.
+    """Return scores and ranks like `rank_links`, for links whose ends are row numbers over all ranks. Collective.
 
     Parameters
     ----------
@@ -102,7 +100,7 @@ def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Arra
 
 def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
                levels: tuple[Array, Array] | None = None, n_bytes: int = N_BYTES) -> Array:
-    """Return the score of each link and the rank of its destination among all destinations, (n, 2) float64. Collective.
+    """Return each link's score and its rank among the `destinations` not `excluded` for its source, (n, 2) float64. Collective.
 
     Column 0 holds the scores, column 1 the ranks. A rank is 1 plus the number of destinations with a higher score; a tie
     adds a half. The source itself and excluded destinations do not count. A NaN counts as a higher score.
@@ -156,29 +154,29 @@ def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails:
     return np.stack([link_scores.astype(np.float64), 1 + higher], 1)
 
 
-def _n_higher(scores, rows, link_scores, columns, here):
-    """Count, for each link, the scores in its row that exceed the link's score, (n,) float64.
+def _n_higher(scores, rows, link_scores, columns, has_column):
+    """Count, for each link, the scores in row rows[i] of a block that exceed the link's own score, (n,) float64.
 
     A tie counts as a half, and the link itself does not count.
     """
     others, limit = scores[rows], link_scores[:, None]
     higher = np.sum(~(others <= limit), 1) + 0.5 * np.sum(others == limit, 1)
-    itself = np.where(here, others[np.arange(len(rows)), columns], -np.inf)[:, None]
+    itself = np.where(has_column, others[np.arange(len(rows)), columns], -np.inf)[:, None]
     return higher - (~(itself <= limit) + 0.5 * (itself == limit))[:, 0]
 
 
-def _of_sources(order, starts, some):
-    """Select the links whose sources belong to the slice `some` of all sources.
+def _of_sources(order, starts, source_slice):
+    """Return (indices of the links whose sources are in `source_slice`, row of each link's source in the slice).
 
-    The result is the indices of the links, and each link's source as a row of the slice.
+    `order` sorts the links by source, and `starts` has the position of each source's first link in this order.
     """
-    counts = np.diff(starts)[some]
-    first = starts[min(some.start, len(starts) - 1)]
+    counts = np.diff(starts)[source_slice]
+    first = starts[min(source_slice.start, len(starts) - 1)]
     return order[first : first + counts.sum()], np.repeat(np.arange(len(counts)), counts)
 
 
 class _Columns:
-    """Lookup of the column of a block of scores that belongs to a destination's id."""
+    """Lookup from the id of a destination to its column in a block of scores."""
 
     def __init__(self, ids: Array) -> None:
         self._order = np.argsort(ids)
@@ -190,13 +188,10 @@ class _Columns:
         return self._order[places], self._ids[places] == ids
 
 
-def _scored(graph, decoder, h, rows, of, n_bytes):
-    """Compute the scores of all destinations in blocks that fit into memory. Collective.
-
-    Yields the ids of the block's destinations, a slice of `rows`, and the scores of these rows with these destinations.
-    """
+def _scored(graph, decoder, h, rows, destinations, n_bytes):
+    """Yield (ids of destinations, slice of `rows`, their scores), in blocks of about `n_bytes`, for all destinations. Collective."""
     cross = getattr(decoder, "cross", None)
-    for ids, tails in _pieces(graph, h, of, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
+    for ids, tails in _pieces(graph, h, destinations, max(n_bytes // 8 // max(h.shape[1] * h.itemsize, 1), 1)):
         at_once = max(n_bytes // max((len(tails) if cross else tails.size) * h.itemsize, 1), 1)
         for at in range(0, len(rows), at_once):
             some = slice(at, at + at_once)
@@ -208,10 +203,7 @@ def _scored(graph, decoder, h, rows, of, n_bytes):
 
 
 def _left_out(graph, rows, columns, destinations, excluded):
-    """Return the (rows, columns) of a block's scores that must be ignored: excluded pairs, and pairs of a node with itself.
-
-    The result is (rows, columns) of these scores.
-    """
+    """Return (rows, columns) of the scores in a block to ignore: excluded pairs, and pairs of a node with itself."""
     first = rows * graph.n_nodes + destinations.first
     starts, stops = (np.searchsorted(excluded, bound) for bound in (first, first + destinations.n))
     counts = stops - starts
@@ -221,10 +213,10 @@ def _left_out(graph, rows, columns, destinations, excluded):
     return at[here], column[here]
 
 
-def _pieces(graph: NodeRows, h: Array, of: Ends, n: int) -> Iterator[tuple[Array, Array]]:
-    """Yield (ids, encoder rows) of the nodes `of` of all ranks, at most n at a time. Collective."""
+def _pieces(graph: NodeRows, h: Array, destinations: Ends, n: int) -> Iterator[tuple[Array, Array]]:
+    """Yield (ids, encoder rows) of the nodes `destinations` of all ranks, at most n at a time. Collective."""
     comm, ids = graph.comm, np.asarray(graph.dst_ids, np.int64)
-    here = np.flatnonzero((ids >= of.first) & (ids < of.first + of.n))
+    here = np.flatnonzero((ids >= destinations.first) & (ids < destinations.first + destinations.n))
     for rank, size in enumerate(comm.allgather(len(here))):
         for at in range(0, size, n):
             sent_rows, shape = here[at : at + n] if rank == comm.rank else None, min(n, size - at)

@@ -46,7 +46,7 @@ class LabelInputs:
 
 
 class ShownLabels:
-    """Input rows of this rank: features and shown labels side by side. Construction is collective.
+    """Input rows for masked label prediction: features, and beside them labels of some training rows. Construction is collective.
 
     The class receives only the labels of training rows, so no other label can reach the model.
 
@@ -104,7 +104,7 @@ class ShownLabels:
     @classmethod
     def of(cls, inputs: LabelInputs, graph: OutputRows, x: Array, labels: Array, rows: Mapping[str, Array],
            seed: int) -> "ShownLabels":
-        """Create the input rows of this rank, with columns for shown labels, from features and labels. Collective.
+        """Create the input rows of this rank from features and from the labels of the training rows. Collective.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class ShownLabels:
                             f"{self.inputs.n_classes} classes")
 
     def to_train(self, batches: Any, step: int) -> Iterator[TrainingBatch]:
-        """Yield training batches with shown labels; the first one is the batch of the global step `step`. Collective.
+        """Yield training batches whose inputs have labels of some training rows; `step` is the first batch's step. Collective.
 
         The seeds of a sampled batch hide their labels. In a batch that is used in every step, randomly drawn training
         rows hide their labels, and the loss runs over these rows.
@@ -156,13 +156,15 @@ class ShownLabels:
                 yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), rows, count)
 
     def to_score(self, batches: Iterable[Any]) -> Iterator[TrainingBatch]:
-        """Yield evaluation batches with the labels of all training rows shown."""
+        """Yield evaluation batches whose inputs have the labels of all training rows."""
         self.show_all()
         for batch in batches:
             yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), batch.rows, batch.n_global)
 
     def draw(self, step: int) -> tuple[Array, int]:
-        """Draw the training rows that show their labels in a step, and write the columns of `x`. Collective.
+        """Draw the training rows whose labels are inputs in a step; return (other training rows, their global number). Collective.
+
+        The drawn labels are written into the columns of `x`.
 
         Parameters
         ----------
@@ -189,7 +191,7 @@ class ShownLabels:
         return splitmix64(ids.astype(np.uint64) ^ random_key) < np.uint64(int(self.inputs.share * 2**64))
 
     def of_batch(self, batch: Batch, step: int) -> Array:
-        """Return the input rows of a sampled batch, a new (n_src, n_features + n_classes) array of the batch's buffers.
+        """Return the features and shown labels of a sampled batch, a new (n_src, n_features + n_classes) array.
 
         Seeds hide their labels on every rank. Another training node shows its label if it is drawn, which depends on the
         seed, the step and the node's id. So the input rows are the same for any number of ranks.

@@ -17,7 +17,7 @@ Splits = Mapping[str, Array]
 
 
 class TargetForm:
-    """Form of targets, such as one class for each row. It checks targets, and counts outcomes for a run's report page.
+    """Kind of targets, such as one class for each row. It checks targets, and counts outcomes for a run's report page.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class TargetForm:
         raise NotImplementedError
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
-        """Return the number of output columns that this rank's targets need; 0 if the loss checks the shape of the output."""
+        """Return the least number of output columns for this rank's targets; 0 without a bound, as the loss checks the shape."""
         return 0
 
     def check_width(self, metric: NamedMetric, n_outputs: int) -> None:
@@ -54,7 +54,7 @@ class TargetForm:
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return the confusion matrix or histogram for a run's report page, or None. Collective; see `Task.outcome_counts`."""
+        """Return counts for a run's report page: a confusion matrix, a histogram, or None for too many classes. Collective."""
         raise NotImplementedError
 
 

@@ -56,7 +56,7 @@ class ConstantRows:
         self.tensor = tensor
 
     def to_train(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
-        """Return `batches`."""
+        """Return `batches` unchanged."""
         return batches
 
     def to_score(self, batches: Iterable[TrainingBatch]) -> Iterator[TrainingBatch]:
@@ -147,7 +147,7 @@ class DataPart(Protocol):
 
 
 class Task:
-    """Objective of a training: the form of the targets, the loss, and the metric of each split.
+    """Objective of a training: the kind of targets, the loss, and the metric of each split.
 
     `NodeTask`, `EdgeTask`, `GraphTask` and `LinkTask` are the tasks of a user. A subclass sets `graph_types`, implements
     `of_run` and `make_loader`, and overrides the methods that differ.
@@ -250,7 +250,7 @@ class Task:
         self.form.check(targets, rows, n_dst)
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
-        """Return the number of output columns that this rank's targets need; 0 if the loss checks the shape of the output."""
+        """Return the least number of output columns for this rank's targets; 0 without a bound, as the loss checks the shape."""
         return self.form.n_classes(targets, rows)
 
     def check_width(self, n_outputs: int) -> None:
@@ -262,7 +262,7 @@ class Task:
         return self._metric.make(self.positive)
 
     def outputs(self, model: Callable[..., Tensor], graph: object, x: object) -> tuple[Tensor, Array]:
-        """Compute the model's output in evaluation mode. Collective.
+        """Return the model's output in evaluation mode, and the rows that the metric takes, by default its values. Collective.
 
         Parameters
         ----------
@@ -281,7 +281,7 @@ class Task:
         return output, output.data if isinstance(output, Tensor) else output
 
     def loss_over(self, targets: Array, rows: Array, comm: Communicator, n_classes: int) -> Loss:
-        """Return the loss of a training, with class weights computed from the training rows. Collective.
+        """Return the loss function of a training, with class weights computed from the training rows `rows`. Collective.
 
         Parameters
         ----------
@@ -333,7 +333,7 @@ class Task:
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return the confusion matrix or histogram for a run's report page, or None. Collective.
+        """Return counts for a run's report page: a confusion matrix, a histogram, or None for too many classes. Collective.
 
         Parameters
         ----------
@@ -360,12 +360,12 @@ class Task:
 
     @classmethod
     def form_name(cls, name: str) -> str:
-        """Return the target form that the value `name` of the option --task stands for, such as "classify"."""
+        """Return the kind of targets, such as "classify", of the value `name` of the option --task."""
         return name
 
     @classmethod
     def of_run(cls, name: str, training: TrainingChoices, n_outputs: int) -> "Task":
-        """Return the task of a run.
+        """Create the task of a run from its options. `name` is the value of --task.
 
         Parameters
         ----------
@@ -396,7 +396,7 @@ class Task:
 
     @classmethod
     def make_model(cls, encoder: Callable[..., Module], run: RunSettings, nodes: object, n_outputs: int, rng: Random) -> Module:
-        """Return the model of a run.
+        """Create the model of a run. `encoder` is a function (n_out, batches) -> model of nodes with `n_out` outputs.
 
         Parameters
         ----------
@@ -413,7 +413,7 @@ class Task:
     @classmethod
     def make_loader(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, train: ArrayLike | slice,
                     **options: Any) -> Loader:
-        """Return the loader of a run's training batches. Collective.
+        """Create the loader of a run's training batches, with the options `sampling`. Collective.
 
         Parameters
         ----------
@@ -427,7 +427,7 @@ class Task:
 
     @classmethod
     def make_scoring(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, rows: OwnedRows, **options: Any) -> Loader:
-        """Return the loader of a run's evaluation batches, with the rows of all splits. Collective; see `make_loader`.
+        """Create the loader of a run's evaluation batches, with the rows of all splits. Collective; see `make_loader`.
 
         `rows` has the masks or row numbers train, val and test.
         """

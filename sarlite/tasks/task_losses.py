@@ -16,7 +16,7 @@ Loss = Callable[[Tensor, Array, Array, float], Tensor]
 
 
 def mean_over_values(loss: Callable[..., Tensor]) -> Loss:
-    """Return the loss that is the mean of `loss` over rows and columns.
+    """Make a `Loss` from a `loss` of numbers, such as `ops.mse`: the mean over rows and columns.
 
     Parameters
     ----------
@@ -98,12 +98,12 @@ def contrastive(output: Tensor, targets: Array, rows: Array, count: float) -> Te
 
 
 def margin(differences: Tensor, zeros: Array, count: float) -> Tensor:
-    """Return the margin loss of score differences, the sum of max(0, 1 + difference) divided by `count`."""
+    """Return the sum of max(0, 1 + difference) divided by `count`; `zeros` has the shape of `differences`."""
     return ops.mae((differences + 1).relu(), zeros, count=count)
 
 
 def mean_over_rows(loss: Callable[[Tensor, Array], Tensor]) -> Loss:
-    """Return a loss of the user as this rank's share of the mean over the rows of all ranks.
+    """Make a `Loss` from a loss of the user: this rank's share of the mean over the rows of all ranks.
 
     Parameters
     ----------

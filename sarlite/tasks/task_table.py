@@ -16,7 +16,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def task_type(name: str, *, labelled_edges: bool = False, graph_set: bool = False) -> type[Task]:
-    """Return the task class of a run.
+    """Return the task class for the value `name` of --task, and for labels of nodes, of edges, or of the graphs of a set.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from sarlite.types import Array
 
 
 class ThresholdRule(NamedTuple):
-    """Rule that sets a decision threshold.
+    """Rule that sets a decision threshold: a fixed probability, the best F1, or the best recall at a precision.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ HALF = ThresholdRule("fixed", 0.5)
 
 
 def threshold_rule(text: str) -> ThresholdRule:
-    """Return the rule that an option describes.
+    """Parse the option of a threshold: "best-f1", "precision=P", or a probability.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def threshold_rule(text: str) -> ThresholdRule:
 
 
 def choose_threshold(rule: ThresholdRule, comm: Communicator, scores: Array, positive: Array) -> float | None:
-    """Choose a threshold by the scores of all ranks' rows. Collective.
+    """Return the threshold, a probability, that `rule` selects by the rows of all ranks; None if none fits. Collective.
 
     Parameters
     ----------
