@@ -16,7 +16,7 @@ DASHES = {"train": "1 4", "val": "7 4", "test": ""}
 
 
 class Curve(NamedTuple):
-    """Curve of a chart. Its colour stands for its series, and its dash pattern for its split.
+    """Curve of a line chart. Its colour stands for its series, and its dash pattern for its split (train, val or test).
 
     Attributes
     ----------

@@ -34,9 +34,9 @@ def check(training: TrainingOptions) -> None:
 
 
 def _check_word(option, word, table, find):
-    """Raise a ConfigError if an option's value `word`, such as a metric, is unknown for every form of targets.
+    """Raise a ConfigError if `word`, the value of an option such as --metric, is unknown for every kind of targets.
 
-    The keys of `table` are the forms, and its values the known names. `find(form, word)` raises for an unknown word.
+    The keys of `table` are the kinds of targets, its values the known names. `find(kind, word)` raises for an unknown word.
     """
     errors = []
     for form, kinds in table.items():
@@ -140,10 +140,10 @@ def _of_classes(comm, training, part):
     return training, lines
 
 
-def _number(word, names, n, option):
-    """Return the index of the class that a word names."""
+def _number(class_name, names, n, option):
+    """Return the index of a class among `names`, or among the numbers below n if `names` is None."""
     class_names = names or [str(number) for number in range(n)]
-    if word not in class_names:
+    if class_name not in class_names:
         some = ", ".join(class_names[:10]) + (", ..." if len(class_names) > 10 else "")
-        raise ConfigError(f"{option}: {word!r} is not a class of the data, which have {some}", option)
-    return class_names.index(word)
+        raise ConfigError(f"{option}: {class_name!r} is not a class of the data, which have {some}", option)
+    return class_names.index(class_name)

@@ -31,7 +31,7 @@ def threshold_row(threshold: JsonObject | None) -> Iterator[tuple[str, str]]:
 
 
 def calibration_row(calibration: JsonObject | None) -> Iterator[tuple[str, str]]:
-    """Yield the table's row with the Brier score and the calibration error of one split.
+    """Yield the closing table's row with the Brier score and the calibration error of one split.
 
     Parameters
     ----------

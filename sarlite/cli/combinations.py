@@ -217,7 +217,7 @@ def refuse(run: Run) -> None:
 
 
 def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of the options with None in place of options without effect.
+    """Return a copy of the options, None in place of each option that needs another option which is not set.
 
     An option has no effect if the run lacks an option that it needs (`Option.needs`).
 

@@ -63,7 +63,7 @@ def parse(argv: Sequence[str] | None = None) -> RunOptions:
 
 def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({}), before: OptionValues | None = None,
             checkpoint: str | None = None) -> RunOptions:
-    """Return the options of a run from all their sources, checked one by one and together.
+    """Return a run's options, checked: each from `flags`, else from the file, else from the run `before`, else by default.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({
 
 
 def _options_before(before, where):
-    """Return the options of an earlier run that a resumed run takes from the checkpoint, after the checks of flags.
+    """Convert and check the options `before` of a checkpoint that a resumed run takes over; `where` begins an error message.
 
     Options that a checkpoint must not set, such as output paths, are left out.
     """
@@ -174,7 +174,7 @@ def _is_obsolete(key, value):
 
 def parse_further(argv: Sequence[str] | None, section: type[Section], needed: Sequence[str], taken: Sequence[str],
                   changed: Mapping[str, Option] | None = None, **parser_options: Any) -> tuple[Section, dict[str, Any]]:
-    """Parse the command line of a command other than training, which has some training options too.
+    """Parse the options of a command, fields of `section`, and the training options in `taken` that the command has too.
 
     Parameters
     ----------

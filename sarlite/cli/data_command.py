@@ -255,17 +255,14 @@ def _memory(options):
 
 
 def _reading(directory, but=None):
-    """Return a context that holds a lock on a native data set, so that no other process replaces the data set.
-
-    There is no lock if `directory` is None, or is the directory `but`.
-    """
+    """Return a context that locks the data set in `directory`, unless it is None or `but`, so that nobody replaces it meanwhile."""
     if directory is None or (but is not None and os.path.realpath(directory) == os.path.realpath(but)):
         return contextlib.nullcontext()
     return scratch.locked(Path(directory) / format.META, exclusive=False)
 
 
 def _near_shares(dataset, order):
-    """Return a line of text with the share of edges whose ends are close in memory, in the order `order` and in the order of ids."""
+    """Return a line of text with the share of edges whose ends are less than a cluster of rows apart, in `order` and by id."""
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
     places = f"{orders.cluster_size(graph.indptr.size - 1):,} places apart"
@@ -278,7 +275,7 @@ def _stored_division(dataset):
 
 
 def _show_parts(dataset, costs, method, balance, more=()):
-    """Print the costs of a division into parts, and warn about empty or uneven parts."""
+    """Print the costs of a division into parts and the lines `more`, and warn about empty or uneven parts."""
     n_bytes = () if dataset.relational else part_bytes(dataset, costs)
     show("\n".join((*report_lines(costs, *n_bytes), *more)))
     n_empty = list(costs["nodes"]).count(0)

@@ -25,7 +25,7 @@ class Decision(NamedTuple):
     thresholds: Array
 
     def of(self, output: Array, several: bool) -> Array:
-        """Return the predictions for some rows of logits.
+        """Return the predicted class of each row of logits or, if `several`, 0 or 1 for each label.
 
         Parameters
         ----------

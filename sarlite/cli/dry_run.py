@@ -17,7 +17,7 @@ from sarlite.types import JsonObject
 
 
 def dry_run(comm: Communicator, run: Settings, trainer: Trainer, part: Shard, limit: MemoryLimit) -> JsonObject:
-    """Measure a step, an evaluation and a second step of a run; print the measurements. Collective.
+    """Measure time, bytes and memory of a step, an evaluation and another step of a run; print them. Collective.
 
     The first step also allocates memory and fetches rows that are fetched once. The second step is like all later
     steps.

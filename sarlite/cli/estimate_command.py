@@ -197,7 +197,7 @@ def _threads(size):
 
 
 def _rates(n_threads):
-    """Measure this machine's speed in matrix products, aggregations and copies, with `n_threads` threads.
+    """Measure this machine's speeds with `n_threads` threads: operations, bytes of aggregations and copied bytes per second.
 
     Returns
     -------
@@ -224,15 +224,15 @@ def _seconds(function):
     return time.perf_counter() - begin
 
 
-def _fits(rows, memory, most, rows_on):
-    """Return lines that compare each estimate's memory with the limit, and a line with the fewest ranks that fit.
+def _fits(rows, memory, most_ranks, rows_on):
+    """Return lines that compare each estimate's memory with `memory` bytes, and a line with the fewest ranks that fit.
 
     Parameters
     ----------
     rows : list of Row
     memory : int
         Memory of a rank in bytes.
-    most : int
+    most_ranks : int
         Largest number of ranks to try.
     rows_on : callable
         rows_on(n_ranks) -> rows for each mode.
@@ -248,10 +248,10 @@ def _fits(rows, memory, most, rows_on):
         return [row for row in rows_on(size) if row["peak_bytes"] <= memory]
 
     few, many = 0, 1  # no mode fits on `few` ranks; one may fit on `many` ranks
-    while not fitting(many) and many < most:
-        few, many = many, min(2 * many, most)
+    while not fitting(many) and many < most_ranks:
+        few, many = many, min(2 * many, most_ranks)
     if not fitting(many):
-        return [*lines, f"no mode fits {_bytes(memory)} on up to {most:,} ranks"]
+        return [*lines, f"no mode fits {_bytes(memory)} on up to {most_ranks:,} ranks"]
     many = few + 1 + bisect_left(range(few + 1, many), True, key=lambda size: bool(fitting(size)))
     row = min(fitting(many), key=lambda row: (row["step_received_bytes"], row["peak_bytes"]))
     return [*lines, f"fewest ranks: {many:,}, {row['mode']}, {_bytes(row['peak_bytes'])} a rank"]

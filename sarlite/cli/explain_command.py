@@ -160,7 +160,7 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
 
 
 def _full_precision(trained):
-    """Return the trained run with row_dtype float32 in place of bfloat16 or int8.
+    """Return the trained run with float32 rows in messages (`row_dtype`) in place of bfloat16 or int8.
 
     Gradients ignore the rounding of narrow rows, so integrated gradients would not add up to the change of the score.
     """

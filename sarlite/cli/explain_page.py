@@ -98,7 +98,7 @@ def _places(ends: Sequence[End]) -> dict[End, tuple[float, float]]:
 
 
 def _arrow(edge: Attribution, start: tuple[float, float], end: tuple[float, float], share: float) -> str:
-    """Return an arrow from source to destination, curved so that the arrows of both directions do not overlap."""
+    """Return the SVG of an arrow between two points; `share`, |attribution| / largest |attribution|, sets width and opacity."""
     (x0, y0), (x1, y1) = start, end
     kind, title = "minus" if edge.value < 0 else "plus", f"<title>{html.escape(f'{_words(edge)}: {edge.value:+.4g}')}</title>"
     style = f'class="{kind}" stroke-width="{0.8 + 3 * share:.2f}" stroke-opacity="{0.35 + 0.65 * share:.2f}"'

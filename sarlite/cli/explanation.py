@@ -124,7 +124,7 @@ class Explanation(NamedTuple):
         return [attribution for attribution in self.attributions if (attribution.kind, attribution.method) == (kind, method)]
 
     def missed(self, total: Total) -> float:
-        """Return the sum of the integrated gradients minus the change of the score: the error of the integration."""
+        """Return the error of the integration: the sum of the integrated gradients minus the change of the score."""
         return total.sum - (self.score - total.without)
 
 

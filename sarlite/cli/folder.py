@@ -117,7 +117,7 @@ class Folder:
         return self.path / KEPT.format(f"{epoch:06}")
 
     def check_other(self, argument, path):
-        """Raise a ConfigError if another output is the folder itself or one of the files that the run writes.
+        """Raise a ConfigError if `path`, the value of the option `argument`, is the folder or a file that the run writes.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class Folder:
         raise ConfigError(f"{ARGUMENT} {self.path}: the folder was removed during the run", ARGUMENT)
 
     def begin(self, options, start):
-        """Write config.toml and open metrics.jsonl, after the first epoch has succeeded. Called on rank 0.
+        """Write config.toml and open metrics.jsonl, with the lines up to epoch `start`. Called on rank 0 after the first epoch.
 
         Parameters
         ----------

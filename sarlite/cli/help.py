@@ -54,7 +54,7 @@ def training_parser(everything: bool = False) -> Parser:
 
 
 def parser(groups: Mapping[str, Mapping[str, Option]], everything: bool = True, **parser_options: Any) -> Parser:
-    """Return a parser of options in groups.
+    """Return a parser with the options of `groups`; unless `everything` is True, its help lists only common options.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ class MemoryLimit:
         self.n_bytes, self.name, self.base, self._peak, self._checked = n_bytes, name, base, peak, False
 
     def check(self, comm: Communicator, n_bytes: int, what: str) -> None:
-        """Raise a ConfigError if `base` + `n_bytes` bytes are more than the memory limit on any rank. Collective.
+        """Raise a ConfigError if `base` + `n_bytes`, the bytes of `what`, are above the memory limit on any rank. Collective.
 
         Parameters
         ----------
@@ -60,7 +60,7 @@ class MemoryLimit:
 
 
 def of_run(comm: Communicator, part: Shard, limit: float | None, n_sharing: int) -> MemoryLimit:
-    """Return the memory limit of this rank. Collective.
+    """Return the memory limit of this rank: `limit` bytes, or by default its share of the host's memory. Collective.
 
     Parameters
     ----------

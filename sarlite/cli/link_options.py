@@ -221,7 +221,7 @@ class LinkOptions:
                               times=labels.times)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int, time_split: str | None) -> EdgeLabels:
-        """Read the table of labelled pairs. Collective.
+        """Read the table of labelled pairs, with splits by column, by time or drawn with `seed`; rank 0 gets all pairs. Collective.
 
         Parameters
         ----------
@@ -246,7 +246,7 @@ class LinkOptions:
         return labels or empty
 
     def decoded(self, encoder: Encoder, rng: Random, dtype: str, nodes: Graph | NodeType, n_out: int) -> LinkPredictor:
-        """Return a model that scores pairs of nodes: the encoder followed by the decoder that the options name.
+        """Return a model that scores pairs of nodes: `encoder`, followed by the decoder that the options name.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class LinkOptions:
 
 
 def _pairs_by_relation(linked, path):
-    """Return the pairs in a file of links by relation, on rank 0; empty on other ranks, or if `path` is not a str."""
+    """Return, by relation, the pairs in the file `path` on rank 0; empty on other ranks, or if `path` is not a str."""
     links = np.empty((0, 3), np.int64)
     if isinstance(path, str) and not linked.graph.comm.rank:
         links = read_links(path, linked)

@@ -106,7 +106,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
 
 @naming_flags
 def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
-    """Compute a checkpoint's predictions for a data set and write them to files. Collective.
+    """Compute predictions of a checkpoint's model for a data set and write them to the files of `config`. Collective.
 
     Parameters
     ----------
@@ -420,7 +420,7 @@ class _Layer:
 
 
 def _arrays(config, form, output, decision=None):
-    """Return the array for each file of `predictions.paths`: scores, rows or numbers; or labels and probabilities."""
+    """Return the arrays to write: the scores or numbers of `output`, or labels by `decision` and probabilities."""
     if form == "link" and config.links is not None:
         return [output[:, 0]]
     if config.embeddings is not None or form == "regress":

@@ -71,7 +71,7 @@ _NEEDED = ("epoch", "best", "options", "data")
 
 
 def check_run(path: AnyPath | None, metadata: JsonObject) -> None:
-    """Raise a CheckpointError if a field of a checkpoint's metadata is missing or invalid."""
+    """Raise a CheckpointError if a field of the metadata of the checkpoint `path` is missing or invalid."""
     missing = [name for name in _NEEDED if name not in metadata]
     if missing:
         raise CheckpointError(f"checkpoint {path} is not from a run: it has no {missing[0]}")

@@ -45,7 +45,7 @@ from sarlite.user_code import errors_of
 
 @naming_flags
 def train(comm, options, tick=lambda: None, interrupts=None):
-    """Load the data, train the model, and write and print the results. Collective.
+    """Load the data, train the model, and write and print the results; `tick` is called at each progress. Collective.
 
     No file in the run's folder changes before the first epoch has succeeded.
 
@@ -194,7 +194,7 @@ def task_of(run, part):
 
 
 def make_trainer(comm, run, part, model, rng, data=None):
-    """Make the trainer of a run. Collective.
+    """Make the trainer of a run. `data` is the identity of the data, for a folder of propagated features. Collective.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def _task(run, part):
 
 
 def _fit(run, trainer, part, saving, tick, memory):
-    """Train until the last epoch or a signal, evaluate the best model, and save. Collective.
+    """Train until the last epoch or a signal, save, and return (epoch seconds, total, trace, best model's outcome). Collective.
 
     Returns
     -------
@@ -324,7 +324,7 @@ def _report(run, trainer, part, saving, without_edges, seconds, total, recorded,
 
 
 def _recency_lines(run, part):
-    """Return the line that says how recency is counted, in a list; an empty list for a run without recency."""
+    """Return a list with a line about the unit of the edge feature --edge-recency; empty for a run without this feature."""
     if not run.batches or not run.batches.edge_recency:
         return []
     unit = batch_sources.UNITS[part.time_kind or "integers"][1]
@@ -332,7 +332,7 @@ def _recency_lines(run, part):
 
 
 def _used(run, graph):
-    """Return a dict from option to bool: True if training uses the option's part of the data, such as edge weights."""
+    """Return {option: bool}, True if training uses the data that the option names: edge weights, edge features, label inputs."""
     values = {option: getattr(graph, name, None) is not None for name, option in ARRAYS.items()}
     return {**values, "label_inputs": run.training.label_inputs is not None}
 

@@ -27,7 +27,7 @@ def write_metrics(file, record):
 
 
 def events(folder, check=False):
-    """Return a function that writes the record of an epoch for TensorBoard.
+    """Return a function that writes the record of an epoch for TensorBoard; with `check`, only check the package.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class EpochProgress:
         self._report(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
 
     def _report(self, where, done, parts):
-        """Update the bar, or print a line if one is due; `done` is the number of completed epochs, a float."""
+        """Update the bar, or print `where` and `parts` if a line is due; `done` is the number of completed epochs, a float."""
         if self.bar is not None:
             self.bar.set_postfix_str(", ".join(parts), refresh=False)
             self.bar.update()
@@ -165,7 +165,7 @@ MOST_PAIRS = 64
 
 
 def pictured(comm, graph):
-    """Return matrices of bytes and edges for the HTML report. Collective.
+    """Return matrices for the HTML report: bytes by pair of ranks, and edges by pair of parts. Collective.
 
     Returns
     -------
@@ -197,7 +197,7 @@ def _edges_by_owner(plan, rank, size):
 
 
 def _evaluations(graph):
-    """Return, for each relation's weight, the evaluation order (before or after the aggregation) and the cost of both orders.
+    """Return, for each relation's weight matrix, if it is applied before or after the aggregation, and the cost of both.
 
     The result is {"relations": [...]} for a relational graph and {} for other graphs.
     """
@@ -211,7 +211,7 @@ def _nodes(graph):
 
 
 def promise(options, size):
-    """Return the largest number of peers whose rows a rank holds at once.
+    """Return the largest number of peers whose rows a rank holds at once, by the mode and prefetch of `options`.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def promise(options, size):
 
 
 def table(run, size, summary, counted, best, times, run_dir, one_process=False):
-    """Return the closing table of a run as text.
+    """Return the table that ends a run's output, as text: data, memory, bytes, times and the best epoch's scores.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ def _message_flow(counted):
 
 
 def _relations(counted):
-    """Yield the closing table's row for each relation's weight: its evaluation order, and the cost of both orders.
+    """Yield the closing table's row for each relation's weight matrix: the order of its product, and the cost of both orders.
 
     The order "inside" applies the weight in the messages. The order "first" applies the weight to the aggregated rows.
     """

@@ -71,11 +71,9 @@ class Saving:
         self._announce(slow=True)
 
     def votes(self):
-        """Return this rank's votes, a tuple of bool that the training step sums over ranks.
+        """Return this rank's bools, which training sums over ranks: signals received, a due checkpoint, a write error.
 
-        There is a vote for each signal that was received, for a checkpoint that is due, and for a write error.
-
-        Only rank 0 votes for a checkpoint and for a write error.
+        There is one bool for each signal. Only rank 0 returns True for a checkpoint or a write error.
         """
         root = self.comm.rank == 0
         every = self._output.every_seconds
@@ -113,7 +111,7 @@ class Saving:
         return bool(self.signum) or self.epoch == self._output.stop_after
 
     def decide(self, threshold):
-        """Add the decision threshold of the best model to the metadata of the next checkpoint.
+        """Add the decision threshold of the best model, unless it is None (0.5), to the metadata of the next checkpoint.
 
         Parameters
         ----------
@@ -174,7 +172,7 @@ class Saving:
 
 
 def restore(trainer, stopping, resumed, path, batches=None, keys=None):
-    """Load the state of a checkpoint into a trainer and into `stopping`. Collective.
+    """Load the arrays and metadata `resumed` of a checkpoint into a trainer and `stopping`; return (epoch, best). Collective.
 
     Parameters
     ----------

@@ -168,7 +168,7 @@ def _check_values(where: str, name: str, value: object) -> None:
 
 
 def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[OptunaTrial], Study]]:
-    """Yield (trials, study) for each wave of up to `jobs` runs that train at the same time.
+    """Yield (trials, study) for each wave: up to `jobs` of the `trials` runs, which train at the same time.
 
     The caller must tell the study the result of each trial before it takes the next wave.
 

@@ -64,7 +64,7 @@ class CheckpointOptions:
     """Training options of the command line by name, which override the options in the checkpoint."""
 
     def with_overrides(self: Own, values: OptionValues) -> Own:
-        """Return a copy with the training options of the command line and with the path of the checkpoint file.
+        """Return a copy with the training options `values` of the command line, and with the path of the checkpoint file.
 
         The number of threads is left out, because it may differ between ranks.
         """
@@ -207,7 +207,7 @@ def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
 
 def outputs_in_time(trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features, temporal: Temporal,
                     fanouts: Sequence[int]) -> Array:
-    """Compute the output of each of this rank's rows from the edges up to the row's own time. Collective.
+    """Compute the output of each of this rank's rows from sampled edges up to the row's own time. Collective.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def _check_stored_path(comm, trained, loaded):
 
 
 def _learned_rows_lines(model, matched, keys, other_data):
-    """Yield a line for each parameter with a row per node, if rows are missing or were matched by position."""
+    """Yield a line for each parameter with a row per node, if rows are missing or were matched by position, not by name."""
     types = {name: parameter.node_type for name, parameter in model.named_parameters()}
     for name, rows in matched.items():
         subject = f"learned rows{' of type ' if types[name] else ''}{types[name]}"

@@ -164,7 +164,7 @@ def scaled_weights(weights: ClassWeights, counts: Array, n_rows: int, multilabel
 
     Examples
     --------
-    >>> scaled_weights("balanced", np.array([9, 1]), 10, several=False).round(2).tolist()
+    >>> scaled_weights("balanced", np.array([9, 1]), 10, multilabel=False).round(2).tolist()
     [0.56, 5.0]
     """
     occurs = counts > 0

@@ -155,7 +155,7 @@ class Scorer:
 
 
 def _all_but(edge: int, edges: InEdges) -> Array:
-    """Return a mask over `edges` that is False at the index `edge` of the arrays of edge values, and True elsewhere."""
+    """Return a mask of all `edges` but one; `edge` is the index of this edge in the arrays of edge values."""
     return (np.arange(len(edges.indices)) if edges.numbers is None else edges.numbers) != edge
 
 
@@ -164,7 +164,7 @@ def _gradient(tensor):
 
 
 def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
-    """Return the integrated gradients of the inputs on the path from a baseline.
+    """Return the integrated gradients of the inputs on the path from `baseline`, by a quadrature with `steps` points.
 
     The sum of all attributions approximates the difference of the scores of the inputs and of the baseline.
 
@@ -187,7 +187,7 @@ def integrate_inputs(scorer: Scorer, baseline: Inputs, steps: int) -> Inputs:
 
 
 def integrate_edges(scorer: Scorer, chosen: Mapping[Relation, Array], steps: int) -> dict[Relation, Array]:
-    """Return the attribution of the score to each chosen edge, by integrated gradients.
+    """Return the attribution of the score to each edge in the masks `chosen`, by integrated gradients with `steps` points.
 
     Each edge has a gate, a factor of its message. The gates of the chosen edges vary together from 0 to 1. The gates of
     other edges are 1.

@@ -24,7 +24,7 @@ MOST_STEPS, MOST_PRODUCTS = 200, 3e10
 
 def baselines(comm: Communicator, task: Task, features: Array | None, ids: Array, labels: Array,
               rows: Mapping[str, Array], n_outputs: int) -> dict[str, object]:
-    """Fit two predictors that use no edge, and return the task's metric of each split. Collective.
+    """Fit a constant and a regression on the features, which use no edge; return the task's metric of both by split. Collective.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _side_by_side(head, tail):
 
 
 def _sample(comm, ids, train, width):
-    """Return this rank's training rows that belong to the sample, of about `MOST_ROWS` rows or less. Collective."""
+    """Return this rank's training rows in a random sample of at most about `MOST_ROWS` rows of all ranks. Collective."""
     n = int(comm.allreduce(np.array([len(train)], np.float64))[0])
     most = min(MOST_ROWS, MOST_VALUES // max(width, 1))
     variates = splitmix64(np.asarray(ids)[train].astype(np.uint64)) >> np.uint64(11)

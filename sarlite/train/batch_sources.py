@@ -80,7 +80,7 @@ def flows(part: Shard, n_layers: int, features: Features) -> dict[str, Batch]:
 
 
 def loaders(run: Any, part: Shard, task: type[Task], features: Any, rows_alone: bool) -> dict[str, Loader]:
-    """Make the loader "batches" for training, and a loader "scoring" if evaluation samples neighbours. Collective.
+    """Make the loader "batches" for training, of rows alone or with neighbours, and "scoring" if evaluation samples. Collective.
 
     With `rows_alone` the model needs no neighbours, and "batches" is a RowLoader.
     """

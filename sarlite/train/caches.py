@@ -21,7 +21,7 @@ def _path(folder, step, rank, size):
 
 
 def write(comm, folder, trainer, *, trial=False):
-    """Write the contents of this rank's caches to its file. Collective.
+    """Write the contents of this rank's caches to its file; a `trial` removes the file again. Collective.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def _rows(comm, graph):
 
 
 def remove_others(folder, caches, size):
-    """Remove the cache files that a checkpoint does not refer to.
+    """Remove cache files from a folder unless `caches`, an entry of the checkpoint's metadata, refers to them.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def files(folder):
 
 
 def restore(comm, folder, trainer, caches, step):
-    """Restore the contents of the caches from the files that `write` wrote, if these fit the run. Collective.
+    """Restore the caches from the files that `write` wrote; if these do not fit the run, return the reason, else None. Collective.
 
     Parameters
     ----------

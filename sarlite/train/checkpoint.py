@@ -61,7 +61,7 @@ def path_of(path: AnyPath) -> str:
 
 def save(path: AnyPath, tensors: Mapping[str, ArrayLike], metadata: Mapping[str, object], *, trial: bool = False,
          new: bool = False) -> str:
-    """Write arrays and metadata to a file atomically, and return the file's SHA-256.
+    """Write arrays and metadata to a file atomically; return its SHA-256. `trial` removes the file again, `new` refuses an old one.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class _Owned:
         self.owners, self.rows, self.dtype, self.shape = owners, rows, rows.dtype, (owners.n, *rows.shape[1:])
 
     def pieces(self, trial):
-        """Yield the rows of all ranks by ascending id, in pieces, on rank 0; other ranks yield None.
+        """Yield the rows of all ranks by ascending id, in pieces, on rank 0, and None on others; in a `trial` yield rank 0's rows.
 
         In a trial, yield the same number of rows without communication: copies of rank 0's rows.
         """
@@ -207,7 +207,7 @@ def _stored(path, check=True):
 
 
 def write(path, trainer, metadata, best=None, keys=None, **options):
-    """Write the state of a trainer to a checkpoint, from rank 0. Collective.
+    """Write the state of a trainer, and `best`, the best epoch's model, to a checkpoint, from rank 0. Collective.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
 
 
 def read(comm, path, prefixes=("",)):
-    """Return the tensors and the metadata of a checkpoint, for `restore_state` or `restore_model`. Collective.
+    """Return (tensors, metadata) of a checkpoint, only of tensors whose names have the first matching prefix. Collective.
 
     Parameters
     ----------
@@ -327,9 +327,9 @@ def _not_finite(flat):
 
 
 def _local_state(trainer, best):
-    """Return this rank's arrays for a checkpoint, keyed by name in the file, and the names of divided tensors.
+    """Return (this rank's arrays by name in the file, {name in the file: parameter} of the tensors divided by rows).
 
-    The tensors that are divided among ranks by rows are a dict from name in the file to parameter (`_owned`).
+    `_owned` lists the tensors that are divided among ranks by rows.
     """
     model, optimizer, best = trainer.model, trainer.optimizer, best or {}
     state = {**_under("model.", model.state_arrays()), **_under("optimizer.", optimizer.state_arrays()),
@@ -352,7 +352,7 @@ def _under(prefix, state):
 
 
 def restore_state(trainer, tensors, metadata, keys=None):
-    """Put the state that `read` returned into a trainer, on any number of ranks. Collective.
+    """Put the state that `read` returned into a trainer; return this rank's state of the best epoch's model. Collective.
 
     Parameters
     ----------
@@ -436,7 +436,7 @@ def _to_fill(trainer, rows):
 
 
 def restore_model(comm, model, tensors, metadata, keys=None):
-    """Put parameters that `read` returned into a model, on any number of ranks. Collective.
+    """Put parameters that `read` returned into a model; return, by parameter, the map of rows by name, or None. Collective.
 
     Parameters
     ----------
@@ -507,7 +507,7 @@ def _owners(comm, model, tensors, keys):
 
 
 def _other_number(owners, stored, keyed):
-    """Return an error on rank 0 if rows must be matched by id and the checkpoint has another number of rows."""
+    """Return an error on rank 0 if the checkpoint has another number of rows; `keyed`: the checkpoint has node names."""
     if stored is None or stored.shape[:1] == (owners.n,):
         return None
     unnamed = "the data have" if keyed else "the checkpoint has"

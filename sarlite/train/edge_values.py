@@ -42,7 +42,7 @@ NONE = EdgeValueUse()
 
 
 def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
-    """Return the use of each array of edge values in a run: required, used, ignored or refused.
+    """Return how a run uses edge weights and edge features, from its options and from the attributes of the model class `cls`.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, sig
 
 
 def used(comm: Communicator, dataset: Dataset, wanted: EdgeValueUse, spec: str) -> list[str]:
-    """Return the names of the arrays of edge values that the graph gets. Collective.
+    """Return the names, "edge_weight" and "edge_features", of the arrays that `wanted` uses and the data have. Collective.
 
     Relational data have an array if any relation has it.
 
@@ -86,7 +86,7 @@ def _is_used(name, dataset, wanted, spec):
 
 
 def read(edges: EdgePart, names: list[str], wanted: EdgeValueUse, dtype: DType | None, spec: str) -> dict[str, Array | None]:
-    """Return the edge values of a relation for this rank's edges.
+    """Return the edge values of a relation for this rank's edges, by array; None for an array that is not in `names`.
 
     Parameters
     ----------

@@ -111,7 +111,7 @@ def _train_epoch(trainer, epoch, on_step):
 
 
 def _evaluate(trainer, epoch, best, forced):
-    """Evaluate after an epoch, report the scores to `best`, and return them."""
+    """Evaluate after an epoch, report the scores to `best`, and return them; `forced` as in `Best.update`."""
     profile = trainer.graph.profile
     with profile.span("evaluation"), profile.phase("evaluation"):
         scores = trainer.evaluate()

@@ -178,7 +178,7 @@ _OTHERS = {"links": "files have other splits of links", "edge_labels": "the tabl
 
 
 def _of_edges(graph, sources, array):
-    """Return a hash of the in-edges of each row, (n_dst,) uint64, which does not depend on the order of the edges.
+    """Return a hash of each row's in-edges, from source ids and the edge values `array`, (n_dst,) uint64, for any order of edges.
 
     The hash is the sum, modulo 2^64, of a hash of each in-edge's source id and edge values.
     """

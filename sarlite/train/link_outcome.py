@@ -59,7 +59,7 @@ def link_outcome(trainer: Trainer, best: Best) -> dict[str, dict[str, dict[str, 
 
 
 def _value(trainer, name, judged, split):
-    """Compute the metric `name` over the links of a split; return None if the split has no links. Collective."""
+    """Return the metric `name` of the scored links `judged` in a split; None if the split has no links. Collective."""
     metric = find_metric("link", name).make()
     metric.add(judged[trainer.rows[split]], trainer.labels[trainer.rows[split]])
     value = metric.value(trainer.comm.allreduce(metric.counts().copy()), trainer.comm)

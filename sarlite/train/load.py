@@ -138,7 +138,7 @@ class Shard(NamedTuple):
 
 def load(comm: Communicator, source: Source, options: Options, scratch: Path | None = None,
          tick: Callable[[], object] = lambda: None) -> Shard:
-    """Read this rank's rows and build its graph. Collective.
+    """Read this rank's rows of a data set and build its graph; `tick` is called while any rank loads. Collective.
 
     Stored data of a suitable division are read by each rank alone. Otherwise rank 0 reads, generates or divides the data,
     and holds the whole edge list meanwhile.
@@ -185,12 +185,12 @@ def kind(comm: Communicator, spec: str) -> str:
     return str(comm.bcast(together(comm, lambda: read_kind() if comm.rank == 0 else None)))
 
 
-def _read(comm, source, scratch, seconds, what):
+def _read(comm, source, scratch, seconds, data_kind):
     """Read this rank's data; return a Shard without a graph, and a function options -> graph. Collective.
 
     The exchanges of a relational graph are planned at their first use.
     """
-    graphs, stored = what == "graphs" and source.graphs, what != "plain"
+    graphs, stored = data_kind == "graphs" and source.graphs, data_kind != "plain"
     typed = stored and not graphs
     options: dict[str, Any] = {"relational": True} if stored else {"normalize": source.normalize}
     if source.schema is not None:

@@ -211,7 +211,7 @@ class Trainer:
                         "trainer, {}); checkpoint.restore_state puts the state into another Trainer")
 
     def step(self, epoch: int | None = None) -> float:
-        """Take one optimizer step and return its loss. Collective.
+        """Take the next optimizer step, or the first step of `epoch`, and return its loss. Collective.
 
         Parameters
         ----------
@@ -522,7 +522,7 @@ class Trainer:
         return output.data.copy()
 
     def _output(self, batch, exact=True):
-        """Run the model on a batch in evaluation mode; return its output and the rows that metrics are computed from.
+        """Run the model on a batch in evaluation mode; return (its output, the rows that metrics are computed from).
 
         After training on sampled batches, an evaluation of the full graph uses exact moments in batch norms.
         """
@@ -537,7 +537,7 @@ class Trainer:
         return output, judged
 
     def counted(self) -> dict[str, object]:
-        """Return statistics of the batches, keyed as in the output of `--json`. Collective.
+        """Return statistics of the batches for `--json`, such as the number of steps and the cache hit rates. Collective.
 
         Returns
         -------

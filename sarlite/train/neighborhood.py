@@ -54,7 +54,7 @@ class _InEdges(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Time at which a neighbourhood is taken: the neighbourhood has no later edges, and no edges from later nodes.
+    """Time limit of a neighbourhood, which has no later edges, no edges from later nodes, and a limited number per node.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class Neighborhoods:
             self._edges, self.node_types = {RELATION: _in_edges(graph)}, (NODE,)
 
     def around(self, node_type: str, node: int, hops: int, moment: Moment | None = None) -> Neighborhood:
-        """Return the neighbourhood of a node: all nodes up to `hops` hops away, on every rank. Collective.
+        """Return the neighbourhood of a node: all nodes up to `hops` hops away, with edges up to `moment`, on every rank. Collective.
 
         The edges are the in-edges of the nodes that are fewer than `hops` hops away.
 
@@ -185,9 +185,9 @@ class Neighborhoods:
             relation: _InEdges.joined(parts or [_into(self._edges[relation], None)]) for relation, parts in gathered.items()})
 
     def _seen(self, relation: Relation, edges: _InEdges, moment: Moment) -> _InEdges:
-        """Return the edges up to the time of `moment`, at most `moment.most` per node, and all added self loops.
+        """Return the edges up to the time of `moment`, of each node the `moment.most` latest, and all added self loops.
 
-        The latest edges of a node are taken first. Collective.
+        `moment.most` below 0 takes all edges. Collective.
         """
         times = np.full(len(edges.src), ALWAYS) if edges.time is None else edges.time
         if relation[0] in self.times:
@@ -244,7 +244,7 @@ def _in_edges(graph: LayerGraph) -> _InEdges:
 
 
 def _into(edges: _InEdges, nodes: Array | None) -> _InEdges:
-    """Return the edges whose destinations are among the global ids `nodes`."""
+    """Return the edges whose destinations are among the global ids `nodes`; no edges if `nodes` is None."""
     if nodes is None or not len(nodes):
         return edges.at(np.empty(0, np.int64))
     low, high = (np.searchsorted(edges.dst, nodes, side) for side in ("left", "right"))

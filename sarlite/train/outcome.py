@@ -87,7 +87,7 @@ def best_parameters(trainer: Trainer, best: Best) -> Iterator[None]:
 
 
 class _Collector(Metric):
-    """All metrics and counts of one split, fed by one evaluation."""
+    """Metrics and counts of one split, all computed from one evaluation."""
 
     def __init__(self, counts: OutcomeCounts | None, of_classes: bool, form: str, positive: int) -> None:
         self.positive = positive

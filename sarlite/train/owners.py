@@ -144,12 +144,12 @@ class Owners:
             gathered = self._collect(rows[self._order[low:high]], sizes)
             yield None if gathered is None else gathered[np.argsort(ids)]
 
-    def scatter(self, whole, rows):
-        """Fill this rank's `rows` from a tensor of a checkpoint.
+    def scatter(self, stored, rows):
+        """Fill this rank's `rows` with its rows of `stored`, a checkpoint's tensor on rank 0.
 
         Parameters
         ----------
-        whole : tensorfile.Stored or None
+        stored : tensorfile.Stored or None
             The rows of all ranks by ascending id, on rank 0; None on other ranks.
         rows : (n_local, ...) array
             Rows in the order of `ids`, changed in place.
@@ -162,17 +162,17 @@ class Owners:
         attempt, begin = Attempts(self.comm), 0
         for low, high, sizes in self._pieces(rows):
             ids, end = self._collect(self._ascending[low:high], sizes), begin + sum(sizes)
-            piece = attempt(lambda span=(begin, end): whole.rows(*span))
+            piece = attempt(lambda span=(begin, end): stored.rows(*span))
             rows[self._order[low:high]] = self._hand_out(ids, piece, sizes, rows)
             begin = end
         attempt.end()
 
-    def check(self, whole):
-        """Raise an error on every rank unless a checkpoint has exactly the ids of all ranks.
+    def check(self, stored):
+        """Raise an error on every rank unless `stored`, a checkpoint's ids on rank 0, are exactly the ids of all ranks.
 
         Parameters
         ----------
-        whole : tensorfile.Stored or None
+        stored : tensorfile.Stored or None
             The checkpoint's ids, (n,) int64 ascending, on rank 0; None on other ranks or if there are none.
 
         Raises
@@ -181,21 +181,21 @@ class Owners:
             On every rank, naming the first id that differs.
         """
         attempt, begin, last = Attempts(self.comm), 0, None
-        attempt(lambda: self._check_kind(whole))
+        attempt(lambda: self._check_kind(stored))
         for piece in self.gather(self.ids):
-            last = attempt(lambda at=(begin, last), piece=piece: self._compare(whole, *at, piece))
+            last = attempt(lambda at=(begin, last), piece=piece: self._compare(stored, *at, piece))
             begin += 0 if piece is None else len(piece)
-        attempt(lambda: self._check_end(whole, begin, last))
+        attempt(lambda: self._check_end(stored, begin, last))
         attempt.end()
 
-    def _check_kind(self, whole):
-        if whole is not None and (whole.dtype, len(whole.shape)) != (np.int64, 1):
-            raise CheckpointError(f"{self.name!r}: the checkpoint's ids are {whole.dtype} {whole.shape}, but must be "
+    def _check_kind(self, stored):
+        if stored is not None and (stored.dtype, len(stored.shape)) != (np.int64, 1):
+            raise CheckpointError(f"{self.name!r}: the checkpoint's ids are {stored.dtype} {stored.shape}, but must be "
                                   "one int64 a row")
 
-    def _compare(self, whole, begin, last, piece):
-        """Compare a piece with the checkpoint's ids from position `begin` on, and return the last id of the piece."""
-        stored_ids = self._ascends(whole, begin, begin + len(piece), last)
+    def _compare(self, stored, begin, last, piece):
+        """Compare a piece with the checkpoint's ids from position `begin` on, which must be above `last`; return the piece's last id."""
+        stored_ids = self._ascends(stored, begin, begin + len(piece), last)
         n = len(stored_ids)
         odd = np.flatnonzero(stored_ids != piece[:n])
         at = int(odd[0]) if len(odd) else n
@@ -205,15 +205,15 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {piece[at]} is missing from the checkpoint")
         return piece[-1]
 
-    def _check_end(self, whole, begin, last):
+    def _check_end(self, stored, begin, last):
         """Raise a CheckpointError if the checkpoint has ids after position `begin`."""
-        if whole is not None and begin < whole.shape[0]:
-            (more,) = self._ascends(whole, begin, begin + 1, last)
+        if stored is not None and begin < stored.shape[0]:
+            (more,) = self._ascends(stored, begin, begin + 1, last)
             raise CheckpointError(f"{self.name!r}: id {more} belongs to no rank")
 
-    def _ascends(self, whole, begin, end, last):
+    def _ascends(self, stored, begin, end, last):
         """Return the checkpoint's ids begin .. end - 1; raise a CheckpointError unless they ascend and are above `last`."""
-        stored_ids = np.empty(0, np.int64) if whole is None else whole.rows(begin, end)
+        stored_ids = np.empty(0, np.int64) if stored is None else stored.rows(begin, end)
         if (stored_ids[1:] <= stored_ids[:-1]).any() or (len(stored_ids) and last is not None and stored_ids[0] <= last):
             raise CheckpointError(f"{self.name!r}: the checkpoint's ids do not ascend")
         return stored_ids
@@ -233,9 +233,9 @@ class Owners:
         return everyone
 
     def _hand_out(self, ids, piece, sizes, like):
-        """Send a piece of the checkpoint's rows from rank 0 to the ranks that own the rows. Collective.
+        """Send a piece of the checkpoint's rows from rank 0 to the owners; return this rank's rows, in the dtype of `like`. Collective.
 
-        Return this rank's rows of the piece, by ascending id.
+        The returned rows are by ascending id.
 
         On rank 0, `ids` holds the rows' ids in rank order, and `piece` the rows by ascending id. If reading has failed,
         `piece` is None, and the returned values are arbitrary.

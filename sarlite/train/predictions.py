@@ -108,7 +108,7 @@ class PredictionRequest(NamedTuple):
 
 
 def nodes(comm: Communicator, file: str | None, end: Ends, graph: NodeRows, at_once: int) -> PredictionRequest:
-    """Return a request for the nodes in a file, or for all nodes. Collective.
+    """Return a request for the nodes in `file`, or for all nodes of `end` if `file` is None. Collective.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _read_nodes(file, end):
 
 
 def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: int, with_negatives: bool) -> PredictionRequest:
-    """Return a request for the pairs in a file. Collective.
+    """Return a request for the pairs in `file`, and for their negatives if `with_negatives`. Collective.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def pairs(comm: Communicator, file: str, of: Linked, graph: NodeRows, at_once: i
 
 def _own(comm: Communicator, ids: Array, n: int, at_once: int, piece_of: Callable[[slice], Array] | None,
          width: int = 1) -> tuple[Array, Array, Array]:
-    """Distribute n rows of integers from rank 0: each rank gets the rows whose first number is among its `ids`. Collective.
+    """Send rank 0's n rows of integers to all ranks; each keeps the rows whose first number is in its `ids`. Collective.
 
     `piece_of(slice)` returns a piece of the rows on rank 0. Return three arrays: the positions of this rank's rows, the
     index of each first number in `ids`, and the rows, (k, width).
@@ -317,7 +317,7 @@ def _named(ids, end):
 
 
 def _pairs(heads, tails, scores):
-    """Return (pairs, None, scores) for the listed destinations of each head.
+    """Return (pairs, None in place of labels, scores) for the listed destinations of each head.
 
     Pairs are head, destination and relation number, (n, 3).
     """

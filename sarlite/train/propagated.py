@@ -28,7 +28,7 @@ _FIELDS = {"data": dict, "added_self_loops": bool, "dtype": str, "numerics": str
 
 
 def inputs(comm, model, part, data=None, folder=None, verify=True):
-    """Return this rank's input rows of a model: the features, or features that are propagated in advance. Collective.
+    """Return this rank's input rows of a model: the features, or propagated features, which `folder` may store. Collective.
 
     A model with an attribute `powers` gets S^k X for each k of `powers`, side by side. X are the features.
     S is the normalized adjacency matrix D^-1/2 A D^-1/2.

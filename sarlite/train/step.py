@@ -217,7 +217,7 @@ def _squares(gradient):
 
 
 def not_finite(x: object, then: str = "", name: str = "x") -> DataError | None:
-    """Return a DataError for the first value of x that is not finite, or None if all values are finite.
+    """Return a DataError about the first value of x that is not finite and its consequence `then`; None if all are finite.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ class Best:
         self.scores = self._nothing = {**nothing, "val_loss": math.inf}
 
     def update(self, epoch: int, scores: Scores, model: nn.Module, forced: bool = False) -> None:
-        """Record `epoch` as the best epoch if its scores are better.
+        """Record `epoch` as the best if its scores are better; a `forced` evaluation counts only before the first regular one.
 
         Without validation rows the last epoch is the best. Without a metric the epoch with the lowest validation loss
         is the best.

@@ -87,7 +87,7 @@ class TensorWriter:
 
     @contextmanager
     def open(self, *, trial: bool = False, new: bool = False) -> Iterator["TensorWriter"]:
-        """Return a context for writing the file with `add`. The file appears when the context ends without an error.
+        """Return a context for writing the file with `add`. Unless it is a `trial`, the file appears when the context has ended.
 
         Parameters
         ----------
@@ -220,7 +220,7 @@ class Stored:
 
 
 def stored(path: AnyPath, form: str, *, check: bool = True) -> tuple[dict[str, Stored], dict[str, str]]:
-    """Open a file; return its tensors by name, and the header's metadata.
+    """Open a file whose metadata has the "format" `form`; return (tensors by name, metadata). `check` compares the checksum.
 
     Parameters
     ----------
