@@ -33,7 +33,7 @@ class Curve(NamedTuple):
 
 
 class TracedSpan(NamedTuple):
-    """Activity of a thread in a trace.
+    """Interval of time that a thread spent on one activity, such as a training step, read from the file of --trace.
 
     Attributes
     ----------

@@ -153,7 +153,7 @@ class Run(NamedTuple):
         return cls(options, model, kind != "plain" and not graphs, graphs=graphs)
 
     def has(self, what: str) -> bool:
-        """Return True if the run has an option, "option" or "option value", or belongs to a kind in `KINDS`."""
+        """Return True if the run has `what`: an "option", an "option value", or a kind of run in `KINDS`."""
         if what in KINDS:
             return bool(KINDS[what](self))
         name, _, value = what.partition(" ")

@@ -168,7 +168,7 @@ OBSOLETE_MODES = {"auto": "--mode sar", "cover": "--mode sar", "host": "--mode s
 
 
 def _is_obsolete(key, value):
-    """Return True for an option of an earlier version whose value is today's only behaviour, so it can be ignored."""
+    """Return True if `key` is an option of an earlier version and `value` is the only behaviour today: it can be ignored."""
     return (key, value) in (("halo", "fetch"), ("trace_epochs", 3), ("columns", 1))
 
 

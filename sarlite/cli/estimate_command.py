@@ -109,7 +109,7 @@ def parse(argv: Sequence[str] | None) -> tuple[EstimateOptions, RunOptions]:
 
 
 def estimate(sizes: EstimateOptions, options: RunOptions) -> tuple[list[Row], list[str]]:
-    """Return an estimate for each number of ranks and each mode.
+    """Return an estimate of memory, received bytes and time for each number of ranks and each mode.
 
     Parameters
     ----------

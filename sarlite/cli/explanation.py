@@ -73,7 +73,7 @@ class Attribution(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Sum of the attributions by integrated gradients, and the score of the baseline.
+    """Sum of the attributions by integrated gradients of one kind of input, and the score of the baseline.
 
     The sum must equal the node's score minus the baseline's score, up to the error of the integration.
 
@@ -120,7 +120,7 @@ class Explanation(NamedTuple):
     n_occluded: int
 
     def of(self, kind: str, method: str) -> list[Attribution]:
-        """Return the attributions of one kind and method, in descending order of their absolute values."""
+        """Return the attributions of a kind, such as "edge", and a method, such as "occlusion", by descending absolute value."""
         return [attribution for attribution in self.attributions if (attribution.kind, attribution.method) == (kind, method)]
 
     def missed(self, total: Total) -> float:
@@ -202,7 +202,7 @@ class Explainer(NamedTuple):
         return Scorer(model.eval(), around.graph, Inputs(x, learned), around.row, score)
 
     def _check(self, scorer: Scorer, output: Array, node: str) -> None:
-        """Raise a DataError if the output on the neighbourhood differs from `output`, on the whole graph."""
+        """Raise a DataError if the output on the neighbourhood differs from `output`, which was computed on the whole graph."""
         local = scorer.plain_output()
         if not np.abs(local - output).max() <= _TOLERANCES[output.dtype.itemsize] * max(1.0, np.abs(output).max()):
             at = int(np.argmax(np.abs(local - output)))
@@ -299,7 +299,7 @@ def explained_label(trained: TrainedRun, output: Array) -> int:
 
 
 def score_of(kind: str, form: str, label: int) -> Callable[[Tensor], Tensor]:
-    """Return a function that maps a row of outputs, shape (1, n_outputs), to the score of one output, a scalar Tensor.
+    """Return a function from a row of outputs, (1, n_outputs), to the score of output `label`, of a kind such as "probability".
 
     Parameters
     ----------

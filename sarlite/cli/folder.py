@@ -25,7 +25,7 @@ MARK = "# options of a run of sarlite.train\n"
 
 
 class Folder:
-    """Folder for the `FILES` of a run. Construction is collective.
+    """Folder for a run's files: options, metrics, checkpoint and summary. Construction is collective.
 
     A new run needs a folder without any of these files. A run that is resumed from the checkpoint in its own folder
     continues in that folder. No file is written before `begin`. `close` removes a new folder that is still empty,
@@ -189,7 +189,7 @@ def _naming(path):
 
 
 def _new_folder(first, folder):
-    """Make the first folder of NAME, NAME-2, ... that does not exist, since two runs may start in one second."""
+    """Make and return the folder `first` or, if it exists, the first of NAME-2, NAME-3, ...; two runs may start in one second."""
     with _naming(first.parent):
         folder._make_parents(first)
         path, number = first, 1

@@ -21,7 +21,7 @@ OptionValues = Mapping[str, Any]
 
 
 class HasFields(Protocol):
-    """Protocol of dataclasses and their instances."""
+    """Protocol of objects with dataclass fields: dataclasses and their instances."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -157,7 +157,7 @@ class Option:
             raise ConfigError(f"{shown} is not {self.inside}")
 
     def add_to(self, group: "argparse.ArgumentParser | argparse._ArgumentGroup", default: str, hidden: bool = False) -> None:
-        """Add the option's flag to a parser or to a group of a parser.
+        """Add the option's flag to a parser or group; its help shows the text `default`, or is `hidden`.
 
         Parameters
         ----------

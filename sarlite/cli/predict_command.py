@@ -253,10 +253,7 @@ def _top(graph, decoder, h, wanted, linked, excluded, config):
 
 
 def _scored(comm, config, pairs, arrays):
-    """Return the pairs and their scores without negatives that the file of pairs lists. Collective.
-
-    If the file lists negatives, the ranking metrics are printed first.
-    """
+    """Return the listed pairs and their scores; if the file lists negatives, print metrics and leave the negatives out. Collective."""
     if pairs.per_link is None:
         return pairs, arrays
     _show_metrics(comm, f"negatives of {config.links}", pairs.metrics(comm, arrays[0]))

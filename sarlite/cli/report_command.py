@@ -64,7 +64,7 @@ class RunFiles(NamedTuple):
 
 
 def read(folder: str) -> RunFiles:
-    """Read the folder of a run.
+    """Return the contents of the files in a run's folder that the HTML report shows.
 
     Parameters
     ----------

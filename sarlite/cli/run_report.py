@@ -369,7 +369,7 @@ def _mib(n):
 
 
 def _memory(peaks, one_process):
-    """Return a text with the peak memory of each rank, or of more than 4 ranks with the range and the median."""
+    """Return a text with the peak memory of each rank or, for more than 4 ranks, with its range and median."""
     if one_process:
         return f"{_mib(max(peaks))} (all ranks in one process)"
     if len(peaks) > 4:

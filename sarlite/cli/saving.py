@@ -151,7 +151,7 @@ class Saving:
             caches.remove_others(self.folder.path, cache_hashes, self.comm.size)
 
     def _announce(self, slow):
-        """Set the text that is printed when a signal arrives: none if epochs are so fast that the run ends at once."""
+        """Set the text that a signal prints: that the run ends with this epoch, or none unless epochs are `slow`."""
         if self.comm.rank == 0:
             answer = "the run ends with this epoch, and a checkpoint; a second signal ends it now\n"
             self.interrupts.answer = answer if slow else ""

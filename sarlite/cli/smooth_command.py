@@ -61,7 +61,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, SmoothOptions]:
 
 @naming_flags
 def smooth(comm, options, files, tick=lambda: None, interrupts=None):
-    """Correct and smooth the probabilities of a file, and write the scores. Collective.
+    """Correct and smooth the probabilities in the input file of `files`, and write the scores to its output file. Collective.
 
     Edge weights in the data are used, with weighted degrees; an added self loop has weight 1. No features are read.
 

@@ -36,7 +36,7 @@ Range = dict[str, float]
 
 
 class Search(NamedTuple):
-    """Contents of a sweep's file.
+    """Contents of a sweep's TOML file: the options that all runs share, and the values to try of each searched option.
 
     Attributes
     ----------
@@ -54,14 +54,14 @@ class Search(NamedTuple):
 
 
 class OptunaTrial(Protocol):
-    """The part of an Optuna trial that a sweep reads: its number, and the value of each searched option."""
+    """Attributes of an Optuna trial that a sweep reads: its number, and the value of each searched option."""
 
     number: int
     params: dict[str, Any]
 
 
 class Study(Protocol):
-    """The part of an Optuna study that a sweep calls."""
+    """Methods of an Optuna study that a sweep calls."""
 
     def tell(self, trial: OptunaTrial, values: float | None = None, state: object = None) -> object:
         """Record the result of a trial."""
@@ -357,7 +357,7 @@ def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, 
 
 
 def _train_on(runner: Runner, results: Mapping[int, Result], epochs: int, number: int) -> Result:
-    """Continue a run up to epoch `epochs` and return its result; return a failed run's result unchanged."""
+    """Continue run `number` up to epoch `epochs` and return its result; return a failed run's result unchanged."""
     result = results[number]
     return result if result.error else runner.run(number, result.options, epochs)
 

@@ -216,7 +216,7 @@ def _ids(graph, nodes, relation):
 
 
 def out_links(edges: LinkEdges, listed: Array, numbers: Callable[[Array], Array]) -> tuple[Array, Array, Array, bool]:
-    """Merge edges and `listed` pairs into distinct links; return the links whose heads are rows of this rank. Collective.
+    """Merge edges and `listed` pairs into distinct links; return (heads, tails, tail rows, undirected) for this rank. Collective.
 
     Parameters
     ----------

@@ -191,6 +191,6 @@ class ExactSums:
         return [self._integer_sum(*halves) / (max(n, 1) << (53 - self._LEAST)) for halves in zip(upper, lower)]
 
     def _integer_sum(self, upper, lower):
-        """Return a column's sum times 2^(53 - _LEAST), an integer, from sums of the halves of the mantissas by exponent."""
+        """Return a column's exact sum, an integer in units of the smallest float, from sums of upper and lower mantissa halves."""
         used = np.flatnonzero(upper | lower).tolist()
         return sum(((int(upper[place]) << self._LOW) + int(lower[place])) << place for place in used)

@@ -23,7 +23,7 @@ Decoder = Callable[[Tensor, Tensor], Tensor]
 
 def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: Ends, excluded: Array, k: int,
         n_bytes: int = N_BYTES) -> tuple[Array, Array]:
-    """Return (ids, scores), both (q, k), of the k best destinations of each local node in `rows`, without `excluded`. Collective.
+    """Return (ids, scores), (q, k), of the k best destinations of each local node in `rows`, without `excluded` pairs. Collective.
 
     Destinations with equal scores are ordered by id.
 

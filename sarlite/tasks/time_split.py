@@ -141,10 +141,7 @@ class FirstTimes:
         return at[:, 1]
 
     def _answers(self, keys):
-        """Look up the first times of pairs by key, for the ranks that ask; return (n, 2) int64.
-
-        A row is 1 and the pair's first time, or two zeros for an unknown pair.
-        """
+        """Look up pairs by key for the ranks that ask; return rows (1, first time), or (0, 0) for an unknown pair, (n, 2) int64."""
         if not len(self._known):
             return np.zeros((len(keys), 2), np.int64)
         places = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)

@@ -141,9 +141,9 @@ class Scorer:
         return gated(self.graph, gates if isinstance(self.graph, NodeType) else {None: gates[RELATION]})
 
     def _propagated(self, graph, x):
-        """Return the model's input rows: x, or propagated features if the model has an attribute `powers`.
+        """Return the model's input rows: x, or S^k x for each k of the model's attribute `powers`, side by side.
 
-        The propagated features are S^k x for each k of `powers`, side by side. S is the normalized adjacency matrix.
+        S is the normalized adjacency matrix.
         """
         powers = getattr(self.model, "powers", None)
         if powers is None:

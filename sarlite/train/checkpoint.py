@@ -436,7 +436,7 @@ def _to_fill(trainer, rows):
 
 
 def restore_model(comm, model, tensors, metadata, keys=None):
-    """Put parameters that `read` returned into a model; return, by parameter, the map of rows by name, or None. Collective.
+    """Put parameters that `read` returned into a model; return the map that matched each parameter's rows by name. Collective.
 
     Parameters
     ----------
@@ -490,7 +490,7 @@ def restore_model(comm, model, tensors, metadata, keys=None):
 
 
 def _owners(comm, model, tensors, keys):
-    """Return an object that gives ranks their rows of a checkpoint, for each row-divided parameter. Collective.
+    """Return, for each parameter that is divided by rows, the object that sends ranks their rows of a checkpoint. Collective.
 
     The object is a `KeyedRows` if rows are matched by the names of their nodes, or an `Owners` if matched by id.
     """

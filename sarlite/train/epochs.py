@@ -103,7 +103,7 @@ def _end_diverged(trainer, best, reason, on_divergence):
 
 
 def _train_epoch(trainer, epoch, on_step):
-    """Train an epoch; return its record, with None for each score."""
+    """Train an epoch; return its record (epoch, loss, seconds, lr), with None for the scores of an evaluation to come."""
     begin = time.perf_counter()
     loss = trainer.epoch(epoch, on_step)
     return {"epoch": epoch + 1, "loss": loss, "seconds": time.perf_counter() - begin, "lr": trainer.training_step.lr,

@@ -82,7 +82,7 @@ class Source(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """One rank's part of a data set, with the facts about the data that the run prints and stores.
+    """One rank's part of a data set: graph, rows, and the facts about the data that a run prints and stores.
 
     Attributes
     ----------

@@ -99,7 +99,7 @@ class Neighborhood(NamedTuple):
     rows: dict[str, Array]
 
     def removable(self, hops: int) -> dict[Relation, Array]:
-        """Return a mask of the edges that influence the output of the node in a model of `hops` layers.
+        """Return a mask of the edges of the data that change the node's output in a model of `hops` layers if they are removed.
 
         Returns
         -------

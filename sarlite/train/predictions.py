@@ -220,7 +220,7 @@ def _own(comm: Communicator, ids: Array, n: int, at_once: int, piece_of: Callabl
 
 
 def paths(config: OutputFiles, form: str) -> list[str]:
-    """Return the paths of the files to write: one file, or one of labels and one of probabilities.
+    """Return the paths of the files to write: two, labels and probabilities, for .npy files of classes or labels; else one.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ _AT_ONCE = 1 << 16  # number of names in memory
 
 
 def row_keys(model: Module, graph: NodeRows | GraphSet | LinkGraph, names: Mapping[str, Names]) -> dict[str, Array]:
-    """Return the keys of the rows of each parameter that is owned by rows. Collective.
+    """Return keys, hashes of node names, for the rows of each parameter that is divided among ranks by rows. Collective.
 
     Parameters whose nodes have no names are left out, and so are parameters with an id that is not a node.
 
@@ -60,7 +60,7 @@ def _keys(ids, names):
 
 
 class KeyedRows:
-    """Map from this rank's rows to the rows of a checkpoint with the same keys.
+    """Map from this rank's rows to the rows of a checkpoint with the same keys, which are hashes of node names.
 
     Construction and every method are collective.
 

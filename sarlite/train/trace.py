@@ -39,7 +39,7 @@ def check_path(comm: Communicator, path: AnyPath) -> None:
 
 @contextmanager
 def recording(comm: Communicator, profile: Profile) -> Iterator[Trace]:
-    """Return a context that records the spans of this rank. Collective.
+    """Return a context that records this rank's spans, intervals of time with a name, from `profile`. Collective.
 
     Parameters
     ----------
