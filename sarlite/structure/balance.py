@@ -21,7 +21,7 @@ _NODES_SHARE = 0.05
 
 
 def check(balance):
-    """Check the option `balance`; return the counts to balance as a tuple of names, or None for the default.
+    """Return the option `balance`, some of "nodes", "edges" and "train", as a tuple; None for None or "auto".
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def check(balance):
 
 
 def chosen(balance, degrees):
-    """Return the names of the counts to balance, a tuple: the option `balance`, or by default a choice by degrees.
+    """Return the counts that parts are balanced by, a tuple of names: the option `balance`, or a choice by in-degrees.
 
     By default these are nodes and training nodes, and also edges if the standard deviation of the degrees is above
     their mean.
@@ -55,12 +55,12 @@ def chosen(balance, degrees):
 
 
 def by_degrees(mean, deviation):
-    """Return the names of the counts to balance by default, from the mean and standard deviation of the in-degrees."""
+    """Return the counts to balance by default: nodes, training nodes and, if the in-degrees' deviation exceeds their mean, edges."""
     return COUNTS if deviation > mean else ("nodes", "train")
 
 
 def weights(degrees, balance):
-    """Return METIS's weight of each node, (n_nodes,) int64, or None if all weights are 1.
+    """Return the node weights with which METIS balances the counts `balance`, (n_nodes,) int64, or None if all are 1.
 
     With "edges" and "nodes" in `balance` the weight is proportional to the in-degree plus a twentieth of the mean
     degree. METIS then leaves the number of nodes uneven, mostly of nodes of low degree, which `even_nodes` moves at
@@ -114,7 +114,7 @@ def even_nodes(xadj, adjncy, parts, n_parts, degrees):
 
 
 def swap_training(xadj, adjncy, parts, n_parts, train):
-    """Balance the number of training nodes of the parts, by swapping nodes between parts; change and return `parts`.
+    """Balance the number of training nodes, of mask `train`, by swapping nodes between parts; change and return `parts`.
 
     Training nodes of the part with the most training nodes are swapped with other nodes of the part with the fewest.
     """
@@ -136,8 +136,8 @@ def swap_training(xadj, adjncy, parts, n_parts, train):
     return parts
 
 
-def even_kind(xadj, adjncy, parts, n_parts, nodes):
-    """Balance the number of `nodes` among the parts, such as the nodes of one type, by moving nodes; change `parts` in place."""
+def even_group(xadj, adjncy, parts, n_parts, nodes):
+    """Balance the group `nodes`, such as all nodes of one type, among the parts by moving nodes; change `parts` in place."""
     most = int(np.ceil(TYPE_SLACK * nodes.size / n_parts))
     for _ in range(4 * n_parts):
         counts = np.bincount(parts[nodes], minlength=n_parts)
@@ -149,7 +149,7 @@ def even_kind(xadj, adjncy, parts, n_parts, nodes):
 
 
 def cheapest(xadj, adjncy, parts, nodes, home, away, count):
-    """Return the `count` nodes among `nodes` whose move from part `home` to part `away` cuts the fewest edges."""
+    """Return the `count` nodes of `nodes` whose move from part `home` to part `away` adds the fewest cut edges."""
     lengths = xadj[nodes + 1] - xadj[nodes]
     owner = np.repeat(np.arange(nodes.size), lengths)
     first = np.cumsum(lengths) - lengths
@@ -160,7 +160,7 @@ def cheapest(xadj, adjncy, parts, nodes, home, away, count):
 
 
 def warning(measures, method, balance=None):
-    """Return a warning that names the uneven counts of a partition and a remedy, or None if all counts are even.
+    """Return a warning that names a partition's uneven counts, such as edges, and a remedy; None if all counts are even.
 
     Parameters
     ----------

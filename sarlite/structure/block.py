@@ -18,7 +18,7 @@ LONG = 1 << 14
 
 
 class Edges:
-    """Edges of a part as a CSR: a CSR row for each destination row, and a column for each source row.
+    """Edges of a part as a CSR: a CSR row for each destination node, and a CSR column for each source node.
 
     Base class of `Block` and of ranges of a block.
 
@@ -61,7 +61,7 @@ class Edges:
 
     @property
     def n_src(self) -> int:
-        """Number of columns."""
+        """Number of source rows, which are the columns of the CSR."""
         return len(self.src_ids)
 
     @property
@@ -71,7 +71,7 @@ class Edges:
 
     @cached_property
     def edge_index(self):
-        """Index of each edge into the part's edge values, (n_edges,); None if the indices are 0, 1, 2, ..."""
+        """Index of each edge into the part's array of edge values, (n_edges,); None if the indices are 0, 1, 2, ..."""
         if self.numbers is None or self.positions is None:
             return self.positions if self.numbers is None else self.numbers
         return self.numbers[self.positions]
@@ -83,7 +83,7 @@ class Edges:
 
     @cached_property
     def transpose(self):
-        """CSR of the same edges by column, (indptr, indices), whose indices are destination rows."""
+        """The same edges grouped by source, as a CSR (indptr, indices): a row for each source, indices are destinations."""
         return self._transposed(rows=self.rows, position=False)[:2]
 
     @cached_property
@@ -93,7 +93,7 @@ class Edges:
 
     @cached_property
     def edges_by_column(self):
-        """Edges of each column as (indptr, positions), where positions index `indices`."""
+        """Edges of each CSR column, grouped by (indptr, positions): positions[indptr[c] : indptr[c + 1]] index `indices`."""
         t_indptr, _, position = self._transposed()
         return t_indptr, position
 
@@ -124,20 +124,20 @@ class Edges:
         return np.repeat(rows, np.diff(self.indptr))
 
     def between(self, a, b):
-        """Return the edges of CSR rows a .. b - 1."""
+        """Return the edges of CSR rows a .. b - 1, as Edges."""
         return RowRange(self, a, b)
 
     def columns(self, a: int, b: int) -> "Edges":
-        """Return the edges of columns a .. b - 1."""
+        """Return the edges of CSR columns a .. b - 1, which are source rows, as Edges."""
         return ColumnRange(self, a, b)
 
     def anew(self):
-        """Return a new object with the same edges but no stored transposes, if that is cheap; else the object itself."""
+        """Return a copy without stored transposes, to free their memory; return `self` if a copy would store the edges again."""
         return self
 
     @cached_property
     def pieces(self):
-        """The edges divided into ranges of CSR rows, a list of Edges. Each range has about as many edges as the block columns.
+        """List of Edges, ranges of CSR rows that divide the edges; each has about `n_src` edges, or `PIECE_EDGES` if more.
 
         An array with one value for each edge of a piece then takes no more memory than one with a value for each node.
         """
@@ -153,32 +153,32 @@ class Edges:
 
     @cached_property
     def halves(self):
-        """Edges of the first CSR rows, and edges of the other CSR rows: two ranges of about equally many edges."""
+        """Pair (edges of the first CSR rows, edges of the remaining CSR rows), with about equally many edges each."""
         middle = int(np.searchsorted(self.indptr, self.n_edges // 2))
         return self.between(0, middle), self.between(middle, len(self.indptr) - 1)
 
     @cached_property
     def long_columns(self):
-        """Columns with more than `LONG` edges, ascending, (n,) int64."""
+        """CSR columns (source rows) with more than `LONG` edges, ascending, (n,) int64."""
         counts, step = np.zeros(self.n_src, np.int64), max(1 << 20, self.n_src)
         for start in range(0, self.n_edges if self.n_dst > LONG else 0, step):
             counts += np.bincount(self.indices[start : start + step], minlength=self.n_src)
         return np.flatnonzero(counts > LONG)
 
     def at_src(self, values):
-        """Return the value of each edge's column, (n_edges, ...), from values of the columns, (n_src, ...)."""
+        """Return the value of each edge's source, (n_edges, ...), from values of the sources, (n_src, ...)."""
         return _gather(values, self.indices)
 
     def at_dst(self, values):
-        """Return the value of each edge's destination row, (n_edges, ...), from values of the rows, (n_dst, ...)."""
+        """Return the value of each edge's destination, (n_edges, ...), from values of the destinations, (n_dst, ...)."""
         return _gather(values, self.dst)
 
     def at_edge(self, values):
-        """Return the value of each edge, (n_edges, ...), from edge values of the part; `values` if the order is equal."""
+        """Return the value of each of these edges, (n_edges, ...), from `values` of all edges of the part."""
         return values if self.edge_index is None else _gather(values, self.edge_index)
 
     def sum_to_dst(self, values, out, **scale):
-        """Add each edge's value, (n_edges, ...), to the edge's destination row of `out`, in place.
+        """Add each edge's value, (n_edges, ...), to the row of `out`, (n_dst, ...), of the edge's destination, in place.
 
         `scale` are the options of `kernels.spmm` for factors, such as dst_scale.
         """
@@ -205,7 +205,7 @@ class Block(Edges):
 
     @cached_property
     def positions(self):
-        """Position of each edge among all edges of the part in source order; see `Edges`."""
+        """Position of each edge among all edges of the part, where each row's edges are sorted by source; see `Edges`."""
         return None if self.order is None else self.order[0].positions(self.order[1], self.indices.dtype)
 
 
@@ -226,7 +226,7 @@ class EdgeOrder:
         self.n_dst, self.blocks, self._starts = n_dst, blocks, None
 
     def positions(self, members, dtype):
-        """Return the position of each edge of the blocks `members`, (n_edges,); ascending if there are several blocks."""
+        """Return the position of each edge of the blocks number `members`, (n_edges,); ascending for several blocks."""
         places = [self._positions(k, dtype) for k in members]
         return places[0] if len(places) == 1 else np.sort(np.concatenate(places))
 
@@ -345,7 +345,7 @@ class Bundle(tuple[Edges, ...]):
 
 
 def _all_or(rows):
-    """Return `rows` as an index of an array; None, which means all rows, becomes slice(None)."""
+    """Return `rows`, or slice(None) if `rows` is None, which stands for all rows."""
     return slice(None) if rows is None else rows
 
 

@@ -87,7 +87,7 @@ class Blocks(NamedTuple):
 
 
 def blocks(counts, clustering):
-    """Return the affinity blocks (section 3.1): d + 1 nodes each, where d >= 2 is the least degree in the block.
+    """Return the affinity blocks of nodes sorted by degree: d + 1 nodes each, where d >= 2 is the block's least degree.
 
     The probability rho of a block is the cube root of the clustering coefficient of degree d.
     """
@@ -105,7 +105,7 @@ def blocks(counts, clustering):
 
 
 def bter(counts, clustering, features=64, classes=8, train=0.1, val=0.2, seed=0, chunk=1 << 20):
-    """Draw a BTER graph with random features, labels and splits.
+    """Draw a BTER graph with counts[d] nodes of degree d and mean clustering[d], and random features, labels and splits.
 
     Phase 1 joins nodes within each affinity block at random. Phase 2 joins nodes of the whole graph in proportion to
     the part of their degree that phase 1 left (Chung-Lu model). A self loop or an edge that exists already is drawn
@@ -158,7 +158,7 @@ def bter(counts, clustering, features=64, classes=8, train=0.1, val=0.2, seed=0,
 
 
 def _inside(rng, groups, nodes, chunk):
-    """Yield edges (u, v) of phase 1 as numbers u * nodes + v: each pair of a block is drawn with probability rho."""
+    """Yield edges (u, v) within blocks as numbers u * nodes + v, `chunk` pairs at a time; a pair is an edge with probability rho."""
     ends = np.concatenate(([0], np.cumsum(groups.sizes * (groups.sizes - 1) // 2)))
     for first in range(0, int(ends[-1]), chunk):
         pairs = np.arange(first, min(first + chunk, int(ends[-1])))
@@ -174,7 +174,7 @@ def _inside(rng, groups, nodes, chunk):
 
 
 def _excess(counts, groups):
-    """Return each node's degree less its expected degree in phase 1, (n_nodes,), in the order of ascending degrees."""
+    """Return each node's wanted degree less its expected degree within its block, (n_nodes,), nodes sorted by degree."""
     degrees = np.repeat(np.arange(len(counts), dtype=np.float64), counts)
     of_block = np.repeat(groups.rho * (groups.sizes - 1), groups.sizes)
     degrees[degrees.size - of_block.size :] -= of_block
@@ -182,7 +182,10 @@ def _excess(counts, groups):
 
 
 def _anywhere(rng, sums, n_pairs, nodes, chunk):
-    """Yield edges (u, v) of phase 2 as numbers u * nodes + v; both ends are drawn in proportion to the excess degrees."""
+    """Yield edges (u, v) as numbers u * nodes + v, whose ends are any nodes, drawn in proportion to excess degrees.
+
+    `sums` are the running sums of the excess degrees.
+    """
     for first in range(0, n_pairs, chunk):
         ends = pick(rng, sums, 0.0, sums[-1], 2 * min(chunk, n_pairs - first)).reshape(-1, 2)
         ends = ends[ends[:, 0] != ends[:, 1]]
@@ -190,14 +193,14 @@ def _anywhere(rng, sums, n_pairs, nodes, chunk):
 
 
 def _sorted(parts):
-    """Return the distinct numbers of several arrays, ascending."""
+    """Return the distinct numbers of the arrays in `parts`, ascending."""
     keys = np.concatenate([np.empty(0, np.int64), *parts])
     keys.sort(kind="stable")  # a merge sort is fast for arrays that are sorted already
     return keys[np.diff(keys, prepend=-1) != 0]
 
 
 def compare(indptr, indices, counts, clustering, sample=200, seed=0):
-    """Compare a graph with the wanted degrees and clustering, by ranges of degrees.
+    """Compare a graph with the wanted `counts` of degrees and `clustering`; return a list of a dict for each range of degrees.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Clusters of nodes that share neighbours, by label propagation over streamed edges, for a node order of good locality."""
+"""Clusters of nodes that share neighbours, by label propagation over streamed edges, so that gathered rows stay in cache."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _LOW = np.uint64(2**32 - 1)
 
 
 def clusters(edges, most, *, tell=lambda text: None):
-    """Assign every node to the cluster of most of its in-neighbours, in several passes; clusters have at most `most` nodes.
+    """Return each node's cluster, the one of most of its in-neighbours, after several passes; a cluster has at most `most` nodes.
 
     Every node starts as a cluster of one node. Nodes are processed in blocks of some thousand, as in `fennel.fennel`.
     If more nodes of a block want a cluster than it has room for, the first of them enter. A tie between clusters is
@@ -41,18 +41,22 @@ def clusters(edges, most, *, tell=lambda text: None):
     size-constrained clustering".
     """
     labels, sizes = np.arange(edges.n_nodes, dtype=np.uint32), np.ones(edges.n_nodes, np.int32)
-    for turn in range(PASSES):
-        tell(f"stream {turn + 1}")
-        moved = sum(_place(labels, sizes, most, turn, *block) for block in blocks(edges, 1))
+    for pass_index in range(PASSES):
+        tell(f"stream {pass_index + 1}")
+        moved = sum(_place(labels, sizes, most, pass_index, *block) for block in blocks(edges, 1))
         if moved <= _STILL * edges.n_nodes:
             break
     return labels
 
 
-def _place(labels, sizes, most, turn, first, last, degrees, sources):
-    """Assign the nodes first .. last - 1 to clusters again, in place; return the number of nodes that moved."""
+def _place(labels, sizes, most, pass_index, first, last, degrees, sources):
+    """Assign the nodes first .. last - 1 to clusters of at most `most` nodes again; return the number of nodes that moved.
+
+    The arrays `labels`, each node's cluster, and `sizes` of the clusters are changed. `degrees` and `sources` are the
+    nodes' in-degrees and in-neighbours.
+    """
     current = labels[first:last].astype(np.int64)
-    best = _wanted(labels, sizes, most, turn, current, degrees, sources)
+    best = _wanted(labels, sizes, most, pass_index, current, degrees, sources)
     moving = np.flatnonzero(best != current)
     by_target = moving[np.argsort(best[moving], kind="stable")]
     targets = best[by_target]
@@ -63,10 +67,10 @@ def _place(labels, sizes, most, turn, first, last, degrees, sources):
     return entering.size
 
 
-def _wanted(labels, sizes, most, turn, current, degrees, sources):
-    """Return for each node the cluster with room that has most of the node's in-neighbours.
+def _wanted(labels, sizes, most, pass_index, current, degrees, sources):
+    """Return each node's best cluster of fewer than `most` nodes: the one with most of the node's in-neighbours `sources`.
 
-    The node's current cluster counts as a cluster with room.
+    The node's current cluster may be full. A hash with `pass_index` breaks ties.
     """
     keys = np.repeat(np.arange(current.size, dtype=np.uint64) << np.uint64(32), degrees) | labels[sources]
     keys.sort()
@@ -74,7 +78,7 @@ def _wanted(labels, sizes, most, turn, current, degrees, sources):
     counts = np.diff(begins, append=keys.size)
     row, label = (keys[begins] >> np.uint64(32)).astype(np.int64), (keys[begins] & _LOW).astype(np.int64)
     stays = label == current[row]
-    luck = ((label * 2654435761 + turn * 40503) & 0xFFFF) / 2**17  # below 0.5
+    luck = ((label * 2654435761 + pass_index * 40503) & 0xFFFF) / 2**17  # below 0.5
     score = np.where(stays | (sizes[label] < most), counts + 0.5 * stays + luck, -1)
     order = np.lexsort((score, row))
     top = order[np.flatnonzero(np.diff(row[order], append=-1) != 0)]

@@ -17,14 +17,14 @@ def generator(seed):
     return np.random.Generator(np.random.PCG64(seed))
 
 
-def require(holds, name, value, expected):
-    """Raise a ConfigError with the name of an argument, its value and the expected values, unless `holds` is true."""
-    if not holds:
+def require(condition, name, value, expected):
+    """Raise a ConfigError with the name of an argument, its value and the expected values, unless `condition` is true."""
+    if not condition:
         raise ConfigError(f"{name}: {value} cannot work, expected {expected}")
 
 
 def require_room(nodes, edges, features):
-    """Raise a ConfigError if a generated graph of this size would not fit into the free memory."""
+    """Raise a ConfigError if a generated graph with these numbers of nodes, edges and features would not fit into free memory."""
     require(nodes <= MOST_NODES, "nodes", nodes, f"at most {MOST_NODES}")
     needed, free = nodes * (4 * features + 60) + 50 * edges, free_memory()
     room = f"what fits into {free:.3g} free bytes; this takes {needed:.3g}"
@@ -32,7 +32,7 @@ def require_room(nodes, edges, features):
 
 
 def power_law_weights(rng, nodes, exponent, cap):
-    """Return random Pareto weights of tail exponent `exponent`, (nodes,), none above `cap` times the weights' mean."""
+    """Return random Pareto weights, (nodes,), of tail exponent `exponent`, each at most `cap` times their mean."""
     require(exponent > 2, "exponent", exponent, "more than 2")
     require(cap >= 1, "cap", cap, "at least 1")
     raw = (1 - rng.random(nodes)) ** (-1 / (exponent - 1))
@@ -43,17 +43,17 @@ def power_law_weights(rng, nodes, exponent, cap):
 
 
 def running_sums(weights):
-    """Return the sums of the first 0, 1, 2, ... weights, (n + 1,), the argument `sums` of `pick`."""
+    """Return the sums of the first 0, 1, 2, ... weights, (n + 1,); `pick` draws nodes from these sums."""
     return np.concatenate(([0.0], np.cumsum(weights)))
 
 
 def pick(rng, sums, low, high, size):
-    """Draw `size` nodes with probabilities proportional to their weights, from nodes whose running sums lie between low and high."""
+    """Draw `size` nodes in proportion to their weights, among nodes whose running sums of weights, `sums`, lie in low .. high."""
     return _locate(sums, low + rng.random(size) * (high - low))
 
 
 def pick_outside(rng, sums, low, high, size):
-    """Draw `size` nodes with probabilities proportional to their weights, from nodes whose running sums lie outside low .. high."""
+    """Draw `size` nodes in proportion to their weights, among nodes whose running sums of weights, `sums`, lie outside low .. high."""
     point = rng.random(size) * (sums[-1] - (high - low))
     return _locate(sums, np.where(point < low, point, point + (high - low)))
 
@@ -63,7 +63,7 @@ def _locate(sums, points):
 
 
 def distinct_pairs(rng, draw, n_pairs, nodes):
-    """Draw until there are `n_pairs` distinct unordered pairs of different nodes, and return both ends of the pairs.
+    """Return both ends of `n_pairs` distinct unordered pairs of different nodes, collected from calls of `draw(size)`.
 
     Parameters
     ----------

@@ -11,7 +11,7 @@ CHUNK = 1 << 20
 
 def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, deduplicate=False, edge_index=False,
                chunk=CHUNK):
-    """Return a CSR by destination of an edge list: row i has the sources of the edges into node i, ascending.
+    """Return a CSR by destination of the edges src[k] -> dst[k]: row i has the sources of the edges into node i, ascending.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def csr_by_dst(src, dst, n_nodes, *, undirected=False, self_loops=False, dedupli
 
 
 def add_self_loops(indptr, indices, first_row):
-    """Add the missing self loops to some rows of a graph; the sources of each row still ascend.
+    """Add the missing self loops to a CSR of rows `first_row`, `first_row` + 1, ...; the sources of each row still ascend.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def add_self_loops(indptr, indices, first_row):
 
 
 def with_added_loops(values, indptr, indices, added, first_row, fill):
-    """Return the edge values of the edges that `add_self_loops` returned: `values`, and `fill` for each added loop.
+    """Return the edge values after `add_self_loops`: `values` in the same order, with `fill` inserted for each added loop.
 
     Parameters
     ----------
@@ -137,12 +137,12 @@ def row_chunks(indptr, most, cuts=()):
 
 
 def chunk_edges(n_nodes):
-    """Return the largest number of edges, and of rows, for which `ascending` can sort packed 64-bit numbers."""
+    """Return the largest number of edges, and of rows, that `ascending` can sort as 64-bit integers of row, column and position."""
     return 1 << min(20, (62 - id_bits(n_nodes)) // 2)
 
 
 def ascending(lengths, columns, n_nodes):
-    """Return the stable permutation that sorts the columns of each row.
+    """Return the stable permutation, (n_edges,) int64, that sorts `columns` within each CSR row; rows have these `lengths`.
 
     Parameters
     ----------
@@ -168,12 +168,12 @@ def ascending(lengths, columns, n_nodes):
 
 
 def id_bits(n_nodes):
-    """Return the number of bits that node ids below `n_nodes` need."""
+    """Return the number of bits of the largest node id, `n_nodes` - 1; at least 1."""
     return max(1, int(n_nodes - 1).bit_length())
 
 
 def index_dtype(n):
-    """Return the dtype for integers below `n`: int32, or int64 if int32 is too small."""
+    """Return the dtype for integers 0 .. n - 1: int32, or int64 if int32 is too small."""
     return np.dtype(np.int32 if n <= 2**31 else np.int64)
 
 
@@ -193,7 +193,7 @@ def is_symmetric(indptr, indices):
 
 
 def checked_ends(src, dst, n_src, n_dst):
-    """Return [src, dst] as checked integer arrays; raise a DataError that names the first value that is not a node."""
+    """Return [src, dst] as integer arrays with 0 <= src < n_src and 0 <= dst < n_dst; a DataError names the first bad value."""
     ends = []
     for name, ids, n in (("src", src, n_src), ("dst", dst, n_dst)):
         ends.append(validation.integers(name, ids, stop=n, entry="node id {value} at position {at} is"))
@@ -203,14 +203,14 @@ def checked_ends(src, dst, n_src, n_dst):
 
 
 def _missing_loops(src, dst, n_nodes):
-    """Return the nodes without a self loop, ascending."""
+    """Return the nodes without a self loop among the edges src[k] -> dst[k], ascending."""
     missing = np.ones(n_nodes, bool)
     missing[src[src == dst]] = False
     return np.flatnonzero(missing)
 
 
 def _pack(high, low, bits, out, chunk):
-    """Fill `out` with high * 2^bits + low."""
+    """Write high * 2^bits + low, elementwise, to the uint64 array `out`, `chunk` entries at a time."""
     for at in range(0, out.size, chunk):
         piece = out[at : at + chunk]
         piece[...] = high[at : at + chunk]
@@ -219,7 +219,7 @@ def _pack(high, low, bits, out, chunk):
 
 
 def _first_of_equal(keys, chunk):
-    """Return the distinct values of sorted keys, as a view of the front of `keys`, whose content is changed."""
+    """Return the distinct values of the sorted array `keys`, which is overwritten, as a view of its front."""
     n_distinct, before = 0, None
     for at in range(0, keys.size, chunk):
         piece = keys[at : at + chunk]
@@ -233,7 +233,7 @@ def _first_of_equal(keys, chunk):
 
 
 def _decode(keys, n_nodes, bits, chunk):
-    """Return the CSR (indptr, indices) of sorted keys row * 2^bits + column."""
+    """Return the CSR (indptr, indices) of edges given as sorted integers row * 2^bits + column."""
     bounds = np.arange(n_nodes + 1, dtype=np.uint64) << np.uint64(bits)
     indptr = np.searchsorted(keys, bounds).astype(np.int64)
     indices = np.empty(keys.size, index_dtype(n_nodes))
@@ -243,15 +243,12 @@ def _decode(keys, n_nodes, bits, chunk):
 
 
 def _all_edges(one, other, loops, undirected):
-    """Return one end of all edges: of the input edges, of their reverses if `undirected`, and of added self loops.
-
-    `one` is this end of the input edges, and `other` is their other end.
-    """
+    """Concatenate one end of the given edges, their `other` end for reversed edges if `undirected`, and added self `loops`."""
     return np.concatenate([one, other, loops] if undirected else [one, loops], dtype=np.uint32, casting="unsafe")
 
 
 def _grouped(rows, n_nodes, key_bits=64):
-    """Return (indptr, order): the row pointers of edges with these rows, and a stable argsort of the rows.
+    """Return (indptr, order): CSR row pointers of edges whose row numbers are `rows`, and a stable argsort of `rows`.
 
     Row and position are packed into one number and sorted, which is fast, if both fit into `key_bits` bits.
     """
@@ -267,7 +264,7 @@ def _grouped(rows, n_nodes, key_bits=64):
 
 
 def _csr_with_origin(indptr, columns, origin, n_input, once, chunk):
-    """Return (indptr, indices, origin) with ascending columns in each row, computed in pieces that fit the cache.
+    """Return (indptr, indices, origin) with ascending columns in each CSR row; origin is each edge's input position, or -1.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Fennel: a partitioner that streams the nodes' in-edges several times and holds one number for each node in memory."""
+"""Fennel: a graph partitioner that reads the in-edges several times in order, with one number per node in memory."""
 
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class ReadableEdges(Protocol):
     n_edges: int
 
     def indptr(self, first, last):
-        """Return the row pointers of nodes first .. last - 1, (last - first + 1,) int; they may start at any number."""
+        """Return the CSR row pointers of nodes first .. last - 1, (last - first + 1,) int; they need not start at 0."""
 
     def sources(self, first, last):
         """Return the sources of the edges into nodes first .. last - 1, node after node."""
@@ -53,7 +53,7 @@ class EdgesInMemory:
 
 def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell=lambda text: None,
            block_edges=BLOCK_EDGES):
-    """Assign every node to the part with most of the node's in-neighbours, less a penalty for the size of the part.
+    """Return each node's part: the one with most of the node's in-neighbours, less a penalty for the part's size.
 
     Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and
     alpha = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the number of nodes of the part, or the mean of its
@@ -106,7 +106,7 @@ def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell
 
 
 class _Parts:
-    """Part of every node, and the size of each part by each balanced count.
+    """State of a partition in progress: each node's part, and each part's numbers of nodes, edges and training nodes.
 
     Sizes are a matrix `loads`, (n_counts, n_parts): the count "nodes" has a row for each node type, and the other
     counts have one row each.
@@ -135,7 +135,7 @@ class _Parts:
         self.price = price * (edges.n_nodes / n_parts) ** 0.5
 
     def place(self, first, last, degrees, sources):
-        """Assign the nodes first .. last - 1 to parts again; return the number of nodes that moved."""
+        """Assign the nodes first .. last - 1, with in-edges from `sources`, to parts again; return how many moved."""
         old, weights, n = self.parts[first:last].copy(), self._weights(first, last, degrees), last - first
         near = np.repeat(np.arange(n) * self.n_parts, degrees) + self.parts[sources]
         for load, weight in zip(self.loads, weights):
@@ -148,9 +148,9 @@ class _Parts:
         return int(np.count_nonzero(new != old))
 
     def _weights(self, first, last, degrees):
-        """Return the weights of the nodes first .. last - 1, an array (last - first,) for each row of `loads`.
+        """Return what nodes first .. last - 1 add to each balanced count of their part: a list of (last - first,) arrays.
 
-        A weight is how much the node adds to the size of its part.
+        There is an array for each row of `loads`.
         """
         nodes = np.arange(first, last)
         rows = {"nodes": lambda: [((nodes >= a) & (nodes < b)).astype(float) for a, b in self.types],
@@ -159,7 +159,7 @@ class _Parts:
 
 
 def _fitted(score, weights, loads, most):
-    """Return the part of each node: the part with the highest score that has room. Adds the nodes to `loads`, in place.
+    """Return each node's part: the one of highest `score` whose `loads` leave room below `most`. Updates `loads`.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def _fitted(score, weights, loads, most):
 
 
 def _first_that_fit(score, best, weights, room):
-    """Return (order, fits): the nodes sorted by wanted part, and True for each that fits into the part.
+    """Return (nodes sorted by their `best` part, mask of the nodes that fit into the part's `room`).
 
     Within a part the nodes whose second best score is lowest, relative to the best, come first.
     """
@@ -206,7 +206,7 @@ def _first_that_fit(score, best, weights, room):
 
 
 def _anywhere(score, weights, loads, most, chosen, left):
-    """Place the nodes `left` one by one: in the best part with room, or in the least full part if no part has room."""
+    """Assign the nodes `left` one by one, in `chosen`: to the best part with room, or else to the least full part."""
     for row, node in enumerate(left):
         weight = weights[:, node, None]
         fullness = np.where(weight > 0, (loads + weight) / np.maximum(most, 1), 0).max(axis=0)
@@ -218,7 +218,7 @@ def _anywhere(score, weights, loads, most, chosen, left):
 
 
 def _counts(edges, balance, block_edges):
-    """Return the counts to balance, as `balance.chosen` does, from degrees that are read in pieces."""
+    """Return the names of the counts to balance: the option `balance`, or a choice by in-degrees, read in pieces."""
     counts = balancing.check(balance)
     if counts is not None:
         return counts
@@ -228,7 +228,7 @@ def _counts(edges, balance, block_edges):
 
 
 def _ranges(parts, n_parts):
-    """Fill `parts` with ranges of ids of equal length, one for each part."""
+    """Write part numbers to the array `parts`, in place: 0 for the first 1 / n_parts of the nodes, and so on."""
     for first in range(0, parts.size, BLOCK_EDGES):
         last = min(first + BLOCK_EDGES, parts.size)
         parts[first:last] = np.arange(first, last) * n_parts // parts.size
@@ -239,20 +239,20 @@ def _shuffle(parts, seed):
 
 
 def _cut(edges, parts, block_edges):
-    """Return the number of edges between different parts."""
+    """Return the number of edges between nodes of different parts, where parts[i] is the part of node i."""
     return sum(int(np.count_nonzero(np.repeat(parts[first:last], degrees) != parts[sources]))
                for first, last, degrees, sources in blocks(edges, 1, block_edges))
 
 
 def _row_pieces(edges, most):
-    """Yield (first, last, row pointers) for consecutive ranges of at most `most` nodes, first .. last - 1."""
+    """Yield (first, last, their CSR row pointers) for consecutive ranges of at most `most` nodes, first .. last - 1."""
     for first in range(0, edges.n_nodes, most):
         last = min(first + most, edges.n_nodes)
         yield first, last, edges.indptr(first, last)
 
 
 def blocks(edges, n_parts, most_edges=BLOCK_EDGES):
-    """Yield (first, last, degrees, sources) of consecutive blocks of some thousand nodes.
+    """Yield (first, last, in-degrees, sources) of consecutive blocks of nodes first .. last - 1, of at most `most_edges` edges.
 
     An array of a number for each node of a block and each part fits into `BLOCK_BYTES`.
     """

@@ -279,14 +279,14 @@ def random_split(labels, train, val, rng):
 
 
 def _count(amount, sizes, at_least):
-    """Return the number of nodes of each class from a number or a share of each class."""
+    """Return the number of nodes to draw of each class of the given `sizes`, from `amount`: a share if float, else a number."""
     if isinstance(amount, float):
         return np.maximum(np.rint(amount * sizes).astype(np.int64), at_least)
     return np.full(sizes.size, min(amount, sizes.max(initial=0)), np.int64)
 
 
 def random_task(rng, nodes, features, classes, train, val):
-    """Return random features, labels, and masks of training, validation and test nodes."""
+    """Return (features, labels, training mask, validation mask, test mask), all random and independent of any graph."""
     require(features >= 1, "features", features, "at least 1")
     require(1 <= classes <= nodes, "classes", classes, "1 to nodes")
     x = rng.standard_normal((nodes, features), dtype=np.float32)
@@ -295,13 +295,13 @@ def random_task(rng, nodes, features, classes, train, val):
 
 
 def _pairs(edges):
-    """Return the number of undirected edges; raise a ConfigError if the number of directed edges is odd."""
+    """Return the number of undirected edges, half of the directed `edges`; raise a ConfigError if `edges` is odd."""
     require(edges >= 0 and edges % 2 == 0, "edges", edges, "an even number: every edge is stored in both directions")
     return edges // 2
 
 
 def _community_bounds(rng, nodes, smallest, largest):
-    """Return the first node of each community, and the number of nodes."""
+    """Return the first node of each community of random size, `smallest` to `largest` nodes, followed by the number of nodes."""
     n_drawn = nodes // smallest + 1
     sizes = np.exp(rng.uniform(np.log(smallest), np.log(largest + 1), n_drawn)).astype(np.int64)
     ends = np.cumsum(np.clip(sizes, smallest, largest))

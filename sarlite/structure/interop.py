@@ -14,7 +14,7 @@ _PADDED = ("bsr", "dia")
 
 
 class Entries(NamedTuple):
-    """Stored entries of a sparse matrix, each an edge; duplicates and stored zeros are entries too.
+    """Stored entries of a sparse matrix, each of which is an edge; duplicates and stored zeros count as entries.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR", "HOME"
 
 
 def check_room(n_nodes, n_edges, n_bytes=None):
-    """Raise a ConfigError if METIS cannot divide a graph of this size, because its integers or the memory are too small.
+    """Raise a ConfigError if METIS cannot divide a graph of this size: its integers, or the free memory, are too small.
 
     Parameters
     ----------
@@ -126,11 +126,11 @@ class Symmetric:
         self._fill(both, n_nodes, min(chunk, chunk_edges(n_nodes)))
 
     def _array(self, name, n):
-        """Return an array of zeros, in shared memory if a child process will divide the graph."""
+        """Return an array of `n` zeros for METIS; in shared memory, under `name`, if a child process will call METIS."""
         return np.zeros(n, self.index) if self.small else self.memory.array(name, n, self.index)
 
     def _fill(self, both, n_nodes, chunk):
-        """Fill `xadj` and `adjncy` with the union of one or two CSRs, without self loops and duplicate edges."""
+        """Write to `xadj` and `adjncy` the union of the CSRs in `both`, one or two, without self loops and duplicate edges."""
         bits, filled = np.uint64(id_bits(n_nodes)), 0
         for low, high in row_chunks(both[0][0], chunk):
             keys = np.concatenate([_keys(*graph, low, high, bits) for graph in both])
@@ -193,7 +193,7 @@ class Symmetric:
 
 
 def _run_child(job, fd, where):
-    """Run METIS in a child process, and raise a ConfigError that names `where` if it fails."""
+    """Run METIS in a child process on the graph that the dict `job` describes; raise a ConfigError if METIS fails."""
     if not sys.executable:
         raise ConfigError("method: METIS runs in a process of its own, but sys.executable names no Python; "
                           "bring parts in a file")
@@ -221,7 +221,7 @@ def _run_child(job, fd, where):
 
 
 def _signal_name(number):
-    """Return the name of a signal, with the likely cause of a SIGKILL."""
+    """Return the name of a signal for an error message; for SIGKILL add the likely cause."""
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -230,13 +230,13 @@ def _signal_name(number):
 
 
 def _index():
-    """Return the integer dtype of the installed METIS, whose arrays pymetis does not copy."""
+    """Return the integer dtype of the installed METIS: pymetis passes arrays of this dtype without a copy."""
     pymetis = import_optional("pymetis", "method 'metis'")
     return np.dtype(pymetis.zero_copy_dtype() if hasattr(pymetis, "zero_copy_dtype") else np.int32)
 
 
 def _keys(indptr, indices, low, high, bits):
-    """Return (row - low) * 2^bits + column of the edges in rows low .. high - 1."""
+    """Return (row - low) * 2^bits + column, a number to sort by, of each edge in CSR rows low .. high - 1."""
     keys = np.repeat(np.arange(high - low, dtype=np.uint64) << bits, np.diff(indptr[low : high + 1]))
     keys |= indices[indptr[low] : indptr[high]].astype(np.uint64)
     return keys

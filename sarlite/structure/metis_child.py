@@ -13,7 +13,7 @@ import warnings
 
 
 def part_graph(pymetis, xadj, adjncy, weights, n_parts, seed):
-    """Return METIS's part of each node.
+    """Return METIS's part of each node of the graph `xadj`, `adjncy`, by a call of the module `pymetis`.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def main():
 
 
 def end_with(parent):
-    """Ask the kernel to kill this process when the parent process ends; only Linux can. Exit if it has ended already."""
+    """Let Linux kill this process when process `parent` ends; exit at once if the parent has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:

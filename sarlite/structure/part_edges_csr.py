@@ -33,7 +33,7 @@ class InEdges(NamedTuple):
         return len(self.indptr) - 1
 
     def some(self, mask, first_row=0):
-        """Select edges by a mask; return them as InEdges, and the index of each selected edge into edge values.
+        """Return (InEdges of the edges in `mask`, index of each of these edges into edge values).
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ def is_sorted(indptr, indices):
 
 
 def find_error(edges, n_rows):
-    """Return a DataError that names the first fault of InEdges whose sources must be in 0 .. n_rows - 1; None without."""
+    """Return a DataError if `edges` is not a CSR whose sources are in 0 .. n_rows - 1; None if it is."""
     indptr, indices = edges.indptr, edges.indices
     if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         return DataError(f"indptr does not ascend from 0 to {len(indices)} in {len(indptr)} entries")
@@ -104,7 +104,7 @@ class EdgesByOwner(NamedTuple):
     grouped: bool = True
 
     def blocks(self, groups, ends, src_ids, offsets, dtype):
-        """Return the blocks of some groups of source parts: one Block for several parts, or several for one part.
+        """Return the Blocks of groups of source parts: one Block for a group of several parts, one for each range of a single part.
 
         The blocks of the first group have a CSR row for every destination row. Other blocks have CSR rows only for
         destination rows with edges.
@@ -140,7 +140,7 @@ class EdgesByOwner(NamedTuple):
         return blocks
 
     def _order(self, csrs, members):
-        """Return a function that gives each block its argument `order`, with which `Block` finds its edges' positions."""
+        """Return a function (block number) -> argument `order` of `Block`, which tells the block the positions of its edges."""
         if not self.grouped or len(csrs) == 1:
             return lambda k: None
         if len(csrs) < len(self.where):  # some block has the edges of several parts
@@ -152,7 +152,7 @@ class EdgesByOwner(NamedTuple):
         return lambda k: (order, [by_source.index(k)])
 
     def _ranges(self, group, ends):
-        """Yield (positions, columns) of the edges of each block of a group; columns count from the block's first."""
+        """Yield (positions, CSR columns) of the edges of each block of a group of parts; columns of a block count from 0."""
         if len(group) > 1:
             yield self._merged(group, [0, *ends[:-1]])
             return
@@ -165,7 +165,10 @@ class EdgesByOwner(NamedTuple):
             yield where[chosen], columns[chosen] - columns.dtype.type(a)
 
     def _merged(self, group, starts):
-        """Return (positions, columns) of the edges from several parts, with ascending positions."""
+        """Return (positions, CSR columns) of the edges from all parts in `group`, with ascending positions.
+
+        The columns of each part begin at its entry of `starts`.
+        """
         places = np.concatenate([self.where[q] for q in group])
         order = np.argsort(places, kind="stable")
         columns = np.concatenate([self.columns[q] + self.columns[q].dtype.type(start) for q, start in zip(group, starts)])
@@ -173,14 +176,15 @@ class EdgesByOwner(NamedTuple):
 
 
 def _as(array, dtype):
-    """Return an array cast to `dtype`; return None unchanged."""
+    """Return `array` cast to `dtype`, or None if it is None."""
     return None if array is None else array.astype(dtype, copy=False)
 
 
 def _rows_with_edges(indptr, where, keep_all):
-    """Return (rows, indptr) of a CSR of the edges at the positions `where`; see `block.Edges`.
+    """Return (destination of each CSR row, row pointers) of a CSR of the edges at the positions `where` of another CSR.
 
-    `rows` is None, for a CSR row of each destination row, with `keep_all` and if that takes less memory.
+    Destinations without edges have no CSR row. The first result is None if every destination has a CSR row: with
+    `keep_all`, and if that takes less memory.
     """
     if isinstance(where, slice):
         return None, indptr
@@ -192,7 +196,7 @@ def _rows_with_edges(indptr, where, keep_all):
 
 
 def among(ascending, values):
-    """Return a mask of the shape of `values`: True for each value that the sorted array `ascending` contains."""
+    """Return a mask of the shape of `values`: True for each value that is in the sorted array `ascending`."""
     places = np.minimum(np.searchsorted(ascending, values), max(len(ascending) - 1, 0))
     return ascending[places] == values if len(ascending) else np.zeros(values.shape, bool)
 
@@ -206,7 +210,7 @@ def owners(rows, offsets):
 
 
 def needed_rows(sets, offsets, rank):
-    """Divide several sets of in-edges by the owner of their sources, and find the rows that each owner must send.
+    """Return (positions of the edges in `sets` by the owner of their source, rows that each owner must send to `rank`).
 
     Parameters
     ----------
@@ -247,7 +251,7 @@ def needed_rows(sets, offsets, rank):
 
 
 def by_owner(sets, where, needs, offsets, rank):
-    """Return the EdgesByOwner of each set of edges, from the results of `needed_rows`.
+    """Return each set's edges divided by the owner of their source, from the results `where` and `needs` of `needed_rows`.
 
     Memory: 4 or 8 bytes for each row of one part at a time.
     """

@@ -16,7 +16,7 @@ MOST_PARTS = 1 << 24
 
 
 def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, balance=None, seed=0, types=None):
-    """Assign every node to a part.
+    """Return the part of each node, (n_nodes,) int32, from the CSR of a graph and the name of a `method`.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def partition(indptr, indices, n_parts, method="metis", *, train_mask=None, bala
 
 
 def _evenly(n_nodes, n_parts, method, seed):
-    """Divide the nodes by ranges of ids, or at random; return the part of each node. Part sizes differ by at most 1."""
+    """Return the part of each node: ranges of ids, or random with method "random". Part sizes differ by at most 1."""
     blocks = (np.arange(n_nodes) * n_parts // max(n_nodes, 1)).astype(np.int32)
     return np.random.Generator(np.random.PCG64(seed)).permutation(blocks) if method == "random" else blocks
 
@@ -120,7 +120,7 @@ def _even_types(graph, parts, n_parts, types, nodes_too, train):
     if train is not None:
         even = np.where(train, n_types + kinds, even)
     for kind in range(int(even.max(initial=-1)) + 1):
-        balancing.even_kind(graph.xadj, graph.adjncy, parts, n_parts, np.flatnonzero(even == kind))
+        balancing.even_group(graph.xadj, graph.adjncy, parts, n_parts, np.flatnonzero(even == kind))
     return parts
 
 
@@ -131,7 +131,7 @@ def check_parts(parts, n_nodes, n_parts, source):
 
 
 def report(indptr, indices, parts, n_parts, train_mask=None):
-    """Measure a partition of a graph: cut edges, halo rows and sizes of the parts, a dict that `measures` describes.
+    """Return measures of a partition, a dict: cut edges, halo rows, and the parts' numbers of nodes and edges.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class Tally:
         self._seen = np.zeros(int(offsets[-1]), bool)
 
     def add(self, part, sources):
-        """Count some in-edges of a part; `sources` are the row numbers of their sources."""
+        """Add to the counts of part number `part` some of its in-edges, given the row numbers of their `sources`."""
         remote = sources[(sources < self.offsets[part]) | (sources >= self.offsets[part + 1])]
         self._seen[remote] = True
         self.edges[part] += sources.size
@@ -193,7 +193,7 @@ class Tally:
             self.tiles[part] += rows_by_part(self.offsets, sources)
 
     def close(self, part):
-        """Count the halo rows of a part, once all its in-edges were added."""
+        """Compute the number of halo rows of part number `part`, once all its in-edges were added."""
         self.halo_rows[part] = np.count_nonzero(self._seen)
         if self.tiles is not None:
             self.halo_tiles[part] = [np.count_nonzero(rows) for rows in np.split(self._seen, self.offsets[1:-1])]
@@ -201,12 +201,12 @@ class Tally:
 
 
 def rows_by_part(offsets, rows):
-    """Return how many of the row numbers `rows` belong to each part, (n_parts,)."""
+    """Return how many of the row numbers `rows` belong to each part; part q has rows offsets[q] .. offsets[q + 1] - 1."""
     return np.bincount(np.searchsorted(offsets, rows, side="right") - 1, minlength=len(offsets) - 1)
 
 
 def measures(*, cut_edges, **counts):
-    """Return the measures of a partition from its counts.
+    """Return the measures of a partition, a dict for JSON: `counts` of each part, their imbalance, and the share of cut edges.
 
     Parameters
     ----------

@@ -121,18 +121,18 @@ def mag(nodes: int = 10000, edges: int | None = None, classes: int = 8, features
 
 
 def with_reverses(edges):
-    """Return a dict of the edge lists, followed by the edge list of each relation's reverse; see `reverse`."""
+    """Return {relation: (src, dst)} with the given edge lists, followed by each relation's reversed edges (dst, src)."""
     return {**edges, **{reverse(relation): (dst, src) for relation, (src, dst) in edges.items()}}
 
 
 def reverse(relation):
-    """Return the triple of the reversed relation, whose name is "rev_" and the relation's name."""
+    """Return (destination type, "rev_" + name, source type) for a relation (source type, name, destination type)."""
     source, name, to = relation
     return to, f"rev_{name}", source
 
 
 class _Side:
-    """Nodes of one type at one end of a relation, sorted by class, with running sums of their weights and their random ids."""
+    """Nodes of one type, sorted by class, with random weights, their running sums, and random ids, from which edges are drawn."""
 
     def __init__(self, rng, n, classes, exponent):
         self.n, of = n, np.arange(n) * classes // n
@@ -145,7 +145,7 @@ class _Side:
 
 
 def _draw(rng, source, to, n_edges, homophily, relation):
-    """Return the ends (src, dst) of n_edges distinct random edges of a relation, as node ids."""
+    """Return (src, dst), node ids of `n_edges` distinct random edges; a share `homophily` joins nodes of the same class."""
     name, most = f"edges of {relation[1]}", source.n * to.n // 2
     require(n_edges <= most, name, n_edges, f"at most {most} for its nodes")
     keys = np.empty(0, np.int64)

@@ -6,7 +6,7 @@ from sarlite.structure.edges import ascending, chunk_edges, index_dtype, row_chu
 
 
 def sequence(parts, n_parts, order=None):
-    """Return the nodes sorted by the part that owns them, and the first position of each part.
+    """Return (nodes sorted by the part that owns them, first position of each part in this order).
 
     Parameters
     ----------
@@ -32,14 +32,14 @@ def sequence(parts, n_parts, order=None):
 
 
 def inverse(permutation):
-    """Return the inverse of a permutation: the position of each number."""
+    """Return the inverse of a permutation: entry i is the position of i in `permutation`."""
     new_row = np.empty(permutation.size, index_dtype(permutation.size))
     new_row[permutation] = np.arange(permutation.size, dtype=new_row.dtype)
     return new_row
 
 
 def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, new_row=None):
-    """Yield the edges of a graph with permuted rows, in pieces of consecutive new rows.
+    """Yield (first, last, positions, sources) of the edges of consecutive new rows, after a permutation of a graph's rows.
 
     Parameters
     ----------

@@ -29,12 +29,12 @@ class Joined(NamedTuple):
         return np.cumsum([0, *self.n_nodes.values()])
 
     def by_type(self, values):
-        """Return a dict of arrays by type, from an array with one value for each node."""
+        """Divide `values`, one for each node, into a dict {node type: values of its nodes}."""
         return dict(zip(self.n_nodes, np.split(values, self.ends[1:-1])))
 
 
 def join(edges, n_nodes):
-    """Return the Joined graph of several relations.
+    """Join the edge lists of several relations to one graph, whose nodes are numbered type after type.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def join(edges, n_nodes):
 
 
 def divide(graph, n_parts, method="metis", *, train=None, balance=None, seed=0):
-    """Return the part of each node of several types, a dict of type to (n,) int32.
+    """Partition the nodes of all types as one graph; return {node type: part of each node, (n,) int32}.
 
     Parameters
     ----------

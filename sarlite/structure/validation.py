@@ -11,7 +11,7 @@ MOST_NODES = 3_000_000_000
 
 
 def count(name, value, least=0, most=MOST_NODES):
-    """Return a count as an int in least .. most; raise a DataError that names `name` for any other value."""
+    """Return `value` as an int in least .. most; raise a DataError that names `name` for any other value."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -44,7 +44,7 @@ def array(name, data):
 
 
 def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry="entry {at} is {value},", first=0):
-    """Return one-dimensional integers in start .. stop - 1 as an int32 or int64 array.
+    """Return `data`, one-dimensional integers in start .. stop - 1, as an int32 or int64 array; errors name `name`.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry
 
 
 def permutation(name, data, n, **how):
-    """Return a permutation of 0 .. n - 1 as integers, (n,); raise a DataError for any other array.
+    """Return `data`, a permutation of 0 .. n - 1, as an integer array; raise a DataError, which names `name`, for other arrays.
 
     `how` are further arguments of `integers`.
     """
@@ -102,7 +102,7 @@ def permutation(name, data, n, **how):
 
 
 def bools(name, data, length):
-    """Return a contiguous array of bools, (length,); raise a DataError that names `name` for any other array."""
+    """Return `data` as a contiguous array of bools, (length,); raise a DataError that names `name` for other arrays."""
     values = array(name, data)
     if values.dtype != bool or values.shape != (length,):
         raise DataError(f"{name}: expected {length} bools, found shape {values.shape}, dtype {values.dtype}")
@@ -110,7 +110,7 @@ def bools(name, data, length):
 
 
 def weights(name, data, length):
-    """Return finite edge weights, (length,), as float32 or float64; raise a DataError that names `name` for others.
+    """Return `data`, finite edge weights, (length,), as float32 or float64; raise a DataError, naming `name`, for others.
 
     Arrays of float32 and float64 keep their dtype, and other numbers become float64.
     """

@@ -13,7 +13,7 @@ GRAPH = "graph"
 
 
 def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method: str = "metis", seed: int = 0) -> Array:
-    """Assign every graph to a part.
+    """Return the part of each graph, (n_graphs,) int32, where graph_of[i] is the graph of node i.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def divide(graph_of: Array, degrees: Array, n_graphs: int, n_parts: int, method:
 
 
 def check_within(graph_of: Array, src: Array, dst: Array) -> None:
-    """Raise a DataError that names the first edge between two graphs, if there is one.
+    """Raise a DataError that names the first edge src[k] -> dst[k] whose ends are in different graphs, if there is one.
 
     Parameters
     ----------
