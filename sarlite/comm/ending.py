@@ -65,7 +65,7 @@ class Ending:
         self._reserve = bytes(RESERVE_BYTES)
 
     def close(self):
-        """Free the resources that were reserved for the end."""
+        """Free the file and the memory that were reserved for the report of a failure."""
         self._file.close()
         self._reserve = None
 

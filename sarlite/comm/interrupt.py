@@ -33,7 +33,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def postponed(self) -> Iterator[None]:
-        """Return a context inside which the first signal is only recorded, and a second signal raises Interrupted.
+        """Return a context inside which the first signal is only recorded in `pending`, and a second signal raises Interrupted.
 
         Any thread may enter the context.
         """

@@ -77,7 +77,7 @@ class Traffic:
             self._open.discard(transfer)
 
     def give_up(self, requests, buffer):
-        """Keep the buffer of a cancelled send alive until MPI, which may still read it, has completed the send."""
+        """Keep the buffer of a cancelled send alive until MPI, which may still read it, has completed its `requests`."""
         with self._lock:
             self._given_up.append((requests, buffer))
             self._given_up = [send for send in self._given_up if not MPI.Request.Testall(send[0])]

@@ -141,7 +141,7 @@ class Communicator(Protocol):
         """
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
-        """Send each rank its rows, and return the rows received from each rank.
+        """Send arrays[p] to each rank p, and return the array received from each rank.
 
         Parameters
         ----------
@@ -249,7 +249,7 @@ class Communicator(Protocol):
         return channels[name]
 
     def numbered(self, name: str, holder: object) -> int:
-        """Return a number for the object `holder`, the same on all ranks and unused by other living holders of `name`.
+        """Return a number for `holder`, the same on all ranks; other living objects with this `name` have other numbers.
 
         Objects whose threads communicate at the same time put the number into the names of their channels, so that each
         object has a channel of its own.

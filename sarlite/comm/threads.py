@@ -269,7 +269,10 @@ class ThreadCommunicator(Communicator):
         raise PeerError(str(reason))
 
     def _post(self, data, peer, tag, sends):
-        """Start a send if `sends`, else a receive: copy if its partner waits in the mailbox, else put it into the mailbox."""
+        """Start to send `data` to rank `peer` if `sends`, else to receive from it; copy at once if the partner waits.
+
+        Otherwise the send or receive waits in the mailbox.
+        """
         if not 0 <= peer < self.size:
             raise ValueError(f"rank {peer} is not one of {self.size}")
         world = self._world

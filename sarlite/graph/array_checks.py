@@ -47,7 +47,7 @@ def check_csr(indptr: ArrayLike, indices: ArrayLike, n_rows: int | None = None) 
 
 
 def check_distinct(comm: Communicator, name: str, ids: Array) -> None:
-    """Raise a DataError on every rank if an id occurs twice among the `ids` of all ranks. Collective.
+    """Raise a DataError, which names `name`, on every rank if an id occurs twice among the `ids` of all ranks. Collective.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ DEFAULT = Options()
 
 
 class GraphParts(NamedTuple):
-    """All data that a `Graph` is built from.
+    """All data that a `Graph` is built from: schedule, ids, degrees and edge values of one rank's part.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None,
 
 
 def _edge_index(origin: Array, n_input: int) -> Array:
-    """Return each edge's index into the caller's edge values: first come given edges that were kept, in order, then added edges.
+    """Return each edge's index into edge values: edges of the caller, where `origin` >= 0, come first, in order; then added edges.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src:
 def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
                     src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
                     added_loops: ArrayLike | None) -> GraphParts:
-    """Check the arguments of `Graph.from_part` on all ranks together, and build this rank's part. Collective."""
+    """Check the arguments, see `Graph.from_part`, on all ranks together, and build this rank's part. Collective."""
     comm = wrap(comm)
     options.check(comm)
 
@@ -264,6 +264,6 @@ def sort_by_id(edges: InEdges, ids: Array) -> tuple[InEdges, Array | None]:
 
 
 def _global_ids(rank: int, counts: list[int], ids: Array | None) -> Array:
-    """Return the global ids of this rank's rows: `ids`, or row numbers that count the rows of lower ranks, in `counts`, first."""
+    """Return the global ids of this rank's rows: `ids`, or by default row numbers, where rank p has counts[p] rows."""
     first = sum(counts[:rank])
     return np.arange(first, first + counts[rank]) if ids is None else np.asarray(ids, np.int64)

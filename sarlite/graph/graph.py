@@ -317,7 +317,7 @@ class Graph(LayerGraph):
                   added_loops: ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
                   backward: str | None = None, row_dtype: str = "float32",
                   peers_at_once: int | None = None) -> "Graph":
-        """Make this rank's part of a graph from the in-edges of this rank's nodes. Collective.
+        """Make this rank's part of a graph from its nodes' in-edges, a CSR whose indices are row numbers over all ranks. Collective.
 
         Row numbers count the nodes of all ranks, rank after rank: rank p's first node has the row number that follows
         the last node of rank p - 1. No rank holds an array of n_nodes entries.
@@ -367,7 +367,7 @@ class Graph(LayerGraph):
               order: str | ArrayLike | None = None, mode: str | Mode = "sar", prefetch: int | None = None,
               backward: str | None = None, row_dtype: str = "float32", peers_at_once: int | None = None,
               seed: int = 0) -> "Graph":
-        """Return this rank's part of a graph that every rank holds undivided; `parts` gives the division. Collective.
+        """Return this rank's part of a graph that every rank holds undivided; `parts` is a method or each node's rank. Collective.
 
         Parameters
         ----------
@@ -659,7 +659,7 @@ class Graph(LayerGraph):
         return sparse.csr_array((values, edges.indices, edges.indptr), shape=(self.n_dst, n_columns))
 
     def to_pandas(self, src: str = "src", dst: str = "dst", weight: str = "weight") -> Any:
-        """Return the edges of an undivided graph as a pandas.DataFrame; the arguments name the columns.
+        """Return the edges of an undivided graph as a pandas.DataFrame; `src`, `dst` and `weight` name its columns.
 
         Parameters
         ----------

@@ -139,7 +139,7 @@ class LayerGraph(SharedState):
 
     @property
     def plan(self) -> Plan:
-        """Plan of the schedule: pieces of the forward and of the backward pass."""
+        """Plan of this rank's work: the blocks of edges, in order, of the forward and of the backward pass."""
         return self.schedule.plan
 
     @property
@@ -192,7 +192,7 @@ class LayerGraph(SharedState):
 
     def aggregate(self, message: fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]], reducer: str, src: Inputs | None = None,
                   dst: Inputs | None = None, edge: Inputs | None = None) -> Tensor:
-        """Return `reducer`, such as "sum", of the messages on the in-edges of each destination, (n_dst, ...). Collective.
+        """Return, for each destination, the `reducer`, such as "sum", of the messages on its in-edges, (n_dst, ...). Collective.
 
         out_i = reduce over in-edges (j, i) of message(src_j, dst_i, edge_ij), and out_i = 0 if i has no in-edges.
 
@@ -445,7 +445,9 @@ class LayerGraph(SharedState):
         return factors
 
     def pick_counts(self, reducer: str) -> Array | None:
-        """Return how many edges of the full graph each sampled edge stands for, (n_edges,) float64; None if always 1.
+        """Return the factor of each sampled edge in `reducer`, for the edges of the full graph it stands for, (n_edges,) float64.
+
+        Return None if the edges of each row have one factor, which `scales` then returns.
 
         Edge weights are not included.
         """
@@ -488,7 +490,7 @@ class LayerGraph(SharedState):
 
     @property
     def blocks(self) -> list[Edges]:
-        """Edges of this graph in each block of the schedule's plan."""
+        """List of this graph's edges in each block: own rows' edges first, then peers'."""
         return [self.edges_of(block) for block in self.plan.blocks]
 
     @property

@@ -21,7 +21,7 @@ from sarlite.types import Array, ArrayLike
 
 
 class HeteroParts(NamedTuple):
-    """All data that a `HeteroGraph` is built from.
+    """All data that a `HeteroGraph` is built from: in-edges, ids and edge values of one rank's part, by relation or node type.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ from sarlite.tape import Tensor
 
 
 class NodeTypeRows(OutputRows, Protocol):
-    """Rows of one node type that a layer outputs on this rank."""
+    """Object that describes the rows of one node type which a layer outputs on this rank."""
 
     @property
     def n_dst(self) -> int: ...
@@ -57,7 +57,9 @@ class RelationalLayer:
     def aggregate(self, messages: Mapping[Relation, fn.BuiltIn | Callable[..., Tensor | tuple[Tensor, Tensor]]], reducer: str, *,
                   self_terms: Mapping[str, tuple[Tensor, Tensor]] | None = None, evaluation: str | None = None,
                   own: Mapping[str, tuple[Tensor, Tensor]] | None = None) -> dict[str, Tensor]:
-        """Aggregate each relation's messages, and add up the results by destination type. Collective.
+        """Reduce each relation's messages by `reducer`, such as "mean"; return their sums over relations, by destination type.
+
+        Collective.
 
         out_i = sum over relations r into i's type of (reduce over r's in-edges (j, i) of messages[r]).
 

@@ -17,7 +17,7 @@ from sarlite.types import Array, ArrayLike
 
 
 class DividedPart(NamedTuple):
-    """Arrays of one rank's part of a divided graph.
+    """In-edges and global ids of one rank's part of a divided graph.
 
     Attributes
     ----------

@@ -126,7 +126,7 @@ def _first_negative(comm: Communicator, weight: Array,
 
 
 def check_unambiguous(ambiguous_edge_count: int, name: str) -> None:
-    """Raise a ConfigError if the edge values called `name` might be matched to the wrong edges, because the count is above 0.
+    """Raise a ConfigError if `ambiguous_edge_count` is above 0: the edge values called `name` might belong to other edges.
 
     This can happen if `from_edges` dropped as many edges as it added; see `LayerGraph.ambiguous_edge_count`.
     """

@@ -28,7 +28,7 @@ Hidden = Tensor | dict[str, Tensor]
 
 
 class TrainingBatch(Protocol):
-    """Data of one training step.
+    """Data of one training step: graph, input rows, targets, and the rows that the loss counts.
 
         loss = ops.cross_entropy(model(batch.graph, batch.x), batch.labels, batch.rows, batch.n_global)
 
@@ -197,7 +197,7 @@ class Batch:
         return rows[0] if len(rows) == 1 else ops.concat(rows)
 
     def aggregate(self, *args: Any, **options: Any) -> Tensor:
-        """Return an aggregation over a batch of one layer; see `LayerGraph.aggregate`."""
+        """Return the aggregation of messages over a batch of a single layer, with the arguments of `LayerGraph.aggregate`."""
         n = len(self.graphs)
         if n > 1:
             raise ConfigError(f"aggregate: a batch of {n} layers has a graph for each, batch.layers({n})")

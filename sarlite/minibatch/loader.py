@@ -123,7 +123,7 @@ class Loader(ABC):
         return {name: array.read() for name, array in self.contents().items()}
 
     def contents(self) -> dict[str, Ordered]:
-        """Return the arrays that `state` copies; valid until the next batch."""
+        """Return the arrays of this rank's caches, a dict by name, without a copy; valid until the next batch."""
         return {}
 
 
@@ -376,7 +376,9 @@ class NeighborLoader(Loader):
             self.caches.drain()
 
     def batch(self, seeds: ArrayLike, step: int = 0, times: Array | None = None) -> Batch:
-        """Return the batch of the outputs `seeds`, for example for a prediction. Collective. It reads caches, pushes no rows.
+        """Return the batch of the outputs `seeds`, at their `times` if given, for example for a prediction. Collective.
+
+        It reads the caches but pushes no rows.
 
         Parameters
         ----------
@@ -407,7 +409,7 @@ class NeighborLoader(Loader):
             self.caches.load_state(state)
 
     def _n_times(self):
-        """Return how many times the argument `Temporal.seeds` must have: one for each local row of the graph."""
+        """Return the required length of the array `Temporal.seeds`, the seeds' times: one for each local row of the graph."""
         return self.graph.n_dst
 
     def _seed_ids(self):

@@ -224,7 +224,7 @@ class PartEdges:
 
 
 class RelationEdges(EdgeSet):
-    """A part's in-edges of one relation, or all in-edges of a `Graph`.
+    """A rank's in-edges of one relation, or all its in-edges of a `Graph`, as samplers read them.
 
     The edges of each row are in ascending order of the sources' global ids, for any division and order of the rows.
 

@@ -119,7 +119,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     @property
     def in_degrees(self) -> Array:  # type: ignore[override]
-        """Number of picks of each destination, (n_dst,) int64."""
+        """Number of picked in-edges of each destination, (n_dst,) int64."""
         return self.estimate.in_degrees
 
     def layers(self, n: int) -> list[LayerGraph]:
@@ -140,12 +140,12 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
 
     @cached_property
     def edge_weight(self) -> Array | None:
-        """Weights of the picks in the sampled graph, (n_edges,) float, or None."""
+        """Edge weight of each picked edge, (n_edges,) float, or None without edge weights."""
         return self._of_edges(self.edges.graph.edge_weight)
 
     @cached_property
     def edge_features(self) -> Array | None:
-        """Features of the picks in the sampled graph, (n_edges, n_edge_features) float, or None.
+        """Edge features of each picked edge, (n_edges, n_edge_features) float, or None without edge features.
 
         With `Picked.recency` the last column is the recency of the picks.
         """
@@ -305,7 +305,7 @@ class Estimate:
 
     @cached_property
     def _whole_degrees(self):
-        """In-degree of each destination in the whole graph, (n_dst,)."""
+        """In-degree of each destination in the full graph, not in the sample, (n_dst,)."""
         return self._edges.degrees[self._rows]
 
     @cached_property
@@ -401,7 +401,7 @@ class PickedRelations(RelationalLayer):
 
     @property
     def all_blocks(self) -> list[Edges]:
-        """List of the edges of each relation in each block."""
+        """List of `Edges`, one for each relation in each block, block after block."""
         return [edges for graphs in self._out_of for block in graphs[0].plan.blocks for edges in sets_of(block)]
 
 
@@ -421,9 +421,9 @@ class TypeRows:
 
 
 def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: bool) -> Plan:
-    """Return the plan for sampled edges whose sources are all local, `rows`: a single block, and no exchange with peers.
+    """Return the plan of a single block, without peers, for sampled edges `picked` whose sources are the local `rows`.
 
-    `rows` holds the part's row of each source. `lasting` is True if transposes are stored as long as the block.
+    `lasting` is True if transposes are stored as long as the block.
     """
     blocks = [_OneBlock(picks, part, rows, lasting) for picks in picked]
     pieces = (Piece(blocks[0] if len(blocks) == 1 else Bundle(blocks), own=True),)

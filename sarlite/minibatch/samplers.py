@@ -14,7 +14,7 @@ from sarlite.types import DType
 def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False, temporal: Temporal | None = None,
                  timed: Sequence[TimedEdges] = (), dtype: DType | None = None) -> Sampler:
-    """Return a sampler of a part's in-edges: cooperative if `comm` is given, temporal if `temporal` is given.
+    """Return a sampler of `fanouts` in-edges per layer: cooperative if `comm` is given, temporal if `temporal` and `timed` are.
 
     Parameters
     ----------

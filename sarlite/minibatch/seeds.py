@@ -12,7 +12,7 @@ from sarlite.types import Array
 
 
 class Seeds:
-    """Divides an epoch's seeds into steps. Construction is collective.
+    """Divides an epoch's seeds, the training rows, into steps. Construction is collective.
 
     Parameters
     ----------

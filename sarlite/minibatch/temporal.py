@@ -140,7 +140,7 @@ class TimedEdges(EdgeSet):
 
     def pick(self, rows: Array, times: Array, latest: bool, ids: Array, without: Array | None,
              draw: dict[str, Any]) -> tuple[Array, Array, Array]:
-        """Sample, for each row, among the in-edges that are not later than the row's time.
+        """Sample in-edges not later than each row's time, the latest if `latest`, else at random; `without` is left out.
 
         Parameters
         ----------

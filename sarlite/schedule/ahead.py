@@ -54,10 +54,7 @@ class Ahead(Generic[T]):
             self._ready.put((None, error))
 
     def _may_continue(self, wait=True):
-        """Return True once the generator may produce one more item; return False if the generator must end.
-
-        With wait=False, also return False if no further item is permitted yet.
-        """
+        """Return True once the generator may produce one more item; False if it must end, or if wait=False and it may not yet."""
         if self._goes_on:
             try:
                 self._goes_on = self._permits.get(block=wait)

@@ -49,23 +49,23 @@ class Needs(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """Number of MPI ranks."""
         return len(self.offsets) - 1
 
     @property
     def n_rows(self) -> int:
-        """Number of rows that all ranks own together."""
+        """Number of source rows that all ranks own together."""
         return int(self.offsets[-1])
 
     @property
     def n_src(self) -> int:
-        """Number of rows that this rank owns."""
+        """Number of source rows that this rank owns."""
         return len(self.src_ids[self.rank])
 
     # ---- how a mode lays the needs out
 
     def tiles(self, n: int = 1, peers_at_once: int = 1) -> tuple[Piece, list[Piece]]:
-        """Return (piece of the edges from this rank's rows, pieces of the edges from peers' rows).
+        """Return (piece of the edges from own rows, pieces from peers); one takes `peers_at_once` peers, or an `n`-th of a peer's rows.
 
         A mode arranges these pieces, which are called the own tile and the peers' tiles.
 
@@ -155,7 +155,7 @@ class Needs(NamedTuple):
 
 
 def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array | None, n_local_src: int) -> Needs:
-    """Find the rows that this rank exchanges with its peers, from `sets` of in-edges of this rank's rows. Collective.
+    """Find the rows to exchange with peers, from `sets` of in-edges of this rank's rows and its `n_local_src` sources. Collective.
 
     Parameters
     ----------

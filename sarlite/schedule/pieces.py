@@ -40,7 +40,7 @@ class Arrival(NamedTuple):
 
     @property
     def n_send(self) -> int:
-        """Number of rows to send."""
+        """Number of rows that this rank sends in this exchange."""
         return length(self.send_rows)
 
     @property
@@ -79,7 +79,7 @@ class Piece(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """Number of rows that arrive."""
+        """Number of peers' rows that arrive for this piece."""
         return sum(arrival.n_rows for arrival in self.arrivals)
 
     def cut(self, n: int) -> list["Piece"]:

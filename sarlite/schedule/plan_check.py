@@ -54,7 +54,7 @@ def _error(mode, needs, problem):
 
 
 def _problems(plan: Plan, needs: Needs, mode: Mode) -> Iterator[str]:
-    """Yield the errors in this rank's plan that can be found without communication."""
+    """Yield a text for each error in this rank's plan that can be found without communication."""
     for direction, pieces in (("forward", plan.forward), ("backward", plan.backward)):
         yield from (f"{direction}: {text}" for text in _edge_problems(pieces, needs))
         yield from (f"{direction}: {text}" for text in _column_problems(pieces, needs))
@@ -83,7 +83,7 @@ def _edge_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
 
 
 def _difference(expected, taken):
-    """Compare two lists of edges: return the edges whose counts differ, and each one's expected minus actual count.
+    """Return (edges that the lists `expected` and `taken` have in different numbers, their count in `expected` less in `taken`).
 
     `expected` and `taken` are lists of (destination rows, source ids). The result is edges (k, 2), each with its
     destination row and source id, and counts (k,) int64.
@@ -107,7 +107,7 @@ def _column_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
 
 
 def _exchange_problem(comm: Communicator, pieces: Iterable[Piece], needs: Needs) -> str | None:
-    """Return the first error in the rows that ranks send each other, or None. Collective."""
+    """Return the text of the first error in the rows that ranks send each other for `pieces`, or None. Collective."""
     pieces = list(pieces)
     arrivals = [arrival for piece in pieces for arrival in piece.arrivals]
     order = [(arrival.source, arrival.n_rows or arrival.n_send) for arrival in arrivals if arrival.target is None]

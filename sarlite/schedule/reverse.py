@@ -7,7 +7,7 @@ from sarlite.structure.part_edges_csr import InEdges, owners
 
 
 def out_edges(comm, edges, n_src):
-    """Return the edges that leave this rank's source rows, ordered by source. Collective.
+    """Return the edges that leave this rank's `n_src` source rows, as InEdges with a row for each source. Collective.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def out_edges(comm, edges, n_src):
 
 
 def is_symmetric(comm, edges, n_src):
-    """Return True if each edge occurs as often as its reverse, and each rank has as many sources as destinations.
+    """Return True if each edge occurs as often as its reverse, and each rank has as many sources, `n_src`, as destinations.
 
     Collective. The test compares a 64-bit hash of all edges with a hash of all reversed edges, so an asymmetric
     structure passes with a probability of about 2^-64. Memory while the function runs: 24 bytes for each edge.

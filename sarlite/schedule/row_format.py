@@ -14,7 +14,7 @@ ROWS = "rows"
 
 
 class RowFormat(NamedTuple):
-    """Format of rows, a value of the schedule.
+    """Number format of the rows that edges gather, for storing and sending them: float32, bfloat16 or int8.
 
     The schedule rounds rows once, when an aggregation gives it the rows. Rows of bfloat16 are stored, sent and read by
     kernels as 16-bit numbers; kernels choose their code by the dtype. Rows of int8 are rounded to multiples of

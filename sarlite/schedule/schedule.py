@@ -248,9 +248,9 @@ class Options(NamedTuple):
 
     @property
     def compared(self) -> "Options":
-        """The options in a form that ranks can compare for equality.
+        """Copy of the options that ranks can compare for equality: a user's mode is replaced by its class's name.
 
-        A mode that a user wrote is replaced by the name of its class, because its objects differ between ranks.
+        The objects of a mode that a user wrote differ between ranks.
         """
         is_library_mode = isinstance(self.mode, (str, *LIBRARY_MODES))
         return self if is_library_mode else self._replace(mode=type(self.mode).__qualname__)

@@ -144,7 +144,7 @@ class Fetch(Transfer):
 
     @staticmethod
     def channel_of(transport: Transport) -> Communicator:
-        """Return the communicator whose messages carry the fetched rows."""
+        """Return the communicator of `transport` whose messages carry the fetched rows."""
         return transport.fetch_comm
 
     @property
@@ -312,7 +312,7 @@ class Push(Transfer):
         return allocate(piece.n_rows, self.templates, zero=True)
 
     def start(self, piece, buffer, views):
-        """Start to send the gradients of a piece's columns, as `gradients` returned them, to the owners of the rows."""
+        """Start to send the gradients of a piece's rows to the rows' owners: `buffer` and `views` are results of `gradients`."""
         if len(piece.arrivals) == 1:
             self._start_exchange(piece.arrivals[0], buffer)
             return

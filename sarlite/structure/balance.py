@@ -1,4 +1,4 @@
-"""Balancing of parts: the node weights that METIS balances, and moves of nodes between parts after METIS.
+"""Balancing of a partition's parts: the node weights that METIS balances, and moves of nodes between parts after METIS.
 
 METIS balances one weight for each node, which mixes several counts. Where METIS leaves a count uneven, functions of
 this module move or swap the nodes that cost the fewest cut edges.
@@ -87,7 +87,7 @@ def fill_empty(parts, n_parts):
 
 
 def even_nodes(xadj, adjncy, parts, n_parts, degrees):
-    """Move nodes of low degree from parts with too many nodes to parts with few, in place; return `parts`.
+    """Move nodes of low in-degree from parts with too many nodes to parts with few, in place; return `parts`.
 
     Among the nodes of lowest degree, whose moves leave the edges even, the nodes that cost the fewest cut edges move.
 

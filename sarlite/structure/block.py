@@ -105,7 +105,7 @@ class Edges:
 
     @cached_property
     def transpose_edge_index(self):
-        """Index into the part's edge values of each edge of the transpose, (n_edges,)."""
+        """Index of each edge of `transpose`, in its order, into the part's array of edge values, (n_edges,)."""
         return self.transpose_position if self.edge_index is None else self.edge_index[self.transpose_position]
 
     @property
@@ -132,7 +132,7 @@ class Edges:
         return ColumnRange(self, a, b)
 
     def anew(self):
-        """Return a copy without stored transposes, to free their memory; return `self` if a copy would store the edges again."""
+        """Return `self`; a `ColumnRange` returns a copy, so that the CSR which the copy computes is freed with the copy."""
         return self
 
     @cached_property
@@ -298,7 +298,7 @@ class ColumnRange(Edges):
 
     @cached_property
     def _edges(self):
-        """Position in the block of each edge, ascending."""
+        """Position of each of these edges among the edges of `block`, ascending."""
         return np.flatnonzero((self.block.indices >= self.range.start) & (self.block.indices < self.range.stop))
 
     @cached_property

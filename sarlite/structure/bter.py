@@ -76,7 +76,7 @@ def decaying(max_degree, cmax=0.9, xi=0.05):
 
 
 class Blocks(NamedTuple):
-    """Affinity blocks of nodes that are sorted by degree.
+    """Blocks of nodes of nearly equal degree, within which pairs are joined at random (affinity blocks).
 
     Block b has the sizes[b] nodes from node firsts[b] on. Each two of them are joined with probability rho[b].
     """
@@ -87,7 +87,7 @@ class Blocks(NamedTuple):
 
 
 def blocks(counts, clustering):
-    """Return the affinity blocks of nodes sorted by degree: d + 1 nodes each, where d >= 2 is the block's least degree.
+    """Divide nodes sorted by degree, counts[d] of degree d, into blocks of d + 1 nodes, where d >= 2 is the least degree.
 
     The probability rho of a block is the cube root of the clustering coefficient of degree d.
     """

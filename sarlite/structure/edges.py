@@ -102,7 +102,7 @@ def add_self_loops(indptr, indices, first_row):
 
 
 def with_added_loops(values, indptr, indices, added, first_row, fill):
-    """Return the edge values after `add_self_loops`: `values` in the same order, with `fill` inserted for each added loop.
+    """Return the edge values after `add_self_loops`, whose results are given: `values`, with `fill` inserted for added loops.
 
     Parameters
     ----------
@@ -122,9 +122,9 @@ def with_added_loops(values, indptr, indices, added, first_row, fill):
 
 
 def row_chunks(indptr, most, cuts=()):
-    """Yield ranges (first, last) that divide the rows of a CSR, each of at most `most` edges and `most` rows.
+    """Yield row ranges (first, last) of a CSR, of at most `most` edges and rows; each row number in `cuts` starts a range.
 
-    A row of more than `most` edges is a range of its own. Each row number in `cuts` starts a new range.
+    A row of more than `most` edges is a range of its own.
     """
     stops = np.union1d(np.asarray(cuts, np.int64), [indptr.size - 1])
     first = 0

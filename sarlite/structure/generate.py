@@ -20,7 +20,7 @@ _MAX_NOISE = 1e30  # noise * normal must be a finite float32
 
 
 class Generated(NamedTuple):
-    """Generated data set of one node type.
+    """Generated data set of one node type: a graph, features, labels and splits.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ def sbm(nodes=10000, classes=8, degree=15.0, features=64, homophily=0.65, noise=
 
 def rmat(nodes=None, edges=None, scale=None, a=0.57, b=0.19, c=0.19, d=None, features=64, classes=8, train=0.1, val=0.2,
          seed=0):
-    """Draw an R-MAT graph with random features, labels and splits.
+    """Draw an R-MAT graph, whose edges fall into quadrants with probabilities a, b, c, d, with random features and labels.
 
     Each edge is placed in one quadrant of the adjacency matrix, with probabilities a, b, c and d, and recursively in a
     quadrant of this quadrant.

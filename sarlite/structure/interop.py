@@ -82,7 +82,7 @@ def _of_torch(tensor, name):
 
 
 def refuse_weights(values, name, instead):
-    """Raise a DataError unless every value is 1, because other values are weights that the caller may have overlooked.
+    """Raise a DataError, which proposes the call `instead`, unless all `values` are 1: others are overlooked edge weights.
 
     Parameters
     ----------

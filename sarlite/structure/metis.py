@@ -151,7 +151,7 @@ class Symmetric:
         self.adjncy = self.adjncy[:filled]
 
     def divide(self, n_parts, seed, weights=None):
-        """Return METIS's part of each node, (n_nodes,) int32.
+        """Return METIS's part of each node, (n_nodes,) int32; `weights` are the node weights to balance.
 
         Parameters
         ----------

@@ -33,7 +33,7 @@ class InEdges(NamedTuple):
         return len(self.indptr) - 1
 
     def some(self, mask, first_row=0):
-        """Return (InEdges of the edges in `mask`, index of each of these edges into edge values).
+        """Return (InEdges of the edges in `mask`, their index into edge values); `first_row` is the first destination's number.
 
         Parameters
         ----------
@@ -202,10 +202,7 @@ def among(ascending, values):
 
 
 def owners(rows, offsets):
-    """Return the rank that owns each row number, (n,), in the smallest unsigned dtype.
-
-    Rank p owns the rows offsets[p] to offsets[p + 1] - 1.
-    """
+    """Return the rank that owns each row number, (n,) unsigned; rank p owns rows offsets[p] .. offsets[p + 1] - 1."""
     return (np.searchsorted(offsets, rows, side="right") - 1).astype(np.min_scalar_type(max(len(offsets) - 2, 0)))
 
 

@@ -110,10 +110,7 @@ def _evenly(n_nodes, n_parts, method, seed):
 
 
 def _even_types(graph, parts, n_parts, types, nodes_too, train):
-    """Move nodes between parts until the nodes of each type, and the training nodes of each type, are balanced.
-
-    `nodes_too` is False if only training nodes, `train`, are to be balanced.
-    """
+    """Move nodes between parts until the training nodes of each type, and if `nodes_too` all nodes of each type, are balanced."""
     n_types = len(types) - 1
     kinds = np.repeat(np.arange(n_types), np.diff(types))
     even = kinds if nodes_too else np.full(parts.size, -1)  # group of nodes that a node is balanced with; -1 for none

@@ -17,7 +17,7 @@ _MAX_ROUNDS = 100
 
 
 class Relational(NamedTuple):
-    """Generated data set of several node types.
+    """Generated data set of several node types: edges by relation, features, labels and splits.
 
     Attributes
     ----------

@@ -39,7 +39,7 @@ def inverse(permutation):
 
 
 def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, new_row=None):
-    """Yield (first, last, positions, sources) of the edges of consecutive new rows, after a permutation of a graph's rows.
+    """Yield the edges of new rows first .. last - 1 as (first, last, positions, sources), where new row i is row rows[i].
 
     Parameters
     ----------

@@ -21,18 +21,18 @@ def count(name, value, least=0, most=MOST_NODES):
     return number
 
 
-def first_true(holds):
+def first_true(mask):
     """Return the index of the first true entry of a bool array, an int or a tuple of int; None if no entry is true."""
-    if not holds.any():
+    if not mask.any():
         return None
-    at = np.unravel_index(int(np.argmax(holds)), holds.shape)
-    return int(at[0]) if holds.ndim == 1 else tuple(map(int, at))
+    at = np.unravel_index(int(np.argmax(mask)), mask.shape)
+    return int(at[0]) if mask.ndim == 1 else tuple(map(int, at))
 
 
 def array(name, data):
-    """Return `data` as an ndarray, without a copy if possible.
+    """Return `data` as an ndarray, without a copy if possible; errors name `name`.
 
-    Raises a DataError that names `name` if `data` cannot be converted, or has Python objects.
+    Raise a DataError if `data` cannot be converted, or has Python objects.
     """
     try:
         values = np.asarray(data)

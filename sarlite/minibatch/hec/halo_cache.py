@@ -204,7 +204,7 @@ class Caches:
         self._asked.pop(step + self.settings.delay, None)
 
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:
-        """Push rows `h` to peers, store the rows pushed `delay` steps ago, and return (hits, values) of the rows `halo`.
+        """Return (mask of hits, values) of the rows `halo`; if `pushes`, first push rows `h`, and store rows pushed `delay` steps ago.
 
         Collective if `pushes`. Not for a layer that `keeps` its halo rows.
 
@@ -290,7 +290,7 @@ class Caches:
                 for name, array in table.contents().items()}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Restore the tables from copies of `contents`, made on the same part of the same graph."""
+        """Restore the tables from `state`, a copy of `contents` of the same part of the same graph."""
         for prefix, table in self._tables_and_senders():
             table.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 

@@ -32,7 +32,7 @@ Rows = tuple[Array, int | Array, Array]
 
 
 class Pusher:
-    """Exchanges rows with all peers in a background thread, job by job. Collective.
+    """Exchanges rows with all peers in a background thread, one exchange after the other. Construction is collective.
 
         pusher.submit(step, layer, messages)    # returns at once in the computing thread
         arrived = pusher.take(step - delay, layer)
@@ -164,7 +164,7 @@ class Pusher:
         return [(*key, self.take(*key)) for key in list(self._results)]
 
     def close(self) -> None:
-        """Finish all submitted jobs and end the thread. Repeated calls are allowed.
+        """Finish all submitted exchanges and end the thread. Repeated calls are allowed.
 
         An error of the thread is not raised here but by `drain`.
         """

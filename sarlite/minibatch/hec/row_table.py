@@ -126,7 +126,7 @@ class RowTable:
             self._rows = room
 
     def find(self, numbers: Array, now: int) -> Array:
-        """Return, for each row number, the row's position in the table's memory, or -1 if the row is missing or expired.
+        """Return, for each row number, the row's position in the table's memory; -1 if it is missing or expired at step `now`.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class RowTable:
                                                                 ("rows", rows))}
 
     def state(self) -> dict[str, Array]:
-        """Return copies of `contents`, which `load` accepts."""
+        """Return copies of the table's arrays, a dict by name, which `load` accepts."""
         return {name: array.read() for name, array in self.contents().items()}
 
     def load(self, state: Mapping[str, Array]) -> None:

@@ -157,10 +157,7 @@ class PaperPush:
         self._lists, self._part, self._limit, self._by, self._seed, self._layer = lists, part, limit, by, seed, layer
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Return the message to each rank, chosen from the batch's `rows` and their values `h`.
-
-        `asked` is not used by this rule.
-        """
+        """Return the message to each rank: some of the batch's `rows`, with values `h`. `asked` is ignored: peers request nothing."""
         messages: list[Message] = []
         for peer, (places, slots) in enumerate(self._lists.of(rows)):
             mine = rows[places]
@@ -255,7 +252,7 @@ class DemandPush:
         return self.table.contents()
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Restore the table from a copy of `contents`; with `once` each row may be sent once more.
+        """Restore the table of newest rows from `state`, a copy of `contents`; with `once` each row may be sent once more.
 
         Raises
         ------

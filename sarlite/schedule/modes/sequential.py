@@ -49,7 +49,7 @@ class Sequential:
         return self.name
 
     def plan(self, needs: Needs, prefetch: int) -> Plan:
-        """Return the plan of one rank: its forward and backward pieces."""
+        """Return the plan of one rank: a piece for each group of peers, forward and backward; `prefetch` does not matter."""
         own_tile, peer_tiles = needs.tiles(peers_at_once=self.peers_at_once or max(needs.size - 1, 1))
         n = 1 if self.keeps_rows or self.peers_at_once != 1 else n_parts(needs, self.backward_pieces, self.backward_rows)
         parts = [part for piece in peer_tiles for part in piece.cut(n)]
@@ -57,8 +57,8 @@ class Sequential:
 
 
 def n_parts(needs: Needs, pieces: int, rows: int) -> int:
-    """Return the number of parts that a peer's rows are divided into in backward, the same on every rank.
+    """Return into how many parts a peer's rows are divided in backward: about `pieces` for all peers, of `rows` rows or more.
 
-    All peers together have about `pieces` parts, of at least `rows` rows each.
+    The number is the same on every rank.
     """
     return max(1, min(-(-pieces // max(needs.size - 1, 1)), needs.n_rows // needs.size // rows))
