@@ -90,7 +90,7 @@ class Total(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Explanation of one node's prediction.
+    """Explanation of one node's prediction: its score, and the contributions of features and edges to the score.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class Explainer(NamedTuple):
     hops: int
 
     def explain(self, output: Array, around: Neighborhood) -> Explanation:
-        """Return the explanation of a node's prediction.
+        """Return the explanation of a node's prediction `output`, computed on the node's neighbourhood `around`.
 
         Parameters
         ----------

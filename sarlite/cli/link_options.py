@@ -123,7 +123,7 @@ class LinkOptions:
         return requested[0] if len(requested) == 1 else requested
 
     def splits(self, linked: Linked, time_split: TimeSplit | None = None) -> tuple[Split, Split]:
-        """Return the arguments `val` and `test` of `split_links`. Collective.
+        """Return the arguments `val` and `test` of `split_links`: shares, pairs read from files, or a split by time. Collective.
 
         Returns
         -------
@@ -170,7 +170,7 @@ class LinkOptions:
                        eval_negative_sampler=to_eval)
 
     def samplers(self, linked: Linked) -> list[str | Array]:
-        """Return the arguments `sampler` and `eval_sampler` of `split_links`. Collective.
+        """Return the arguments `sampler` and `eval_sampler` of `split_links`: names, or pairs read from files. Collective.
 
         Returns
         -------

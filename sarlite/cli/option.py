@@ -104,7 +104,7 @@ class Option:
         return None if not self.recorded or self.needs and self.needs_for is None else self.default
 
     def typed(self, value: object, where: str) -> Any:
-        """Return a value from TOML or from a checkpoint, converted to the option's type.
+        """Return a value from TOML or from a checkpoint, converted to the option's type; `where` begins an error message.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class Option:
         return float(value) if self.kind is float and isinstance(value, int | float) else value
 
     def check(self, shown: str, value: object) -> None:
-        """Raise a ConfigError if the value is outside the option's range, or is a text that cannot be a file name.
+        """Raise a ConfigError, which begins with `shown`, if the value is out of the option's range or cannot be a file name.
 
         Parameters
         ----------

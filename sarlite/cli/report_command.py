@@ -209,16 +209,16 @@ def _square(values):
     return rows
 
 
-def _outcome(run, several):
+def _outcome(run, several_runs):
     """Yield HTML of a run's predictions: a table of counts by threshold, and a confusion matrix or histogram per split."""
     outcome = run.summary.get("outcome") or {"splits": {}}
     with reading(Path(run.name) / SUMMARY):
         if outcome.get("scores", {}).get("ranked"):
             split, rows = threshold_rows(outcome)
-            yield (f"<figure class=wide><figcaption>rows by threshold, {split}{f', {_text(run.name)}' if several else ''}"
+            yield (f"<figure class=wide><figcaption>rows by threshold, {split}{f', {_text(run.name)}' if several_runs else ''}"
                    f"</figcaption>{_table(_THRESHOLD_HEADS, rows)}</figure>")
         for split, values in outcome["splits"].items():
-            title = f"{split}{f', {run.name}' if several else ''}"
+            title = f"{split}{f', {run.name}' if several_runs else ''}"
             if outcome["kind"] == "confusion":
                 names = outcome.get("classes") or [*map(str, range(len(values)))]
                 yield Matrix(f"confusion, {title}", _square(values), "{:,.0f}".format, names,
@@ -282,7 +282,7 @@ def _key(summary):
 
 
 def _result(run, differ):
-    """Return the cells of a run's row in the table of results."""
+    """Return the cells of a run's row in the table of results; `differ` has the names of the options that are shown."""
     options = [json.dumps(run.options[name]) if name in run.options else "-" for name in differ]
     summary, cells = run.summary, [run.name, run.options.get("data", ""), run.options.get("model", ""), *options]
     if not summary:

@@ -105,7 +105,7 @@ class TrainedRun(NamedTuple):
 
     @property
     def form(self) -> str:
-        """Name of the targets' form, such as "classify"."""
+        """Kind of the targets, such as "classify"."""
         return TASKS[self.task].form_name(self.task)
 
     @property
@@ -115,7 +115,7 @@ class TrainedRun(NamedTuple):
 
 
 def open_run(comm: Communicator, config: CheckpointOptions, check: Callable[[RunOptions], object]) -> TrainedRun:
-    """Read a run's checkpoint and derive the run's options. Collective.
+    """Read a run's checkpoint and derive the run's options, which `check` may refuse. Collective.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ NOT_COMPARED = ("seconds",)
 
 
 class Segment(NamedTuple):
-    """Epochs between two kept checkpoints.
+    """Range of epochs between two kept checkpoints of a run.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ def check_records(run: report_command.RunFiles) -> None:
 
 
 def recompute(run: report_command.RunFiles, segment: Segment, folder: Path, flags: Sequence[str]) -> None:
-    """Train the epochs of a segment again with the run's options.
+    """Train the epochs of a segment again with the run's options, into the folder `folder`.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def _other_state(kept_path: Path, computed_path: Path) -> list[str]:
 
 
 def verify(path: str, n_segments: int, seed: int | None, flags: Sequence[str]) -> int:
-    """Recompute randomly drawn segments of a run, print the comparison, and return the exit status.
+    """Recompute `n_segments` randomly drawn segments of a run, print the comparison, and return the exit status.
 
     Parameters
     ----------

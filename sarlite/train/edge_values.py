@@ -19,7 +19,7 @@ _LOOPS = {"edge_weight": 1, "edge_features": 0, "edge_time": ALWAYS}  # values o
 
 
 class EdgeValueUse(NamedTuple):
-    """Use of each array of edge values in a run: required, used, ignored or refused.
+    """Use of edge weights and edge features in a run: each is required, used if the data have it, ignored or refused.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ PIECE_BYTES = 1 << 21
 
 
 class Attempts:
-    """Runner of rank 0's actions, whose failures are raised later, on all ranks together.
+    """Runner of functions on rank 0, whose errors are raised later, on all ranks together.
 
     Rank 0 sends messages between its actions, and other ranks wait for these. So a failure is stored, later actions are
     skipped, and `end` raises the failure on every rank.
@@ -34,7 +34,7 @@ class Attempts:
         self._comm, self._error = comm, None
 
     def __call__(self, action):
-        """Run an action on rank 0 and return its result; return None on other ranks and after a failure."""
+        """Call the function `action` on rank 0 and return its result; return None on other ranks and after a failure."""
         if self._comm.rank == 0 and self._error is None:
             try:
                 return action()

@@ -180,7 +180,7 @@ class _Descriptor:
 
 
 class Stored:
-    """Tensor in an open file; `rows` and `whole` read its values.
+    """Tensor in an open file; `rows` and `read` return its values.
 
     Attributes
     ----------
