@@ -139,11 +139,24 @@ class _Output(io.FileIO):
             return memoryview(data).nbytes
 
 
+def open_closed_streams() -> None:
+    """Open the null device for each standard stream that was closed before this process started, as by `2>&-`.
+
+    Python has no stream object for a closed descriptor, and a file that is opened later would get the descriptor's
+    number, so messages of C code would be written into that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number, so usually `number`
+            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115 (never closed)
+
+
 def outlast_readers() -> None:
     """Replace this process's standard output and error by streams that drop text after the reader has gone.
 
-    Without the replacement, a write to a closed pipe or terminal raises an OSError.
+    Without the replacement, a write to a closed pipe or terminal raises an OSError. Closed streams are opened.
     """
+    open_closed_streams()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if type(stream) is not io.TextIOWrapper or isinstance(getattr(stream.buffer, "raw", stream.buffer), _Output):

@@ -102,7 +102,8 @@ def check_options(options: RunOptions, metadata: JsonObject) -> None:
     CheckpointError
         The checkpoint is not from a run of the training command.
     ConfigError
-        An option differs that a resumed run cannot change, or the checkpoint is from an epoch after the last one.
+        An option differs that a resumed run cannot change, or the checkpoint is from an epoch after the last one, or
+        not from one before that of --stop-after.
     """
     check_run(options.output.resume, metadata)
     path, before = options.output.resume, metadata["options"]
@@ -121,6 +122,10 @@ def check_options(options: RunOptions, metadata: JsonObject) -> None:
     if metadata["epoch"] > epochs:
         raise ConfigError(f"--epochs {epochs}: the checkpoint {path} is from epoch {metadata['epoch']}; --epochs counts "
                           "all epochs, from the first one")
+    last = options.output.stop_after
+    if last is not None and metadata["epoch"] >= last:
+        raise ConfigError(f"--stop-after {last}: the checkpoint {path} is from epoch {metadata['epoch']}, so the run would "
+                          "never stop there")
 
 
 def check_data(options: RunOptions, metadata: JsonObject, loaded: Mapping[str, object]) -> None:

@@ -8,7 +8,7 @@ from sarlite.cli import config
 from sarlite.comm import Communicator, launch, threads
 from sarlite.comm.ending import call_off
 from sarlite.comm.guard import guard
-from sarlite.command import exit_status, flag, show
+from sarlite.command import exit_status, flag, open_closed_streams, show
 from sarlite.errors import ConfigError, SarliteError, import_optional, raise_together
 from sarlite.kernels import instruction_set
 
@@ -64,6 +64,7 @@ def _on_ranks(argv, parse, load_action):
 
 
 def _connect_and_run(argv, parse, load_action):
+    open_closed_streams()
     launch.begin()
     parsed, error = _parse_and_check(argv, parse)
     machine = parsed[0].machine if parsed else None

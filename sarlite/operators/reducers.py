@@ -43,6 +43,14 @@ class Reducer(Protocol):
         """Return the gradients of a block's messages, with the shapes of `messages`."""
 
 
+def _only(templates):
+    """Return the template of the only tensor of a message; raise a ShapeError for a message of several tensors."""
+    if len(templates) != 1:
+        raise ShapeError(f"the message returned {len(templates)} tensors, but only reducer 'softmax' takes a pair (score, value); "
+                         "other reducers take one tensor")
+    return templates[0]
+
+
 class SumReducer:
     """Reducers sum and mean: out_i = s_i sum_e m_e, where s_i is 1 for a sum and 1 / degree for a mean."""
 
@@ -52,7 +60,7 @@ class SumReducer:
         self.dst_scale = dst_scale
 
     def begin(self, n_dst, templates):
-        (shape, dtype), = templates
+        shape, dtype = _only(templates)
         self.scale = None if self.dst_scale is None else self.dst_scale.astype(dtype)
         self.out = np.zeros((n_dst, *shape), dtype)
 
@@ -82,7 +90,7 @@ class ExtremumReducer:
         self.sign, self.edge_src_ids = sign, edge_src_ids
 
     def begin(self, n_dst, templates):
-        (self.shape, dtype), = templates
+        self.shape, dtype = _only(templates)
         flat = (n_dst, int(np.prod(self.shape)))
         self.out, self.argument = np.full(flat, -self.sign * np.inf, dtype), None
 

@@ -508,7 +508,7 @@ Index = IndexPart | tuple[IndexPart, ...] | Sequence[int] | Sequence[bool] | Arr
 
 
 def as_array(data: object) -> Array:
-    """Return `data` as a plain ndarray, without a copy if NumPy or DLPack can share the memory.
+    """Return `data` as a plain ndarray in native byte order, without a copy if NumPy or DLPack can share the memory.
 
     Parameters
     ----------
@@ -525,15 +525,22 @@ def as_array(data: object) -> Array:
     >>> as_array([1, 2])
     array([1, 2])
     """
-    if type(data) in (np.ndarray, Rows):
+    if isinstance(data, Rows):
         return cast(Array, data)
     if isinstance(data, Tensor):
         return data.data
+    if type(data) is np.ndarray:
+        return _in_native_order(data)
     if np.ma.is_masked(data):
         raise DataError("a masked array has values that must not count: fill them first, as by .filled(0)")
     if hasattr(data, "__dlpack__") and not hasattr(data, "__array__"):
         return np.from_dlpack(data)
-    return np.asarray(data)
+    return _in_native_order(np.asarray(data))
+
+
+def _in_native_order(array):
+    """Return an array whose bytes are in the processor's order, because kernels read no other order."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _is_numeric(other: object) -> bool:

@@ -108,7 +108,7 @@ class HEC:
             raise ConfigError(f"HEC: lines {self.lines} are fewer than limit {self.limit}: one push would evict "
                               "its own rows")
         if self.push == "demand" and not self.delay:
-            raise ConfigError("HEC: push 'demand' asks for rows `delay` steps ahead, so delay is at least 1")
+            raise ConfigError("HEC: delay is 0, but push 'demand' asks for rows `delay` steps ahead and needs a delay of 1 or more")
 
 
 class Caches:

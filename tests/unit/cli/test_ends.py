@@ -60,6 +60,18 @@ def test_a_reader_that_has_left_is_no_error(name, trained, tmp_path):
             assert sorted(os.listdir(tmp_path / str(both) / "run"))[-1] == "summary.json"
 
 
+@pytest.mark.parametrize("name", ["train", "predict", "info"])
+@pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
+def test_a_closed_stream_is_no_error(name, closed, trained, tmp_path):
+    """A command that starts without a standard stream, as after `2>&-`, works as with the null device."""
+    closing = " ".join({0: "<&-", 1: ">&-", 2: "2>&-"}[number] for number in closed)
+    done = subprocess.run(["sh", "-c", f'"$@" {closing}', "sh", *words_of(name, trained, tmp_path)], capture_output=True, env=ENVIRON,
+                          timeout=100, check=False)  # fmt: skip
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+    if name == "train":
+        assert sorted(os.listdir(tmp_path / "run"))[-1] == "summary.json"
+
+
 @pytest.mark.parametrize("name", ["info", "data", "train"])
 def test_output_to_a_full_disk_is_told(name, trained, tmp_path):
     with open("/dev/full", "w") as full:

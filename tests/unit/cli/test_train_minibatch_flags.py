@@ -79,7 +79,8 @@ def test_fan_outs_that_are_not_the_layers_are_refused_before_training(here, monk
 
 
 @pytest.mark.parametrize("flags, message", [
-    (["--remote", "hec", "--push", "demand", "--hec-delay", 0], "HEC: push 'demand'"), (["--sampler", "full"], "sampler 'full' takes all"),
+    (["--remote", "hec", "--push", "demand", "--hec-delay", 0], "HEC: delay is 0, but push 'demand'"),
+    (["--sampler", "full"], "sampler 'full' takes all"),
     (["--remote", "hec", "--hec-lines", 7], "HEC: lines 7 .*limit 2000"),
 ])  # fmt: skip
 def test_what_does_not_go_together_is_refused_before_training(here, flags, message, tmp_path):

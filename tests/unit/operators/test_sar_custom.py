@@ -7,6 +7,7 @@ import pytest
 
 from sarlite import Graph, Tensor, nn
 from sarlite.comm import threads
+from sarlite.errors import ShapeError
 from sarlite.kernels import Buffers
 from sarlite.tape import no_grad
 from tests.helpers.graph.piece_cases import in_small_pieces
@@ -252,3 +253,10 @@ def test_a_piece_of_edges_is_let_go_of_before_the_next_ones_rows_are_gathered():
 
     one = n_bytes(2048)  # rows of 512 KiB, and the messages
     assert 1 << 20 <= one == n_bytes(4 * 2048)
+
+
+@pytest.mark.parametrize("reducer", ["sum", "mean", "max", "min"])
+def test_a_pair_for_a_reducer_of_one_tensor_is_refused(reducer):
+    graph, x = Graph.from_edges(SRC, DST, N), Tensor(X)
+    with pytest.raises(ShapeError, match="the message returned 2 tensors, but only reducer 'softmax' takes a pair"):
+        graph.aggregate(lambda src, dst, edge: (src["x"], src["x"]), reducer, src={"x": x})

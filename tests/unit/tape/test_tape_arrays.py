@@ -122,3 +122,16 @@ def test_0d_tensors_train(dtype):
                 np.testing.assert_allclose(t.grad, g, rtol=1e-5)
     (x * x).backward()  # into an existing array
     assert isinstance(x.grad, np.ndarray) and x.grad == 11
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_values_in_either_byte_order_are_the_same(order):
+    """Kernels read only the processor's own order; files of other machines, such as FITS, have the other one."""
+    values, g = np.array([[1.5, -2.0, 3.0]]), np.array([[1.0, 10.0, 100.0]])
+    for dtype in ("f4", "f8"):
+        x = Tensor(values.astype(order + dtype), requires_grad=True)
+        (x @ Tensor(np.eye(3, dtype=dtype))).relu().backward(g.astype(order + dtype))
+        assert x.dtype.isnative and x.dtype == np.dtype(dtype) and x.tolist() == values.tolist() and x.grad.tolist() == [[1.0, 0.0, 100.0]]
+        x.data = values.astype(order + dtype) + 1
+        assert x.dtype == np.dtype(dtype) and x.tolist() == (values + 1).tolist()
+    assert (leaf(1, 2) + np.array([1, 2], order + "i4")).tolist() == [2, 4]

@@ -89,6 +89,8 @@ def test_under_a_launcher_its_number_of_ranks_holds(three, monkeypatch):
     (["--no-self-loops"], "--no-self-loops: cannot change"),
     (["--normalize-features"], "--normalize-features: cannot change, the run of CHECKPOINT has False"),
     (["--epochs", "2"], "--epochs 2: the checkpoint CHECKPOINT is from epoch 3; --epochs counts all epochs, from the first one"),
+    (["--stop-after", "2"], "--stop-after 2: the checkpoint CHECKPOINT is from epoch 3, so the run would never stop there"),
+    (["--stop-after", "3"], "--stop-after 3: the checkpoint CHECKPOINT is from epoch 3, so the run would never stop there"),
     (["--data", DATA + ",seed=1"], f"its data, {DATA}, are not --data {DATA},seed=1: of the same size, but other values"),
     (["--data", "sbm:nodes=200,classes=4,features=16,degree=8"], "300 nodes there and 200 here, 2400 edges there and 1600 here"),
 ])  # fmt: skip
