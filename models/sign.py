@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sarlite import Graph, Tensor, nn
+from sarlite.errors import ShapeError
 from sarlite.nn import Activation, Dropout, Linear
 
 
@@ -34,6 +35,10 @@ class Inception(nn.Module):
         self.linears = [Linear(n_in, n_feat, bias=False, rng=rng, dtype=dtype) for _ in range(n_powers)]
 
     def __call__(self, h: Tensor) -> Tensor:
+        width = len(self.linears) * self.n_in
+        if h.shape[1:] != (width,):
+            raise ShapeError(f"SIGN: x has shape {h.shape}, but {width} columns are needed: {self.n_in} features propagated "
+                             f"0 to {len(self.linears) - 1} times, side by side")
         powers = [h[:, k * self.n_in : (k + 1) * self.n_in] for k in range(len(self.linears))]
         return cast(Tensor, np.concatenate([linear(power) for linear, power in zip(self.linears, powers)], axis=1))
 
