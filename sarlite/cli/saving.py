@@ -130,7 +130,7 @@ class Saving:
             self.saved, self._new, self._due = self.epoch, False, time.monotonic()
 
     def meet_signals(self):
-        """Set `signum` to a signal that any rank has received since the last votes. Collective.
+        """Set `signum` to a signal that any rank has received, if it is not set yet. Collective.
 
         Call this method when signals are not postponed.
         """

@@ -95,7 +95,7 @@ def calibration(counts: ScoreCounts) -> list[tuple[float, float]]:
 
 
 def threshold_rows(outcome: Outcome) -> tuple[str, list[tuple[str | int, ...]]]:
-    """Return the table of rows by threshold, for the validation split if it has rows.
+    """Return (split, rows): counts, precision, recall and F1 at each of `THRESHOLDS`, of the validation split if it has rows.
 
     Returns
     -------

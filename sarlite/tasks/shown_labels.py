@@ -162,7 +162,7 @@ class ShownLabels:
             yield batch.with_input(Tensor(batch.take(self.x), placement="rows"), batch.rows, batch.n_global)
 
     def draw(self, step: int) -> tuple[Array, int]:
-        """Draw the training rows whose labels are inputs in a step; return (other training rows, their global number). Collective.
+        """Draw the training rows whose labels are inputs; return (this rank's other training rows, their number on all ranks). Collective.
 
         The drawn labels are written into the columns of `x`.
 

@@ -262,7 +262,7 @@ def write(path, trainer, metadata, best=None, keys=None, **options):
 
 
 def read(comm, path, prefixes=("",)):
-    """Return (tensors, metadata) of a checkpoint, only of tensors whose names have the first matching prefix. Collective.
+    """Return (tensors, metadata) of a checkpoint, for tensors that begin with the first of `prefixes` that occurs. Collective.
 
     Parameters
     ----------
