@@ -201,9 +201,7 @@ def _checked(graph, probabilities, labels, train):
 
 
 def check_probabilities(z: Array, ids: Array, where: str = "probabilities") -> None:
-    """Raise a DataError unless each row of `z` has finite, non-negative values that sum to 1.
-
-    The error names the id of the first row that fails.
+    """Raise a DataError, naming `where` and the row's id, unless each row of `z` has finite, non-negative values that sum to 1.
 
     Parameters
     ----------

@@ -147,7 +147,7 @@ class Graph(LayerGraph):
     @classmethod
     def from_csr(cls, indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                  n_src: int | None = None) -> "Graph":
-        """Make an undivided graph from a CSR by destination: row i lists the sources of i's in-edges.
+        """Make an undivided graph from a CSR by destination, or a sparse matrix of ones: row i lists the sources of i's in-edges.
 
         Parameters
         ----------

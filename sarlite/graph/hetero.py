@@ -436,7 +436,7 @@ class HeteroGraph(SharedState, RelationalLayer):
         return [graph for fetch in self._fetches_of(chosen) for graph in fetch.graphs.values()]
 
     def forget(self) -> None:
-        """Free the memory of the exchanges; the next aggregation builds them again. Every rank must call this."""
+        """Free the memory of the exchanges; the next aggregation builds them again. Every rank must call `forget`."""
         self._fetches.clear()
 
     def _fetches_of(self, chosen: Collection[Relation]) -> list[RelationFetch]:

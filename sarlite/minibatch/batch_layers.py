@@ -125,9 +125,9 @@ class TypedRows:
 
 
 def _out_of(part, layer, typed, source, sets, lasting):
-    """Return the graphs of a layer's relations with source type number `source`, which share a fetch of source rows.
+    """Return the graphs of the relations number `sets` of a layer, which share source type number `source` and a fetch of its rows.
 
-    `sets` are the indices of these relations in `part.sets` and `layer.sets`.
+    The numbers index `part.sets` and `layer.sets`.
     """
     picked = [typed.picked(layer.sets[k]) for k in sets]
     local, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))

@@ -443,7 +443,7 @@ def depends_on(batches: str, remote: "str | HEC" = "exact") -> str:
 
 
 def _timed_types(temporal):
-    """Return the node types that have times; for a plain graph, True if its nodes have times."""
+    """Return the list of node types that have times in `temporal`; for a graph of one type, True if its nodes have times."""
     return [*temporal.nodes] if isinstance(temporal.nodes, dict) else temporal.nodes is not None
 
 

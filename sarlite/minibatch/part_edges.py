@@ -198,7 +198,7 @@ class PartEdges:
         return ids
 
     def _halo(self, source):
-        """Yield (block, first column in the part, slice of the block's columns) of each range of halo rows of a node type."""
+        """Yield (block, first of the part's CSR columns, slice of the block's columns) of each range of halo rows of type `source`."""
         plan, starts = self._plans[source], self._starts[source :: len(self.types)].copy()
         for block, owner, columns_slice in plan.halo() if plan is not None else ():
             yield block, starts[owner], columns_slice

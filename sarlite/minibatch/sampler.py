@@ -137,7 +137,7 @@ class Layer(NamedTuple):
 
     @property
     def picked(self) -> Picked:
-        """The picks of a layer that has one set of edges."""
+        """The sampled edges of a layer of a plain graph, which has one set of edges, not one for each relation."""
         (picked,) = self.sets
         return picked
 

@@ -282,7 +282,7 @@ class TemporalSampler(Sampler):
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None,
                  times: Array | None = None) -> Sampled:
-        """Sample the layers for `seeds`, each at its time in `times`, (n_seeds,) int64; see `Sampler`.
+        """Sample the layers for `seeds`, each at its time in `times`; edges at the positions `without` are left out.
 
         By default the times are those of `Temporal.seeds`.
         """

@@ -65,9 +65,10 @@ class CommState:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context for a collective step, such as a set-up. If it fails on one rank, call `recover` before the next.
+        """Return a context for a collective step, such as a set-up. If the step raises, graphs refuse to work until `recover`.
 
-        A step can fail on one rank alone for example for lack of memory. That rank's graphs are unusable until `recover`.
+        A SarliteError, which all ranks raise together, leaves the graphs usable. Other errors, such as a lack of memory,
+        may occur on one rank alone.
         """
         self.check()
         try:

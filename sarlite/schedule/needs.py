@@ -95,7 +95,7 @@ class Needs(NamedTuple):
         return Piece(blocks[0][0], own=True), peers
 
     def ranges(self, q: int, n: int) -> list[tuple[slice, RowIndex]]:
-        """Divide rank q's rows into `n` ranges; return (range, needed rows) for each.
+        """Divide rank q's rows into `n` ranges; return (range, rows in it that this rank needs) for each.
 
         The range is a slice, counted from rank q's first row. The needed rows are the rows of the range that this rank
         needs, counted from the range's first row: a slice if they are consecutive, else an array of integers.

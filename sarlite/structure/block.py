@@ -186,7 +186,7 @@ class Edges:
 
 
 class Block(Edges):
-    """Edges from the source rows of part q, the columns, to the destination rows of part p.
+    """Edges from the source nodes of part q to the destination nodes of part p, as a CSR with a column for each source.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ class Block(Edges):
 
 
 class EdgeOrder:
-    """Positions of each block's edges among all edges of a part in source order, computed when they are asked for.
+    """Positions of each block's edges among all edges of a part, sorted by row and source; computed when they are needed.
 
     In source order a row's edges from one part follow its edges from the parts before. So the positions can be computed
     from the `indptr` of the blocks, and no array of n_edges entries is stored.

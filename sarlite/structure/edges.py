@@ -264,7 +264,7 @@ def _grouped(rows, n_nodes, key_bits=64):
 
 
 def _csr_with_origin(indptr, columns, origin, n_input, once, chunk):
-    """Return (indptr, indices, origin) with ascending columns in each CSR row; origin is each edge's input position, or -1.
+    """Return (indptr, indices, origin): ascending columns in each row, equal edges `once`; origin is an edge's input position or -1.
 
     Parameters
     ----------

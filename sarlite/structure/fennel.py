@@ -53,7 +53,7 @@ class EdgesInMemory:
 
 def fennel(edges, n_parts, *, train=None, balance=None, types=None, seed=0, tell=lambda text: None,
            block_edges=BLOCK_EDGES):
-    """Return each node's part: the one with most of the node's in-neighbours, less a penalty for the part's size.
+    """Return each node's part: the one with most of its in-neighbours, less a penalty for size; parts are balanced by `balance`.
 
     Node v goes to the part p with the largest |N(v) in p| - alpha gamma size_p^(gamma - 1), where gamma = 1.5 and
     alpha = sqrt(n_parts) (n_edges / 2) / n_nodes^1.5. size_p is the number of nodes of the part, or the mean of its

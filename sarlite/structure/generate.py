@@ -237,7 +237,7 @@ def power_law(nodes=100_000, edges=5_000_000, exponent=2.5, cap=60, smallest=200
 
 
 def random_split(labels, train, val, rng):
-    """Return random masks of training, validation and test nodes, drawn in each class separately.
+    """Return random masks (training, validation, test), drawn in each class: `train` and `val` are numbers or shares of nodes.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ class Entries(NamedTuple):
 
 
 def entries(matrix, name="matrix"):
-    """Return the stored entries of a SciPy sparse array or matrix, or of a torch CSR tensor.
+    """Return the stored entries of a SciPy sparse array or matrix, or of a torch CSR tensor, as edges; errors name `name`.
 
     Parameters
     ----------

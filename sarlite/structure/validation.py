@@ -44,7 +44,7 @@ def array(name, data):
 
 
 def integers(name, data, *, length=None, start=0, stop=1 << 63, what="id", entry="entry {at} is {value},", first=0):
-    """Return `data`, one-dimensional integers in start .. stop - 1, as an int32 or int64 array; errors name `name`.
+    """Return `data`, integers in start .. stop - 1, (length,), as an int32 or int64 array; `name`, `what` and `entry` are for errors.
 
     Parameters
     ----------

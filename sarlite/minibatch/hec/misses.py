@@ -62,7 +62,7 @@ def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
 
 
 def _next_picks(part, layer, rows, wanted, substitutes):
-    """Return (dst, positions) of up to wanted[i] further in-edges, at random, of each destination i of a layer.
+    """Return (dst, positions) of up to wanted[i] further in-edges, at random by `substitutes`, of each destination i of `layer`.
 
     Candidates are the in-edges that were not sampled and whose source row is in the batch or in the cache.
     """

@@ -301,11 +301,11 @@ def _packed(step, layer, messages, comm):
             steps = getattr(steps_of, "shape", None)
             raise ShapeError(f"message to rank {peer}: slots {slots.shape}, steps {steps} and rows {rows.dtype} "
                              f"{rows.shape} do not fit together, or not rows of {dtype} {shape}")
-        has_made = steps_of is not None
-        sections = _sections(len(slots), has_made, dtype, shape)
+        has_steps = steps_of is not None
+        sections = _sections(len(slots), has_steps, dtype, shape)
         packed.append(buffer := np.empty(sections[-1][1], np.uint8))
-        head = step, layer, kind, len(slots), has_made
-        for view, values in zip(_views(buffer, sections), (head, steps_of if has_made else (), rows, slots)):
+        head = step, layer, kind, len(slots), has_steps
+        for view, values in zip(_views(buffer, sections), (head, steps_of if has_steps else (), rows, slots)):
             view[...] = values
     return _Job(step, layer, dtype, shape, packed, sum(map(len, packed)) - len(packed[comm.rank]))
 
@@ -322,19 +322,19 @@ def _check_same(heads):
 
 def _unpacked(message, head, job):
     """Return (slots, steps, rows) of a message that `_packed` made, as views of its bytes."""
-    step, _, _, n, has_made = head
-    _, steps, rows, slots = _views(message, _sections(n, has_made, job.dtype, job.shape))
-    return slots, steps if has_made else step, rows
+    step, _, _, n, has_steps = head
+    _, steps, rows, slots = _views(message, _sections(n, has_steps, job.dtype, job.shape))
+    return slots, steps if has_steps else step, rows
 
 
-def _sections(n, has_made, dtype, shape):
-    """Return (first byte, end, dtype, shape) of each section of a message of n rows: head, steps, rows and slots.
+def _sections(n, has_steps, dtype, shape):
+    """Return (first byte, end, dtype, shape) of each section of a message of n rows: head, steps if `has_steps`, rows, slots.
 
-    The sections are the head, the steps that computed the rows if `has_made`, the rows, and their slots. Each section
+    The sections are the head, the steps that computed the rows if `has_steps`, the rows, and their slots. Each section
     starts at a multiple of 8 bytes.
     """
     sections, end = [], 0
-    for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_made,)), (dtype, (n, *shape)), (np.int32, (n,))):
+    for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_steps,)), (dtype, (n, *shape)), (np.int32, (n,))):
         start = -(-end // 8) * 8
         end = start + math.prod(full) * np.dtype(kind).itemsize
         sections.append((start, end, kind, full))

@@ -92,7 +92,7 @@ class RowTable:
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes; the memory of rows counts once there is a row."""
+        """Number of bytes of the table's arrays; the array of rows is allocated, and counts, once a row is stored."""
         return self._lines.nbytes + (0 if self._rows is None else self._rows.nbytes)
 
     def put(self, numbers: Array, steps: int | Array, rows: Array) -> None:

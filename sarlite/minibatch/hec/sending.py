@@ -138,7 +138,7 @@ class SendLists:
 
 
 class PaperPush:
-    """The paper's rule for the pushes of one layer: send the rows just computed that a peer has as halo.
+    """DistGNN-MB's rule for the pushes of one layer: send each peer the rows just computed that it has as halo.
 
     At most `limit` rows are sent to each peer.
 
