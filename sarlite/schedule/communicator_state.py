@@ -65,10 +65,10 @@ class CommState:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context for a collective step, such as a set-up. If the step raises, graphs refuse to work until `recover`.
+        """Return a context for a collective step, such as a set-up: after an unexpected error graphs refuse to work until `recover`.
 
-        A SarliteError, which all ranks raise together, leaves the graphs usable. Other errors, such as a lack of memory,
-        may occur on one rank alone.
+        An unexpected error, such as a lack of memory, may occur on one rank alone. A SarliteError is raised by all ranks
+        together, or its transfer has recorded the failure already.
         """
         self.check()
         try:
