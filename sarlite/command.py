@@ -369,7 +369,8 @@ def fanouts(value: object) -> list[int]:
     entries = value.split(",") if isinstance(value, str) else map(str, value) if isinstance(value, list) else ()
     numbers = [-1 if entry == "all" else int(entry) if _FANOUT.fullmatch(entry) else 0 for entry in entries]
     if not numbers or not all(numbers):
-        raise argparse.ArgumentTypeError(f"{value!r} is not a list of in-edges per node, one number per layer, such as 5,10,all")
+        raise argparse.ArgumentTypeError(f"{value!r} is not a list of in-edges per node, one number per layer, such as 5,10,all; "
+                                         "a number is at least 1 and has at most 9 digits")
     return numbers
 
 

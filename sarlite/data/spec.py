@@ -342,7 +342,10 @@ def _no_directory(spec, path):
         return DataError(f"data set {spec!r}: {path} is a file; where it {content}:{spec} reads it")
     if "/" not in path and ":" in path:
         return ConfigError(f"data set {spec!r}: none of the known forms: {', '.join(_forms())}")
-    return DataError(f"{path}: no such directory; --data takes a directory that convert wrote, or FORM:PATH to read "
+    if not path:
+        return ConfigError(f"data set {spec!r}: no path; --data takes a directory that convert wrote, or FORM:PATH")
+    from_folder = "" if os.path.isabs(path) else f" in {os.getcwd()}"
+    return DataError(f"{path}: no such directory{from_folder}; --data takes a directory that convert wrote, or FORM:PATH to read "
                      "files: python -m sarlite.data convert --help lists the forms")
 
 

@@ -26,6 +26,7 @@ REFUSED = {
     "--batch-size 10 --fanouts 5,5 --eval-fanouts 5": "--eval-fanouts has 1 entries, but --fanouts 2",
     "--batch-size 10 --fanouts 5,few": "--fanouts: '5,few' is not a list of in-edges per node, one number per layer, such as 5,10,all",
     "--batch-size 10 --fanouts 5,0": "'5,0' is not a list of in-edges",
+    "--batch-size 10 --fanouts 99999999999,3": "a number is at least 1 and has at most 9 digits",
     "--batch-size 10 --fanouts=-2": "'-2' is not a list of in-edges",
     "--batch-size 10 --fanouts=": "'' is not a list of in-edges",
     "--batch-size -1": "--batch-size -1 is less than 0",

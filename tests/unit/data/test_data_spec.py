@@ -69,6 +69,7 @@ def test_a_path_may_hold_commas(tmp_path):
         ("npz:/gone.npz,nodes=3", ConfigError, "option 'nodes': unknown .*npz; .*classes, task, train, val, seed"),
         ("planetoid:/gone/cora", DataError, "/gone: no such file"),
         ("ogb:/gone", DataError, "/gone: no such file"),
+        ("", ConfigError, "^data set '': no path"),
         ("/gone", DataError, "^/gone: no such directory; --data takes a directory that convert wrote"),
         ("mnist:x", ConfigError, "none of the known forms: .*, sbm:nodes"),
     ],
