@@ -60,7 +60,7 @@ class APPNP(nn.Module):
         self.dropouts = [Dropout(dropout if k or input_dropout is None else input_dropout, rng) for k in range(layers)]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return the modules that precede the second layer."""
+        """Return the modules that a row of features passes before the second layer, here the first linear layer of the MLP."""
         return [self.linears[0]]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:
@@ -75,12 +75,12 @@ class APPNP(nn.Module):
         return z
 
     def _step(self, g, z, prediction):
-        """Propagate Z by one step; return the new Z, and H, the MLP's output, both for the layer's destination rows."""
+        """Propagate `z` by one step on the layer's graph `g`. Return (new z, `prediction`), both for the destination rows of `g`."""
         prediction = g.dst(prediction)
         return (1 - self.teleport) * g.aggregate(fn.copy_src(z), "sym") + self.teleport * prediction, prediction
 
     def _predict(self, h, ids):
-        """Return the output H of the MLP."""
+        """Return the output H of the MLP, (n, n_out), for features `h`, (n, n_in), of the nodes with global ids `ids`."""
         for k, (linear, dropout) in enumerate(zip(self.linears, self.dropouts)):
             h = getattr(h, self.activation)() if k else h
             h = linear(dropout(h, ids))

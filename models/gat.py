@@ -148,7 +148,10 @@ class GAT(Layered):
                               dropout=dropout, rng=rng, dtype=dtype)
 
     def _make(self, conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside):
-        """Make the layers; `conv` is a function (n_in, n_feat, n_heads, **options) -> Conv."""
+        """Assign `self.convs`, a list of attention layers that `conv` makes: a function (n_in, n_feat, n_heads, **options) -> Conv.
+
+        `bias_inside` is the option `bias` of all layers but the last.
+        """
         self.takes, layers, hidden = n_in, nn.check_int("layers", layers, 1), nn.check_int("hidden", hidden, 1)
         heads, out_heads = nn.check_int("heads", heads, 1), nn.check_int("out_heads", out_heads, 1)
         if out_concat and n_out % out_heads:

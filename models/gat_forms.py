@@ -1,4 +1,4 @@
-"""Further forms of graph attention: the form of DistGNN-MB, and scores that depend on edge features."""
+"""Two variants of `GATConv`: the attention layer of the paper DistGNN-MB, and a layer whose scores depend on edge features."""
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,10 @@ class PaperGATConv(AttentionConv):
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
     def _by_head(self, a):
-        """Return a block-diagonal matrix, (n_heads * n_feat, n_heads): z times the matrix is a . z of each head."""
+        """Return attention weights `a`, (n_heads, n_feat), as a block-diagonal matrix M, (n_heads * n_feat, n_heads).
+
+        z M is a . z of each head.
+        """
         of_heads = Tensor(np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0), placement="replicated")
         return a.reshape(-1, 1) * of_heads
 
@@ -133,7 +136,10 @@ def _edge_weights(n_features, n_heads, rng, dtype):
 
 
 def _features_of(graph, attn_edge):
-    """Return the graph's edge features, or None if the layer has no a_edge; raise a ConfigError if they are missing."""
+    """Return the graph's edge features; None if the layer's parameter `attn_edge` is None.
+
+    Raise a ConfigError if the layer needs edge features and the graph has none.
+    """
     if attn_edge is None:
         return None
     if graph.edge_features is None:

@@ -78,7 +78,7 @@ class GCNII(nn.Module):
         return self.last(self.dropouts[-1](h, g.dst_ids))
 
     def _layer(self, k, g, h, initial):
-        """Return the next H and the H_0 of the layer's destination rows."""
+        """Return (output H of layer `k`, H_0), both for the destination rows of the layer's graph `g`; `initial` is H_0 of its sources."""
         initial = g.dst(initial)
         spread = g.aggregate(fn.copy_src(self.dropouts[k + 1](h, g.src_ids)), "sym")
         mixed = (1 - self.teleport) * spread + self.teleport * initial

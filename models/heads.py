@@ -1,4 +1,4 @@
-"""AttentionConv: base class of attention layers; join_heads: the combination of the heads' outputs."""
+"""AttentionConv, the base class of attention layers, and join_heads, which concatenates or averages the heads' outputs."""
 
 from typing import Protocol
 
@@ -43,13 +43,13 @@ class AttentionConv(Conv):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def score_weights(self) -> tuple[Tensor, Tensor]:
-        """Return W a_src and W a_dst of each head, each (n_in, n_heads): scores are computed as (W a) . h = a . (W h)."""
+        """Return (W a_src, W a_dst), each (n_in, n_heads), with a column for each head. A score is (W a) . h = a . (W h)."""
         weight = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
         return (weight * self.attn_src).sum(-1), (weight * self.attn_dst).sum(-1)
 
 
 class MultiHead(Protocol):
-    """Layer of several heads whose outputs `join_heads` combines."""
+    """Members of an attention layer that `join_heads` reads."""
 
     n_heads: int
     n_feat: int
@@ -60,7 +60,7 @@ class MultiHead(Protocol):
 
 
 def join_heads(conv: MultiHead, out: Tensor, h_dst: Tensor) -> Tensor:
-    """Return the output rows of a layer from the outputs of its heads: side by side or averaged, plus residual and bias.
+    """Return the output rows of a layer: its heads' outputs `out`, concatenated or averaged, plus residual and bias.
 
     Parameters
     ----------

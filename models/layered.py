@@ -52,7 +52,9 @@ class Layered(nn.Module):
     hidden_options: tuple[str, ...] = ("hidden", "batch_norm", "activation", "dropout")
 
     def make_convs(self, conv: Callable[..., Conv], n_in: int, n_out: int, layers: int, hidden: int) -> None:
-        """Make the layers; only the last layer has a bias, as an activation follows every other layer.
+        """Assign `self.convs`, a list of `layers` layers that `conv` makes. Only the last has a bias of its own.
+
+        The activation after every other layer adds a bias.
 
         Parameters
         ----------
@@ -67,12 +69,12 @@ class Layered(nn.Module):
 
     def make_activations(self, width: int, kind: str, *, batch_norm: bool = False, bias: bool = True, dropout: float = 0.0,
                          rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        """Make the activation after every layer but the last, of rows of `width` values; see `nn.Activation`."""
+        """Assign `self.activations`: one `nn.Activation(width, kind, ...)` after every layer but the last."""
         self.activations = [Activation(width, kind, batch_norm=batch_norm, bias=bias, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in self.convs[1:]]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return the modules that precede the second layer."""
+        """Return the modules that a row of features passes before the second layer."""
         return [self.convs[0], *self.activations[:1]]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from sarlite.nn import Linear
 
 
 class PNAConv(Conv):
-    """Layer of several aggregations, each also scaled up and down by the node's degree (Eq. 8).
+    """Layer that concatenates mean, max, min and standard deviation of the in-neighbours, each as it is and scaled by degree (Eq. 8).
 
     h'_i = U [h_i, a_i, s_i a_i, a_i / s_i] with a_i = [mean, max, min, std]_j (M h_j) and s_i = log(d_i + 1) / delta.
     d_i is the in-degree, and delta is the mean of log(d + 1) over the nodes of all ranks. If a node has no in-edges,
@@ -65,14 +65,14 @@ class PNAConv(Conv):
 
 
 def _concat(*tensors: Tensor) -> Tensor:
-    """Return the tensors side by side; np.concatenate of Tensors is recorded on the tape."""
+    """Return the tensors concatenated along axis 1, recorded on the tape."""
     return cast(Tensor, np.concatenate(tensors, axis=1))
 
 
 def _scalers(graph, dtype):
-    """Return each row's scaler s = log(d + 1) / delta, and 1 / s, each (n_dst, 1). Collective.
+    """Return (s, 1 / s), each (n_dst, 1), for s = log(d + 1) / delta, d the in-degree and delta the mean of log(d + 1). Collective.
 
-    d is the in-degree, and delta the mean of log(d + 1). Both results are 0 for a row without in-edges.
+    Both results are 0 for a row without in-edges.
     """
     delta = graph.memo.get("mean of log(d + 1)", lambda: _delta(graph))
     scale = (np.log1p(graph.in_degrees.astype(np.float64)) / delta)[:, None]
@@ -80,7 +80,7 @@ def _scalers(graph, dtype):
 
 
 def _delta(graph):
-    """Return the mean of log(d + 1) over the rows of all ranks, or 1 if no row has an in-edge. Collective.
+    """Return the mean of log(d + 1), d the in-degree, over the rows of all ranks; 1 if no row has an in-edge. Collective.
 
     The sum runs over degrees, each times its number of rows, so its bits do not depend on the number of ranks.
     """

@@ -73,7 +73,7 @@ class RGATConv(nn.Module):
                 for name, root in self.roots.items()}
 
     def _message(self, k, h, dst):
-        """Return the message of relation number k: attention of its source rows with scores of both ends."""
+        """Return the `fn.attend_linear` message of `self.relations[k]`, from source rows `h` and destination rows `dst` by node type."""
         source, _, to = self.relations[k]
         weight = self.weights[k]
         src_weight = (weight.reshape(-1, self.n_heads, self.n_feat) * self.attn_src[k]).sum(-1)  # a . W h = (W a) . h

@@ -165,11 +165,14 @@ class RGCN(nn.Module):
                                          for name in types})
 
     def _conv(self, widths, n_out, graph, types, last, **options):
-        """Return one layer, whose outputs are the rows of `types`; `last` is True for the last layer."""
+        """Return a layer that computes the rows of the node types `types` from rows of `widths`, a dict from node type to width.
+
+        `last` is True for the last layer.
+        """
         return RGCNConv(widths, n_out, graph.into(types), types, bias=last, **options)
 
     def first_layer(self) -> list[nn.Module]:
-        """Return the modules that precede the second layer."""
+        """Return the modules that a row of features passes before the second layer."""
         return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
@@ -234,7 +237,7 @@ class RelationalInput(nn.Module):
             self.widths = dict.fromkeys(types, width)
 
     def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, npt.NDArray[np.int64]] | None = None) -> dict[str, Tensor]:
-        """Return the input rows by node type.
+        """Return the input rows of the first layer, a dict from node type to Tensor (n, width).
 
         Parameters
         ----------
@@ -255,7 +258,7 @@ class RelationalInput(nn.Module):
 
 
 def types_by_layer(graph: HeteroGraph, node_types: tuple[str, ...], layers: int) -> list[tuple[str, ...]]:
-    """Return the node types that each layer must compute for an output of `node_types`.
+    """Return a tuple of node types for the input and for each layer's output: those needed for a final output of `node_types`.
 
     Returns
     -------
@@ -270,7 +273,7 @@ def types_by_layer(graph: HeteroGraph, node_types: tuple[str, ...], layers: int)
 
 
 def _names(relations):
-    """Return a distinct name for each relation: its words joined by "__", or its `repr` if two relations joined are equal."""
+    """Return a dict from relation to a distinct name: its three words joined by "__", or its `repr` if that name is not unique."""
     joined = ["__".join(relation) for relation in relations]
     return {relation: name if joined.count(name) == 1 else repr(relation)
             for relation, name in zip(relations, joined)}

@@ -27,7 +27,7 @@ if not os.environ.get("SARLITE_SANITIZE"):
 
 
 def instruction_sets():
-    """Return the names of the instruction sets to compile for.
+    """Return the names of the instruction sets to compile for, such as "avx512".
 
     They are the portable set, and on x86-64 the sets that the compiler knows.
     """
@@ -39,13 +39,13 @@ def instruction_sets():
 
 
 def _runs_avx512():
-    """Return True if this processor has AVX-512; under the sanitizers only tested sets are compiled."""
+    """Return True if this processor has AVX-512; only then do sanitized builds include AVX-512 code."""
     with open("/proc/cpuinfo", encoding="ascii") as file:
         return " avx512bw" in file.read()
 
 
 def _targeted(target, text):
-    """Return C text whose functions are compiled for `target`."""
+    """Return the C code `text` with pragmas that compile its functions for the instruction set `target`."""
     return (f'#ifdef __clang__\n#pragma clang attribute push(__attribute__((target("{target}"))), apply_to = function)\n'
             f'#else\n#pragma GCC target("{target}")\n#endif\n{text}#ifdef __clang__\n#pragma clang attribute pop\n#endif\n')
 

@@ -18,7 +18,7 @@ from sarlite.errors import SIGNALS, ConfigError, Interrupted, SarliteError, prin
 
 
 def run_command(action: Callable[[], int | None]) -> int:
-    """Run a command in one process and return its exit status; print errors to standard error.
+    """Run a command, the function `action`, in one process and return its exit status; print errors to standard error.
 
     A notebook that calls a command's `main` continues after the command. `sys.exit(main())` ends a process with the same
     status.
@@ -55,7 +55,7 @@ def run_command(action: Callable[[], int | None]) -> int:
 
 
 def exit_status(exit: SystemExit) -> int:
-    """Return the status that a process would end with after a SystemExit; print a message that it carries.
+    """Return the exit status that a SystemExit stands for; if it carries a message instead, print the message and return 1.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def exit_status(exit: SystemExit) -> int:
 
 @contextlib.contextmanager
 def _signals_raised() -> Iterator[None]:
-    """Return a context that turns `SIGNALS` into Interrupted in the main thread; ignored signals stay ignored."""
+    """Return a context that makes the main thread raise Interrupted at each signal of `SIGNALS`; ignored signals stay ignored."""
     def handle(number, frame):
         raise Interrupted(number)
 
@@ -84,7 +84,7 @@ def _signals_raised() -> Iterator[None]:
 
 
 def refuse_input(argument: str, path: str, inputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Raise a ConfigError if the output file at `path` is also an input file.
+    """Raise a ConfigError if the output file at `path`, the value of `argument`, is also one of the input files `inputs`.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def open_closed_streams() -> None:
 
 
 def outlast_readers() -> None:
-    """Replace this process's standard output and error by streams that drop text after the reader has gone.
+    """Replace standard output and standard error by streams that drop text once the reader has closed the pipe.
 
     Without the replacement, a write to a closed pipe or terminal raises an OSError. Closed streams are opened.
     """
@@ -168,7 +168,7 @@ def outlast_readers() -> None:
 
 
 def flag(option: str) -> str:
-    """Return the command line flag of an option's name.
+    """Return the command line flag of an option, such as "--batch-size" for "batch_size".
 
     Examples
     --------
@@ -207,7 +207,7 @@ def suggestion(word: object, choices: Iterable[object]) -> str:
 
 
 def _plain(word):
-    """Return a word in lower case, without leading dashes and with dashes for underscores."""
+    """Return a word in lower case, without leading dashes and with underscores replaced by dashes."""
     return str(word).lstrip("-").lower().replace("_", "-")
 
 
@@ -272,7 +272,7 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def interval(value: object) -> int | str:
-    """Return an interval between two checkpoints, in epochs or as a time.
+    """Return an interval between two checkpoints from its text: "5" gives 5 epochs, and "10min" stays a text.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ def interval(value: object) -> int | str:
 
 
 def interval_seconds(value: object) -> float | None:
-    """Return the seconds of an interval that is a time; None for a number of epochs.
+    """Return an interval such as "10min" in seconds; None if it is a number of epochs.
 
     Examples
     --------
@@ -313,7 +313,7 @@ def interval_seconds(value: object) -> float | None:
 
 
 def share_or_file(value: object) -> float | str:
-    """Return a number as a float, and any other text as the path of a file.
+    """Return the value of an option that takes a share or a file: a number as a float, any other text as a path.
 
     Raises
     ------
@@ -329,7 +329,7 @@ def share_or_file(value: object) -> float | str:
 
 
 def count_or_all(value: object) -> int | str:
-    """Return a whole number as an int, and the word "all" as it is.
+    """Return the value of an option that takes a number or "all": a whole number as an int, the word "all" as it is.
 
     Raises
     ------
@@ -349,7 +349,7 @@ _FANOUT = re.compile(r"-1|[0-9]{1,9}")
 
 
 def fanouts(value: object) -> list[int]:
-    """Return the number of in-edges that each layer samples per node, the first layer first; -1 takes all in-edges.
+    """Return a tuple from a text such as "10,5": how many in-edges each layer samples per node, first layer first; -1 for all.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ class SarliteError(Exception):
 
 
 class ConfigError(SarliteError, ValueError):
-    """Error of an argument, an option or a flag whose value cannot work."""
+    """Error of an argument, an option or a flag whose value is invalid."""
 
 
 class DataError(SarliteError, ValueError):
@@ -82,7 +82,7 @@ class DataError(SarliteError, ValueError):
 
 
 class DataErrors(DataError):
-    """Several errors of invalid data, told together: a line with their number, then one indented line for each."""
+    """Several errors of invalid data in one exception: a line with their number, then one indented line for each error."""
 
     def __init__(self, message: object = "", argument: str | None = None, hints: Sequence[str] = ()) -> None:
         SarliteError.__init__(self, "\n".join(map(_indented_line, str(message).splitlines())), argument, hints)
@@ -101,7 +101,7 @@ class CheckpointError(SarliteError):
 
 
 class PeerError(SarliteError):
-    """Error of a rank that cannot continue because another rank failed."""
+    """Error of an MPI rank that cannot continue because another rank failed."""
 
 
 SIGNALS = tuple(number for number in signal.Signals if number.name in ("SIGINT", "SIGTERM", "SIGHUP"))
@@ -124,7 +124,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def reading(source: object, field: str = "", kind: type[SarliteError] = DataError) -> Iterator[None]:
-    """Return a context for reading data that turns every exception into a SarliteError with a message of one line.
+    """Return a context that turns every exception into a SarliteError of class `kind`, whose line names `source` and `field`.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], argument: str = "", kind: type[SarliteError] | None = None) -> Iterator[None]:
-    """Return a context for writing a file that turns an OSError into a DataError with the file and the reason.
+    """Return a context for writing a file that turns an OSError into a `kind`, by default DataError, which names `path`.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a message as one line of printable characters; the middle of a long message is left out."""
+    """Return a message as one line of printable characters; the middle of a message over about 1,100 characters is left out."""
     if len(text) > _HEAD + _TAIL:
         text = f"{text[:_HEAD]} ... {text[-_TAIL:]}"
     clean = printable("".join(" " if c.isspace() else c for c in text))
@@ -199,7 +199,7 @@ def _indented_line(text):
 
 
 def raise_all(errors: Sequence[SarliteError]) -> None:
-    """Raise errors of the data together: a single error as it is, several different errors as one DataErrors.
+    """Raise all of `errors` at once: a single error as it is, several different errors as one DataErrors; nothing if empty.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def raise_all(errors: Sequence[SarliteError]) -> None:
 
 @contextlib.contextmanager
 def collecting(errors: list[SarliteError]) -> Iterator[None]:
-    """Return a context that appends a SarliteError, which is raised in the context, to `errors`, for `raise_all`."""
+    """Return a context that catches a SarliteError and appends it to `errors`, for a later call of `raise_all`."""
     try:
         yield
     except SarliteError as error:
@@ -236,7 +236,7 @@ def regular(path: str | os.PathLike[str]) -> Path:
 
 
 def _cause(error, where):
-    """Return the reason for a failure to read data, as the text that follows `where` in the error message."""
+    """Return text about why reading failed with `error`. It follows `where`, the name of the data, in the error message."""
     if isinstance(error, FileNotFoundError):
         name = "" if error.filename is None or str(error.filename) in where else f" {error.filename}"
         return f"no such file{name}"
@@ -247,12 +247,12 @@ def _cause(error, where):
 
 
 def install(extra: str) -> str:
-    """Return the pip command that installs an extra of sarlite, such as "tables"."""
+    """Return the pip command that installs sarlite with optional dependencies; `extra` names them, such as "tables"."""
     return f"pip install 'sarlite[{extra}]'"
 
 
 def import_optional(module: str, what: str) -> ModuleType:
-    """Import and return a module of an optional package, or raise an error that says how to install the package.
+    """Import and return a module of an optional package; else raise an error that says `what` needs it and how to install it.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def import_optional(module: str, what: str) -> ModuleType:
 
 
 def _refuse_hidden(package, what):
-    """Raise a ConfigError if the module imported as `package` is a single file, such as a user's pandas.py.
+    """Raise a ConfigError if the module imported as `package` is a single file, such as a user's own pandas.py.
 
     The optional packages of EXTRAS are folders, so a single file hides the installed package.
     """
@@ -294,19 +294,19 @@ def _refuse_hidden(package, what):
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Return True if an error is about too little memory or address space, by its class or its text."""
+    """Return True if an error says, by its class or its text, that memory or address space ran out."""
     words = r"array is too big|Maximum allowed dimension|map segment|[Cc]annot allocate memory(?! in static TLS)|[Oo]ut of memory"
     return isinstance(error, MemoryError) or re.search(words, str(error)) is not None
 
 
 class _Gathers(Protocol):
-    """Communicator, of which only `allgather` is used."""
+    """Communicator with the method `allgather`."""
 
     def allgather(self, value: T) -> list[T]: ...
 
 
 def raise_together(comm: _Gathers, error: BaseException | None) -> None:
-    """Raise an error on every rank if any rank has one. Collective.
+    """Raise an error on every rank if any rank passes an `error`; return on every rank if all pass None. Collective.
 
     Parameters
     ----------
@@ -392,7 +392,7 @@ def check_number(name: str, value: object, below: float = math.inf, *, positive:
 
 
 def _description(error):
-    """Return (class, text, name of the built-in class, arguments) of an error, which every rank can unpickle."""
+    """Return an error as a tuple that every rank can unpickle: (class, text, name of the built-in cause or None, more arguments)."""
     if isinstance(error, Interrupted):
         return Interrupted, error.signum, None
     module = __name__ if isinstance(error, SarliteError) else "builtins"
@@ -407,6 +407,6 @@ def _description(error):
 
 
 def _cause_of(builtin, text):
-    """Return an exception of a built-in class, by name; None without a name, or if the class needs other arguments."""
+    """Return the exception `builtin(text)`, for the name of a built-in class; None if the name is None or the call fails."""
     with contextlib.suppress(TypeError):
         return None if builtin is None else getattr(builtins, builtin)(text)

@@ -27,7 +27,7 @@ _PRIVATE = re.compile(r"\.sarlite-([0-9a-f]{8})-([0-9]{1,7})-([0-9]{1,20})-[0-9a
 
 
 def atomic_write(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -> None:
-    """Write a file atomically: after a crash at any time, `path` has the old content or all of the new content.
+    """Write `pieces` to a file, one after the other, atomically: after a crash `path` has the old or all of the new content.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def atomic_file(path: AnyPath, *, new: bool = False, trial: bool = False) -> Ite
 
 
 def check_writable(path: AnyPath, *pieces: bytes | memoryview) -> None:
-    """Write the content to a temporary file and remove the file, to raise the errors that `atomic_write` would raise."""
+    """Raise the errors that `atomic_write` would raise: write `pieces` to a temporary file beside `path`, and remove it."""
     with atomic_file(path, trial=True) as (_, file):
         for piece in pieces:
             file.write(piece)
@@ -158,7 +158,7 @@ def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
 
 
 def remove_left(folder: AnyPath) -> None:
-    """Remove the private files and folders in `folder` that ended processes have left there.
+    """Remove the temporary files and folders of this module in `folder` whose processes have ended.
 
     Files that cannot be removed stay, without an error.
 
@@ -175,7 +175,7 @@ def remove_left(folder: AnyPath) -> None:
 
 
 def _remove_if_left(path):
-    """Remove a private file or folder if the process that made it has ended."""
+    """Remove a temporary file or folder of this module if the process that created it has ended."""
     is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     handle = os.open(path, (os.O_RDONLY if is_folder else os.O_RDWR) | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -187,9 +187,9 @@ def _remove_if_left(path):
 
 
 def _private(folder, make):
-    """Return the name of a new private file or folder and its handle, which holds a lock.
+    """Return (name, descriptor) of a new temporary file or folder in `folder`. The open descriptor holds a lock.
 
-    `make(name)` creates the file or folder and returns its handle.
+    `make(name)` creates the file or folder and returns its descriptor.
     """
     while True:
         label = f"{_machine()}-{os.getpid()}-{_start(os.getpid())}-{uuid.uuid4().hex[:8]}"
@@ -207,7 +207,7 @@ def _private(folder, make):
 
 
 def _lock(handle, wait=False):
-    """Lock an open file or folder; return True if locked, False if another process has the lock, None if locks do not exist."""
+    """Lock an open file or folder. Return True if locked, False if another process has the lock, None without file locks."""
     if fcntl is None:
         return None
     try:
@@ -218,7 +218,7 @@ def _lock(handle, wait=False):
 
 
 def _is_gone(name):
-    """Return True if the name of a private file names this machine and a process that has ended."""
+    """Return True if the name of a temporary file names this machine and a process that has ended."""
     machine, pid, start = _PRIVATE.fullmatch(name).groups()
     if machine != _machine():
         return False
@@ -248,7 +248,7 @@ def _start(pid):
 
 
 def _regular(path):
-    """Return the absolute path of a file to write; raise an OSError if it is a symbolic link, a folder or a device."""
+    """Return `path` as an absolute path; raise an OSError if it exists and is not a regular file, such as a symbolic link."""
     path = os.path.abspath(path)
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
@@ -274,7 +274,7 @@ def _name_new(temporary, path):
 
 
 def sync_folder(folder: AnyPath) -> None:
-    """Write the names of the files in a folder to the disk (fsync)."""
+    """Flush a folder to the disk (fsync), so that renamed and new files in it survive a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

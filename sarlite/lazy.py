@@ -8,7 +8,7 @@ from typing import Any
 
 
 class _Package(ModuleType):
-    """Package whose public names are defined in the modules that `_homes` lists.
+    """Package whose public names are imported at first use; `_homes` is a dict from name to the module that defines it.
 
     A module of the package with the same name as a public name does not replace the public name.
     """
@@ -32,7 +32,7 @@ class _Package(ModuleType):
 
 
 def names(package: str, homes: Mapping[str, str]) -> None:
-    """Make names of other modules available in a package; a module is imported when one of its names is first used.
+    """Make the keys of `homes` names of a package. The value, a module, is imported when the name is first used.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def names(package: str, homes: Mapping[str, str]) -> None:
 
 
 def _module(package, name):
-    """Return the module `name` of a package; raise an AttributeError if there is none."""
+    """Import and return the module `name` of a package; raise an AttributeError if there is none."""
     full_name = f"{package}.{name}"
     try:
         return import_module(full_name)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 def default_environment(
     *, unless: tuple[str, ...] = (), environ: MutableMapping[str, str] = os.environ, **values: object
 ) -> Iterator[None]:
-    """Return a context that sets environment variables and deletes them at its end, so child processes lack them.
+    """Return a context with the environment variables `values`, unless one of them or of `unless` is set; deleted at its end.
 
     Parameters
     ----------

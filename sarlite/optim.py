@@ -25,7 +25,7 @@ Factor = Callable[[int], float]
 
 
 class Optimizer:
-    """Base class of optimizers, which step the groups of a `Flat` in place.
+    """Base class of optimizers, which change the parameters of a `Flat`, a module's flattened parameters, in place.
 
     A subclass implements `update`, and names the arrays of its state in `state_names`.
 
@@ -101,7 +101,7 @@ class Optimizer:
         self.flat.changed()
 
     def _step_group(self, group, decay, lr, state):
-        """Step one group; in a group owned by rows, step only the rows whose gradient is not 0."""
+        """Update one group of parameters; in a parameter whose rows ranks own, only the rows whose gradient is not 0."""
         data, grad = group.data, group.gradient
         touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):
@@ -114,14 +114,14 @@ class Optimizer:
             state[name][touched] = array
 
     def touched(self, group: Group) -> Array:
-        """Return the ascending indices of the rows whose gradient is not 0. `group` is a parameter that is owned by rows."""
+        """Return the ascending indices of the rows of `group`, a parameter whose rows ranks own, whose gradient is not 0."""
         rows = group.touched
         grad = group.gradient if rows is None else group.gradient[rows]
         some = grad.reshape(len(grad), math.prod(grad.shape[1:])).any(1)
         return np.flatnonzero(some) if rows is None else rows[some]
 
     def update(self, data: Array, grad: Array, decay: GroupDecay, lr: float, **state: Array) -> None:
-        """Step one group: change `data` and the arrays of `state` in place, and leave `grad` unchanged.
+        """Update one group of parameters: change `data` and the arrays of `state` in place, and leave `grad` unchanged.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class Optimizer:
         raise NotImplementedError
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return the arrays of the state, not copies, by name, for checkpoints.
+        """Return the arrays of the state, such as momentum, by name and without a copy, for checkpoints.
 
         An array of a parameter owned by rows has this rank's rows, and a name such as "m.embedding.weight".
         """
@@ -145,7 +145,7 @@ class Optimizer:
                 for group, state in zip(self.flat.groups, self.states) for name, array in state.items()}
 
     def rows_of(self) -> dict[str, str]:
-        """Return {name of a state array: name of its parameter} for the parameters that are owned by rows."""
+        """Return {name of a state array: name of its parameter} for the parameters whose rows ranks own."""
         return {f"{name}.{group.names[0]}": group.names[0] for group in self.flat.owned for name in self.state_names}
 
     def state_dict(self) -> dict[str, Array]:
@@ -158,7 +158,7 @@ class Optimizer:
 
 
 def _decay(group, weight_decay):
-    """Return the weight decay of a group as a GroupDecay: None if all are 0, a number if all are equal, else an array."""
+    """Return the weight decay of a group of parameters: None if all are 0, a float if all are equal, else one for each value."""
     decay_of = weight_decay if callable(weight_decay) else lambda name: weight_decay
     values = [check_number("weight_decay", decay_of(name)) for name in group.names]
     if len(set(values)) <= 1:
@@ -170,7 +170,7 @@ def _decay(group, weight_decay):
 
 
 def _decayed(grad, decay, data):
-    """Return the gradient of loss + decay / 2 * |w|^2 from the gradient of the loss."""
+    """Return the gradient of loss + decay / 2 * |w|^2 from `grad`, the gradient of the loss, for parameters w = `data`."""
     if decay is None:
         return grad
     total = decay * data
@@ -219,7 +219,7 @@ class SGD(Optimizer):
     def update(  # type: ignore[override]
         self, data: Array, grad: Array, decay: GroupDecay, lr: float, velocity: Array | None = None
     ) -> None:
-        """Step one group in place; see `Optimizer.update`."""
+        """Update one group of parameters in place; see `Optimizer.update`. `velocity` is None without momentum."""
         g = _decayed(grad, decay, data)
         if velocity is not None:
             velocity *= self.momentum
@@ -304,7 +304,7 @@ class Adam(Optimizer):
     def update(  # type: ignore[override]
         self, data: Array, grad: Array, decay: GroupDecay, lr: float, m: Array, v: Array
     ) -> None:
-        """Step one group in place, `values_at_once` values at a time; see `Optimizer.update`."""
+        """Update one group of parameters in place, `values_at_once` values at a time; see `Optimizer.update`."""
         n_rows = max(self.values_at_once // max(data[:1].size, 1), 1)
         for part in (slice(start, start + n_rows) for start in range(0, len(data), n_rows)):
             of_part = decay[part] if isinstance(decay, np.ndarray) else decay
@@ -330,7 +330,7 @@ class Adam(Optimizer):
         data -= change
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return the arrays of the state, not copies, by name, and the number of steps as "n_steps"."""
+        """Return the arrays of the state, by name and without a copy, and the number of steps as "n_steps"."""
         return {**super().state_arrays(), "n_steps": self.n_steps}
 
 
@@ -486,12 +486,12 @@ class Plateau:
         return self.factor**self.falls
 
     def evaluated(self, epoch: int, best_epoch: int) -> None:
-        """Reduce the learning rate if `epoch`, just evaluated, is `patience` epochs after the best epoch."""
+        """Reduce the learning rate if `epoch` is `patience` epochs or more after `best_epoch` and after the last reduction."""
         if epoch - max(best_epoch, self.last) >= self.patience:
             self.falls, self.last = self.falls + 1, epoch
 
     def state(self) -> dict[str, int]:
-        """Return the attributes `falls` and `last`, for checkpoints."""
+        """Return {"falls": number of reductions, "last": epoch of the last reduction}, for checkpoints."""
         return {"falls": self.falls, "last": self.last}
 
     def load_state(self, state: Mapping[str, int]) -> None:
@@ -502,14 +502,14 @@ class Plateau:
 
 
 def plateau_of(schedule: Factor) -> Plateau | None:
-    """Return the Plateau in a schedule: the schedule itself, or the one after a warm-up; None if there is none."""
+    """Return the `Plateau` that a schedule is, or that follows its warm-up; None if the schedule has no `Plateau`."""
     while isinstance(schedule, Warmup):
         schedule = schedule.then
     return schedule if isinstance(schedule, Plateau) else None
 
 
 def schedule(spec: str, epochs: int) -> Factor:
-    """Return the schedule that a text describes, a function epoch -> factor of the learning rate.
+    """Return the schedule that a text such as "cosine" describes, a function epoch -> factor of the learning rate.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Profile: counters of bytes and remote buffers, and the timeline of a rank; functions that measure memory."""
+"""Profile: counters of communicated bytes and of peers' rows in memory, and the timeline of a rank; measures of memory."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Profile:
-    """Counters of one rank's communication: bytes by phase, and remote buffers that are held at the same time.
+    """Counters of one rank's communication: bytes by phase, and the number of peers whose rows are in memory at the same time.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Profile:
         self.reset()
 
     def reset(self) -> None:
-        """Set the byte counters to 0, and the peak of remote buffers to the number that is held now."""
+        """Set the byte counters to 0, and the peak number of peers whose rows are held to the current number."""
         self.sent_bytes: Counter[str] = Counter()
         self.received_bytes: Counter[str] = Counter()
         self.sent_to: Counter[tuple[str, int]] = Counter()
@@ -100,7 +100,7 @@ class Profile:
         return getattr(self._thread_phase, "_phase", None) or self._phase
 
     def span(self, name: str, track: str = "compute", **args: object) -> "Span":
-        """Start a span of the timeline, and return it as a context that ends the span.
+        """Start a named interval of the timeline, and return it as a context that ends the interval.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class Profile:
         return _NO_SPAN if self.trace is None else Span(self.trace, name, track, args)
 
     def hold(self, buffer: object, n: int | Fraction = 1) -> None:
-        """Count `buffer` as the rows of `n` peers until the buffer and all its views are freed."""
+        """Count `buffer`, an array, as the rows of `n` peers until the array and all its views are freed."""
         self._change(n)
         weakref.finalize(buffer, self._change, -n).atexit = False
 
@@ -123,7 +123,7 @@ class Profile:
 
 
 class Trace:
-    """Timeline of one rank.
+    """Timeline of one rank: named intervals of time, ordered by their ends.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Trace:
 
 
 class Span:
-    """Span of a timeline, from the construction of this object to the end of its context, or to a call of `end`.
+    """Interval of a timeline, from the construction of this object to the end of its context, or to a call of `end`.
 
     Any thread may call `end`. Without a trace nothing is recorded.
     """
@@ -159,7 +159,7 @@ class Span:
         self.end()
 
     def end(self) -> None:
-        """End the span, and add it to the trace."""
+        """End the interval, and add it to the timeline."""
         if self._trace is not None:
             name, track, args = self._words
             if self._processor is not None and args is not None:
@@ -188,7 +188,7 @@ class Collectives(Protocol):
 
 
 class Counted:
-    """Communicator that counts the bytes of its collective operations, and of its channels', in a Profile.
+    """Communicator that counts the bytes of its collective operations in a Profile.
 
     A rank counts the bytes that it contributes: for an alltoall the bytes that it sends to other ranks, for a broadcast
     the bytes of the root's array once. All other operations are those of `comm`.
@@ -209,7 +209,7 @@ class Counted:
         return getattr(self._comm, name)
 
     def channel(self, name: str) -> "Counted":
-        """Return the channel `name` of the communicator, which counts its bytes too."""
+        """Return the channel `name` of the communicator, whose bytes are counted too."""
         return Counted(self._comm.channel(name), self._profile, "sample" if name.startswith("sample") else self._track)
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
@@ -269,7 +269,7 @@ def trim() -> None:
 
 
 def _status(field: str) -> int:
-    """Return a field of /proc/self/status in bytes; without that file, the largest resident memory so far."""
+    """Return a field of /proc/self/status, such as "VmRSS", in bytes; without that file, the largest resident memory so far."""
     try:
         with open("/proc/self/status") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
@@ -295,7 +295,7 @@ def free_memory() -> float:
 
 
 def memory_limit() -> float:
-    """Return the memory of the machine, or the limit of the container, in bytes; inf if neither is known."""
+    """Return the smaller of the machine's memory and the container's limit, in bytes; inf if neither is known."""
     limits = [float("inf")]
     with suppress(OSError, ValueError, AttributeError):
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -306,7 +306,7 @@ def memory_limit() -> float:
 
 
 def _machine_room():
-    """Return the free memory of the machine in bytes."""
+    """Return the available memory of the machine in bytes, or all of its memory on systems without /proc; else inf."""
     with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
     with suppress(OSError, ValueError, AttributeError):
@@ -315,7 +315,7 @@ def _machine_room():
 
 
 def _container_room():
-    """Return the limit of the control group less its used memory, without cached files, which can be dropped."""
+    """Return the memory limit of the control group less its used memory, cached files not counted, in bytes; inf without limit."""
     version_2 = "memory.max", "memory.current", "inactive_file"
     version_1 = "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"
     for limit, used, cache in (version_2, version_1):
@@ -328,13 +328,13 @@ def _container_room():
 
 
 def _group_file(name):
-    """Return the content of a file of the control group."""
+    """Return the text of a file under /sys/fs/cgroup."""
     with open(f"/sys/fs/cgroup/{name}") as file:
         return file.read()
 
 
 def _address_room():
-    """Return the limit of the address space less its used size, in bytes."""
+    """Return the limit of the address space (ulimit -v) less its used size, in bytes; inf without limit."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -345,7 +345,7 @@ def _address_room():
 
 
 class Memory:
-    """Counter of the resident memory, in bytes, that this process has gained since the construction of this object."""
+    """Meter of the resident memory, in bytes, that this process has gained since the construction of this object."""
 
     def __init__(self) -> None:
         trim()

@@ -42,14 +42,14 @@ class Bar(Protocol):
 
 
 class MakesBars(Protocol):
-    """Class of progress bars, such as tqdm's."""
+    """Callable that returns a progress bar, such as the class `tqdm.tqdm`."""
 
     def __call__(self, **options: object) -> Bar: ...
 
 
 
 def bar_class(kind: str, stream: TextIO) -> MakesBars | None:
-    """Return tqdm's class of progress bars, or None if no bar is shown.
+    """Return tqdm's class of progress bars, or None if no bar is to be shown.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def bar_class(kind: str, stream: TextIO) -> MakesBars | None:
 
 
 class Step:
-    """One step of a long operation, whose progress is reported.
+    """One step of a long operation, with the share that is completed.
 
     Attributes
     ----------
@@ -90,11 +90,11 @@ class Step:
         self._doing = ""
 
     def add(self, n: int) -> None:
-        """Add `n` to the completed amount."""
+        """Add `n` to the completed amount of work."""
         self.done += n
 
     def tell(self, doing: str) -> None:
-        """Set the words for the current part of the step, which `line` shows."""
+        """Set the words for the current part of the step, which `line` appends to the step's own."""
         self._doing = f", {doing}"
 
     def line(self) -> str:
@@ -198,7 +198,7 @@ SILENT = Progress("none")
 
 
 def duration(seconds: float) -> str:
-    """Return a time as text.
+    """Return a time as text, such as "3 min 05 s".
 
     Examples
     --------
@@ -212,7 +212,7 @@ def duration(seconds: float) -> str:
 
 
 def _position(path):
-    """Return (name, position, size in bytes) of an open file at or below `path`; (None, 0, 0) without one."""
+    """Return (name, read position in bytes, size in bytes) of a file that this process has open at or below `path`, else (None, 0, 0)."""
     path = os.path.realpath(path)
     with contextlib.suppress(OSError):
         for fd in os.listdir("/proc/self/fd"):

@@ -28,7 +28,7 @@ class NamesOrFile(tuple[str, ...]):
 
 
 def load_class(argument: str, spec: str, base: type = object) -> type:
-    """Run a user's file, and return a class that the file defines.
+    """Run a user's file and return a class that it defines, for `spec` of the form path/to/file.py:Class.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def load_class(argument: str, spec: str, base: type = object) -> type:
 
 @contextmanager
 def errors_of(spec: str, argument: str = "model") -> Iterator[None]:
-    """Return a context that turns exceptions from a user's file into a ConfigError that quotes lines of the file.
+    """Return a context that turns exceptions from the user's file in `spec` into a ConfigError that quotes lines of the file.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def errors_of(spec: str, argument: str = "model") -> Iterator[None]:
 
 
 def _quoted(error, path):
-    """Return the lines of a traceback that are in the user's file, and the error; None if the file is not at fault.
+    """Return text: the lines of a traceback that are in the file `path`, and the error; None if the file is not at fault.
 
     The file is not at fault if the traceback has no line of it, or if code of sarlite that it called raised an error
     other than a SarliteError.

@@ -18,7 +18,7 @@ __all__ = ["from_dgl", "from_pyg", "load_state", "state_of"]
 
 
 def from_pyg(data: Any) -> Graph | HeteroGraph:
-    """Make a whole graph from a `Data` or `HeteroData` of PyTorch Geometric.
+    """Return an undivided graph with the edges and edge values of a `Data` or `HeteroData` of PyTorch Geometric.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
 
 
 def from_dgl(graph: Any, weight: str | None = None, features: str | None = None) -> Graph | HeteroGraph:
-    """Make a whole graph from a DGL graph: a Graph for one node type and one relation, else a HeteroGraph.
+    """Return a DGL graph as an undivided Graph, for one node type and one relation, or else as a HeteroGraph.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def from_dgl(graph: Any, weight: str | None = None, features: str | None = None)
 
 
 def _ends_of(store, owner):
-    """Return the sources and destinations in `store.edge_index`; errors name the field, followed by `owner`."""
+    """Return (sources, destinations), the rows of `store.edge_index`. Errors name the field, followed by the text `owner`."""
     edge_index = getattr(store, "edge_index", None)
     if edge_index is None:
         raise ConfigError(f"from_pyg: {type(store).__name__} has no edge_index{owner}")
@@ -144,7 +144,7 @@ def _values_of(store, weight, features, owner):
 
 
 def _of_relations(edges, n_nodes, values):
-    """Return a HeteroGraph with edge values; `values` has [weights, features] by relation."""
+    """Return a HeteroGraph from {relation: (sources, destinations)}, {node type: number of nodes} and {relation: [weights, features]}."""
     graph = HeteroGraph.from_edges(edges, n_nodes)
     weights, features = ({relation: pair[k] for relation, pair in values.items() if pair[k] is not None} for k in (0, 1))
     return graph.with_edge_values(weights, features) if weights or features else graph

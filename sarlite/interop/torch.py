@@ -60,12 +60,12 @@ class TorchModule(torch.nn.Module):
             self._torch_names.append((place, last))
 
     def train(self, mode: bool = True) -> "TorchModule":
-        """Set the torch module and the sarlite module to training or evaluation."""
+        """Set the torch module and the sarlite module to training if `mode`, else to evaluation."""
         self._module[0].train(mode)
         return super().train(mode)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Return module(graph, *inputs)."""
+        """Return module(graph, *inputs) of the sarlite module, as torch tensors."""
         torch_parameters = [getattr(place, name) for place, name in self._torch_names]
         for at, (parameter, torch_parameter) in enumerate(zip(self._parameters_of_module, torch_parameters)):
             if torch_parameter.data_ptr() != parameter.data.ctypes.data:  # after .to(), or nn.flatten of the module
@@ -79,7 +79,7 @@ class TorchModule(torch.nn.Module):
 
 
 class _Call(torch.autograd.Function):
-    """torch function of one call of a sarlite module; the context holds the output, whose tape backward uses."""
+    """`torch.autograd.Function` of one call of a sarlite module; its context holds the output, whose tape `backward` uses."""
 
     @staticmethod
     def forward(ctx, module, graph, parameters, n_inputs, *tensors):
@@ -153,7 +153,7 @@ class FromTorch(nn.Module):
         self.parameters_ = [nn.Parameter(p.detach().numpy()) for p in self.torch.parameters]
 
     def __call__(self, *inputs: Tensor | Array) -> Tensor:
-        """Return module(*inputs), recorded as one primitive."""
+        """Return module(*inputs) of the torch module, recorded as one primitive of the tape."""
         self.torch.module.train(self.training)
         for parameter, torch_parameter in zip(self.parameters_, self.torch.parameters):
             if torch_parameter.data_ptr() != parameter.data.ctypes.data:

@@ -8,7 +8,7 @@ from sarlite.types import DType
 
 
 def check_probability(name: str, value: object) -> float:
-    """Return `value` if it is in [0, 1); else raise a ConfigError that starts with `name`."""
+    """Return `value` if it is a number in [0, 1); else raise a ConfigError that starts with `name`."""
     return check_number(name, value, below=1)
 
 
@@ -28,7 +28,7 @@ def check_random(rng: object) -> Random:
 
 
 def check_input(layer: str, x: object, n_feat: int, dtype: DType, ndim: int | None = 2) -> None:
-    """Raise a ShapeError that starts with `layer` unless x fits a layer's parameters.
+    """Raise a ShapeError that starts with `layer` unless x has `n_feat` features, the dtype, and `ndim` axes if not None.
 
     Parameters
     ----------

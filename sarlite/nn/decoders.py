@@ -57,7 +57,7 @@ class Dot(Module):
                               "complex, transe and rotate have a learned row for each", "decoder")
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidates per link. `relation` is ignored."""
+        """Return the scores (n, c) of c candidate tails for each of n heads. `relation` is ignored."""
         return (head * tail).sum(-1)
 
     def cross(self, heads: Tensor, tails: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Dot(Module):
 
 
 class _Relation(Module):
-    """Base class of decoders with a learned row r of `width` numbers, or with `n_out` learned rows.
+    """Base class of decoders with a learned row r of `width` numbers, or with one for each of `n_out` relations or labels.
 
     Parameters
     ----------
@@ -93,12 +93,12 @@ class _Relation(Module):
         self.relation = glorot(rng, _shape(width, n_out), 1, width, dtype)
 
     def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the real parts and the imaginary parts of complex rows."""
+        """Return (real parts, imaginary parts) of complex rows, the two halves of x's last axis."""
         half = x.shape[-1] // 2
         return x[..., :half], x[..., half:]
 
     def _row(self, head: Tensor, tail: Tensor, relation: Array | None) -> Tensor:
-        """Return the learned rows in a shape that broadcasts with `head` and `tail`.
+        """Return the learned rows of each link's `relation`, or all if None, in a shape that broadcasts with `head` and `tail`.
 
         The shape is (n, 1, width) if `relation` names the row of each link, (n_out, width) if the decoder has `n_out` rows, and (width,)
         otherwise.
@@ -111,12 +111,12 @@ def _shape(width, n_out):
     return (width,) if n_out is None else (check_int("n_out", n_out, 1), width)
 
 
-def _check(decoder, head, tail, width, relation, several):
-    """Raise an error unless the arguments of a call fit the decoder; `several` is True if the decoder has `n_out`."""
-    if relation is not None and not several:
+def _check(decoder, head, tail, width, relation, has_n_out):
+    """Raise an error unless the arguments of a call fit a decoder; `has_n_out` is True if it has a learned row per relation or label."""
+    if relation is not None and not has_n_out:
         raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; n_out=N makes a decoder of N relations",
                           "decoder")
-    if several and relation is None and tail.shape[1] > 1:
+    if has_n_out and relation is None and tail.shape[1] > 1:
         raise ConfigError(f"decoder {type(decoder).__name__}: n_out is for labels of links, or links of several "
                           f"relations, but {tail.shape[1]} candidates of one relation are scored", "decoder")
     if head.shape[-1] != width:
@@ -304,7 +304,7 @@ class MLP(Module):
 
 
 def _by_row(layer, x):
-    """Apply a linear layer to the last axis of an (n, c, width) tensor, as a single matrix product."""
+    """Return a linear layer applied to the last axis of an (n, c, width) tensor, as a single matrix product."""
     out = layer(x.reshape(x.shape[0] * x.shape[1], x.shape[2]))
     return apply("reshape", out, placement=x.placement, shape=(*x.shape[:2], out.shape[1]))
 

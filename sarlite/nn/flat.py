@@ -1,4 +1,4 @@
-"""Flat: a module's parameters in few arrays, so that one allreduce and one optimizer step serve many parameters."""
+"""Flat: a module's parameters in few arrays, so that one allreduce and one optimizer update serve many parameters."""
 
 import itertools
 import weakref
@@ -15,7 +15,7 @@ from sarlite.types import Array, ArrayLike
 
 
 class Group:
-    """Parameters that an optimizer steps together. Their values are views of one array, their gradients of another.
+    """Parameters that an optimizer updates together. Their values are views of one array, their gradients of another.
 
     A group has all replicated parameters of a module, or a single parameter that is owned by rows.
 
@@ -88,7 +88,7 @@ class Group:
 
     @property
     def gradient(self) -> Array:
-        """Gradients for code that changes no row outside `touched`. Reading them leaves `touched` as it is."""
+        """Gradients, for code that changes only rows in `touched`. Reading them leaves `touched` as it is, unlike `grad`."""
         for name, p, (_, view) in zip(self.names, self._parameters, self._views):
             if p.gradient is not view:
                 _copy(name, np.zeros_like(view) if p.gradient is None else p.gradient, view)
@@ -97,7 +97,7 @@ class Group:
 
     @property
     def touched(self) -> Array | None:
-        """Ascending indices of the rows that got a gradient since `zero_grad`; None if every row may have one."""
+        """Ascending indices of the rows that received a gradient since `zero_grad`; None if every row may have one."""
         pieces = self._parameters[0].touched if self.ids is not None else None
         if pieces is None or len(pieces) == 1:
             return None if pieces is None else pieces[0]
@@ -128,7 +128,7 @@ def _copy(name, array, view):
 
 
 class Flat:
-    """All parameters of a module, in groups. Make one with `flatten`.
+    """All parameters of a module, each group of them in one array. `flatten` returns one.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ from sarlite.types import Array, ArrayLike, DType
 
 
 def glorot(rng: Random, shape: tuple[int, ...], n_in: int, n_out: int, dtype: DType = np.float32) -> Parameter:
-    """Return a new Parameter with values drawn uniformly from [-a, a], a = sqrt(6 / (n_in + n_out)).
+    """Return a new Parameter of `shape` with values drawn uniformly from [-a, a], a = sqrt(6 / (n_in + n_out)).
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Linear(Module):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def __call__(self, x: Tensor, add_to: Tensor | None = None) -> Tensor:
-        """Return x W + b, or add_to + x W + b.
+        """Return x W + b, or add_to + x W + b if `add_to` is not None.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class Embedding(Module):
         self.weight = Parameter(values, ids, node_type)
 
     def __call__(self, rows: ArrayLike | slice | None = None) -> Tensor:
-        """Return some of the learned rows, (k, n_feat).
+        """Return the learned rows at the indices `rows`, (k, n_feat); by default all rows.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class Dropout(Module):
         return f"p={self.p:g}"
 
     def mask_key(self, node_type: str = "") -> tuple[float, int]:
-        """Return (p, key) for an operation that applies dropout itself, such as `fn.attend`; (0.0, 0) in evaluation."""
+        """Return (dropout probability, key of the mask), which `fn.attend` and other operations take; (0.0, 0) in evaluation."""
         return (self.p, self.rng.key(self.layer, node_type)) if self.training and self.p else (0.0, 0)
 
     def coin(self, node_type: str = "") -> tuple[float, int]:

@@ -16,7 +16,7 @@ M = TypeVar("M", bound="Module")
 
 
 class NamedParameters(Protocol):
-    """Object that lists parameters with their names, as `flat.Flat` does."""
+    """Object with `named`, a list of (name, parameter), such as `flat.Flat`."""
 
     named: Sequence[tuple[str, "Parameter"]]
 
@@ -83,11 +83,11 @@ class Parameter(Tensor):
 
     @property
     def gradient(self) -> Array | None:
-        """Gradient for code that changes no row outside `touched`. Reading it, unlike `grad`, leaves `touched` as it is."""
+        """Gradient, for code that changes only rows in `touched`. Reading it leaves `touched` as it is, unlike `grad`."""
         return _grad.__get__(self)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add the gradient of some rows to `grad`, and append their indices to `touched`."""
+        """Add a gradient of some rows, a `RowGradient`, to `grad`, and append their indices to `touched`."""
         if self.touched is None:
             super().add_rows(gradient)
         else:
@@ -103,7 +103,7 @@ _grad: MemberDescriptorType = Tensor.__dict__["grad"]  # the slot of the base cl
 
 
 def _unpickled(data, ids, node_type, requires_grad):
-    """Return the Parameter that `Parameter.__reduce__` described by these arguments."""
+    """Return a Parameter from the arguments that `Parameter.__reduce__` pickled."""
     parameter = Parameter(data, ids, node_type)
     parameter.requires_grad = requires_grad
     return parameter
@@ -155,7 +155,7 @@ class Module:
     buffers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return text for `repr` with the sizes of this module's parameters; inner modules describe themselves."""
+        """Return text for `repr` with the sizes of this module's own parameters; inner modules have their own text."""
         return ", ".join(f"{name} {p.shape}" for name, p in self._members(Parameter))
 
     def __repr__(self) -> str:
@@ -202,7 +202,7 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def row_ids(self) -> dict[str, Array]:
-        """Return a dict from name to `ids` of the parameters that are owned by rows."""
+        """Return {name: `ids`, the global ids of its rows on this rank} for the parameters whose rows ranks own."""
         return {name: p.ids for name, p in self.named_parameters() if p.ids is not None}
 
     @property
@@ -259,7 +259,7 @@ class Module:
 
 
 def load_arrays(targets: Mapping[str, Array], state: Mapping[str, Array], owner: str) -> None:
-    """Copy the arrays of `state` into the arrays of `targets` of the same names.
+    """Copy the arrays of `state` into the arrays of `targets` with the same names; `owner` starts the error messages.
 
     Raises a CheckpointError that names `owner`, before anything is changed, unless all names, shapes and dtypes agree.
     """
@@ -287,7 +287,7 @@ def _join(prefix, name):
 
 
 def _find(name, value, kind):
-    """Yield (dotted name, object) of the objects of class `kind` in an attribute's value, not inside modules."""
+    """Yield (dotted name, object) of the objects of class `kind` in an attribute's value, also in its lists and dicts."""
     if isinstance(value, kind):
         yield name, value
     elif isinstance(value, dict):

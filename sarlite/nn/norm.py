@@ -58,7 +58,7 @@ class LayerNorm(Module):
 
 
 def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Array, Array]:
-    """Return (count, mean, M2) of the union of several sets of rows, where M2 = sum (x - mean)^2 of each column.
+    """Return (number of rows, mean, M2) of the union of several sets of rows, where M2 = sum (x - mean)^2 of each column.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Arr
 
 @by_numerics
 def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
-    """Return (count, mean, M2) of each column over the rows of all ranks, in float64; see `merge_moments`. Collective.
+    """Return (number of rows, mean, M2 = sum (x - mean)^2) of each column over the rows of all ranks, in float64. Collective.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def batch_moments(x: Array, comm: Communicator) -> tuple[int, Array, Array]:
 
 
 class BatchNorm(Module):
-    """Batch norm over the rows of all ranks: (x - mean) / sqrt(var + eps) * gamma + beta, with moments of each column.
+    """Batch norm over the rows of all ranks: (x - mean) / sqrt(var + eps) * gamma + beta, with mean and variance of each column.
 
     In training the moments are those of the rows of all ranks, with the biased variance M2 / n. In evaluation they are
     running averages of the mean and of the unbiased variance M2 / (n - 1). Each training call updates the averages:
@@ -170,7 +170,7 @@ class BatchNorm(Module):
 
     def activated(self, x: Tensor, comm: Communicator, *, kind: str = "identity", mask: kernels.Mask | None = None,
                   overwrite: bool = False) -> Tensor:
-        """Return the rows after batch norm, activation and dropout, in one pass; see `activate` for the options."""
+        """Return x after batch norm, activation and dropout, in one pass over memory; see `activate` for the options."""
         check_input("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
         if (self.training or self._recorded_moments is not None) and not hasattr(comm, "allgather"):
             raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, "
@@ -183,7 +183,7 @@ class BatchNorm(Module):
         return f"{len(self.gamma)}"
 
     def _statistics(self, x, comm):
-        """Return the moments to normalise x with, and update the running averages in training."""
+        """Return the mean and inverse standard deviation to normalise x with; update the running averages in training."""
         if self.training:
             count, mean, m2 = self._moments(x, comm)
             if count:
@@ -199,7 +199,7 @@ class BatchNorm(Module):
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
 
     def _variance(self, count, mean, m2, dtype):
-        """Return each column's unbiased variance, or the running variance of a column whose values are all equal.
+        """Return each column's unbiased variance from m2 = sum (x - mean)^2; the running variance if its values are all equal.
 
         A running variance of 0 would be a fault: evaluation would multiply the distance between the running mean and
         the column's value by 1 / sqrt(eps).
@@ -208,7 +208,7 @@ class BatchNorm(Module):
         return np.where(variance <= (4 * np.finfo(dtype).eps * mean) ** 2, self.running_var, variance)
 
     def _moments(self, x, comm):
-        """Return (count, mean, M2) of the rows of all ranks. Collective."""
+        """Return (number of rows, mean, sum (x - mean)^2) of the rows of all ranks; refuse tensors without such rows. Collective."""
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
         if getattr(x, "placement", "") == "replicated" and numerics.name() == "exact":
@@ -218,7 +218,7 @@ class BatchNorm(Module):
 
 
 def exact_moments(model: Module, run: Callable[[], R]) -> R:
-    """Return run(), an evaluation of the model, with the moments of this evaluation's rows in each batch norm.
+    """Return run(), an evaluation of the model whose batch norms use mean and variance of this evaluation's own rows.
 
     The moments replace the running averages of the batch norms, so a later evaluation of the same rows, such as
     `sarlite.predict` of a checkpoint, has the same values. Running averages from training on minibatches are worse:

@@ -51,7 +51,7 @@ class Random:
         return f"Random(seed={self.seed}, step={self.step}, {self._n_layers} layers)"
 
     def generator(self, index: int | None = None) -> np.random.Generator:
-        """Return the Philox generator number `index`; by default the number that follows the last call's.
+        """Return a Philox generator for the seed and the number `index`; by default 0, 1, 2, ... from call to call.
 
         Equal seeds and numbers give equal generators on every rank and platform.
         """
@@ -61,12 +61,12 @@ class Random:
         return np.random.Generator(np.random.Philox(key=key))
 
     def layer(self) -> int:
-        """Return a number that no other layer has; each layer with random numbers calls this in its constructor."""
+        """Return a new number for a layer; each layer with random numbers calls this in its constructor."""
         self._n_layers += 1
         return self._n_layers - 1
 
     def key(self, layer: int, node_type: str = "", purpose: str = "dropout") -> int:
-        """Return the 64-bit key of a layer's random numbers in the current step.
+        """Return the 64-bit key of a layer's random numbers for a purpose and a node type in the current training step.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Random:
 
     def uniform(self, ids: ArrayLike, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *,
                 bound: float = 1.0, dtype: DType = np.float64) -> Array:
-        """Return uniform random rows, (n, n_feat), with values in [-bound, bound).
+        """Return random rows for the global ids `ids`, (n, n_feat), with values uniform in [-bound, bound).
 
         Row r depends on the seed, `ids[r]`, the layer, the node type and the purpose, and not on the other rows.
 

@@ -138,7 +138,7 @@ class GraphPredictor(Module):
 
 
 def _checked(graph: object, module: str) -> GraphSet:
-    """Return `graph`; raise a ConfigError that names `module` if it is no GraphSet."""
+    """Return `graph`; raise a ConfigError that names `module` if `graph` is not a GraphSet."""
     if not isinstance(graph, GraphSet):
         raise ConfigError(f"a {module} makes rows of the graphs of a GraphSet, but graph is a {type(graph).__name__}")
     return graph

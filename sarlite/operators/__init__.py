@@ -1,1 +1,1 @@
-"""Operators, which aggregate messages over edges, and the table that finds one for a message and a reducer."""
+"""Operators, which aggregate messages over edges, and the table that maps (message, reducer) to an operator."""

@@ -21,7 +21,7 @@ from sarlite.types import Array
 
 
 class Saved(NamedTuple):
-    """State of a forward pass that the backward pass needs.
+    """State of a call of `forward` that `vjp` needs.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Saved(NamedTuple):
 
 
 def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums: EdgeSums = FAST) -> Tensor:
-    """Aggregate over all blocks of a graph and record one node on the tape. Collective, forward and backward.
+    """Return the operator's output over all blocks of a graph, as one node on the tape. Collective, forward and backward.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums
 
 
 def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
-    """Run a forward pass over all blocks. Collective.
+    """Return (output, state for `vjp`) of the primitive "aggregate": an operator applied to all blocks of edges. Collective.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
 
 
 def vjp(g, wants_grad, saved, operator, schedule, sums=FAST, earlier=()):
-    """Run a backward pass over all blocks. Collective.
+    """Return the gradients of the primitive "aggregate" from `g`, the gradient of its output. Collective.
 
     Parameters
     ----------

@@ -15,9 +15,9 @@ _COUNT = "sarlite.count"
 
 
 def counted(message: fn.Message, counts: Array | Tensor) -> fn.Message:
-    """Return a Python message whose results are multiplied by `counts`, (n_edges,): how often each edge counts.
+    """Return `message` with a function whose result is multiplied by `counts`, (n_edges,): how often each edge counts.
 
-    Of a message that returns a pair (score, value) the value is multiplied.
+    If the function returns a pair (score, value), only the value is multiplied.
     """
 
     def scaled(out, edge):
@@ -32,21 +32,21 @@ def counted(message: fn.Message, counts: Array | Tensor) -> fn.Message:
 
 
 def multiplied(message: fn.MulEdge) -> fn.Message:
-    """Return the Python message that computes a `fn.mul_edge` message."""
+    """Return a `fn.mul_edge` message written as a Python function of tape operations, for reducers without a fused kernel."""
     function = lambda s, d, e: s["x"] * e["weight"]  # noqa: E731
     return fn.message(function, {"x": message.x}, {}, {"weight": _per_row(message.weight, message.x)})
 
 
 def _per_row(weight, x):
-    """Append axes of length 1 to the weights until they have as many axes as x."""
+    """Return edge weights with axes of length 1 appended, so that they have as many axes as x."""
     missing = as_array(x).ndim - as_array(weight).ndim
     return weight.reshape(*weight.shape, *[1] * missing) if missing > 0 else weight
 
 
 def attended(graph: LayerContract, message: fn.Attend) -> fn.Message:
-    """Return the Python message (score, value) that computes a `fn.attend` message with edge features or weights.
+    """Return a `fn.attend` message as a Python function that returns (score, value), for graphs with edge features or weights.
 
-    Edge features are added to the score. The graph's edge weight multiplies the value.
+    Edge features times `attn_edge` are added to the score. The graph's edge weight multiplies the value.
     """
     values, features = {}, message.edge
     if features is not None:

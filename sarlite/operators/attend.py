@@ -11,7 +11,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Attention:
-    """Attention: out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
+    """Attention operator: out_i = sum_j a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)) (SAR Eq. 3, 3.3, 3.4).
 
     The inputs are the rows z, (n_src, n_heads, n_feat), the source scores src, (n_src, n_heads), and the destination
     scores dst, (n_dst, n_heads). All heads may share a z of one head, (n_src, 1, n_feat). In numerics "exact", on several
@@ -56,7 +56,7 @@ class Attention:
         return AttendBackward(self, residuals, g, context)
 
     def dropout_mask(self, src_ids: Array, dst_ids: Array) -> kernels.EdgeDropout | None:
-        """Return the dropout mask for the coefficients of some edges, as kernels take it; None without dropout.
+        """Return the arguments from which the kernels draw the dropout mask of attention coefficients; None without dropout.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class _AttendForward:
 
 
 class AttendBackward:
-    """Backward pass: the gradients of z, src and dst.
+    """Backward pass of `Attention`, which computes the gradients of its inputs z, src and dst.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The contract of operators: what an aggregation over edges computes, one block of edges at a time."""
+"""The interface of operators, which aggregate messages over edges, one block of edges at a time."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
@@ -43,16 +43,16 @@ class Context(NamedTuple):
 
 
 class ForwardPass(Protocol):
-    """One forward pass of an operator (SAR algorithm 1)."""
+    """One forward pass of an operator: `add` for each block of edges, then `finish` (SAR algorithm 1)."""
 
     def sweeps(self, rows: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-        """Yield the local rows to send in each sweep. A sweep calls `add` once for every block.
+        """Yield the local rows to send to peers in each sweep. A sweep is one pass over all blocks, which calls `add` for each.
 
-        Most operators yield `rows` once. Sums in exact numerics may yield a range of the columns at a time.
+        Most operators yield `rows` once. Sums in exact numerics may yield a range of feature columns at a time.
         """
 
     def add(self, block: Edges | Bundle, rows: tuple[Array, ...]) -> None:
-        """Add the messages of a block's edges to the output.
+        """Add the messages of a block's edges, computed from its source rows `rows`, to the output.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class ForwardPass(Protocol):
 
 
 class BackwardPass(Protocol):
-    """One backward pass of an operator (SAR algorithm 2).
+    """One backward pass of an operator: `add` for each block of edges, then `finish` (SAR algorithm 2).
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class BackwardPass(Protocol):
     accumulators: Sequence[FloatSum | None]
 
     def add(self, block: Edges | Bundle, rows: tuple[Array, ...] | None, accumulators: Sequence[FloatSum | None]) -> None:
-        """Add the gradients of a block's columns to `accumulators`.
+        """Add the gradients of a block's source rows to `accumulators`.
 
         Parameters
         ----------
@@ -92,14 +92,14 @@ class BackwardPass(Protocol):
         """
 
     def finish(self) -> list[Array | None]:
-        """Return the remaining gradients: of each input that is not fetched, then of each captured value.
+        """Return the other gradients: of each input that peers do not fetch, then of each captured value.
 
         An entry is None if the gradient is not wanted.
         """
 
 
 class Operator(Protocol):
-    """One way to aggregate over edges. An operator is immutable, so one object serves any number of calls.
+    """Function that aggregates over edges, such as a sum or attention. It is immutable, so one object serves any number of calls.
 
     The first inputs have one row for each source, and peers fetch those rows. Further inputs stay on this rank.
 
@@ -121,10 +121,10 @@ class Operator(Protocol):
         """Return the shape and the dtype of the output for inputs with the shapes and dtypes of `arrays`."""
 
     def needs_rows(self, context: Context) -> bool:
-        """Return True in case 2, where the backward pass needs the source rows (SAR 3.2)."""
+        """Return True if the backward pass needs the source rows again ("case 2", SAR 3.2)."""
 
     def forward(self, inputs: Sequence[Array], context: Context) -> ForwardPass:
-        """Start a forward pass. Collective in numerics "exact"."""
+        """Return a new forward pass over `inputs`. Collective in numerics "exact"."""
 
     def backward(self, residuals: object, g: Array, context: Context) -> BackwardPass:
-        """Start a backward pass from `g`, the (n_dst, ...) gradient of the output. Collective in numerics "exact"."""
+        """Return a new backward pass from `g`, the (n_dst, ...) gradient of the output. Collective in numerics "exact"."""

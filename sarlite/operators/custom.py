@@ -1,4 +1,4 @@
-"""The operator for any Python message function, which the tape records and which the backward pass calls again."""
+"""The operator for message functions in Python, which the backward pass calls again, recorded by the tape."""
 
 import copy
 from collections.abc import Sequence
@@ -94,12 +94,12 @@ class Custom:
         return _CustomBackward(self, residuals, g, context)
 
     def new_reducer(self):
-        """Return a reducer for one pass."""
+        """Return a copy of the reducer, whose state serves one forward and backward pass."""
         return copy.copy(self.reducer)
 
     def replay(self, block: Edges, rows: tuple[Array, ...] | None, others: Sequence[Array], wants_grad: Sequence[bool],
                grad: bool) -> Recording:
-        """Run the message over the edges of a block and return the recording.
+        """Call the message function on the edges of a block; return a `Recording` of the call, for gradients if `grad`.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class Custom:
             return Recording(self.message, self.names, arrays, wants_grad, ids)
 
     def ids(self, src_ids: Array, dst_ids: Array) -> tuple[Array, Array, Array]:
-        """Return (source ids, destination ids, edge ids) of edges, (n_edges,) int64 each.
+        """Return (source ids, destination ids, edge ids) of edges, (n_edges,) int64 each, from the global ids of their ends.
 
         The id of an edge is source id * n_nodes + destination id.
         """
@@ -134,7 +134,7 @@ class Custom:
         return src_ids, dst_ids, edge_ids
 
     def check_unchanged(self, again: bool) -> None:
-        """Raise a RuntimeError if the message or its arrays changed since the forward pass.
+        """Raise a RuntimeError if the message function, or an array that it uses, changed since the forward pass.
 
         Parameters
         ----------
@@ -157,10 +157,7 @@ class Custom:
             return Recording(self.message, self.names, arrays, self._learns, [np.zeros(1, np.int64)] * 3, Program())
 
     def _record_others(self):
-        """Run the message on replaced source rows, filled with `OTHER_VALUES`, and return the recording.
-
-        Return None if the message raises an exception for these values.
-        """
+        """Return the recording of a call on one edge whose source row holds `OTHER_VALUES`; None if the call raises an exception."""
         try:
             with np.errstate(all="ignore"):
                 rows = [np.resize(OTHER_VALUES, z.shape).astype(z.dtype) for z in self._zeros[: len(self.names.src)]]
@@ -215,7 +212,7 @@ class _CustomBackward:
                     self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
 
     def _scatter(self, block, d_edges, accumulators):
-        """Add gradients with one row for each edge of a block to the source, destination and edge rows they belong to.
+        """Add gradients with one row for each edge, `d_edges`, to the gradients of source, destination and edge inputs.
 
         Parameters
         ----------

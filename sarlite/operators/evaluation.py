@@ -1,4 +1,4 @@
-"""Evaluation order of a weight: products first, sums first, or inside the message; and the cost of each order."""
+"""Evaluation order of A X W, A (X W) or (A X) W, for a sum over edges A and a weight matrix W; the cost of each order."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from sarlite.operators.layer_contract import Evaluation, LayerContract
 from sarlite.tape import Tensor
 from sarlite.tape.recording import grad_enabled
 
-WAYS = ("product", "first", "inside")
+ORDERS = ("product", "first", "inside")
 """Evaluation orders: "product" is A (X W), "first" is (A X) W, and "inside" is x_j W inside the message.
 
 With "inside", x travels once for all relations with x's source type.
@@ -45,8 +45,8 @@ class Sizes(NamedTuple):
     n_kept: int = 0
 
 
-def way(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
-    """Choose the evaluation order of `fn.linear`, products or sums first, one of `WAYS`, the same on every rank.
+def order(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = None) -> str:
+    """Return the evaluation order of `fn.linear`, one of `ORDERS`: `forced` if not None, else the cheapest, equal on all ranks.
 
     For a relation, the order and the cost of both orders are added to the graph's evaluation log.
 
@@ -61,13 +61,13 @@ def way(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = No
     Raises
     ------
     ConfigError
-        `forced` is not one of `WAYS`.
+        `forced` is not one of `ORDERS`.
     """
-    check(forced, WAYS)
+    check(forced, ORDERS)
     needs_x, needs_weight = (grad_enabled() and isinstance(t, Tensor) and t.requires_grad for t in (x, weight))
     n_in, n_out = weight.shape
     cost = costs(Sizes(*graph.sizes), n_in, n_out, needs_x, needs_weight, x.constant)
-    chosen = forced or min(choices(*_ways(graph, x)), key=cost.__getitem__)
+    chosen = forced or min(choices(*_orders(graph, x)), key=cost.__getitem__)
     log, key = graph.evaluation_log, (graph.relation, n_in, n_out, x.constant, forced, numerics.name())
     if log is not None and graph.relation is not None and key not in log:
         inside, first = (cost[name] * x.dtype.itemsize // EDGE_VALUE for name in EVALUATIONS)
@@ -75,8 +75,8 @@ def way(graph: LayerContract, x: Tensor, weight: Tensor, forced: str | None = No
     return chosen
 
 
-def _ways(graph, x):
-    """Return the evaluation orders to choose from for a graph or a relation.
+def _orders(graph, x):
+    """Return the evaluation orders of A X W that are possible for a graph or a relation.
 
     With narrow rows a relation has a single order. The cheapest order depends on the number of ranks, and each order
     rounds different rows, so with a choice the results would depend on the number of ranks.
@@ -90,7 +90,7 @@ def _ways(graph, x):
 
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,
           constant: bool = False) -> dict[str, int]:
-    """Return the cost of each evaluation order, forward and backward together, in multiply-adds over all ranks.
+    """Return {evaluation order: cost} of A X W, forward and backward together, in multiply-adds summed over all ranks.
 
     Parameters
     ----------
@@ -121,15 +121,15 @@ def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool
 
 
 @by_numerics
-def choices(*ways: str) -> tuple[str, ...]:
-    """Return the evaluation orders that the current numerics supports, a subset of the arguments."""
-    return ways
+def choices(*orders: str) -> tuple[str, ...]:
+    """Return the evaluation orders among the arguments that the current numerics ("fast" or "exact") supports."""
+    return orders
 
 
-def check(evaluation: str | None, ways: tuple[str, ...]) -> None:
-    """Raise a ConfigError unless `evaluation` is None or one of `ways`."""
-    if evaluation not in (None, *ways):
-        raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(ways)}")
+def check(evaluation: str | None, orders: tuple[str, ...]) -> None:
+    """Raise a ConfigError unless `evaluation`, an evaluation order, is None or one of `orders`."""
+    if evaluation not in (None, *orders):
+        raise ConfigError(f"evaluation {evaluation!r} is not one of {', '.join(orders)}")
 
 
 def attends_products(graph: LayerContract, x: Tensor, n_heads: int, n_feat: int) -> bool:

@@ -11,7 +11,7 @@ from sarlite.types import Array, DType
 
 @dataclass(frozen=True, eq=False)
 class Extremum:
-    """Maximum (sign = 1) or minimum (sign = -1) of the sources' rows, per column; 0 for a destination without edges.
+    """Maximum (sign = 1) or minimum (sign = -1) of the sources' rows, for each feature column; 0 for a destination without edges.
 
     The single input is x, (n_src, ...). A tie goes to the source with the lowest global id. Each value of the gradient
     goes to one source row, so edges do not gather rows of the gradient, and the gradient is not rounded.
@@ -50,9 +50,9 @@ class Extremum:
 
 
 class _ExtremumForward:
-    """Forward pass of max or min, which also finds the row that wins in each column of each destination.
+    """Forward pass of max or min, which also finds the source that each value of the output comes from.
 
-    `argument` holds the winning row as a column number over all blocks, or -1 for a destination without edges.
+    `argument`, of the output's shape, holds the source as a CSR column over all blocks; -1 for a destination without edges.
     """
 
     def __init__(self, operator, x):

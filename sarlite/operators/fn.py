@@ -113,7 +113,7 @@ def copy_src(x: Tensor) -> CopySrc:
 
 
 def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
-    """Return the message m_ij = x_j W, for reducer sum, mean or sym.
+    """Return the message m_ij = x_j W, the source's row times the matrix `weight`, for reducer sum, mean or sym.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The contract between operators and the graph of a layer: every member of the graph that an operator uses."""
+"""The interface of a layer's graph: every member of the graph that an operator uses."""
 
 from collections.abc import Hashable, Mapping, MutableMapping
 from typing import NamedTuple, Protocol
@@ -14,7 +14,7 @@ Inputs = Mapping[str, Tensor | Array]
 
 
 class Evaluation(NamedTuple):
-    """Evaluation order that was chosen for a relation's weight, and the cost of both orders.
+    """Evaluation order that was chosen for a relation's weight matrix, with the costs of both orders, "inside" and "first".
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""One call of a Python message over some edges, recorded by the tape, and the comparison of two calls."""
+"""Recordings of calls of a message function over some edges, and comparisons of two recordings."""
 
 import zlib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from sarlite.tape.backward import carry
 
 
 class EdgeRows(dict):
-    """Argument of a message: a dict from input names to tensors with one row for each edge.
+    """Argument src, dst or edge of a message function: a dict from input names to tensors with one row for each edge.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class EdgeRows(dict):
 
 
 class Recording:
-    """One call of a message over some edges.
+    """One call of a message function over some edges, with its outputs and tape nodes.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Recording:
         return backward.reachable([out.sink for out in self.outputs], self.since)
 
     def captured(self):
-        """Return the captured values, oldest first: tensors or nodes older than the call that receive gradients."""
+        """Return the captured values, oldest first: tensors or tape nodes from outside the message that receive gradients."""
         leaves = {id(leaf) for leaf in self.leaves}
         ends = [out.sink for out in self.outputs] + [sink for node in self.nodes() for sink in node.sinks]
         captured = {id(end): end for end in ends
@@ -87,11 +87,11 @@ class Recording:
         return sorted(captured.values(), key=lambda sink: sink.time)
 
     def depends_on_src(self):
-        """Return True in case 2: a residual depends on source rows (SAR 3.2), or the message read source values."""
+        """Return True if the backward pass needs the source rows ("case 2", SAR 3.2): the tape or the message read their values."""
         return self.reads_src or any(node.volatile for node in self.nodes())
 
     def same_tape(self, other):
-        """Return True if another recording has the same primitives with the same parameters and residuals."""
+        """Return True if the recording `other` ran the same primitives, with equal parameters and residuals."""
         ours, theirs = self.nodes(), other.nodes()
         return len(ours) == len(theirs) and all(
             a.name == b.name and _same((a.wants_grad, a.params, a.residuals), (b.wants_grad, b.params, b.residuals))
@@ -99,7 +99,7 @@ class Recording:
         )
 
     def pull(self, gradients, sinks):
-        """Carry the gradients of the outputs back through the call.
+        """Return the gradients of the inputs and of the captured values `sinks`, from the outputs' `gradients`.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class Recording:
 
 
 def _same(a, b):
-    """Return True if two residuals hold equal values, compared bit by bit for arrays."""
+    """Return True if two values are equal; arrays are compared bit by bit, tuples, lists and dicts item by item."""
     if type(a) is not type(b):
         return False
     if isinstance(a, (tuple, list)):
@@ -146,26 +146,26 @@ def _same(a, b):
 
 
 class Numbered(NamedTuple):
-    """Input of a step: a tensor that the message received or created, by its number in order of appearance."""
+    """Input of a `ReplayStep`: a tensor that the message received or created, by its number in order of appearance."""
 
     number: int
 
 
 class Captured(NamedTuple):
-    """Input of a step: a tensor older than the call, compared by identity. The tape detects changes of its values."""
+    """Input of a `ReplayStep`: a tensor from outside the message, compared by identity. The tape detects changes of its values."""
 
     tensor: Tensor
 
 
 class Value(NamedTuple):
-    """Input of a step: an array or number from outside of the message's inputs, compared by value."""
+    """Input of a `ReplayStep`: an array or number from outside the message, compared by value."""
 
     value: object
     checksum: int | None
 
 
 class ReplayStep(NamedTuple):
-    """One primitive that the message ran. The inputs of a program's last step are the message's result."""
+    """One primitive that the message ran, with its inputs. The last step of a `Program` has the message's results as inputs."""
 
     name: str
     params: Mapping[str, object]
@@ -192,7 +192,7 @@ class Program(recording.Observer):
         self.steps, self.tensors = [], {}
 
     def run(self, message, views, leaves, since):
-        """Call message(*views) and record its operations; return the result."""
+        """Return message(*views) and record its operations in `steps`. `leaves` are all input tensors; `since` is the call's time."""
         self._since, self._numbers = since, {}
         self._numbered = []  # keeps the tensors alive, so that no other tensor gets their ids
         for leaf in leaves:
@@ -214,7 +214,7 @@ class Program(recording.Observer):
         self._numbered.append(tensor)
 
     def _input(self, x):
-        """Return the `Numbered`, `Captured` or `Value` that stands for an input of a step."""
+        """Return `x`, an input of a primitive, as a `Numbered`, `Captured` or `Value`."""
         if id(x) in self._numbers:
             return Numbered(self._numbers[id(x)])
         if isinstance(x, Tensor):
@@ -225,7 +225,7 @@ class Program(recording.Observer):
         return Value(x, _checksum(x))
 
     def reads(self, sinks):
-        """Return the tensors from outside that the message reads, without those that share values with `sinks`.
+        """Return the tensors from outside the message that it reads, except tensors that share memory with one of `sinks`.
 
         The returned tensors need no gradient.
         """
@@ -234,7 +234,7 @@ class Program(recording.Observer):
         return [tensor.detach() if tensor.requires_grad else tensor for tensor in tensors]
 
     def changed_array(self):
-        """Return a description of the first array that was changed in place since the call, or None."""
+        """Return text about the first recorded array whose values were changed in place since the call; None if there is none."""
         for step in self.steps:
             for x in step.inputs:
                 if isinstance(x, Value) and x.checksum != _checksum(x.value):
@@ -242,7 +242,7 @@ class Program(recording.Observer):
         return None
 
     def difference(self, later):
-        """Return a description of the first operation that differs in `later`, the program of a later call, or None."""
+        """Return text about the first operation that differs in `later`, the program of a later call; None if both are equal."""
         for k, (a, b) in enumerate(zip_longest(self.steps, later.steps, fillvalue=ReplayStep("nothing", {}, ())), 1):
             where = f"operation {k} ({b.name})"
             if a.name != b.name or len(a.inputs) != len(b.inputs):
@@ -264,7 +264,7 @@ def _checksum(x):
 
 
 def _alike(a, b):
-    """Return True if two recorded inputs of a step are the same."""
+    """Return True if two `Numbered`, `Captured` or `Value` stand for the same input."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Numbered):
@@ -277,7 +277,7 @@ def _alike(a, b):
 
 
 def _describe(x):
-    """Return a description of an input of a recorded operation, for error messages."""
+    """Return text about a `Numbered`, `Captured` or `Value`, for error messages."""
     if isinstance(x, Numbered):
         return "a tensor of the message's own"
     value = x.tensor if isinstance(x, Captured) else x.value

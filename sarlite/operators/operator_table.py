@@ -1,4 +1,4 @@
-"""The table (message, reducer) -> `Call`, for a graph and for each relation of a `HeteroGraph`."""
+"""The table that maps (class of message, reducer) to a function that returns an operator with its inputs, a `Call`."""
 
 from collections.abc import Callable, MutableMapping
 from typing import NamedTuple
@@ -26,7 +26,7 @@ KNOWN = tuple(dict.fromkeys([*SUMS, *REDUCERS]))
 
 
 class KeptSums(NamedTuple):
-    """Cache of one constant tensor's aggregations over a graph, and the key of one call in the cache.
+    """Cache of the sums over edges of one constant tensor, by reducer, and the reducer of one call.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Call(NamedTuple):
 
 
 def call(graph: LayerContract, message: fn.BuiltIn | fn.MessageFunction, reducer: str) -> Call:
-    """Return the operator and the inputs that compute a message and a reducer over a graph.
+    """Return the operator and the inputs that aggregate a message over a graph with a reducer.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def call(graph: LayerContract, message: fn.BuiltIn | fn.MessageFunction, reducer
 
 
 def find(message: object, reducer: str) -> Callable[..., Call]:
-    """Return the table's entry, a function (graph, message, reducer) -> Call.
+    """Return the function (graph, message, reducer) -> Call that `TABLE` has for a message and a reducer.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def _sum(graph: LayerContract, message: fn.CopySrc, reducer: str) -> Call:
 
 
 def _sum_of(graph: LayerContract, x: Tensor, reducer: str) -> Call:
-    """Return the call that computes A X, where A holds the edges' weights scaled for the reducer.
+    """Return the call that computes A X, for rows X = `x` and the adjacency matrix A, normalised for sum, mean or sym.
 
     The call has a cache if x is constant. The cache lives as long as x and the graph.
     """
@@ -148,10 +148,10 @@ def _linear(graph: LayerContract, message: fn.Linear, reducer: str) -> Call:
     if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != len(weight):
         raise ShapeError(f"fn.linear: x {x.shape} and weight {weight.shape} are not (n_src, n_in) and (n_in, n_out)")
     one_dtype("fn.linear", x=x, weight=weight)
-    way = evaluation.way(graph, x, weight, message.evaluation)
-    if way == "inside":
+    order = evaluation.order(graph, x, weight, message.evaluation)
+    if order == "inside":
         return _inside(graph, x, weight, reducer)
-    if way == "first":
+    if order == "first":
         return _sum_of(graph, x, reducer)._replace(weight=weight)
     return _sum_of(graph, ops.matmul(x, weight), reducer)
 
@@ -186,10 +186,9 @@ def _weighted_sum(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Ca
 
 
 def _in_place(graph: LayerContract, x: Tensor) -> Tensor:
-    """Return x such that fast sums read its rows where they are stored, without a copy.
+    """Return the tensor from which sums over edges read a `TableRows` x in its table, without a copy; return any other x as it is.
 
-    For a `TableRows` the data of the result are `kernels.Rows`; any other tensor, and x in exact numerics or with
-    narrow rows, is returned as it is.
+    Its data are `kernels.Rows`. In exact numerics, and with rounded rows (bfloat16, int8), x is returned as it is.
     """
     return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
 
@@ -215,13 +214,13 @@ def _attend(graph: LayerContract, message: fn.Attend, reducer: str) -> Call:
 
 
 def _is_alone(graph: LayerContract) -> bool:
-    """Return True if there is one rank and one relation, so that attention's kernel sees all edges of a row at once."""
+    """Return True if the graph has one MPI rank and one relation, so that attention's kernel sees all edges of a row at once."""
     schedule = graph.schedule
     return graph.relation is None and schedule.plan.single_block and schedule.transport.comm.size == 1
 
 
 def _largest_scores(graph: LayerContract, src: Tensor) -> Tensor:
-    """Return the largest score among each destination's sources, (n_dst, n_heads), as a constant. Collective."""
+    """Return the largest of the source scores `src` among each destination's in-neighbours, (n_dst, n_heads). Collective."""
     rows = np.ascontiguousarray(src.data)
     forward_pass = Extremum(graph.n_dst, 1, graph.column_ids, graph.itype).forward([rows], None)
     graph.schedule.run((rows,), lambda block, rows: forward_pass.add(graph.edges_of(block), rows))
@@ -280,7 +279,7 @@ def _function(graph: LayerContract, message: fn.Message, reducer: str) -> Call:
 
 
 def one_dtype(message: str, **inputs: Tensor) -> None:
-    """Raise a ShapeError if the float inputs differ in dtype."""
+    """Raise a ShapeError that starts with `message`, the name of a message, if the float inputs differ in dtype."""
     dtypes = {name: x.dtype for name, x in inputs.items() if x.dtype.kind == "f"}
     if len(set(dtypes.values())) > 1:
         listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())

@@ -1,4 +1,4 @@
-"""Gradients over the reversed edges: the owner of source rows fetches the gradients of their destinations.
+"""Backward pass over reversed edges: the MPI rank that owns source rows fetches the gradients of their destinations.
 
 In the ordinary backward pass the owner of a destination computes the gradients of its sources and pushes them to their
 owners. Here the owner of a source computes the source's gradient. The columns of the reversed edges' blocks are
@@ -16,7 +16,7 @@ from sarlite.types import Array
 
 
 def applies(schedule: Schedule, operator: Operator, context: Context) -> bool:
-    """Return True if the gradients of an operator's source rows are computed over the reversed edges."""
+    """Return True if the schedule has reversed edges for the gradients of this operator, a `Sum` without edge weights or `Attention`."""
     if schedule.reverse is None:
         return False
     if isinstance(operator, Attention):
@@ -26,7 +26,7 @@ def applies(schedule: Schedule, operator: Operator, context: Context) -> bool:
 
 def gradients(schedule: Schedule, operator: Sum | Attention, residuals: object, g: Array, context: Context,
               rows: tuple[Array, ...] | None) -> list[Array | None]:
-    """Return the gradients of all inputs of a `Sum` or `Attention`. Collective.
+    """Return the gradient of each input of a `Sum` or `Attention`, computed over the reversed edges. Collective.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def gradients(schedule: Schedule, operator: Sum | Attention, residuals: object, 
 
 
 def _sum_gradient(schedule, operator, backward, context):
-    """Return the gradient of the source rows x of a `Sum`, t A^T (s g), with the sum's factors s and t."""
+    """Return the gradient of the source rows of a `Sum`, t A^T (s g), where s and t scale its destinations and sources. Collective."""
     g, n_src = backward.g, schedule.plan.n_src
     if backward.g_scale is not None:
         out = g if g.flags.writeable else None  # nothing else reads a writable gradient
@@ -61,7 +61,7 @@ def _sum_gradient(schedule, operator, backward, context):
 
 
 def _attention_gradients(schedule, operator, backward, rows):
-    """Return the gradients of z, of the source scores and of the destination scores.
+    """Return the gradients of the inputs of an `Attention`: z, source scores, destination scores. Collective.
 
     This rank fetches `g` and `ends` of remote destinations, and pushes the gradients of the destinations' scores to
     the destinations' owners. The kernel is that of the ordinary backward pass, which also walks the edges by source.

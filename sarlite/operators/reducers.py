@@ -1,4 +1,4 @@
-"""Reducers for message functions in Python: sums, means and other reductions of one array row for each edge of a block."""
+"""Reducers for message functions in Python: sum, mean, max, min and softmax over the edges of each destination."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -28,13 +28,13 @@ class Reducer(Protocol):
     def needs_messages(self) -> bool: ...
 
     def begin(self, n_dst: int, templates: list[tuple[tuple[int, ...], ArrayDType]]) -> None:
-        """Start a forward pass. `templates` holds (shape of an edge's row, dtype) for each tensor of the message."""
+        """Start a forward pass. `templates` holds (shape of one edge's row, dtype) for each tensor that the message returns."""
 
     def forward(self, block: Edges, messages: list[Array]) -> None:
-        """Add a block's messages: arrays of (n_edges, ...), one for each tensor of the message."""
+        """Add a block's messages to the output. `messages` holds an (n_edges, ...) array for each tensor that the message returns."""
 
     def end(self) -> Array:
-        """Return the output, (n_dst, ...)."""
+        """Return the reduced messages, (n_dst, ...)."""
 
     def begin_backward(self, g: Array) -> None:
         """Start a backward pass from `g`, the (n_dst, ...) gradient of the output."""
@@ -79,7 +79,7 @@ class SumReducer:
 
 
 class ExtremumReducer:
-    """Reducers max and min: the largest or smallest message in each column.
+    """Reducers max and min: the largest or smallest message of each destination, for each feature column.
 
     A tie goes to the source with the lowest global id, and among edges of one source to the first edge.
     """
@@ -173,7 +173,7 @@ class SoftmaxReducer:
         return [d_score.reshape(messages[0].shape), g.reshape(messages[1].shape)]
 
     def weights(self, block, score, top):
-        """Return exp(score_e - top_i) in a new array."""
+        """Return exp(score_e - top_i) for each edge e of a block and its destination i, (n_edges, n_heads)."""
         out = block.at_dst(top)
         np.subtract(score, out, out=out)
         return numerics.exp(out, out=out)

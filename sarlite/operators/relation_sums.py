@@ -46,7 +46,7 @@ Product = tuple[Key, Tensor, Tensor]
 
 
 class Member(NamedTuple):
-    """One relation's share of a fetch: an operator that runs over the relation's edges in each bundle.
+    """One relation's part of a fetch that several relations share: an operator that runs over the relation's edges.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Member(NamedTuple):
     sums: EdgeSums
 
     def select(self, values: Sequence[T]) -> list[T]:
-        """Return this member's items of `values`, which has an item for each input of the fetch.
+        """Return the items of `values` for this member's inputs; `values` has an item for each input of the fetch.
 
         `values` may hold a prefix of the inputs, such as the fetched rows alone; then indices past the end are skipped.
         """
@@ -77,7 +77,7 @@ class Member(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Position of each output in one flat array.
+    """Position of each output, the sum over all relations into one node type, in one flat array.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, outputs: list[tuple[Key, tuple[int, ...], ArrayDType]]) -> "Layout":
-        """Return the layout of outputs, given as (key, shape, dtype); outputs with the same key share a position.
+        """Return the layout of `outputs`, a list of (key, shape, dtype). Outputs with the same key are added, so they share a position.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """Operator that aggregates over all relations of one fetch: for each block it runs the operator of every member.
+    """Operator for all relations of one fetch: for each block of edges it runs the operator of every `Member`.
 
     The members add to views of the flat `Context.out`.
 
@@ -152,7 +152,7 @@ class Fetched:
         return any(operator.needs_rows(of_member) for operator, of_member in members if any(of_member.wants_grad))
 
     def member_context(self, member, context):
-        """Return the context of one member: its gradients, its accumulators, and its view of the flat output."""
+        """Return the `Context` for one member's operator: `context` with its gradient flags, accumulators and part of the output."""
         out = None if context.out is None else self.layout.view(context.out, member.key)
         return context._replace(wants_grad=member.select(context.wants_grad), sums=member.sums, single_block=False,
                                 keeps_rows=True, out=out)
@@ -189,7 +189,7 @@ class _FetchedForward:
 
 
 class _FetchedBackward:
-    """Backward passes of the members that have a wanted gradient."""
+    """Backward pass of `Fetched`: it runs the backward passes of the members that have a wanted gradient."""
 
     def __init__(self, operator, residuals, g, context):
         self.operator, self.passes = operator, []
@@ -203,7 +203,7 @@ class _FetchedBackward:
         self.accumulators = [self._joined(i) for i in range(len(operator.fetched))]
 
     def _joined(self, i):
-        """Return one accumulator that takes the gradients of fetched input `i` from all members that use the input."""
+        """Return one accumulator for the gradient of fetched input `i`, joined from the accumulators of all members that use it."""
         accumulators = [member_pass.accumulators[member.inputs.index(i)]
                         for member, member_pass in self.passes if i in member.inputs]
         first, *others = [accumulator for accumulator in accumulators if accumulator is not None] or [None]
@@ -223,12 +223,12 @@ class _FetchedBackward:
 
 
 def sets_of(block: Edges | Bundle) -> tuple[Edges, ...]:
-    """Return the sets of edges of a block: the items of a `Bundle`, or the block itself as a single set."""
+    """Return the edges of a block, one `Edges` for each relation: the items of a `Bundle`, or a tuple of the block itself."""
     return block if isinstance(block, Bundle) else (block,)
 
 
 class SharedFetch(NamedTuple):
-    """One fetch of source rows that several relations share.
+    """Operator and schedule of one fetch of source rows that several relations share.
 
     Attributes
     ----------
@@ -278,7 +278,7 @@ def _vjp(g, wants_grad, residuals, operator):
     g, (saved, pairs), gradients = np.ascontiguousarray(g), residuals, [None] * len(wants_grad)
 
     def pull_products(numbers):
-        """Compute the gradients of the products whose rows x are one of the inputs `numbers`.
+        """Compute the gradients of all products x W whose x is an input with one of `numbers`.
 
         The gradient of x is added to earlier gradients of x in place.
         """
@@ -320,7 +320,7 @@ tape.primitive("piece", _piece, _piece_vjp)
 
 
 def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, Tensor]:
-    """Add aggregations and products by key; return the sum for each key. Collective, also in the backward pass.
+    """Return a dict from key to the sum of all aggregations and products x W with this key. Collective, forward and backward.
 
     Parameters
     ----------
@@ -366,25 +366,25 @@ def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, T
 
 
 class _Numbering:
-    """Table of the input tensors of the primitive "relations", which assigns each input its position among the inputs."""
+    """List of the input tensors of the primitive "relations". Its methods append a tensor and return its position."""
 
     def __init__(self):
         self.tensors, self._numbers = [], {}
 
     def shared(self, x):
-        """Return the position of `x` among the inputs, the same for all uses of `x`, so that all uses add to one gradient."""
+        """Return the position of `x` among the inputs, appended at its first use, so that all uses add to one gradient."""
         if id(x) not in self._numbers:
             self._numbers[id(x)] = self.separate(x)
         return self._numbers[id(x)]
 
     def separate(self, x):
-        """Append `x` to the inputs, and return its position, which no other use of `x` shares."""
+        """Append `x` to the inputs, even if it is among them, and return its new position, which no other use of `x` shares."""
         self.tensors.append(x)
         return len(self.tensors) - 1
 
 
 class _Draft:
-    """A `SharedFetch` under construction: the inputs of all fetches are numbered first, then their captured values.
+    """Builder of a `SharedFetch`: `number_inputs` runs for all fetches first, then `finish`, which numbers captured values.
 
     Attributes
     ----------
@@ -395,7 +395,7 @@ class _Draft:
     """
 
     def number_inputs(self, numbering, calls):
-        """Assign `numbers` and `member_inputs`: positions of the calls' inputs, fetched rows before other inputs."""
+        """Assign `numbers` and `member_inputs` for `calls`, (relation, key, Call) each: fetched inputs first, then other inputs."""
         self.calls, self.schedule = calls, calls[0][0].schedule
         rows = {id(x): x for _, _, call in calls for x in call.inputs[: len(call.operator.fetched)]}
         self.numbers, self.member_inputs = [numbering.shared(x) for x in rows.values()], []
@@ -409,7 +409,7 @@ class _Draft:
             self.numbers += others
 
     def _kinds(self, rows):
-        """Return the kind of each fetched tensor, "rows" or "scores"; refuse a tensor of both kinds with narrow rows."""
+        """Return the kind of each fetched tensor, "rows" or "scores". With rounded rows, refuse a tensor that is used as both."""
         kinds = {}
         for _, _, call in self.calls:
             for x, kind in zip(call.inputs, call.operator.fetched):
@@ -420,7 +420,7 @@ class _Draft:
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
     def finish(self, n_inputs, captured, layout):
-        """Return the `SharedFetch`, and append its captured values to `captured`, the list of all fetches.
+        """Return the `SharedFetch`, and append its captured values to `captured`, the list of all fetches' captured values.
 
         `n_inputs` is the number of the primitive's input tensors, after which captured values are numbered.
         """

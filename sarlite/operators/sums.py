@@ -13,7 +13,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """Weighted sum out_i = s_i sum_j w_ij t_j x_j.
+    """Sum operator: out_i = s_i sum_j w_ij t_j x_j, with edge weights w and factors s and t of destinations and sources.
 
     s = t = 1 gives reducer "sum". s = 1 / degree gives "mean" (SAR Eq. 2). s = t = 1 / sqrt(degree) gives "sym".
     The inputs are x, (n_src, ...), and w, (n_edges,) or (n_edges, n_heads), if `weighted`.
@@ -51,7 +51,7 @@ class Sum:
         return SumBackward(self, residuals, g, context)
 
     def edge_weights(self, weight: Array | None, index: Array | None) -> dict[str, Array | None]:
-        """Return the kernels' arguments for edge weights; an empty dict if the sum is not weighted.
+        """Return the keyword arguments `weight` and `eid` of the kernels for edge weights; an empty dict without edge weights.
 
         Parameters
         ----------
@@ -62,7 +62,7 @@ class Sum:
         return {"weight": weight, "eid": index} if self.weighted else {}
 
     def columns_scale(self, block: Edges) -> Array | None:
-        """Return the part of `src_scale` for the block's columns, (n_columns,) float64; None if no rows are scaled."""
+        """Return `src_scale` of the block's CSR columns (its sources), (n_columns,) float64; None if `src_scale` is None."""
         return None if self.src_scale is None else self.src_scale[block.offset : block.offset + block.n_src]
 
 
@@ -87,7 +87,7 @@ class _SumForward:
 
 
 class SumBackward:
-    """Backward pass: d x_j = t_j sum_i w_ij s_i g_i, and d w_ij = s_i t_j g_i . x_j.
+    """Backward pass of `Sum`: d x_j = t_j sum_i w_ij s_i g_i, and d w_ij = s_i t_j g_i . x_j.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ from sarlite.schedule.row_format import FLOAT32
 
 @dataclass(frozen=True, eq=False)
 class Transformed:
-    """An operator over z_k = x W_k, where each z_k is computed from a block's x when the block is used (SAR Eq. 4).
+    """Operator `inner` applied to z_k = x W_k, where each block's z_k are computed from its rows x when they are used (SAR Eq. 4).
 
     The inputs are x, (n_src, n_in), the weights W_k, and the inner operator's inputs other than the z_k. The weights
     are inside the message, so ranks exchange rows of x. Case 2 if a gradient of a weight is wanted or the inner
@@ -47,12 +47,12 @@ class Transformed:
         return _TransformedBackward(self, residuals, g, context)
 
     def inner_inputs(self, arrays):
-        """Return the inner operator's inputs, where arrays without rows stand for the z_k."""
+        """Return the inputs of `inner`: an empty array with the dtype and row shape of each z_k, then the other inputs."""
         dtype = kernels.wide(arrays[0].dtype)
         return [*(np.empty((0, *shape), dtype) for shape in self.shapes), *arrays[1 + len(self.shapes) :]]
 
     def inner_context(self, context):
-        """Return the inner operator's context, where z_k wants a gradient if x or W_k wants a gradient."""
+        """Return the `Context` for `inner`, where z_k wants a gradient if x or W_k wants a gradient."""
         n, wants = 1 + len(self.shapes), context.wants_grad
         inner_wants = [*(wants[0] or learns for learns in wants[1:n]), *wants[n:]]
         return context._replace(wants_grad=inner_wants, row_format=FLOAT32, single_block=False)

@@ -1,4 +1,4 @@
-"""A small reverse-mode tape over NumPy arrays: a table primitive -> vjp, and a backward pass that knows no operator."""
+"""Reverse-mode automatic differentiation over NumPy arrays: a table of primitives with their vjps, and a tape of their calls."""
 
 from sarlite.tape import ops
 from sarlite.tape.apply import apply

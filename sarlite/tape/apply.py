@@ -1,4 +1,4 @@
-"""The forward pass: run a primitive, and record a node on the tape. This module knows no operator."""
+"""The forward pass: run a primitive, and record a node on the tape."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from sarlite.tape.tensor import Tensor
 
 def apply(name: str, *inputs: object, sinks: Sequence[Sink] = (), placement: Placement | None = None,
           **params: object) -> Tensor:
-    """Run a primitive, and record a node on the tape if an input or a sink wants a gradient.
+    """Return the result of the primitive `name`, and record a node on the tape if an input or one of `sinks` wants a gradient.
 
     Parameters
     ----------
@@ -81,14 +81,14 @@ def apply(name: str, *inputs: object, sinks: Sequence[Sink] = (), placement: Pla
 
 
 def _placement(x):
-    """Return the placement of an input; None for a number, which is the same on every rank."""
+    """Return how ranks hold an input, such as "rows" or "replicated"; None for a number, which is the same on every rank."""
     if isinstance(x, Tensor):
         return x.placement
     return UNKNOWN if isinstance(x, (np.ndarray, Rows)) else None
 
 
 def written_over(x: Tensor, result: Tensor) -> Tensor:
-    """Mark the values of `x` as lost, because the primitive wrote `result` into x's memory; return `result`.
+    """Mark the values of `x` as lost, because a primitive wrote `result` into x's memory; return `result`.
 
     Afterwards any read of x's values raises a RuntimeError. So does the backward pass of an operation that needs x's
     values, except the operation that computed `result`. Without results that are written over inputs, full-batch
@@ -102,7 +102,7 @@ def written_over(x: Tensor, result: Tensor) -> Tensor:
 
 
 def _keeps_volatile(tensors, arrays, residuals):
-    """Return True if a residual may depend on a volatile input, which holds remote rows."""
+    """Return True if a residual may depend on a volatile input, one whose memory holds remote rows that are soon freed."""
     steady = {id(a) for t, a in zip(tensors, arrays) if t is None or not t.volatile}
     residual_arrays, complete = _arrays(residuals)
     return not complete or any(id(a) not in steady for a in residual_arrays)
@@ -110,7 +110,7 @@ def _keeps_volatile(tensors, arrays, residuals):
 
 def _read(tensors: Sequence[Tensor | None], sinks: Sequence[Sink], residuals: Sequence[object], result: Tensor,
           out_is_sole: bool) -> tuple[tuple[Changes, int], ...]:
-    """Return (changes, count) for each tensor whose values the vjp may read, and for each sink.
+    """Return (`Changes`, its count now) for each tensor whose values the vjp may read, and for each sink.
 
     If all residuals are arrays, the vjp reads the tensors whose arrays are among the residuals. An object among the
     residuals may hold any input, and the result unless `out_is_sole`. The vjp may read the values of all sinks.
@@ -134,7 +134,7 @@ _PLAIN = (type(None), int, float, str, type, np.dtype, Rows)
 
 
 def _arrays(residuals):
-    """Return (arrays, complete): the arrays in nested tuples and lists, and True if no other object could hold one."""
+    """Return (arrays in nested tuples and lists of residuals, True if no other residual could hold an array)."""
     arrays, complete = [], True
     for value in residuals:
         if isinstance(value, _ARRAYS):

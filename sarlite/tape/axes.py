@@ -19,7 +19,7 @@ from sarlite.types import Array, Axis
 
 
 def _restore(g, axis, keepdims):
-    """Return g with the reduced axes restored as axes of length 1."""
+    """Return g, the gradient of a reduction, with the reduced axes restored as axes of length 1."""
     return g if keepdims or axis is None else np.expand_dims(g, axis)
 
 
@@ -107,7 +107,7 @@ def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
 
 
 def _var(x, axis, keepdims, ddof):
-    """Return (variance, mean with keepdims=True, divisor n - ddof)."""
+    """Return (variance, mean with keepdims=True, divisor n - ddof) of an ndarray over `axis`."""
     mean = reductions.mean(x, axis, keepdims=True)
     n, centred = reductions.count(x, axis), x - mean
     divisor = np.float64(n - ddof if n > ddof else 0)  # a NumPy scalar, because division by Python's 0 would raise
@@ -190,7 +190,7 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 
 
 def _register_extremum(name, arg):
-    """Register the primitive max or min over one axis.
+    """Register the primitive `name`, "max" or "min", over one axis.
 
     `arg` is `np.argmax` or `np.argmin`, which return the position of the first of equal values.
     """

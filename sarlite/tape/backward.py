@@ -22,14 +22,14 @@ Cell = list[Gradient]
 
 
 class HasSink(Protocol):
-    """A value whose gradient flows to a sink, such as a `Tensor`."""
+    """Object with a `sink`, the tape node or leaf that receives its gradient, such as a `Tensor`."""
 
     @property
     def sink(self) -> Sink | None: ...
 
 
 def reachable(sinks: Iterable[Sink | None], since: int = -1) -> list[Node]:
-    """Return the nodes that `sinks` depend on, themselves included, recorded after time `since`, newest first."""
+    """Return the tape nodes that `sinks` depend on, with nodes among `sinks`, if recorded after time `since`; newest first."""
     nodes: dict[int, Node] = {}
     todo = [s for s in sinks if isinstance(s, Node)]
     while todo:
@@ -41,7 +41,7 @@ def reachable(sinks: Iterable[Sink | None], since: int = -1) -> list[Node]:
 
 
 class Arrivals:
-    """Sums of gradients during a backward pass: one for each node whose vjp has not run yet, and for each end of the tape.
+    """Sums of gradients in a backward pass, for each tape node whose vjp has not run yet and for each end, where gradients stop.
 
     An *end* is a sink where gradients stop: a leaf, or a node recorded at or before the time `since`.
 
@@ -58,7 +58,7 @@ class Arrivals:
         self._cells: dict[int, Cell] = {}
 
     def add(self, sink: Sink, cell: Cell) -> None:
-        """Add a gradient, `cell[0]`, to the sum at `sink`. The caller must not use the cell afterwards."""
+        """Add a gradient, the only item of the list `cell`, to the sum at `sink`. The caller must not use `cell` afterwards."""
         key, end = id(sink), not isinstance(sink, Node) or sink.time <= self.since
         if key not in self._cells:
             if not (end and isinstance(cell[0], RowGradient)):
@@ -74,7 +74,7 @@ class Arrivals:
         return id(node) in self._cells
 
     def take(self, node: Node) -> Cell:
-        """Remove and return the cell that holds the sum of a node's gradients."""
+        """Remove and return a list of one item, the sum of a node's gradients."""
         return self._cells.pop(id(node))
 
     def arrays(self) -> dict[int, Array]:
@@ -82,14 +82,14 @@ class Arrivals:
         return {key: _to_array(self._cells[key]) for key in self.ends}
 
     def leaves(self) -> Iterator[tuple[Leaf, Cell]]:
-        """Yield each leaf that a gradient has reached, with the cell of its gradient."""
+        """Yield (leaf, list of one item, its gradient) for each leaf that a gradient has reached."""
         for key, end in self.ends.items():
             if not isinstance(end, Node):
                 yield end, self._cells.pop(key)
 
 
 def _to_array(cell):
-    """Replace the gradient in a cell by an array, and return the array."""
+    """Return the gradient in `cell`, a list of one item, as an array; the array replaces the item."""
     if isinstance(cell[0], Summand):
         cell[0] = cell[0].array()
     elif not isinstance(cell[0], np.ndarray):
@@ -98,7 +98,7 @@ def _to_array(cell):
 
 
 def _add_to(before, cell):
-    """Add the gradient in `cell` to the array in the cell `before`, in place if nothing else refers to the array."""
+    """Add the only item of `cell`, a gradient, to the only item of `before`, an array; in place if nothing else refers to it."""
     total = writable(before)
     if total is not None and isinstance(cell[0], Summand):
         cell[0].add_to(total)
@@ -140,7 +140,7 @@ def carry(seeds: Sequence[tuple[HasSink, Array]], since: int = -1, release: bool
 
 
 def _pass(node, arrivals, release):
-    """Run one node's vjp and add the results at the node's sinks."""
+    """Run one node's vjp and add the results to the sums in `arrivals`; free the node's residuals if `release`."""
     cell = arrivals.take(node)
     if writable(cell) is None:
         cell[0] = cell[0].view()
@@ -156,12 +156,12 @@ def _pass(node, arrivals, release):
 
 
 def pull(seeds: Sequence[tuple[HasSink, Array]], since: int = -1) -> dict[int, Array]:
-    """Return the gradients that `carry` computes, a dict from `id(end)` to array. The tape can be used again."""
+    """Return the gradients of the leaves, and of nodes before `since`, as `carry` does: a dict from `id` of each to an array."""
     return carry(seeds, since).arrays()
 
 
 def accumulate(leaf: Leaf, cell: Cell) -> None:
-    """Add the gradient in a cell to a leaf's `grad`."""
+    """Add the gradient in `cell`, a list of one item, to a leaf's `grad`."""
     if isinstance(cell[0], RowGradient):
         leaf.add_rows(cell[0])
         return

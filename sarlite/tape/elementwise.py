@@ -16,7 +16,7 @@ from sarlite.types import Array
 
 
 def unary(name: str, f: Callable[..., Array], dx: Callable[..., Array], keep: str) -> Callable[[Operand], Tensor]:
-    """Register the primitive out = f(x, **params), and return the operation.
+    """Register the primitive out = f(x, **params) with the gradient `dx`, and return it as a function of tensors.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ unary("exponential", lambda x, base: base**x, _exponential_vjp, keep="out")
 
 
 def _scalar(value, what):
-    """Return a scalar as a Python number; raise a TypeError for anything else."""
+    """Return a scalar as a Python number; raise a TypeError that starts with `what` for anything else."""
     value = plain(value)
     if not np.isscalar(value):
         raise TypeError(f"the {what} must be a scalar, not {type(value).__name__}")
@@ -212,7 +212,7 @@ def _relu(x):
 
 
 def _relu_vjp(g, out):
-    """Return g where out > 0, else 0.
+    """Return the gradient of relu: g where the output `out` is above 0, else 0.
 
     The product g * mask takes half the time of `np.where`, but an infinite g times 0 is NaN. So `np.where` is used if
     the product has a value that is not finite.

@@ -11,7 +11,7 @@ from sarlite.tape.tensor import Operand, Tensor
 
 def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float = 1e-6, rtol: float = 1e-6,
               atol: float = 1e-7, directions: int = 3, entries: int = 200, seed: int = 0) -> None:
-    """Check the gradients of a function against central finite differences; return nothing if they agree.
+    """Check the gradients of `f` at `inputs` against central finite differences; raise an AssertionError if they differ.
 
     The loss is L = sum(c * f(*inputs)) for random c. For each input x and some directions v, the gradient along v is
     compared with (L(x + eps v) - L(x - eps v)) / (2 eps).
@@ -73,7 +73,7 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float
 
 
 def _gradients(out, weights, tensors):
-    """Return the gradient of each tensor, without changing any `grad`."""
+    """Return the gradient of sum(weights * out) with respect to each tensor, without changing any `grad`."""
     by_sink = pull([(out, weights)])
     grads = []
     for i, t in enumerate(tensors):
@@ -85,7 +85,7 @@ def _gradients(out, weights, tensors):
 
 
 def _loss_at(f, tensors, t, step, weights):
-    """Return the loss with `step` added to the values of tensor `t`."""
+    """Return the loss sum(weights * f(*tensors)), with `step` added to the values of tensor `t`."""
     before = t._data.copy()
     try:
         t._data[...] = before + step
@@ -96,7 +96,7 @@ def _loss_at(f, tensors, t, step, weights):
 
 
 def _probes(rng, shape, directions, entries):
-    """Yield (name, direction v): random directions, then all unit vectors if the input has few values."""
+    """Yield (name, array of `shape`) for `directions` random directions, then all unit vectors if there are at most `entries`."""
     size = int(np.prod(shape))
     for k in range(directions if size else 0):
         yield f"direction {k}", rng.standard_normal(shape)

@@ -26,12 +26,12 @@ PART_VALUES = 1 << 15
 
 
 def _at(labels, rows):
-    """Return (rows, columns), the index of the selected rows' entries in the columns of their labels."""
+    """Return (rows, columns), an index of the logit of each selected row's label; all rows are selected if `rows` is None."""
     return np.arange(len(labels)) if rows is None else rows, labels if rows is None else labels[rows]
 
 
 def _reduced(losses, weight, divisor):
-    """Return the weighted losses, or their sum divided by `divisor` if `divisor` is not None."""
+    """Return losses times weights (1 if None); if `divisor` is not None, return their sum divided by `divisor`."""
     losses = losses if weight is None else losses * weight
     if divisor is None:
         return losses
@@ -39,7 +39,7 @@ def _reduced(losses, weight, divisor):
 
 
 def _factor(g, weight, divisor):
-    """Return the gradient of each selected row's loss: a number for all rows, or a column (k, 1)."""
+    """Return the gradient of the selected rows' losses from the result's gradient `g`: a number for all rows, or (k, 1)."""
     g = float(g) / divisor if divisor is not None else g[:, None]
     return g if weight is None else (g * weight[:, None]).astype(weight.dtype, copy=False)
 
@@ -72,7 +72,7 @@ def _cross_entropy_vjp(g, wants_grad, residuals, divisor, part_values=PART_VALUE
 
 
 def _parts(n, logits, part_values):
-    """Divide n rows into slices with about `part_values` logits each, but at least one row."""
+    """Return slices that divide n rows into parts with about `part_values` logits each, but at least one row."""
     n_rows = max(part_values // max(logits.shape[1], 1), 1)
     return [slice(start, start + n_rows) for start in range(0, n, n_rows)]
 
@@ -186,7 +186,7 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
 
 
 def _weights(x, chosen, rows, weight, row_weight):
-    """Return the selected rows' weights in x's dtype; None if all are 1."""
+    """Return the weight of each selected row: `weight` of its label, in `chosen`, times its `row_weight`; None without weights."""
     product = None
     for name, values, n, index in (("weight", weight, x.shape[1], chosen), ("row_weight", row_weight, len(x), rows)):
         if values is not None:
@@ -219,7 +219,7 @@ def _check_labels(labels, chosen, rows, n_classes):
 
 
 def _bce(x, t):
-    """Return log(1 + exp(x)) - x t of ndarrays, without computing inf * 0."""
+    """Return the binary cross entropy log(1 + exp(x)) - x t of logits x and targets t, ndarrays, without computing inf * 0."""
     size, miss = np.abs(x), np.where(x > 0, 1 - t, t)
     return np.multiply(size, miss, out=np.zeros_like(size), where=miss != 0) + numerics.log1p(numerics.exp(-size))
 

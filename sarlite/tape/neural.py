@@ -35,7 +35,7 @@ def _layer_norm_vjp(g, wants_grad, residuals, eps):
 
 
 def _layer_norm_dx(g, normal, inv_std):
-    """Return dx = (g - mean(g) - normal * mean(g normal)) / std."""
+    """Return the gradient of the input, (g - mean(g) - normal * mean(g normal)) / std, for the gradient g of `normal`."""
     mean_g, mean_gn = (reductions.mean(a, -1, keepdims=True) for a in (g, g * normal))
     return inv_std * (g - mean_g - normal * mean_gn)
 

@@ -77,7 +77,7 @@ OF_VALUES: set[Callable[..., object]] = {
 
 
 def array_ufunc(ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
-    """Return ufunc(*inputs), where an input is a tensor: `Tensor.__array_ufunc__`.
+    """Return ufunc(*inputs) for inputs that include a tensor, the implementation of `Tensor.__array_ufunc__`.
 
     NumPy calls it for ufuncs, and for operators with an array on the left and a tensor on the right.
 
@@ -99,7 +99,7 @@ def array_ufunc(ufunc: np.ufunc, method: str, *inputs: object, **options: object
 
 
 def array_function(function: Callable[..., object], args: tuple[object, ...], options: dict[str, object]) -> object:
-    """Return function(*args, **options) for a NumPy function with a tensor among the arguments: `Tensor.__array_function__`.
+    """Return function(*args, **options) for a NumPy function with a tensor among the arguments, for `Tensor.__array_function__`.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def array_function(function: Callable[..., object], args: tuple[object, ...], op
 
 
 def _arrays(arguments, read=True):
-    """Replace tensors in nested tuples and lists by arrays; `read` is True if the caller reads their values."""
+    """Return `arguments`, nested tuples and lists, with arrays for tensors; `read` is True if the caller reads their values."""
     return tuple(_array(a, read) for a in arguments)
 
 

@@ -1,4 +1,4 @@
-"""All dense operations in one namespace.
+"""All operations on dense tensors in one namespace.
 
     from sarlite.tape import ops
     ops.concat([ops.relu(h), h @ w])

@@ -10,7 +10,7 @@ from sarlite.types import Array
 
 
 def is_sole(cell: Sequence[object]) -> bool:
-    """Return True if `cell[0]` is an array and nothing but `cell` refers to the array's memory.
+    """Return True if `cell`, a list of one item, holds an array and nothing but `cell` refers to the array's memory.
 
     Parameters
     ----------
@@ -44,7 +44,10 @@ def is_sole(cell: Sequence[object]) -> bool:
 
 
 def _references(cell):
-    """Return the reference counts of the array `cell[0]` and of the array that owns its memory; 0 without such one."""
+    """Return the reference counts of (the array `cell[0]`, the array that it is a view of); the second is 0 if it is no view.
+
+    Both are 0 for a view of anything but a plain writable array.
+    """
     base = cell[0].base
     if base is None:
         return sys.getrefcount(cell[0]), 0
@@ -58,7 +61,7 @@ _OF_ARRAY, _OF_VIEW = _references([np.empty(1)]), _references([np.empty(2)[1:]])
 
 
 def writable(cell: Sequence[object]) -> Array | None:
-    """Return the array `cell[0]`, made writable, if nothing but `cell` refers to its memory, else None."""
+    """Return the array in `cell`, a list of one item, made writable; None if anything else refers to its memory."""
     if not is_sole(cell):
         return None
     array = cast(Array, cell[0])

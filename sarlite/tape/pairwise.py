@@ -1,4 +1,4 @@
-"""Dtypes, broadcasting, and elementwise operations on two operands: + - * /, maximum, where, comparisons.
+"""Conversion and broadcasting of operands, and elementwise operations on two operands: + - * /, maximum, where, comparisons.
 
 Operands are never widened from float32 to float64. Python and NumPy scalars take the dtype of the float operand,
 integer and bool arrays are cast to that dtype, and operands of different float dtypes raise a ShapeError.
@@ -23,7 +23,7 @@ from sarlite.types import Array, DType
 
 
 def operands(*values):
-    """Return a list of the values, where integer and bool arrays are cast to the float dtype among the values.
+    """Return a list of the values with one float dtype: integer and bool arrays are cast to the float dtype of the others.
 
     Raises
     ------
@@ -88,7 +88,7 @@ primitive(
 def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Callable[..., Array],
          keep_a: Callable[[Sequence[bool]], bool],
          keep_b: Callable[[Sequence[bool]], bool]) -> Callable[[Operand, Operand], Tensor]:
-    """Register the primitive out = f(a, b), with broadcasting, and return the operation.
+    """Register the primitive out = f(a, b), with gradients `da` and `db` and broadcasting; return it as a function of tensors.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Calla
 
 
 def document(operation: Callable[..., Tensor], summary: str, call: str, result: str) -> None:
-    """Set the docstring of an operation.
+    """Set the docstring of an operation: a summary line, and the code `call` with its `result` as example.
 
     Parameters
     ----------
@@ -250,7 +250,10 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 
 
 def _constant(name: str, f: Callable[..., Array], call: str, result: str) -> Callable[..., Tensor]:
-    """Register the NumPy function f as a primitive without gradient; return the operation, documented with an example."""
+    """Register the NumPy function f as a primitive without gradient; return it as a function of tensors.
+
+    Its docstring shows the code `call` and its `result`.
+    """
     primitive(name, lambda wants_grad, *arrays: (np.asarray(f(*arrays)), ()), None)
 
     def operation(*values: Operand) -> Tensor:

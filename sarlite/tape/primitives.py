@@ -15,7 +15,7 @@ Gradient = Array | Summand
 
 
 class Primitive(NamedTuple):
-    """An entry of the table of primitives: a pair of functions over arrays.
+    """An entry of the table of primitives: a pair of functions over arrays, `forward` and its vector-Jacobian product `vjp`.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}
 
 def primitive(name: str, forward: Callable[..., tuple[Array, Sequence[object]]],
               vjp: Callable[..., Sequence[Gradient | None]] | None) -> None:
-    """Register a primitive in the table `PRIMITIVES`.
+    """Add a primitive, a function `forward` over arrays with its vector-Jacobian product `vjp`, to the table `PRIMITIVES`.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def primitive(name: str, forward: Callable[..., tuple[Array, Sequence[object]]],
 
 
 class Changes:
-    """Counter of changes to a tensor's values, which the tensor shares with its views and with detached tensors.
+    """Counter of in-place changes to a tensor's values, which the tensor shares with its views and detached tensors.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Changes:
 
 
 class Leaf(Protocol):
-    """A tensor without history that wants a gradient; `Tensor` documents the members."""
+    """Interface of a tensor without history that wants a gradient; `Tensor` documents the members."""
 
     grad: Array | None
     time: int
@@ -154,7 +154,7 @@ class Node:
         self.numerics, self.time = current(), now()
 
     def vjp(self, cell: list[Gradient]) -> Sequence[Gradient | None]:
-        """Return a gradient for each sink, given a list of one item, the gradient of the result.
+        """Return a gradient for each sink, from `cell`, a list of one item: the gradient of the node's result.
 
         The gradient is removed from `cell`, so that only the vjp refers to the gradient and may overwrite it.
         """
@@ -189,7 +189,7 @@ class Node:
 
 
 def watched(direction: str, name: str, params: dict[str, object] | None) -> AbstractContextManager[object]:
-    """Return a context that encloses one call of a primitive in the contexts of all observers.
+    """Return a context for one call, "forward" or "backward", of a primitive: the contexts of this thread's observers.
 
     `direction` is "forward" or "backward", the method of `Observer` that returns the context.
     """

@@ -80,12 +80,12 @@ def matmul(a: Tensor | Array, b: Tensor | Array, add_to: Tensor | None = None) -
 
 
 def _in_table(a, b):
-    """Return `table_rows.in_table(a)`, whose rows the kernel reads without a copy, if the kernel takes `b`; else `a`."""
+    """Return `table_rows.in_table(a)`, rows that the kernel of a @ b reads in their table, if the kernel supports `b`; else `a`."""
     return in_table(a) if b.ndim == 2 and a.dtype == b.dtype else a
 
 
 def _add_product(c, a, b):
-    """Return c + a @ b, written over c's values if possible; see `matmul`."""
+    """Return c + a @ b, written into c's memory if nothing else needs its values; see `matmul`."""
     operand_kinds = [(x.shape, x.dtype) for x in (c, a, b)]
     fits = a.ndim >= 2 and b.ndim == 2 and a.shape[-1] == len(b) and c.shape == (*a.shape[:-1], b.shape[1])
     if not fits or not a.dtype == b.dtype == c.dtype:
@@ -161,7 +161,7 @@ def _einsum_vjp(g, wants_grad, residuals, terms, out):
 
 
 def _einsum_gradient(g, i, arrays, shape, terms, out):
-    """Return the gradient of input i: the Einstein sum with term i and the output exchanged.
+    """Return the gradient of input i of an einsum from g, the output's gradient: the einsum with term i and `out` exchanged.
 
     Axes that only term i has were summed in the forward pass, so the gradient is broadcast over them.
     """
@@ -217,7 +217,7 @@ def einsum(subscripts: str, *tensors: Operand) -> Tensor:
 
 
 def _terms(subscripts):
-    """Return the terms and the output of einsum's subscripts; raise a ConfigError if they are not supported."""
+    """Return (subscripts of each input, subscripts of the output) of einsum's argument; raise a ConfigError if unsupported."""
     left, arrow, out = subscripts.replace(" ", "").partition("->")
     terms = tuple(left.split(","))
     if not arrow:

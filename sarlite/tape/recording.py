@@ -10,7 +10,7 @@ _clock = itertools.count()  # creation order is a topological order of the tape
 
 
 class _State(threading.local):
-    """Recording state of this thread, which only the contexts of this module change."""
+    """Recording settings of this thread, such as on or off, which only the contexts of this module change."""
 
     grad = True
     retained = False
@@ -23,7 +23,7 @@ state = _State()
 
 @contextmanager
 def _set(name, value):
-    """Set one attribute of the state inside the context, and restore it afterwards."""
+    """Return a context that sets one of this thread's recording settings, `name`, to `value`, and restores it at its end."""
     before = getattr(state, name)
     setattr(state, name, value)
     try:
@@ -74,7 +74,7 @@ def retained() -> bool:
 
 
 def retaining(again: bool) -> AbstractContextManager[None]:
-    """Return the context of a backward pass, where `retained()` is `again`: True if the pass may run again."""
+    """Return the context of a backward pass; `again` is True if the pass may run again, which `retained()` then returns."""
     return _set("retained", again)
 
 
@@ -82,7 +82,7 @@ def retaining(again: bool) -> AbstractContextManager[None]:
 
 
 class Application(NamedTuple):
-    """One application of a primitive, as an observer receives it.
+    """One call of a primitive, with its inputs and result, as an `Observer` receives it.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Application(NamedTuple):
 
 
 class Observer:
-    """Observer of the primitives that this thread runs. A subclass overrides the methods for the events it needs.
+    """Base class of observers of the primitives that this thread runs. A subclass overrides methods for the events it needs.
 
     Calls nest if a primitive runs other primitives, as an aggregation with a Python message does.
 
@@ -130,11 +130,11 @@ class Observer:
         return nullcontext()
 
     def applied(self, application: Application) -> None:
-        """Receive an application after its result is computed. Applications that the tape does not record are included."""
+        """Receive a call of a primitive after its result is computed, also if the tape does not record the call."""
 
 
 def observed(observer: "Observer") -> AbstractContextManager[None]:
-    """Return a context inside which `observer` receives the operations of this thread.
+    """Return a context that calls the methods of `observer` for the primitives that this thread runs.
 
     If several observers are registered, the contexts that they return are nested, the first observer's outermost.
     """
@@ -145,7 +145,7 @@ def observed(observer: "Observer") -> AbstractContextManager[None]:
 
 
 class Reads:
-    """Flag that becomes True when the values of a volatile tensor are read outside the tape."""
+    """Flag `seen`, which becomes True when code reads the values of a volatile tensor outside the tape, as by `numpy()`."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -153,7 +153,7 @@ class Reads:
 
 @contextmanager
 def watch_reads() -> Iterator[Reads]:
-    """Return a context whose `Reads.seen` becomes True when this thread reads the values of a volatile tensor.
+    """Return a context with a `Reads`, whose `seen` becomes True when this thread reads a volatile tensor outside the tape.
 
     Values are read by `.data`, `numpy()`, `item()`, `bool`, `float`, `np.asarray` and DLPack. The tape cannot record
     computations with such values, so the message counts as dependent on remote rows (case 2).
@@ -164,6 +164,6 @@ def watch_reads() -> Iterator[Reads]:
 
 
 def note_read() -> None:
-    """Set `seen` of every active `Reads`: the values of a volatile tensor were read."""
+    """Set `seen` of every active `Reads` of this thread to True."""
     for reads in state.readers:
         reads.seen = True

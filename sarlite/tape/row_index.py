@@ -7,7 +7,7 @@ from sarlite.tape.tensor import as_array
 
 
 def selected_rows(name, rows, n_rows):
-    """Return the row numbers of a user's selection, as `row_numbers` does; refuse integers 0 and 1 that look like a mask.
+    """Return the row numbers of a user's selection, as `row_numbers` does, but refuse a mask of integers 0 and 1.
 
     Raises
     ------
@@ -23,7 +23,7 @@ def selected_rows(name, rows, n_rows):
 
 
 def row_numbers(name, rows, n_rows):
-    """Return the row numbers of a selection of rows.
+    """Return the rows that a mask, a slice or row numbers select, as row numbers, (k,) int64. Errors start with `name`.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ def expand_dims(x: Tensor | Array, axis: int | tuple[int, ...]) -> Tensor:
 
 
 def of_axes(axis: Axis | list[int], ndim: int) -> tuple[int, ...]:
-    """Return one axis, several axes or all axes (None) as a tuple of non-negative integers.
+    """Return one axis, several axes, or None for all axes of an `ndim`-dimensional array, as a tuple of non-negative integers.
 
     Raises
     ------
@@ -256,12 +256,12 @@ def stack(tensors: Iterable[Operand], axis: int = 0) -> Tensor:
 
 
 def _peek(index):
-    """Return the values of an index for a check. No result depends on them, so the read is not reported."""
+    """Return the values of an index, for a check alone. `recording.Reads` is not told, as no result depends on them."""
     return index._data if isinstance(index, Tensor) else as_array(index)
 
 
 def _row_numbers(x, index):
-    """Return the non-negative row numbers of an index: a mask, or integers that may be negative."""
+    """Return an index of x's rows, a mask or integers that may be negative, as non-negative row numbers."""
     array = _peek(index)
     if array.dtype == bool:
         if array.shape != x.shape[:1]:

@@ -22,7 +22,7 @@ IndexPart = SupportsIndex | slice | EllipsisType | None
 
 
 class Summand(ABC):
-    """A gradient that can add itself to a sum."""
+    """Base class of gradients in a compact form, which can become an array or be added to one."""
 
     @abstractmethod
     def array(self) -> np.ndarray:
@@ -30,7 +30,7 @@ class Summand(ABC):
 
     @abstractmethod
     def add_to(self, total: np.ndarray) -> None:
-        """Add the gradient to `total` in place."""
+        """Add the gradient to the array `total` in place."""
 
 
 class ProductGradient(Summand):
@@ -130,7 +130,7 @@ def same_layout(a: object, b: object) -> bool:
 
 
 def added(a: Array | float, b: Array | float, out: Array | None = None) -> Array:
-    """Return a + b, written to `out` if given. Large arrays of one shape are added on all threads."""
+    """Return a + b, written to `out` if it is not None. Large arrays of one shape are added on all threads."""
     if not same_layout(a, b):
         return np.asarray(np.add(a, b, out=out))
     a = cast(Array, a)

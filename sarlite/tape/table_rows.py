@@ -11,7 +11,7 @@ from sarlite.types import Array, ArrayDType
 
 
 class TableRows(Tensor):
-    """The tensor table[numbers], without gradient, such as the input features of a minibatch.
+    """The tensor table[numbers], without gradient and at first without a copy, such as the features of a minibatch.
 
     Matrix products and sums over edges read the rows in the table, without a copy (`in_table`). The first other
     operation gathers the rows into a copy, (n, ...), and from then on every operation reads the copy. Measured on
@@ -48,7 +48,7 @@ class TableRows(Tensor):
 
     @property
     def rows(self) -> Rows | None:
-        """The table and the row numbers; None once the rows have been copied."""
+        """Table and row numbers of these rows; None once the rows have been copied."""
         copied = self._copy is not None or (self._whole is not None and self._whole.rows is None)
         return None if copied or self.requires_grad else self._rows
 
@@ -98,7 +98,7 @@ class TableRows(Tensor):
 
 
 def in_table(x: Tensor) -> Tensor:
-    """Return a tensor whose data are the `kernels.Rows` of x, if x is a `TableRows` that is not copied; else return x.
+    """Return a tensor whose data are x's table and row numbers, if x is a `TableRows` that is not copied yet; else return x.
 
     Only a primitive whose kernels accept `kernels.Rows` may receive the result. All calls with the same x return the
     same tensor, so that an operation can recognize two equal inputs.

@@ -130,7 +130,7 @@ class Tensor:
 
     @property
     def version(self) -> int:
-        """Number of changes of the values."""
+        """Number of in-place changes of the values so far."""
         return self._changes.count
 
     def __repr__(self) -> str:
@@ -185,11 +185,11 @@ class Tensor:
                 accumulate(leaf, cell)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add the gradient of some rows to `grad`. A subclass may avoid work for the other rows."""
+        """Add a gradient of some rows, a `RowGradient`, to `grad`. A subclass may avoid work for the other rows."""
         accumulate(self, [gradient.array()])
 
     def _seed(self, g: "Operand | None") -> Array:
-        """Return the argument `g` of `backward` as an array."""
+        """Return the argument `g` of `backward`, the gradient of the loss, as an array; None means 1."""
         if g is None:
             if self.size != 1:
                 raise ValueError(f"backward() of a tensor of shape {self.shape} needs its gradient g")
@@ -202,7 +202,7 @@ class Tensor:
 
     @property
     def sink(self) -> Union[Node, "Tensor", None]:
-        """Receiver of this tensor's gradient: its node, or the tensor itself if it is a leaf; None without gradient."""
+        """Receiver of this tensor's gradient: its tape node, or the tensor itself if it is a leaf; None without gradient."""
         if not self.requires_grad:
             return None
         return self if self.node is None else self.node

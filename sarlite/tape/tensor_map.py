@@ -1,4 +1,4 @@
-"""A dict with tensors as keys, which does not keep the tensors alive."""
+"""Mapping with tensors as keys, which does not keep the tensors alive."""
 
 import weakref
 

@@ -155,7 +155,7 @@ def test_a_batch_sums_first_where_that_is_cheaper():
 
     def first(g, n_in, n_out):
         x, weight = (Tensor(np.zeros(shape), requires_grad=True) for shape in ((g.n_src, n_in), (n_in, n_out)))
-        return evaluation.way(g, x, weight) == "product"
+        return evaluation.order(g, x, weight) == "product"
 
     assert first(graph, 256, 256) and not first(middle, 256, 256)
     assert first(graph, 256, 32) and not first(graph, 32, 256) and not first(middle, 32, 256)

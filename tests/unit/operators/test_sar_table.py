@@ -6,7 +6,7 @@ import pytest
 from sarlite import Graph, HeteroGraph, Tensor, fn
 from sarlite.comm import threads
 from sarlite.errors import ConfigError, ShapeError
-from sarlite.operators.evaluation import WAYS
+from sarlite.operators.evaluation import ORDERS
 from tests.helpers.comm.exchanges import EDGES, MODES
 from tests.helpers.graph.strategies import values
 
@@ -44,8 +44,8 @@ def check(actual, expected):
 def test_the_ways_of_a_weight_are_equal(reducer, weighted, mode):
     weights = np.abs(values(5, N_EDGES)) if weighted else None
     n_ranks, mode = (1, "sar") if mode is None else (3, mode)
-    product, *others = (over_parts(n_ranks, mode, lambda graph, x, weight, _, way=way: fn.linear(x, weight, way), reducer, weights)
-                        for way in WAYS)
+    product, *others = (over_parts(n_ranks, mode, lambda graph, x, weight, _, order=order: fn.linear(x, weight, order), reducer, weights)
+                        for order in ORDERS)
     a = np.zeros((N, N))
     np.add.at(a, (EDGES.dst, EDGES.src), 1 if weights is None else weights)
     degrees = np.where(a.sum(1) == 0, 1, a.sum(1))
