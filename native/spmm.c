@@ -6,10 +6,13 @@
  * the second-level cache. Measured at 64 to 512 columns in tiles of 1,024 rows: 20 reads took 0.43 to 0.67 of the time of
  * one range, 10 reads 0.62 to 0.77, 5 reads 0.92 to 1.2; REUSE asks for 8 reads there. Most processors have RANGE_BYTES of
  * that cache; where it has 2 MiB, so large ranges take up to 0.08 less. Tiles of 4,096 rows read a range from the
- * last-level cache a quarter as often. */
+ * last-level cache a quarter as often. Rows of NARROW_BYTES or fewer take one range: on R, the last-level cache gave rows
+ * of 64 and 128 bytes in 0.91 and 0.84 of the time of ranges, and rows of 192 bytes in the same time. */
 #define TILE_ROWS 4096
 #define RANGE_BYTES (1 << 20)
 #define REUSE 32
+#define NARROW_BYTES 128
+#define JUMP 16     /* edges that the search for a range's end passes at once */
 #define KERNEL "spmm.c"
 #define ALSO_BFLOAT16
 #include "each_index.h"
@@ -60,14 +63,28 @@ SAR_INLINE void NAME(sum_edges)(T *restrict row, const NAME(sar_sum) *a, int64_t
 }
 
 /* The number of ranges that the rows of x are divided into. It depends only on sizes, so the order of additions and the
- * bits of the result do too. Narrow (bfloat16) rows are not divided: more of them fit the cache, and ranges took 1.05 to
- * 1.2 of the time. */
+ * bits of the result do too. bfloat16 rows are not divided: more of them fit the cache, and ranges took 1.05 to 1.2 of
+ * the time. */
 static int64_t NAME(count_ranges)(const NAME(sar_sum) *a)
 {
     const int64_t n_rows = a->csr.n_rows, tile = n_rows < TILE_ROWS ? n_rows : TILE_ROWS;
-    const int64_t n_edges = a->csr.indptr[n_rows] - a->csr.indptr[0];
-    if (sizeof(S) < sizeof(T) || !a->csr.indices || n_rows == 0 || n_edges / n_rows * tile < REUSE * a->n_src) return 1;
-    return a->n_src * a->n_heads * a->n_feat * (int64_t)sizeof(T) / RANGE_BYTES + 1;
+    const int64_t n_edges = a->csr.indptr[n_rows] - a->csr.indptr[0], row_bytes = a->n_heads * a->n_feat * (int64_t)sizeof(T);
+    if (sizeof(S) < sizeof(T) || row_bytes <= NARROW_BYTES || !a->csr.indices) return 1;
+    if (n_rows == 0 || n_edges / n_rows * tile < REUSE * a->n_src) return 1;
+    return a->n_src * row_bytes / RANGE_BYTES + 1;
+}
+
+/* The first of the edges e .. last whose column is at least `limit`, where columns ascend. Where they do not, an edge may
+ * be summed in another range than its column's. */
+SAR_INLINE int64_t NAME(range_end)(const I *restrict indices, int64_t e, int64_t last, int64_t limit)
+{
+    while (last - e >= JUMP && indices[e + JUMP - 1] < limit) e += JUMP;
+    if (last - e >= JUMP) {
+        for (int step = JUMP / 2; step; step /= 2) e += indices[e + step - 1] < limit ? step : 0;
+        return e;
+    }
+    while (e < last && indices[e] < limit) e++;
+    return e;
 }
 
 /* Part `part` of n_parts of the rows of sar_spmm_forward. */
@@ -90,12 +107,11 @@ static void NAME(spmm_rows)(T *restrict out, const NAME(sar_sum) *a, int accumul
                 T scale = own.dst_scale ? own.dst_scale[to] : 1, *restrict row = out + to * stride;
                 const int grouped = last - indptr[i] > GROUP && HAS_GROUPS(own.n_heads, own.n_feat);
                 int begins = !accumulate && range == 0;
-                if (range + 1 < n_ranges) {     /* columns that do not ascend come in a later range than theirs */
-                    for (last = e; last < indptr[i + 1] && own.csr.indices[last] < limit;) last++;
-                    at[i - tile] = last;
-                }
+                if (range + 1 < n_ranges) at[i - tile] = last = NAME(range_end)(own.csr.indices, e, last, limit);
                 for (int64_t b = 0; n_ranges > 1 && i + 2 < tile_end && b < 256; b += 64)   /* no processor foresees them */
                     SAR_PREFETCH_NEAR((const char *)(own.csr.indices + at[i + 2 - tile]) + b);
+                for (int64_t f = 0; n_ranges > 1 && i + 1 < tile_end && f < stride; f += LANES)
+                    SAR_PREFETCH_OUT(out + (own.csr.rows ? (int64_t)own.csr.rows[i + 1] : i + 1) * stride + f);
                 do {        /* once, or for each group: rounding grows with a sum's length */
                     int64_t next = grouped && last - e > GROUP ? e + GROUP : last;
                     NAME(sum_edges)(grouped ? group : row, &own, e, next, scale, prefetch, grouped || begins);

@@ -130,6 +130,22 @@ def test_sums_in_ranges(dtype, itype, ascending):
     close(out, spmm_reference(graph, x, **arguments))
 
 
+@every_type
+def test_narrow_rows_take_one_range(dtype, itype):
+    """The bits of a few rows are those of all rows, as few rows read x too rarely for ranges."""
+    rng, n_dst, n = np.random.default_rng(10), 4096, 9000
+    graph = Csr(rng.integers(0, n_dst, 300_000), np.sort(rng.integers(0, n, 300_000)), n_dst, n, itype)
+    x = normal(rng, dtype, n, 128 // np.dtype(dtype).itemsize)
+    assert x.nbytes > 2**20 and graph.n_edges // n_dst * n_dst >= 32 * n  # as large and as dense as graphs that take ranges
+
+    def run(rows):
+        out = np.zeros((rows.stop - rows.start, x.shape[1]), dtype)
+        kernels.spmm(graph.indptr[rows.start : rows.stop + 1], graph.indices, x, out)
+        return out
+
+    np.testing.assert_array_equal(run(slice(0, n_dst))[:100], run(slice(0, 100)))
+
+
 def test_spmm_is_independent_of_threads_and_row_slices():
     rng = np.random.default_rng(6)
     graph = Csr(rng.zipf(1.5, 60_000) % 500, rng.integers(0, 500, 60_000), 500, 500, np.int32)
