@@ -103,11 +103,19 @@ int NAME(sar_exact_squares)(double *restrict out, double *restrict workspace, co
     return SAR_OK;
 }
 
+/* The value in column f of a row of sar_exact_centred's matrix v. */
+SAR_INLINE double NAME(centred)(const T *restrict x, const double *restrict centre, const double *restrict scale, const T *restrict y,
+                                int64_t f)
+{
+    const double u = ((double)x[f] - centre[f]) * scale[f];
+    return u * (y ? (double)y[f] : u);
+}
+
 /* A reduction of the columns of v[r,f] = u y[r,f], or u u if y is NULL, for u = (x[r,f] - centre[f]) scale[f]; v is double and in no
- * memory but a row's: SAR_LARGEST as sar_exact_largest, SAR_SQUARES as sar_exact_squares, SAR_SUM on the two grids `by`
+ * memory: SAR_LARGEST as sar_exact_largest, SAR_SQUARES as sar_exact_squares, SAR_SUM on the two grids `by`
  *
  * inputs   x, y (n_rows, n_feat), centre, scale (n_feat); by: inverse (n_feat) of SAR_SQUARES, (2, n_feat) of SAR_SUM
- * output   out (n_feat), of SAR_SUM (2, n_feat), overwritten; workspace (n_threads, 3, n_feat)
+ * output   out (n_feat), of SAR_SUM (2, n_feat), overwritten; workspace (n_threads, 2, n_feat)
  * cost     O(n_rows * n_feat)
  */
 int NAME(sar_exact_centred)(double *restrict out, double *restrict workspace, const T *restrict x, const double *restrict centre,
@@ -115,32 +123,29 @@ int NAME(sar_exact_centred)(double *restrict out, double *restrict workspace, co
                             int64_t n_threads, int64_t n_rows, int64_t n_feat)
 {
     const int64_t n_out = reduction == SAR_SUM ? 2 * n_feat : n_feat;
-    memset(workspace, 0, (size_t)(n_threads * 3 * n_feat) * sizeof(double));
+    memset(workspace, 0, (size_t)(n_threads * 2 * n_feat) * sizeof(double));
 #pragma omp parallel num_threads((int)n_threads)
     {
-        double *restrict own = workspace + sar_team_rank() * 3 * n_feat, *restrict v = own + 2 * n_feat;
+        double *restrict own = workspace + sar_team_rank() * 2 * n_feat;
         int64_t end = sar_split(n_rows, sar_team_rank() + 1, sar_team_size());
         for (int64_t r = sar_split(n_rows, sar_team_rank(), sar_team_size()); r < end; r++) {
             const T *restrict x_r = x + r * n_feat, *restrict y_r = y ? y + r * n_feat : NULL;
-            for (int64_t f = 0; f < n_feat; f++) v[f] = ((double)x_r[f] - centre[f]) * scale[f];
-            if (y) for (int64_t f = 0; f < n_feat; f++) v[f] *= (double)y_r[f];
-            else for (int64_t f = 0; f < n_feat; f++) v[f] *= v[f];
             if (reduction == SAR_LARGEST)
-                for (int64_t f = 0; f < n_feat; f++) own[f] = LARGER(own[f], v[f]);
+                for (int64_t f = 0; f < n_feat; f++) own[f] = LARGER(own[f], NAME(centred)(x_r, centre, scale, y_r, f));
             else if (reduction == SAR_SQUARES)
-                for (int64_t f = 0; f < n_feat; f++) own[f] += SQUARE(v[f] * by[f]);
+                for (int64_t f = 0; f < n_feat; f++) own[f] += SQUARE(NAME(centred)(x_r, centre, scale, y_r, f) * by[f]);
             else
                 for (int64_t f = 0; f < n_feat; f++) {
-                    const double q = (v[f] + by[f]) - by[f], low = by[n_feat + f];
+                    const double v = NAME(centred)(x_r, centre, scale, y_r, f), q = (v + by[f]) - by[f], low = by[n_feat + f];
                     own[f] += q;
-                    own[n_feat + f] += (v[f] - q + low) - low;
+                    own[n_feat + f] += (v - q + low) - low;
                 }
         }
     }
     for (int64_t f = 0; f < n_out; f++) out[f] = reduction == SAR_SQUARES ? (double)n_rows : 0;
     for (int64_t t = 0; t < n_threads; t++)
         for (int64_t f = 0; f < n_out; f++) {
-            const double part = workspace[t * 3 * n_feat + f];
+            const double part = workspace[t * 2 * n_feat + f];
             out[f] = reduction == SAR_LARGEST ? LARGER(out[f], part) : out[f] + part;
         }
     return SAR_OK;

@@ -21,7 +21,7 @@ SAR_INLINE void NAME(row_ahead)(const T *restrict x, int64_t stride, const I *re
 {
     if (k + EXACT_AHEAD >= n_ahead) return;
     const char *row = (const char *)(x + (int64_t)col[k + EXACT_AHEAD] * stride);
-    for (int64_t b = 0; b < stride * (int64_t)sizeof(T); b += 64) SAR_PREFETCH_NEAR(row + b);
+    for (int64_t b = 0; b < stride * (int64_t)sizeof(T); b += 64) SAR_PREFETCH(row + b);
 }
 
 #if LEVELS == 1
