@@ -76,7 +76,7 @@ class GATv2Conv(Conv):
         return join_heads(self, graph.aggregate(self._message, "softmax", src={"z": z}, dst={"q": q}, edge=weight), h_dst)
 
     def _message(self, src, dst, edge):
-        """Return (scores (n_edges, n_heads), values (n_edges, n_heads, n_feat)); the softmax of the scores multiplies the values."""
+        """Return (scores (n_edges, n_heads), values (n_edges, n_heads, n_feat)) from dicts of source, destination and edge rows."""
         score, value = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1), src["z"]
         if self.attention_dropout.mask_key()[0]:
             mask = self.attention_dropout(Tensor(np.ones(score.shape, score.dtype), placement="rows"), edge.ids)

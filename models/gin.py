@@ -11,7 +11,7 @@ from sarlite.nn import Activation, Linear, Parameter
 
 
 class GINConv(Conv):
-    """Graph isomorphism layer: h'_i = f((1 + eps) h_i W_1 + sum_j h_j W_1) W_2 + b (Eq. 4.1).
+    """Graph isomorphism layer: h'_i = f((1 + eps) h_i W_1 + sum_j h_j W_1) W_2 + b, where f is an activation (Eq. 4.1).
 
     f is batch norm or a bias, and then the activation. With edge weights the sum is sum_j w_ij h_j W_1.
 

@@ -60,7 +60,7 @@ class MultiHead(Protocol):
 
 
 def join_heads(conv: MultiHead, out: Tensor, h_dst: Tensor) -> Tensor:
-    """Return the output rows of a layer: its heads' outputs `out`, concatenated or averaged, plus residual and bias.
+    """Return the output rows of the layer `conv`: its heads' outputs `out`, concatenated or averaged, plus residual and bias.
 
     Parameters
     ----------

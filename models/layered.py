@@ -69,7 +69,7 @@ class Layered(nn.Module):
 
     def make_activations(self, width: int, kind: str, *, batch_norm: bool = False, bias: bool = True, dropout: float = 0.0,
                          rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        """Assign `self.activations`: one `nn.Activation(width, kind, ...)` after every layer but the last."""
+        """Assign `self.activations`: one `nn.Activation`, with these arguments, for every layer but the last."""
         self.activations = [Activation(width, kind, batch_norm=batch_norm, bias=bias, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in self.convs[1:]]
 

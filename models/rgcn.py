@@ -176,7 +176,7 @@ class RGCN(nn.Module):
         return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
-        """Return the output rows of the node types, (n_dst, n_out), from features by node type. Collective."""
+        """Return the output rows of the node types that `nodes` selects, (n_dst, n_out), from features by node type. Collective."""
         h: Mapping[str, Tensor] = self.inputs(x, nodes.part_rows)
         for k, graph in enumerate(nodes.layers(len(self.convs))):
             graph, h = graph.enter(h)

@@ -51,7 +51,7 @@ def _targeted(target, text):
 
 
 def write_sources(names):
-    """Write one source for each kernel file and instruction set, and return their paths."""
+    """Write a C source for each kernel file and each instruction set in `names`, and return their paths."""
     folder = os.path.join("build", "native")
     os.makedirs(os.path.join(ROOT, folder), exist_ok=True)
     paths = []
@@ -78,7 +78,7 @@ def _write(path, text):
 
 
 def declarations(names):
-    """Return the prototypes of the functions and of every template instance, as text that cffi reads."""
+    """Return the C prototypes of all kernels, for each dtype and each instruction set in `names`, as text that cffi reads."""
     floats = [("float", "_f32"), ("double", "_f64")]
     indexes = [("int32_t", "_i32"), ("int64_t", "_i64")]
     text = _instance("prototypes_plain.h", "", {})

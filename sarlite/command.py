@@ -108,7 +108,7 @@ def refuse_input(argument: str, path: str, inputs: Mapping[str, str | os.PathLik
 
 
 def show(text: object, file: TextIO | None = None) -> None:
-    """Print a text and flush. Control characters, which names in data may contain, are escaped by `printable`.
+    """Print a text to `file`, by default standard output, and flush. Control characters are escaped by `printable`.
 
     Parameters
     ----------
@@ -349,7 +349,7 @@ _FANOUT = re.compile(r"-1|[0-9]{1,9}")
 
 
 def fanouts(value: object) -> list[int]:
-    """Return a tuple from a text such as "10,5": how many in-edges each layer samples per node, first layer first; -1 for all.
+    """Return, from a text such as "10,all", how many in-edges each layer samples per node, first layer first; -1 for all.
 
     Parameters
     ----------
@@ -394,7 +394,7 @@ def words(value: object) -> list[str]:
 
 
 def readable(n_bytes: float, base: int = 1024) -> str:
-    """Return a number of bytes as text with a unit.
+    """Return a number of bytes as text with a unit, such as "1.5 KiB"; such as "1.5 kB" if `base` is 1000.
 
     Parameters
     ----------
@@ -416,7 +416,7 @@ def readable(n_bytes: float, base: int = 1024) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:
-    """Return a table as text: one line per row, with columns padded to equal width.
+    """Return a table, `lines` of cells, as text with table columns padded to equal width: "<" aligns left, ">" right.
 
     Parameters
     ----------
@@ -458,7 +458,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"sarlite {version}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        r"""Return the options as a Namespace, and prepare the standard streams.
+        r"""Return the options in `args` (by default `sys.argv[1:]`) as a Namespace, and prepare standard output and error.
 
         From this call on, standard output escapes characters outside its encoding as \xXX or \uXXXX, as standard error
         does. Both streams drop text that nobody reads (`outlast_readers`).

@@ -156,7 +156,7 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], argument: str = "", kind: type[SarliteError] | None = None) -> Iterator[None]:
-    """Return a context for writing a file that turns an OSError into a `kind`, by default DataError, which names `path`.
+    """Return a context for writing a file that turns an OSError into a `kind`, by default DataError, naming `argument` and `path`.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def import_optional(module: str, what: str) -> ModuleType:
 
 
 def _refuse_hidden(package, what):
-    """Raise a ConfigError if the module imported as `package` is a single file, such as a user's own pandas.py.
+    """Raise a ConfigError, about the feature `what`, if the module `package` is a single file, such as a user's own pandas.py.
 
     The optional packages of EXTRAS are folders, so a single file hides the installed package.
     """

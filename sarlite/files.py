@@ -63,7 +63,7 @@ def atomic_write(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) 
 
 @contextlib.contextmanager
 def atomic_file(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
-    """Return a context with a temporary file, open for writing, that is renamed to `path` at the end of the context.
+    """Return a context with (name of a temporary file, the open file). At its end the file is renamed to `path`, or removed if `trial`.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def check_writable(path: AnyPath, *pieces: bytes | memoryview) -> None:
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Open a file and return its descriptor; raise an OSError if `path` is a symbolic link.
+    """Return a descriptor of a file opened as by `os.open(path, flags)`; raise an OSError if `path` is a symbolic link.
 
     The function is an `opener` for Python's `open`.
     """
@@ -123,7 +123,7 @@ def no_follow(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
-    """Return a context with a new temporary folder, which is removed at the end unless it was renamed.
+    """Return a context with a new temporary folder in `parent`, which is removed at the end unless it was renamed.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def _private(folder, make):
 
 
 def _lock(handle, wait=False):
-    """Lock an open file or folder. Return True if locked, False if another process has the lock, None without file locks."""
+    """Lock an open file or folder. Return True if locked, False if another process has the lock and not `wait`, None without locks."""
     if fcntl is None:
         return None
     try:
@@ -240,7 +240,7 @@ def _machine():
 
 
 def _start(pid):
-    """Return the start time of a process in clock ticks since the boot; 0 if it cannot be read."""
+    """Return the start time of the process `pid` in clock ticks since the boot; 0 if it cannot be read."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):

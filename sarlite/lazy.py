@@ -32,7 +32,7 @@ class _Package(ModuleType):
 
 
 def names(package: str, homes: Mapping[str, str]) -> None:
-    """Make the keys of `homes` names of a package. The value, a module, is imported when the name is first used.
+    """Add public names to a package: `homes` maps each name to the module that defines it, imported when the name is first used.
 
     Parameters
     ----------

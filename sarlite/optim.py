@@ -121,7 +121,7 @@ class Optimizer:
         return np.flatnonzero(some) if rows is None else rows[some]
 
     def update(self, data: Array, grad: Array, decay: GroupDecay, lr: float, **state: Array) -> None:
-        """Update one group of parameters: change `data` and the arrays of `state` in place, and leave `grad` unchanged.
+        """Update one group of parameters with weight decay `decay`: change `data` and the arrays of `state` in place, but not `grad`.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ class Optimizer:
 
 
 def _decay(group, weight_decay):
-    """Return the weight decay of a group of parameters: None if all are 0, a float if all are equal, else one for each value."""
+    """Return `weight_decay`, a float or a function of a parameter's name, for a group: None if 0, a float if equal, else an array."""
     decay_of = weight_decay if callable(weight_decay) else lambda name: weight_decay
     values = [check_number("weight_decay", decay_of(name)) for name in group.names]
     if len(set(values)) <= 1:
@@ -219,7 +219,7 @@ class SGD(Optimizer):
     def update(  # type: ignore[override]
         self, data: Array, grad: Array, decay: GroupDecay, lr: float, velocity: Array | None = None
     ) -> None:
-        """Update one group of parameters in place; see `Optimizer.update`. `velocity` is None without momentum."""
+        """Update one group of parameters in place, as `Optimizer.update` describes. `velocity` is None without momentum."""
         g = _decayed(grad, decay, data)
         if velocity is not None:
             velocity *= self.momentum
@@ -304,7 +304,7 @@ class Adam(Optimizer):
     def update(  # type: ignore[override]
         self, data: Array, grad: Array, decay: GroupDecay, lr: float, m: Array, v: Array
     ) -> None:
-        """Update one group of parameters in place, `values_at_once` values at a time; see `Optimizer.update`."""
+        """Update one group of parameters and its running means `m` and `v` in place, `values_at_once` values at a time."""
         n_rows = max(self.values_at_once // max(data[:1].size, 1), 1)
         for part in (slice(start, start + n_rows) for start in range(0, len(data), n_rows)):
             of_part = decay[part] if isinstance(decay, np.ndarray) else decay
@@ -509,7 +509,7 @@ def plateau_of(schedule: Factor) -> Plateau | None:
 
 
 def schedule(spec: str, epochs: int) -> Factor:
-    """Return the schedule that a text such as "cosine" describes, a function epoch -> factor of the learning rate.
+    """Return the learning-rate schedule that a text such as "cosine" names, for `epochs` epochs: a function epoch -> factor.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ class Profile:
         self.peak_remote_buffers = self.live_remote_buffers
 
     def count(self, phase: str, sent: int = 0, received: int = 0, to: Iterable[int] = ()) -> None:
-        """Add bytes to a phase, or to the phase of the surrounding context `phase` if there is one.
+        """Add `sent` and `received` bytes to the phase of the surrounding context `Profile.phase`, or to `phase` without one.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class Profile:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Return a context that counts all bytes under `name`.
+        """Return a context in whose body all bytes are counted under the phase `name`.
 
         On the thread that made the profile the context applies to all threads. On another thread it applies only to
         that thread, so that sampling ahead does not change the phase of a training step.
@@ -100,7 +100,7 @@ class Profile:
         return getattr(self._thread_phase, "_phase", None) or self._phase
 
     def span(self, name: str, track: str = "compute", **args: object) -> "Span":
-        """Start a named interval of the timeline, and return it as a context that ends the interval.
+        """Start a named interval in the row `track` of the timeline, and return it as a context that ends the interval.
 
         Parameters
         ----------

@@ -49,7 +49,7 @@ class MakesBars(Protocol):
 
 
 def bar_class(kind: str, stream: TextIO) -> MakesBars | None:
-    """Return tqdm's class of progress bars, or None if no bar is to be shown.
+    """Return tqdm's class of progress bars if `kind`, such as "auto", asks for a bar on `stream`, else None.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Step:
         self.done += n
 
     def tell(self, doing: str) -> None:
-        """Set the words for the current part of the step, which `line` appends to the step's own."""
+        """Set the words `doing` for the current part of the step, which `line` appends to the step's own."""
         self._doing = f", {doing}"
 
     def line(self) -> str:
@@ -147,7 +147,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, text: str, total: int = 0, reads: str | None = None) -> Iterator[Step]:
-        """Return a context that yields a `Step` and reports its progress from a thread until the context ends.
+        """Return a context with a `Step` of `total` units of work (0 if unknown), whose progress a thread reports until the end.
 
         Parameters
         ----------

@@ -28,7 +28,7 @@ class NamesOrFile(tuple[str, ...]):
 
 
 def load_class(argument: str, spec: str, base: type = object) -> type:
-    """Run a user's file and return a class that it defines, for `spec` of the form path/to/file.py:Class.
+    """Run a user's file and return the class named by `spec`, path/to/file.py:Class, which must derive from `base`.
 
     Parameters
     ----------

@@ -58,7 +58,7 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
 
 
 def from_dgl(graph: Any, weight: str | None = None, features: str | None = None) -> Graph | HeteroGraph:
-    """Return a DGL graph as an undivided Graph, for one node type and one relation, or else as a HeteroGraph.
+    """Return a DGL graph as a Graph, or a HeteroGraph if it has several types; `weight` and `features` name edge data to keep.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def _ends_of(store, owner):
 
 
 def _values_of(store, weight, features, owner):
-    """Return [weights, features] as arrays (n_edges,) and (n_edges, k), each None if the store has no such name.
+    """Return [weights (n_edges,), features (n_edges, k)], the entries of `store` with these names; None for a missing entry.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class Statistics(NamedTuple):
 def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None,
              gamma: Tensor | None = None, beta: Tensor | None = None, mask: kernels.Mask | None = None,
              overwrite: bool = False) -> Tensor:
-    """Return dropout(f(y)), f named by `kind`. y is x normalised with `statistics` if given, else x + beta, or x without beta.
+    """Return f(y) with dropout `mask`, f named by `kind`; y is x normalised with `statistics` and `gamma`, or x, plus `beta`.
 
     With `statistics`, y = (x - mean) * inv_std * gamma + beta; else y = x + beta, or y = x without beta.
 
@@ -107,7 +107,9 @@ def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
 
 @by_numerics
 def activation_sums(pull, g, dx, x, statistics, wanted):
-    """Return the gradients of beta and gamma, (2, n_feat) float64, and write the gradient of x to `dx`. Collective for batch norm.
+    """Return the gradients of beta and gamma, (2, n_feat), which the kernel call `pull` computes; it also writes x's to `dx`.
+
+    Collective if `statistics` have a communicator, for batch norm in training.
 
     Parameters
     ----------

@@ -356,7 +356,7 @@ class LinkPredictor(Module):
         return self.encoder.first_layer()
 
     def __call__(self, graph: object, h: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the scores of the candidates, (graph.n_dst, graph.n_candidates). Collective.
+        """Return the scores of the candidate links, (graph.n_dst, graph.n_candidates), from node features `h`. Collective.
 
         With a decoder of `n_out` outputs the shape is (graph.n_dst, n_out).
 

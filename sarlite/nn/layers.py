@@ -213,7 +213,7 @@ class Dropout(Module):
         self.layer = rng.layer()
 
     def __call__(self, x: Tensor, ids: Tensor | Array, node_type: str = "") -> Tensor:
-        """Return x with dropout applied in training, and x in evaluation.
+        """Return x with dropout in training, whose mask depends on the rows' global ids and node type; return x in evaluation.
 
         Parameters
         ----------
@@ -301,7 +301,7 @@ class Activation(Module):
         self.dropout = Dropout(dropout, rng)
 
     def __call__(self, x: Tensor, graph: OutputRows, overwrite: bool = False) -> Tensor:
-        """Return the activated rows of this rank, (n_dst, n_feat). Collective with batch norm.
+        """Return the activated rows of this rank, (n_dst, n_feat), written over x if `overwrite`. Collective with batch norm.
 
         Parameters
         ----------

@@ -123,7 +123,7 @@ class Encoder(Protocol):
 
 
 class Module:
-    """Base class of layers and models. Parameters and modules in its attributes belong to it.
+    """Base class of layers and models. Parameters and modules that are its attributes belong to it.
 
     Attributes may also hold parameters and modules in lists, tuples and dicts.
 
@@ -241,7 +241,7 @@ class Module:
         return {name: array.copy() for name, array in self.state_arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Copy arrays into the parameters and buffers.
+        """Copy the arrays of `state`, which have the names of `state_dict()`, into the parameters and buffers.
 
         Parameters
         ----------

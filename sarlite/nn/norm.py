@@ -58,7 +58,7 @@ class LayerNorm(Module):
 
 
 def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Array, Array]:
-    """Return (number of rows, mean, M2) of the union of several sets of rows, where M2 = sum (x - mean)^2 of each column.
+    """Return (number of rows, mean, M2) of a union of sets of rows from `moments`, the same of each set; M2 = sum (x - mean)^2.
 
     Parameters
     ----------

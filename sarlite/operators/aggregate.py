@@ -63,7 +63,7 @@ def aggregate(schedule: Schedule, operator: Operator, inputs: list[Tensor], sums
 
 
 def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
-    """Return (output, state for `vjp`) of the primitive "aggregate": an operator applied to all blocks of edges. Collective.
+    """Return (output of an operator over all blocks of edges, state for `vjp`), from its input `arrays`. Collective.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
 
 
 def vjp(g, wants_grad, saved, operator, schedule, sums=FAST, earlier=()):
-    """Return the gradients of the primitive "aggregate" from `g`, the gradient of its output. Collective.
+    """Return the gradients of the inputs of `forward`, from `g`, the gradient of its output, and its state `saved`. Collective.
 
     Parameters
     ----------

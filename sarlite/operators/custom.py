@@ -99,7 +99,7 @@ class Custom:
 
     def replay(self, block: Edges, rows: tuple[Array, ...] | None, others: Sequence[Array], wants_grad: Sequence[bool],
                grad: bool) -> Recording:
-        """Call the message function on the edges of a block; return a `Recording` of the call, for gradients if `grad`.
+        """Return a `Recording` of a call of the message function on a block's edges; `rows` are source inputs, `others` the other inputs.
 
         Parameters
         ----------
@@ -134,7 +134,7 @@ class Custom:
         return src_ids, dst_ids, edge_ids
 
     def check_unchanged(self, again: bool) -> None:
-        """Raise a RuntimeError if the message function, or an array that it uses, changed since the forward pass.
+        """Raise a RuntimeError if an array that the message uses or, if `again`, an operation has changed since the forward pass.
 
         Parameters
         ----------
@@ -212,7 +212,7 @@ class _CustomBackward:
                     self.d_captured[k] = np.array(d) if self.d_captured[k] is None else self.d_captured[k] + d
 
     def _scatter(self, block, d_edges, accumulators):
-        """Add gradients with one row for each edge, `d_edges`, to the gradients of source, destination and edge inputs.
+        """Add gradients with one row for each edge, `d_edges`, to `accumulators` of the source inputs, and to the other inputs' gradients.
 
         Parameters
         ----------

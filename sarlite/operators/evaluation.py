@@ -90,7 +90,7 @@ def _orders(graph, x):
 
 def costs(sizes: Sizes, n_in: int, n_out: int, needs_x: bool, needs_weight: bool,
           constant: bool = False) -> dict[str, int]:
-    """Return {evaluation order: cost} of A X W, forward and backward together, in multiply-adds summed over all ranks.
+    """Return {evaluation order: cost} of A X W, with the gradients that are needed, in multiply-adds summed over all ranks.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def check(evaluation: str | None, orders: tuple[str, ...]) -> None:
 
 
 def attends_products(graph: LayerContract, x: Tensor, n_heads: int, n_feat: int) -> bool:
-    """Return True if A_h (X W_h) costs no more than (A_h X) W_h, where A_h holds head h's attention coefficients.
+    """Return True if A_h (X W_h) costs no more than (A_h X) W_h, for attention coefficients A_h of `n_heads` heads h.
 
     Parameters
     ----------

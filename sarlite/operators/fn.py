@@ -113,7 +113,7 @@ def copy_src(x: Tensor) -> CopySrc:
 
 
 def linear(x: Tensor, weight: Tensor, evaluation: str | None = None) -> Linear:
-    """Return the message m_ij = x_j W, the source's row times the matrix `weight`, for reducer sum, mean or sym.
+    """Return the message m_ij = x_j W, the source's row times the matrix W = `weight`, for reducer sum, mean or sym.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def attend_linear(x: Tensor, weight: Tensor, src_weight: Tensor, dst: Tensor, sl
 
 def message(function: MessageFunction, src: Inputs | None = None, dst: Inputs | None = None,
             edge: Inputs | None = None) -> Message:
-    """Return the message m_ij = function(src_j, dst_i, edge_ij). `Graph.aggregate` also takes the function itself.
+    """Return the message m_ij = function(src_j, dst_i, edge_ij), where src, dst and edge are dicts of inputs by name.
 
     Parameters
     ----------

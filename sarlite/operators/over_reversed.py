@@ -26,7 +26,7 @@ def applies(schedule: Schedule, operator: Operator, context: Context) -> bool:
 
 def gradients(schedule: Schedule, operator: Sum | Attention, residuals: object, g: Array, context: Context,
               rows: tuple[Array, ...] | None) -> list[Array | None]:
-    """Return the gradient of each input of a `Sum` or `Attention`, computed over the reversed edges. Collective.
+    """Return the gradient of each input of a `Sum` or `Attention` from the output's gradient `g`, over the reversed edges. Collective.
 
     Parameters
     ----------

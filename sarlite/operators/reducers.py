@@ -44,7 +44,7 @@ class Reducer(Protocol):
 
 
 def _only(templates):
-    """Return the template of the only tensor of a message; raise a ShapeError for a message of several tensors."""
+    """Return the only item of `templates`, (row shape, dtype) of each tensor of a message; raise a ShapeError if there are several."""
     if len(templates) != 1:
         raise ShapeError(f"the message returned {len(templates)} tensors, but only reducer 'softmax' takes a pair (score, value); "
                          "other reducers take one tensor")
@@ -173,7 +173,7 @@ class SoftmaxReducer:
         return [d_score.reshape(messages[0].shape), g.reshape(messages[1].shape)]
 
     def weights(self, block, score, top):
-        """Return exp(score_e - top_i) for each edge e of a block and its destination i, (n_edges, n_heads)."""
+        """Return exp(score_e - top_i) for each edge e of a block, (n_edges, n_heads); `top_i` is the largest score at destination i."""
         out = block.at_dst(top)
         np.subtract(score, out, out=out)
         return numerics.exp(out, out=out)

@@ -46,7 +46,7 @@ Product = tuple[Key, Tensor, Tensor]
 
 
 class Member(NamedTuple):
-    """One relation's part of a fetch that several relations share: an operator that runs over the relation's edges.
+    """One relation's part of a fetch (an exchange of source rows) for several relations: an operator for the relation's edges.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fetched:
-    """Operator for all relations of one fetch: for each block of edges it runs the operator of every `Member`.
+    """Operator for all relations that share an exchange of source rows: for each block it runs the operator of every `Member`.
 
     The members add to views of the flat `Context.out`.
 
@@ -228,7 +228,7 @@ def sets_of(block: Edges | Bundle) -> tuple[Edges, ...]:
 
 
 class SharedFetch(NamedTuple):
-    """Operator and schedule of one fetch of source rows that several relations share.
+    """Operator and schedule of one exchange of source rows between ranks (a fetch) that several relations share.
 
     Attributes
     ----------
@@ -320,7 +320,7 @@ tape.primitive("piece", _piece, _piece_vjp)
 
 
 def add_up(fetches: list[list[Summand]], products: list[Product]) -> dict[Key, Tensor]:
-    """Return a dict from key to the sum of all aggregations and products x W with this key. Collective, forward and backward.
+    """Return {key: sum of the aggregations in `fetches` and of the products x W with this key}. Collective, forward and backward.
 
     Parameters
     ----------

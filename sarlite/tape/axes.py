@@ -164,7 +164,7 @@ def var(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 
 
 def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Tensor:
-    """Return the standard deviation, the square root of `var`. Where the result is 0, the gradient is 0.
+    """Return the standard deviation, the square root of `var(x, axis, ddof)`. Where the result is 0, the gradient is 0.
 
     Parameters
     ----------

@@ -113,7 +113,7 @@ def _add_to(before, cell):
 
 
 def carry(seeds: Sequence[tuple[HasSink, Array]], since: int = -1, release: bool = False) -> Arrivals:
-    """Propagate gradients from the tensors in `seeds` back to the ends of the tape: leaves, and nodes before `since`.
+    """Propagate gradients from `seeds`, pairs (tensor, its gradient), back to the leaves, and to nodes recorded before `since`.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _pass(node, arrivals, release):
 
 
 def pull(seeds: Sequence[tuple[HasSink, Array]], since: int = -1) -> dict[int, Array]:
-    """Return the gradients of the leaves, and of nodes before `since`, as `carry` does: a dict from `id` of each to an array."""
+    """Return {id of a leaf, or of a node before `since`: gradient}, from `seeds`, pairs (tensor, its gradient)."""
     return carry(seeds, since).arrays()
 
 

@@ -16,7 +16,7 @@ from sarlite.types import Array
 
 
 def unary(name: str, f: Callable[..., Array], dx: Callable[..., Array], keep: str) -> Callable[[Operand], Tensor]:
-    """Register the primitive out = f(x, **params) with the gradient `dx`, and return it as a function of tensors.
+    """Register the primitive out = f(x, **params) with the gradient `dx`, which reads `keep` ("x", "out" or "none"); return it.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ unary("exponential", lambda x, base: base**x, _exponential_vjp, keep="out")
 
 
 def _scalar(value, what):
-    """Return a scalar as a Python number; raise a TypeError that starts with `what` for anything else."""
+    """Return a scalar as a Python number; raise a TypeError that names `what` for anything else."""
     value = plain(value)
     if not np.isscalar(value):
         raise TypeError(f"the {what} must be a scalar, not {type(value).__name__}")
@@ -345,7 +345,7 @@ unary("gelu_tanh", _gelu_tanh, _gelu_tanh_vjp, keep="x")
 
 
 def gelu(x: Operand, approximate: bool = False) -> Tensor:
-    """Return x * P(Z <= x) elementwise, where Z is a standard normal variable.
+    """Return x * P(Z <= x) elementwise for a standard normal Z, or its approximation by tanh if `approximate`.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def _at(labels, rows):
 
 
 def _reduced(losses, weight, divisor):
-    """Return losses times weights (1 if None); if `divisor` is not None, return their sum divided by `divisor`."""
+    """Return losses times `weight` (None for 1); if `divisor` is not None, return their sum divided by `divisor`."""
     losses = losses if weight is None else losses * weight
     if divisor is None:
         return losses
@@ -39,7 +39,7 @@ def _reduced(losses, weight, divisor):
 
 
 def _factor(g, weight, divisor):
-    """Return the gradient of the selected rows' losses from the result's gradient `g`: a number for all rows, or (k, 1)."""
+    """Return the gradient of each row's loss from `g`, the gradient of `_reduced(losses, weight, divisor)`: a number or (k, 1)."""
     g = float(g) / divisor if divisor is not None else g[:, None]
     return g if weight is None else (g * weight[:, None]).astype(weight.dtype, copy=False)
 
@@ -313,7 +313,7 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
 
 def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the mean squared error: 1/count times the sum of w (x - targets)^2 over the values of the selected rows.
+    """Return the mean squared error: 1/count times the sum of weight (x - targets)^2 over `rows`; see `bce_with_logits`.
 
     `targets` is an array or a Tensor of x's shape, which may want a gradient. See `bce_with_logits` for the other
     parameters, the result and the errors.
@@ -330,7 +330,7 @@ def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count:
 
 def mae(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the mean absolute error: 1/count times the sum of w |x - targets| over the values of the selected rows.
+    """Return the mean absolute error: 1/count times the sum of weight |x - targets| over `rows`; see `bce_with_logits`.
 
     The gradient is 0 where x and the target are equal. See `mse` for the parameters, the result and the errors.
 

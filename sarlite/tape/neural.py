@@ -98,7 +98,7 @@ primitive("dropout", _dropout, _dropout_vjp)
 
 
 def dropout(x: Tensor, ids: Tensor | Array, key: int, p: float) -> Tensor:
-    """Return x * mask / (1 - p), where each value of the mask is 0 with probability p, else 1.
+    """Return x * mask / (1 - p), where a value of the mask, which `key` and the row's id determine, is 0 with probability p, else 1.
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ primitive(
 def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Callable[..., Array],
          keep_a: Callable[[Sequence[bool]], bool],
          keep_b: Callable[[Sequence[bool]], bool]) -> Callable[[Operand, Operand], Tensor]:
-    """Register the primitive out = f(a, b), with gradients `da` and `db` and broadcasting; return it as a function of tensors.
+    """Register out = f(a, b), with gradients `da` and `db` and broadcasting, as a primitive; return it as a function of tensors.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ primitive("matmul", _matmul, _matmul_vjp)
 
 
 def matmul(a: Tensor | Array, b: Tensor | Array, add_to: Tensor | None = None) -> Tensor:
-    """Return the matrix product a @ b over the last two axes, as `numpy.matmul` does.
+    """Return a @ b over the last two axes, as `numpy.matmul` does, or add_to + a @ b if `add_to` is not None.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def _einsum_vjp(g, wants_grad, residuals, terms, out):
 
 
 def _einsum_gradient(g, i, arrays, shape, terms, out):
-    """Return the gradient of input i of an einsum from g, the output's gradient: the einsum with term i and `out` exchanged.
+    """Return the gradient of input i of an einsum from g, the output's gradient: the einsum with subscripts terms[i] and out exchanged.
 
     Axes that only term i has were summed in the forward pass, so the gradient is broadcast over them.
     """

@@ -43,7 +43,7 @@ def grad_enabled() -> bool:
 
 
 def set_grad(enabled: bool) -> AbstractContextManager[None]:
-    """Return a context that turns the recording of this thread's operations on or off."""
+    """Return a context with the recording of this thread's operations on if `enabled`, else off."""
     return _set("grad", enabled)
 
 
@@ -130,7 +130,7 @@ class Observer:
         return nullcontext()
 
     def applied(self, application: Application) -> None:
-        """Receive a call of a primitive after its result is computed, also if the tape does not record the call."""
+        """Receive a call of a primitive, after its result is computed. Calls that the tape does not record are included."""
 
 
 def observed(observer: "Observer") -> AbstractContextManager[None]:

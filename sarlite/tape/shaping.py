@@ -349,7 +349,7 @@ primitive("scatter_add", _scatter_add, _scatter_add_vjp)
 
 
 def scatter_add(x: Operand, index: Operand, n_rows: int) -> Tensor:
-    """Return sums of rows: out[index[i]] += x[i], starting from zeros. It is the adjoint of `take`.
+    """Return `n_rows` sums of rows of x: out[index[i]] += x[i], starting from zeros. It is the adjoint of `take`.
 
     Parameters
     ----------

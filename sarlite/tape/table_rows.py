@@ -59,7 +59,7 @@ class TableRows(Tensor):
         return part
 
     def and_more(self, numbers: Array) -> "TableRows":
-        """Return these rows followed by the table's rows with the given numbers."""
+        """Return these rows followed by the rows `numbers` of the same table."""
         rows = self._rows.and_more(numbers)
         return TableRows(rows, rows.array)
 
