@@ -25,9 +25,7 @@ SORT_BYTES = 32 << 20
 
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
-    """Divide a data set's nodes into parts and order the nodes within each part.
-
-    The result is the part of each node, the order of the nodes, and a `record` of the chosen methods.
+    """Divide a data set's nodes into parts; return (part of each node, order of the nodes, description of the methods as a dict).
 
     Parameters
     ----------
@@ -58,7 +56,7 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
 
 
 def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Assign every node to a part; the result has the part of each node, indexed by original id.
+    """Return the part of every node, indexed by original id. `graph()` returns the edges for METIS, `tell(text)` reports progress.
 
     Parameters
     ----------
@@ -112,9 +110,7 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
 
 
 def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the original ids of all nodes in the requested order, one node type after the other.
-
-    The result is None if the ids ascend within each type.
+    """Return the original ids of all nodes in the order `method`, one node type after the other; None if the ids ascend in each type.
 
     Parameters
     ----------
@@ -139,7 +135,7 @@ def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda
 
 
 def structure(dataset):
-    """Join the nodes of all types into one `graph.typed.Joined` graph, the input of partitioning and ordering.
+    """Return a `graph.typed.Joined` graph of the nodes of all types, the input of METIS and of the methods that order nodes.
 
     Nodes are numbered by original id.
 
@@ -168,7 +164,7 @@ def training(dataset):
 
 
 class StoredEdges:
-    """Access to a data set's edges in the form that Fennel reads: a `fennel.ReadableEdges`.
+    """Edges of a data set, read from its files in pieces, as the partitioner Fennel takes them (a `fennel.ReadableEdges`).
 
     Rows are numbered one node type after the other. The edges are read from the files in pieces.
 
@@ -187,14 +183,14 @@ class StoredEdges:
                       for name in dataset.nodes]
 
     def indptr(self, first, last):
-        """Return indptr of the rows first .. last, counted from 0: (last - first + 1,) int64."""
+        """Return the CSR `indptr` of the rows first .. last - 1, starting from 0: (last - first + 1,) int64."""
         degrees = np.zeros(last - first + 1, np.int64)
         for at, _, ends, _ in self._pieces(first, last):
             degrees[1 + at : at + ends.size] += np.diff(ends)
         return np.cumsum(degrees)
 
     def sources(self, first, last):
-        """Return the sources of the edges into the rows first .. last, row after row."""
+        """Return the sources of the edges into the rows first .. last - 1, row after row."""
         parts = [(at, ends, copied(table.indices, int(ends[0]), int(ends[-1])), start)
                  for at, table, ends, start in self._pieces(first, last)]
         if len(parts) == 1 and not parts[0][3]:
@@ -205,7 +201,7 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield, for each relation with edges into the rows first .. last, the relation's CSR of these rows.
+        """Yield (its first row, table, `indptr`, its first source row) of each relation with edges into the rows first .. last - 1.
 
         Yields
         ------
@@ -224,13 +220,13 @@ class StoredEdges:
 
 
 def _for_metis(dataset, n_bytes):
-    """Check that METIS fits into memory, then return `structure(dataset)`, the graph that METIS divides."""
+    """Check that METIS fits into `n_bytes` of memory, then return `structure(dataset)`, the graph that METIS divides."""
     metis.check_room(dataset.n_nodes, dataset.n_edges, n_bytes)
     return structure(dataset)
 
 
 def _by_graphs(dataset, n_parts, method, seed):
-    """Divide a set of graphs into parts so that a graph and all its nodes are in one part.
+    """Return the part of each node and of each graph in a set of graphs; a graph and all its nodes are in one part.
 
     The result is the part of each node and of each graph, one type after the other.
     """
@@ -243,7 +239,7 @@ def _by_graphs(dataset, n_parts, method, seed):
 
 
 def _by_fennel(dataset, n_parts, balance, seed, tell):
-    """Return the part of every node by original id, computed by Fennel from the stored edges."""
+    """Return the part of every node, by original id, computed by Fennel from the stored edges; `tell(text)` reports progress."""
     edges = StoredEdges(dataset)
     train = np.zeros(dataset.n_nodes, bool)
     dataset.by_type(train)[dataset.target][:] = dataset.train
@@ -258,7 +254,7 @@ def _by_fennel(dataset, n_parts, balance, seed, tell):
 
 
 def _block_bytes(dataset):
-    """Return the memory in bytes for a block of edges that is read from the files."""
+    """Return the bytes of memory that one block of edges takes while it is read from the files."""
     return BLOCK_BYTES + (SORT_BYTES if len(dataset.edges) > 1 else 0)
 
 
@@ -274,7 +270,7 @@ def _ids_of_all(dataset):
 
 
 def _grouped(dataset, nodes):
-    """Group an order of all nodes by node type; the nodes of one type keep their order."""
+    """Return the node ids `nodes` grouped by node type; the nodes of one type keep their order."""
     if len(dataset.nodes) == 1:
         return nodes
     ends = np.cumsum([*dataset.n_nodes_by_type.values()])
@@ -282,7 +278,7 @@ def _grouped(dataset, nodes):
 
 
 def _by_id(dataset):
-    """Return the only relation as CSR in the order of the original ids."""
+    """Return (indptr, indices) of the only relation, with rows and sources numbered by original id."""
     table, ids = dataset.one_relation, dataset.ids
     indptr, indices = np.asarray(table.indptr), np.asarray(table.indices)
     if ids is None:

@@ -13,7 +13,7 @@ from sarlite.files import atomic_file
 
 
 def header(path, *fields):
-    """Return the packed fields at the beginning of a file.
+    """Return ({name: value}, end of the header in bytes) from the packed `fields`, (name, dtype) each, at the start of a file.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def header(path, *fields):
 
 
 def arrays(path, offset, *fields):
-    """Map consecutive arrays from `offset` to the end of a file, read-only; the arrays may be unaligned.
+    """Return read-only memory maps of the arrays `fields`, (name, dtype, shape) each, that fill a file from byte `offset` to its end.
 
     Parameters
     ----------

@@ -11,9 +11,7 @@ LEAST = 160 << 20
 
 
 def left(n_bytes):
-    """Return the memory that is left for arrays that grow with the data, in bytes, under the limit of `--memory`.
-
-    Memory that this process already uses, and a reserve, are subtracted from the limit.
+    """Return the bytes left for arrays that grow with the data: `n_bytes`, the value of `--memory`, minus used memory and a reserve.
 
     Parameters
     ----------
@@ -42,8 +40,5 @@ def check(n_bytes, available, what):
 
 
 def at_once(n_bytes, most=1 << 20, each=128):
-    """Return the number of rows to process at a time, so that rows of `each` bytes fit into `n_bytes`.
-
-    The result is at least 1 and at most `most`. Without a limit, `n_bytes=None`, the result is `most`.
-    """
+    """Return the number of rows of `each` bytes that fit into `n_bytes`, from 1 to `most`; `most` if `n_bytes` is None (no limit)."""
     return most if n_bytes is None else max(1, min(most, n_bytes // each))

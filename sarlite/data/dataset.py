@@ -1,4 +1,4 @@
-"""A data set: one table per node type and per relation, in memory or memory-mapped."""
+"""A data set: one table per node type and one table per relation (edge type), in memory or memory-mapped."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -14,7 +14,7 @@ from sarlite.types import Array, JsonDict
 
 
 def _field_of(table: str, name: str) -> Any:
-    """Return a property of a data set that reads and writes a field of one of its tables."""
+    """Return a property that reads and writes field `name` of a data set's table, such as `dataset.target_nodes.features`."""
 
     def get(self: "Dataset") -> object:
         return getattr(getattr(self, table), name)
@@ -26,7 +26,7 @@ def _field_of(table: str, name: str) -> Any:
 
 
 class Dataset:
-    """Nodes of one type or several, relations between them, and one type, the target, that has labels and splits.
+    """Nodes of one or several types, relations (edge types) between them, and labels and splits for one node type, the target.
 
     The constructor takes a graph of one node type and one relation; `of_tables` takes several of each.
 
@@ -114,7 +114,7 @@ class Dataset:
     def of_tables(cls, nodes: Iterable[NodeTable], edges: Iterable[EdgeTable], target: str = NODE, name: str = "graph",
                   source: str = "dataset", provenance: JsonDict | None = None, directory: str | None = None,
                   division: JsonDict | None = None) -> "Dataset":
-        """Return a data set of node tables and edge tables.
+        """Return a data set of these tables. `target` is the node type with labels; `division` describes how the rows are divided.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class Dataset:
     @classmethod
     def of_edge_lists(cls, lists: Relational, name: str = "graph", source: str = "dataset",
                       provenance: JsonDict | None = None) -> "Dataset":
-        """Return a data set of edge lists that a reader or a generator made; each relation is sorted into CSR.
+        """Return a data set from the edge lists of a reader or a generator; each relation is sorted into CSR.
 
         Parameters
         ----------
@@ -186,15 +186,12 @@ class Dataset:
 
     @property
     def target_nodes(self) -> NodeTable:
-        """The table of the type that has labels."""
+        """The table of the target, the node type that has labels."""
         return self.nodes[self.target]
 
     @property
     def one_relation(self) -> EdgeTable:
-        """The table of the only relation; in a set of graphs, of the relation between nodes.
-
-        A data set with several relations raises a DataError.
-        """
+        """The table of the only relation, in a set of graphs of the relation between nodes; several relations raise a DataError."""
         if self.of_graphs:
             return self.edges[RELATION]
         if len(self.edges) != 1:
@@ -204,7 +201,7 @@ class Dataset:
 
     @property
     def relational(self) -> bool:
-        """True if the node types and relations have names of their own."""
+        """True if the graph is heterogeneous: its node types and relations have names other than the defaults `node` and `edge`."""
         return [*self.nodes] != [NODE] or [*self.edges] != [RELATION]
 
     @property
@@ -245,24 +242,24 @@ class Dataset:
         return dict(zip(self.nodes, np.split(values, ends[:-1])))
 
     def where(self, name: str) -> str:
-        """Locate an array for error messages, such as "DIRECTORY/nodes/node/features.npy: features".
+        """Return the location of an array for error messages, such as "DIRECTORY/nodes/node/features.npy: features".
 
         `name` is a field of the target type's table or of the only relation's table.
         """
         return (self.target_nodes if name in NodeTable.FILES else self.one_relation).where(name)
 
     def equals(self, other: "Dataset") -> bool:
-        """Return True if another data set has the same types, relations in the same order, classes and arrays."""
+        """Return True if `other` has the same node types, classes and arrays, and the same relations in the same order."""
         same = (self.target, [*self.nodes], [*self.edges]) == (other.target, [*other.nodes], [*other.edges])
         return same and all(one.equals(two) for one, two in zip(self.tables, other.tables))
 
     def drop_edge_values(self) -> None:
-        """Remove edge weights and edge features; times stay."""
+        """Remove the edge weights and edge features of all relations; edge times are kept."""
         for table in self.edges.values():
             table.drop_values()
 
     def check(self, allow_empty: Collection[str] = (), ids_at_once: int = 1 << 24) -> "Dataset":
-        """Raise an error for the first value that would make training wrong.
+        """Return the data set; raise a DataError for an invalid id, edge, label or number, or an empty split not in `allow_empty`.
 
         Parameters
         ----------
@@ -296,24 +293,24 @@ class Dataset:
         return self
 
     def check_shapes(self) -> None:
-        """Raise a DataError if dimensions, dtypes or lengths disagree. No array is read."""
+        """Raise a DataError if dimensions, dtypes or lengths of the arrays disagree. The entries of the arrays are not read."""
         for table in self.tables:
             table.check_shapes()
         self._check_together()
 
     def check_edges(self) -> None:
-        """Raise a DataError if shapes or dtypes disagree, or if an end of an edge is not a node."""
+        """Raise a DataError if shapes or dtypes disagree, or if a source or destination of an edge is not a node."""
         self.check_shapes()
         for table in self.edges.values():
             table.check_edges()
 
     @property
     def time_kind(self) -> str | None:
-        """Unit of all times, "dates" or "integers"; None without times."""
+        """Unit of all node times and edge times, "dates" or "integers"; None if there are no times."""
         return next((table.time_kind for table in self.tables if table.time_kind), None)
 
     def _check_together(self):
-        """Raise a DataError unless the tables have the same unit of times and the same parts, and relations fit their types."""
+        """Raise a DataError unless all tables share one time unit and number of parts, and relations match the node types' sizes."""
         kinds = {table.time_kind: table for table in self.tables if table.time_kind}
         if len(kinds) > 1:
             kinds_by_array = [f"{table.where(table.TIME)} has {kind}" for kind, table in kinds.items()]
@@ -333,7 +330,7 @@ class Dataset:
 
 
 def _csr(relation, src, dst, lists, source):
-    """Return the table of a relation from its edge list."""
+    """Return the `EdgeTable` of a relation: the edges src -> dst sorted into CSR, with the relation's edge features of `lists`."""
     n_src, n_dst, values = lists.n_nodes[relation[0]], lists.n_nodes[relation[2]], lists.edge_features.get(relation)
     indptr, indices, order = csr_by_dst(src, dst, max(n_src, n_dst, 1), edge_index=True)
     ids = None if (order == np.arange(order.size)).all() else order.astype(index_dtype(order.size))

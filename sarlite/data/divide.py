@@ -22,7 +22,7 @@ _IDS = ("ids", "edge_ids")
 
 def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=None, n_bytes=None,
            least=budget.LEAST // 8):
-    """Write a data set with its rows and edges reordered by part.
+    """Write a data set to `sink` with the rows grouped by part, in `order` within a part; `n_bytes` limits memory, `folder` is for sorts.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
     for name, part, nodes in _by_type(dataset, parts, order):
         table = dataset.nodes[name]
         offsets[name] = np.concatenate(([0], np.cumsum(np.bincount(part, minlength=n_parts)))).astype(np.int64)
-        by_id = _places(part, offsets[name], nodes, space.at_once())
+        by_id = _new_rows(part, offsets[name], nodes, space.at_once())
         _write_ids(table, by_id, sink, space.at_once())
         new_row[name] = _by_row(table, by_id, space.at_once())
         rows = inverse(new_row[name]) if n_bytes is None else None
@@ -80,10 +80,7 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
 
 
 def copy(dataset, sink):
-    """Write a data set to a sink, such as a `format.GraphWriter`, in its stored order.
-
-    If the sources of a row's edges do not ascend, they are sorted.
-    """
+    """Write a data set to `sink`, such as a `format.GraphWriter`, in stored order; sources of a row that do not ascend are sorted."""
     for table in dataset.tables:
         if isinstance(table, EdgeTable) and not table.sources_ascend():
             _write_edges(table, np.arange(table.n_sources), np.arange(table.n_destinations), sink, True, Workspace())
@@ -104,25 +101,25 @@ def restored(dataset):
 
 
 def in_memory(dataset, parts=None, n_parts=1, **options):
-    """Return the result of `divide` as a data set in memory; by default all nodes are in one part."""
+    """Return the result of `divide`, which takes `options`, as a data set in memory; by default all nodes are in one part."""
     sink = InMemory()
     divide(dataset, np.zeros(dataset.n_nodes, np.int8) if parts is None else parts, n_parts, sink, **options)
     return sink.dataset
 
 
 class InMemory:
-    """In-memory destination of `divide`: after `finish`, the attribute `dataset` is the divided data set."""
+    """In-memory `sink` of `divide`: after `finish`, the attribute `dataset` is the divided data set."""
 
     def __init__(self):
         self.dataset, self._rows = None, {}
 
     def array(self, table, field, shape, dtype):
-        """Allocate an array of a table; its rows are filled by calls of `write` of the returned object."""
+        """Allocate an array for a field of a table and return its writer, whose `write(rows)` fills the next rows."""
         self._rows[table.folder, field] = _FilledRows(shape, dtype)
         return self._rows[table.folder, field]
 
     def finish(self, dataset, offsets, division):
-        """Build the data set from the written arrays; ids that are 0, 1, 2, ... are left out."""
+        """Set `self.dataset` to a data set of the written arrays; ids that are 0, 1, 2, ... are stored as None."""
         nodes, edges = ([self._made(table, offsets) for table in tables.values()]
                         for tables in (dataset.nodes, dataset.edges))
         self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, dataset.source, dataset.provenance,
@@ -145,26 +142,23 @@ class _FilledRows:
 
 
 def record(n_parts, method, order, seed, balance="auto"):
-    """Return the description of a division that a data set stores: number of parts, method, order and seed."""
+    """Return a dict that describes a division: number of parts, method, node order, seed, and `balance` unless it is "auto"."""
     division = {"parts": n_parts, "partition": method, "order": order, "seed": seed}
     return division if balance == "auto" else {**division, "balance": balance}
 
 
 def stored_order(dataset):
-    """Return the name of the order of a data set's rows within each part; "none" if the rows were not reordered."""
+    """Return the name of the stored order of the rows within each part, such as "metis"; "none" if rows were not reordered."""
     return dataset.division["order"] if dataset.division else "none"
 
 
 def counts_up(ids):
-    """Return True if the numbers are 0, 1, 2, ..."""
+    """Return True if the array `ids` is 0, 1, 2, ..."""
     return all((piece == np.arange(at, at + piece.size)).all() for at, piece in pieces(ids))
 
 
 def _by_type(dataset, parts, order):
-    """Yield, for each node type, its name, the parts of its nodes, and its nodes in the given order.
-
-    Node ids are counted from 0 within each type. Without an order, the third item is None.
-    """
+    """Yield (name, part of each node, node ids in the order to write or None) for each node type; ids start from 0 in each type."""
     first = 0
     for name, part in dataset.by_type(parts).items():
         nodes = None if order is None else order[first : first + part.size]
@@ -173,12 +167,12 @@ def _by_type(dataset, parts, order):
 
 
 def _row_arrays(table):
-    """Return the arrays of a node table, by field, without the ids."""
+    """Return {field: array} of a node table, without the field `ids`."""
     return {field: array for field, array in table.arrays().items() if field != "ids"}
 
 
-def _places(parts, offsets, order, at_once):
-    """Return the new row number of each node, indexed by original id."""
+def _new_rows(parts, offsets, order, at_once):
+    """Return the new row number of each node, by original id: part after part, and within a part in `order`."""
     new_row, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
     for at in range(0, parts.size, at_once):
         nodes = np.arange(at, min(at + at_once, parts.size)) if order is None else order[at : at + at_once]
@@ -191,7 +185,7 @@ def _places(parts, offsets, order, at_once):
 
 
 def _write_ids(table, new_row, sink, at_once):
-    """Write the original id of each new row, unless the ids are 0, 1, 2, ..."""
+    """Write the original id of each new row, the inverse of `new_row` (row of each original id), unless the ids are 0, 1, 2, ..."""
     if counts_up(new_row):
         return
     ids = np.empty_like(new_row)
@@ -201,7 +195,7 @@ def _write_ids(table, new_row, sink, at_once):
 
 
 def _by_row(table, new_row, at_once):
-    """Return the new row number of each row as stored, from the new row number `new_row` of each original id."""
+    """Return the new row number of each stored row, from `new_row`, the new row number of each original id."""
     if table.ids is None:
         return new_row
     out = np.empty_like(new_row)
@@ -210,24 +204,21 @@ def _by_row(table, new_row, at_once):
     return out
 
 
-def _origin_needed(table, sources, destinations):
-    """Return True if the original positions of the edges must be stored.
-
-    `sources` and `destinations` are the new row numbers of the stored rows.
-    """
-    in_order = counts_up(destinations) and counts_up(sources) and table.sources_ascend()
+def _origin_needed(table, new_src_rows, new_dst_rows):
+    """Return True if a relation's original edge positions must be stored, as its edges are or will be in another order."""
+    in_order = counts_up(new_dst_rows) and counts_up(new_src_rows) and table.sources_ascend()
     return table.edge_ids is not None or not in_order
 
 
 def _rows_taken(array, rows):
-    """Yield an array's rows in the order of the stored row numbers `rows`, in pieces."""
+    """Yield `array[rows]` in pieces of limited size."""
     step = max(1, CHUNK_BYTES // max(1, array.nbytes // max(1, array.shape[0])))
     for at in range(0, rows.size, step):
         yield take(array, rows[at : at + step])
 
 
 def _rows_sorted(array, new_row, space):
-    """Yield an array's rows in the order of their new row numbers `new_row`, sorted on disk."""
+    """Yield an array's rows sorted by their new row numbers `new_row`, in pieces; the sort is on disk in the folder of `space`."""
     n = len(array)
     sorter = Sorter(space.folder, space.n_bytes, n, sampled([new_row], n), rows=(array.dtype, array.shape[1:]))
     step = max(1, min(space.at_once(), CHUNK_BYTES // max(1, array.nbytes // max(1, n))))
@@ -237,13 +228,13 @@ def _rows_sorted(array, new_row, space):
     yield from (columns["rows"] for _, columns in sorter.pieces())
 
 
-def _write_edges(table, sources, destinations, sink, origin, space):
-    """Write a relation's edges in their new order, with their values.
+def _write_edges(table, new_src_rows, new_dst_rows, sink, origin, space):
+    """Write a relation's edges and edge values to `sink` in their new order; with `origin`, also their original positions.
 
     Parameters
     ----------
     table : EdgeTable
-    sources, destinations : int array
+    new_src_rows, new_dst_rows : int array
         The new row number of each stored row of the source and of the destination type.
     sink : format.GraphWriter or InMemory
     origin : bool
@@ -257,28 +248,28 @@ def _write_edges(table, sources, destinations, sink, origin, space):
     whole = {"indptr": ((table.n_destinations + 1,), np.int64), "indices": ((n,), index_dtype(table.n_sources))}
     streams = {name: sink.array(table, name, *form) for name, form in {**whole, **forms}.items()}
     if space.n_bytes is None:
-        batches = _edges_taken(table, sources, destinations, values)
+        batches = _edges_taken(table, new_src_rows, new_dst_rows, values)
     else:
-        batches = _edges_sorted(table, sources, destinations, values, forms, space)
+        batches = _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, space)
     for columns in batches:
         for name in [*columns]:
             streams[name].write(columns.pop(name))
 
 
-def _edges_taken(table, sources, destinations, values):
-    """Yield pieces of the arrays of edges in their new order, by field, gathered in memory."""
-    indptr, rows = np.asarray(table.indptr), inverse(destinations)
+def _edges_taken(table, new_src_rows, new_dst_rows, values):
+    """Yield {field: piece of the array} of a relation's edge arrays and `values` in the new edge order, gathered in memory."""
+    indptr, rows = np.asarray(table.indptr), inverse(new_dst_rows)
     yield {"indptr": np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))}
-    for _, _, at, src in edges_in_order(indptr, table.indices, rows, sort=True, read=gather, new_row=sources):
+    for _, _, at, src in edges_in_order(indptr, table.indices, rows, sort=True, read=gather, new_row=new_src_rows):
         yield {"indices": src, **{name: at if array is None else gather(array, at) for name, array in values.items()}}
 
 
-def _edges_sorted(table, sources, destinations, values, forms, space):
-    """Yield the edges in their new order like `_edges_taken`, but sorted on disk instead of gathered in memory."""
+def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, space):
+    """Yield the same as `_edges_taken`, but sort the edges on disk in the folder of `space`; `forms` is {field: (shape, dtype)}."""
     columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
-    keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, sources, destinations, space.at_once()))
+    keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, new_src_rows, new_dst_rows, space.at_once()))
     sorter = Sorter(space.folder, space.n_bytes, table.n_edges, sampled(keys, table.n_edges), **columns)
-    for dst, src, first, last in _renumbered(table, sources, destinations, space.at_once()):
+    for dst, src, first, last in _renumbered(table, new_src_rows, new_dst_rows, space.at_once()):
         columns = {name: np.arange(first, last) if array is None else copied(array, first, last)
                    for name, array in values.items()}
         sorter.add(packed(dst, src), **columns)
@@ -286,11 +277,11 @@ def _edges_sorted(table, sources, destinations, values, forms, space):
         yield {"indptr": ends, "indices": src, **columns}
 
 
-def _renumbered(table, sources, destinations, at_once):
-    """Yield (new destinations, new sources, first, last) for the stored edges first .. last."""
+def _renumbered(table, new_src_rows, new_dst_rows, at_once):
+    """Yield (new destination rows, new source rows, first, last) for pieces of the stored edges: the edges first .. last - 1."""
     for row in range(0, table.n_destinations, at_once):
         ends = copied(table.indptr, row, min(row + at_once, table.n_destinations) + 1)
         for low, high in row_chunks(ends, at_once):
             first, last = int(ends[low]), int(ends[high])
-            dst = np.repeat(destinations[row + low : row + high], np.diff(ends[low : high + 1]))
-            yield dst, sources[copied(table.indices, first, last)], first, last
+            dst = np.repeat(new_dst_rows[row + low : row + high], np.diff(ends[low : high + 1]))
+            yield dst, new_src_rows[copied(table.indices, first, last)], first, last

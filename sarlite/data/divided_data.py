@@ -27,7 +27,7 @@ from sarlite.types import Path as AnyPath
 
 
 class DivisionRequest(NamedTuple):
-    """Request for a data set divided in a certain way; the fields are parameters of `divided`."""
+    """Arguments of `divided` that name a data set and say how its nodes are to be divided and ordered."""
 
     spec: AnyPath
     partition: str
@@ -42,7 +42,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
             progress: Progress = SILENT, seconds: dict[str, float] | None = None, task: str | None = None,
             allow_empty: Collection[str] = (), relational: bool = False, transforms: Mapping[str, JsonDict] | None = None,
             **changes: bool | None) -> Iterator[Dataset]:
-    """Map a data set, divided for the ranks of `comm`, for as long as the context lasts. Collective.
+    """Yield a memory-mapped data set divided for the ranks of `comm`; a temporary copy is removed as the context ends. Collective.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
     with contextlib.ExitStack() as held:
         native = comm.bcast(together(comm, lambda: _native(held, spec) if comm.rank == 0 else None))
         files = _files_to_verify(comm, native) if verify and native else None
-        wanted = DivisionRequest(spec, partition, order, balance, seed)
+        request = DivisionRequest(spec, partition, order, balance, seed)
 
         if files is not None:
             together(comm, lambda: _verify(files, progress if comm.rank == 0 else SILENT))
@@ -108,10 +108,10 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
         def prepare():
             if comm.rank:
                 return None, None
-            expected = {"task": task, "allow_empty": allow_empty, "relational": relational,
+            load_options = {"task": task, "allow_empty": allow_empty, "relational": relational,
                         "transforms": transforms}
-            return _prepare(comm.size, held, wanted, native, verify and files is None, scratch, progress, seconds,
-                            expected, changes)
+            return _prepare(comm.size, held, request, native, verify and files is None, scratch, progress, seconds,
+                            load_options, changes)
 
         dataset, where = together(comm, prepare)
         where = comm.bcast(where)
@@ -123,7 +123,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
 
 
 def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
-    """Return True if a data set is stored with the division that is requested."""
+    """Return True if a data set is already stored in parts that serve `n_parts` ranks, by the requested method, order and balance."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
     same = same and balance in ("auto", stored.get("balance", "auto"))
@@ -131,10 +131,7 @@ def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: s
 
 
 def _native(held, spec):
-    """Return the native directory that a spec names, and keep it locked against replacement while `held` is open.
-
-    For any other spec the result is None.
-    """
+    """Return the native directory that a spec names, locked for reading until the ExitStack `held` closes; None for any other spec."""
     directory = native_directory(spec)
     if directory is not None:
         held.enter_context(scratches.locked(Path(directory) / format.META, exclusive=False))
@@ -151,10 +148,7 @@ def _verify(files, progress):
 
 
 def _files_to_verify(comm, directory):
-    """Return the files whose sha256 this rank compares. Collective.
-
-    Ranks that see the same files share the files among them.
-    """
+    """Return the files whose sha256 this MPI rank compares; ranks that see the same files share the work. Collective."""
     files = together(comm, lambda: [(*file, os.stat(file[0])) for file in format.files(directory)])
     seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
     group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]
@@ -166,26 +160,26 @@ def _files_to_verify(comm, directory):
     return mine
 
 
-def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, expected, changes):
-    """Load the data set, and divide it unless its stored parts already suit `size` ranks.
+def _prepare(size, held, request, native, verify, scratch, progress, seconds, load_options, changes):
+    """Load a data set, and divide it unless its stored parts serve `size` ranks; return (data set, None) or (None, directory).
 
     Returns (data set, None) if rank 0 holds the data set, or (None, directory) if all ranks map a native directory.
     `held`, an ExitStack, keeps locks and temporary folders until it is closed.
     """
-    spec, partition = wanted.spec, wanted.partition
-    balancing.check(wanted.balance)
+    spec, partition = request.spec, request.partition
+    balancing.check(request.balance)
     if partition not in ("stored", *METHODS) and not os.path.exists(partition):
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
     with progress.step(f"read {spec}", reads=source_path(spec)):
-        dataset = load(spec, verify=verify, **expected, **changes)
-    good = suits(dataset, size, partition, wanted.order, wanted.balance)
+        dataset = load(spec, verify=verify, **load_options, **changes)
+    good = suits(dataset, size, partition, request.order, request.balance)
     if size == 1:
-        return dataset if good else _reordered(dataset, wanted.order, wanted.seed), None
+        return dataset if good else _reordered(dataset, request.order, request.seed), None
     stored = None if any(changes.values()) else native
     if good and stored:
         return None, stored
     folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
-    _divide(dataset, size, folder / "data", wanted, progress, seconds)
+    _divide(dataset, size, folder / "data", request, progress, seconds)
     if stored:
         show(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, "
              "for this run; `python -m sarlite.data partition` does it once", sys.stderr)
@@ -194,7 +188,7 @@ def _prepare(size, held, wanted, native, verify, scratch, progress, seconds, exp
 
 @contextlib.contextmanager
 def _scratch(parent):
-    """Create a private temporary folder in `parent`, removed with the context."""
+    """Yield a new private temporary folder in `parent`, which is removed as the context ends."""
     try:
         context = contextlib.ExitStack()
         folder = context.enter_context(private_folder(parent, 0o700))
@@ -204,12 +198,12 @@ def _scratch(parent):
         yield folder
 
 
-def _divide(dataset, n_parts, directory, wanted, progress, seconds):
-    """Write a data set divided into `n_parts` parts."""
+def _divide(dataset, n_parts, directory, request, progress, seconds):
+    """Write a data set to `directory`, divided into `n_parts` parts as the DivisionRequest `request` says."""
     stored = (dataset.division or {"partition": "metis"})["partition"]
-    method = wanted.partition if wanted.partition != "stored" else stored if stored in METHODS else "metis"
-    order = "stored" if wanted.order == stored_order(dataset) else wanted.order
-    parts, nodes, division = plan(dataset, n_parts, method, order, balance=wanted.balance, seed=wanted.seed,
+    method = request.partition if request.partition != "stored" else stored if stored in METHODS else "metis"
+    order = "stored" if request.order == stored_order(dataset) else request.order
+    parts, nodes, division = plan(dataset, n_parts, method, order, balance=request.balance, seed=request.seed,
                                   progress=progress, seconds=seconds)
     with (progress.step("write the parts", dataset.n_bytes) as step,
           format.GraphWriter(directory, step=step) as out):
@@ -217,7 +211,7 @@ def _divide(dataset, n_parts, directory, wanted, progress, seconds):
 
 
 def _reordered(dataset, order, seed):
-    """Return a data set in memory, in one part, with its rows in another order."""
+    """Return a data set in memory, in one part, with its rows in the order that `order` names."""
     nodes = make_order(dataset, order, seed=seed)
     return in_memory(dataset, order=nodes, division=record(1, "contiguous", order, seed))
 

@@ -1,4 +1,4 @@
-"""Sorting of records by a 64-bit key in bounded memory: ranges of keys, a file each, are sorted one after the other."""
+"""Sorting of records by a 64-bit key in bounded memory: each range of keys has a file, and one file is sorted at a time."""
 
 from pathlib import Path
 
@@ -102,14 +102,14 @@ def sampled(key_pieces, n):
 
 
 def packed(dst, src):
-    """Return keys of edges that sort by destination, then by source; ids are below 2^32."""
+    """Return edge keys, (dst << 32) + src as uint64, which sort by destination, then by source; ids are below 2^32."""
     keys = dst.astype(np.uint64) << np.uint64(32)
     keys |= src.astype(np.uint64)
     return keys
 
 
 def csr(sorter, n_nodes, n_sources):
-    """Yield the edges of a sorter with `packed` keys as CSR.
+    """Yield (next indptr entries, dst, src, columns by name) of the edges of a sorter with `packed` keys, piece by piece.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ from sarlite.types import Path as AnyPath
 
 def write(directory: AnyPath, dataset: Dataset, *, overwrite: bool = False, progress: Progress = SILENT,
           bfloat16: bool = False) -> None:
-    """Write a data set as a directory in the native format; after an error no directory is left behind.
+    """Write a data set as a directory in the native format; after an error no directory is left. `bfloat16` rounds the node features.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def write(directory: AnyPath, dataset: Dataset, *, overwrite: bool = False, prog
 
 
 class GraphWriter(DirectoryWriter):
-    """Writer of a data set in the native format, one table after the other.
+    """Writer of a data set's directory in the native format, array by array.
 
     `write` uses it for a whole data set, and `divide` for a data set that is reordered while it is written.
 
@@ -139,7 +139,7 @@ class GraphWriter(DirectoryWriter):
         return _Narrowed(file, table.where(field)) if narrow else file
 
     def finish(self, dataset, offsets, division):
-        """Write the names of the nodes and meta.json, and give the directory its final name.
+        """Write the nodes' names and meta.json, and give the directory its final name; `offsets` has the rows of the parts by node type.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class _Narrowed:
 
 
 def open(directory: AnyPath, *, verify: bool = False) -> Dataset:
-    """Map a data set in the native format.
+    """Return the memory-mapped data set of a directory in the native format; `verify` compares the sha256 of every file.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def open(directory: AnyPath, *, verify: bool = False) -> Dataset:
 
 
 def _opened(directory, verify):
-    """Return the mapped data set of a directory."""
+    """Return the memory-mapped data set of a directory; with `verify`, compare the sha256 of every file."""
     content = read_meta(directory)
     about = {"source": str(directory), "directory": str(directory)}
     nodes, mappings = {}, names.files_of(directory, content)
@@ -243,7 +243,7 @@ def _opened(directory, verify):
 
 
 def _files_of(directory, section, folder, entry):
-    """Yield (path, record, field) for each file of one table.
+    """Yield (path, record, field) for each file of a table; `section` is "nodes" or "edges", `entry` describes the table in meta.json.
 
     The record is the file's entry in meta.json: dtype, shape and sha256.
     """
@@ -253,7 +253,7 @@ def _files_of(directory, section, folder, entry):
 
 
 def _arrays(directory, section, folder, entry):
-    """Return the mapped arrays of a table, by field."""
+    """Return {field: memory-mapped array} of a table from its section ("nodes" or "edges"), folder and entry in meta.json."""
     return {field: npyfile.open_map(path, record, field)
             for path, record, field in _files_of(directory, section, folder, entry)}
 
@@ -268,7 +268,7 @@ def _check_counts(path, name, n_edges, table, n_destinations):
 
 
 def files(directory):
-    """List all files of a data set as (path, record, field), including the files of the nodes' names.
+    """Return (path, record, field) of every file of a data set, including the files of the nodes' names.
 
     The record is the file's entry in meta.json: dtype, shape and sha256.
 

@@ -61,17 +61,17 @@ class _Table:
         raise NotImplementedError
 
     def n_rows(self, name: str) -> int:
-        """Return the number of rows that an array must have."""
+        """Return the number of rows that the array of field `name` must have."""
         raise NotImplementedError
 
     def where(self, name: str) -> str:
-        """Locate an array for error messages: its file in the native format, or else the source and the field."""
+        """Return the location of an array for error messages: its file in the native format, or else the source and the field."""
         if self.directory is None:
             return f"{self.source}: {self.label}{name}"
         return f"{self.directory}/{self.folder}/{self.FILES[name]}.npy: {name}"
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays that are not None, by field."""
+        """Return {field: array} of the arrays that are not None."""
         return {name: getattr(self, name) for name in self.EXPECTED if getattr(self, name) is not None}
 
     @property
@@ -86,7 +86,7 @@ class _Table:
         return same and all(one[name].dtype == two[name].dtype and np.array_equal(one[name], two[name]) for name in one)
 
     def check_shapes(self) -> None:
-        """Raise a DataError if dimensions, dtypes or lengths disagree. No array is read."""
+        """Raise a DataError if dimensions, dtypes or lengths of the arrays disagree. The entries of the arrays are not read."""
         for name, array in self.arrays().items():
             self._check_form(name, array)
         for name, array in self.arrays().items():
@@ -101,7 +101,7 @@ class _Table:
             raise DataError(f"{self.where(name)}: expected dtype {' or '.join(dtypes)}, found {array.dtype}")
 
     def _check_range(self, name, ids, n, entry="entry {at} is {value},"):
-        """Raise a DataError if an id is outside 0 <= id < n."""
+        """Raise a DataError if an id is outside 0 <= id < n; `entry` is the template of the message's words about the wrong id."""
         for start, piece in pieces(ids):
             validation.integers(self.where(name), piece, stop=n, entry=entry, first=start)
 
@@ -214,7 +214,7 @@ class NodeTable(_Table):
         return same and super().equals(other)
 
     def check(self, allow_empty: Collection[str] = (), ids_at_once: int = 1 << 24) -> None:
-        """Raise a DataError for the first value of this table that `Dataset.check` refuses.
+        """Raise a DataError for an invalid id, label or split, or a feature that is not finite; splits in `allow_empty` may be empty.
 
         `check_shapes` must have passed. The ids are read once per `ids_at_once` nodes.
         """
@@ -273,7 +273,7 @@ class NodeTable(_Table):
             raise DataError(f"{self.source}: classes: {self.n_classes}, but the labels have {width} columns")
         for start, labels in pieces(self.labels):
             train, val, test = (part(getattr(self, name), start, start + len(labels)) for name in SPLITS)
-            fault = targets.wrong(labels, self.task, train | val | test, self.n_classes)
+            fault = targets.first_invalid(labels, self.task, train | val | test, self.n_classes)
             if fault:
                 raise DataError(f"{self.where('labels')}: node {start + fault[0]} {fault[1]}")
 
@@ -345,11 +345,11 @@ class EdgeTable(_Table):
         return self.n_destinations + 1 if name == "indptr" else self.n_edges
 
     def drop_values(self) -> None:
-        """Remove edge weights and edge features; times stay."""
+        """Remove the edge weights and edge features; edge times are kept."""
         self.edge_weight = self.edge_features = self.feature_names = self.transforms = None
 
     def check(self) -> None:
-        """Raise a DataError for the first value of this table that `Dataset.check` refuses; `check_shapes` must have passed."""
+        """Raise a DataError for an invalid `indptr`, source or edge id, or an edge value that is not finite; run `check_shapes` first."""
         self.check_edges()
         if self.directory is not None and not self.sources_ascend():
             raise DataError(f"{self.where('indices')}: the sources of a row do not ascend")

@@ -57,14 +57,14 @@ def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
 
 
 def gather(array, positions):
-    """Return `array[positions]`; pages of a memory map of a whole file do not stay resident."""
+    """Return `array[positions]`; if the array is a memory map of a whole file, the pages that are read do not stay resident."""
     if positions.size and positions[-1] - positions[0] == positions.size - 1 and (np.diff(positions) == 1).all():
         return part(array, int(positions[0]), int(positions[-1]) + 1)
     return np.asarray(fresh(array))[positions]
 
 
 def copied(array, start, stop, dtype=None):
-    """Return `array[start:stop]`, C-contiguous and of `dtype`; rows of a memory map are read from the file by `read`."""
+    """Return `array[start:stop]`, C-contiguous and of `dtype`; a memory map's rows are read with file I/O, so no page stays resident."""
     dtype = np.dtype(dtype or array.dtype)
     if not is_whole_map(array):
         rows = array[start:stop]

@@ -21,7 +21,7 @@ _MAX_BYTES = 1 << 24
 
 
 def content(dataset, offsets, division, records):
-    """Build the content of meta.json from a written data set and the records of its files.
+    """Return the dict that meta.json stores, from a written data set, its division and `records`: dtype, shape and sha256 by file.
 
     Parameters
     ----------
@@ -63,10 +63,7 @@ def content(dataset, offsets, division, records):
 
 
 def _arrays(table, records):
-    """Select the records of one table's files from the records of all files, by name of file.
-
-    A record is a file's entry in meta.json: dtype, shape and sha256.
-    """
+    """Return the records of one table's files, by file name; a record is a file's dtype, shape and sha256."""
     paths = {name: f"{table.folder}/{name}" for name in table.FILES.values()}
     return {name: records[path] for name, path in paths.items() if path in records}
 
@@ -84,10 +81,7 @@ def _feature_names(table):
 
 
 def _names(records):
-    """Collect the records of the files of nodes' names from the records of all files.
-
-    A record is a file's entry in meta.json. Records of names/FILE are by file; of names/TYPE/FILE, by type and file.
-    """
+    """Return the records of the files of nodes' names, by file, or by node type and file; a record is dtype, shape and sha256."""
     records_by_file = {}
     for path, record in records.items():
         section, *folder, name = path.split("/")
@@ -145,7 +139,7 @@ def check_class_names(path: AnyPath, names: object, n_classes: int) -> None:
 
 
 def _check(path, meta):
-    """Raise a DataError for the first entry of meta.json that is impossible."""
+    """Raise a DataError for the first invalid entry of `meta`, the content of meta.json."""
     for name, kind in {"name": str, "nodes": dict, "edges": dict, "provenance": dict}.items():
         _expect(path, name, meta.get(name), kind)
     relational = "target" in meta
@@ -185,7 +179,7 @@ def _check_names(path, meta):
 
 
 def _check_one_kind(path, meta):
-    """Raise a DataError unless a graph of one kind has just the type `node` and its relation."""
+    """Raise a DataError unless the meta.json of a graph of one node type lists just the type `node` and its relation."""
     for section, name in (("nodes", NODE), ("edges", key(*RELATION))):
         if list(meta[section]) != [name]:
             raise DataError(f"{path}: {section}: {', '.join(meta[section]) or 'nothing'}; a graph of one kind, which names "
@@ -193,7 +187,7 @@ def _check_one_kind(path, meta):
 
 
 def _check_types(path, meta):
-    """Raise a DataError unless the types, the relations and the target fit together."""
+    """Raise a DataError unless relations and target name existing node types, and only the target has labels and splits."""
     types = [_words(path, "nodes", name, 1)[0] for name in meta["nodes"]]
     for name in meta["edges"]:
         check_relation(_words(path, "edges", name, 3), types, path)
@@ -216,7 +210,7 @@ def _words(path, section, name, n):
 
 
 def _needed(meta, section, name):
-    """Return the fields whose arrays meta.json must list for a node type or a relation."""
+    """Return the fields whose arrays meta.json must list for `name`, a node type or relation in `section` "nodes" or "edges"."""
     if section == "edges":
         return ("indptr", "indices")
     if "target" not in meta:
@@ -225,7 +219,7 @@ def _needed(meta, section, name):
 
 
 def _check_records(path, where, entry, files, needed):
-    """Raise a DataError unless the entry of a type or a relation lists its arrays with valid records.
+    """Raise a DataError unless the entry of a node type or relation lists its arrays, among them the fields `needed`, correctly.
 
     A record states the dtype, the shape and the sha256 of an array. `needed` are fields that must have a record.
     """
@@ -262,13 +256,13 @@ def _are_words(names):
 
 
 def _expect(path, name, value, kind):
-    """Raise a DataError unless a value is of a class; a bool is not accepted as an int."""
+    """Raise a DataError unless `value` is an instance of the class `kind`; a bool is not accepted as an int."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise DataError(f"{path}: {name}: expected {kind.__name__}, found {value!r}")
 
 
 def _check_offsets(path, name, offsets, count):
-    """Raise a DataError unless the offsets are whole numbers that rise from 0 to the number of rows."""
+    """Raise a DataError unless `offsets`, a list from meta.json, are whole numbers that rise from 0 to `count`, the number of rows."""
     good = isinstance(offsets, list) and len(offsets) > 1 and all(type(offset) is int for offset in offsets)
     if not good or (offsets[0], offsets[-1]) != (0, count) or offsets != sorted(offsets):
         raise DataError(f"{path}: {name}: {str(offsets)}: expected whole numbers that rise from 0 to {count}")

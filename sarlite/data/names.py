@@ -1,4 +1,4 @@
-"""Names of nodes, or node numbers with gaps: a mapping to 0 .. n - 1 that is stored with the data set.
+"""Names of nodes, or node numbers with gaps, as a stored mapping to the original ids 0 .. n - 1.
 
 The mapping has four files in names/, or in names/TYPE/ for each node type of a relational data set with names:
 
@@ -36,7 +36,7 @@ _LINES = 1 << 16  # lines that are read at a time
 
 
 class Names:
-    """Lookup of nodes by name, and of names by node. Each call reads the memory-mapped files of a data set.
+    """Lookup of node ids by name, and of names by node id, in the memory-mapped files of a data set.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Names:
 
     @classmethod
     def of_dataset(cls, dataset: "Dataset") -> "dict[str, Names]":
-        """Return the names of an open data set's nodes, by node type; types without names are left out."""
+        """Return {node type: names} of an open data set; node types without names are left out."""
         by_type = {name: cls.__new__(cls) for name, table in dataset.nodes.items() if table.names}
         for name, mapping in by_type.items():
             mapping._hold(dataset.source, dataset.nodes[name].names)
@@ -99,13 +99,13 @@ class Names:
         return len(self._ends) - 1
 
     def of(self, ids: npt.ArrayLike) -> list[str]:
-        """Return the names of nodes by original id; raise a DataError with the first unknown id."""
+        """Return the names of the nodes with the original ids `ids`; raise a DataError for the first unknown id."""
         nodes = integers(f"{self._directory}: names: ids", ids, stop=len(self._ends) - 1)
         with reading(self._directory, "names: bytes"):
             return [self._name(node).decode() for node in nodes.tolist()]
 
     def ids(self, names: Iterable[str]) -> Array:
-        """Return the original ids of nodes by name, (n,) int64; raise a DataError with the first unknown name."""
+        """Return the original ids of the nodes with the names `names`, (n,) int64; raise a DataError for the first unknown name."""
         names = list(names)
         nodes = self.find(names)
         if (at := first_true(nodes < 0)) is not None:
@@ -113,15 +113,15 @@ class Names:
         return nodes
 
     def keys(self, ids: npt.ArrayLike) -> Array:
-        """Return the 16-byte BLAKE2b hash of the name of each node, as (n, 2) uint64, from original ids; raise a DataError as `of` does."""
+        """Return the 16-byte BLAKE2b hashes of the names of the nodes `ids` (original ids), (n, 2) uint64."""
         return digests([name.encode() for name in self.of(ids)])
 
     def find(self, names: Iterable[str]) -> Array:
-        """Return the original ids of nodes by name, (n,) int64; -1 for an unknown name."""
+        """Return the original ids of the nodes with the names `names`, (n,) int64; -1 for an unknown name."""
         return self._find([name.encode() for name in names])
 
     def read(self, path: AnyPath, field: str, n_lines: int = _LINES) -> Array:
-        """Return the original ids of the nodes that a file names, (n,) int64.
+        """Return the original ids of the nodes whose names a text or Parquet file lists, (n,) int64.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Names:
         return np.concatenate(id_pieces)
 
     def _find(self, names):
-        """Return the ids of nodes by name in bytes, -1 for an unknown name."""
+        """Return the original ids of the nodes with the names `names`, as bytes each; -1 for an unknown name."""
         at = np.searchsorted(self._hashes, digests(names)[:, 0])
         nodes = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
         odd = nodes[(nodes < -1) | (nodes >= len(self._numbers))]
@@ -168,7 +168,7 @@ class Names:
 
 
 def files_of(directory, meta):
-    """Return the files of the nodes' names that meta.json lists, as a dict by node type of dicts by file name.
+    """Return {node type: {name of file: (path, record, field)}} of the files of the nodes' names that meta.json lists.
 
     A file is a tuple (path, record, field); the record is the file's dtype, shape and sha256.
     """
@@ -182,7 +182,7 @@ def files_of(directory, meta):
 
 
 def lines(path, field, n_lines=_LINES):
-    """Yield (line numbers, names) for `n_lines` nonempty lines at a time; a name is the exact text of its line.
+    """Yield (line numbers, names) for `n_lines` nonempty lines of a file at a time; a name is the exact text of its line.
 
     For a Parquet file with one column, rows are numbered from 0. A DataError is raised if the file cannot be read.
     """
@@ -204,6 +204,6 @@ def lines(path, field, n_lines=_LINES):
 
 
 def digests(names: Iterable[bytes]) -> Array:
-    """Return the BLAKE2b hash of 16 bytes of each name, (n, 2) uint64."""
+    """Return the 16-byte BLAKE2b hash of each name, (n, 2) uint64."""
     hashes = b"".join([hashlib.blake2b(name, digest_size=16).digest() for name in names])
     return np.frombuffer(hashes, "<u8").reshape(-1, 2)

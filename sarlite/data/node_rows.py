@@ -1,4 +1,4 @@
-"""A .npy file with one row per node by original id; each rank reads and writes its own rows only."""
+"""A .npy file with one row per node, in the order of the original ids; each rank reads and writes its own rows only."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ from sarlite.files import atomic_file, no_follow
 
 
 def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
-    """Return the rows of `ids` of a file of floats, (n, n_columns), as a new C-contiguous array.
+    """Return rows `ids` of a .npy file of floats, (n, n_columns), as a new C-contiguous array; the file must have `n_nodes` rows.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
 
 
 def write(comm, path, ids, rows, n_nodes):
-    """Write every rank's rows into one .npy file, (n_nodes, n_columns), which appears whole or not at all. Collective.
+    """Write the rows of all MPI ranks into one .npy file, (n_nodes, n_columns), which appears whole or not at all. Collective.
 
     Parameters
     ----------
@@ -84,10 +84,7 @@ def write(comm, path, ids, rows, n_nodes):
 
 
 def _begin(held, path, shape, dtype, rank):
-    """Create the temporary output file on rank 0 and write the .npy header.
-
-    Rank 0 gets the temporary file's name and the offset of the rows in bytes. Other ranks get None.
-    """
+    """Create the temporary output file with its .npy header on rank 0; return (file name, byte offset of the rows) there, else None."""
     if rank:
         return None
     header = io.BytesIO()

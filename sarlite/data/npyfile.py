@@ -58,7 +58,7 @@ class Stream:
         np.lib.format.write_array_header_1_0(_Writes(self._put), header)
 
     def write(self, rows):
-        """Append rows; memory-mapped rows are read in pieces."""
+        """Append rows to the file; memory-mapped rows are read in pieces."""
         if rows.shape[1:] != self.shape[1:] or rows.shape[0] > self._missing:
             raise ValueError(f"rows of shape {rows.shape} for an array of shape {self.shape} that misses "
                              f"{self._missing}")
@@ -70,7 +70,7 @@ class Stream:
         self._missing -= rows.shape[0]
 
     def close(self):
-        """Fsync and close the file, and set `record`; a ValueError is raised if rows are missing."""
+        """Fsync and close the file, and set `record` to its dtype, shape and sha256; a ValueError is raised if rows are missing."""
         if self._missing:
             raise ValueError(f"{self._missing} rows of {self.shape} were not written")
         try:
@@ -81,7 +81,7 @@ class Stream:
         self.record = {"dtype": _dtype_text(self.dtype), "shape": list(self.shape), "sha256": self._digest.hexdigest()}
 
     def abandon(self):
-        """Close the file, complete or not."""
+        """Close the file, whether or not all rows were written."""
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -96,14 +96,14 @@ def _dtype_text(dtype):
 
 
 class _Writes:
-    """File-like object with a `write` method, which NumPy's writer of headers calls."""
+    """File-like object with only a `write` method, for NumPy's function that writes .npy headers."""
 
     def __init__(self, write):
         self.write = write
 
 
 def load(path, field, kinds="biuf"):
-    """Map a .npy file read-only.
+    """Return the array of a .npy file as a read-only memory map. `kinds` are the accepted dtype kinds (`dtype.kind`).
 
     Parameters
     ----------
@@ -119,11 +119,11 @@ def load(path, field, kinds="biuf"):
         If the file is missing, its header cannot be read, or its size does not fit the header.
     """
     with reading(path, field):
-        return _mapped(path, *_look(path, field, kinds))
+        return _mapped(path, *_checked_header(path, field, kinds))
 
 
 def open_map(path, record, field):
-    """Memory-map a .npy file read-only after comparing it with its record in meta.json.
+    """Return a read-only memory map of a .npy file whose dtype and shape agree with `record`, its entry in meta.json.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def open_map(path, record, field):
         As `load`; also if dtype or shape differ from the record, or the array is in Fortran order.
     """
     with reading(path, field):
-        dtype, shape, fortran, offset, size = _look(path, field, "biufV")
+        dtype, shape, fortran, offset, size = _checked_header(path, field, "biufV")
         if _dtype_text(dtype) != record["dtype"]:
             raise DataError(f"{path}: {field}: dtype {_dtype_text(dtype)}, but meta.json says {record['dtype']}")
         if list(shape) != record["shape"]:
@@ -170,7 +170,7 @@ def sha256(path):
 
 
 def verify(path, record, field):
-    """Raise a DataError if the sha256 of a file differs from the sha256 that meta.json states."""
+    """Raise a DataError if the sha256 of a file differs from the sha256 in `record`, the file's entry in meta.json."""
     with reading(path, field):
         actual = sha256(path)
     if actual != record["sha256"]:
@@ -178,7 +178,7 @@ def verify(path, record, field):
 
 
 def header(head, kinds="biuf"):
-    """Parse the header in the first `HEAD` bytes of a .npy file.
+    """Return (dtype, shape, True for Fortran order, offset of the data in bytes) from `head`, the first bytes of a .npy file.
 
     Parameters
     ----------
@@ -217,11 +217,8 @@ def header(head, kinds="biuf"):
     return dtype, tuple(int(length) for length in shape), fortran, file.tell()
 
 
-def _look(path, field, kinds="biuf"):
-    """Parse the header of a .npy file, and raise a DataError if the file's size does not fit its header.
-
-    The result is that of `header`, followed by the size of the file in bytes.
-    """
+def _checked_header(path, field, kinds="biuf"):
+    """Return the values of `header` and the file's size in bytes; raise a DataError if the size does not fit the header."""
     with regular(path).open("rb") as file:
         dtype, shape, fortran, offset = header(file.read(HEAD), kinds)
         size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""The rows and edges that one rank owns, read from a data set without reading the rest of the data set."""
+"""The rows and edges that one MPI rank owns, read from a data set without reading the rest of the data set."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ _PIECE = 1 << 20
 
 
 class OwnedRows(NamedTuple):
-    """Node data of one rank. Row i belongs to the rank's i-th node of the target type.
+    """Features, labels and splits of one MPI rank. Row i belongs to the rank's i-th node of the target type, which has the labels.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class OwnedRows(NamedTuple):
 
 
 class Part:
-    """One part of a data set: this rank's rows and their in-edges, read from the data set's arrays at each call.
+    """One part of a data set: one MPI rank's rows and their in-edges, read from the data set's arrays at each call.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Part:
         self.offsets, self.first_row, self.n_rows = self._target.offsets, self._target.first_row, self._target.n_rows
 
     def rows(self, dtype: DType | None = None, features: bool = True) -> OwnedRows:
-        """Return the node data of the target type as C-contiguous arrays.
+        """Return features (zeros if `features` is False), labels and splits of the target, the node type that has labels.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class Part:
         return OwnedRows(target.features(dtype, features), *(target.read(name) for name in ("labels", *SPLITS)))
 
     def typed_rows(self, dtype: DType | None = None, features: bool = True) -> OwnedRows:
-        """Return the node data of the target type, with the features of every node type that has some, by type.
+        """Return labels and splits of the target, the node type that has labels, and {node type: features} of all types.
 
         The parameters are those of `rows`.
         """
@@ -109,23 +109,23 @@ class Part:
         return OwnedRows(features_by_type, *(target.read(name) for name in ("labels", *SPLITS)))
 
     def node_ids(self) -> Array:
-        """Return the original ids of the target's rows, (n_rows,) int64."""
+        """Return the original ids of the part's rows of the target type, (n_rows,) int64."""
         return self._target.ids()
 
     def edges(self) -> tuple[Array, Array]:
-        """Return the incoming edges of the only relation as CSR; see `EdgePart.csr`."""
+        """Return (indptr, indices), the in-edges of the part's rows in the only relation; see `EdgePart.csr`."""
         return self._edges.csr()
 
     def edge_ids(self) -> Array:
-        """Return the original positions of the edges, (n_edges,) int64."""
+        """Return the original positions of the part's edges in the only relation, (n_edges,) int64."""
         return self._edges.ids()
 
     def edge_values(self, name: str, dtype: DType | None = None) -> Array | None:
-        """Return the array "edge_weight", "edge_features" or "edge_time" of the only relation; see `EdgePart.values`."""
+        """Return the part's rows of "edge_weight", "edge_features" or "edge_time" of the only relation; None if there are none."""
         return self._edges.values(name, dtype)
 
     def n_cut(self, relation: Relation, indices: Array) -> int:
-        """Return the number of entries of `indices` that are rows of another part.
+        """Return the number of entries of `indices`, sources of a relation's edges, that are rows of another part.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class Part:
 
 
 class NodePart:
-    """One rank's rows of one node type.
+    """One MPI rank's rows of one node type.
 
     Attributes
     ----------
@@ -161,11 +161,11 @@ class NodePart:
         self.n_rows = self._end - self.first_row
 
     def read(self, name: str, dtype: DType | None = None) -> Array:
-        """Return this part's rows of one array, (n_rows, ...), C-contiguous, of `dtype` or by default of the stored dtype."""
+        """Return this part's rows of the array `name`, (n_rows, ...), C-contiguous; `dtype` is by default the stored dtype."""
         return copied(getattr(self.table, name), self.first_row, self._end, dtype)
 
     def features(self, dtype: DType | None = None, read: bool = True) -> Array:
-        """Return this part's features, (n_rows, n_features).
+        """Return this part's features, (n_rows, n_features); if `read` is False, zeros that take no memory.
 
         Parameters
         ----------
@@ -185,7 +185,7 @@ class NodePart:
 
 
 class EdgePart:
-    """One rank's edges of one relation: the edges into its rows of the destination type.
+    """One MPI rank's edges of one relation: the edges into its rows of the destination type.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class EdgePart:
         self._first, self._end = (int(table.indptr[row]) for row in self._rows)
 
     def csr(self) -> tuple[Array, Array]:
-        """Return the edges as CSR.
+        """Return (indptr, indices) of this part's edges; row i is the part's i-th row, `indices` are source rows over all parts.
 
         Returns
         -------
@@ -209,13 +209,13 @@ class EdgePart:
         return indptr - indptr[0], copied(self.table.indices, self._first, self._end)
 
     def ids(self) -> Array:
-        """Return the original positions of the edges, (n_edges,) int64."""
+        """Return the original positions of this part's edges, (n_edges,) int64."""
         if self.table.edge_ids is None:
             return np.arange(self._first, self._end)
         return copied(self.table.edge_ids, self._first, self._end, np.int64)
 
     def values(self, name: str, dtype: DType | None = None) -> Array | None:
-        """Return an array of values, one row per edge in the order of `csr`, or None if the edges have none.
+        """Return this part's rows of "edge_weight", "edge_features" or "edge_time", in the order of `csr`; None if there are none.
 
         Parameters
         ----------

@@ -29,24 +29,24 @@ class PickledMatrix:
 
 
 class _Array:
-    """Stand-in for a NumPy array of a pickle; `value` is None until the array's state has been read."""
+    """Stand-in for a NumPy array in a pickle; `value` is None until the instruction with the array's content was run."""
 
     value: np.ndarray | None = None
 
 
 class _Dtype:
-    """Stand-in for a NumPy dtype."""
+    """Stand-in for a NumPy dtype in a pickle."""
 
     def __init__(self, code):
         self.value = np.dtype(code)
 
 
 class _Global(str):
-    """Stand-in for a class or function that the file names."""
+    """Stand-in for a class or function that a pickle names."""
 
 
 def load(path):
-    """Return the content of a pickle; arrays are read-only.
+    """Return the arrays, matrices, dicts and lists of a pickle file without executing its code; arrays are read-only.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def load(path):
 
 
 def load_saved(path):
-    """Return the arrays of a dict that `torch.save` wrote, by name; arrays are read-only.
+    """Return {name: read-only array} from a file that `torch.save` wrote from a dict of NumPy arrays.
 
     Both the zip format and the older format of `torch.save` are read. Tensors are refused, as the dict must hold NumPy
     arrays.
@@ -82,7 +82,7 @@ def load_saved(path):
     with reading(path, "dict of arrays"):
         size = regular(path).stat().st_size
         check_room(_BYTES_A_BYTE * size, f"{path}: dict of arrays")
-        content = _Machine(_zipped(path, size) if zipfile.is_zipfile(path) else _fourth(path.read_bytes())).run()
+        content = _Machine(_zipped(path, size) if zipfile.is_zipfile(path) else _last_pickle(path.read_bytes())).run()
         arrays = {name: _plain(value) for name, value in content.items()} if type(content) is dict else {}
         if not arrays or not all(isinstance(array, np.ndarray) for array in arrays.values()):
             raise ValueError("it has no dict of NumPy arrays")
@@ -90,7 +90,7 @@ def load_saved(path):
 
 
 def _zipped(path, size):
-    """Return the pickle in a zip file; its member must be stored without compression."""
+    """Return the bytes of the pickle in a zip file of `torch.save`; the file has `size` bytes and must be uncompressed."""
     with zipfile.ZipFile(path) as archive:
         names = [info for info in archive.infolist() if info.filename.endswith("/data.pkl")]
         if len(names) != 1 or names[0].file_size > size:
@@ -98,8 +98,8 @@ def _zipped(path, size):
         return archive.read(names[0])
 
 
-def _fourth(data):
-    """Return the last of the four pickles in a file of torch.save's older format.
+def _last_pickle(data):
+    """Return the bytes of the last of the four pickles in a file of `torch.save`'s older format.
 
     The first three are a magic number, a version, and facts about the machine.
     """
@@ -114,7 +114,7 @@ def _fourth(data):
 
 
 class _Machine:
-    """Interpreter of a pickle's instructions. An exception of any kind means that the pickle is refused."""
+    """Interpreter of the instructions of a pickle. Any exception that it raises means that the pickle is refused."""
 
     def __init__(self, data):
         self.data, self.stack, self.marks, self.memo, self.encoded = data, [], [], {}, {}
@@ -140,13 +140,13 @@ class _Machine:
         self.marks.append(len(self.stack))
 
     def marked(self):
-        """Pop the items above the last mark."""
+        """Pop the stack's items above the last mark, and the mark; return the items."""
         at = self.marks.pop()
         items, self.stack[at:] = self.stack[at:], []
         return items
 
     def last(self, n):
-        """Pop the last n items of the stack."""
+        """Pop the last n items of the stack and return them."""
         items, self.stack[-n:] = self.stack[-n:], []
         if len(items) != n:
             raise ValueError("its stack is empty")
@@ -203,7 +203,7 @@ class _Machine:
         return self.encoded[id(text)][1]
 
     def filled(self, version, shape, dtype, fortran, data):
-        """Build the array that the state of a pickled array describes, after checking the state."""
+        """Return the array that a pickled array's state describes, after checking the state (shape, dtype, order and bytes)."""
         good = type(shape) is tuple and len(shape) <= _MAX_DIMENSIONS
         if not good or any(type(length) is not int or length < 0 for length in shape):
             _refuse("has an array whose shape is none")

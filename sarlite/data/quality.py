@@ -1,4 +1,4 @@
-"""Quality of a division into parts: edges, halo rows and imbalance of each part, counted from the files in pieces."""
+"""Quality of a division into parts: edges, halo rows (rows of other parts that are needed) and imbalance, counted in pieces."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ _SHOWN = 16  # largest number of parts for which the matrices are printed
 
 
 def quality(dataset, n_bytes=None, step=None, tiles=True):
-    """Measure the parts into which a data set is divided: their sizes, halo rows and imbalance.
+    """Return the sizes, halo rows and imbalance of the parts of a data set; with `tiles`, also the edges for each pair of parts.
 
     Parameters
     ----------
@@ -57,17 +57,14 @@ def quality(dataset, n_bytes=None, step=None, tiles=True):
 
 
 def measured(dataset, parts, n_parts):
-    """Measure a partition that is not stored; return the same costs as `quality(..., tiles=False)`.
-
-    `parts` is the part of each node, as for `divide`.
-    """
+    """Return the measures of `quality(..., tiles=False)` for a partition that is not stored; `parts` has the part of each node."""
     nodes = [replace(table, features=None) for table in dataset.nodes.values()]
     edges = [replace(table, edge_weight=None, edge_features=None, edge_time=None) for table in dataset.edges.values()]
     return quality(in_memory(Dataset.of_tables(nodes, edges, dataset.target), parts, n_parts), tiles=False)
 
 
 def quality_lines(costs):
-    """Format the result of `quality` as lines of text, which are printed below the table of `summary.report_lines`."""
+    """Return lines of text with the result of `quality`, which are printed below the table of `summary.report_lines`."""
     yield f"row imbalance {costs['row_imbalance']:.2f}, stage imbalance {costs['stage_imbalance']:.2f}"
     needs = np.array(costs["needs"])
     others = needs[~np.eye(len(needs), dtype=bool)]
@@ -84,7 +81,7 @@ def quality_lines(costs):
 
 
 def _count_sources(dataset, name, tiles, at_once, step):
-    """Count the edges out of one node type's rows by part of the destination; return the counts of a `Tally`."""
+    """Return counts of the edges out of node type `name` by part of the destination, {field: value} of a `partition.Tally`."""
     tally = Tally(np.asarray(dataset.nodes[name].offsets), tiles)
     relations = [table for relation, table in dataset.edges.items() if relation[0] == name]
     for part in range(dataset.n_parts):
@@ -99,7 +96,7 @@ def _count_sources(dataset, name, tiles, at_once, step):
 
 
 def _sources(table, offsets, part, at_once):
-    """Yield the sources of the edges into a part's rows, in pieces."""
+    """Yield the sources of a relation's edges into the rows of part `part`, in pieces of `at_once` edges."""
     first, last = (int(copied(table.indptr, row, row + 1)[0]) for row in offsets[part : part + 2])
     for at in range(first, last, at_once):
         yield copied(table.indices, at, min(at + at_once, last))

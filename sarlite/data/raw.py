@@ -77,7 +77,7 @@ class RawGraph:
 
     @classmethod
     def of(cls, dataset):
-        """Return the edge list of a data set, so that its edges can be changed; edges with values are refused."""
+        """Return the edge list of a data set, so that its edges can be changed; edge weights, features or times raise a ConfigError."""
         for name in EdgeTable.VALUES:
             if getattr(dataset, name) is not None:
                 raise ConfigError(f"{dataset.where(name)}: {CARRY_VALUES}")
@@ -89,7 +89,7 @@ class RawGraph:
 
     def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False,
                  provenance=None):
-        """Return the Dataset, with edges sorted by destination.
+        """Return the `Dataset`, with the edges sorted by destination. Options add or merge edges, or normalize features.
 
         Parameters
         ----------
@@ -129,13 +129,13 @@ class RawGraph:
 
 
 def as_features(rows, normalize):
-    """Return rows as float32 or float64, divided by their sums if `normalize` is True."""
+    """Return feature rows as float32 or float64; if `normalize` is True, each row is divided by its sum."""
     rows = row_normalized(rows) if normalize else rows
     return rows if rows.dtype.name in ("float32", "float64") else narrowed(rows)
 
 
 def row_normalized(features):
-    """Return the features with rows divided by their sums; a row that sums to 0 stays unchanged."""
+    """Return the features, float32 or float64, with each row divided by its sum; a row that sums to 0 stays unchanged."""
     features = features.astype(np.float64) if features.dtype == np.float64 else narrowed(features, copy=True)
     with np.errstate(all="ignore"):  # `Dataset.check` refuses results that are not finite
         sums = features.sum(axis=1, keepdims=True, dtype=np.float64)
@@ -151,7 +151,7 @@ def narrowed(numbers, copy=False):
 
 
 def masks(n_nodes, where, **ids):
-    """Return three masks, (n_nodes,) bool each, for the keyword arguments train, val and test.
+    """Return the train, val and test masks, (n_nodes,) bool each, from the ids passed as the keyword arguments of these names.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def masks(n_nodes, where, **ids):
 
 
 def mask(n_nodes, what, id_pieces):
-    """Return the mask, (n_nodes,) bool, of node ids that arrive in pieces.
+    """Return the mask, (n_nodes,) bool, of node ids that arrive in pieces; an error message starts with `what`.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def mask(n_nodes, what, id_pieces):
 
 
 def count_classes(labels, where, n_classes=None):
-    """Return the number of classes.
+    """Return `n_classes`, checked against the labels, or by default the largest label + 1; `where` names the labels in errors.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ def count_classes(labels, where, n_classes=None):
 
 
 def read_labels(labels, where, classes=None, task=None):
-    """Return labels in the form of the task, as `NodeTable` stores them, and the number of a model's outputs.
+    """Return (labels in the dtype and shape that the task needs, number of a model's outputs); `where` names the labels in errors.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def read_labels(labels, where, classes=None, task=None):
 
 
 def in_form(labels, where, task, first=0, what="node"):
-    """Return labels in the form of the task.
+    """Return labels checked and converted for the task: int64 classes, uint8 columns of 0 and 1, or floats (see `NodeTable`).
 
     Parameters
     ----------
@@ -276,11 +276,11 @@ def in_form(labels, where, task, first=0, what="node"):
     if task == "regress":
         labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
         return labels if labels.dtype == np.float64 else narrowed(labels)
-    return _zeros_and_ones(labels.reshape(len(labels), -1), where, first, what)
+    return _binary_labels(labels.reshape(len(labels), -1), where, first, what)
 
 
 def count_outputs(labels, where, classes, task):
-    """Return the number of a model's outputs for labels in the form of the task."""
+    """Return the number of a model's outputs per node: classes for "classify", which `classes` overrides, else label columns."""
     if task in (None, "classify"):
         return count_classes(labels, where, classes)
     if classes is not None:
@@ -288,8 +288,8 @@ def count_outputs(labels, where, classes, task):
     return n_outputs(labels, task)
 
 
-def _zeros_and_ones(labels, where, first, what):
-    """Return labels of 0, 1 or NaN as uint8 with `MISSING` for NaN."""
+def _binary_labels(labels, where, first, what):
+    """Return labels of 0, 1 or NaN as uint8 with `MISSING` for NaN; raise a DataError for any other value."""
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
     if (at := validation.first_true(~(missing | (labels == 0) | (labels == 1)))) is not None:
         raise DataError(f"{where}: labels: {what} {first + at[0]} has {labels[at]} in column {at[1]}, "
@@ -298,15 +298,12 @@ def _zeros_and_ones(labels, where, first, what):
 
 
 def strata(labels, task):
-    """Return the groups for a stratified `random_split`: the class of each node, or -1 for a node without a label.
-
-    For a task other than "classify", all labelled nodes are in group 0.
-    """
+    """Return the group of each node for a stratified split: its class, or 0 if `task` is not "classify"; -1 without a label."""
     return labels if task in (None, "classify") else np.where(labelled(labels, task), 0, -1)
 
 
 def whole_labels(labels, where, first=0, what="node"):
-    """Return one integer label per row, (n,) int64; NaN, which marks a missing label, becomes -1.
+    """Return one integer label per row, (n,) int64; NaN, which marks a missing label, becomes -1. `where` names the labels in errors.
 
     Parameters
     ----------
@@ -342,7 +339,7 @@ def whole_labels(labels, where, first=0, what="node"):
 
 
 def check_csr(indptr, indices, n_rows, n_columns, where):
-    """Return indptr as int64 and indices as int32 or int64; raise a DataError unless they form CSR of this shape."""
+    """Return indptr as int64 and indices as integers; raise a DataError unless they form a CSR matrix, (n_rows, n_columns)."""
     starts = check_indptr(indptr, n_rows, indices.size, f"{where}_indptr")
     return starts, validation.integers(f"{where}_indices", indices, stop=n_columns, what="column")
 
@@ -360,7 +357,7 @@ def check_indptr(indptr, n_rows, n_entries, where):
 
 
 def dense(data, indptr, indices, shape, where):
-    """Return a CSR matrix as a dense float32 array, (n_rows, n_columns); duplicate entries are added.
+    """Return a CSR matrix as a dense float32 array of the shape `shape`; duplicate entries are added.
 
     Raises
     ------
@@ -382,21 +379,21 @@ def dense(data, indptr, indices, shape, where):
 
 
 def one_hot(numbers, what):
-    """Return one-hot rows, (n, number of distinct values) float32, with the distinct values in ascending order."""
+    """Return one-hot rows, (n, number of distinct values) float32, of `numbers`; columns follow the ascending distinct values."""
     values = np.unique(numbers)
     check_room(5 * numbers.size * values.size, f"{what}: {values.size} in {numbers.size} rows")
     return (numbers[:, None] == values).astype(np.float32)
 
 
 def check_room(n_bytes, what):
-    """Raise a DataError if `n_bytes` exceed the memory that this process can still allocate."""
+    """Raise a DataError that begins with `what` if `n_bytes` exceed the memory that this process can still allocate."""
     free = free_memory()
     if n_bytes > free:
         raise DataError(f"{what}: needs {n_bytes} bytes, but {int(free)} are free")
 
 
 def check_nodes(n_nodes, n_features, what):
-    """Raise a DataError if the number of nodes is too large, or if the nodes' arrays would not fit into memory.
+    """Raise a DataError if there are too many nodes, or if `n_features` float32 features of each would not fit into memory.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ _ROWS = 1 << 16
 
 
 def headings(task, n_columns, class_names, embeddings):
-    """Return the column headings of a table of predictions: headings of labels, and headings of numbers.
+    """Return the headings (of label columns, of number columns) of a table of predictions, or of embeddings if that is True.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def headings(task, n_columns, class_names, embeddings):
 
 
 def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, ends=("id",)):
-    """Write a table of results, which appears whole or not at all.
+    """Write predictions, or a layer's rows (`embeddings`), as a table of ids, labels and numbers; the file appears whole or not at all.
 
     The columns are the id, the class or the 0/1 labels, and the numbers. A table of links has the columns source and
     destination in place of id, with relation between them if there are several relations; links have a score and possibly a
@@ -62,7 +62,7 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
         If the file cannot be written.
     """
     n, wide = len(numbers), _columns(numbers)
-    of_labels, of_numbers = headings(task, wide.shape[1], class_names, embeddings)
+    label_headings, number_headings = headings(task, wide.shape[1], class_names, embeddings)
 
     def pieces():
         for at in range(0, max(n, 1), _ROWS):
@@ -74,11 +74,11 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
                 columns += [[named[label] for label in chosen.tolist()]] if named else list(_columns(chosen).T)
             yield [*columns, *np.asarray(wide[rows]).T]
 
-    write_pieces(path, [*ends, *of_labels, *of_numbers], pieces())
+    write_pieces(path, [*ends, *label_headings, *number_headings], pieces())
 
 
 def write_pieces(path, names, pieces):
-    """Write a table atomically: after an error the file is missing or unchanged.
+    """Write a table from `pieces`, the columns of consecutive rows; after an error the file is missing or unchanged.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def write_pieces(path, names, pieces):
 
 
 def _columns(array):
-    """Reshape an array of rows to two dimensions; an array without rows is handled, too."""
+    """Return an array of rows reshaped to two dimensions, even if it has no rows."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
@@ -114,7 +114,7 @@ def _text(file, path, names):
     def put(columns):
         if columns is None:
             text.flush()
-            text.detach()  # `whole` closes the file
+            text.detach()  # `atomic_file` closes the file
             return
         rows.writerows(zip(*(map(str, column) for column in columns)))
 

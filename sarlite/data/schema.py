@@ -1,4 +1,4 @@
-"""Matching of a data set by name with the schema of the data that a model was trained on.
+"""Matching of a data set with a schema: node types, relations and feature columns of the data that a model was trained on.
 
 A schema is a dict that JSON can hold:
 
@@ -46,7 +46,7 @@ class Matched(NamedTuple):
 
 
 def schema_of(dataset: Dataset, edge_features: bool = True) -> JsonDict:
-    """Return the schema of a data set.
+    """Return the target, node types, relations and feature columns of a data set as a dict; edge features only if asked.
 
     Parameters
     ----------
@@ -69,14 +69,14 @@ def schema_of(dataset: Dataset, edge_features: bool = True) -> JsonDict:
 
 
 def transforms_of(schema: Schema) -> JsonDict:
-    """Return the transforms in a schema, by node type and by the "."-joined words of a relation."""
+    """Return the transforms of a schema's feature columns, by node type, or by relation as words joined with "."."""
     named = {name: transforms for name, _, transforms in schema["nodes"]}
     named |= {".".join(relation): transforms for relation, _, transforms in schema["edges"]}
     return {name: transforms for name, transforms in named.items() if transforms}
 
 
 def is_schema(value: object) -> bool:
-    """Return True if a value read from JSON is a schema."""
+    """Return True if a value read from JSON is a schema of node types, relations and feature columns (see the module)."""
     if not isinstance(value, dict) or not isinstance(value.get("target"), str):
         return False
     nodes, edges = value.get("nodes"), value.get("edges")
@@ -90,7 +90,7 @@ def is_schema(value: object) -> bool:
 
 
 def matched(dataset: Dataset, schema: Schema, name: str) -> Matched:
-    """Return a data set with the node types, relations and columns of a schema, in the order of the schema.
+    """Return a data set reduced to the node types, relations and feature columns of a model's schema, in the schema's order.
 
     Types, relations and columns that the schema lacks are left out. Columns without names on either side are matched by
     position.
@@ -139,7 +139,7 @@ class _Notes(NamedTuple):
 
 
 def _check_names(out: _Notes, what: str, expected: Mapping[Name, str], available: Mapping[Name, str]) -> None:
-    """Raise a DataError for a name that the model expects and the data lack.
+    """Raise a DataError for a name in `expected` but not in `available`; add names that are only in `available` to `out.left_out`.
 
     Names that the model does not use are added to `out.left_out`.
 
@@ -156,14 +156,14 @@ def _check_names(out: _Notes, what: str, expected: Mapping[Name, str], available
 
 
 def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: JsonDict | None) -> AnyTable:
-    """Return a table with the feature columns that the model expects, in the model's order."""
+    """Return a table with the feature columns `expected` by the model, in the model's order; add messages to `out`."""
     available, where = _columns(table), f"{table.label}{table.FEATURES.replace('_', ' ')}"
     if expected is None or available is None:
         if expected is not None:
             raise DataError(f"{out.data}: {where}: none, but the model takes {_column_text(expected)}")
         return table if available is None else _without(out, table, where)
     if table.transforms != transforms:
-        raise DataError(f"{out.data}: {where}: made with other transforms than the model's: {_other(transforms, table)}")
+        raise DataError(f"{out.data}: {where}: made with other transforms than the model's: {_transform_difference(transforms, table)}")
     if isinstance(expected, int) or isinstance(available, int):
         return _by_position(out, table, where, expected, available)
     _check_names(out, f"{where}: columns", {name: repr(name) for name in expected}, {name: repr(name) for name in available})
@@ -175,7 +175,7 @@ def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: J
 
 
 def _without(out: _Notes, table: AnyTable, where: str) -> AnyTable:
-    """Return a node table without its features, as the model has learned rows for this node type.
+    """Return a node table without features and note it in `out.left_out`; the model has learned embeddings for this type instead.
 
     An edge table is returned unchanged.
     """
@@ -186,10 +186,7 @@ def _without(out: _Notes, table: AnyTable, where: str) -> AnyTable:
 
 
 def _by_position(out: _Notes, table: AnyTable, where: str, expected: list[str] | int, available: list[str] | int) -> AnyTable:
-    """Check that a table has as many columns as the model expects, and note that columns are matched by position.
-
-    The table is returned unchanged.
-    """
+    """Return a table whose number of feature columns is as `expected`; note in `out` that columns are matched by position."""
     n_expected, n_available = (columns if isinstance(columns, int) else len(columns) for columns in (expected, available))
     unnamed = "the model's" if isinstance(expected, int) else "the data's"
     if n_expected != n_available:
@@ -201,7 +198,7 @@ def _by_position(out: _Notes, table: AnyTable, where: str, expected: list[str] |
     return table
 
 
-def _other(expected: JsonDict | None, table: NodeTable | EdgeTable) -> str:
+def _transform_difference(expected: JsonDict | None, table: NodeTable | EdgeTable) -> str:
     """Return a description of the first column whose transforms differ from the model's, for an error message."""
     columns = [(transforms or {}).get("columns", {}) for transforms in (expected, table.transforms)]
     name = next((name for name in {**columns[0], **columns[1]} if columns[0].get(name) != columns[1].get(name)), None)
@@ -212,7 +209,7 @@ def _other(expected: JsonDict | None, table: NodeTable | EdgeTable) -> str:
 
 
 class SomeColumns:
-    """View of selected columns of a two-dimensional array; the columns are selected when rows are read.
+    """View of selected columns of a two-dimensional array; columns are selected when rows are read.
 
     Parameters
     ----------
@@ -233,7 +230,7 @@ class SomeColumns:
 
 
 def _columns(table: NodeTable | EdgeTable) -> Columns:
-    """List the names of a table's feature columns; their number if they have no names, and None without features."""
+    """Return the names of a table's feature columns, their number if they have no names, or None without features."""
     array = getattr(table, table.FEATURES)
     if array is None or table.feature_names is not None:
         return None if array is None else list(table.feature_names or ())

@@ -14,7 +14,7 @@ _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 @contextlib.contextmanager
 def beside(out):
-    """Create a private temporary folder in the output's parent folder, and remove the folder when the context ends.
+    """Yield a private temporary folder in the parent folder of the output `out`; the folder is removed as the context ends.
 
     A DataError is raised if the folder cannot be created.
     """
@@ -27,7 +27,7 @@ def beside(out):
 
 @contextlib.contextmanager
 def locked(file, *, exclusive):
-    """Hold a lock on a file: several processes may read the data set at once, or one process may replace it.
+    """Hold a lock on a data set's file: shared by processes that read the data set, `exclusive` for one that replaces it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Data sets by spec: a string that names a reader or a generator, a path, and options."""
+"""Data sets by spec: a string of a reader or generator, a path and options, such as "edges:follows.csv,src=from,dst=to"."""
 
 import importlib.metadata
 import os
@@ -36,7 +36,7 @@ def _flag(text):
 
 
 def _amount(text):
-    """Parse an option that is a number of nodes (int), or a share of the nodes (float, with a decimal point)."""
+    """Return the size of a split from text: a number of nodes (int), or a share of the nodes (float, with a decimal point)."""
     try:
         return int(text)
     except ValueError:
@@ -124,7 +124,7 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
          task: str | None = None, relational: bool = False, folder: AnyPath | None = None, n_bytes: int | None = None,
          transforms: Mapping[str, JsonDict] | None = None, tell: Callable[[str], None] = lambda text: None,
          **changes: bool | None) -> Dataset:
-    """Read, map or generate the data set that a spec names.
+    """Return the data set that a spec such as "sbm:nodes=100" or a directory names; `check` validates all values.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
 
 
 def load_relational(spec: AnyPath, **options: Any) -> Dataset:
-    """Read, map or generate a relational data set: one of several node types and relations.
+    """Return the heterogeneous data set that a spec names; `options` are arguments of `load`.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def load_relational(spec: AnyPath, **options: Any) -> Dataset:
 
 
 def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
-    """Return the data set of a spec, unchecked."""
+    """Return the data set of a spec with the changes applied (such as undirected), not yet validated by `Dataset.check`."""
     form, path, options = _parse(spec)
     if workspace.n_bytes is not None and form not in _BOUNDED:
         raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
@@ -229,7 +229,7 @@ def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
     _check_kind(spec, _is_relational(form, path), relational)
     if task and "task" in _READERS.get(form, (None, {}))[1] and (form not in ("edges", "pigo") or "labels" in options):
         options.setdefault("task", task)
-    wanted, provenance = _wanted(spec, options, changes, relational)
+    wanted, provenance = _split_changes(spec, options, changes, relational)
     if form is None:
         return _changed(format.open(path, verify=verify), wanted)
     if form in _DESCRIBED:
@@ -247,7 +247,7 @@ def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
 
 
 def _check_kind(spec, is_relational, relational):
-    """Raise a ConfigError if a relational graph is needed and the graph has only one node type, or vice versa."""
+    """Raise a ConfigError unless `is_relational`, True if the spec's graph is heterogeneous, equals the caller's `relational`."""
     if is_relational and not relational:
         raise ConfigError(f"data set {spec!r}: a relational graph, of several node types, but a graph of one kind is "
                           "needed")
@@ -256,12 +256,12 @@ def _check_kind(spec, is_relational, relational):
 
 
 def has_transforms(spec: AnyPath) -> bool:
-    """Return True if the features of the data set can be computed by transforms, as the data set is built from tables."""
+    """Return True if a spec's features can be computed by transforms, as its data set is built from tables."""
     return _parse(str(spec))[0] in _DESCRIBED
 
 
 def generated_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
-    """Compare a generated graph with the properties that its spec requested; return the lines of a report.
+    """Return lines that compare a generated graph with the properties that its spec requested, such as its degrees.
 
     The list is empty unless the generator is one that meets its spec only approximately.
     """
@@ -270,7 +270,7 @@ def generated_lines(spec: AnyPath, dataset: Dataset) -> list[str]:
 
 
 def is_relational(spec: AnyPath) -> bool:
-    """Return True if a spec names a relational graph; for a native directory meta.json is read."""
+    """Return True if a spec names a heterogeneous graph; for a native directory meta.json is read."""
     form, path, _ = _parse(str(spec))
     return _is_relational(form, path)
 
@@ -290,11 +290,8 @@ def _is_relational(form, path):
     return form in _RELATIONAL or (form is None and "target" in format.read_meta(path))
 
 
-def _wanted(spec, options, changes, relational):
-    """Remove the options that change the graph, such as undirected and self_loops, from `options`, and return them.
-
-    The result is the changes to apply, and the provenance that the data set stores.
-    """
+def _split_changes(spec, options, changes, relational):
+    """Pop the options that change the graph, such as undirected; return them with `changes` applied, and the provenance."""
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or (name == "undirected" and not relational)}
@@ -305,7 +302,7 @@ def _wanted(spec, options, changes, relational):
 
 
 def native_directory(spec: AnyPath) -> str | None:
-    """Return the native directory that a spec names without changes; None for every other spec."""
+    """Return the directory in the native format that a spec names without changes; None for every other spec."""
     form, path, options = _parse(str(spec))
     return path if form is None and not any(options.values()) else None
 
@@ -317,7 +314,7 @@ def source_path(spec: AnyPath) -> str | None:
 
 
 def _parse(spec):
-    """Return (form, path, options) of a spec; form is None for a native directory."""
+    """Return (form, path, options) of a spec such as "npz:FILE,seed=1"; form is None for a native directory."""
     form, colon, rest = spec.partition(":")
     if form in _GENERATORS:
         return form, None, _options(form, rest.split(",") if rest else [], _GENERATORS[form][1])
@@ -354,7 +351,7 @@ def _forms():
 
 
 def _path_and_words(text):
-    """Return the path and the options of a text; a path may contain commas if it exists."""
+    """Return (path, list of the options' texts) of a spec after its form; a path may contain commas if it exists."""
     if os.path.exists(text):  # a path may hold commas
         return text, []
     text = text.replace(",decimal=,", ",decimal=comma")
@@ -363,7 +360,7 @@ def _path_and_words(text):
 
 
 def _options(form, words, parsers):
-    """Return the parsed options of a spec by name."""
+    """Return {name: value} of a spec's options from their texts `words`; `parsers` has a function for each option of the form."""
     parsers, options, errors = {**parsers, **_CHANGES}, {}, []
     for word in words:
         key, _, value = word.partition("=")
@@ -389,21 +386,18 @@ def _options(form, words, parsers):
     return options
 
 
-def _changed(dataset, wanted):
-    """Apply the requested changes, such as undirected or normalize, to a data set in CSR.
-
-    Without changes the data set is returned unmodified.
-    """
-    if not any(wanted.values()):
+def _changed(dataset, changes):
+    """Apply changes such as undirected or normalize to a data set in CSR; return the data set itself if there are none."""
+    if not any(changes.values()):
         return dataset
-    dataset.provenance = {**dataset.provenance, "changes": dict(wanted)}
-    if wanted.pop("drop_edge_values", False):
+    dataset.provenance = {**dataset.provenance, "changes": dict(changes)}
+    if changes.pop("drop_edge_values", False):
         dataset.drop_edge_values()
-    if any(value for name, value in wanted.items() if name != "normalize"):
-        assembled = RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=dataset.provenance, **wanted)
+    if any(value for name, value in changes.items() if name != "normalize"):
+        assembled = RawGraph.of(restored(dataset)).assemble(dataset.source, provenance=dataset.provenance, **changes)
         assembled.class_names, assembled.target_nodes.names = dataset.class_names, dataset.target_nodes.names
         return assembled
-    if wanted.get("normalize"):
+    if changes.get("normalize"):
         dataset.features = row_normalized(dataset.features)
     return dataset
 
@@ -416,7 +410,7 @@ def _version():
 
 
 def from_tables(described: Mapping[str, object], **changes: bool) -> Dataset:
-    """Build a data set from tables in memory or in files.
+    """Return the data set built from tables in memory or in files, described by a dict as in docs/tables.md.
 
     Parameters
     ----------

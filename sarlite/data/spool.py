@@ -6,7 +6,7 @@ from sarlite.errors import writing
 
 
 class Spool:
-    """Growing array. Rows are appended to a file, which is memory-mapped at the end, or are held in memory."""
+    """Array that grows by `write`. Rows are held in memory, or in a file, `path`, that is memory-mapped at the end."""
 
     def __init__(self, path, dtype=None):
         self._path, self._dtype, self._shape, self.n_rows = path, dtype, (), 0
@@ -31,7 +31,7 @@ class Spool:
                 data = data[self._file.write(data) :]
 
     def array(self):
-        """Close the spool and return its rows, mapped or in memory."""
+        """Close the spool and return all rows as one array, memory-mapped or in memory."""
         shape = (self.n_rows, *self._shape)
         if self._file is not None:
             self._file.close()

@@ -33,7 +33,7 @@ def summary(dataset):
 
 
 def _of_one_kind(dataset, labels):
-    """Return the facts about a graph of one kind."""
+    """Return the entries of `summary` for a homogeneous graph, such as degrees, self loops, and nodes per class."""
     indptr, indices = np.asarray(dataset.indptr), np.asarray(dataset.indices)
     degrees = np.diff(indptr)
     touched = degrees > 0
@@ -58,7 +58,7 @@ def _of_one_kind(dataset, labels):
 
 
 def _of_types(dataset):
-    """Return the facts about a relational graph."""
+    """Return the entries of `summary` for a heterogeneous graph, such as node counts by type and degrees by relation."""
     relations = {".".join(relation): table for relation, table in dataset.edges.items()}
     widths = {name: table.n_features for name, table in dataset.nodes.items()}
     return {
@@ -80,9 +80,7 @@ def _nodes_by_part(dataset):
 
 
 def part_bytes(dataset, costs):
-    """Estimate the memory of each part in bytes: its own rows and edges, and the features of its halo rows.
-
-    The result is two lists with one number per part.
+    """Return two lists with one number of bytes per part: its own rows and edges, and the features of its halo rows (estimates).
 
     The data set has one node type and one relation.
     """
@@ -93,13 +91,13 @@ def part_bytes(dataset, costs):
 
 
 def account_lines(dataset):
-    """Return lines about the use of every column of the tables that a data set was built from."""
+    """Return lines that tell how each column of the tables that a data set was built from was used."""
     account_of_columns = dataset.provenance.get("tables")
     return [*account.lines(account_of_columns)] if isinstance(account_of_columns, dict) else []
 
 
 def summary_lines(facts):
-    """Yield the lines of a table of the facts that `summary` returns."""
+    """Yield lines of a table with `facts`, the result of `summary`."""
     rows = [("name", facts["name"]), *(_lines_of_types(facts) if "target" in facts else _lines_of_one_kind(facts)),
             ("unlabelled", f"{facts['unlabelled']:,}"),
             *((name, f"{count:,} nodes") for name, count in facts["split"].items()),
@@ -149,7 +147,7 @@ def _division(facts):
 
 
 def report_lines(costs, local_bytes=None, halo_bytes=None):
-    """Format the result of `graph.partition.report`, the costs of each part, as the lines of a table."""
+    """Yield the lines of a table of `costs`, the measures of each part from `quality`; sizes in bytes are optional columns."""
     names = ("nodes", "edges", "train_nodes", "halo_rows")
     heads = ("part", "nodes", "edges", "train", "halo rows") + (("own data", "halo data") if local_bytes else ())
     yield " ".join(f"{head:>12}" for head in heads)

@@ -1,4 +1,4 @@
-"""Forms of a data set's labels: one class per node, several labels of 0 or 1 per node, or numbers."""
+"""Labels by task: one class per node (classify), several labels of 0 or 1 per node (multilabel), or numbers (regress)."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _FORMS = {  # task: shape in words, numbers of dimensions, dtypes
 
 
 def check_form(labels: Array, task: str, where: str) -> None:
-    """Raise a DataError unless labels have the dimensions and the dtype of the task."""
+    """Raise a DataError unless labels have the dimensions and dtype of the task; the message begins with `where`."""
     if task not in TASKS:
         raise DataError(f"{where}: task {task!r} is not one of {', '.join(TASKS)}")
     shape, dimensions, dtypes = _FORMS[task]
@@ -26,18 +26,18 @@ def check_form(labels: Array, task: str, where: str) -> None:
 
 
 def n_outputs(labels: Array, task: str) -> int | None:
-    """Return the number of a model's outputs per node if the shape of the labels gives it; None for "classify"."""
+    """Return the number of label columns, a model's outputs per node; None for "classify", whose labels do not tell it."""
     return None if task == "classify" else 1 if labels.ndim == 1 else int(labels.shape[1])
 
 
 def labelled(labels: Array, task: str) -> Array:
-    """Return True for each node that has a label, (n,) bool; a node with several labels must have all of them."""
+    """Return (n,) bool, True for each node that has a label; a node with several labels must have all of them."""
     has_label = labels >= 0 if task == "classify" else labels != MISSING if task == "multilabel" else ~np.isnan(labels)
     return np.asarray(has_label if has_label.ndim == 1 else has_label.all(1))
 
 
-def wrong(labels: Array, task: str, in_split: Array, n_classes: int) -> tuple[int, str] | None:
-    """Find the first row with an invalid label; return the row and a description of the label, or None.
+def first_invalid(labels: Array, task: str, in_split: Array, n_classes: int) -> tuple[int, str] | None:
+    """Return (row, description) of the first invalid label, or None; rows outside `in_split` may have no label.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ LINE = 1 << 24  # most characters of a line
 
 
 def read(path, field, dtype):
-    """Read numbers, one row per line, from text, .npy or .parquet.
+    """Return the numbers in a text, .npy or .parquet file, (n_rows, n_columns); a text file has one row per line.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def read(path, field, dtype):
 
 
 def _parquet(path, field):
-    """Return the rows of a Parquet file. A column of lists of length k becomes k columns."""
+    """Return the numbers in a Parquet file, (n_rows, n_columns). A column of lists of length k becomes k columns."""
     parquet = import_optional("pyarrow.parquet", f"{path}: {field}")
     with reading(path, field), regular(path).open("rb") as file:
         table = parquet.read_table(file)
@@ -64,7 +64,7 @@ def _parquet(path, field):
 
 
 def read_parts(file, n_nodes, n_parts):
-    """Read a user's partition: a .npy file of integers, or text with one part per line.
+    """Return the part of each node, (n_nodes,) int32, from a .npy file of integers or a text file with one part per line.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def lines(file):
 
 
 def _text(path, field, dtype):
-    """Return the rows of a text file."""
+    """Return the numbers in a text file, (n_rows, n_columns), without comments and header."""
     with reading(path, field), opened(path) as file:
         rows = (line for line in lines(file) if _content(line))
         first = next(rows, None)
@@ -109,7 +109,7 @@ def _text(path, field, dtype):
 
 
 def _npy(path, field):
-    """Memory-map a .npy file and check that its array has one or two dimensions."""
+    """Return the memory-mapped array of a .npy file; raise a DataError unless it has one or two dimensions."""
     table = npyfile.load(path, field)
     if table.ndim not in (1, 2):
         raise DataError(f"{path}: {field}: expected one or two dimensions, found shape {table.shape}")
@@ -117,7 +117,7 @@ def _npy(path, field):
 
 
 def opened(path):
-    """Open a text file, compressed or not, for reading."""
+    """Return a file object that reads a text file, decompressed if its name ends in .gz."""
     path = regular(path)
     return gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig")
 
@@ -127,7 +127,7 @@ def _content(line):
 
 
 def _header(line, delimiter):
-    """Return the number of columns that a header line names; 0 if a word is a number, as the line is then no header."""
+    """Return the number of columns that `line` names as a header; 0 if a word is a number or missing, as it is then no header."""
     words = [word.strip().strip("\"'") for word in line.split(delimiter)]
     if len(words) > 1 and all(word and not is_number(word) for word in words):
         return len(words)

@@ -12,7 +12,7 @@ _FRACTION = re.compile(r"(.*\.)([0-9]{1,9})(.*)")
 
 
 def show_time(time: int, kind: str | None) -> str:
-    """Return a time as text: a date, a UTC timestamp, or the number.
+    """Return an int64 time as text: a date or a UTC timestamp if `kind` is "dates", else the number.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def show_time(time: int, kind: str | None) -> str:
 
 
 def read_time(text: str, kind: str, where: str) -> int:
-    """Return the int64 time that a text means: a date or timestamp of ISO 8601, or a whole number.
+    """Return the int64 time of a text: an ISO 8601 date or timestamp if `kind` is "dates", a whole number if "integers".
 
     A timestamp without a zone is taken as UTC.
 

@@ -8,7 +8,7 @@ from sarlite.errors import writing
 
 
 class Workspace:
-    """Place for the arrays of a data set that is being built: memory, or temporary files within a memory limit.
+    """Storage for the arrays of a data set that is being built: memory, or temporary files within a memory limit.
 
     Parameters
     ----------
@@ -22,11 +22,11 @@ class Workspace:
         self.folder, self.n_bytes = None if folder is None else Path(folder), n_bytes
 
     def spool(self, name, dtype=None):
-        """Create a `Spool`, an array that grows, for the file `name` of the folder, or in memory."""
+        """Return a new `Spool`, an array that grows, in the file `name` of the folder, or in memory."""
         return Spool(None if self.folder is None else self.folder / name, dtype)
 
     def array(self, name, pieces):
-        """Join pieces of rows into one array, mapped from the file `name` or held in memory."""
+        """Return one array joined from pieces of rows, mapped from the file `name` or held in memory."""
         spool = self.spool(name)
         for piece in pieces:
             spool.write(piece)
@@ -41,5 +41,5 @@ class Workspace:
         return Workspace(self.folder / name, self.n_bytes // share)
 
     def at_once(self, most=1 << 20):
-        """Return the number of rows to process at a time, at most `most`."""
+        """Return the number of rows to process at a time within the memory limit, at most `most`."""
         return budget.at_once(self.n_bytes, most)

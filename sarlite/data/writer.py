@@ -71,7 +71,7 @@ class DirectoryWriter:
         self._held.close()
 
     def start(self, name, shape, dtype):
-        """Start the file `name`.npy below the directory and return its `Stream`. Several files may be open at once."""
+        """Start the file `name`.npy in the directory and return its `npyfile.Stream`. Several files may be open at once."""
         with writing(self.directory / f"{name}.npy"):
             path = self._temporary / f"{name}.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ class DirectoryWriter:
         return self._files[name]
 
     def finish(self, meta):
-        """Close all files, write meta.json and give the directory its final name.
+        """Close all files, write meta.json and give the directory its final name; `meta(records)` returns the content of meta.json.
 
         Parameters
         ----------
@@ -103,14 +103,14 @@ class DirectoryWriter:
 
 
 def write_meta(directory, meta):
-    """Write meta.json with the sha256 of its content."""
+    """Write the dict `meta` as the directory's meta.json, together with the sha256 of its content."""
     meta = json.loads(json.dumps(meta))
     text = json.dumps({**meta, "sha256": meta_hash(meta)}, indent=1) + "\n"
     atomic_write(Path(directory) / META, text.encode())
 
 
 def meta_hash(meta):
-    """Return the sha256 of the content of a meta.json; the content does not include the entry `sha256`."""
+    """Return the sha256 of `meta`, the content of a meta.json without the entry `sha256`."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
@@ -129,12 +129,12 @@ def _check_replaceable(directory, overwrite):
 
 
 def _is_ours(directory):
-    """Return True if a directory has a `meta.json` of the native format, of any version, valid or damaged."""
+    """Return True if a directory has a meta.json of the native format, of any version and even with wrong values."""
     return bool(_meta_of(directory))
 
 
 def _meta_of(directory):
-    """Return the unchecked content of a `meta.json` of the native format; {} without one."""
+    """Return the unchecked content of a directory's meta.json as a dict; {} if it has none of the native format."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         path = regular(Path(directory) / META)
         meta = json.loads(path.read_bytes())
@@ -144,7 +144,7 @@ def _meta_of(directory):
 
 
 def _other_file(directory):
-    """Return the first file below a directory that its meta.json does not list, as a relative path; None without one.
+    """Return the relative path of the first file in a directory that its meta.json does not list; None if all are listed.
 
     A directory with such a file is not overwritten.
     """
@@ -158,7 +158,7 @@ def _other_file(directory):
 
 
 def _named_arrays(meta, folder=""):
-    """Yield the paths, without suffix, of the arrays that a meta.json of any schema lists.
+    """Yield the paths, without suffix, of the arrays that `meta`, a meta.json of any version, lists below `folder`.
 
     A record is a dict with a sha256. Older schemas used other folders, so for them only the array's name is yielded.
     """
@@ -188,7 +188,7 @@ def _replace(temporary, directory):
 
 
 def _remove_old(directory):
-    """Remove old data sets that a killed process had renamed.
+    """Remove old copies of a data set that a killed process had renamed while it replaced `directory`.
 
     An old data set is kept if `directory` does not exist, as it is then the only copy.
     """

@@ -102,7 +102,7 @@ class _ColumnForm(TargetForm):
             raise ShapeError(f"labels are {targets.dtype} {targets.shape}, but for task {self.name} they must be numbers, (n, "
                              "n_outputs)")
         for name, split in rows.items():
-            wrong = target_values.wrong(targets[split], self.name, np.ones(len(split), bool), 0)
+            wrong = target_values.first_invalid(targets[split], self.name, np.ones(len(split), bool), 0)
             if wrong:
                 raise DataError(f"labels[{split[wrong[0]]}], of the {name} split, {wrong[1]}")
 

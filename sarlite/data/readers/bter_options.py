@@ -1,4 +1,4 @@
-"""The options of `bter:` specs: degree and clustering distributions from files or from parameters."""
+"""Options of specs such as "bter:nodes=1000,degree=8": degree and clustering distributions, from files or parameters."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from sarlite.structure.validation import first_true
 
 def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None,
          **options):
-    """Draw a BTER graph from the options of a spec.
+    """Return a random BTER graph. `degrees` and `clustering` are files of distributions, which the other options draw by formulas.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None
     DataError
         If a file cannot be read, or if its numbers are not a distribution.
     """
-    return bter.bter(*asked(degrees, clustering, nodes, degree, max_degree, beta, cmax, xi), **options)
+    return bter.bter(*requested(degrees, clustering, nodes, degree, max_degree, beta, cmax, xi), **options)
 
 
-def asked(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None, **_):
-    """Return the requested number of nodes per degree and the requested clustering coefficient per degree.
+def requested(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None, **_):
+    """Return the number of nodes of each degree and the clustering coefficient of each degree that the options of `make` request.
 
     Parameters
     ----------
@@ -55,15 +55,15 @@ def asked(degrees=None, clustering=None, nodes=None, degree=None, max_degree=Non
     counts : (max degree + 1,) int64
     coefficients : (max degree + 1,) float64
     """
-    shape = _given(degrees, "degrees", nodes=nodes, degree=degree, max_degree=max_degree, beta=beta)
-    curve = _given(clustering, "clustering", cmax=cmax, xi=xi)
+    shape = _parameters(degrees, "degrees", nodes=nodes, degree=degree, max_degree=max_degree, beta=beta)
+    curve = _parameters(clustering, "clustering", cmax=cmax, xi=xi)
     counts = bter.log_normal(**{"nodes": 10_000, "degree": 10.0, **shape}) if degrees is None else _counts(degrees)
     top = len(counts) - 1
     return counts, bter.decaying(top, **curve) if clustering is None else _coefficients(clustering, top)
 
 
 def report(indptr, indices, **options):
-    """Return the lines of a table that compares the requested distributions with the drawn graph.
+    """Return lines of a table that compares a drawn graph's degrees and clustering with those its `options` (of `make`) request.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def report(indptr, indices, **options):
     **options
         Options of `make`.
     """
-    counts, coefficients = asked(**options)
+    counts, coefficients = requested(**options)
     lines = [f"{'degree':>15} {'nodes asked':>12} {'found':>12} {'clustering asked':>17} {'found':>8}"]
     for row in bter.compare(np.asarray(indptr), np.asarray(indices), counts, coefficients):
         degrees = f"{row['low']:,}" if row["low"] == row["high"] else f"{row['low']:,} to {row['high']:,}"
@@ -84,8 +84,8 @@ def report(indptr, indices, **options):
     return lines
 
 
-def _given(file, name, **parameters):
-    """Return the parameters that are set; raise a ConfigError if a file is named together with a parameter."""
+def _parameters(file, name, **parameters):
+    """Return the `parameters` that are not None; raise a ConfigError if there is also a file, which would replace them."""
     parameters = {key: value for key, value in parameters.items() if value is not None}
     if file is not None and parameters:
         raise ConfigError(f"{name} and {next(iter(parameters))} exclude each other: pass one of the two")
@@ -117,7 +117,7 @@ def _coefficients(path, top):
 
 
 def _pairs(path, field, dtype):
-    """Return the two columns of a file as an (n, 2) array; raise a DataError if a degree, in column 0, is repeated."""
+    """Return a file of two columns, degree and value, as an (n, 2) array; raise a DataError if a degree is repeated."""
     pairs = textfile.read(path, field, dtype)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         raise DataError(f"{path}: {field}: expected two columns, found shape {pairs.shape}")

@@ -23,7 +23,7 @@ _NAMES = "_entidx2name.csv.gz"
 
 
 def describe(path, workspace, options):
-    """Describe ogbn-mag's folder, which has the subfolders `raw/` and `split/`, as tables that DuckDB reads.
+    """Return the description of ogbn-mag's folder (`raw/` and `split/`) as tables, from which DuckDB builds the data set.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def describe(path, workspace, options):
 
 
 class MagFolder:
-    """Contents of ogbn-mag's folder. Small files are read by the constructor, large files when a method asks for them.
+    """Files of ogbn-mag's folder. Small files are read by the constructor, large files when a method is called.
 
     Attributes
     ----------
@@ -99,10 +99,10 @@ class MagFolder:
             if back in self.relations:
                 raise DataError(f"{raw / 'triplet-type-list.csv.gz'}: relation {','.join(relation)!r}: its reverse, "
                                 f"{','.join(back)!r}, is stored too; reverses=false reads what is stored")
-        self.target = _labelled(raw / "nodetype-has-label.csv.gz", self.n_nodes)
+        self.target = _labelled_type(raw / "nodetype-has-label.csv.gz", self.n_nodes)
         self.features = _features(raw, self.n_nodes)
         self.labels = raw / "node-label" / self.target / "node-label.csv.gz"
-        self.names = _named(self.path / "mapping", self.n_nodes) if names else {}
+        self.names = _name_files(self.path / "mapping", self.n_nodes) if names else {}
 
     def n_edges(self, relation):
         """Return the number of edges that `num-edge-list.csv.gz` states for a relation."""
@@ -131,15 +131,15 @@ class MagFolder:
             raise DataError(f"{file}: names: {at} names, but there are {n} nodes of type {name!r}")
 
     def split(self):
-        """Return the train, val and test masks of the target's nodes."""
+        """Return the train, val and test masks of the target, the node type that has labels."""
         return split_masks(split_folder(self.path, self.target), self.n_nodes[self.target])
 
     def _of(self, relation):
         return self.path / "raw" / "relations" / "___".join(relation)
 
 
-def _named(folder, n_nodes):
-    """Find the file of names of each node type that has one; raise a DataError for a file of an unknown type."""
+def _name_files(folder, n_nodes):
+    """Return {node type: file of its nodes' names} for the types with such a file; a file of an unknown type is an error."""
     paths = {path.name.removesuffix(_NAMES): path for path in sorted(folder.glob(f"*{_NAMES}"))}
     for name, path in paths.items():
         if name not in n_nodes:
@@ -150,7 +150,7 @@ def _named(folder, n_nodes):
 
 
 def _rows(file, field):
-    """Yield the line number and the stripped words of each nonempty line."""
+    """Yield (line number, list of the comma-separated words) of each nonempty line; `field` names the content in errors."""
     with reading(file, field), gzip.open(regular(file), "rt", encoding="utf-8") as stream:
         for number, line in enumerate(textfile.lines(stream), 1):
             if line.strip():
@@ -160,7 +160,7 @@ def _rows(file, field):
 
 
 def _by_type(file, field):
-    """Return the two-line table of a file as a dict from node type to value, and the line number of the values."""
+    """Return ({node type: value}, line number of the values) of a file with a line of node types and a line of values."""
     rows = list(_rows(file, field))
     if len(rows) != 2 or len(rows[0][1]) != len(rows[1][1]):
         raise DataError(f"{file}: {field}: expected a line of node types and a line with a value per type, found {len(rows)} "
@@ -172,7 +172,7 @@ def _by_type(file, field):
 
 
 def _counts(file):
-    """Return the number of nodes of each type."""
+    """Return {node type: number of nodes} from a file."""
     values, line = _by_type(file, "numbers of nodes")
     for name, value in values.items():
         if not value.isdigit():
@@ -183,7 +183,7 @@ def _counts(file):
 
 
 def _relations(file, n_nodes):
-    """Return the (source type, name, destination type) of each line; the types must be known and no relation repeated."""
+    """Return the (source type, name, destination type) of each line; types must be in `n_nodes`, relations must not repeat."""
     relations = []
     for line, words in _rows(file, "relations"):
         if len(words) != 3:
@@ -209,22 +209,22 @@ def _features(raw, n_nodes):
     for name in stored_types:
         if name not in n_nodes:
             raise DataError(f"{raw / 'node-feat' / name}: node type {name!r} is none of {', '.join(n_nodes)}")
-    named, line = _true(list_file, "types with features") if list_file.exists() else (stored_types, None)
+    named, line = _marked_types(list_file, "types with features") if list_file.exists() else (stored_types, None)
     if line and sorted(named) != stored_types:
         raise DataError(f"{list_file}: line {line}: types with features: {', '.join(named) or 'none'}, but node-feat has "
                         f"{', '.join(stored_types) or 'none'}")
     return {name: raw / "node-feat" / name / "node-feat.csv.gz" for name in n_nodes if name in stored_types}
 
 
-def _true(file, field):
-    """Return the node types that a file marks as true, and the line number of the marks."""
+def _marked_types(file, field):
+    """Return (node types that a file marks as true, line number of the marks)."""
     values, line = _by_type(file, field)
     return [name for name, value in values.items() if value.lower() in ("true", "1")], line
 
 
-def _labelled(file, n_nodes):
-    """Return the one type that has labels."""
-    named, line = _true(file, "types with labels")
+def _labelled_type(file, n_nodes):
+    """Return the only node type that a file marks as having labels."""
+    named, line = _marked_types(file, "types with labels")
     if len(named) != 1 or named[0] not in n_nodes:
         raise DataError(f"{file}: line {line}: expected one type of {', '.join(n_nodes)} with labels, "
                         f"found {', '.join(named) or 'none'}")

@@ -1,4 +1,4 @@
-"""Reader of NumPy archives in the CSR form of shchur/gnn-benchmark; members are mapped if they are not compressed."""
+"""Reader of NumPy archives with a graph in CSR, as in shchur/gnn-benchmark; uncompressed arrays are memory-mapped."""
 
 import math
 import shutil
@@ -21,7 +21,7 @@ from sarlite.structure.edges import destinations, row_chunks
 
 
 def describe(path, workspace, options):
-    """Describe a CSR archive of shchur/gnn-benchmark.
+    """Return the description of a CSR archive of shchur/gnn-benchmark, from which DuckDB builds the data set.
 
     The members are adj_indptr, adj_indices, adj_shape, optionally adj_data (weights, unless all are 1), attr_* or
     attr_matrix, and labels.
@@ -64,7 +64,7 @@ def describe(path, workspace, options):
             yield {"source": destinations(ends) + first, "destination": columns.astype(np.int64), **weight}
 
     labels = get("labels")
-    features = FeatureRows(path, _n_attributes(path, get), _attributes(path, get, at_once))
+    features = FeatureRows(path, _n_feature_rows(path, get), _feature_pieces(path, get, at_once))
     rows = {"features": features, "labels": Named(str(path), {"labels": labels[:, 0] if labels.shape[1:] == (1,)
                                                               else labels})}
     nodes = NodeSource(**{"train": 20, "val": 30, **options}, count=n_nodes, counted_in=(path, "adj_shape"), rows=rows)
@@ -75,13 +75,13 @@ def describe(path, workspace, options):
 
 
 def edge_weight(path, name, n_edges):
-    """Return the edge weights of a member, or None if the member is missing or all weights are 1."""
+    """Return the edge weights in the array `name` of an archive, or None if there is no such array or all weights are 1."""
     values = weights(f"{path}: {name}", member(path, name, optional=True), n_edges)
     return None if values is None else validation.weights(f"{path}: {name}", values, n_edges)
 
 
 def weights(where, values, n_edges):
-    """Return weights unchanged, or None if there are none or all are 1; raise a DataError for a wrong shape."""
+    """Return `values`, or None if there are none or all are 1; raise a DataError unless the shape is (n_edges,)."""
     if values is None or (values.shape == (n_edges,) and all((piece == 1).all() for _, piece in pieces(values))):
         return None
     if values.shape != (n_edges,):
@@ -90,7 +90,7 @@ def weights(where, values, n_edges):
 
 
 def member(path, name, optional=False, folder=None):
-    """Return one array of an .npz file, read-only.
+    """Return an array of an .npz file, read-only; None if it is missing and `optional`. Large arrays are mapped, not loaded.
 
     A member of 1 MiB or more that is stored without compression is mapped. Other members are read into memory.
 
@@ -133,7 +133,7 @@ def member(path, name, optional=False, folder=None):
 
 
 def _unpacked(file, path, dtype, shape, fortran, offset):
-    """Write a compressed member to a file and map the file."""
+    """Write a compressed array of an archive to the file `path` and return its memory map."""
     file.seek(0)
     with writing(path), path.open("wb") as out:
         shutil.copyfileobj(file, out, 1 << 20)  # zipfile compares the checksum at the end of the member
@@ -141,7 +141,7 @@ def _unpacked(file, path, dtype, shape, fortran, offset):
 
 
 def _data_offset(path, info):
-    """Return the offset of an uncompressed member's bytes, which follow a header of variable length in the archive."""
+    """Return the byte offset of an uncompressed array in a zip archive, behind its header of variable length."""
     with Path(path).open("rb") as file:
         file.seek(info.header_offset + 26)
         lengths = np.frombuffer(file.read(4), "<u2")
@@ -149,28 +149,28 @@ def _data_offset(path, info):
 
 
 def square(shape, where):
-    """Return the number of rows of a square matrix from its stored shape; raise a DataError for another shape."""
+    """Return the number of rows of a square matrix from `shape`, the stored shape; raise a DataError if it is not square."""
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != shape[1] or shape[0] < 0:
         raise DataError(f"{where}: {shape.ravel()[:3].tolist()}, expected the number of nodes twice")
     return int(shape[0])
 
 
 def check_matrix(path, matrix):
-    """Raise a DataError unless `attr_matrix` is a two-dimensional array of numbers."""
+    """Raise a DataError unless `matrix`, the features `attr_matrix`, is a two-dimensional array of numbers."""
     if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
         raise DataError(f"{path}: attr_matrix: expected a matrix of numbers, found shape {matrix.shape}, dtype "
                         f"{matrix.dtype}")
 
 
 def check_attributes(path, shape):
-    """Raise a DataError unless `attr_shape` holds two numbers that are not negative."""
+    """Raise a DataError unless `shape`, the features' shape `attr_shape`, holds two numbers that are not negative."""
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape.min() < 0:
         raise DataError(f"{path}: attr_shape: {shape.ravel()[:3].tolist()}, expected the numbers of nodes and of "
                         "features")
 
 
 def _csr_pieces(indptr, indices, n_rows, where, at_once):
-    """Yield a CSR matrix in pieces of about `at_once` rows or entries.
+    """Yield (first row, `indptr` from 0, first entry, end of entries) for pieces of a CSR matrix of about `at_once` entries.
 
     Yields
     ------
@@ -196,8 +196,8 @@ def _csr_pieces(indptr, indices, n_rows, where, at_once):
             yield low + first, ends[first : last + 1] - a, a, b
 
 
-def _n_attributes(path, member):
-    """Return the number of rows of the features."""
+def _n_feature_rows(path, member):
+    """Return the number of rows of the features; `member(name)` returns an array of the archive."""
     matrix = member("attr_matrix", optional=True)
     if matrix is not None:
         check_matrix(path, matrix)
@@ -207,8 +207,8 @@ def _n_attributes(path, member):
     return int(shape[0])
 
 
-def _attributes(path, member, at_once):
-    """Yield the features in pieces of rows, at least one piece."""
+def _feature_pieces(path, member, at_once):
+    """Yield the features as dense pieces of rows, at least one; `member(name)` returns an array of the archive."""
     matrix = member("attr_matrix", optional=True)
     if matrix is not None:
         check_matrix(path, matrix)

@@ -25,7 +25,7 @@ _INVERSE = ("sales_ranking",)  # the split of ogbn-products, to which OGB's own 
 
 
 def read(path, classes=None, task=None, features=None):
-    """Read an OGB data set of nodes or links from its folder, which has the subfolders `raw/` and `split/`.
+    """Return an OGB graph with labelled nodes (ogbn-*) or links to predict (ogbl-*) from its folder with `raw/` and `split/`.
 
     A folder with a file `split/KIND/train.pt` is a data set of links, such as ogbl-collab. Its nodes have no labels. Without
     `node-feat.csv.gz` its nodes have a single feature, 1. `raw/` has the training edges. `pairs` reads the links of a split.
@@ -83,7 +83,7 @@ def read(path, classes=None, task=None, features=None):
 
 
 def _of_links(path, train, options):
-    """Return the training graph of a data set of links; nodes have no labels and no splits."""
+    """Return the training graph of a data set for link prediction (ogbl-*), without labels and splits; `options` must be None."""
     option = next((name for name, value in options.items() if value is not None), None)
     if option:
         raise ConfigError(f"{option}: {path} is a data set of links, whose nodes have no labels")
@@ -99,12 +99,12 @@ def _of_links(path, train, options):
 
 
 def _name(path):
-    """Return the name of a data set: the name of its folder with hyphens."""
+    """Return the name of a data set, such as "ogbn-arxiv": the name of its folder with hyphens for underscores."""
     return path.resolve().name.replace("_", "-")
 
 
 def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = None) -> Relational:
-    """Read an OGB data set of graphs (ogbg-*) from its folder, which has the subfolders `raw/` and `split/`.
+    """Return an OGB set of graphs (ogbg-*) from its folder with `raw/` and `split/`.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = No
 
 
 def pairs(path):
-    """Return the links and the negatives of a split of an ogbl data set.
+    """Return (links, negative links, number of negatives per link) of a split of a data set for link prediction (ogbl-*).
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def pairs(path):
 
 
 def _links_of(path, arrays):
-    """Return the links of a split's arrays, (n, 2) integers."""
+    """Return the links of a split, (n, 2) integers, from the arrays {name: array} of its file."""
     if "edge" in arrays:
         links = arrays["edge"]
     elif {"source_node", "target_node"} <= arrays.keys():
@@ -205,7 +205,7 @@ def _check_pairs(path, name, pairs_read):
 
 
 def split_folder(path, inside=""):
-    """Return `split/KIND/INSIDE` for the only KIND whose folder has `INSIDE/train.csv.gz`."""
+    """Return the folder `split/KIND/INSIDE`, where KIND is the only folder that has a file `INSIDE/train.csv.gz`."""
     split = path / "split"
     folders = sorted(entry for entry in split.glob("*") if (entry / inside / "train.csv.gz").is_file())
     if len(folders) != 1:
@@ -228,24 +228,24 @@ def split_masks(folder, n):
 
 
 def _nodes_and_edges(raw):
-    """Return the number of nodes, and the stored edges, (n_edges, 2) int64."""
+    """Return (number of nodes, edges as (n_edges, 2) int64) from the csv.gz files in the folder `raw`."""
     n_nodes, n_edges = (total(raw / f"num-{what}-list.csv.gz") for what in ("node", "edge"))
     check_nodes(n_nodes, 0, raw / "num-node-list.csv.gz")
     return n_nodes, read_csv(raw / "edge.csv.gz", "edges", np.int64, n_rows=n_edges, columns=2)
 
 
 def _from_csv(raw):
-    """Return sources, destinations, features and labels from csv.gz files."""
+    """Return sources, destinations, features and labels from the csv.gz files in the folder `raw`."""
     n_nodes, edges = _nodes_and_edges(raw)
     features = read_csv(raw / "node-feat.csv.gz", "features", np.float32, n_rows=n_nodes)
     labels = read_csv(raw / "node-label.csv.gz", "labels", np.float64, n_rows=n_nodes)
     return edges[:, 0], edges[:, 1], features, labels
 
 
-def _proteins(raw, wanted):
-    """Return the sources and destinations in both directions, node features, labels and edge features of ogbn-proteins."""
-    if wanted not in ("edges", "species", "both"):
-        raise ConfigError(f"features: {wanted!r} is none of edges, species, both")
+def _proteins(raw, feature_kind):
+    """Return sources and destinations in both directions, node features, labels and edge features of ogbn-proteins."""
+    if feature_kind not in ("edges", "species", "both"):
+        raise ConfigError(f"features: {feature_kind!r} is none of edges, species, both")
     n_nodes, edges = _nodes_and_edges(raw)
     if (at := first_true((edges < 0) | (edges >= n_nodes))) is not None:
         raise DataError(f"{raw / 'edge.csv.gz'}: edges: row {at[0]} has node {edges[at]}, "
@@ -255,19 +255,19 @@ def _proteins(raw, wanted):
     species = read_csv(raw / _SPECIES, "species", np.int64, n_rows=n_nodes, columns=1)[:, 0]
     src, dst = np.concatenate([edges[:, 0], edges[:, 1]]), np.concatenate([edges[:, 1], edges[:, 0]])
     values = np.concatenate([values, values])
-    columns = [_mean_of_edges(dst, values, n_nodes)] if wanted != "species" else []
-    columns += [one_hot(species, f"{raw / _SPECIES}: species of nodes")] if wanted != "edges" else []
+    columns = [_mean_of_edges(dst, values, n_nodes)] if feature_kind != "species" else []
+    columns += [one_hot(species, f"{raw / _SPECIES}: species of nodes")] if feature_kind != "edges" else []
     return src, dst, np.concatenate(columns, 1), labels, values
 
 
 def _mean_of_edges(dst, values, n_nodes):
-    """Return the mean features of each node's incoming edges, 0 without edges; sums are float64, the result is float32."""
+    """Return the mean of the rows `values` of each node's in-edges, float32, summed in float64; 0 for a node without edges."""
     degrees = np.maximum(np.bincount(dst, minlength=n_nodes), 1)
     return np.stack([np.bincount(dst, column, n_nodes) / degrees for column in values.T], 1).astype(np.float32)
 
 
 def _from_npz(raw):
-    """Return sources, destinations, features and labels from data.npz and node-label.npz."""
+    """Return sources, destinations, features and labels from data.npz and node-label.npz in the folder `raw`."""
     file = raw / "data.npz"
     edges, features = npz.member(file, "edge_index"), npz.member(file, "node_feat")
     counts = npz.member(file, "num_nodes_list")
@@ -285,7 +285,7 @@ def _from_npz(raw):
 
 
 def total(path, most=MAX_GRAPHS):
-    """Return the sum of the counts in a file of at most `most` lines."""
+    """Return the sum of the numbers of nodes or edges, one per graph, in a file of at most `most` lines."""
     return sum(_counts(path, most).tolist())
 
 

@@ -32,7 +32,7 @@ class Csr(NamedTuple):
 
 
 def describe(path, workspace, options):
-    """Return the description of a PIGO graph and of its node files. Row i of a node file belongs to node i.
+    """Return the description of a PIGO graph and of files with a row per node, from which DuckDB builds the data set.
 
     An edge is directed from its row of the CSR to its column.
 
@@ -56,7 +56,7 @@ def describe(path, workspace, options):
 
 
 def read_csr(path):
-    """Map a PIGO-CSR-v2 file.
+    """Return the graph of a PIGO-CSR-v2 file, memory-mapped.
 
     The fields of the file are: the magic; L and O, the numbers of bytes of a node id and of an offset; n, m, rows and
     columns; n + 1 offsets; m node ids; and optionally m weights.
@@ -105,14 +105,14 @@ def read_csr(path):
 
 
 def _weights(path, values, n_edges):
-    """Return the checked weights, or None if all are 1."""
+    """Return the edge weights `values` of a file, checked to be finite, or None if all are 1."""
     if all((piece == 1).all() for _, piece in pieces(values)):
         return None
     return validation.weights(f"{path}: weights", values, n_edges)
 
 
 def read_directory(path, classes=None):
-    """Read a directory of MG-GCN: graph.bin and three matrices of a row per node.
+    """Return the graph, features, labels and splits of an MG-GCN directory: graph.bin and three files with a row per node.
 
     The matrices are features.bin (float32), labels.bin (int32) and sets.bin (uint32).
 
@@ -147,7 +147,7 @@ def read_directory(path, classes=None):
 
 
 def _matrix(path, field, dtype, n_rows, n_columns=None):
-    """Memory-map a matrix from a file that begins with its numbers of rows and columns."""
+    """Return the memory-mapped matrix of a file that begins with its numbers of rows and columns, which must be as expected."""
     head, offset = binary.header(path, ("rows", "<u4"), ("columns", "<u4"))
     for name, expected in (("rows", n_rows), ("columns", n_columns)):
         if expected is not None and head[name] != expected:
@@ -156,7 +156,7 @@ def _matrix(path, field, dtype, n_rows, n_columns=None):
 
 
 def write(path, dataset, *, overwrite=False, ones=False):
-    """Write the graph of a data set as PIGO-CSR-v2, in the order of the original ids.
+    """Write the graph of a data set as PIGO-CSR-v2, in the order of the original ids; with `ones`, missing weights are written as 1.
 
     Node features, labels and splits are left out.
 
@@ -199,7 +199,7 @@ def write(path, dataset, *, overwrite=False, ones=False):
 
 
 def write_directory(path, dataset, *, overwrite=False):
-    """Write a data set as MG-GCN reads it: the four files of `read_directory`, in the order of the original ids.
+    """Write a data set as an MG-GCN directory (see `read_directory`), in the order of the original ids.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def write_directory(path, dataset, *, overwrite=False):
 
 
 def _put(put, array, dtype, where):
-    """Append an array, converted to `dtype`, to a file; raise a DataError for a number that float32 cannot hold."""
+    """Append an array as `dtype` to a file with `put(array)`; raise a DataError for a number that float32 cannot hold."""
     for start, piece in pieces(array):
         out = narrowed(piece) if np.dtype(dtype) == np.float32 else piece.astype(dtype, copy=False)
         if out.dtype == np.float32 and not np.isfinite(out).all():
@@ -251,7 +251,7 @@ def _put(put, array, dtype, where):
 
 
 def _without_edge_features(dataset):
-    """Return the data set; refuse one whose edges have features."""
+    """Return the data set; raise a ConfigError if its edges have features, which the format cannot store."""
     if dataset.edge_features is not None:
         raise ConfigError(f"{dataset.where('edge_features')}: the format has no place for features of edges; "
                           "drop_edge_values drops them")

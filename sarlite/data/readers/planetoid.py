@@ -14,7 +14,7 @@ _N_VAL = 500
 
 
 def read(path: AnyPath) -> RawGraph:
-    """Read the files `PATH/ind.NAME.*` with Planetoid's public split.
+    """Return a Planetoid data set (Cora, Citeseer, PubMed) from the files `PATH/ind.NAME.*`, with Planetoid's public split.
 
     The first labelled nodes are the training nodes, the next 500 the validation nodes, and the nodes of test.index the test
     nodes.
@@ -66,7 +66,7 @@ def read(path: AnyPath) -> RawGraph:
 
 
 def _features(path):
-    """Return a pickled dense or sparse matrix as dense float32."""
+    """Return a pickled dense or sparse feature matrix as a dense float32 array."""
     value = pickled.load(path)
     if isinstance(value, np.ndarray) and value.ndim == 2:
         return narrowed(value)
@@ -92,12 +92,12 @@ def _one_hot(path):
 
 
 def _described(value):
-    """Describe a value for error messages: the shape of an array, or the name of the type."""
+    """Return a description of a value for error messages: the shape of an array, or the name of the value's type."""
     return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def _test_index(path, n_rows, n_before):
-    """Return the checked ids of the test nodes, (n_rows,) int64."""
+    """Return the ids of the test nodes, (n_rows,) int64, checked to lie behind the `n_before` other nodes."""
     index = textfile.read(path, "test.index", np.int64)
     if index.shape != (n_rows, 1):
         raise DataError(f"{path}: test.index: {index.size} ids in lines of {index.shape[1]}, but {n_rows} test rows")
@@ -108,7 +108,7 @@ def _test_index(path, n_rows, n_before):
 
 
 def _edges(path, n_nodes):
-    """Return the sources and destinations of the pickled adjacency lists."""
+    """Return the sources and destinations of all edges in a pickled dict of adjacency lists; ids must be below `n_nodes`."""
     graph = pickled.load(path)
     if type(graph) is not dict or not all(type(near) is list for near in graph.values()):
         raise DataError(f"{path}: graph: expected a dict from node to list of nodes, found {_described(graph)}")

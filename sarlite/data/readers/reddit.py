@@ -11,7 +11,7 @@ _TYPES = ("none", "train", "val", "test")
 
 
 def read(path, classes=None):
-    """Read reddit_data.npz and reddit_graph.npz.
+    """Return the Reddit graph from the files reddit_data.npz and reddit_graph.npz of a folder.
 
     If reddit_graph.npz does not exist, reddit_self_loop_graph.npz is read in its place.
 
@@ -56,7 +56,7 @@ def read(path, classes=None):
 
 
 def _split(types, path):
-    """Return the train, val and test masks from the codes 0 to 3 of `node_types`."""
+    """Return the train, val and test masks from `types`, the array `node_types` of codes 0 (none) to 3 (test)."""
     if types.ndim != 1 or types.dtype.kind not in "iu":
         raise DataError(f"{path}: node_types: expected one whole number per node, "
                         f"found shape {types.shape}, dtype {types.dtype}")

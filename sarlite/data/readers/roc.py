@@ -1,4 +1,4 @@
-"""Reader of the files of ROC (a GNN system): a graph in Lux format, in-edges by node, and features, labels and splits."""
+"""Reader of the files of ROC (a GNN system): a graph in Lux format, features, labels and splits."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ _MASKS = ("None", "Train", "Val", "Test")
 
 
 def read(path, classes=None):
-    """Read PREFIX.add_self_edge.lux, PREFIX.feats.bin or PREFIX.feats.csv, PREFIX.label and PREFIX.mask.
+    """Return the graph of PREFIX.add_self_edge.lux, PREFIX.feats.bin or PREFIX.feats.csv, PREFIX.label and PREFIX.mask.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def read(path, classes=None):
 
 
 def _mask_codes(path):
-    """Return the index in `_MASKS` of the word in each line, (n_nodes,) int8."""
+    """Return the split of each node, (n_nodes,) int8, as an index in `_MASKS` (None, Train, Val, Test), from a word per line."""
     with reading(path, "mask"), textfile.opened(path) as file:
         words = [line.strip() for line in textfile.lines(file) if line.strip()]
     for at, word in enumerate(words):
@@ -59,7 +59,7 @@ def _mask_codes(path):
 
 
 def _lux(path):
-    """Return indptr, and the mapped sources, of a Lux file.
+    """Return (indptr, memory-mapped sources) of the in-edges in a Lux file.
 
     The fields of the file are: nodes (uint32), edges (uint64), the end of each node's incoming edges (uint64), and the
     sources (uint32).
@@ -72,7 +72,7 @@ def _lux(path):
 
 
 def _features(path, n_nodes):
-    """Return the features from .feats.bin (float32 without a header) or else from .feats.csv.
+    """Return the features from PREFIX.feats.bin (float32 without a header) or, if there is none, from PREFIX.feats.csv.
 
     If both exist, the first row of the csv file gives the number of columns.
     """

@@ -18,7 +18,7 @@ from sarlite.types import Path as AnyPath
 
 
 def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float = 0.1, seed: int = 0) -> Relational:
-    """Read the files of one data set from a folder.
+    """Return a set of graphs from a folder of files; `train` and `val` are sizes of the random split: a number or a share per class.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def read(path: AnyPath, task: str | None = None, train: float = 0.8, val: float 
 def set_of_graphs(graph_of: Array, n_graphs: int, src: Array, dst: Array, x: Array | None, values: Array | None,
                   labels: Array, split: Iterable[Array], n_classes: int, task: str | None,
                   names: list[str] | None = None) -> Relational:
-    """Return a set of graphs as relational data.
+    """Return a set of graphs as a heterogeneous graph with node types "node" and "graph"; `x` and `values` are features of nodes and edges.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def _refuse_restarts(file, edges, graph_of):
 
 
 def _prefix(path):
-    """Return the path of the files without their endings, such as `_A.txt`."""
+    """Return the common beginning of the files' paths, the part before endings such as `_A.txt`."""
     edge_files = sorted(entry for entry in path.glob("*_A.txt"))
     if len(edge_files) != 1:
         names = ", ".join(entry.name for entry in edge_files) or "none"
@@ -121,7 +121,7 @@ def _file(prefix, name):
 
 
 def _rows(prefix, name, dtype, n_rows=None, columns=None):
-    """Return a file's lines of numbers, (n_rows, n_columns)."""
+    """Return the numbers of the file PREFIX_NAME.txt, (n_rows, n_columns), of the given dtype and shape."""
     file = _file(prefix, name)
     rows = read_csv(existing(file), name, dtype)
     if n_rows is not None and len(rows) != n_rows:
@@ -138,7 +138,7 @@ def _column(prefix, name, dtype, n_rows=None):
 
 
 def _labels(prefix, task, n_graphs):
-    """Return the labels in the task's form, the number of outputs, and the names of the classes or None."""
+    """Return (labels of the graphs, number of a model's outputs, names of the classes or None if `task` is not "classify")."""
     if task not in (None, "classify"):
         file = _file(prefix, "graph_attributes")
         return *read_labels(_rows(prefix, "graph_attributes", np.float64, n_graphs), file, None, task), None
@@ -147,7 +147,7 @@ def _labels(prefix, task, n_graphs):
 
 
 def _features(prefix: str, what: str, n: int) -> Array | None:
-    """Return attributes and one-hot labels side by side, (n, any) float32; None if the folder has neither."""
+    """Return the attributes and one-hot labels of `what`, "node" or "edge", side by side, (n, any) float32; None without both."""
     blocks = []
     if _file(prefix, f"{what}_attributes").exists():
         blocks.append(narrowed(_rows(prefix, f"{what}_attributes", np.float64, n)))
