@@ -36,7 +36,7 @@ ABLE = ("dgl",)
 
 
 def attend(graph, z, scores):
-    """Return attention over z, shape (n_nodes, heads * dim); `scores` has shape (2, heads, dim).
+    """Return attention over the rows z, (n_nodes, heads * dim); `scores`, (2, heads, dim), are the attention vectors.
 
     One matrix product gives the scores of all nodes as sources and as destinations.
     """
@@ -48,7 +48,7 @@ def attend(graph, z, scores):
 
 
 def worker(args):
-    """Measure attention with one number of heads in this process."""
+    """Print the times and peak memory of attention with one number of heads, measured in this process."""
     set_threads(args.threads)
     graph = seeded_graphs.load(args.graphs, args.graphs_list[0])
     with Buffers():  # as in a training step: arrays start at a cache line and reuse memory
@@ -72,7 +72,7 @@ def worker(args):
 
 
 def measure(args, name, heads, limit, others):
-    """Measure one graph and number of heads with sarlite and other libraries; return the rows of the table."""
+    """Return table rows of attention on graph `name` with `heads` heads; `limit` has the machine's rates, `others` the peers' commands."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--heads", heads, "--dim", args.dim]
     peer = ["attention", file, "--heads", heads, "--dim", args.dim]

@@ -1,4 +1,4 @@
-"""Measure mode broadcast on a graph like Reddit's (`R`) compared with mode sar and with one rank.
+"""Measure mode broadcast on graph R, which is like Reddit's, compared with mode sar and with one rank.
 
 The questions: how long is an epoch; are its bytes (n - n_p) f 4 a pass; how uneven are its stages; what do random
 parts gain? There are three tables.
@@ -43,7 +43,7 @@ BASE = "sar 1"  # baseline of the ratios
 
 
 def make_trainer(graph, layers, n_in, n_out, hidden, share=TRAIN_SHARE):
-    """Return a Trainer of GCN on this rank's rows, with random features and labels."""
+    """Return a Trainer of GCN on this rank's rows, with random features and labels; `share` of the rows are training nodes."""
     draw, rng = np.random.default_rng(graph.comm.rank), nn.Random(0)
     x = draw.standard_normal((graph.n_dst, n_in), dtype=np.float32)
     train = draw.random(graph.n_dst) < share
@@ -52,24 +52,24 @@ def make_trainer(graph, layers, n_in, n_out, hidden, share=TRAIN_SHARE):
                    optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
 
 
-def turns(comm, ways, repeats):
-    """Time each call of `ways` in alternation, between two barriers; return {way: [milliseconds of each call]}.
+def time_in_turn(comm, calls, repeats):
+    """Time the functions `calls`, {name: function}, in alternation; return {name: [milliseconds of each call]}. Collective.
 
-    The first call of each way warms up and is not counted. Collective.
+    The first call of each function warms up and is not counted. Collective.
     """
-    times = {way: [] for way in ways}
+    times = {name: [] for name in calls}
     for k in range(repeats + 1):
-        for way, call in ways.items():
+        for name, call in calls.items():
             comm.barrier()
             begin = time.perf_counter()
             call()
             comm.barrier()
-            times[way] += [1e3 * (time.perf_counter() - begin)] if k else []
+            times[name] += [1e3 * (time.perf_counter() - begin)] if k else []
     return times
 
 
-def ways_of(modes, prefetch, n_ranks):
-    """Return the configurations to measure, {name: (mode, prefetch)}.
+def configurations(modes, prefetch, n_ranks):
+    """Return the configurations to measure as {name: (mode, prefetch)}, with the names "MODE PREFETCH".
 
     A single rank has no peers, so mode and prefetch make no difference there, and only one configuration is measured.
     """
@@ -80,15 +80,12 @@ def ways_of(modes, prefetch, n_ranks):
 
 
 def train(comm, args):
-    """Time the training steps of every configuration that `ways_of` returns. Collective.
-
-    Return the times, and the bytes that this rank received in the last step beside the predicted bytes.
-    """
+    """Return the times of all `configurations` of GCN, and the bytes that this rank received beside the predicted bytes. Collective."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.file))
     trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES,
                                    CLASSES, args.hidden)
-                for name, (mode, ahead) in ways_of(args.modes, args.prefetch, comm.size).items()}
-    times = turns(comm, {name: trainer.step for name, trainer in trainers.items()}, args.repeats)
+                for name, (mode, ahead) in configurations(args.modes, args.prefetch, comm.size).items()}
+    times = time_in_turn(comm, {name: trainer.step for name, trainer in trainers.items()}, args.repeats)
     widths = [FEATURES, *[args.hidden] * (args.layers - 1), CLASSES]
     others = whole.n_nodes - next(iter(trainers.values())).graph.n_dst
     pass_bytes = 4 * others * sum(min(pair) for pair in list(zip(widths, widths[1:]))[1:])
@@ -98,7 +95,7 @@ def train(comm, args):
 
 
 def step_bytes(trainer):
-    """Return the bytes by phase that this rank receives in a training step. Collective."""
+    """Return the bytes that this rank receives in each of `PHASES` of a training step, as a list. Collective."""
     counter = trainer.graph.profile.received_bytes
     before = [counter[phase] for phase in PHASES]
     trainer.step()
@@ -106,10 +103,7 @@ def step_bytes(trainer):
 
 
 def spmm(comm, args):
-    """Time a sum over neighbours in mode broadcast, once for each partition method and each prefetch.
-
-    Return ({"METHOD PREFETCH": [milliseconds of each call]}, {}). Collective.
-    """
+    """Return ({"METHOD PREFETCH": [milliseconds of each sum]}, {}) of sums over neighbours in mode broadcast. Collective."""
     whole, draw, ways = Graph.from_csr(*seeded_graphs.arrays_of(args.file)), np.random.default_rng(comm.rank), {}
     with kernels.Buffers(), no_grad():
         for method in args.methods:
@@ -117,19 +111,19 @@ def spmm(comm, args):
                 graph = whole.shard(comm, method, mode="broadcast", prefetch=ahead)
                 x = Tensor(draw.standard_normal((graph.n_dst, args.hidden), dtype=np.float32))
                 ways[f"{method} {ahead}"] = lambda graph=graph, x=x: graph.aggregate(fn.copy_src(x), "sum")
-        return turns(comm, ways, args.repeats), {}
+        return time_in_turn(comm, ways, args.repeats), {}
 
 
 def work(comm, args):
-    """Measure what `args.worker` names; return {"times": {way: ms}, "ranks": {way: bytes of every rank}}. Collective."""
+    """Run `train` or `spmm`; return {"times": {name: [ms]}, "ranks": {name: bytes of every rank}}. Collective."""
     times, counted = {"train": train, "spmm": spmm}[args.worker](comm, args)
     every = comm.allgather(counted)
     return {"times": times, "ranks": {name: [rank[name] for rank in every] for name in counted}}
 
 
-def job(args, what, n_ranks, threads, tree=None, **options):
-    """Run `work` on N ranks and return the value that it prints; `tree` is another checkout to run."""
-    words = [__file__, "--worker", what, "--file", seeded_graphs.path(args.graphs, args.graph).resolve(), "--threads", threads,
+def job(args, job_name, n_ranks, threads, tree=None, **options):
+    """Run the job "train" or "spmm" on N ranks and return the result of `work`; `tree` is another checkout to run."""
+    words = [__file__, "--worker", job_name, "--file", seeded_graphs.path(args.graphs, args.graph).resolve(), "--threads", threads,
              "--repeats", args.repeats, "--partition", args.partition, "--modes", ",".join(args.modes),
              "--prefetch", ",".join(map(str, args.prefetch)), "--hidden", args.hidden, "--methods",
              ",".join(args.methods)]
@@ -140,7 +134,7 @@ def job(args, what, n_ranks, threads, tree=None, **options):
 
 
 def measure_epochs(args, layers):
-    """Run the jobs of GCN of `layers` layers and return the rows of the table of epoch times."""
+    """Return the rows of the table of epoch times of a GCN of `layers` layers."""
     places = {"one": (1, 2, None), **({"before": (1, 2, args.before)} if args.before else {}), "two": (2, 1, None)}
     rounds = []
     for number in range(args.rounds):
@@ -149,26 +143,26 @@ def measure_epochs(args, layers):
     return [row(args, layers, place, name, rounds) for place in places for name in rounds[0][place]["times"]]
 
 
-def row(args, layers, place, name, rounds):
-    """Return the table's row of one configuration: `name` is "MODE PREFETCH", and `place` names a job of each round, such as "two"."""
-    results = [result[place] for result in rounds]
+def row(args, layers, job_name, name, rounds):
+    """Return the table's row of configuration `name`, "MODE PREFETCH", from its job, such as "two", in the results of all rounds."""
+    results = [result[job_name] for result in rounds]
     times = [ms for each in results for ms in each["times"][name]]
     ones = [statistics.median(result["one"]["times"][BASE]) for result in rounds]
     to_one = [statistics.median(each["times"][name]) / one for each, one in zip(results, ones)]
     pairs = [a / b for each in results
-             for a, b in zip(each["times"][name], each["times"][BASE])] if place == "two" else None
+             for a, b in zip(each["times"][name], each["times"][BASE])] if job_name == "two" else None
     ranks = results[0]["ranks"][name]
     mode, ahead = name.split()
-    return {"case": f"gcn {layers} x {args.hidden}" + (" before" if place == "before" else ""), "graph": args.graph,
+    return {"case": f"gcn {layers} x {args.hidden}" + (" before" if job_name == "before" else ""), "graph": args.graph,
             "ranks": len(ranks),
-            "threads": 1 if place == "two" else 2, "mode": mode if place == "two" else None, "prefetch": int(ahead),
+            "threads": 1 if job_name == "two" else 2, "mode": mode if job_name == "two" else None, "prefetch": int(ahead),
             **harness.summary(times), "peak_mib": None, "limit_fraction": None, "to_one": to_one, "to_sar": pairs,
             "received": [max(counts) for counts in zip(*(rank["received"] for rank in ranks))],
             "equal": all(rank["received"] == rank["predicted"] for rank in ranks) if mode == "broadcast" else None}
 
 
 def imbalances(args):
-    """Compute the stage imbalance for each number of ranks and partition method; return the rows of the table."""
+    """Return the table's rows with the stage imbalance for each number of ranks and partition method."""
     indptr, indices = seeded_graphs.arrays_of(seeded_graphs.path(args.graphs, args.graph))
     rows = []
     for n_ranks in args.parts:
@@ -182,7 +176,7 @@ def imbalances(args):
 
 
 def stage_imbalance(indptr, indices, parts, n_parts):
-    """Return the imbalance of broadcast stages: the largest tile of each stage, summed, over the number of edges / N.
+    """Return the imbalance of broadcast stages: each stage's largest tile, summed over stages, divided by the edges per rank.
 
     A tile holds the edges from the rows of one rank, which are broadcast in one stage, to the rows of another rank.
     The ratio is 1 if all tiles of each stage have equally many edges.
@@ -193,7 +187,7 @@ def stage_imbalance(indptr, indices, parts, n_parts):
 
 
 def measure_spmm(args):
-    """Return the table's rows of one aggregation on two ranks, one row for each partition method and prefetch."""
+    """Return the table's rows of sums over neighbours on two ranks, one row for each partition method and prefetch."""
     times_by_order = {}
     for number in range(args.rounds):
         harness.note(f"round {number + 1} of {args.rounds}: sum over neighbours on 2 ranks")

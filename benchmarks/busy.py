@@ -1,4 +1,4 @@
-"""Measure an epoch while other programs keep each core busy, and the cost on a quiet machine of being prepared for them.
+"""Measure an epoch while other programs keep each core busy, and the cost on a quiet machine of settings made for busy cores.
 
 The training command trains as `--places` say, in ranks x threads: once with the cores to itself, and once beside a
 busy loop on each core that this process may use. The busy loops end with the measurement. Case `small` has the
@@ -35,7 +35,7 @@ WARM_UP = 3
 
 @contextmanager
 def busy_cores(busy):
-    """Keep each core of this process busy for the body of a `with`, unless `busy` is false."""
+    """Keep each core of this process busy with a loop until the context ends, unless `busy` is False."""
     cores = sorted(os.sched_getaffinity(0)) if busy else ()
     loops = [subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"])
              for core in cores]
@@ -48,7 +48,7 @@ def busy_cores(busy):
 
 
 def measure(args):
-    """Train every case on quiet and on busy cores, in alternation; return {(case, place, way, busy): (times, loads)}.
+    """Return {(case, "RANKSxTHREADS", key of `WAYS`, busy): (milliseconds of each epoch, load average of each run)}.
 
     `place` is "RANKSxTHREADS", and `way` is a key of `WAYS`. The times are milliseconds of each epoch. The loads are
     the machine's load averages after each run.
@@ -67,15 +67,15 @@ def measure(args):
     return samples
 
 
-def epochs(case, place, way):
-    """Train a case once on `place`, "RANKSxTHREADS"; return the milliseconds of each epoch after the first `WARM_UP`."""
-    n_ranks, threads = map(int, place.split("x"))
+def epochs(case, ranks_x_threads, way):
+    """Return the milliseconds of each epoch after the first `WARM_UP` of one run; `way` is a key of `WAYS`."""
+    n_ranks, threads = map(int, ranks_x_threads.split("x"))
     line = harness.train(n_ranks, **CASES[case], **SHARED, threads=threads, env={**os.environ, **WAYS[way]})
     return [1e3 * seconds for seconds in line["seconds"][WARM_UP:]]
 
 
 def rows_of(samples):
-    """Return the rows of the table, one for each (case, place, way, busy), from the result of `measure`."""
+    """Return the table's rows, one for each key of `samples`, the result of `measure`."""
     rows = []
     for (case, place, way, busy), (times, loads) in samples.items():
         n_ranks, threads = map(int, place.split("x"))

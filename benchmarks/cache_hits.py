@@ -27,7 +27,7 @@ UNLIMITED = 10**6  # as many as a cache's lines, and more than any graph here ha
 
 
 class Settings(NamedTuple):
-    """Settings of the cache: the paper's ls (life), nc (limit) and d (delay), and the rule of pushing."""
+    """Settings of the historical embedding cache: the paper's ls (life), nc (limit) and d (delay), and the rule for pushing rows."""
 
     life: int
     limit: int
@@ -36,7 +36,7 @@ class Settings(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Ids of the nodes in a layer of one rank's batch.
+    """Node ids in one layer of one rank's batch: `local` nodes, and `halo` nodes, which the rank looks up in its cache.
 
     `local` are nodes whose rows the rank computes; `halo` are remote nodes that the rank looks up in its cache.
     """
@@ -49,7 +49,7 @@ class Nodes(NamedTuple):
 
 
 def run(comm, whole, parts, seeds, settings, args):
-    """Return this rank's batches by epoch, as steps of layers of Nodes, and the loader's counts at the end of each epoch.
+    """Sample batches of the graph `whole` on this rank; return (Nodes by epoch, step and layer, the loader's counts after each epoch).
 
     One more epoch follows, cut to the first steps that the last counted epoch looks ahead to.
     """
@@ -75,7 +75,7 @@ def run(comm, whole, parts, seeds, settings, args):
 
 
 def nodes(g, rank, parts, indices):
-    """Return the Nodes of a batch's layer `g`: the local source nodes, and the sources of sampled edges on other ranks.
+    """Return the `Nodes` of a batch's layer `g`: the local source nodes, and the sources of sampled edges on other ranks.
 
     `parts` is the rank of each node, and `indices` the sources of the whole graph's edges. The layer's `enter` must
     not have been called yet.
@@ -95,7 +95,7 @@ def means(layers, h):
 
 
 class Simulation:
-    """Caches of all ranks with an unlimited number of lines.
+    """Simulation of all ranks' embedding caches, with unlimited numbers of cached rows, for comparison with the real caches.
 
     `caches` holds for each rank and layer a dictionary from a node to the step in which the node's row was computed.
     """
@@ -113,31 +113,29 @@ class Simulation:
         self.lookups, self.hits, self.pushed = Counter(), Counter(), Counter()
 
     def epoch(self, first, batches, following):
-        """Run the steps of an epoch, `batches[rank][step][layer]`; rows under way at the end of the epoch arrive.
+        """Simulate an epoch from step `first`, `batches[rank][step][layer]`; `following` are the batches of the next epoch.
 
         `following` are the batches of the next epoch, in the same form.
         """
         n_steps, under_way = len(batches[0]), {}
         for k in range(n_steps):
-            later = [(steps + more)[k + self.settings.delay] for steps, more in zip(batches, following)]
+            later_batch = [(steps + more)[k + self.settings.delay] for steps, more in zip(batches, following)]
             for layer in range(len(batches[0][k])):
-                under_way[first + k, layer] = self.push(layer, first + k, [steps[k][layer] for steps in batches], later)
+                under_way[first + k, layer] = self.push(layer, first + k, [steps[k][layer] for steps in batches], later_batch)
                 self.arrive(layer, under_way.pop((first + k - self.settings.delay, layer), ()))
                 self.look_up(layer, first + k, [steps[k][layer] for steps in batches])
         for (_, layer), messages in sorted(under_way.items()):
             self.arrive(layer, messages)
 
-    def push(self, layer, step, batch, later):
-        """Return the rows that ranks push to peers for one layer of one step, and add their number to `pushed`.
-
-        Each message is (receiving rank, node, step that computed the node's row).
-        """
-        messages = self.chosen(batch, step) if self.settings.push == "paper" else self.asked(layer, step, batch, later)
+    def push(self, layer, step, batch, later_batch):
+        """Return the messages (receiving rank, node, step that computed the row) that ranks push for a layer of a step; count them."""
+        by_paper = self.settings.push == "paper"
+        messages = self.paper_messages(batch, step) if by_paper else self.demand_messages(layer, step, batch, later_batch)
         self.pushed[layer] += len(messages)
         return messages
 
-    def chosen(self, batch, step):
-        """Return the messages of a step under the paper's rule, as (receiving rank, node, step).
+    def paper_messages(self, batch, step):
+        """Return a step's messages (receiving rank, node, step) under the paper's rule, which draws at most `limit` rows per peer.
 
         For each peer: of this step's rows that the peer reads, at most `limit`, drawn with weights (in-degree + 1).
         """
@@ -154,8 +152,8 @@ class Simulation:
                 messages += [(peer, node, step) for node in rows]
         return messages
 
-    def asked(self, layer, step, batch, later):
-        """Return the messages for one layer of a step by the rule "demand", as (receiving rank, node, step of the row).
+    def demand_messages(self, layer, step, batch, later_batch):
+        """Return a step's messages (receiving rank, node, step of the row) under the rule "demand" for one layer.
 
         The rows are those that the batches `delay` steps later look up, in their newest version. A row is left out if it is too
         old or if the peer has that version already. Features never expire and count as computed in step 0.
@@ -163,7 +161,7 @@ class Simulation:
         for rank in self.ranks:
             self.newest[layer].update((node, step) for node in batch[rank].local)
         messages = []
-        for peer, layers in zip(self.ranks, later):
+        for peer, layers in zip(self.ranks, later_batch):
             for node in layers[layer].halo:
                 row_step = 0 if layer == 0 else self.newest[layer].get(node)
                 young = row_step is not None and (layer == 0 or step - row_step <= self.settings.life)
@@ -186,7 +184,7 @@ class Simulation:
 
 
 def simulate(whole, parts, settings, recorded, warm_up):
-    """Simulate the batches that `run` recorded on each rank; return the counts of the epochs after `warm_up`."""
+    """Return {name of a count: Counter by layer} of a simulation of the batches that `run` recorded, after the first `warm_up` epochs."""
     edges = whole.in_edges()
     simulation, step = Simulation(edges.indptr, edges.indices, parts, len(recorded), settings), 0
     for epoch in range(len(recorded[0][1])):
@@ -204,12 +202,12 @@ def simulate(whole, parts, settings, recorded, warm_up):
 
 
 def counted(recorded, name, layer, warm_up):
-    """Return the sum over ranks and epochs of the loader's count `name` in one layer, without the first `warm_up` epochs."""
+    """Return the loader's count `name`, such as "hits", of one layer, summed over ranks and the epochs after the first `warm_up`."""
     return sum(counts[-1][name][layer] - (counts[warm_up - 1][name][layer] if warm_up else 0) for _, counts in recorded)
 
 
 def measure(args, whole, parts, seeds, n_ranks, settings):
-    """Run one number of ranks with one choice of settings, and simulate it; return a row of the table for each layer."""
+    """Run and simulate one choice of Settings on N ranks of the graph `whole`; return the table's rows, one per layer."""
     harness.note(f"{n_ranks} ranks, {settings}")
     recorded = threads.run(n_ranks, run, whole, parts, seeds, settings, args)
     simulated = simulate(whole, parts, settings, recorded, args.warm_up)
@@ -227,7 +225,7 @@ def measure(args, whole, parts, seeds, n_ranks, settings):
 
 
 def metis_parts(folder, name, whole, n_ranks, train):
-    """Return the METIS parts of a graph, shape (n_nodes,), int32; they are computed once and stored beside the graph."""
+    """Return the METIS part of each node, (n_nodes,) int32; it is computed once and stored in `folder` beside the graph `name`."""
     file = seeded_graphs.path(folder, name).with_name(f"{name.replace('/', '_')}-metis-{n_ranks}.npy")
     if not file.exists():
         harness.note(f"{name}: METIS, {n_ranks} parts")
@@ -237,7 +235,7 @@ def metis_parts(folder, name, whole, n_ranks, train):
 
 
 def by_settings(rows):
-    """Group the rows by settings: each group has the layers of one choice of settings."""
+    """Group the rows of a table by settings; return a list of groups, each with the rows of all layers for one choice."""
     groups = defaultdict(list)
     for row in rows:
         groups[row["graph"], row["ranks"], row["push"], row["life"], row["limit"]].append(row)

@@ -30,7 +30,7 @@ TRAIN_SHARE = 0.66
 
 
 class Layer(torch.autograd.Function):
-    """Autograd function that computes this rank's rows of A H W."""
+    """Autograd function of a GCN layer: this rank's rows of A H W, with the adjacency matrix A in tiles, one per rank."""
 
     @staticmethod
     def forward(ctx, tiles, h, w):
@@ -48,7 +48,7 @@ class Layer(torch.autograd.Function):
 
 
 def summed(tiles, local_rows):
-    """Return this rank's rows of A H, where `tiles` are this rank's rows of A by peer, and `local_rows` its rows of H."""
+    """Return this rank's rows of A H, where `tiles` are this rank's rows of A, one tile per rank, and `local_rows` its rows of H."""
     out = torch.zeros(tiles[0].shape[0], local_rows.shape[1])
     for root, tile in enumerate(tiles):
         rows = local_rows.clone() if root == dist.get_rank() else torch.empty(tile.shape[1], local_rows.shape[1])
@@ -58,7 +58,7 @@ def summed(tiles, local_rows):
 
 
 def tiles_of(file, rank, size):
-    """Return this rank's tiles of D^-1/2 (A + I) D^-1/2, one for each rank, and the ranks' row offsets.
+    """Return (this rank's tiles of D^-1/2 (A + I) D^-1/2, one for each rank; the first row of each rank) for the graph in `file`.
 
     The nodes are in a random order, the same on every rank.
     """
@@ -85,7 +85,7 @@ def tiles_of(file, rank, size):
 
 
 def work(rank, args, folder):
-    """Train as one rank; rank 0 prints its times and the largest peak memory of a rank."""
+    """Train GCN as process `rank`; process 0 prints its step times and the largest peak memory of all processes as JSON."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=args.ranks)
     tiles, offsets = tiles_of(args.file, rank, args.ranks)

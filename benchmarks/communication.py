@@ -1,4 +1,4 @@
-"""Compare the bytes of each phase with the bytes that the plan predicts (question 4 of the benchmarks).
+"""Compare the sent bytes of each phase of training with the bytes that the communication plan predicts (question 4).
 
 GraphSAGE is case 1: a sum of remote rows, which backward does not need again. GAT is case 2: backward fetches the rows
 again. Two training steps of two layers run under mpiexec. The prediction for a layer is the number of rows that each
@@ -36,7 +36,7 @@ def make_model(name, n_in, rng):
 
 
 def predicted(model, mode, n_halo):
-    """Return the bytes that the plan predicts for each phase: fetches in forward, fetches in backward, gradients.
+    """Return {phase: bytes} that the plan predicts for `n_halo` halo rows: fetches in forward and in backward, pushed gradients.
 
     Rows are fetched once in each step, and gradients are pushed once. Mode `sar` fetches rows again in backward for a
     model whose gradients need them (case 2 of the SAR paper).
@@ -49,7 +49,7 @@ def predicted(model, mode, n_halo):
 
 
 def worker(args):
-    """Take the steps in each model and mode as one rank of mpiexec; rank 0 prints the rows."""
+    """Measure each model and mode as one rank of mpiexec; rank 0 prints the table's rows as JSON."""
     comm, rows = connect(), []
     data = sbm(nodes=args.nodes, classes=N_CLASSES, features=N_FEATURES)
     graph = Graph.from_csr(data.indptr, data.indices)
@@ -61,7 +61,7 @@ def worker(args):
 
 
 def measure(comm, graph, data, name, mode, partition):
-    """Take the steps; return the bytes that all ranks counted, and the bytes that their plans predict."""
+    """Run `STEPS` training steps; return the table's row with the bytes that all ranks counted and the predicted bytes. Collective."""
     graph = graph.shard(comm, partition, mode=mode)
     model = make_model(name, data.features.shape[1], nn.Random(0))
     ids = graph.node_ids

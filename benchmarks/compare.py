@@ -1,4 +1,4 @@
-"""Compare the time and the memory of two checkouts, measured in alternation.
+"""Compare the time and the memory of two checkouts of sarlite, measured in alternation.
 
     python benchmarks/compare.py --before OLD/.venv/bin/python --after NEW/.venv/bin/python [CASE ...]
 
@@ -186,7 +186,7 @@ CASES = {
 
 
 def measure(args, name, size, folder):
-    """Measure a case with both checkouts in alternation; return a row with the seconds and MiB of each process."""
+    """Run a case with both checkouts in alternation; return the table's row with the seconds and peak MiB of each process."""
     runs = {"before": [], "after": []}
     for number in range(args.rounds):
         for side in ("before", "after") if number % 2 == 0 else ("after", "before"):
@@ -201,7 +201,7 @@ def measure(args, name, size, folder):
 
 
 def run(args, side, name, size, folder):
-    """Run a case's program with the interpreter of `side` ("before" or "after") and return the JSON that it prints."""
+    """Run a case's program with the interpreter of `side`, "before" or "after", and return the JSON that the program prints."""
     program = folder / f"{name}.py"
     program.write_text(START + CASES[name])
     words = [program, json.dumps({**size, "threads": args.threads, "seconds": args.seconds})]

@@ -35,7 +35,7 @@ CASES = ("epoch", "sum")
 
 
 def path(args, scale):
-    """Return the file of the BTER graph of a scale; draw the graph if the file does not exist."""
+    """Return the file of the BTER graph with `scale` times the mean degree; draw the graph if the file does not exist."""
     file = Path(args.graphs, f"bter-{args.nodes}-{args.degree:g}x{scale}.npz").resolve()
     if not file.exists():
         harness.note(f"drawing a BTER graph of {args.nodes:,} nodes and mean degree {args.degree * scale:g}")
@@ -49,22 +49,22 @@ def path(args, scale):
 
 
 def work(comm, args):
-    """Return {"epoch MODE": times, "sum MODE": times} in milliseconds. Collective."""
+    """Return {"epoch MODE" or "sum MODE": [milliseconds of each call]} for the modes to measure. Collective."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
     parts = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1)
              for mode in (args.modes if comm.size > 1 else ["sar"])}
     trainers = {mode: broadcast_speed.make_trainer(graph, 2, args.features, CLASSES, args.hidden, TRAIN_SHARE)
                 for mode, graph in parts.items()}
-    times = broadcast_speed.turns(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
+    times = broadcast_speed.time_in_turn(comm, {f"epoch {mode}": trainer.step for mode, trainer in trainers.items()}, args.repeats)
     with kernels.Buffers(), no_grad():
         x = {mode: Tensor(trainer.x.data) for mode, trainer in trainers.items()}  # not constant: a kept sum would be reused
         sums = {f"sum {mode}": lambda mode=mode: parts[mode].aggregate(fn.copy_src(x[mode]), "sum") for mode in parts}
-        times.update(broadcast_speed.turns(comm, sums, args.repeats))
+        times.update(broadcast_speed.time_in_turn(comm, sums, args.repeats))
     return times
 
 
 def measure(args, scale):
-    """Measure one graph on one rank, and on two ranks in each mode; return the rows of the table."""
+    """Measure the BTER graph with `scale` times the mean degree on one rank, and on two in each mode; return the table's rows."""
     file, rounds = path(args, scale), []
     words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition",
              args.partition,

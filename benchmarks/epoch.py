@@ -47,7 +47,7 @@ DEFAULT = ["sage:S", "sage:M", "gat:S", "gat:M", "gcn:R"]
 
 
 class Case(NamedTuple):
-    """A model and its task."""
+    """Model of the benchmark, with its widths, its share of training nodes, and the facts that its cost depends on."""
 
     make: Callable
     widths: tuple  # widths of the input and of each layer's output
@@ -68,33 +68,33 @@ CASES = {
 
 
 def gemm_flops(case, n_nodes):
-    """Return the flops of an epoch's matrix products."""
+    """Return the floating-point operations of an epoch's matrix products, forward and backward."""
     layers = enumerate(zip(case.widths, case.widths[1:]))
     return sum(2.0 * n_nodes * case.n_products * n_in * n_out * (3 if i else 2) for i, (n_in, n_out) in layers)
 
 
 def gathered_row_bytes(case):
-    """Return the bytes of a row that each layer gathers for each edge, once forward and once backward."""
+    """Return, for each layer, the bytes of the row that is read for each edge, once forward and once backward."""
     layers = list(zip(case.widths, case.widths[1:]))
     return [4 * min(pair) for pair in layers[1:]] if case.keeps_first else [4 * n_out for _, n_out in layers]
 
 
 def least_bytes(case, n_nodes, n_edges):
-    """Return the bytes that an epoch moves if each array of a layer moves once each way."""
+    """Return the bytes that an epoch moves if each array of a layer is moved once forward and once backward."""
     rows = sum(2 * (n_in + n_out) for n_in, n_out in zip(case.widths, case.widths[1:])) - case.widths[0]
     return 4 * (n_nodes * rows + 2 * n_edges * len(gathered_row_bytes(case)))
 
 
-def allowed(case, n_nodes, n_edges, limit):
-    """Return the `limits.Allowed` of an epoch: the least and the estimated time on this machine."""
+def allowed(case, n_nodes, n_edges, rates):
+    """Return the least and the estimated time of an epoch, a `limits.Allowed`, at the machine's rates, a `limits.Limits`."""
     flops = gemm_flops(case, n_nodes)
-    gathers = sum(limit.gather_ms(2 * n_edges, row_bytes) for row_bytes in gathered_row_bytes(case))
-    return limits.Allowed(limit.least_ms(least_bytes(case, n_nodes, n_edges), flops),
-                          limit.least_ms(0, flops) + gathers)
+    gathers = sum(rates.gather_ms(2 * n_edges, row_bytes) for row_bytes in gathered_row_bytes(case))
+    return limits.Allowed(rates.least_ms(least_bytes(case, n_nodes, n_edges), flops),
+                          rates.least_ms(0, flops) + gathers)
 
 
 def make_trainer(case, graph):
-    """Return a Trainer on random features and labels."""
+    """Return a Trainer of a case's model on random features and labels."""
     draw, rng = np.random.default_rng(1), nn.Random(0)
     x = draw.standard_normal((graph.n_nodes, case.widths[0]), dtype=np.float32)
     labels = draw.integers(0, case.widths[-1], graph.n_nodes)
@@ -104,7 +104,7 @@ def make_trainer(case, graph):
 
 
 def worker(args):
-    """Measure one model on one graph in this process; with `--profile` print its breakdown instead."""
+    """Print the time of one model's epochs on one graph, measured in this process; with `--profile`, the time by primitive."""
     set_threads(args.threads)
     (name, place), = args.cases
     trainer = make_trainer(CASES[name], seeded_graphs.load(args.graphs, place))
@@ -115,21 +115,21 @@ def worker(args):
     return harness.print_measurement(harness.timed(lambda: trainer.step(next(epochs)), args.repeats), memory)
 
 
-def measure(args, name, place, limit, others):
-    """Measure one model on one graph with sarlite and other libraries; return the rows of the table."""
-    file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, place), seeded_graphs.size(args.graphs, place)
-    command = own_command(args, name, place)
-    return peers.compare(args, {"case": name, "graph": place}, command, [name, file], others,
-                         allowed(CASES[name], n_nodes, n_edges, limit))
+def measure(args, name, graph_name, rates, others):
+    """Return the table's rows of epochs of model `name` with sarlite and its peers; `others` are the peers' commands by name."""
+    file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, graph_name), seeded_graphs.size(args.graphs, graph_name)
+    command = own_command(args, name, graph_name)
+    return peers.compare(args, {"case": name, "graph": graph_name}, command, [name, file], others,
+                         allowed(CASES[name], n_nodes, n_edges, rates))
 
 
-def own_command(args, name, place):
-    return [__file__, "--worker", "--graphs", args.graphs, "--cases", f"{name}:{place}"]
+def own_command(args, name, graph_name):
+    return [__file__, "--worker", "--graphs", args.graphs, "--cases", f"{name}:{graph_name}"]
 
 
-def profile(args, name, place):
+def profile(args, name, graph_name):
     flags = ["--threads", args.threads, "--repeats", 2, "--profile"]
-    primitive_times.show(f"{name} on {place}", harness.last_json(harness.python(*own_command(args, name, place), *flags)))
+    primitive_times.show(f"{name} on {graph_name}", harness.last_json(harness.python(*own_command(args, name, graph_name), *flags)))
 
 
 def main(argv=None):
@@ -146,7 +146,7 @@ def main(argv=None):
 
 
 def cases(text):
-    """Read "sage:S,gcn:R" as a list of (case, graph)."""
+    """Return [(case, graph), ...] from a text such as "sage:S,gcn:R"."""
     pairs = [tuple(item.split(":")) for item in text.split(",")]
     if not all(len(pair) == 2 and pair[0] in CASES for pair in pairs):
         raise ValueError(text)

@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One combination of options that is compared with a single rank."""
+    """Combination of options whose results on N ranks are compared with the results on one rank."""
 
     model: str
     mode: str
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 @functools.cache
 def problem(seed=0):
-    """Return the data of the comparison: a random graph with repeated edges and with nodes without in-edges."""
+    """Return the data of the comparison: a random graph with repeated edges and with nodes without in-edges, and its labels."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, N_NODES, N_EDGES), rng.integers(0, N_NODES - 9, N_EDGES)
     return Problem(src, dst, rng.standard_normal((N_NODES, N_FEATURES)), rng.integers(0, N_CLASSES, N_NODES),
@@ -103,10 +103,7 @@ MODELS = {
 
 
 def step(comm, case):
-    """Run the forward and backward pass of one training step, without an update of the parameters.
-
-    Return this rank's node ids and its arrays: the logits, then gradients.
-    """
+    """Run a training step without updating parameters; return (this rank's node ids, {name: logits or gradient})."""
     p, dtype = problem(), np.dtype(case.dtype).type
     graph = Graph.from_edges(p.src, p.dst, N_NODES)
     if comm is not None:
@@ -125,18 +122,18 @@ def one_rank(model, dtype):
     return step(None, Case(model, "sar", 1, "contiguous", 0, dtype))[1]
 
 
-def errors(case, ranks):
-    """Return the relative error of each array on N ranks against one rank, from the results of `step` on every rank."""
-    expected, actual = one_rank(case.model, case.dtype), dict(ranks[0][1])
+def errors(case, results):
+    """Return {array: relative error on N ranks against one rank} from `results`, the result of `step` on each rank."""
+    expected, actual = one_rank(case.model, case.dtype), dict(results[0][1])
     actual["logits"] = np.empty_like(expected["logits"])
-    for ids, arrays in ranks:
+    for ids, arrays in results:
         actual["logits"][ids] = arrays["logits"]
     return {name: float(np.linalg.norm(actual[name] - want) / np.linalg.norm(want)) for name, want in expected.items()}
 
 
-def row(case, ranks):
-    """Return a case's row of the table: the case's options, and the array with the largest error."""
-    by_array = errors(case, ranks)
+def row(case, results):
+    """Return a case's table row, its options and its largest error, from `results`, the result of `step` on each rank."""
+    by_array = errors(case, results)
     array = max(by_array, key=lambda name: np.inf if np.isnan(by_array[name]) else by_array[name])
     return {**case._asdict(), "array": array, "error": by_array[array], "logits_error": by_array["logits"]}
 
@@ -148,7 +145,7 @@ def grid(args):
 
 
 def under_mpi(args):
-    """Run all cases under mpiexec, with one command for each number of ranks, and return their rows of the table."""
+    """Run all cases under mpiexec, with one command for each number of ranks, and return the table's rows."""
     rows = []
     for n_ranks in args.ranks:
         harness.note(f"mpiexec -n {n_ranks}")
@@ -161,7 +158,7 @@ def under_mpi(args):
 
 
 def worker(args):
-    """Run all cases as one rank of mpiexec; rank 0 prints their rows of the table as JSON."""
+    """Run all cases as one rank of mpiexec; rank 0 prints the table's rows as JSON."""
     comm, rows = connect(), []
     for case in grid(args):
         rows.append(row(case, comm.allgather(step(comm, case))))
@@ -183,7 +180,7 @@ def main():
 
 
 def worst(rows):
-    """Select, for each model and dtype, the row with the largest error; return a list of rows."""
+    """Return a list with the row of the largest error for each model and dtype."""
     largest = {}
     for candidate in rows:
         key = candidate["model"], candidate["dtype"]

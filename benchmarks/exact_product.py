@@ -44,7 +44,7 @@ LIBRARIES = {  # ranks of mpiexec, the environment
 
 
 def mixed():
-    """Return edges, features, labels and training rows of a graph whose sums need exact arithmetic.
+    """Return (sources, destinations, features, labels, training mask) of a graph whose sums need exact arithmetic.
 
     They are computed by whole numbers and products alone, and so are the same on every processor.
     """
@@ -58,21 +58,21 @@ def mixed():
 
 
 def loaded(spec):
-    """Return edges, features, labels and training rows of a data set."""
+    """Return (sources, destinations, features, labels, training mask) of a data set."""
     data = load(spec)
     dst = np.repeat(np.arange(len(data.indptr) - 1), np.diff(data.indptr))
     return np.asarray(data.indices), dst, np.asarray(data.features), np.asarray(data.labels), np.asarray(data.train)
 
 
 def parts_of(division, n_nodes, n_ranks):
-    """Return the argument `parts` of a division: its name, or for "an empty part" the parts of nodes with an empty last part."""
+    """Return the argument `parts` for a division: its name, or, for "an empty part", the part of each node; the last part is empty."""
     if division != "an empty part":
         return division
     return np.random.default_rng(1).integers(0, max(n_ranks - 1, 1), n_nodes)
 
 
 def train(comm, name, arrays, dtype, epochs, n_threads=1, mode="sar", division="random"):
-    """Train a model on this rank, and return the hash of its parameters."""
+    """Train model `name` on this rank, and return the hash of its parameters; `arrays` is the result of `arrays_of`."""
     kernels.set_threads(n_threads)
     src, dst, x, labels, train = arrays
     n, rng, relations = len(x), nn.Random(3), name == "rgcn"
@@ -102,24 +102,24 @@ def train(comm, name, arrays, dtype, epochs, n_threads=1, mode="sar", division="
 
 
 def points(rng, count):
-    """Return up to `count` different random combinations of a run's options."""
+    """Return up to `count` different random combinations (ranks, threads, mode, division, instruction set)."""
     product = list(itertools.product(RANKS, THREADS, MODES, DIVISIONS, kernels.instruction_sets()))
     return [product[k] for k in rng.permutation(len(product))[:count]]
 
 
 def arrays_of(spec):
-    """Return edges, features, labels and training rows of the graph `spec`."""
+    """Return (sources, destinations, features, labels, training mask) of the graph `spec`."""
     return mixed() if spec == MIXED else loaded(spec)
 
 
 def worker(comm, args):
-    """Train one model on one graph, as a rank of mpiexec or as the only rank; return the hash."""
+    """Train one model on one graph, as a rank of mpiexec or as the only rank; return the hash of the parameters."""
     (spec,), (name,) = args.data, args.models
     return train(comm, name, arrays_of(spec), np.dtype(args.worker).type, args.epochs, args.threads)
 
 
 def by_processes(spec, name, dtype, epochs):
-    """Repeat a training in new processes, once for each entry of `LIBRARIES`; yield (name of the entry, hash).
+    """Repeat a training in new processes, one for each entry of `LIBRARIES`; yield (name of the entry, hash of the parameters).
 
     Each entry sets environment variables that select another algorithm of MPI, or another variant of the BLAS, NumPy or the
     C library.

@@ -26,7 +26,7 @@ MODELS = {
 
 
 def measure(comm, data, args, name):
-    """Return for each numerics one rank's CPU seconds per step, bytes sent a step, bytes of arrays, and the hash."""
+    """Return {"fast" or "exact": (CPU s of each step, bytes sent a step, bytes of buffers, hash of parameters)} of this rank."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     seconds, trainers, graphs = {}, {}, {}

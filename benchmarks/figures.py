@@ -33,7 +33,7 @@ MARK = "<!-- From here on written by the command; see above. -->"
 
 
 class Panel(NamedTuple):
-    """One pair of axes of a figure; x, series and y are keys of the table's rows.
+    """One pair of axes of a figure: the kind of plot, and the keys of a row that give x, the series and y.
 
     A row without y or series is left out.
     """
@@ -46,7 +46,7 @@ class Panel(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """An experiment of a paper."""
+    """Experiment of a paper: its title and published result, the function that measures, table columns, and the picture's panels."""
 
     title: str
     paper: str  # the paper's result
@@ -57,7 +57,7 @@ class Figure(NamedTuple):
 
 
 def parser(text, names, program):
-    """Return an argument parser with the options of both papers' experiments; `program` names the folder of the rows."""
+    """Return an argument parser for the experiments `names`; `program` names the folder of the rows, `text` is the description."""
     result = harness.parser(text)
     result.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
                         help=f"of {','.join(names)} (default: all)")
@@ -72,7 +72,7 @@ def parser(text, names, program):
 
 
 def run(figures, parser, args, *more):
-    """Measure the figures that `args` names, print their tables and write the results.
+    """Measure the figures that `args` names, print their tables, and write rows, pictures and README.md.
 
     Parameters
     ----------
@@ -99,8 +99,8 @@ def run(figures, parser, args, *more):
 
 
 def measure(name, figure, parser, args, more):
-    """Measure one figure, store its rows, print its table and return the rows."""
-    about, begin, rows = measured(parser, args, name), time.monotonic(), []
+    """Measure one figure, store its rows, print its table and return the rows; `more` are further arguments of `Figure.measure`."""
+    about, begin, rows = measurement_record(parser, args, name), time.monotonic(), []
     for group in figure.measure(args, *more):
         rows += group
         _save(args, name, {**about, "minutes": None, "rows": rows})  # so far: a later job may fail
@@ -110,8 +110,8 @@ def measure(name, figure, parser, args, more):
     return rows
 
 
-def measured(parser, args, name):
-    """Return a record of the measurement: date, commit, processor, load, and the command that repeats it."""
+def measurement_record(parser, args, name):
+    """Return a dict about a measurement: date, commit, processor, load, and the command that repeats it."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     revision = subprocess.run(git, capture_output=True, text=True)
     return {"date": datetime.date.today().isoformat(), "commit": revision.stdout.strip() or "unknown",
@@ -127,7 +127,7 @@ def processor():
 
 
 def command(parser, args, name):
-    """Return the command that measures one figure again: options with other values than their defaults, without paths."""
+    """Return the command that measures one figure again, with the options that differ from their defaults, without paths."""
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", "--figures", name]
     for key, value in vars(args).items():
         if key not in PLACES and value != parser.get_default(key):
@@ -160,7 +160,7 @@ def write(figures, args, names):
 
 
 def section(name, figure, record):
-    """Return the section of a figure in README.md, without its first words "## Figure "."""
+    """Return the text of a figure's section in README.md without its first words "## Figure "; `record` has the stored rows."""
     first, *others = table(figure, [row for row in record["rows"] if figure.shown(row)])
     lines = ["| " + " | ".join(line) + " |" for line in (first, ["---"] * len(first), *others)]
     minutes = "not finished" if record["minutes"] is None else f"{record['minutes']} minutes"
@@ -171,7 +171,7 @@ def section(name, figure, record):
 
 
 def table(figure, rows):
-    """Return the lines of a table, headings first: a line for each x and a column for each series, with the picture's numbers.
+    """Return lines of cells, headings first, with the picture's numbers: a line for each x, a column for each series.
 
     For panels of spans, `figure.columns` gives the columns.
     """
@@ -193,7 +193,7 @@ def _number(value):
 
 
 def draw(figure, rows, picture):
-    """Draw a figure's panels side by side."""
+    """Draw a figure's panels side by side into the SVG file `picture`."""
     panels = [(panel, [row for row in rows if None not in (row.get(panel.y), row.get(panel.series))])
               for panel in figure.panels]
     panels = [(panel, points) for panel, points in panels if points]
@@ -213,7 +213,7 @@ def draw(figure, rows, picture):
 
 
 def compact(svg):
-    """Return the SVG text of a picture in few lines, one for each group of its axes, with coordinates to a tenth of a point."""
+    """Return the SVG text of a picture in few lines, with coordinates rounded to a tenth of a point."""
     unseen = r"<metadata>.*?</metadata>|<!--.*?-->|<!DOCTYPE.*?>| transform=\"rotate\(-0 .*?\)\"| id=\"\w+_\d+\""
     svg = re.sub(unseen, "", svg, flags=re.DOTALL)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d\d+", lambda n: f"{float(n[0]):.1f}", tag[0]), svg)
@@ -265,8 +265,6 @@ def lanes(axes, panel, rows):
     """Draw a timeline: a bar from each row's `begin_ms` on, whose length is the row's y, in one lane for each x.
 
     The series gives the colour of a bar. A bar that is long enough shows the number of its stage.
-
-    There is a lane for each x. The series gives the colour of a span; the number of its stage stands in it.
     """
     places, names = (list(dict.fromkeys(row[key] for row in rows)) for key in (panel.x, panel.series))
     for name in names:

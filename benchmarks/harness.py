@@ -20,14 +20,14 @@ GRAPHS = BUILD / "graphs"
 
 
 def parser(text):
-    """Return an argument parser with `--json`; `text` is the benchmark's docstring."""
+    """Return an argument parser with the option `--json FILE`; `text` is the benchmark's docstring."""
     result = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--json", type=Path, metavar="FILE", help="write the rows of the table as a JSON list")
     return result
 
 
 def suite_parser(text):
-    """Return the parser of the benchmarks that compare sarlite with peers and with the machine's limits."""
+    """Return the parser of benchmarks that compare sarlite with other libraries (peers) and with the machine's limits."""
     result = parser(text)
     graphs_option(result)
     result.add_argument("--threads", type=int, default=2)
@@ -41,7 +41,7 @@ def suite_parser(text):
 
 
 def graphs_option(parser):
-    """Add `--graphs`."""
+    """Add the option `--graphs`, the folder of stored graphs, to a parser."""
     parser.add_argument("--graphs", type=Path, default=GRAPHS, metavar="DIR",
                         help="where graphs are kept once drawn (default: build/graphs)")
 
@@ -57,27 +57,27 @@ def timed(function, repeats):
 
 
 def summary(times):
-    """Return the median, minimum and maximum of times as the keys `ms`, `ms_min` and `ms_max` of a row."""
+    """Return {"ms": median, "ms_min": minimum, "ms_max": maximum} of times in milliseconds."""
     return {"ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times)}
 
 
 def print_measurement(times, memory, **more):
-    """Print one process's measurement as a line of JSON, as peer.py does; `memory` is a sarlite.profile.Memory."""
+    """Print times in ms, peak MiB and the values `more` as a line of JSON, as peer.py does; `memory` is a profile.Memory."""
     print(json.dumps({**summary(times), "peak_mib": memory.peak() / 2**20, **more}))
 
 
 def numbers(text):
-    """Read "1,2,3" as a list of int."""
+    """Return a list of int from a text such as "1,2,3"."""
     return [int(item) for item in text.split(",")]
 
 
 def words(text):
-    """Read "sar,sa" as a list of str."""
+    """Return a list of str from a text such as "sar,sa"."""
     return text.split(",")
 
 
 def report(title, rows, columns, path=None):
-    """Print rows as a table and write them to `path`.
+    """Print rows as a table, with `columns` as {heading: function of a row}, and write the rows as JSON to `path`.
 
     Parameters
     ----------
@@ -97,12 +97,12 @@ def report(title, rows, columns, path=None):
 
 
 def cells(rows, columns):
-    """Return the lines of a table, headings first, as lists of str."""
+    """Return the lines of a table, headings first, as lists of str; `columns` is {heading: function of a row}."""
     return [list(columns), *([_text(show(row)) for show in columns.values()] for row in rows)]
 
 
 def write_rows(path, rows):
-    """Write rows as a JSON list."""
+    """Write rows, a list of dicts, as JSON to `path`."""
     Path(path).write_text(json.dumps(rows, indent=1) + "\n")
 
 
@@ -111,18 +111,18 @@ def _text(value):
 
 
 def mib(n_bytes):
-    """Return bytes as MiB with one decimal."""
+    """Return a number of bytes as text in MiB with one decimal."""
     return f"{n_bytes / 2**20:,.1f}"
 
 
 def spread(values, scale=1.0, digits=2):
-    """Return "median (min..max)" of `values * scale`."""
+    """Return the text "median (min..max)" of the numbers `values`, each multiplied by `scale`."""
     middle, low, high = (scale * f(values) for f in (statistics.median, min, max))
     return f"{middle:.{digits}f} ({low:.{digits}f}..{high:.{digits}f})"
 
 
 def suite_columns(*names):
-    """Return the columns of a table that compares sarlite with peers; `names` are further keys of the rows, shown after the graph."""
+    """Return table columns that compare sarlite with peers; the keys `names` of a row are shown after case and graph."""
     return {
         **named("case", "graph", *names),
         "ms": times(digits=1),
@@ -137,12 +137,12 @@ def suite_columns(*names):
 
 
 def named(*names):
-    """Return table columns that show the values of the given keys of each row, and "-" for a missing key."""
+    """Return columns {key: function of a row} that show a row's values of the keys `names`; a missing value is None."""
     return {name: (lambda row, name=name: row.get(name)) for name in names}
 
 
 def times(prefix="", digits=0):
-    """Return a function that formats the milliseconds of a row as "median (min..max)", or returns None if it has none."""
+    """Return a function that formats a row's milliseconds as "median (min..max)"; `prefix` is "peer_" for a peer's."""
     def show(row):
         middle, low, high = (row.get(prefix + key) for key in ("ms", "ms_min", "ms_max"))
         return None if middle is None else f"{middle:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
@@ -151,7 +151,7 @@ def times(prefix="", digits=0):
 
 
 def note(text):
-    """Print a line about the progress on standard error."""
+    """Print a line of progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -165,7 +165,7 @@ def find_mpiexec():
 
 
 def mpiexec(n_ranks, *arguments, timeout=1800, **more):
-    """Run `mpiexec -n N python ...` and return its standard output; `**more` are options of `python`.
+    """Run `mpiexec -n N python ARGUMENTS` and return its standard output; `more` are options of `python`.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def mpiexec(n_ranks, *arguments, timeout=1800, **more):
 
 
 def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **more):
-    """Run Python with `arguments` in a process of its own and return its standard output.
+    """Run Python with `arguments` in a process of its own, `launcher` before it, and return its standard output.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def as_rank(work, args, threads=1):
 
 
 def flags(options):
-    """Return command line flags for a dict of options: {"hidden": 64, "json": True} gives ["--hidden", 64, "--json"]."""
+    """Return command line flags: {"hidden": 64, "json": True} gives ["--hidden", 64, "--json"]."""
     words = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
@@ -226,7 +226,7 @@ def last_json(text):
 
 
 def train(n_ranks, launcher=None, env=None, **options):
-    """Run `mpiexec -n N python -m sarlite.train --json` with `options` as flags.
+    """Train by `python -m sarlite.train` on N ranks with `options` as flags; return its JSON line with the metrics of each epoch.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def train(n_ranks, launcher=None, env=None, **options):
 
 
 class Scratch:
-    """A folder of data sets, each of which is converted once.
+    """Context manager of a folder of data sets, each of which is converted once.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ class Scratch:
         self._temporary.cleanup()
 
     def convert(self, spec, name, *flags):
-        """Write the data set `spec` in the native format if it is not written yet, and return its directory."""
+        """Convert the data set `spec` into the folder `name`, with options `flags`, unless it exists; return its directory."""
         if not (self.path / name).exists():
             python("-m", "sarlite.data", "convert", spec, self.path / name, *flags)
         return self.path / name

@@ -37,7 +37,7 @@ exec ip netns exec {name}-${{host##*.}} sh -c "$*"
 
 
 def missing():
-    """Return the reason why this machine cannot have hosts, or None if it can."""
+    """Return the reason why this machine cannot run network namespaces as hosts, or None if it can."""
     if not sys.platform.startswith("linux"):
         return "network namespaces need Linux"
     if os.geteuid() != 0:
@@ -54,7 +54,7 @@ def missing():
 
 
 def hidden(t0, t1, comm):
-    """Return the entries of a row about overlap: the times, and the share of the transfer that prefetch 1 hides.
+    """Return a row's entries on overlap: times, and the share of the shorter of computing and transfer that prefetch 1 hides.
 
     `t0` and `t1` are milliseconds with prefetch 0 and 1, and `comm` of the transfer by itself, one value for each
     repeat.
@@ -66,14 +66,14 @@ def hidden(t0, t1, comm):
 
 
 def report_skipped(case, reason, path):
-    """Print and write the single row that says why nothing was measured."""
+    """Print and write to `path` a table with one row, which states the reason why `case` was not measured."""
     keys = ("graph", "ranks", "threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
     row = {"case": case, **dict.fromkeys(keys), "skipped": reason}
     harness.report(case, [row], harness.named("case", "skipped"), path)
 
 
 class Hosts:
-    """Context of `n` hosts, named 10.77.0.1 to 10.77.0.n.
+    """Context manager of `n` virtual hosts on this machine, 10.77.0.1 to 10.77.0.n, on links of limited rate.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class Hosts:
             _do("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
 
     def launcher(self, mpiexec, each=1):
-        """Return the beginning of a command line that starts a program on `each` ranks of each host."""
+        """Return the words before a program in a command line that starts `each` MPI ranks of the program on each host."""
         first, hosts = self.addresses[0], ",".join(f"{a}:{each}" for a in self.addresses)
         return ("ip", "netns", "exec", f"{self.name}-1", "env", *TCP, mpiexec, "-launcher", "ssh",
                 "-launcher-exec", str(self.script), "-localhost", first, "-hosts", hosts, "-n", str(each * self.n))

@@ -16,7 +16,7 @@ def seconds(code):
 
 
 def own_times(module):
-    """Return (microseconds, name) of the modules that an import of `module` loads, by their own time, largest first."""
+    """Return (microseconds of its own code, name) of each module that `import MODULE` loads, the slowest first."""
     code = f"""
 import subprocess, sys
 words = [sys.executable, "-X", "importtime", "-c", "import {module}"]

@@ -37,7 +37,7 @@ def gat(n_in, n_out, args, rng):
 
 
 def train(comm, data, args, make, share, seed, epochs, rate):
-    """Train one configuration; return its accuracies in percent, before and after C&S, the same on every rank."""
+    """Train `make`'s model; return a dict of its accuracies in percent, before and after C&S, the same on every rank."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     graph = graph.shard(comm, "metis") if comm.size > 1 else graph
@@ -63,7 +63,7 @@ def train(comm, data, args, make, share, seed, epochs, rate):
 
 
 def accuracies(graph, scores, labels, splits):
-    """Return the percentage of correctly classified rows over all ranks, for each split."""
+    """Return the percentage of rows over all ranks whose largest score is the label, for each mask in `splits`."""
     hits = np.array([[np.count_nonzero(scores[rows].argmax(1) == labels[rows]), np.count_nonzero(rows)]
                      for rows in splits])
     hits = graph.comm.allreduce(hits)
@@ -93,8 +93,8 @@ def ranks_rows(args):
     return rows
 
 
-def table(rows, title, gain):
-    """Print a row for each seed and the means. `gain` is the heading of the difference between a seed's two accuracies."""
+def table(rows, title, compared):
+    """Print accuracies by seed and their means; `compared` is (first name, second name, key of the first that is subtracted)."""
     seeds = sorted({row["seed"] for row in rows})
     lines = [dict(zip(("seed", "one", "two"), (str(seed), *[row for row in rows if row["seed"] == seed])))
              for seed in seeds]
@@ -102,12 +102,12 @@ def table(rows, title, gain):
                    for key in ("test", "test_after", "val", "val_after")}
             for name in ("one", "two")}
     columns = {"seed": lambda r: r["seed"]}
-    for name, way in (("one", gain[0]), ("two", gain[1])):
+    for name, way in (("one", compared[0]), ("two", compared[1])):
         columns |= {f"{way}": lambda r, name=name: f"{r[name]['test']:.2f}",
                     f"{way}, C&S": lambda r, name=name: f"{r[name]['test_after']:.2f}",
                     f"{way}, validation, C&S": lambda r, name=name: f"{r[name]['val']:.2f} -> "
                                                                     f"{r[name]['val_after']:.2f}"}
-    columns["difference"] = lambda r: f"{r['two']['test_after'] - r['one'][gain[2]]:+.2f}"
+    columns["difference"] = lambda r: f"{r['two']['test_after'] - r['one'][compared[2]]:+.2f}"
     harness.report(title, [*lines, {"seed": "mean", **mean}], columns)
     lost = [row for row in rows if not row["kept"]]
     print(f"C&S not kept, as validation was better before: {len(lost)} of {len(rows)}")

@@ -1,4 +1,4 @@
-"""Measure a graph larger than memory, converted and divided with --memory, and the cut of Fennel compared with METIS.
+"""Measure conversion and division, with --memory, of a graph larger than memory, and the cut of Fennel compared with METIS.
 
 Part `large` draws a power-law graph with communities, with ids at random, as an edge list, in chunks. It then measures
 these commands:
@@ -43,7 +43,7 @@ RATIO = 2.5
 
 
 def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
-    """Write `n_pairs` random pairs of nodes, edges.npy of shape (n_pairs, 2), and features.npy.
+    """Write random pairs of nodes to edges.npy, (n_pairs, 2), and features.npy; a share `inside` of the pairs is within a community.
 
     Memory: 40 bytes per node, and a chunk.
     """
@@ -68,7 +68,7 @@ def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
 
 
 def draw_mag(folder, n_nodes, n_edges, n_features, seed=0):
-    """Write ogbn-mag's raw folder, with random edges in no order. Memory: a chunk, and 8 bytes per paper."""
+    """Write random data in the layout of ogbn-mag's raw folder. Memory: one chunk, and 8 bytes per paper."""
     rng, counts = np.random.default_rng(seed), {name: max(8, round(share * n_nodes)) for name, share in TYPES.items()}
     raw, split, n = folder / "raw", folder / "split" / "time" / TARGET, counts[TARGET]
     text(raw / "num-node-dict.csv.gz", [",".join(counts), "\n", ",".join(map(str, counts.values())), "\n"])
@@ -98,7 +98,7 @@ def text(path, pieces):
 
 
 def csv_lines(rows):
-    """Return the lines of a csv of integers."""
+    """Return the text of a csv file with the integers `rows`, (n, k)."""
     return (",".join(["%d"] * rows.shape[1]) + "\n") * len(rows) % tuple(rows.ravel().tolist())
 
 
@@ -111,7 +111,7 @@ def locate(sums, points):
 
 
 class npy:
-    """A .npy file that is written in pieces."""
+    """Context manager that writes a .npy file in pieces."""
 
     def __init__(self, path, shape, dtype):
         self._file = open(path, "wb")  # noqa: SIM115, closed by `__exit__`
@@ -129,7 +129,7 @@ class npy:
 
 
 class Sampler(threading.Thread):
-    """A thread that samples the memory of a process.
+    """Thread that samples the memory of the process `pid` and its descendants, and keeps the largest values in bytes.
 
     It records the largest sum of the PSS of the process and its descendants, and the kernel's high-water mark of the process.
     """
@@ -161,7 +161,7 @@ def kib(pid, name, field):
 
 
 def measured(step, *words):
-    """Run `python -m sarlite.data` with the arguments `words`; return its times and peak memory as a row of the table."""
+    """Run `python -m sarlite.data WORDS`; return the row of the table for `step`, with seconds, CPU seconds and peak bytes."""
     command = [sys.executable, "-m", "sarlite.data", *map(str, words)]
     harness.note(" ".join(command[1:]))
     begin = time.perf_counter()

@@ -36,7 +36,7 @@ GEMM = (100_000, 256, 256)
 
 
 class Probe(NamedTuple):
-    """Operation to time: the name of its row, the bytes or flops of one pass, and the function that runs a pass."""
+    """Function `run` whose rate is measured, the bytes or flops of one call, `amount`, and entries of its row, `case` and `keys`."""
 
     case: str
     keys: dict
@@ -45,7 +45,7 @@ class Probe(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """Milliseconds that an amount of work takes at the machine's rates.
+    """Milliseconds that an amount of work takes at the machine's rates: a lower limit, and an estimate with random reads of rows.
 
     Attributes
     ----------
@@ -61,12 +61,12 @@ class Allowed(NamedTuple):
     gather: float
 
     def shares(self, ms):
-        """Compare a measured time `ms` with the limits: return the least and the estimated time as fractions of `ms`."""
+        """Return the lower limit and the estimate as fractions of a measured time of `ms` milliseconds."""
         return {"limit_fraction": self.least / ms, "gather_fraction": self.gather / ms}
 
 
 class Limits(NamedTuple):
-    """Measured rates of this machine with a number of threads.
+    """Rates of this machine, measured with a number of threads: bytes/s of streams and of random rows, flops/s of products.
 
     Attributes
     ----------
@@ -83,11 +83,11 @@ class Limits(NamedTuple):
     sgemm: float
 
     def least_ms(self, n_bytes, flops):
-        """Return the milliseconds of moving `n_bytes` as a stream and then computing `flops`."""
+        """Return the milliseconds of reading or writing `n_bytes` as a stream and then computing `flops` operations."""
         return 1e3 * (n_bytes / self.stream + flops / self.sgemm)
 
     def gather_ms(self, n_rows, row_bytes):
-        """Return the milliseconds of reading `n_rows` rows at random.
+        """Return the milliseconds of reading `n_rows` rows of `row_bytes` bytes at random.
 
         Widths between the measured ones are interpolated.
         """
@@ -96,7 +96,7 @@ class Limits(NamedTuple):
 
 
 def measure(threads, gib=1.0, repeats=3):
-    """Return the Limits that other benchmarks compare with; takes a few seconds, and `gib` GiB of memory meanwhile."""
+    """Return the `Limits` of this machine with `threads` threads, measured in a few seconds on `gib` GiB of memory."""
     data = array_of(gib)
     set_threads(1)  # read is a BLAS call in each of the threads
     streams = [timed_row(probe, threads, repeats) for probe in stream_probes(data, threads)]
@@ -108,12 +108,12 @@ def measure(threads, gib=1.0, repeats=3):
 
 
 def array_of(gib):
-    """Return an array of ones of `gib` GiB; every page has been written and so exists."""
+    """Return a float32 array of ones of `gib` GiB, whose pages all exist because they were written."""
     return np.ones(max(int(gib * 2**30) // 4, 1 << 16), np.float32)
 
 
 def timed_row(probe, threads, repeats):
-    """Time a probe and return its row."""
+    """Time `probe.run`; return the table's row with its milliseconds and its fastest rate in GB/s or GFLOP/s."""
     times = harness.timed(probe.run, repeats)
     unit = "gflop_per_s" if "gemm" in probe.case else "gb_per_s"
     return row_of(probe.case, times, 1, threads, **probe.keys, **{unit: probe.amount / min(times) / 1e6})
@@ -125,7 +125,7 @@ def row_of(case, times, ranks, threads, **more):
 
 
 def stream_probes(data, threads):
-    """Return the probes read, copy and triad.
+    """Return the Probes read, copy and triad, which measure the memory bandwidth of streams over the array `data`.
 
     A Python thread takes each part of the array, as NumPy releases the interpreter's lock.
     """
@@ -151,7 +151,7 @@ def triad(a, b, c, piece=1 << 15):
 
 
 def gather_probes(data):
-    """Yield a probe for each width of rows. A pass reads rows with a quarter of the array's bytes in all."""
+    """Yield a Probe of reading rows of `data` at random for each width of `ROW_BYTES`; a call reads a quarter of the array."""
     draw = np.random.default_rng(0)
     for row_bytes in ROW_BYTES:
         rows = data[: len(data) // (row_bytes // 4) * (row_bytes // 4)].reshape(-1, row_bytes // 4)
@@ -164,7 +164,7 @@ def gather_probes(data):
 
 
 def gemm_row(threads, repeats):
-    """Time the product on `threads` threads of the BLAS."""
+    """Return the table's row of a float32 matrix product on `threads` threads of the BLAS."""
     with threadpoolctl.threadpool_limits(threads, user_api="blas"):
         return timed_row(gemm_probe(), threads, repeats)
 
@@ -176,7 +176,7 @@ def gemm_probe():
 
 
 def message_rows(repeats):
-    """Measure messages between two ranks; return the rows of the table, or an empty list if MPI cannot be started."""
+    """Return the table's rows of messages between two ranks, or an empty list if MPI cannot be started."""
     try:
         return harness.last_json(harness.mpiexec(2, __file__, "--worker", "--repeats", repeats))
     except SystemExit as error:
@@ -185,7 +185,7 @@ def message_rows(repeats):
 
 
 def ping_pong(repeats):
-    """Exchange messages as one of two ranks; rank 0 prints the rows."""
+    """Exchange messages of each size as one of two MPI ranks; rank 0 prints the table's rows as JSON."""
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD

@@ -28,7 +28,7 @@ UNEQUAL = ["256-128-64-16", "128-256-256-172", "602-512-512-41", "100-256-256-47
 
 
 class Stack(nn.Module):
-    """Model of convolutions of given widths.
+    """Model of convolutions, made by the class `conv`, of the given widths, with activations between them.
 
     Between them stand a bias or a batch norm, activation and dropout; with `residual` the input is added.
     """
@@ -63,7 +63,7 @@ MODELS = {
 
 
 def promised(model, widths, remote):
-    """Return the largest number of values for each local row that a training step may hold; see docs/architecture.md.
+    """Return the most values per local row that a training step of a model may hold at once, as docs/architecture.md promises.
 
     Dropout is on no input, so a first layer keeps A X. `remote` is the number of peers whose rows, or gradients of rows, are
     held at once.
@@ -82,7 +82,7 @@ def promised(model, widths, remote):
 
 
 def edges(n_ranks, rows, degree):
-    """Return (src, dst, n_nodes) of a graph whose ranks each need every row.
+    """Return (src, dst, n_nodes) of a graph with `rows` nodes per rank; every rank needs every row of all ranks.
 
     Each node has `degree` sources on every rank.
     """
@@ -92,7 +92,7 @@ def edges(n_ranks, rows, degree):
 
 
 def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_rank=False):
-    """Train a few steps and return this rank's memory and buffers, to be compared with `promised`.
+    """Train a few steps; return (bytes of buffers, most bytes held, most peers' rows held, `remote` for `promised`). Collective.
 
     The result has four items: the bytes of the trainer's buffers; the most bytes held at once, or None without
     `single_rank`; the most peers' rows fetched; the argument `remote` of `promised`.
@@ -123,7 +123,7 @@ def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_r
 
 
 def _held():
-    """Return the largest number of bytes of arrays that were alive at one time during the last step.
+    """Return the largest number of bytes that NumPy arrays took at one time during the last step.
 
     Other traced memory, such as imported code, is subtracted.
     """
@@ -134,7 +134,7 @@ def _held():
 
 
 def run(n_ranks, mpi, *case):
-    """Measure one case on n ranks, and return the largest of the ranks' numbers."""
+    """Run `measure(comm, *case)` on N ranks, processes if `mpi` else threads; return the largest value of each item over the ranks."""
     if mpi and n_ranks > 1:
         return harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", json.dumps(case)))
     by_rank = threads.run(n_ranks, lambda comm: measure(comm, *case, single_rank=n_ranks == 1))

@@ -1,4 +1,4 @@
-"""Count the rounds, messages and bytes of a rank on 2 to 64 ranks, and predict a transfer's time on up to 2,048 ranks.
+"""Count a rank's communication rounds, messages and bytes on 2 to 64 ranks, and predict transfer times on up to 2,048 ranks.
 
 Mode `sar` fetches the rows of K peers in a round (`--peers-at-once K`). The model of a transfer is
 
@@ -52,7 +52,7 @@ class Shape(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A network between hosts: seconds until a round's first byte arrives, and bytes a second of a link."""
+    """Network between hosts: `latency`, seconds until a round's first byte arrives, and `rate`, bytes per second of a link."""
 
     latency: float
     rate: float
@@ -63,7 +63,7 @@ NETWORKS = {"1 Gbit/s": Network(100e-6, 0.117e9), "25 Gbit/s": Network(30e-6, 2.
 
 
 def peers_at_once(n_ranks):
-    """Return the numbers of peers at once to try on some ranks."""
+    """Return the numbers of peers whose rows are fetched together (`peers_at_once`) that are tried on N ranks."""
     return sorted({k for k in (1, 4, 16, n_ranks - 1) if k < n_ranks})
 
 
@@ -71,7 +71,7 @@ def peers_at_once(n_ranks):
 
 
 def counted(comm, args, whole, method, k):
-    """Return this rank's counts in a forward and a backward pass of one sum, whose fetches take the rows of k peers."""
+    """Return this rank's rounds, messages and MiB in one sum, forward and backward, if rows of k peers are fetched together."""
     set_threads(1)
     graph = whole.shard(comm, method, prefetch=0, peers_at_once=k)
     x = Tensor(np.ones((graph.n_src, args.width), np.float32), requires_grad=True)
@@ -87,7 +87,7 @@ def counted(comm, args, whole, method, k):
 
 
 def counts(args):
-    """Return the rows of part `counts`."""
+    """Return the rows of the table "counts": the largest counts of any rank, by partition method, N, and peers fetched together."""
     whole = seeded_graphs.whole(args.graphs, args.graph)
     rows = []
     for method in args.partitions:
@@ -104,7 +104,7 @@ def counts(args):
 
 
 def fetches(comm, args):
-    """Time fetches as one rank; return a row for each width and number of peers at once."""
+    """Return a row with the milliseconds of a fetch for each width and each number of peers fetched together. Collective."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
     rows = []
     for k in peers_at_once(comm.size):
@@ -122,7 +122,7 @@ def fetches(comm, args):
 
 
 def fetch_ms(comm, args, graph, nothing, x):
-    """Return the milliseconds of a fetch: the mean of `args.calls` fetches one after the other."""
+    """Return the mean milliseconds of `args.calls` consecutive fetches of the peers' rows of x, without computing. Collective."""
     comm.barrier()
     begin = time.perf_counter()
     for _ in range(args.calls):
@@ -132,13 +132,13 @@ def fetch_ms(comm, args, graph, nothing, x):
 
 
 def terms(row, n_cores):
-    """Return what the model's latency, overhead and bytes a second's inverse are multiplied by, in a fetch on hosts."""
+    """Return the factors (of latency, of overhead per message, of seconds per byte) in the model of a fetch's time."""
     turns = max(1, row["ranks"] / n_cores)
     return row["rounds"] * turns, row["messages"] * turns, row["bytes"]
 
 
 def fit(rows, n_cores):
-    """Return (latency, overhead, rate) that fit the rows' milliseconds best, in relative error."""
+    """Return (latency in s, overhead in s per message, rate in bytes/s) that fit the rows' milliseconds best, in relative error."""
     factors = np.array([terms(row, n_cores) for row in rows], float)
     ms = np.array([row["ms"] for row in rows])
     best, least = None, math.inf
@@ -154,7 +154,7 @@ def fit(rows, n_cores):
 
 
 def on_hosts(args):
-    """Return the rows of part `hosts`, with the model's milliseconds."""
+    """Return the rows of the table "hosts": fetches measured between virtual hosts, and the fitted model's milliseconds."""
     if reason := hosts.missing():
         return [{"part": "hosts", "skipped": reason}]
     words = [__file__, "--worker", seeded_graphs.path(args.graphs, args.graph), "--repeats", args.repeats,
@@ -177,13 +177,13 @@ def on_hosts(args):
 
 
 def fetch_of(shape, n_ranks, width):
-    """Return (messages, bytes, bytes of one peer's rows) that a rank of random parts receives in a fetch of float32 rows."""
+    """Return (messages, bytes, bytes per peer) that a rank receives in a fetch of float32 rows, if nodes are divided at random."""
     halo = (shape.nodes - shape.nodes / n_ranks) * -math.expm1(-shape.degree / n_ranks)
     return min(n_ranks - 1, halo), 4 * width * halo, 4 * width * halo / (n_ranks - 1)
 
 
 def predict(args):
-    """Return the rows of part `predict`: a row for each graph, network and number of ranks.
+    """Return the rows of the table "predict": the model's fetch time for each graph, network and number of ranks.
 
     `lost` is the part of the time of one peer at a time that all peers at once save. `peers_at_once` is the smallest
     power of two with which at most `ENOUGH` is lost.

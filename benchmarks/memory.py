@@ -26,7 +26,7 @@ N_CLASSES = 16
 
 
 def random_graph(n_nodes, degree, seed=0):
-    """Draw `degree` random sources for each node; return the graph as a CSR."""
+    """Return (indptr, indices) of a graph whose nodes have `degree` random sources each."""
     rng = np.random.default_rng(seed)
     indices = rng.integers(0, n_nodes, n_nodes * degree, dtype=np.int32)
     return np.arange(n_nodes + 1, dtype=np.int64) * degree, indices
@@ -40,7 +40,7 @@ def write_data(scratch, args, n_features):
 
 
 def run(name, n_ranks, mode, prefetch, data, hidden, args):
-    """Train once, and return the object that `sarlite.train --json` prints."""
+    """Train model `name` on N ranks, and return the JSON object that `sarlite.train --json` prints."""
     width = hidden // MODELS[name].get("heads", 1)
     return harness.train(n_ranks, data=data, mode=mode, prefetch=prefetch, hidden=max(width, 1), epochs=args.epochs,
                          eval_every=args.epochs, partition="contiguous", verify=False, baseline=False, threads=threads(n_ranks),
@@ -52,7 +52,7 @@ def threads(n_ranks):
 
 
 def measure(name, n_ranks, place, wide, narrow, args, whole):
-    """Train on N ranks, and return a row of the table: the peak memory, as bytes and as a share of one rank's.
+    """Return the table's row of a model on N ranks with `place`, (mode, prefetch): its peak memory, also relative to one rank's.
 
     `wide` is the data set of interest. `narrow`, with one feature, shows the memory that does not depend on the
     width. `whole` is the row of the single rank, or None to measure that row.

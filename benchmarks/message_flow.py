@@ -1,4 +1,4 @@
-"""Measure the time that message-flow graphs save if few nodes are labelled.
+"""Measure the time that message-flow graphs (only the nodes that labelled nodes need) save if few nodes are labelled.
 
 Two training steps of one model on the same data run in alternation in one process: one over the full graph and one over
 the message-flow graph of the training nodes (SAR appendix B). `share` is the time of the second over that of the first.
@@ -38,7 +38,7 @@ def trainer(flow, name, graph, args):
 
 
 def measure(name, graph, args):
-    """Measure a model with and without message-flow graphs, in alternation; return the row of the table."""
+    """Return the table's row of model `name`, whose steps with and without message-flow graphs are timed in alternation."""
     full, flow = (trainer(kind, name, graph, args) for kind in (False, True))
     times = {"full": [], "flow": []}
     losses = [one.step() for one in (full, flow)]

@@ -50,13 +50,13 @@ CAGNET = "CAGNET's 1D algorithm"
 KERNELS = ("SpMM", "GeMM", "activation", "loss", "Adam", "other")
 
 
-def job(args, what, name, n_ranks, widths=None, **options):
-    """Run `work` of `mg_gcn_ranks.py` on N ranks and return its result."""
+def job(args, job_name, name, n_ranks, widths=None, **options):
+    """Run a function of `mg_gcn_ranks.JOBS` on the data set `name` with N ranks, and return its result."""
     graph, *table = DATA[name]
-    words = [HERE / "mg_gcn_ranks.py", what, "--file", file_of(args, graph), "--widths",
+    words = [HERE / "mg_gcn_ranks.py", job_name, "--file", file_of(args, graph), "--widths",
              ",".join(map(str, widths or table)),
              "--hidden", options.pop("hidden", args.hidden), "--repeats", args.repeats]  # fmt: skip
-    harness.note(f"{what}: {name}, {_ranks(n_ranks)}")
+    harness.note(f"{job_name}: {name}, {_ranks(n_ranks)}")
     return harness.last_json(harness.mpiexec(n_ranks, *words,
                                              *(word for key, value in options.items() for word in (f"--{key}", value))))
 
@@ -86,7 +86,7 @@ def memory(args):
 
 
 def kernel_of(primitive):
-    """Return the name of the paper's kernel that a primitive of the tape belongs to."""
+    """Return the name of the MG-GCN paper's kernel, such as "SpMM", that a primitive of the tape belongs to."""
     for kernel, words in {"SpMM": ("aggregate",), "GeMM": ("linear", "matmul", "matrix"),
                           "activation": ("activat", "relu", "dropout"),
                           "loss": ("entropy", "softmax", "take"), "Adam": ("optimizer",)}.items():
@@ -154,7 +154,7 @@ def degrees(args):
 
 
 def comparison(args):
-    """Yield the rows of each graph: every library and number of ranks, all with the widths of the peers' script, 602-512-41."""
+    """Yield a list of table rows for each graph: DGL, CAGNET and sarlite by number of ranks, all with the widths 602-512-41."""
     others, torch = peers.find(None, ("dgl",)), peers.find(None, ("torch",))
     for name in args.datasets:
         times_of, dgl, cagnet, rows = {}, [], {}, []
@@ -188,7 +188,7 @@ def _ratio(pooled, ms):
 
 
 def papers(args):
-    """Measure epochs of the paper's fourth model on a graph like ogbn-papers100M; yield the rows of the table.
+    """Yield the table's rows of epochs of the MG-GCN paper's fourth model on a graph like ogbn-papers100M.
 
     Each row is for one number of ranks and one way of `mg_gcn_ranks`, with the speedup over a single rank.
     """

@@ -21,10 +21,7 @@ KEPT, MADE = "A X kept", "A X each step"
 
 
 def make(args, graph, way):
-    """Return a Trainer of the paper's model for one of the configurations.
-
-    `way` tells whether the sum A X over the constant features is computed once and kept, or computed in each step.
-    """
+    """Return a Trainer of the paper's model; `way` is `KEPT` (A X is computed once) or `MADE` (A X is computed in each step)."""
     trainer = broadcast_speed.make_trainer(graph, args.layers, *args.widths, args.hidden)
     if way == MADE:
         trainer.x = Tensor(trainer.x.data)  # not constant: a kept sum would be reused
@@ -37,17 +34,14 @@ def whole(args, order="original"):
 
 
 def parts(comm, args, order, prefetch=1):
-    """Return this rank's part of the graph in mode broadcast; a single rank gets the whole graph in row order `order`."""
+    """Return this rank's part of the graph in mode broadcast, or the undivided graph on one rank; `order` is a key of `ORDERS`."""
     if comm.size == 1:
         return whole(args, order)
     return whole(args).shard(comm, ORDERS[order], mode="broadcast", prefetch=prefetch)
 
 
 def breakdown(comm, args):
-    """Time the primitives of an epoch, with A X kept and with A X computed in each step.
-
-    Return {way: rows of `primitive_times.breakdown`}.
-    """
+    """Return {`KEPT` or `MADE`: rows of `primitive_times.breakdown`}, with A X computed once or in each step."""
     breakdowns = {}
     for way in (KEPT, MADE):
         trainer = make(args, whole(args), way)
@@ -57,25 +51,25 @@ def breakdown(comm, args):
 
 
 def orders(comm, args):
-    """Time training steps with the rows in each of `ORDERS`; return {order: [milliseconds of each step]}.
+    """Return {"original" or "permuted": [milliseconds of each training step]}, by the order of the rows. Collective.
 
     The sum A X over the constant features is computed again in each step, as the paper's epochs do.
     """
     trainers = {order: make(args, parts(comm, args, order), MADE) for order in ORDERS}
-    return broadcast_speed.turns(comm, {order: trainer.step for order, trainer in trainers.items()}, args.repeats)
+    return broadcast_speed.time_in_turn(comm, {order: trainer.step for order, trainer in trainers.items()}, args.repeats)
 
 
 def epochs(comm, args):
-    """Time training steps with A X kept and with A X computed in each step; return {way: [milliseconds of each step]}.
+    """Return {`KEPT` or `MADE`: [milliseconds of each training step]}, with A X computed once or in each step. Collective.
 
     On several ranks the rows are in permuted order, on a single rank in the original order.
     """
     graph = parts(comm, args, "permuted" if comm.size > 1 else "original")
-    return broadcast_speed.turns(comm, {way: make(args, graph, way).step for way in (KEPT, MADE)}, args.repeats)
+    return broadcast_speed.time_in_turn(comm, {way: make(args, graph, way).step for way in (KEPT, MADE)}, args.repeats)
 
 
 def timelines(comm, args):
-    """Time sums over neighbours and record their spans; return {way: (milliseconds of each sum, spans)}.
+    """Return {configuration: (milliseconds of each sum over neighbours, profile spans of every rank)} for a timeline. Collective.
 
     The spans are those of every rank in the sum of median time.
     """
@@ -94,14 +88,14 @@ def timelines(comm, args):
                 comm.barrier()
                 times[way].append(trace.now() / 1e6)
                 graph.profile.trace = None
-                spans[way].append(_shown(trace.spans))
+                spans[way].append(_timeline_spans(trace.spans))
     every = comm.allgather(spans)
     middle = {way: 1 + comm.allgather(int(np.argsort(ms[1:])[len(ms[1:]) // 2]))[0] for way, ms in times.items()}
     return {way: (times[way][1:], [rank[way][middle[way]] for rank in every]) for way in ways}
 
 
-def _shown(spans):
-    """Return the spans of a profile that a timeline draws, as lists [kind, stage, begin, length].
+def _timeline_spans(spans):
+    """Return the computation and communication of a profile's spans as lists [kind, stage, begin, length].
 
     The kind is "computation" or "communication"; begin and length are milliseconds.
     """
@@ -114,12 +108,12 @@ JOBS = {"breakdown": breakdown, "orders": orders, "epochs": epochs, "timelines":
 
 
 def work(comm, args):
-    """Measure what `args` names, as one rank. Collective."""
+    """Return the result of the job `args.what`, run as one MPI rank. Collective."""
     return JOBS[args.what](comm, args)
 
 
 def main():
-    """Measure as one rank; rank 0 prints the result."""
+    """Run the job that the command line names as one MPI rank; rank 0 prints the result as JSON."""
     harness.as_rank(work, arguments().parse_args())
 
 

@@ -29,7 +29,7 @@ LAYERS, RATES = 3, (0.01, 0.03, 0.05, 0.08, 0.1, 0.2)
 
 
 class Way(NamedTuple):
-    """One configuration of a training: ranks, partition, batches, and the handling of remote neighbours."""
+    """Configuration of a training: number of ranks, partition method, and handling of remote neighbours (None: full batch)."""
 
     name: str
     ranks: int = 1
@@ -50,7 +50,7 @@ def ways(args):
 
 
 def train(comm, way, data, parts, args, seed, rate):
-    """Train one configuration, and return its scores by epoch, the same on every rank."""
+    """Train one configuration; return (scores of each epoch, the same on every rank, the cache's hit rates by layer)."""
     set_threads(max(args.threads // way.ranks, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     if comm is not None:
@@ -89,7 +89,7 @@ def hit_rates(loader):
 
 
 def measure(args, way, seed, rate):
-    """Train one configuration with one seed and return the row of the table."""
+    """Train one configuration with one seed and learning rate; return the table's row."""
     data = load(f"{args.data},seed={seed}")
     if way.ranks == 1:
         scores, rates = train(None, way, data, None, args, seed, rate)
@@ -109,7 +109,7 @@ def measure(args, way, seed, rate):
 
 
 def until(curve, target):
-    """Return the first epoch whose score is within 1 percentage point of the target, or None."""
+    """Return the first epoch, counted from 1, whose accuracy in `curve` is above `target` - 1 percentage point, or None."""
     return next((epoch + 1 for epoch, accuracy in enumerate(curve) if accuracy > target - 1), None)
 
 
@@ -138,7 +138,7 @@ def summary(rows):
 
 
 def _mean(values):
-    """Return the mean of values and the standard error of the mean."""
+    """Return (mean, standard error of the mean) of the numbers `values`."""
     error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
     return float(np.mean(values)), float(error)
 

@@ -55,7 +55,7 @@ def make_model(name, rng, part=1):
 
 
 def worker(args):
-    """Measure one graph, model and kind in this process; with `--part` measure the memory of a few batches."""
+    """Print times and peak memory of one model with one sampler, measured in this process; `--part` divides the widths."""
     name, kind, threads, part = args.graphs_list[0], args.kinds[0], args.threads_list[0], args.part
     set_threads(threads)
     graph = seeded_graphs.whole(args.graphs, name)
@@ -100,7 +100,7 @@ def work(model, batch):
 
 
 class Applications(Observer):
-    """Observer of the tape that stores each application of a primitive."""
+    """Observer of the tape that stores each application of a primitive (a differentiable operation)."""
 
     def __init__(self):
         self.applications = []
@@ -110,12 +110,12 @@ class Applications(Observer):
 
 
 def limit_ms(row, rates):
-    """Return the least milliseconds that a batch can take at the machine's rates, a `limits.Limits`."""
+    """Return the least milliseconds of a batch at the machine's rates, a `limits.Limits`; `row` has its flops and gathers."""
     return rates.least_ms(0, row["flops"]) + sum(rates.gather_ms(*rows) for rows in row["gathers"])
 
 
 def measure(args, name, model, kind, threads, others, rates):
-    """Measure one graph, model, kind and number of threads with sarlite and DGL; return the row of the table."""
+    """Return the table's row of a graph, model, sampler (`kind`) and number of threads, measured with sarlite and DGL."""
     counts = ["--repeats", args.repeats]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", kind,
                "--threads-list", threads, "--sample-ahead", args.sample_ahead, *counts]

@@ -30,16 +30,16 @@ from sarlite.train.step import TrainingStep
 PARTS = "aggregations", "epochs", "minibatches", "bytes", "accuracy"
 
 
-def load(args, rows, comm=None, **options):
-    """Return the graph with rows of dtype `rows`, "float32" or "bfloat16". The graph's transpose is already computed."""
-    graph = seeded_graphs.whole(args.graphs, args.graph).shard(comm or Solo(), row_dtype=rows, **options)
+def load(args, row_dtype, comm=None, **options):
+    """Return this rank's graph with rows stored as "float32" or "bfloat16"; its transpose is already computed."""
+    graph = seeded_graphs.whole(args.graphs, args.graph).shard(comm or Solo(), row_dtype=row_dtype, **options)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)
     return graph
 
 
 def sums(graph, width):
-    """Return a function that sums rows of `width` columns over the neighbours."""
+    """Return a function that sums random rows of `width` columns over the neighbours."""
     x = Tensor(np.random.default_rng(0).standard_normal((graph.n_src, width), np.float32), requires_grad=True)
 
     def run():
@@ -50,7 +50,7 @@ def sums(graph, width):
 
 
 def attention(graph, heads, n_feat):
-    """Return a function that runs attention, forward and backward."""
+    """Return a function that runs attention forward and backward on random inputs."""
     draw = np.random.default_rng(0)
     z = Tensor(draw.standard_normal((graph.n_src, heads, n_feat), np.float32), requires_grad=True)
     src, dst = (Tensor(draw.standard_normal((graph.n_src, heads), np.float32), requires_grad=True) for _ in range(2))
@@ -70,16 +70,16 @@ CASES = {
 
 
 def in_turn(args, runs):
-    """Time the functions `runs` in alternation; return {dtype of rows: [milliseconds of each call after the first]}."""
+    """Time the functions `runs`, {row dtype: function}, in alternation; return {row dtype: [milliseconds of each call]}."""
     clock = time.process_time if args.cpu else time.perf_counter
-    times_of, buffers = {rows: [] for rows in runs}, {rows: kernels.Buffers() for rows in runs}
+    times_of, buffers = {row_dtype: [] for row_dtype in runs}, {row_dtype: kernels.Buffers() for row_dtype in runs}
     for _ in range(args.repeats + 1):
-        for rows, run in runs.items():
+        for row_dtype, run in runs.items():
             begin = clock()
-            with buffers[rows]:
+            with buffers[row_dtype]:
                 run()
-            times_of[rows].append(1e3 * (clock() - begin))
-    return {rows: times[1:] for rows, times in times_of.items()}
+            times_of[row_dtype].append(1e3 * (clock() - begin))
+    return {row_dtype: times[1:] for row_dtype, times in times_of.items()}
 
 
 def aggregations(args):
@@ -109,7 +109,7 @@ def minibatches(args):
 
 
 def sampled_epoch(graph, name):
-    """Return a function that takes a training step over each batch."""
+    """Return a function that trains model `name` for one epoch of sampled minibatches."""
     draw, rng = np.random.default_rng(0), nn.Random(0)
     x, labels = draw.standard_normal((graph.n_dst, minibatch_speed.N_IN), np.float32), draw.integers(0, minibatch_speed.N_OUT, graph.n_dst)
     model = minibatch_speed.make_model(name, rng)

@@ -18,7 +18,7 @@ from sarlite.schedule.row_format import ROW_FORMATS
 
 
 def measure(args, data, network):
-    """Return {(dtype of rows, prefetch): [JSON line of the training command, ...]}."""
+    """Return {(row dtype, prefetch): [JSON line of each training run]}, measured in turn on `network`, a `hosts.Hosts`."""
     lines_of = {(rows, prefetch): [] for prefetch in args.prefetch for rows in args.rows}
     launcher = network.launcher(harness.find_mpiexec())
     for _ in range(args.rounds):
@@ -32,7 +32,7 @@ def measure(args, data, network):
 
 
 def row_of(args, rows, prefetch, lines):
-    """Return the table's row of one format, from the lines that its runs printed."""
+    """Return the table's row of one row dtype and prefetch from `lines`, the JSON lines of its training runs."""
     sent = [sum(n for phase, n in line["sent_bytes"].items() if phase.endswith(("fetch", "push"))) for line in lines]
     return {"graph": args.graph, "hosts": args.hosts, "rate": args.rate, "rows": rows, "prefetch": prefetch,
             **harness.summary([1e3 * seconds for line in lines for seconds in line["seconds"][1:]]),

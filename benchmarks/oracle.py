@@ -1,4 +1,4 @@
-"""Measure how often the oracle names a planted wrong edge, and the time that the oracle takes.
+"""Measure how often the oracle, which checks results of kernels, names a planted wrong edge, and the time that it takes.
 
 `locate`: one edge of 5 million is lost, counted twice, or counted for another row, in the sums and in the means of
 sarlite's float32 kernel. The graph is drawn, with in-degrees of 8, 16 and 32. The oracle knows the inputs and the result,
@@ -32,14 +32,14 @@ KINDS = ("lost", "doubled", "misrouted")
 
 
 def drawn(n_nodes):
-    """Return a graph whose in-degrees are 8, 16 and 32, its edges in a random order."""
+    """Return the EdgeList of a random graph with in-degrees of 8, 16 and 32 and its edges in a random order."""
     draw = SplitMixStream("oracle benchmark")
     dst = np.repeat(np.arange(n_nodes), 8 << draw.below(3, n_nodes))
     return EdgeList(draw.below(n_nodes, len(dst)), dst[draw.permutation(len(dst))], n_nodes, n_nodes)
 
 
 class Planted:
-    """Result of sarlite's sum kernel on a CSR with one wrong edge.
+    """Results of sarlite's sum kernel on a CSR graph with one wrong edge.
 
     Rows do not depend on each other, so only the rows of that edge are computed again.
     """
@@ -49,13 +49,13 @@ class Planted:
         self.indptr, self.indices = case.edges.indptr, case.edges.indices
         self.right = self._sums(self.indptr, self.indices, np.diff(self.indptr))
 
-    def result(self, kind, place, row, recount):
-        """Return the result with a wrong edge at `place` of the CSR, the row of the edge, and its source.
+    def result(self, kind, position, row, recount):
+        """Return (result with the edge at `position` of the CSR lost, doubled or misrouted to `row`, its destination, its source).
 
         `kind` is "lost", "doubled" or "misrouted"; a misrouted edge is counted for `row`.
         """
-        dst = int(np.searchsorted(self.indptr, place, "right")) - 1
-        source, k, out = self.indices[place], place - self.indptr[dst], self.right.copy()
+        dst = int(np.searchsorted(self.indptr, position, "right")) - 1
+        source, k, out = self.indices[position], position - self.indptr[dst], self.right.copy()
         mine = self._row(dst)
         if kind == "doubled":
             self._replace(out, dst, np.insert(mine, k, source), recount)
@@ -80,7 +80,7 @@ class Planted:
 
 
 def locate_all(args):
-    """Return one row of the table for each reduction and kind of mistake."""
+    """Return the table's rows: how often the oracle names the wrong edge, for each reduction and kind of mistake."""
     edges, rows = drawn(args.nodes), []
     harness.note(f"{edges.n_edges:,} edges, {edges.n_dst:,} nodes")
     for reduce in args.reduce:
@@ -128,7 +128,7 @@ def spmm_vjp(case, g):
 
 
 def levels():
-    """Check sarlite's sum at each level of the oracle and time the check; return a row of the table for each level."""
+    """Check sarlite's sum at the oracle's levels probe, ci and large; return the table's rows with the time of each check."""
     rows = []
     for level, target in (("probe", 60), ("ci", 20), ("large", None)):
         begin, processor = time.perf_counter(), time.process_time()

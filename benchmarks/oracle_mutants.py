@@ -29,7 +29,7 @@ REPORTED = [*reported_sums.REPORTED, *reported_rows.REPORTED]
 
 
 def caught(mutant, level, graphs):
-    """Return True if a check at `level` catches the mutant, False if not, None if the level does not apply to it."""
+    """Return True if the check at `level` catches the planted bug `mutant`, False if not, None if the level does not apply."""
     if mutant.level in ("ranks", "sampling"):
         if level != mutant.level:
             return None
@@ -46,7 +46,7 @@ def caught(mutant, level, graphs):
 
 
 def large_mean(run, level):
-    """Return the oracle's report on batch norm `run` for rows with a large mean, a case that the corpus does not have."""
+    """Return the oracle's report on `run`, a batch norm, for rows with a large mean, which the oracle's own graphs lack."""
     reference = oracle.Reference("batch_norm")
     case = reference.case(entry("powers-16-2-32").edges, name="large-mean")
     case.arrays["x"][:] += np.float32(3000)
@@ -66,7 +66,7 @@ def table(graphs):
                "caught": caught_by[mutant.level]}
 
 
-def drawn(bugs, graphs):
+def uncaught(bugs, graphs):
     """Yield the names of the planted bugs that the oracle does not catch on the given graphs at level "ci"."""
     for bug in bugs:
         with np.errstate(all="ignore"):
@@ -76,10 +76,7 @@ def drawn(bugs, graphs):
 
 
 def false_alarms(wanted, seed):
-    """Count false alarms: check correct outputs and gradients, computed in random orders of summation.
-
-    Return the number of results, the number above their bound, and the largest ratio to the bound.
-    """
+    """Return (number of correct results checked, number that the oracle rejects, largest error / bound)."""
     rng, count, alarms, most = np.random.default_rng(seed), 0, 0, 0.0
     entries = [e for e in corpus("ci") if 0 < e.published["n_edges"] <= 300]
     while count < wanted:
@@ -122,7 +119,7 @@ def main():
     print(f"at their level: real bugs {sum(r['caught'] for r in real)} of {len(real)}, all "
           f"{sum(r['caught'] for r in rows)} of {len(rows)}")
     for text, bugs in (("drawn from kernels' histories", HISTORIES), ("reported", REPORTED)):
-        missed = list(drawn(bugs, args.graphs))
+        missed = list(uncaught(bugs, args.graphs))
         print(f"{text}: {len(bugs) - len(missed)} of {len(bugs)} at ci; missed: {missed}")
     count, alarms, most = false_alarms(args.results, 0)
     print(f"false alarms: {alarms} of {count} right results in random orders; largest error / bound {most:.3g}")

@@ -97,7 +97,7 @@ class NothingPass:
 
 
 def once(comm, call, inputs):
-    """Return the milliseconds of the forward pass and of the backward pass, with a barrier before and after each pass."""
+    """Return (milliseconds of the forward pass, of the backward pass) of `call(*inputs)`, with barriers around them. Collective."""
     comm.barrier()
     begin = time.perf_counter()
     out = call(*inputs)
@@ -112,7 +112,7 @@ def once(comm, call, inputs):
 
 
 def measure(comm, graphs, case, repeats):
-    """Time a case with each prefetch, and its transfer alone; return {way of running: [(forward, backward), ...]}."""
+    """Return {"T0", "T1" (prefetch 0, 1) or "comm" (transfer alone): [(forward ms, backward ms), ...]} of a case. Collective."""
     draw = np.random.default_rng(comm.rank)
     inputs = [Tensor(draw.standard_normal((graphs[0].n_src, *shape), dtype=np.float32), requires_grad=True)
               for shape in case.shapes]
@@ -127,7 +127,7 @@ def measure(comm, graphs, case, repeats):
 
 
 def work(comm, args):
-    """Measure the cases as one rank; return {case: times}."""
+    """Return {case: result of `measure`} for the cases that `args` names. Collective."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
     graphs = {prefetch: whole.shard(comm, args.partition, mode=args.mode, prefetch=prefetch) for prefetch in (0, 1)}
     del whole
@@ -137,10 +137,7 @@ def work(comm, args):
 
 
 def rows_of(name, args, several, one):
-    """Return the rows of the table of a case: forward and backward together, and each by itself.
-
-    `several` are the times on several hosts, `one` the times on one host.
-    """
+    """Return the table's rows of a case, forward, backward and both, from times on several hosts (`several`) and one host (`one`)."""
     table = []
     for way, share in WAYS.items():
         t0, t1, comm, memory = ([sum(times[share]) for times in samples]

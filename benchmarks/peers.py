@@ -33,7 +33,7 @@ TIMEOUT = 3600
 
 
 def find(wanted, able):
-    """Return {name: command} of the requested peer libraries that are installed and support the case.
+    """Return {name: command} of the requested peer libraries that are installed and in `able`, those that have the case.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def _stay_in_memory():
 
 
 def pool(results):
-    """Combine the measurements of one case by several processes into one measurement.
+    """Return one measurement that combines the measurements of one case by several processes.
 
     Its values are the median of medians, the lowest minimum, the highest maximum and the largest peak.
     """
@@ -112,7 +112,7 @@ def pool(results):
 
 
 def compare(args, row, command, peer, others, allowed):
-    """Measure sarlite and the peers in turn, `args.rounds` times, and return a row for each peer, or one row without peers.
+    """Measure sarlite and its peers `args.rounds` times in alternation; return a row for each peer, or one row without peers.
 
     Parameters
     ----------

@@ -23,13 +23,13 @@ CALLS = 1000
 
 
 class Description(ctypes.Structure):
-    """MKL's `matrix_descr`."""
+    """C struct `matrix_descr` of MKL: the type of a sparse matrix."""
 
     _fields_ = (("type", ctypes.c_int), ("mode", ctypes.c_int), ("diag", ctypes.c_int))
 
 
 def aligned(n_rows, width):
-    """Return an array of zeros, float32, whose first element starts a cache line."""
+    """Return a float32 array of zeros, (n_rows, width), whose first element starts a cache line."""
     memory = np.zeros(4 * n_rows * width + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + 4 * n_rows * width].view(np.float32).reshape(n_rows, width)
@@ -42,7 +42,7 @@ def checked(name, status):
 
 
 def product(indptr, indices, width):
-    """Return a function that computes A x, with its operand x and its result; A has ones at the edges."""
+    """Return (function that computes out = A x, x, out); A is a CSR matrix with ones at the edges, x is random, (n_nodes, width)."""
     mkl = ctypes.CDLL(next(map(str, Path(sys.prefix, "lib").glob("libmkl_rt.so*"))), mode=ctypes.RTLD_GLOBAL)
     n_nodes, values = len(indptr) - 1, np.ones(len(indices), np.float32)
     x, out = aligned(n_nodes, width), aligned(n_nodes, width)
@@ -62,7 +62,7 @@ def product(indptr, indices, width):
 
 
 def peak():
-    """Return the largest resident memory since the start or the last reset, in MiB."""
+    """Return the process's largest resident memory since the start or the last reset, in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 

@@ -32,13 +32,13 @@ SHAPES = {"sage": (100, 47, 0.1), "gat": (100, 47, 0.1), "gcn": (602, 41, 0.66)}
 
 
 def read(file):
-    """Return `indptr` and `indices` of a graph by destination, int64."""
+    """Return (indptr, indices), both int64, of the graph in a file, in CSR by destination."""
     arrays = np.load(file)
     return [torch.from_numpy(arrays[name].astype(np.int64)) for name in ("indptr", "indices")]
 
 
 def pairs_of(indptr, indices):
-    """Return sources and destinations, shape (2, n_edges), sorted by destination."""
+    """Return sources and destinations of the edges, shape (2, n_edges), sorted by destination."""
     return torch.stack([indices, torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff())])
 
 
@@ -86,7 +86,7 @@ def spmm(args, indptr, indices):
 
 
 def epoch(args, indptr, indices):
-    """Return a function that takes a training step of the model `args.case`."""
+    """Return a function that takes a training step of the model `args.case` on the full graph."""
     n_in, n_out, share = SHAPES[args.case]
     n_nodes = len(indptr) - 1
     x, labels = torch.randn(n_nodes, n_in), torch.randint(0, n_out, (n_nodes,))

@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 def points(rows, y, x=None):
-    """Return a Point with the value of key `y` for sarlite and for each peer in the rows; rows without the key are skipped."""
+    """Return a Point for sarlite and for each peer library in each row that has key `y`; `x` is the key of the horizontal axis."""
     rows = [row for row in rows if x is None or row.get(x) is not None]
     varying = [key for key in LABELS if key != x and len({str(row.get(key)) for row in rows}) > 1]
     by_key = {}
@@ -48,7 +48,7 @@ def points(rows, y, x=None):
 
 
 def draw_rows(axes, rows, y, x):
-    """Draw bars, or lines over the key `x` if it is given."""
+    """Draw the values of key `y` as bars, or as lines over key `x` if it is not None, into `axes`."""
     drawn = points(rows, y, x)
     if not drawn:
         raise SystemExit(f"no row has {y!r}" + (f" and {x!r}" if x else ""))
@@ -126,7 +126,7 @@ def _lane_labels(events, lanes):
 
 
 def draw(file, content, picture, args):
-    """Draw one file, whose content is either rows or a trace."""
+    """Draw `content`, the rows of a table or a trace that was read from `file`, and save the image as `picture`."""
     figure = import_optional("matplotlib.figure", "a picture").Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
     if isinstance(content, dict):

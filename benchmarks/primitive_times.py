@@ -10,7 +10,7 @@ from sarlite.tape import recording
 
 
 class Clock(recording.Observer):
-    """Observer of the tape that adds up the milliseconds of each primitive, forward and backward.
+    """Observer of the tape that adds up the milliseconds of each primitive (differentiable operation), forward and backward.
 
     Only aggregations call other primitives.
     """
@@ -25,8 +25,8 @@ class Clock(recording.Observer):
         return self.timed((_label(name, params), "backward"))
 
     @contextmanager
-    def timed(self, place):
-        """Add the time of the block to `place`, unless an outer block is being timed."""
+    def timed(self, key):
+        """Add the time of the context to `key`, (primitive, "forward" or "backward"), unless an outer context is being timed."""
         self.depth += 1
         begin = time.perf_counter()
         try:
@@ -34,8 +34,8 @@ class Clock(recording.Observer):
         finally:
             self.depth -= 1
             if not self.depth:
-                self.ms[place] += 1e3 * (time.perf_counter() - begin)
-                self.calls[place] += 1
+                self.ms[key] += 1e3 * (time.perf_counter() - begin)
+                self.calls[key] += 1
 
 
 def _label(name, params):
@@ -43,7 +43,7 @@ def _label(name, params):
 
 
 def breakdown(trainer, epochs):
-    """Return rows of milliseconds for each epoch by primitive, and the time outside of all primitives.
+    """Return rows with calls and milliseconds per epoch of each primitive, forward and backward, and of the time outside.
 
     The trainer has taken step 0 before.
     """

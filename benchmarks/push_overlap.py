@@ -1,4 +1,4 @@
-"""Measure the share of a push's transfer that computing hides with a delay of 1, on a link of 1 Gbit/s.
+"""Measure the share of the time of pushing embeddings that computing hides with a delay of 1, on a link of 1 Gbit/s.
 
 The share is relative to the smaller of transfer and computing.
 
@@ -31,7 +31,7 @@ N_IN, N_OUT, HIDDEN = 128, 32, 256
 
 
 class Run:
-    """Training run with one delay. Each call trains an epoch of one step and returns its milliseconds."""
+    """Minibatch training with one delay of pushed embeddings. Each call takes one step and returns its milliseconds."""
 
     def __init__(self, comm, graph, args, delay):
         n, rng, draw = graph.n_src, nn.Random(0), np.random.default_rng(comm.rank)
@@ -55,7 +55,7 @@ class Run:
         return 1e3 * (time.perf_counter() - begin)
 
     def push_alone(self, bytes_of_step):
-        """Return the milliseconds of an alltoall of `bytes_of_step` bytes."""
+        """Return the milliseconds of an alltoall that sends `bytes_of_step` bytes from each rank. Collective."""
         each = bytes_of_step // (self.comm.size - 1)
         message = [np.zeros(0 if peer == self.comm.rank else each, np.uint8) for peer in range(self.comm.size)]
         self.comm.barrier()
@@ -66,7 +66,7 @@ class Run:
 
 
 def work(comm, args):
-    """Measure as one rank; return {way: times}, and under "bytes" the most bytes that a rank sent in a step."""
+    """Return {"T0", "T1" or "comm": [ms of each step or transfer], "bytes": most bytes that a rank sent in a step}. Collective."""
     src = power_law(args.nodes, args.edges, inside=args.inside)
     graph = Graph.from_csr(*src).shard(comm, "contiguous")
     runs = {f"T{delay}": Run(comm, graph, args, delay) for delay in (0, 1)}
@@ -82,7 +82,7 @@ def work(comm, args):
 
 
 def row_of(args, measured):
-    """Return the row of the table from the times and bytes that `work` measured."""
+    """Return the table's row from `measured`, the result of `work`."""
     return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks,
             **hosts.hidden(measured["T0"], measured["T1"], measured["comm"]), "mib": measured["bytes"] / 2**20}
 

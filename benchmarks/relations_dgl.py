@@ -20,7 +20,7 @@ N_IN, HIDDEN, CLASSES, FANOUTS, BATCH = 128, 256, 64, [10, 10], 1000
 
 
 class Layer(nn.Module):
-    """R-GCN layer: the sum over relations of means times weights, plus the destinations' rows times the weight of their type."""
+    """R-GCN layer: mean source rows times a weight matrix per relation, summed, plus destination rows times one per node type."""
 
     def __init__(self, relations, types, n_in, n_out):
         super().__init__()

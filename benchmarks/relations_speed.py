@@ -45,7 +45,7 @@ NODES, EDGES = 300_000, 8_000_000
 
 
 def path(folder, name):
-    """Return the file of a graph, in the form that peer.py reads; generate the file if it does not exist."""
+    """Return the .npz file of the graph `name`, "mag" or "mag/NUMBER"; generate the file if it does not exist."""
     base, _, part = name.partition("/")
     if base != "mag" or not (part.isdigit() or not part):
         raise SystemExit(f"graph {name!r} is not mag, with /NUMBER or without")
@@ -65,7 +65,7 @@ def path(folder, name):
 
 
 def load(file):
-    """Return the graph with its plans and transposes computed.
+    """Return the heterogeneous graph in a file, with its communication plans and transposes computed.
 
     Peers also convert the graph to each of their formats before they are measured.
     """
@@ -93,7 +93,7 @@ def make_trainer(graph, n_batches=0):
 
 
 def allowed(file, limit):
-    """Return the times, `limits.Allowed`, that this machine's rates allow for an epoch."""
+    """Return the least and the estimated time of an epoch, a `limits.Allowed`, at the machine's rates `limit`."""
     with np.load(file) as arrays:
         counts = dict(zip(TYPES, arrays["n_nodes"].tolist()))
         relations = {tuple(map(str, name)): arrays[f"src_{r}"].size for r, name in enumerate(arrays["names"])}
@@ -112,7 +112,7 @@ def allowed(file, limit):
 
 
 def worker(args):
-    """Measure an epoch in this process."""
+    """Print the time and peak memory of an epoch or of minibatches, measured in this process."""
     set_threads(args.threads)
     (name,) = args.cases
     graph = load(path(args.graphs, name))
@@ -140,7 +140,7 @@ def main(argv=None):
 
 
 def batches(args, others):
-    """Measure minibatches and print their table."""
+    """Measure minibatches of R-GCN with sarlite and DGL, and print their table."""
     rows, counts = [], ["--repeats", args.repeats, "--batches", args.batches, "--threads", args.threads]
     for name in args.cases:
         file, row = path(args.graphs, name), {"case": "rgcn", "graph": name, "kind": "uniform", "threads": args.threads}

@@ -1,4 +1,4 @@
-"""Compare the epoch of a shuffled graph, with its nodes reordered, with the epoch of the same graph in community order.
+"""Compare epoch times of one graph with its nodes shuffled, shuffled and then reordered, and in community order.
 
 GraphSAGE as in `epoch.py` runs on a graph with its ids in community order; on the same graph, relabelled at random; and
 on the relabelled graph with its rows in each of `--orders`. Each measurement is a process of its own, and they take
@@ -50,7 +50,7 @@ def read(args, name):
 
 
 def described(args, folder):
-    """Compute the node orders and write them to files; return the rows of the table, still without times."""
+    """Compute node orders of the shuffled graph and write them to `folder`; return the table's rows, still without times."""
     shuffled = args.graph + "-shuffled"
     rows = [{"case": "sage", "graph": name, "order": None, "order_seconds": None,
              "near": orders.near_share(*read(args, name))}
@@ -67,7 +67,7 @@ def described(args, folder):
 
 
 def worker(args):
-    """Measure the epochs on one graph in one order, in this process."""
+    """Print the time of epochs on one graph in one node order, measured in this process."""
     set_threads(args.threads)
     graph = Graph.from_csr(*read(args, args.graph))
     if args.order:
@@ -78,7 +78,7 @@ def worker(args):
 
 
 def measure(args, rows, folder):
-    """Measure epochs in each order and return the rows with their times.
+    """Measure epochs in each node order; return the table's rows with their times.
 
     Each run is a process, and all rows are measured once in each round.
     """

@@ -23,7 +23,7 @@ TIMES = ("ms", "ms_min", "ms_max", "peak_mib")
 
 
 def worker(args):
-    """Measure one graph and kind in this process."""
+    """Print the time of sampling batches from one graph with one kind of sampler, measured in this process."""
     threads, name, kind = args.threads_list[0], args.graphs_list[0], args.kinds[0]
     set_threads(threads)
     graph = seeded_graphs.whole(args.graphs, name)
@@ -46,7 +46,7 @@ def worker(args):
 
 
 def measure(args, name, kind, threads, others):
-    """Measure one graph, kind and number of threads with sarlite and other libraries; return the row of the table."""
+    """Return the table's row of a graph, sampler (`kind`) and number of threads, measured with sarlite and other libraries."""
     counts = ["--repeats", args.repeats]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list",
                threads, *counts]
@@ -55,7 +55,7 @@ def measure(args, name, kind, threads, others):
 
 
 def beside(row, rounds, worker_command, peer, others):
-    """Measure sarlite and the peers in turn, `rounds` times, and return the row of times per batch."""
+    """Measure sarlite and the peers in turn, `rounds` times; return `row` with their milliseconds per batch."""
     mine, theirs = [], []
     for _ in range(rounds):
         mine.append(harness.last_json(harness.python(*worker_command)))
@@ -71,7 +71,7 @@ def beside(row, rounds, worker_command, peer, others):
 
 
 def per_batch(results, batches):
-    """Combine the measurements of several processes, and divide their times by the number of batches."""
+    """Return one measurement that combines the measurements of several processes, with times divided by the number of batches."""
     pooled = peers.pool([{key: result[key] for key in (*TIMES, "error") if key in result} for result in results])
     return {key: value / batches if key.startswith("ms") and value else value for key, value in pooled.items()}
 

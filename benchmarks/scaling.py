@@ -56,7 +56,7 @@ def places(args):
 
 
 def write_data(scratch, args, method="metis"):
-    """Write the data set in the native format and divide it for each number of ranks, once."""
+    """Write the data set, divide it for each number of ranks, and return its directory."""
     indptr, indices = seeded_graphs.arrays_of(seeded_graphs.path(args.graphs, args.graph))
     draw, n_nodes = np.random.default_rng(1), len(indptr) - 1
     x, labels = draw.standard_normal((n_nodes, N_FEATURES), dtype=np.float32), draw.integers(0, N_CLASSES, n_nodes)
@@ -68,7 +68,7 @@ def write_data(scratch, args, method="metis"):
 
 
 def measure(args, data):
-    """Return {(case, place): [JSON line of the command, ...]}; each configuration runs once in each round."""
+    """Return {(case, place): [JSON line of each training run]}; `place` is a result of `places`, and each runs once in each round."""
     lines_of = {(name, place): [] for name in args.cases for place in places(args)}
     for number in range(args.rounds):
         for (name, (n_ranks, threads, mode, prefetch)), lines in lines_of.items():
@@ -95,7 +95,7 @@ def train(args, n_ranks, **options):
 
 
 def account(rank, spans, cpu=False):
-    """Return the time of each epoch of a rank by purpose, as a list of {purpose: milliseconds}.
+    """Return {purpose: milliseconds} of each epoch of MPI rank `rank`, as a list, from the spans of a profile.
 
     The purposes are the entries of `ACCOUNT`. Evaluations are left out. `spans` are the events of a recorded profile;
     with `cpu` their processor time is counted.
@@ -118,7 +118,7 @@ def account(rank, spans, cpu=False):
 
 
 def purpose_of(span):
-    """Return the purpose under which `account` counts a span's time without the spans inside it.
+    """Return the purpose, such as "product" or "wait", to which `account` adds a span's time without its inner spans.
 
     For a block the purpose is the rank whose rows the block reads; `by_owner` adds these up.
     """
@@ -133,7 +133,7 @@ def purpose_of(span):
 
 
 def by_owner(epoch, rank):
-    """Return {purpose: milliseconds} of an epoch, where the times of all blocks are added up as "own" and "peers".
+    """Return {purpose: ms} of an epoch, with the times by source rank summed into "own", the rank's own rows, and "peers".
 
     If all blocks read the rows of one rank, as in a cache's batch, they count as `own`.
     """
@@ -144,13 +144,13 @@ def by_owner(epoch, rank):
 
 
 def fastest(lines):
-    """Return each rank's account of the epoch with the shortest time of its slowest rank; first epochs are left out."""
+    """Return each rank's {purpose: ms} of the epoch whose slowest rank was fastest; the first epochs are left out."""
     epochs = [epoch for line in lines for epoch in line.get("account", ())[1:]]
     return min(epochs, key=lambda ranks: max(sum(rank.values()) for rank in ranks), default=())
 
 
 def row(args, name, place, lines):
-    """Return the row of one configuration from the JSON lines that its runs printed."""
+    """Return the table's row of a case in one place, (ranks, threads, mode, prefetch), from the JSON lines of its runs."""
     n_ranks, threads, mode, prefetch = place
     sent = [sum(n for phase, n in line["sent_bytes"].items() if phase != "evaluation") for line in lines]
     return {"case": name, "graph": args.graph, "ranks": n_ranks, "threads": threads, "mode": mode,

@@ -28,7 +28,7 @@ PHASES = ("forward_fetch", "forward_push", "backward_fetch", "backward_push")
 
 
 def layer(args, graph, message):
-    """Return a function that runs one forward and backward pass of a layer."""
+    """Return a function that runs a layer forward and backward on random rows; `message` is "linear" or "attend"."""
     n, rng = graph.n_src, np.random.default_rng(graph.comm.rank)
     shapes = [(n, args.width)] if message == "linear" else [(n, args.heads, args.features), (n, args.heads),
                                                             (n, args.heads)]
@@ -44,8 +44,8 @@ def layer(args, graph, message):
     return run
 
 
-def rank(comm, args, whole, parts, message, mode, backward):
-    """Measure a layer's passes on this rank. Numbers of the whole process are equal on all ranks."""
+def measure_rank(comm, args, whole, parts, message, mode, backward):
+    """Return (received bytes by phase, halo rows, seconds of planning, bytes held, peak bytes of a pass) of this rank."""
     set_threads(1)
     before = _held(comm)
     begin = time.thread_time()
@@ -67,7 +67,7 @@ def rank(comm, args, whole, parts, message, mode, backward):
 
 
 def _held(comm):
-    """Return the bytes that the process holds now, and restart the measurement of its peak. Collective."""
+    """Return the traced bytes that the process holds now, and restart the measurement of their peak. Collective."""
     comm.barrier()
     now = tracemalloc.get_traced_memory()[0]
     comm.barrier()
@@ -80,7 +80,7 @@ def _held(comm):
 def measure(args, name, n_ranks, method, whole, parts, schedule):
     message, mode, backward = schedule
     tracemalloc.start()
-    by_rank = threads.run(n_ranks, rank, args, whole, parts, *schedule)
+    by_rank = threads.run(n_ranks, measure_rank, args, whole, parts, *schedule)
     tracemalloc.stop()
     received = {phase: sum(counts[phase] for counts, *_ in by_rank) for phase in PHASES}
     halo = sum(ranks[1] for ranks in by_rank)

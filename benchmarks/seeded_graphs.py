@@ -44,7 +44,7 @@ SHAPES = {"S": Shape(100_000, 5_000_000, 60), "M": Shape(400_000, 20_000_000, 60
 
 
 def draw(name):
-    """Return (indptr, indices) of a graph by its name; raise SystemExit if the name is unknown."""
+    """Return (indptr, indices) of the graph with a name such as "S" or "M-shuffled"; an unknown name raises SystemExit."""
     match = NAME.fullmatch(name)
     if not match:
         raise SystemExit(f"graph {name!r} is not A, B, C, M, P, R or S, with /NUMBER or -shuffled behind it")
@@ -54,14 +54,14 @@ def draw(name):
 
 
 def shuffle(indptr, indices, seed=1):
-    """Relabel the nodes at random; return a CSR whose columns ascend in each row."""
+    """Return (indptr, indices) of a graph whose nodes are relabelled at random; the sources of each row ascend."""
     n_nodes = len(indptr) - 1
     label = np.random.default_rng(seed).permutation(n_nodes).astype(indices.dtype)
     return csr_by_dst(label[indices], label[destinations(indptr, indices.dtype)], n_nodes)
 
 
 def path(folder, name):
-    """Return the file of a graph, with `indptr` (n_nodes + 1,) int64 and `indices` (n_edges,) int32.
+    """Return the file of the graph `name`, with `indptr`, (n_nodes + 1,) int64, and `indices`, (n_edges,) int32.
 
     The graph is drawn if the file does not exist.
     """
@@ -77,24 +77,24 @@ def path(folder, name):
 
 
 def size(folder, name):
-    """Return the number of nodes and of edges."""
+    """Return (number of nodes, number of edges) of the graph `name`."""
     indptr, indices = arrays_of(path(folder, name))
     return len(indptr) - 1, len(indices)
 
 
 def arrays_of(file):
-    """Return `indptr` and `indices` from a graph's file."""
+    """Return (indptr, indices) from a graph's file."""
     with np.load(file) as arrays:
         return arrays["indptr"], arrays["indices"]
 
 
 def whole(folder, name):
-    """Return a graph of one rank."""
+    """Return the `Graph` of a name, undivided, on a single rank."""
     return Graph.from_csr(*arrays_of(path(folder, name)))
 
 
 def load(folder, name):
-    """Return a graph with its transpose computed.
+    """Return the `Graph` of a name, undivided, on a single rank, with its transpose computed.
 
     Peers also convert the graph to each of their formats before they are measured.
     """

@@ -15,7 +15,7 @@ HALO = ("src_ids", "send_rows")  # names of the arrays of a peer's block and ste
 
 
 def hold(options):
-    """Load the data on every rank; rank 0 prints the bytes that are held afterwards, as a line of JSON."""
+    """Load the data on every rank; rank 0 prints, for each rank, the bytes held afterwards and the peak as a line of JSON."""
     from sarlite.cli import config
     from sarlite.cli.settings import graph_of, source_of
     from sarlite.comm import launch
@@ -36,7 +36,7 @@ def hold(options):
 
 
 def array_bytes(*roots):
-    """Sum the bytes of the NumPy arrays that `roots` refer to; return (bytes of the rank's own, bytes of the halo).
+    """Return [bytes of the rank's own NumPy arrays, bytes of arrays of halo ids] that can be reached from `roots`.
 
     Memory that several arrays share counts once.
     """
@@ -62,7 +62,7 @@ def array_bytes(*roots):
 
 
 def partition(arguments):
-    """Run `python -m sarlite.data partition` without METIS; print its times and peak as a line of JSON."""
+    """Run `python -m sarlite.data partition` with a stand-in for METIS; print its seconds and peak bytes as a line of JSON."""
     import pymetis
 
     def part_graph(n_parts, adjacency=None, xadj=None, adjncy=None, **others):
@@ -82,7 +82,7 @@ def partition(arguments):
 
 
 def ring(directory, n_nodes, n_features):
-    """Write a ring: each node has its two neighbours."""
+    """Write the data set of a ring, whose nodes have two neighbours each, to `directory`."""
     from sarlite.data import Dataset, format
 
     node = np.arange(n_nodes)

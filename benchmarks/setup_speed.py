@@ -27,7 +27,7 @@ HERE = Path(__file__).parents[1]
 
 
 class Tree:
-    """Checkout of sarlite, with the data that this checkout has written."""
+    """Checkout of sarlite, and a folder for the data sets that this checkout writes."""
 
     def __init__(self, name, path, scratch):
         self.name, self.path, self.scratch = name, Path(path).resolve(), Path(scratch, name)
@@ -45,7 +45,7 @@ class Tree:
                            n_ranks=n_ranks)
 
     def write(self, case, args):
-        """Write a case's data, undivided."""
+        """Write the undivided data set of a case, "ring", "rmat" or "tiny", unless it exists."""
         if not (self.scratch / case).exists():
             if case != "rmat":
                 self.inside("ring", str(self.scratch / case), args.ring if case == "ring" else 1000, args.features)
@@ -54,7 +54,7 @@ class Tree:
                             self.scratch / case)
 
     def divide(self, case, n_parts):
-        """Divide a case into `n_parts` parts; return the directory."""
+        """Divide the data set of a case into `n_parts` parts; return the directory of the divided data set."""
         method, plain = METHODS[case], self.scratch / case
         where = self.scratch / f"{case}-{n_parts}" if self.by_parts else plain
         words = ["--output", where, "--overwrite"] if self.by_parts else []

@@ -35,7 +35,7 @@ ABLE = ("dgl", "pyg", "pyg-compiled", "torch", "scipy", "mkl")
 
 
 def worker(args):
-    """Measure one graph and width in this process."""
+    """Print the time of a sum over neighbours on one graph with one width, measured in this process."""
     set_threads(args.threads)
     graph = seeded_graphs.load(args.graphs, args.graphs_list[0])
     with Buffers() if args.arrays == ["buffers"] else contextlib.nullcontext(), no_grad():
@@ -46,7 +46,7 @@ def worker(args):
 
 
 def measure(args, name, width, arrays, limit, others):
-    """Measure one graph, width and kind of arrays with sarlite and other libraries; return the rows of the table."""
+    """Return the table's rows of a graph and width with sarlite and its peers; `arrays` is "buffers" (reused memory) or "plain"."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width,
                "--arrays", arrays]

@@ -54,13 +54,13 @@ for batch in connection.execute(sql).to_arrow_reader(1 << 16):
 
 
 def convert(folder, spec, memory, processors):
-    """Return the processor time in seconds, the time in seconds and the peak memory in MiB of one conversion."""
+    """Return (processor seconds, seconds, peak memory in MiB) of one conversion of the data set `spec`."""
     return run(["-m", "sarlite.data", "convert", spec, str(folder / "out"), "--memory", memory, "--overwrite", "--allow-empty", "all",
                 "--progress", "none"], processors)
 
 
 def in_sql(folder, edges, nodes, memory, processors):
-    """Return what `convert` returns, for the same work in SQL over the files `edges` and `nodes`; `nodes` may be empty."""
+    """Return the same as `convert` for the same work in SQL over the files `edges` and `nodes`; `nodes` may be empty."""
     source = f"read_csv('{edges}', header=true, columns={{'src': 'VARCHAR', 'dst': 'VARCHAR', 'w': 'DOUBLE'}})" \
         if edges.suffix == ".csv" else f"'{edges}'"
     listed = f"(SELECT row_number() OVER () - 1 AS n, id FROM '{nodes}')" if nodes else ""
@@ -68,7 +68,7 @@ def in_sql(folder, edges, nodes, memory, processors):
 
 
 def run(words, processors):
-    """Return the processor time in seconds, the time in seconds and the peak memory in MiB of a Python process."""
+    """Run Python with the arguments `words` on some processors; return (processor seconds, seconds, peak memory in MiB)."""
     code = (f"import os, resource, subprocess, sys, time; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{processors}]); "
             "begin = time.time(); subprocess.run([sys.executable, *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL); "
             "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
@@ -78,7 +78,7 @@ def run(words, processors):
 
 
 def main(arguments=None):
-    """Measure each source and print its row."""
+    """Measure the conversion of each source, text or Parquet with or without a table of nodes, and print its row."""
     options = harness.parser(__doc__)
     options.add_argument("--nodes", type=int, default=1_000_000)
     options.add_argument("--edges", type=int, default=10_000_000)

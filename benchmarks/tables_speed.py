@@ -14,7 +14,7 @@ import numpy as np
 
 
 def write(path, n_edges, n_nodes, seed=0, at_once=1 << 18):
-    """Write weighted edges between nodes named n0000007, whose ends are drawn evenly."""
+    """Write a CSV of random weighted edges between nodes with names such as n0000007."""
     rng = np.random.default_rng(seed)
     with path.open("w") as file:
         file.write("source,target,amount\n")
@@ -24,7 +24,7 @@ def write(path, n_edges, n_nodes, seed=0, at_once=1 << 18):
 
 
 def measure(spec, folder, *flags):
-    """Convert in a process of its own; return the CPU seconds and the peak in MiB."""
+    """Convert the data set `spec` in a process of its own; return its CPU seconds and its peak memory in MiB as a dict."""
     words = [sys.executable, "-m", "sarlite.data", "convert", spec, str(folder), *flags, "--overwrite", "--progress", "none"]
     words += [word for name in ("train", "val", "test") for word in ("--allow-empty", name)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Measure seconds, sent bytes and memory until a good validation accuracy, by how the same model is trained.
+"""Measure seconds, sent bytes and memory until a good validation accuracy for several ways of training one model.
 
 GraphSAGE is trained by the command in each of `WAYS`, from the same seeds. A seed's target is 99 % of the best validation
 accuracy that any way reached with that seed. A way's result is the first epoch that reaches the target: the seconds of
@@ -31,7 +31,7 @@ SHARE = 0.99
 
 
 class Way(NamedTuple):
-    """How a model is trained: ranks, full batch or minibatches, and further options of the command."""
+    """Way to train a model: number of ranks, full batch or minibatches, and further options of the training command."""
 
     name: str
     ranks: int
@@ -52,7 +52,7 @@ WAYS = [
 
 
 class Task(NamedTuple):
-    """A data set and its settings; `full` and `batches` are the settings of full batches and of minibatches alone."""
+    """Data set and its settings; `full` and `batches` are the settings for full-batch training and for minibatches."""
 
     spec: str
     flags: tuple
@@ -73,7 +73,7 @@ TASKS = {
 
 
 def run(task, way, data, seed, as_threads=False, **changed):
-    """Train one way once and return the row of the run, with its curve of validation accuracy."""
+    """Train once; return the table's row of the run with its curve of validation accuracy. `changed` overrides settings."""
     place = {"launcher": (), "ranks": way.ranks, "threads": 1} if as_threads else {"threads": 2 // way.ranks}
     settings = (task.batches if way.minibatches else task.full) | way.options | changed
     line = harness.train(way.ranks, data=data, model="sage", **task.model, **settings, seed=seed,
@@ -86,14 +86,14 @@ def run(task, way, data, seed, as_threads=False, **changed):
 
 
 def measure(args):
-    """Return the rows of all runs; the ways of a seed run one after another."""
+    """Train every task, seed and way; return the rows of all runs."""
     rows = []
     with harness.Scratch(args.converted) as scratch:
         for name in args.tasks:
             task = TASKS[name]
             data = scratch.convert(task.spec.format(data=args.data), name, *task.flags)
             for seed in range(args.first_seed, args.first_seed + args.seeds):
-                for way, changed in tried(args):
+                for way, changed in configurations(args):
                     changed |= {"epochs": args.epochs, "eval_every": args.epochs} if args.epochs else {}
                     rows.append({"task": name, **run(task, way, data, seed, args.as_threads, **changed)})
                     harness.note(f"{name}, seed {seed}, {way.name}, rate {rows[-1]['lr']}: best {best(rows[-1]):.4f}, "
@@ -103,8 +103,8 @@ def measure(args):
     return rows
 
 
-def tried(args):
-    """Return (way, changed options) of each configuration to run: the chosen ways unchanged, or two ways with each of `--rates`."""
+def configurations(args):
+    """Return (way, changed settings) of each run: the chosen ways unchanged, or two ways with each rate of `--rates`."""
     if not args.rates:
         return [(way, {}) for way in WAYS if args.ways is None or way.name in args.ways]
     return [(way, {"lr": rate}) for way in WAYS if way.name in ("full batch", "minibatches") for rate in args.rates]
@@ -116,7 +116,7 @@ def best(row):
 
 
 def reached(row, target):
-    """Return the epochs, seconds and MiB sent until a run's validation accuracy reached `target`, or None if it never did."""
+    """Return the epochs, seconds and MiB sent until a run's validation accuracy reached `target` as a dict; None if it never did."""
     epoch = next((i + 1 for i, accuracy in enumerate(row["curve"]) if accuracy is not None and accuracy >= target), None)
     if epoch is None:
         return None
@@ -126,7 +126,7 @@ def reached(row, target):
 
 
 def summary(rows):
-    """Return a line for each task, way and learning rate: values until the target over the seeds that reached it."""
+    """Return a dict for each task, way and learning rate: accuracies of all seeds, and the costs until the target accuracy."""
     lines = {}
     for row in rows:
         rivals = [r for r in rows if (r["task"], r["seed"]) == (row["task"], row["seed"])]
@@ -171,7 +171,7 @@ def stored(files):
 
 
 def by_clock(rows, clock):
-    """Return `rows` with the lowest first epoch, the lowest median epoch and the largest peak of the same way in `clock`."""
+    """Return `rows` with the times and peaks of `clock`, rows of the same ways that were measured on a quiet machine."""
     result = []
     for row in rows:
         same = [short for short in clock if (short["task"], short["way"]) == (row["task"], row["way"])]

@@ -15,7 +15,7 @@ from sarlite.operators.attend import Attention
 
 
 class TwoSteps(Attention):
-    """Attention operator that computes the coefficients, (n_edges, n_heads), in memory, and again in the backward pass."""
+    """Attention operator that stores the coefficients, (n_edges, n_heads), in memory, and computes them again in backward."""
 
     def forward(self, inputs, context):
         return TwoStepsForward(self.slope, inputs)
@@ -25,7 +25,7 @@ class TwoSteps(Attention):
 
 
 class TwoStepsForward:
-    """Forward pass: the softmax with a running maximum from the scores of each block, then the weighted sum."""
+    """Forward pass: coefficients of each block's edges (softmax with a running maximum), then the weighted sum of rows."""
 
     def __init__(self, slope, inputs):
         z, _, self.dst = inputs
@@ -58,7 +58,7 @@ class TwoStepsForward:
 
 
 class TwoStepsBackward:
-    """Backward pass: gradients from the coefficients of a block in memory."""
+    """Backward pass: computes a block's coefficients in memory again, and the gradients from them."""
 
     def __init__(self, slope, residuals, g):
         z_row, self.dst, self.m, self.l, out = residuals
@@ -90,7 +90,7 @@ class TwoStepsBackward:
 
 
 def scores(block, src, dst, slope):
-    """Return the scores of a block's edges, (n_edges, n_heads)."""
+    """Return the attention scores of a block's edges before the softmax, LeakyReLU(src + dst), (n_edges, n_heads)."""
     score = block.at_src(src)
     score += block.at_dst(dst)
     np.maximum(score, slope * score, out=score)
@@ -112,7 +112,7 @@ class Conv(GATConv):
 
 
 class GAT(models.GAT):
-    """`sarlite.models.GAT` with attention in two steps; options that the benchmark does not use are refused."""
+    """`sarlite.models.GAT` with unfused attention: first the coefficients of all edges of a block, then the weighted sum."""
 
     def __init__(self, *args, **options):
         if options.get("form", "standard") != "standard" or options.get("residual") or options.get("attention_dropout"):
