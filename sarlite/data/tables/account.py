@@ -1,4 +1,4 @@
-"""Record of the use of every column and row of the tables, stored with the data set as its account.
+"""The account that is stored with a data set: how each column and row of the user's tables was used.
 
 The commands `convert` and `info` print the account.
 """
@@ -14,9 +14,7 @@ _SHOWN = 12  # most columns, or classes, that a line names
 
 
 def columns_used(table: Table, uses: Iterable[tuple[str, str]], left: Mapping[str, str] = MappingProxyType({})) -> JsonDict:
-    """Record all uses of every column of one source, such as "label", or the reason why the column was left out.
-
-    The result is the source's entry in the account, a dict that JSON can hold.
+    """Return a source's entry in the account: each column's uses, such as "label", or the reason in `left` why it was left out.
 
     Parameters
     ----------
@@ -36,13 +34,13 @@ def columns_used(table: Table, uses: Iterable[tuple[str, str]], left: Mapping[st
 
 
 def times_shown(times: Array, kind: str) -> dict[str, str]:
-    """Return the kind of an array of times, and its first and last time as text; without rows only the kind."""
+    """Return {"kind", "first", "last"} of an array of times, first and last as text; without rows only the kind."""
     shown = {"first": times.min(), "last": times.max()} if len(times) else {}
     return {"kind": kind, **{name: show_time(time, kind) for name, time in shown.items()}}
 
 
 def lines(account: JsonDict) -> Iterator[str]:
-    """Format an account, the record of how columns and rows were used, as lines of text."""
+    """Yield lines of text about an account, the record of how the columns and rows of a user's tables were used."""
     yield from account.get("outside", ())
     for name, entry in account.get("nodes", {}).items():
         for source in entry["sources"]:
@@ -73,7 +71,7 @@ def lines(account: JsonDict) -> Iterator[str]:
 
 
 def _alike(classes):
-    """Group the classes that differ only in blanks or capitals."""
+    """Return the groups of class names that differ only in blanks or capitals."""
     groups: dict[str, list[str]] = {}
     for name in classes:
         groups.setdefault(name.strip().lower(), []).append(name)

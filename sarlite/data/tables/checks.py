@@ -22,7 +22,7 @@ _MOST_BAD = 41
 
 
 class CellCheck(NamedTuple):
-    """Check of a column's cells: the SQL condition that is true for a bad cell, and the error message for the cell.
+    """Check of a table column: an SQL condition that is true for a bad cell, and the error message about the cell.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class CellCheck(NamedTuple):
 
 
 def check_cells(table: Table, checks: Sequence[CellCheck]) -> None:
-    """Run the checks of cells, and raise one error about all checks that find a bad cell.
+    """Run checks over a table's cells; raise one error that names the first bad cell of each check, if there is any.
 
     For each of them the message names the source, the first row, the column and the value.
     """
@@ -60,18 +60,18 @@ def check_cells(table: Table, checks: Sequence[CellCheck]) -> None:
 
 
 def shorten(value: object) -> str:
-    """Return the text of a cell's value for a message: a number in digits, a date by its text, words in quotes."""
+    """Return a cell's value as text for a message, cut if it is long: numbers as digits, dates and words in quotes."""
     text = repr(value) if isinstance(value, str | int | float | list | None) else repr(str(value))
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def cell(table: Table, row: int, column: str) -> str:
-    """Name a cell for error messages by source, row and column; rows are counted from 0 below the header."""
+    """Return the name of a cell for error messages: source, row (counted from 0 below the header) and column."""
     return f"{table.where}: row {row}, column {column!r}"
 
 
 def is_missing(table: Table, column: str) -> str:
-    """Return the SQL condition that is true for a cell without a value."""
+    """Return the SQL condition that is true for a cell of a column without a value."""
     name, kind = quote(column), table.types[column]
     null_words = table.reading.null or ()
     if kind in ("whole", "float"):
@@ -87,7 +87,7 @@ def is_missing(table: Table, column: str) -> str:
 
 
 def number(table: Table, column: str) -> str:
-    """Return the SQL expression of a cell as a DOUBLE; NULL if the cell is missing or not a number."""
+    """Return the SQL expression that reads a column's cells as DOUBLE; NULL if a cell is missing or not a number."""
     name, kind = quote(column), table.types[column]
     if kind in ("whole", "bool", "float"):
         return f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE CAST({name} AS DOUBLE) END)"
@@ -103,7 +103,7 @@ def number(table: Table, column: str) -> str:
 
 
 def number_checks(table: Table, columns: Sequence[str], missing: bool = False, limit: float = FLOAT32_LIMIT) -> list[CellCheck]:
-    """Return checks of columns of numbers: a cell that is no finite number below `limit` is refused.
+    """Return checks that refuse cells that are not finite numbers of absolute value below `limit`; `missing` allows empty cells.
 
     A cell without a value is refused unless `missing` is True. A column whose type can hold no numbers raises a DataError at
     once.
@@ -134,7 +134,7 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, l
 
 
 def _number_remedy(table, column, is_feature, value):
-    """Return the remedy for a word in a column of numbers."""
+    """Return the part of a message that tells how to make a word in a column of numbers readable."""
     door = table.reading.door
     words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
                         otherwise="convert the column first")
@@ -144,7 +144,7 @@ def _number_remedy(table, column, is_feature, value):
 
 
 def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Find the columns of numbers; return their names, and a dict from each other column to the reason against it.
+    """Return (names of the columns of numbers, {name of any other column: reason why it is not a column of numbers}).
 
     A column of words is taken for numbers if at least half of the words are numbers; `number_checks` refuses the other words.
     A DataError is raised for a column of which most words are numbers with signs, such as "12%" or "1,234".
@@ -174,12 +174,12 @@ def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], di
 
 
 def _is_amount(column):
-    """Return the SQL condition that is true for a number with signs or separators."""
+    """Return the SQL condition that is true for a number with a sign of currency or percent, or separators of thousands."""
     return f"regexp_full_match(trim({quote(column)}), {literal(AMOUNT)})"
 
 
 def _amounts(table, column, n, n_values):
-    """Return the error about a column of words that are numbers with signs or separators."""
+    """Return the error about a column whose words are mostly numbers with signs or separators, such as "12%" or "1,234"."""
     door, condition = table.reading.door, f"{_is_amount(column)} AND {number(table, column)} IS NULL"
     row = table.one("min(rowid)", condition=condition)[0]
     value = table.value(quote(column), row)
@@ -190,12 +190,12 @@ def _amounts(table, column, n, n_values):
 
 
 def word(table: Table, column: str) -> str:
-    """Return the SQL expression of a cell as a word; NULL if the cell is missing. Whole numbers become their digits."""
+    """Return the SQL expression that reads a column's cells as words, whole numbers as digits; NULL if a cell is missing."""
     return f"(CASE WHEN {is_missing(table, column)} THEN NULL ELSE CAST({quote(column)} AS VARCHAR) END)"
 
 
 def vectors(table: Table, column: str) -> int:
-    """Return the common length of the lists in a column; raise a DataError for a row with another length or a null."""
+    """Return the length of the lists in a column; raise a DataError if a row has another length or a null entry."""
     name = quote(column)
     (first,) = table.one(f"any_value(len({name}))")
     width = first or 0
@@ -211,7 +211,7 @@ def vectors(table: Table, column: str) -> int:
 
 
 def id_checks(table: Table, column: str) -> list[CellCheck]:
-    """Return checks of the cells of a column of ids; raise a DataError for a column whose type cannot be ids."""
+    """Return checks that refuse bad cells in a column of node ids; raise a DataError if the column's type cannot be ids."""
     kind = table.types[column]
     if kind not in ("whole", "word"):
         (n_values,) = table.one(f"count({quote(column)})")
@@ -231,7 +231,7 @@ def id_checks(table: Table, column: str) -> list[CellCheck]:
 
 
 def node_number(table: Table, column: str) -> str:
-    """Return the SQL expression that reads a cell as a node number: digits without a sign or leading zeros.
+    """Return the SQL expression that reads a column's cells as node numbers: digits without a sign or leading zeros.
 
     For any other cell the expression is NULL.
     """
@@ -252,7 +252,7 @@ SPLIT_WORDS = {"none": 0, "unlabelled": 0, "unlabeled": 0, "train": 1, "training
 
 
 def split_code(table: Table, column: str) -> tuple[str, CellCheck]:
-    """Return an SQL expression that replaces "train", "val", "test" and "none" by numbers, and a check of other words.
+    """Return (SQL expression that maps "train", "val", "test" and "none" to numbers, check that refuses other words).
 
     The numbers are those in `SPLIT_WORDS`.
     """
@@ -269,7 +269,7 @@ def split_code(table: Table, column: str) -> tuple[str, CellCheck]:
 
 
 def truth(table: Table, column: str) -> tuple[str, CellCheck]:
-    """Return an SQL expression that reads a cell as true or false, and a check that refuses other cells.
+    """Return (SQL expression that reads a column's cells as true or false, check that refuses other cells).
 
     The accepted cells are true, false, 1 and 0.
     """

@@ -1,4 +1,4 @@
-"""Building of a data set from a description: DuckDB joins the ends of edges to row numbers, sorts, and yields pieces."""
+"""Building of a data set from a description of tables: DuckDB reads, checks and numbers them, and sorts the edges."""
 
 import contextlib
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from sarlite.types import Array, JsonDict
 def build(description: Description, workspace: Workspace, tell: Callable[[str], None], about: JsonDict, *,
           undirected: bool | None = None, self_loops: bool = False, deduplicate: bool = False, normalize: bool = False,
           drop_edge_values: bool = False) -> Dataset:
-    """Read the tables of a description with DuckDB, check them, and return their data set.
+    """Return the data set that DuckDB builds from the tables of a description; `about` has its `source` and `provenance`.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def build(description: Description, workspace: Workspace, tell: Callable[[str], 
 
 
 def edge_lists(description: Description, undirected: bool = False) -> tuple[list[dict[str, Array]], dict[str, Array]]:
-    """Return the edges of a description in the order of the tables' rows, and the nodes' ids.
+    """Return (the edges of each relation in the order of the table's rows, {node type: ids}) of a description.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def edge_lists(description: Description, undirected: bool = False) -> tuple[list
 
 
 class _Compiler:
-    """Builder of the tables of one described graph.
+    """Builder of the node tables and edge tables of one described graph, with DuckDB.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class _Compiler:
         self._ends_alone: dict[str, tuple[str, list[IdColumn]]] = {}  # of types whose nodes are counted by edges alone
 
     def run(self, work):
-        """Read all tables, number the nodes and return work(). An error tells the faults in all columns of all tables."""
+        """Read all tables, number the nodes and return `work()`. One error tells the faults in all columns of all tables."""
         errors: list[SarliteError] = []
         for name, nodes in self._description.nodes.items():
             self._tell(f"read {name}")
@@ -133,7 +133,7 @@ class _Compiler:
         return None
 
     def _add_errors(self, errors):
-        """Append the errors of all tables that were read to a list, by checking each column on its own."""
+        """Check each column of the tables that were read on its own, and append the errors to `errors`."""
         numberings: dict[str, NodeNumbering] = {}
         for name, nodes in self._nodes.items():
             with collecting(errors):
@@ -149,7 +149,7 @@ class _Compiler:
                     NumberedEdges(self._connection, f"temp.main.checked{at}", one, numberings, {}, False).check_ends()
 
     def tables(self, changes):
-        """Return the data set's node tables and edge tables."""
+        """Return (list of the data set's NodeTables, list of its EdgeTables); `changes` are changes of edges, such as undirected."""
         touched = {name: np.zeros(numbering.n_nodes, bool) for name, numbering in self._numberings.items()}
         if changes["self_loops"]:  # the loops touch all nodes
             self._check_unused({name: self._numberings[name].n_nodes - count_distinct(ends)
@@ -163,18 +163,18 @@ class _Compiler:
         return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]
 
     def lists(self, changes):
-        """Return the edges in the order of their tables' rows, and the ids of the nodes; see `edge_lists`."""
+        """Return the edges of each relation in the order of the tables' rows, and the nodes' ids; see `edge_lists`."""
         lists = [self._numbered(at, changes, read_again=True)[0].in_order() for at in range(len(self._edges))]
         return lists, {name: ids_in_order(self._connection, numbering) for name, numbering in self._numberings.items()}
 
     def _numbered(self, at, changes, read_again):
-        """Join the ends of a relation's edges to row numbers and change the edges; return them and notes of the changes."""
+        """Return (NumberedEdges of relation `at` after `changes`, {change: number of edges}), with ends joined to row numbers."""
         columns = self._edges[at]
         edges = NumberedEdges(self._connection, f"temp.main.e{at}", columns, self._numberings, changes, read_again)
         return edges, edges.change(self._numberings[columns.source.relation[0]].n_nodes)
 
     def _numbering(self, name, columns):
-        """Assign row numbers to the nodes of one type, after checking that its sources have equal numbers of rows."""
+        """Return the NodeNumbering of one node type, after checking that its sources have equal numbers of rows."""
         ends = [end for one in self._edges for end, of in zip(one.ends, one.source.relation[::2]) if of == name]
         source = columns.source
         numbering = number_nodes(name, columns.listing, ends, source.names, source.count)
@@ -201,7 +201,7 @@ class _Compiler:
         return NodeNumbering(n)
 
     def _check_unused(self, n_unused):
-        """Raise a DataError if node numbers that only edges count occur in no edge; `n_unused` has their number by type."""
+        """Raise a DataError if edges alone tell a type's number of nodes and some node numbers occur in no edge."""
         for name, n in n_unused.items():
             if n and name in self._ends_alone:
                 (where, ends), door = self._ends_alone[name], self._nodes[name].source.reading.door
@@ -212,7 +212,7 @@ class _Compiler:
                                 + door.remedy(*remedies[: 1 if top >= MOST_NODES else 2]))
 
     def _node_table(self, name, touched):
-        """Return the table of a node type, and record in `account` how its columns were used."""
+        """Return the NodeTable of a node type, and note the use of its columns in `account`; `touched` marks nodes with edges."""
         columns, numbering = self._nodes[name], self._numberings[name]
         workspace, target = self._space(f"nodes.{name}"), name == self._description.target
         rows, entries = columns.rows(numbering.n_nodes, workspace, target, not self._description.relational)
@@ -231,7 +231,7 @@ class _Compiler:
         return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
 
     def _edge_tables(self, at, touched, changes):
-        """Yield the table of a relation, and of the reverse relation if the user wants one.
+        """Yield the EdgeTable of relation `at` and, if the user wants one, of its reverse; mark nodes with edges in `touched`.
 
         The use of the columns is recorded in `account`.
         """
@@ -265,7 +265,7 @@ class _Compiler:
 
 
 def agreed(rows: dict[str, tuple[object, int]]) -> int:
-    """Return the number of nodes, on which all files must agree; otherwise raise a DataError that names two files.
+    """Return the number of rows that all files have; raise a DataError that names two files if they disagree.
 
     `rows` has (file, number of rows) for each field whose file has one row per node.
     """
@@ -276,7 +276,7 @@ def agreed(rows: dict[str, tuple[object, int]]) -> int:
 
 
 def _count(source, top, where, counts):
-    """Determine the number of nodes of a type whose ids are node numbers, from the files and the options."""
+    """Return the number of nodes of a type whose ids are node numbers up to `top`, from the user's option and the files' rows."""
     where_counted, field = source.counted_in
     n = agreed({**({} if source.count is None else {field: (where_counted, source.count)}), **counts})
     if n <= top and source.count is None:

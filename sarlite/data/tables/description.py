@@ -1,4 +1,4 @@
-"""Descriptions of a graph's tables by a user: tables of nodes, tables of edges, and the uses of their columns."""
+"""A user's description of a graph in tables: which table has which nodes or edges, and the use of their columns."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ ON_UNKNOWN = ("refuse", "drop")
 
 @dataclass
 class NodeSource:
-    """The user's description of the nodes of one type.
+    """Part of a description about one node type: its table or files, and the use of each column.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class NodeSource:
 
 @dataclass
 class EdgeSource:
-    """The user's description of the edges of one relation.
+    """Part of a description about one relation: its table, and the use of each column.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class EdgeSource:
 
 @dataclass
 class Description:
-    """The user's description of a graph in tables.
+    """A user's description of a graph in tables: a NodeSource for each node type, an EdgeSource for each relation.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ class Description:
     relational: bool = False
 
     def with_transforms(self, transforms: Mapping[str, JsonDict]) -> "Description":
-        """Return the description with the transforms of another data set, by node type or "."-joined relation."""
+        """Return the description with fitted transforms of another data set, by node type or "SOURCE.NAME.DESTINATION"."""
         named = self.relational
         nodes = {name: replace(source, transforms=transforms.get(name if named else NODE)) for name, source in self.nodes.items()}
         edges = [replace(source, transforms=transforms.get(".".join(source.relation if named else RELATION))) for source in self.edges]
@@ -181,7 +181,7 @@ class Description:
 
 
 def of_dict(content: object, where: object, base: AnyPath = Path(), door: Door = MAPPING) -> Description:
-    """Return the description that a dict, such as the content of a TOML file, states.
+    """Return the description of tables that a dict, such as the content of a TOML file, states; `where` begins error messages.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def of_dict(content: object, where: object, base: AnyPath = Path(), door: Door =
 
 
 def of_file(path: AnyPath) -> Description:
-    """Return the description in a TOML file."""
+    """Return the description of tables that a TOML file states."""
     return of_dict(_load(path), path, Path(path).parent, TOML)
 
 
@@ -218,7 +218,7 @@ def is_relational(path: AnyPath) -> bool:
 
 
 def reading_of(options: Mapping[str, Any], door: Door = SPEC) -> Reading:
-    """Collect the options header, null, decimal and comment of a table in a `Reading`."""
+    """Return the `Reading` with a table's options header, null, decimal and comment; `door` is how the user states options."""
     null, decimal = options.get("null"), options.get("decimal") or "."
     return Reading(options.get("header"), None if null is None else tuple(column_names(null) or ()),
                    "," if decimal == "comma" else decimal, options.get("comment"), door)
@@ -230,7 +230,7 @@ def column_names(text: str | Iterable[str] | None) -> list[str] | None:
 
 
 def features_of(columns: str | Iterable[str] | Mapping[str, Transform] | None) -> dict[str, Transform] | None:
-    """Return the transform of each column in "a+b", "age:standard+b", a list or a dict; None for None."""
+    """Return {column: transform} from a text such as "age:standard+b", a list of names or a dict; None for None."""
     if columns is None or isinstance(columns, Mapping):
         return None if columns is None else dict(columns)
     pairs = [text.partition(":") for text in columns.split("+")] if isinstance(columns, str) else [(name, "", "") for name in columns]
@@ -242,7 +242,7 @@ def features_of(columns: str | Iterable[str] | Mapping[str, Transform] | None) -
 
 
 def _load(path):
-    """Return the content of a TOML file."""
+    """Return the content of a TOML file as a dict."""
     tomllib = import_optional("tomllib" if sys.version_info >= (3, 11) else "tomli", str(path))
     with reading(path):
         data = regular(path).read_bytes()
@@ -256,7 +256,7 @@ def _is_relational(content):
 
 
 def _source(options, base, where):
-    """Return the file, query or database table that a table's options name; None if they name no source."""
+    """Return the file, or the Query, that a table's options name as its source; None if they name none."""
     named = [name for name in ("file", "query", "table") if name in options]
     if len(named) > 1:
         raise ConfigError(f"{where}: {named[0]} and {named[1]} exclude each other: pass one of the two")
@@ -297,7 +297,7 @@ def _edge_source(options, base, where, door):
 
 
 def _checked(content, where):
-    """Check the keys and values of a description; return the description with the target type filled in."""
+    """Return a description's content with the target type filled in, after checking its keys and values."""
     _check_keys(content, _TOP, where)
     for name in ("nodes", "edges"):
         if not content.get(name):

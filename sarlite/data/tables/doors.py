@@ -1,10 +1,10 @@
-"""Ways to describe tables to sarlite, so that messages name options as the user writes them."""
+"""The interfaces by which users pass options of tables, so that messages show an option as the user would write it."""
 
 from typing import NamedTuple
 
 
 class Door(NamedTuple):
-    """Form of the options of a table in `edges:`, in a TOML file, in a dict or as arguments.
+    """Notation of a table's options in one interface: `edges:` specs, TOML files, dicts or function arguments.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Door(NamedTuple):
     missing: str = ""
 
     def option(self, name: str, value: object) -> str:
-        """Return the text of an option with a value, such as `null = "n/a"`; empty if the option does not exist.
+        """Return an option with a value in this notation, such as `null = "n/a"`; empty if the option does not exist.
 
         Examples
         --------
@@ -41,11 +41,11 @@ class Door(NamedTuple):
                                    value=shown.lower() if isinstance(value, bool) and self is not MAPPING else shown)
 
     def feature(self, column: str, transform: str) -> str:
-        """Return the text that gives a column of features a transform; empty if features have no transforms."""
+        """Return a feature column with its transform in this notation; empty if features have no transforms."""
         return self.transforms.format(column=column, value=transform)
 
     def remedy(self, *options: tuple[str, object, str], otherwise: str = "change the table first") -> str:
-        """Return the remedies that exist, each an option, its value (or a tuple of them) and the effect; or else `otherwise`."""
+        """Return the text of remedies, each an option, a value (or tuple of values) and its effect; `otherwise` if none exists."""
         texts = []
         for name, value, effect in options:
             shown = [self.option(name, one) for one in (value if isinstance(value, tuple) else (value,))]

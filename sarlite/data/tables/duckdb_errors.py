@@ -1,4 +1,4 @@
-"""Translation of DuckDB's errors into this project's messages: line, value and remedy."""
+"""Translation of DuckDB's error messages into messages with line, value and remedy."""
 
 import contextlib
 import csv
@@ -11,7 +11,7 @@ from sarlite.errors import DataError, DataErrors, import_optional, reading
 
 @contextlib.contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Replace an error of DuckDB that is raised in this context by a DataError with a message of this project."""
+    """Raise errors of DuckDB in this context as DataErrors about `where`, with this project's messages."""
     duckdb = import_optional("duckdb", where)
     try:
         with reading(where):
@@ -29,7 +29,7 @@ def explained(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def line_ends_explained(files: Sequence[str]) -> Iterator[None]:
-    """Replace an error of DuckDB about a text file with mixed line ends by a DataError.
+    """Raise errors of DuckDB about mixed line ends in one of `files` as DataErrors.
 
     The message names the first line where the line ends change.
     """
@@ -53,7 +53,7 @@ _LINE = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n(.*?)\n", re.D
 
 
 def plain_message(text):
-    """Return this project's message for the text of an error of DuckDB."""
+    """Return this project's message for `text`, the message of a DuckDB error."""
     if "sarlite: " in text:
         return text.partition("sarlite: ")[2].partition("\n")[0]
     match = _COUNT.search(text)

@@ -1,4 +1,4 @@
-"""The edges of one relation: columns of a table, joined to row numbers, changed, and sorted by destination."""
+"""The edges of one relation: columns of a table whose ends become row numbers, then changed and sorted by destination."""
 
 import math
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ class EdgeColumns:
         self._checks, self._numbers, self._transform_words = list[CellCheck](), list[str](), dict[str, str]()
 
     def prepare(self) -> None:
-        """Determine the expressions of the weight, the time and the features; raise the errors of all of them together."""
+        """Set the SQL expressions of weight, time and features; raise the errors about all of them together."""
         errors, features = list[SarliteError](), list[str]()
         numbers = [] if self._wanted else self.features
         with collecting(errors):
@@ -94,7 +94,7 @@ class EdgeColumns:
         raise_all(errors)
 
     def _transformed(self):
-        """Return the SQL expressions of the features that transforms make."""
+        """Return the SQL expressions of the edge features that transforms compute from the table's columns."""
         features = make_features(self.table, self._wanted, None, self.source.transforms, self.values)
         self.values = {name: quote(f"{VALUE}{name}") for name in self.values}
         self.table, self._transform_words, self.outside = features.table, features.fitted.descriptions(), features.outside
@@ -102,7 +102,7 @@ class EdgeColumns:
         return [*features.expressions.values()]
 
     def _hold(self, names):
-        """Choose the columns to read into DuckDB, and determine the columns of the sources and the destinations."""
+        """Return the names of the columns to read into DuckDB, and set the columns of the sources and the destinations."""
         src, dst, shown = self.source.src, self.source.dst, [name for name in names if not unnamed(name)]
         if None in (src, dst):
             if len(shown) != 2 or src or dst:
@@ -116,7 +116,7 @@ class EdgeColumns:
         return [*dict.fromkeys([src, dst, *filter(None, (self.weight, self.source.time)), *self.features])]
 
     def refuse_doubts(self, connection: Connection, name: str) -> None:
-        """Raise a DataError if a value of an edge is missing or not a finite number.
+        """Raise a DataError if a weight or feature of an edge in the DuckDB table `name` is missing or not finite.
 
         `name` is the DuckDB table of the edges, in which such values are NULL.
         """
@@ -125,7 +125,7 @@ class EdgeColumns:
             check_cells(self.table, self._checks)
 
     def check(self) -> None:
-        """Raise the errors of all values and of the ids of both ends."""
+        """Raise the errors of all edge values and of the ids of sources and destinations, together."""
         errors: list[SarliteError] = []
         with collecting(errors):
             check_cells(self.table, self._checks)
@@ -135,7 +135,7 @@ class EdgeColumns:
         raise_all(errors)
 
     def account(self) -> JsonDict:
-        """Record the use of each of the table's columns, such as "source" or "weight"."""
+        """Return a dict with the use of each of the table's columns, such as "source" or "weight"."""
         uses = [(self.ends[0].column, "source"), (self.ends[1].column, "destination"), (self.weight, "weight"),
                 (self.source.time, "time"),
                 *((name, f"feature ({self._transform_words.get(name, 'number')})") for name in self.features)]
@@ -143,7 +143,7 @@ class EdgeColumns:
 
 
 class NumberedEdges:
-    """Edges in a table or view of DuckDB whose ends are row numbers, with the columns row, src, dst and the values.
+    """DuckDB table or view of edges whose ends are row numbers, with the columns row, src, dst and the edge values.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class NumberedEdges:
             self._check()
 
     def _check(self):
-        """Refuse values that are missing or not numbers. Refuse or drop edges whose ends are not nodes."""
+        """Raise a DataError for an invalid edge value; refuse or drop edges whose source or destination is no node."""
         self._columns.refuse_doubts(self._connection, self._name)
         self.check_ends()
         if self._columns.source.on_unknown == "refuse":
@@ -203,13 +203,13 @@ class NumberedEdges:
         self._n_unknown = before - self._n()
 
     def check_ends(self) -> None:
-        """Raise a DataError for the first edge with an end that is no node, unless such edges are left out."""
+        """Raise a DataError for the first edge whose source or destination is no node, unless such edges are left out."""
         if self._columns.source.on_unknown == "refuse":
             remedy = self._columns.source.reading.door.remedy(("on_unknown", "drop", "leaves such edges out"))
             raise_all(self._unknown_ends(("src", "dst"), remedy))
 
     def _unknown_ends(self, ends, remedy):
-        """Return an error about the first end in each column that is no node; similar ids of nodes are named."""
+        """Return a list of an error for each column of `ends` with an id that is no node; similar node ids are named."""
         source, table, errors = self._columns.source, self._columns.table, []
         for at, end in enumerate(ends):
             row, n = self._run(f"SELECT min(row), count(*) FROM {self._name} WHERE {end} IS NULL").fetchone()
@@ -226,7 +226,7 @@ class NumberedEdges:
         return errors
 
     def change(self, n_nodes: int) -> dict[str, int]:
-        """Add reverse edges and self loops and merge equal edges, as the user's options request.
+        """Add reverse edges and self loops and merge equal edges, as the user asked; return {change: number of edges}.
 
         Returns
         -------
@@ -258,7 +258,7 @@ class NumberedEdges:
         return notes
 
     def _refuse_different(self, n_stored):
-        """Raise a ConfigError for equal edges with different values, which cannot be merged."""
+        """Raise a ConfigError for equal edges with different edge values, which cannot be merged."""
         values = [name for name in self._values if name not in self._ends]
         if not values:
             return
@@ -273,7 +273,7 @@ class NumberedEdges:
 
     def sorted(self, n_sources: int, n_rows: int, back: bool, positions: bool, workspace: Workspace,
                counters: "Counters | None") -> dict[str, Array]:
-        """Return the arrays of an `EdgeTable`.
+        """Return the arrays of an `EdgeTable`, {field: array}, sorted by destination; `back` reverses the edges.
 
         Parameters
         ----------
@@ -306,7 +306,7 @@ class NumberedEdges:
         return arrays
 
     def in_order(self) -> dict[str, Array]:
-        """Return the edges in the order of the table's rows: src, dst, edge_weight and edge_features, by field."""
+        """Return {field: array} of src, dst, edge_weight and edge_features in the order of the table's rows."""
         sql = f"SELECT {', '.join(['src', 'dst', *self._values])} FROM {self._name} ORDER BY row"
         kinds = {"src": np.int64, "dst": np.int64, **({"edge_weight": self._columns.source.weight_dtype}
                                                       if "weight" in self._values else {})}
@@ -325,12 +325,12 @@ class NumberedEdges:
         self._run(f"DROP {self._kind} {self._name}")
 
     def _n(self):
-        """Return the number of edges."""
+        """Return the number of edges that are in the table or view."""
         rows = self._name if self._kind == "TABLE" else self._columns.table.name
         return self._run(f"SELECT count(*) FROM {rows}").fetchone()[0]
 
     def _replace(self, sql):
-        """Replace the table by the result of a query."""
+        """Replace the DuckDB table by the result of an SQL query."""
         self._run(f"CREATE TEMP TABLE {self._name}_new AS {sql}")
         self._run(f"DROP TABLE {self._name}")
         self._run(f"ALTER TABLE {self._name}_new RENAME TO {self._name.rpartition('.')[2]}")
@@ -340,7 +340,7 @@ class NumberedEdges:
 
 
 class Counters:
-    """Counter of nodes with edges, self edges and repeated edges, fed with the sorted edges of a relation."""
+    """Counts over the sorted edges of a relation: nodes with edges, self loops, repeated edges, negative weights."""
 
     def __init__(self, sources, destinations, one_type):
         self._sources, self._destinations, self._one_type = sources, destinations, one_type
@@ -360,7 +360,7 @@ class Counters:
 
 
 class _Stream:
-    """Sorted edges of a DuckDB query, with the interface of an `external_sort.Sorter` that `external_sort.csr` reads.
+    """Sorted edges of an SQL query, with the interface of an `external_sort.Sorter` for `external_sort.csr`.
 
     Attributes
     ----------
@@ -379,7 +379,7 @@ class _Stream:
         self._n = 2 + len(values)
 
     def pieces(self) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yield the keys of edges in ascending order, and their columns."""
+        """Yield (uint64 keys destination * 2^32 + source, ascending, {field: edge ids, weights, times or features})."""
         for keys, *columns in sources.batches(self._connection, self._sql, self._n):
             if keys.null_count:
                 self._check()

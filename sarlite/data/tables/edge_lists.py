@@ -14,7 +14,7 @@ from sarlite.types import Array
 
 
 class TableEdges(NamedTuple):
-    """Edges read from a table, in the order of its rows.
+    """Edges read from a table in the order of its rows: node numbers of both ends, weights and features, and the nodes' ids.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class TableEdges(NamedTuple):
 
 def read_edges(edges: object, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: object, id: str,
                undirected: bool, fill: object, on_unknown: str) -> TableEdges:
-    """Return the edges of a table; see `Graph.from_pandas`."""
+    """Return the edges of a table in memory or in a file; `Graph.from_pandas` has the same arguments."""
     weight = None if weight is None else str(weight)  # names of pandas columns may be numbers
     source = EdgeSource(RELATION, edges, "edges", str(src), str(dst), weight, dict.fromkeys(map(str, features), "number"), fill,
                         on_unknown=on_unknown, reading=Reading(door=PANDAS))
@@ -46,7 +46,7 @@ def read_edges(edges: object, src: str, dst: str, weight: str | None, features: 
 
 def read_relations(edges: Mapping[Relation, object], src: str, dst: str, nodes: Mapping[str, object], id: str,
                    on_unknown: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
-    """Return edge lists by relation and ids by node type from tables of edges; see `HeteroGraph.from_pandas`."""
+    """Return ({relation: (src, dst)}, {node type: ids}) from tables of edges; see `HeteroGraph.from_pandas`."""
     if not all(isinstance(tables, Mapping) for tables in (edges, nodes)):
         raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
                           "and by type")
@@ -63,5 +63,5 @@ def read_relations(edges: Mapping[Relation, object], src: str, dst: str, nodes: 
 
 
 def _nodes(table, where, id, door):
-    """Describe the nodes of one type: a table's column of ids, or the edges' ends; whole numbers are names, too."""
+    """Return the NodeSource of one node type: column `id` of a table, or the edges' ends; whole numbers are names, too."""
     return NodeSource(table, where, str(id), {}, names=True, reading=Reading(door=door))

@@ -1,4 +1,4 @@
-"""Conversion of the options of `edges:` specs into a description of tables."""
+"""Options of `edges:FILE,...` specs, converted into a description of tables."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -24,7 +24,7 @@ _NODE = "node"
 
 
 def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
-    """Return the description that a spec `edges:FILE,...` gives; docs/data.md and docs/tables.md explain the options.
+    """Return the description of tables that the spec `edges:PATH,...` gives; docs/data.md explains the options.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
 
 
 def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where: tuple[object, str] = ("nodes", "option")) -> NodeSource:
-    """Return the description of nodes whose features, labels and splits are in files with row i for node i.
+    """Return the NodeSource of nodes whose features, labels and splits are in files with row i for node i.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where:
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Check that options do not exclude each other; return the files of node ids by split."""
+    """Return {split: file of node ids}; raise a ConfigError for options that exclude each other or need another."""
     ids = {name: options[f"{name}_ids"] for name in SPLITS if options.get(f"{name}_ids") is not None}
     need_labels = [name for name in ("task", "split", *(f"{name}_ids" for name in SPLITS)) if options.get(name) is not None]
     if need_labels and options.get("labels") is None:
@@ -99,7 +99,7 @@ def _refuse(options, names, why):
 
 
 def _pairs(path):
-    """Return the source of the edges: the path itself, or for a .npy array of pairs two columns."""
+    """Return the source of the edges: the path itself, or for a .npy array of pairs a dict of two columns."""
     if Path(path).suffix != ".npy":
         return path
     pairs = npyfile.load(existing(path), "edges", "iu")
@@ -115,7 +115,7 @@ def _pairs(path):
 
 
 def _listed(path):
-    """Yield the names of nodes, one per line of a file, as tables {"name": names}; an empty file gives one empty table."""
+    """Yield {"name": names} for pieces of a file with one node name per line, at least once."""
     any_lines = False
     for _, names in lines(path, "names"):
         any_lines = True
@@ -125,13 +125,13 @@ def _listed(path):
 
 
 def _masks(files, n_nodes):
-    """Read files of node ids, one per split, and return the masks of the splits."""
+    """Return {split: mask} from `files`, {split: file of node ids}."""
     ids = {name: _ids(files.get(name), name, n_nodes) for name in SPLITS}
     return dict(zip(SPLITS, masks(n_nodes, files, **ids)))
 
 
 def _ids(path, name, n_nodes):
-    """Read the ids of a split's nodes from a file that lists the ids or holds a mask."""
+    """Return the node ids of split `name` from a file that lists the ids or holds a mask; no ids if `path` is None."""
     if path is None:
         return np.empty(0, np.int64)
     ids = textfile.read(path, f"{name} split", np.int64)

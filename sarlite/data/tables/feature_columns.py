@@ -44,7 +44,7 @@ class MadeFeatures(NamedTuple):
 
 
 def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where: str) -> dict[str, Feature] | None:
-    """Parse the transform of each feature column; return None if all columns are numbers that are used as they are.
+    """Return {column: Feature} from the columns' transforms; None if all are numbers that are used unchanged.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
                   stored: JsonDict | None = None, values: Mapping[str, str] = MappingProxyType({})) -> MadeFeatures:
-    """Apply transforms to a table's columns; return the SQL expressions of the resulting feature columns.
+    """Return the feature columns that transforms compute from a table, fitted on `training` rows unless `stored` is fitted.
 
     The transforms are fitted on the training rows, unless `stored` has the fitted transforms of a model.
 
@@ -104,7 +104,7 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
 
 
 def check_features(table: Table, wanted: Mapping[str, Feature]) -> None:
-    """Raise the errors of all columns that transforms read, as `make_features` does for the first of them."""
+    """Raise the errors of all table columns that the transforms `wanted` read, together."""
     errors: list[SarliteError] = []
     for name, feature in wanted.items():
         with collecting(errors):
@@ -113,7 +113,7 @@ def check_features(table: Table, wanted: Mapping[str, Feature]) -> None:
 
 
 def filled_number(table: Table, column: str, fill: str | None) -> str:
-    """Return the SQL expression of a column of numbers, with missing values replaced by `fill`: "0" or "mean", or None.
+    """Return the SQL expression of a column of numbers with missing values replaced by `fill`: "0", "mean" or None (kept).
 
     With `fill` the cells are checked. Without it the caller must check them.
     """
@@ -129,7 +129,7 @@ def filled_number(table: Table, column: str, fill: str | None) -> str:
 
 
 def _typed_view(table: Table, wanted: Mapping[str, Feature], numeric: Sequence[str], values: Mapping[str, str]) -> Table:
-    """Return a view of a table with the columns `numeric` cast to numbers and missing words replaced by null."""
+    """Return a view of a table with the columns `numeric` cast to numbers, missing words as NULL, and the expressions `values`."""
     dates = [name for name, feature in wanted.items() if feature.transform == "date" and table.types[name] == "word"]
     check_cells(table, [*number_checks(table, numeric, missing=True), *(date_check(table, name) for name in dates)])
     columns = [f"{expression} AS {quote(f'{VALUE}{name}')}" for name, expression in values.items()]

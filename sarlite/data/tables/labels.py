@@ -21,13 +21,13 @@ _MANY = 30  # least number of classes that may be ids by mistake
 
 
 def other_tasks(table: Table, what: str) -> str:
-    """Return the end of a message about labels that are not one class per `what`, such as "node": the options that read them."""
+    """Return the end of a message on labels that are not one class per `what` ("node"): the options that read such labels."""
     options = [table.reading.door.option("task", task) for task in ("multilabel", "regress")]
     return f"; labels that are not one class per {what} are read with {' or '.join(options)}"
 
 
 class Labels(NamedTuple):
-    """Labels of a table's rows, with their classes and counts.
+    """Labels of a table's rows, with the number of outputs, the class names, and the number of rows of each class.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Labels(NamedTuple):
 
 def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task: str | None = None,
                 classes: int | None = None, what: str = "node", by_number: bool = False) -> Labels:
-    """Return the labels in a table's rows; a row with a missing value has no label.
+    """Return the labels in a table's columns; a row with a missing value has no label. `what` is the word for a row in messages.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
 
 
 def check_labels(table: Table, columns: Sequence[str], task: str | None, classes: int | None, by_number: bool) -> None:
-    """Raise the error that `read_labels` would raise for the columns' cells, without reading the labels."""
+    """Raise the error that `read_labels` would raise for the columns' cells; the arguments are the same."""
     if task in (None, "classify"):
         _class_values(table, columns[0], task, classes, "node", by_number)
     else:
@@ -97,7 +97,7 @@ def check_labels(table: Table, columns: Sequence[str], task: str | None, classes
 
 
 def check_numbers(table: Table, columns: Sequence[str]) -> None:
-    """Raise a DataError unless columns of labels of several values are of numbers, or of lists of numbers of one length."""
+    """Raise a DataError unless columns of several labels per row are numbers, or lists of numbers of one length."""
     check_cells(table, number_checks(table, columns, missing=True, limit=math.inf))
     for column in columns:
         if table.types[column] == "vector":
@@ -105,7 +105,7 @@ def check_numbers(table: Table, columns: Sequence[str]) -> None:
 
 
 class _ClassValues(NamedTuple):
-    """Classes of a column of labels: their values in ascending order, and the number of rows of each."""
+    """Classes in a column of labels: their values in ascending order, and the number of rows of each."""
 
     values: list[Any]
     counts: dict[str, int]
@@ -114,7 +114,7 @@ class _ClassValues(NamedTuple):
 
 
 def _class_values(table, column, task, classes, what, by_number):
-    """Return the classes of one column of labels; raise an error for a value in doubt."""
+    """Return the `_ClassValues` of a column of labels; raise an error for a value that may or may not be a class."""
     where = f"{table.where}: column {column!r}"
     if table.types[column] in ("list", "vector", "date", "other"):
         shown = {"list": "lists", "vector": "lists", "date": "dates"}.get(table.types[column], "values of an unknown type")
@@ -140,7 +140,7 @@ def _class_values(table, column, task, classes, what, by_number):
 
 
 def _refuse_doubtful(table, column):
-    """Raise a DataError for words such as "none" that could be names of classes or mark missing labels.
+    """Raise a DataError for words such as "none" that may be a class or mark a missing label, unless `null` settles it.
 
     The option `null` settles the question.
     """
@@ -157,7 +157,7 @@ def _refuse_doubtful(table, column):
 
 
 def _refuse_several(table, column, classes):
-    """Raise a DataError for a word such as "a|b" among the classes if "a" or "b" is part of another class, too."""
+    """Raise a DataError for a class name such as "a|b" if "a" or "b" is part of another class name, too."""
     for mark in "|;,":
         joined = [name for name in classes if mark in name]
         parts = Counter(part.strip() for name in classes for part in {*name.split(mark)}) if joined else {}
@@ -172,10 +172,7 @@ def _refuse_several(table, column, classes):
 
 
 def _values(table, column, what):
-    """Count the rows of each distinct value of a column.
-
-    The result is (value, count) pairs in ascending order, and the kind of the values, "number" or "word".
-    """
+    """Return ([(value, number of rows), ...] in ascending order, "number" or "word") of the values in a column."""
     name, has_value = quote(column), f"NOT {is_missing(table, column)}"
     kind = table.types[column]
     if kind == "word" and not table.typed:
@@ -198,7 +195,7 @@ def _values(table, column, what):
 
 
 def _numbers(table, column, values, classes, by_number, where):
-    """Remove -1 from the (value, count) pairs of class numbers if -1 marks a missing label.
+    """Return the (value, count) pairs of class numbers without -1, if -1 marks a missing label.
 
     A doubtful -1, and a value outside 0 .. classes - 1, are refused.
     """
@@ -220,7 +217,7 @@ def _numbers(table, column, values, classes, by_number, where):
 
 
 def _codes(table, column, form, workspace):
-    """Return the index of each row's class among the classes; -1 for a row without a label."""
+    """Return the class index of each row, (n_rows,) int64, by the classes of `form`, a `_ClassValues`; -1 without a label."""
     compute, arrow = import_optional("pyarrow.compute", table.where), import_optional("pyarrow", table.where)
     is_number = form.kind == "number"
     value = f"CAST({number(table, column)} AS BIGINT)" if is_number else f"CAST({quote(column)} AS VARCHAR)"

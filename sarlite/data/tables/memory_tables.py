@@ -1,4 +1,4 @@
-"""Tables in memory as pyarrow tables: dicts of arrays, tables of pandas, polars and pyarrow, pieces, and .npy files."""
+"""Conversion of tables in memory to pyarrow: dicts of arrays, tables of pandas, polars and pyarrow, and .npy files."""
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ class Named(dict[str, Column]):
 
 
 def columns_of(source: Any) -> list[tuple[str, Column]] | None:
-    """Return the names and columns of a dict of arrays or a table of pandas; None for any other source."""
+    """Return [(name, column), ...] of a dict of arrays or a pandas table; None for any other source."""
     if isinstance(source, Mapping):
         named = [*source.items()]
     elif hasattr(source, "iloc") and hasattr(source, "columns"):
@@ -48,7 +48,7 @@ def columns_of(source: Any) -> list[tuple[str, Column]] | None:
 
 
 def arrow_reader(source: Any, where: str) -> Any:
-    """Return a record batch reader of pyarrow over a table in memory.
+    """Return a pyarrow record batch reader over a table in memory; `where` names the table in messages.
 
     Nulls, masked values and missing values become nulls.
 
@@ -70,7 +70,7 @@ def arrow_reader(source: Any, where: str) -> Any:
 
 
 def _reader(source, where):
-    """Open a table in memory as a record batch reader, without the conversion of float16 that `arrow_reader` adds."""
+    """Return a record batch reader over a table in memory, without the conversion of types that `arrow_reader` adds."""
     arrow = import_optional("pyarrow", where)
     if isinstance(source, Pieces):
         pieces = iter(source.pieces)
@@ -93,7 +93,7 @@ def _reader(source, where):
 
 
 def _arrow_columns(columns, where):
-    """Return columns in memory as a table of pyarrow."""
+    """Return a pyarrow table of (name, column) pairs in memory."""
     arrow = import_optional("pyarrow", where)
     columns = [(str(name), column) for name, column in columns]
     arrays = [_arrow_array(arrow, column, f"{where}: column {name!r}") for name, column in columns]
@@ -104,7 +104,7 @@ def _arrow_columns(columns, where):
 
 
 def _stream(arrow, source, where):
-    """Return a record batch reader over an object with `__arrow_c_stream__`."""
+    """Return a record batch reader over an object with `__arrow_c_stream__`; `arrow` is the module pyarrow."""
     try:
         return arrow.RecordBatchReader.from_stream(source)
     except arrow.ArrowInvalid as error:
@@ -112,7 +112,7 @@ def _stream(arrow, source, where):
 
 
 def check_parquet(files: Sequence[str]) -> None:
-    """Raise a DataError if Parquet files of one table have different columns, or a column of different kinds.
+    """Raise a DataError if Parquet files of one table differ in their columns or in the kind of a column.
 
     DuckDB would read numbers with a fraction as whole numbers if the first file has whole numbers.
     """
@@ -130,7 +130,7 @@ def check_parquet(files: Sequence[str]) -> None:
 
 
 def _kind_of_type(type_):
-    """Return a word for a type of pyarrow that is equal for types that can stand in one column."""
+    """Return a word for a pyarrow type, such as "numbers"; types with the same word may stand in one column."""
     type_ = getattr(type_, "value_type", type_) if str(type_).startswith("dictionary") else type_
     name = str(type_).partition("[")[0].partition("(")[0].lstrip("u").rstrip("0123456789").removeprefix("large_")
     return {"int": "numbers", "float": "numbers", "double": "numbers", "halffloat": "numbers", "decimal": "numbers",
@@ -138,7 +138,7 @@ def _kind_of_type(type_):
 
 
 def parquet_reader(files: Sequence[str]) -> Any:
-    """Open Parquet files with types that DuckDB reads wrongly, as a record batch reader: see `_full_width`.
+    """Return a record batch reader over Parquet files with types that DuckDB reads wrongly; None for other files.
 
     For other files the result is None, as DuckDB reads them itself.
     """
@@ -156,7 +156,7 @@ def is_zoned_nanoseconds(type_: Any) -> bool:
 
 
 def _full_width(arrow, reader):
-    """Convert the types that DuckDB cannot read exactly; return a record batch reader.
+    """Return a record batch reader with the types that DuckDB cannot read exactly cast to types that it can.
 
     DuckDB does not read numbers of 16 bits and decimals of 256 bits, and reads nanoseconds with a zone as microseconds.
     """
@@ -172,7 +172,7 @@ def _full_width(arrow, reader):
 
 
 def _arrow_array(arrow, column, where):
-    """Convert a column into a pyarrow array; raise a DataError for a column of objects of several kinds."""
+    """Return a column as a pyarrow array; raise a DataError for a column of objects of several kinds."""
     values, mask = column, None
     if isinstance(column, np.ma.MaskedArray):
         values, mask = column.data, np.ma.getmaskarray(column)
@@ -228,7 +228,7 @@ def _kind(cell):
 
 
 def npy_columns(path):
-    """Memory-map a .npy file; return a dict from column number, such as "0", to column. The array has 1 or 2 dimensions."""
+    """Return {"0": column, "1": ...} of a memory-mapped .npy file with an array of 1 or 2 dimensions."""
     array = npyfile.load(path, "table", "biufUS")
     if array.ndim not in (1, 2):
         raise DataError(f"{path}: expected one or two dimensions, found shape {array.shape}")

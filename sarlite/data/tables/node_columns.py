@@ -1,4 +1,4 @@
-"""The nodes of one type, read from the columns of a table, or from sources with row i for node i."""
+"""The nodes of one type, read from the columns of a table with ids, or from files with row i for node i."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ _DRAWN_BYTES = 64  # memory per node while a split is drawn
 
 
 class FeatureRows(NamedTuple):
-    """Rows of node features that arrive as pieces from an iterable.
+    """Node features that arrive as pieces of rows from an iterable, with their total number of rows.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class FeatureRows(NamedTuple):
 
 
 class NodeColumns:
-    """Sources of one node type's data, with the use of each column: id, feature, label, split or time.
+    """Sources of one node type's data, and the use of each of their columns: id, feature, label, split or time.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class NodeColumns:
             self._left |= dict.fromkeys(unknown, "no feature of the model")
 
     def _hold(self, names):
-        """Choose the columns to read into DuckDB: columns with a use, or all if the user does not list the features."""
+        """Return the names of the columns to read into DuckDB: those with a use, or all unless the user lists the features."""
         shown = _named(names)
         self._id = self.source.id or (shown[0] if shown else "")
         source = self.source
@@ -113,7 +113,7 @@ class NodeColumns:
         return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
 
     def check(self) -> None:
-        """Raise the errors of all cells of the table that have a use."""
+        """Raise the errors of all cells in the table's used columns, together."""
         source, table, errors = self.source, self._table, list[SarliteError]()
         labels, columns = self._labels()
         if labels is not None:
@@ -142,16 +142,13 @@ class NodeColumns:
         check_cells(self._table, [check for _, check in columns])
 
     def counts(self) -> dict[str, tuple[object, int]]:
-        """Return the number of rows of each source that has one row per node, to check that all sources agree.
-
-        The result maps a field to (name of the source, number of rows).
-        """
+        """Return {field: (name of the source, number of rows)} of the sources with one row per node."""
         tables = {name: self._rows[name] for name in ("names", "titles", "features", "labels", "split") if name in self._rows}
         return {name: (one.where, one.n_rows) for name, one in tables.items()}
 
     def rows(self, n_nodes: int, workspace: Workspace, target: bool,
              ones: bool) -> tuple[JsonDict, JsonDict]:
-        """Read the rows of a node type: return the fields of a `NodeTable`, and a record of how columns were used.
+        """Return (fields of a `NodeTable`, account of the columns' use) of the node type; `ones` adds a feature of 1 if there is none.
 
         Parameters
         ----------
@@ -180,7 +177,7 @@ class NodeColumns:
         return {**features, **fields, **times}, {"sources": self._accounts(), **entries}
 
     def _times(self, workspace):
-        """Read the times of the nodes; return the fields `time` and `time_kind`, or {} without a column of times."""
+        """Return {"time": array, "time_kind": kind} of the nodes, or {} without a column of times."""
         if self.source.time is None:
             return {}
         times, spool = time_column(self._table, self.source.time), workspace.spool("time", np.int64)
@@ -189,7 +186,7 @@ class NodeColumns:
         return {"time": spool.array(), "time_kind": times.kind}
 
     def _labelled(self, table, columns, workspace):
-        """Read labels and splits; return their `NodeTable` fields, and a record of their source and numbers of rows."""
+        """Return (`NodeTable` fields of labels and splits, account of their sources and numbers of rows)."""
         source = self.source
         labels = read_labels(table, columns, workspace, source.task, source.classes, by_number=table is not self._table)
         fields = {"labels": labels.labels, "n_classes": int(labels.n_outputs), "task": source.task or "classify",
@@ -201,7 +198,7 @@ class NodeColumns:
         return fields | splits, entries
 
     def _labels(self):
-        """Return the table and the columns of the labels; the table is None without labels."""
+        """Return (the table that has the labels, its label columns); the table is None without labels."""
         if "labels" in self._rows:
             table = self._rows["labels"]
             columns = _named(table.columns)
@@ -212,7 +209,7 @@ class NodeColumns:
         return (self._table, self.source.labels) if self.source.labels else (None, ())
 
     def _feature_fields(self, workspace, training):
-        """Return the fields of the features: the rows, the names of their columns, and their transforms."""
+        """Return the `NodeTable` fields of the features: rows, column names, and transforms fitted on the mask `training`."""
         table, source = self._rows.get("features", self._table), self.source
         if isinstance(table, FeatureRows):
             return {"features": workspace.array("features", map(self._finish, table.pieces))}
@@ -233,7 +230,7 @@ class NodeColumns:
         return {"features": array, **named, "transforms": transforms}
 
     def _splits(self, labels, workspace, where):
-        """Read or draw the splits; return a dict from split to mask, and text about where the splits come from."""
+        """Return ({split: mask}, text on where the splits come from): read from columns or files, or drawn at random."""
         source, table = self.source, self._rows.get("split", self._table)
         n = len(labels)
         budget.check(4 * n, workspace.n_bytes, f"a split of {n:,} nodes")
@@ -255,7 +252,7 @@ class NodeColumns:
         return dict(zip(SPLITS, drawn)), f"drawn, seed {source.seed}"
 
     def _masks(self, table):
-        """Read the masks of the splits from columns of true and false; return them by split."""
+        """Return {split: mask} from the table's columns of true and false."""
         masks = {}
         for name in SPLITS:
             if name not in self.source.masks:
@@ -268,7 +265,7 @@ class NodeColumns:
         return masks
 
     def _accounts(self):
-        """Return a list with a record of the use of each column, one entry per source."""
+        """Return a list with the account of each source: the use of each of its columns."""
         source, accounts_of_sources = self.source, []
         if self._table is not None:
             uses = [(self._id, "id"), (source.time, "time"), (source.split, "split"), *((name, "label") for name in source.labels),
@@ -287,7 +284,7 @@ class NodeColumns:
 
 
 def unlabelled(n: int, workspace: Workspace) -> dict[str, object]:
-    """Return the label and split fields of n nodes without labels."""
+    """Return {field: array} of the labels (-1) and empty splits of n nodes without labels."""
     steps = [min(workspace.at_once(), n - at) for at in range(0, n, workspace.at_once())] or [0]
     fill = {"labels": np.int64(-1), **dict.fromkeys(SPLITS, np.bool_(False))}
     return {"n_classes": 0, **{name: workspace.array(name, (np.full(rows, value) for rows in steps))
@@ -295,7 +292,7 @@ def unlabelled(n: int, workspace: Workspace) -> dict[str, object]:
 
 
 def _named(names):
-    """Remove from a list of column names the name that pandas gives to an index without a name."""
+    """Return the column names without the names that pandas gives to an index without a name."""
     return [name for name in names if not unnamed(name)]
 
 
@@ -305,7 +302,7 @@ def _ones(n, at_once):
 
 
 def _matrices(table: Table, expressions: list[str]) -> Iterator[Array]:
-    """Evaluate expressions of numbers; yield their values as (n, n_columns) float32 arrays, at least one array."""
+    """Yield the values of SQL expressions of numbers as (n, n_columns) float32 arrays, at least one."""
     n = 0
     for columns in table.batches(*expressions):
         n += len(columns[0])
@@ -315,7 +312,7 @@ def _matrices(table: Table, expressions: list[str]) -> Iterator[Array]:
 
 
 def _feature_rows(connection, source, how):
-    """Read features from a file or array with one row per node; return a `FeatureRows` for a .npy file, or else a Table."""
+    """Return the features of a file or array with one row per node: a `FeatureRows` for a .npy file, else a Table."""
     if isinstance(source, str | Path) and Path(source).suffix == ".npy":
         array = npyfile.load(source, "features")
         if array.ndim not in (1, 2):
@@ -345,7 +342,7 @@ def _lazily(array, width):
 
 
 def _check_uses(source):
-    """Raise a ConfigError for uses of columns that exclude each other."""
+    """Raise a ConfigError for options of a NodeSource that exclude each other, such as a split column and masks."""
     masks = {name: column for name, column in source.masks.items() if column}
     has_labels = bool(source.labels) or "labels" in source.rows
     if source.split and masks:

@@ -1,4 +1,4 @@
-"""Columns of numbers, and their conversion into the rows of a matrix."""
+"""SQL expressions of table columns of numbers, and their conversion into the rows of a matrix."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,13 @@ from sarlite.types import DType
 
 
 def numbers(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the SQL expressions of columns of numbers; missing values are refused, lists stay lists."""
+    """Return the SQL expressions of columns of numbers or lists of numbers; raise a DataError for a missing or invalid cell."""
     check_cells(table, number_checks(table, columns))
     return number_expressions(table, columns)
 
 
 def number_expressions(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the SQL expressions of columns of numbers like `numbers`, but without checking the cells.
-
-    The caller must check them. Only the lengths of lists are checked.
-    """
+    """Return the SQL expressions of columns of numbers or lists like `numbers`, but check only the lists' lengths."""
     for column in columns:
         if table.types[column] == "vector":
             vectors(table, column)
@@ -29,7 +26,7 @@ def number_expressions(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def column_names(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the names of the matrix columns; a column of lists gives COLUMN.0, COLUMN.1, ..."""
+    """Return the names of the matrix columns; a table column with lists gives COLUMN.0, COLUMN.1, ..."""
     names = []
     for column in columns:
         width = vectors(table, column) if table.types[column] == "vector" else None
@@ -38,7 +35,7 @@ def column_names(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def matrix(columns: Sequence[Cells], dtype: DType) -> np.ndarray:
-    """Stack pyarrow arrays of numbers, or of lists of numbers, into one (n, k) matrix; a null becomes NaN."""
+    """Return pyarrow arrays of numbers, or of lists of numbers, side by side as one (n, k) matrix; a null becomes NaN."""
     arrays = []
     for column in columns:
         flat = column.flatten() if hasattr(column, "flatten") and "list" in str(column.type) else column

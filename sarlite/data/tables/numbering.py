@@ -1,4 +1,4 @@
-"""Row numbers of the nodes of one type, from ids that are words or whole numbers.
+"""Numbering of the nodes of one type: row numbers for ids that are words or whole numbers.
 
 Words are compared as words and whole numbers as numbers.
 """
@@ -31,12 +31,12 @@ class IdColumn(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Kind of the column, as in `Table.types`."""
+        """Kind of the column's values, "word" or "whole" for valid ids, as in `Table.types`."""
         return self.table.types[self.column]
 
 
 class NodeNumbering(NamedTuple):
-    """Mapping of the ids of one node type to row numbers 0 .. n_nodes - 1, held in DuckDB.
+    """Mapping of the ids of one node type to row numbers 0 .. n_nodes - 1, held in a DuckDB table.
 
     Attributes
     ----------
@@ -58,17 +58,17 @@ class NodeNumbering(NamedTuple):
     form: str = "{}"
 
     def typed(self, column: str) -> str:
-        """Return the SQL expression that casts a column of ids to `id_type`, so that ids can be compared."""
+        """Return the SQL expression that casts the ids of a column to `id_type`, so that they can be compared."""
         return f"CAST({column} AS {self.id_type})"
 
     def key(self, column: str) -> str:
-        """Return the SQL expression of a column's join keys, which are the ids or their hashes."""
+        """Return the SQL expression of a column's join keys with the node table: the ids or their hashes."""
         return self.form.format(self.typed(column))
 
 
 def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], names: bool,
                  count: int | None) -> NodeNumbering | None:
-    """Assign row numbers to the ids of one node type; return None if the ids already are node numbers.
+    """Return the NodeNumbering of the ids in `listing`, or else in the edges' `ends`; None if ids are node numbers.
 
     Parameters
     ----------
@@ -111,13 +111,13 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
 
 
 def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
-    """Return the largest node number in several columns, and the name of its source; -1 without rows."""
+    """Return (largest node number in the columns `ends`, name of its source); -1 without rows."""
     maxima = [(table.one(f"max({node_number(table, column)})")[0], table.where) for table, column in ends]
     return max(((int(number), where) for number, where in maxima if number is not None), default=(-1, ""))
 
 
 def alike(connection: Connection, numbering: NodeNumbering) -> JsonDict | None:
-    """Return the number of words among the ids that equal another id but for blanks and capitals, and an example."""
+    """Return {"ids": number of ids that differ from another only in blanks or capitals, "example": two of them} or None."""
     if numbering.id_type != "VARCHAR":
         return None
     folded = "lower(trim(id))"
@@ -141,7 +141,7 @@ def ids_in_order(connection: Connection, numbering: NodeNumbering) -> Array:
 
 
 def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspace) -> dict[str, Array]:
-    """Return the arrays that `names.Names` needs to look up nodes by name, as a dict by file name.
+    """Return {file name: array} of the arrays with which `names.Names` looks up nodes by name.
 
     Memory: about 40 bytes per node.
     """
@@ -169,7 +169,7 @@ def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspa
 
 
 def _by_table(columns):
-    """Group columns by table, so that one scan of a table reads all of its id columns."""
+    """Return [(table, its id columns), ...], so that one scan of a table reads all of its id columns."""
     grouped: dict[str, tuple[Table, list[str]]] = {}
     for table, column in columns:
         grouped.setdefault(table.name, (table, []))[1].append(column)
@@ -177,10 +177,7 @@ def _by_table(columns):
 
 
 def _are_numbers(node_type, ends):
-    """Return True if all ids at the ends of edges are node numbers, and False if no id is a node number.
-
-    A DataError is raised for a mixture of both.
-    """
+    """Return True if all ids of the edges' `ends` are node numbers, False if none is; a mixture raises a DataError."""
     counted = [(table, column, n_whole) for table, of_table in _by_table(ends)
                for column, n_whole in zip(of_table, table.one(*(f"count({node_number(table, name)})" for name in of_table)))]
     total, numbers = sum(table.n_rows for table, *_ in counted), sum(n_whole for *_, n_whole in counted)
@@ -205,13 +202,13 @@ def _all_names(table):
 
 
 def count_distinct(ends: Sequence[IdColumn]) -> int:
-    """Return the number of different node numbers in several columns."""
+    """Return the number of distinct node numbers in the columns `ends`."""
     every = " UNION ALL ".join(f"SELECT {node_number(table, column)} AS id FROM {table.name}" for table, column in ends)
     return int(ends[0].table.connection.execute(f"SELECT count(DISTINCT id) FROM ({every})").fetchone()[0])
 
 
 def _id_type(node_type, columns):
-    """Return the SQL type that all ids of a node type are cast to before they are compared: words or whole numbers.
+    """Return the SQL type, of words or of whole numbers, that all ids of a node type are cast to before they are compared.
 
     A DataError is raised if some columns of ids have words and others have whole numbers.
     """
@@ -230,7 +227,7 @@ def _id_type(node_type, columns):
 
 
 def _is_canonical(table, column):
-    """Return True if all words of a column are whole numbers of 64 bits without a plus sign or leading zeros."""
+    """Return True if all words of a column are 64-bit whole numbers without a plus sign or leading zeros."""
     name = quote(column)
     is_whole = f"regexp_full_match({name}, {_CANONICAL}) AND TRY_CAST({name} AS BIGINT) IS NOT NULL"
     if not table.n_rows or not table.one(f"bool_and({is_whole})", condition="rowid = 0")[0]:  # most columns of words end here
@@ -239,7 +236,7 @@ def _is_canonical(table, column):
 
 
 def _refuse_twice(connection, numbering, listing):
-    """Raise a DataError if a column that lists the nodes has an id twice."""
+    """Raise a DataError if an id occurs twice in `listing`, the column that lists the nodes."""
     twice = connection.execute(f"SELECT min(n), max(n), any_value(id) FROM {numbering.table} GROUP BY id HAVING "
                                "count(*) > 1 ORDER BY 2 LIMIT 1").fetchone()
     if twice:

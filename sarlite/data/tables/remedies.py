@@ -1,4 +1,4 @@
-"""Remedies that messages about cells propose: queries, for a TOML file, that change the cells of a column."""
+"""Remedies that error messages about cells propose: SQL queries, for a TOML file, that change a column's cells."""
 
 import glob
 import re
@@ -22,7 +22,7 @@ _DATE_FORMS = {
 
 
 def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
-    """Return a remedy that is a query over the table's file, for a TOML file; for other sources, a change of the table.
+    """Return the text of a remedy: an SQL query over the table's file for a TOML file, or a change of another source.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
 
 
 def replacement(table: Table, column: str, expression: str, effect: str) -> str:
-    """Return a remedy that is a query with an expression in place of a column."""
+    """Return the text of a remedy: an SQL query that replaces a column by an SQL expression, with its effect."""
     return query_remedy(table, f"SELECT * REPLACE ({expression} AS {quote(column)})", "", effect)
 
 
@@ -65,7 +65,7 @@ def amount_remedy(table: Table, column: str, value: object) -> str:
 
 
 def date_remedy(table: Table, column: str, value: object) -> str:
-    """Return the remedy for dates that are not ISO 8601: a query with the form of one of the column's cells.
+    """Return the text of a remedy for dates that are not ISO 8601: an SQL query that parses the column's form of dates.
 
     The result is empty if no cell has a known form and `value`, a refused cell, has no digits or looks like ISO 8601.
     """

@@ -47,7 +47,7 @@ _WHOLE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT",
 
 
 class Query(NamedTuple):
-    """Source of a table that is the result of an SQL query, run by DuckDB or in the user's database.
+    """Source of a table: the result of an SQL query, run by DuckDB or in the user's SQLite or PostgreSQL database.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Query(NamedTuple):
 
 @dataclass
 class Table:
-    """Columns of a source, held in the DuckDB table `name`. The table's `rowid` is the row number in the source, from 0.
+    """Columns of a source, held in the DuckDB table `name`; its `rowid` is the row number in the source, from 0.
 
     Attributes
     ----------
@@ -96,22 +96,22 @@ class Table:
     n_rows: int = 0
 
     def value(self, expression: str, row: int) -> Any:
-        """Return the value of an SQL expression in a row."""
+        """Return the value of an SQL expression in the row with number `row`."""
         return self.connection.execute(f"SELECT {expression} FROM {self.name} WHERE rowid = {row}").fetchone()[0]
 
     def one(self, *expressions: str, condition: str = "true") -> tuple[Any, ...]:
-        """Evaluate SQL aggregates, such as "count(*)", over the rows that meet a condition; return their values."""
+        """Return the values of SQL aggregates, such as "count(*)", over the rows that meet `condition`."""
         sql = f"SELECT {', '.join(expressions)} FROM {self.name} WHERE {condition}"
         return tuple(self.connection.execute(sql).fetchone())
 
     def batches(self, *expressions: str) -> Iterator[list[Cells]]:
-        """Yield the values of expressions as arrays of pyarrow, about ten thousand rows at a time, in the order of the rows."""
+        """Yield the values of SQL expressions as lists of pyarrow arrays, in row order, about ten thousand rows at a time."""
         sql = f"SELECT {', '.join(f'{text} AS c{at}' for at, text in enumerate(expressions))} FROM {self.name}"
         yield from batches(self.connection, sql, len(expressions))
 
 
 def batches(connection: Connection, sql: str, n_columns: int = 1) -> Iterator[list[Cells]]:
-    """Yield the columns of a query's result as arrays of pyarrow, about ten thousand rows at a time.
+    """Yield the columns of a query's result as lists of pyarrow arrays, about ten thousand rows at a time.
 
     Batches of many columns have fewer rows.
     """
@@ -121,7 +121,7 @@ def batches(connection: Connection, sql: str, n_columns: int = 1) -> Iterator[li
 
 @contextlib.contextmanager
 def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterator[Connection]:
-    """Open a private connection to DuckDB, which is closed when the context ends.
+    """Yield a private connection to DuckDB, which is closed as the context ends; `n_bytes` limits its memory.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterat
 
 def read(connection: Connection, source: object, reading_: Reading, asked: Sequence[str | None], where: str,
          hold: Callable[[list[str]], list[str]] | None = None) -> Table:
-    """Read a source into a table of DuckDB.
+    """Read the columns of a source into a DuckDB table and return its `Table`; `asked` are columns that must exist.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def new_name(start: str) -> str:
 
 
 def kind_of(type_: object) -> str:
-    """Return the kind of a DuckDB type, as in `Table.types`."""
+    """Return the kind of values of a DuckDB type, such as "whole", "float" or "word" (see `Table.types`)."""
     name = str(type_)
     if name.endswith("]"):
         return "vector" if _VECTOR.match(name) else "list"
@@ -248,10 +248,7 @@ def _check_names(where, names):
 
 
 def _relation(connection, source, reading_, asked, where, held):
-    """Make a source readable by DuckDB.
-
-    The result is the SQL text that follows FROM, the names of the columns, and True if the columns have types.
-    """
+    """Return (SQL text for FROM, column names, True if the columns have types) that makes a source readable by DuckDB."""
     if isinstance(source, Query):
         held.callback(connection.execute, "USE memory")
         return _of_query(connection, source, where)
@@ -288,7 +285,7 @@ def _relation(connection, source, reading_, asked, where, held):
 
 
 def _json(connection, path, listed, asked):
-    """Look up the columns of files of JSON, whose dates and UUIDs stay words, as in text; return the same tuple as `_relation`."""
+    """Return the tuple of `_relation` for JSON files `listed`; dates and UUIDs stay words, as in text files."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({listed}, format='auto', sample_size=-1)").fetchall()
     types = {name: "VARCHAR" if type_ in _WORDS_OF_JSON else type_ for name, type_, *_ in rows}
     nested = next((name for name, type_ in types.items() if type_.startswith("STRUCT") and type_.endswith("[]")), None)
@@ -300,7 +297,7 @@ def _json(connection, path, listed, asked):
 
 
 def _files(path):
-    """List the files that a path or a glob pattern matches; raise a DataError if there is none."""
+    """Return the files that a path or a glob pattern matches; raise a DataError if there are none."""
     if not any(mark in path for mark in "*?[") or os.path.exists(path):
         if not os.path.exists(path):
             raise DataError(f"{path}: no such file")
@@ -314,13 +311,13 @@ def _files(path):
 
 
 def _glob_of(folder):
-    """Return a glob that matches the tables in a folder or in its subfolders, as Spark writes them, for a message."""
+    """Return a glob, for a message, that matches the tables in a folder or its subfolders, as Spark writes them."""
     patterns = [os.path.join(folder, below, f"*{suffix}") for below in ("", "**") for suffix in (".parquet", *ARROW, *JSON, ".csv", ".tsv")]
     return next((pattern for pattern in patterns if glob.glob(pattern, recursive=True)), patterns[0])
 
 
 def _utf8_path(path, held):
-    """Return a path that DuckDB accepts. For a path that is not UTF-8, this is a link in a temporary folder."""
+    """Return a path that DuckDB accepts: `path`, or a link in a temporary folder if `path` is not UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -331,10 +328,7 @@ def _utf8_path(path, held):
 
 
 def text_bytes(path: str) -> int:
-    """Return the size of a file's text in bytes.
-
-    A DataError is raised for a truncated or damaged compressed file, which DuckDB would not notice.
-    """
+    """Return the size of a file's text in bytes, decompressed; raise a DataError for a damaged compressed file."""
     suffix, size = Path(path).suffix, 0
     if suffix not in (".gz", ".zst"):
         return os.path.getsize(path)
@@ -350,13 +344,13 @@ def text_bytes(path: str) -> int:
 
 
 def _described(connection, relation):
-    """Look up the column names of a relation with typed columns; return the same tuple as `_relation`."""
+    """Return the tuple of `_relation` for `relation`, SQL text after FROM, whose columns have types."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     return relation, [name for name, *_ in rows], True
 
 
 def _registered(connection, reader, held):
-    """Register a record batch reader with DuckDB under a new name; return the same tuple as `_relation`."""
+    """Register a record batch reader with DuckDB under a new name; return the tuple of `_relation` for it."""
     names = list(reader.schema.names)
     name = f"given_{id(reader)}"
     if len({word.lower() for word in names}) == len(names) > 0:  # equal names are refused later; DuckDB would rename them here
@@ -366,7 +360,7 @@ def _registered(connection, reader, held):
 
 
 def _of_query(connection, query, where):
-    """Check that a query is one SELECT statement, and prepare it; return the same tuple as `_relation`."""
+    """Return the tuple of `_relation` for a Query, after checking that it is a single SELECT statement."""
     statements = connection.extract_statements(query.sql)
     if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
         raise ConfigError(f"{where}: query: expected one SELECT statement")
@@ -379,7 +373,7 @@ def _of_query(connection, query, where):
 
 
 def _attach(connection, query, where):
-    """Connect DuckDB to the SQLite or PostgreSQL database of a query, by the DuckDB extension that is installed."""
+    """Attach the SQLite or PostgreSQL database of a Query to DuckDB, by DuckDB's extension for it."""
     postgres = query.database.startswith(("postgres://", "postgresql://"))
     kind = "postgres" if postgres else "sqlite"
     if not postgres and not os.path.exists(query.database):
@@ -402,7 +396,7 @@ def _attach(connection, query, where):
 
 @contextlib.contextmanager
 def _ipc(path):
-    """Open an Arrow file (also called Feather) or an Arrow stream as a record batch reader."""
+    """Yield a record batch reader over an Arrow file (also called Feather) or an Arrow stream."""
     arrow, ipc = import_optional("pyarrow", path), import_optional("pyarrow.ipc", path)
     with reading(path), arrow.memory_map(path) as file:
         magic = file.read(6)

@@ -1,4 +1,4 @@
-"""Protocols of DuckDB's connections and results, with the methods that this package calls."""
+"""Protocols of DuckDB's connections and results, with only the methods that this package calls."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -9,7 +9,7 @@ Cells: TypeAlias = Any  # a pyarrow.Array or pyarrow.ChunkedArray; pyarrow has n
 
 
 class RecordBatch(Protocol):
-    """Rows of a result as columns."""
+    """Some rows of a query's result, as columns."""
 
     @property
     def columns(self) -> list[Cells]:
@@ -17,19 +17,19 @@ class RecordBatch(Protocol):
 
 
 class QueryResult(Protocol):
-    """Result of a statement. A row is a tuple with a Python value per column."""
+    """Result of an SQL statement. A row is a tuple with a Python value per column."""
 
     def fetchone(self) -> Any:
         """Return the next row, or None if no row is left."""
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return the remaining rows."""
+        """Return the remaining rows as a list of tuples."""
 
     def fetchnumpy(self) -> dict[str, np.ndarray]:
-        """Return the remaining rows as arrays by column."""
+        """Return the remaining rows as {column name: array}."""
 
     def to_arrow_reader(self, batch_size: int, /) -> Iterable[RecordBatch]:
-        """Return the remaining rows as record batches of at most `batch_size` rows."""
+        """Return the remaining rows as a reader of record batches of at most `batch_size` rows."""
 
 
 class Statement(Protocol):
@@ -42,13 +42,13 @@ class Connection(Protocol):
     """Connection to DuckDB: a `duckdb.DuckDBPyConnection`."""
 
     def execute(self, sql: str, /) -> QueryResult:
-        """Run a statement."""
+        """Run an SQL statement and return its result."""
 
     def register(self, name: str, table: object, /) -> object:
-        """Make a table of pyarrow visible to SQL under a name."""
+        """Make a pyarrow table or reader visible to SQL under a name."""
 
     def unregister(self, name: str, /) -> object:
         """Undo `register`."""
 
     def extract_statements(self, sql: str, /) -> Sequence[Statement]:
-        """Return the statements of a text."""
+        """Return the parsed statements of an SQL text."""

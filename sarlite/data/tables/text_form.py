@@ -1,4 +1,4 @@
-"""The form of a text file: delimiter, header, encoding and comments."""
+"""Layout of a text file with a table: delimiter, header, encoding and comments, found from options and first lines."""
 
 import csv
 import gzip
@@ -20,7 +20,7 @@ _LINES = "delim='\\0', quote='', escape='', header=false, strict_mode=false, col
 
 @dataclass(frozen=True)
 class Reading:
-    """The user's options for reading a table.
+    """A user's options for reading a table: header, words for missing values, decimal sign, and comments.
 
     Attributes
     ----------
@@ -73,12 +73,12 @@ class TextForm:
 
     @property
     def description(self) -> str:
-        """Text about the layout, for messages."""
+        """Text about the layout for error messages: columns, delimiter and encoding."""
         parted = "parted by blanks" if self.delimiter is None else f"parted by {self.delimiter!r}"
         return f"{len(self.names)} columns, {', '.join(self.names)}, {parted}, in {self.encoding.upper()}"
 
     def relation(self, files: Sequence[str], kind: str = "VARCHAR") -> str:
-        """Return the SQL relation, for use after FROM, of files whose words are read as the SQL type `kind`."""
+        """Return the SQL text, for use after FROM, that reads files of this layout; words are read as SQL type `kind`."""
         common = f"auto_detect=false, encoding='{self.encoding}', max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}"
         if self.delimiter is None or self.comment is not None:
             return self._split_lines(listing(files), common, kind)
@@ -88,7 +88,7 @@ class TextForm:
                 f"strict_mode=true, columns={{{columns}}})")
 
     def _split_lines(self, files, common, kind):
-        """Return the SQL relation that splits lines at blanks, or that skips lines of comments.
+        """Return the SQL text, for use after FROM, that splits lines itself, for blanks as delimiters or for comment lines.
 
         DuckDB's own comments are not used, as they would cut a line at any comment character.
         """
@@ -107,7 +107,7 @@ class TextForm:
 
 
 def text_form(connection: Connection, path: str, reading: Reading, asked: Sequence[str], n_bytes: int) -> TextForm:
-    """Determine the layout of a text file from the user's options and the first lines.
+    """Return the layout of a text file, by the user's options and the first lines; `asked` are column names to be read.
 
     Parameters
     ----------
@@ -160,10 +160,7 @@ def is_number(word: str) -> bool:
 
 
 def line_end_change(path: str) -> str | None:
-    """Describe, for an error message, the first place where the line ends of a text file change.
-
-    Line ends inside quotes do not count. The result is None without a change, and for .zst files.
-    """
+    """Return a text about the first place where the kind of line end changes in a text file; None if it does not."""
     if path.endswith(".zst"):
         return None
     opened = gzip.open if path.endswith(".gz") else open
@@ -192,7 +189,7 @@ def _encoding(path):
 
 
 def _first_lines(connection, path, encoding, n=64):
-    """Return the first n nonempty lines."""
+    """Return the first n lines of a text file that are not empty."""
     rows = connection.execute(
         f"SELECT line FROM read_csv({literal(path)}, auto_detect=false, encoding='{encoding}', "
         f"max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}, {_LINES}) WHERE trim(line) <> '' LIMIT {n}").fetchall()
@@ -207,7 +204,7 @@ def _delimiter(path, line):
 
 
 def _rows(lines, delimiter):
-    """Split the first two rows of a text file into words; a quoted word may continue on the next line."""
+    """Return the first two rows of a text file as lists of words; a quoted word may continue on the next line."""
     if delimiter is None:
         return [line.split() for line in lines[:2]]
     rows = csv.reader((line + "\n" for line in lines), delimiter=delimiter)
@@ -219,7 +216,7 @@ def _rows(lines, delimiter):
 
 
 def _is_header(first, second, asked):
-    """Return True if the first line names the columns, and None in doubt. All tables of text follow this rule."""
+    """Return True if the first line names the columns, False if it is a row, None in doubt; `asked` are expected names."""
     words = [word.strip() for word in first]
     named, numbers = {*asked} & {*words}, [is_number(word) for word in words]
     if not all(map(is_number, named)):
@@ -244,7 +241,7 @@ def _ask_about_comment(path, line, door):
 
 
 def quote(name: str) -> str:
-    """Return a name as a quoted SQL identifier."""
+    """Return a name as an SQL identifier in quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -254,5 +251,5 @@ def literal(text: str) -> str:
 
 
 def listing(files: Sequence[str]) -> str:
-    """Return files as an SQL list of strings."""
+    """Return file names as an SQL list of string literals."""
     return f"[{', '.join(map(literal, files))}]"

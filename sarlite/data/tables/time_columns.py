@@ -1,4 +1,4 @@
-"""Columns of times: the SQL expressions that read their cells, and the checks of the cells."""
+"""Columns of times: SQL expressions that read their cells as int64, and checks of the cells."""
 
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from sarlite.errors import DataError
 
 
 class Times(NamedTuple):
-    """SQL expression that reads the cells of a column as times, and the kind of the times.
+    """SQL expression that reads a column's cells as times, and the kind of the times, "dates" or "integers".
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Times(NamedTuple):
 
 
 def time_column(table: Table, column: str) -> Times:
-    """Return the expression that reads a column as times: dates, timestamps, words of ISO 8601, or whole numbers.
+    """Return the `Times` of a column of dates, timestamps, ISO 8601 words or whole numbers; check all its cells.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def time_column(table: Table, column: str) -> Times:
 
 
 def _nanoseconds(name):
-    """Return the SQL expression of a date or timestamp in nanoseconds; NULL outside 1678 to 2261."""
+    """Return the SQL expression of a date or timestamp in nanoseconds since 1970; NULL outside the years 1678 to 2261."""
     most = 9_223_372_000_000_000  # microseconds
     inside = f"isfinite(CAST({name} AS TIMESTAMP)) AND epoch_us({name}) BETWEEN -{most} AND {most}"
     return f"(CASE WHEN {inside} THEN epoch_ns({name}) END)"
@@ -72,7 +72,7 @@ def date_of_word(name: str) -> str:
 
 
 def date_check(table: Table, column: str) -> CellCheck:
-    """Return the check of a column of words, each a date of ISO 8601 from 1678 to 2261 or a missing value."""
+    """Return the check that refuses a word in a column unless it is an ISO 8601 date of 1678 to 2261 or a missing value."""
     date = date_of_word(quote(column))
     return CellCheck(column, f"NOT {is_missing(table, column)} AND ({date} IS NULL OR NOT isfinite({date}) OR year({date}) NOT BETWEEN "
                          "1678 AND 2261)", "VALUE is no date or time of 1678 to 2261, such as 2026-03-01 or 2026-03-01 14:30:00",
@@ -80,7 +80,7 @@ def date_check(table: Table, column: str) -> CellCheck:
 
 
 def _times_in_words(table, column):
-    """Return the expression that reads a column of words as times.
+    """Return the `Times` of a column of words, after checking its cells.
 
     The times are dates if more words are dates than whole numbers; otherwise they are integers.
     """
@@ -107,7 +107,7 @@ def _no_time(table, column, condition):
 
 
 def times(table: Table, column: str) -> np.ndarray:
-    """Return the times in a column, (n,) int64, in the unit of `time_column`.
+    """Return the times in a column, (n,) int64: nanoseconds since 1970 for dates, else the column's whole numbers.
 
     Numbers with fractions are returned as float64.
 

@@ -1,4 +1,4 @@
-"""The transforms of columns, one class each: the values it reads, the statistics it fits, and its SQL."""
+"""Transforms of table columns into features, one class each: the values to read, the statistics to fit, and the SQL."""
 
 import math
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _TYPE_WORDS = {"list": "lists", "vector": "lists", "date": "dates", "other": "ne
 
 
 def as_double(value: float) -> str:
-    """Return the SQL of a finite number as a DOUBLE; raise a ValueError or TypeError for any other value."""
+    """Return a finite number as an SQL literal of type DOUBLE; raise a ValueError or TypeError for any other value."""
     if isinstance(value, (bool, str)) or not math.isfinite(value):
         raise ValueError(f"{value!r} is no finite number")
     return f"CAST({float(value)!r} AS DOUBLE)"
@@ -41,7 +41,7 @@ def as_double(value: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a relation from which a transform reads values.
+    """Column of an SQL table or view from which a transform reads values.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Column:
 
     @property
     def value(self) -> str:
-        """SQL expression of the value, null if it is missing: a DOUBLE, TIMESTAMP, DOUBLE[] or VARCHAR."""
+        """SQL expression of the column's value as DOUBLE, TIMESTAMP, DOUBLE[] or VARCHAR; NULL if it is missing."""
         column, to = quote(self.name), _READS[self.reads][1]
         if self.type == "VARCHAR":
             column = f"nullif({column}, '')"
@@ -77,16 +77,16 @@ class Column:
 
     @property
     def orderable(self) -> str:
-        """SQL expression of a number, or of a date's seconds since 1970, as a DOUBLE; empty for other values."""
+        """SQL expression of a number, or of a date as seconds since 1970, as a DOUBLE; empty text for other values."""
         return {"number": self.value, "date": f"epoch({self.value})"}.get(self.reads, "")
 
     def shown(self, value: float) -> str:
-        """Return a value of `orderable` as text."""
+        """Return a value of `orderable` as text: a date or a number."""
         date = self.reads == "date"
         return show_time(int(value * 1e6) * 1000, "dates") if date else f"{value:.6g}"
 
     def check(self, kind: "Kind", missing: tuple[str, ...], checked: bool = False) -> None:
-        """Raise a DataError for a value that the transform cannot read: of another type, infinite, or missing.
+        """Raise a DataError for a value that transform `kind` cannot read; missing values need a replacement in `missing`.
 
         Missing values are allowed if `missing` states their replacement. With `checked` only missing values are looked for.
         """
@@ -96,7 +96,7 @@ class Column:
             self.refuse(f"{self.value} IS NULL", f"is missing; {self._missing_remedy(kind)}")
 
     def _missing_remedy(self, kind):
-        """Return the remedies for a missing value: options of the table for numbers, and the transform's key `missing`."""
+        """Return the part of a message that tells how the user can replace or mark missing values for transform `kind`."""
         name = next(name for name, one in KINDS.items() if one is kind)
         options = [self.door.remedy(("fill", ("0", "mean"), "replaces missing numbers"), otherwise="")] if kind.numeric else []
         words = ["mean", "median", "indicator"] if kind.numeric else ["0", "indicator"]
@@ -125,7 +125,7 @@ class Column:
             self.refuse(f"isinf({cast})", "is infinite")
 
     def refuse(self, condition: str, why: str) -> None:
-        """Raise a DataError if a row meets a condition; the message names the first such row and its value."""
+        """Raise a DataError if a row meets an SQL condition; the message names the first such row and its value, and ends in `why`."""
         odd = f"SELECT 1 FROM {self.relation} WHERE {condition} LIMIT 1"
         if self.connection.execute(odd).fetchone() is None:
             return
@@ -136,17 +136,17 @@ class Column:
         raise DataError(f"{self.where}: row {row}, column {self.name!r}: {shown} {why}")
 
     def over(self, *aggregates: str) -> tuple[Any, ...]:
-        """Evaluate SQL aggregates, such as "count(x)", over the training rows' values `x`."""
+        """Return the values of SQL aggregates, such as "count(x)", over the training rows' values `x`."""
         return tuple(self.connection.execute(f"SELECT {', '.join(aggregates)} FROM ({self.values})").fetchone())
 
     @property
     def values(self) -> str:
-        """SQL query of the training rows' values, named `x`, without missing values."""
+        """SQL query of the training rows' values, as column `x`, without missing values."""
         rows = f"SELECT {self.value} AS x FROM {self.relation} WHERE {self.training or 'true'}"
         return f"SELECT x FROM ({rows}) WHERE x IS NOT NULL"
 
     def statistic(self, name: str) -> float:
-        """Return the "mean", "median", "min" or "max" of the training rows' values; refuse a column without values."""
+        """Return the "mean", "median", "min" or "max" of the training rows' values; raise a DataError if there are none."""
         sql = {"mean": "fsum(x) / count(x)", "median": "median(x)", "min": "min(x)", "max": "max(x)"}[name]
         result = self.over(sql)[0]
         if result is None:
@@ -157,7 +157,7 @@ class Column:
 
 
 class Kind:
-    """Base of the transforms.
+    """Base class of the transforms of a table column.
 
     Attributes
     ----------
@@ -175,14 +175,14 @@ class Kind:
         return self.reads == "number"
 
     def fit(self, column: Column, argument: int | None) -> Statistics:
-        """Return the statistics of a column's training rows by name; they are numbers, words and lists of these."""
+        """Return {name: value} of the statistics of a column's training rows: numbers, words or lists of these."""
         return {}
 
     def check(self, column: Column, statistics: Statistics) -> None:
-        """Raise a DataError if statistics that were fitted on other data cannot be applied to a column."""
+        """Raise a DataError if statistics, fitted on other data, cannot be applied to a column."""
 
     def outputs(self, name: str, value: str, statistics: Statistics) -> dict[str, str]:
-        """Return the SQL expressions of the feature columns that the transform computes, by name.
+        """Return {feature name: SQL expression} of the feature columns that the transform computes from `value`.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class Kind:
         raise NotImplementedError
 
     def description(self, statistics: Statistics) -> str:
-        """Describe the statistics of a column in a few words for the user; empty if there are none."""
+        """Return a few words about a column's statistics for the user; empty if there are none."""
         return ""
 
 
@@ -292,7 +292,7 @@ class Quantile(Kind):
 
 
 def _knots(quantiles):
-    """Merge equal quantiles: return (value, share of its first quantile, share of its last quantile) for each value."""
+    """Return (value, share of its first quantile, share of its last quantile) of each distinct value in `quantiles`."""
     knots: list[tuple[float, float, float]] = []
     for at, value in enumerate(quantiles):
         share = at / (len(quantiles) - 1)
@@ -347,7 +347,7 @@ class Hashed(Kind):
 
 
 def _bucket(value, n):
-    """Return the SQL of a bucket from 0 to n - 1: the last 8 bytes of the MD5, read as little-endian, modulo n."""
+    """Return the SQL of a hash bucket from 0 to n - 1: the last 8 bytes of the value's MD5, little-endian, modulo n."""
     return f"md5_number_lower({value}) % {int(n)}"
 
 

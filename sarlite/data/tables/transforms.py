@@ -26,7 +26,7 @@ _MOST = 1 << 16
 
 @dataclass(frozen=True)
 class Feature:
-    """The transform of one column into feature columns.
+    """Transform of one table column into feature columns, and its treatment of missing values.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Feature:
 
     @classmethod
     def parse(cls, value: object, where: str) -> "Feature":
-        """Return the feature that a value in a TOML file, or the word after a colon in `features=`, describes.
+        """Return the Feature that a value in a TOML file describes, such as "standard" or {"transform": "hash", "n": 32}.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Feature:
 
 
 def _fills(value: object, kind: Kind, name: str, where: str) -> tuple[str, ...]:
-    """Check the option `missing`, such as "mean+indicator", and return its words."""
+    """Return the words of the option `missing`, such as "mean+indicator", after checking that transform `name` allows them."""
     words = () if value is None else tuple(str(value).split("+"))
     values = [word for word in words if word != "indicator"]
     for word in words:
@@ -99,7 +99,7 @@ def _fills(value: object, kind: Kind, name: str, where: str) -> tuple[str, ...]:
 
 
 def _argument(name: str, value: Any, where: str) -> int | None:
-    """Check and return the number that a transform takes, such as 32 in "hash:32"; None for a transform without one."""
+    """Return the number that transform `name` takes, checked, such as 32 in "hash:32"; None if it takes none."""
     if value is None and name not in _NEEDED:
         return None
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
@@ -111,7 +111,7 @@ def _argument(name: str, value: Any, where: str) -> int | None:
 
 
 class Fitted:
-    """Transforms of the columns of a relation with their statistics. Immutable.
+    """Transforms of a table's columns with the statistics, such as means, that they were fitted with. Immutable.
 
     Attributes
     ----------
@@ -139,13 +139,13 @@ class Fitted:
 
     @property
     def origins(self) -> dict[str, str]:
-        """Table column of each feature column, by name, such as "country" for "country=FR"."""
+        """Table column that each feature column comes from, {feature name: column}, such as "country" for "country=FR"."""
         return {output: name for name, feature in self.features.items()
                 for output in _outputs(name, feature, self.statistics[name], "NULL")}
 
     def expressions(self, connection: Connection, relation: str, where: str | None = None, numeric: Collection[str] = (),
                     door: Door = MAPPING) -> dict[str, str]:
-        """Return the SQL expression of each feature column by name, in the order of `names`.
+        """Return {feature name: SQL expression} of the feature columns, computed from `relation`, an SQL table or view.
 
         The expressions are FLOAT and never null.
 
@@ -179,7 +179,7 @@ class Fitted:
         return self._expressions(columns)
 
     def outside(self, connection: Connection, relation: str, where: str) -> list[str]:
-        """Return a line for each column of numbers or dates with values outside the range of the table of the fit.
+        """Return a line of text for each number or date column with values outside the range of the table of the fit.
 
         Statistics that earlier versions stored have no range, and give no line.
         """
@@ -197,7 +197,7 @@ class Fitted:
         return lines
 
     def select(self, connection: Connection, relation: str, where: str | None = None) -> str:
-        """Return the feature columns as an SQL select list: each expression of `expressions` with its name."""
+        """Return the feature columns of `relation`, an SQL table or view, as the text of an SQL select list."""
         expressions = self.expressions(connection, relation, where)
         return ", ".join(f"{expression} AS {quote(name)}" for name, expression in expressions.items())
 
@@ -212,19 +212,19 @@ class Fitted:
         return expressions
 
     def descriptions(self) -> dict[str, str]:
-        """Return a description of each column's transform: its name, its statistics, and the treatment of missing values."""
+        """Return {column: text} that describes each column's transform, statistics and treatment of missing values."""
         rows = "training rows" if self.on_training_rows else "all rows, as no training rows are known"
         return {name: _description(feature, self.statistics[name], rows) for name, feature in self.features.items()}
 
     def to_json(self) -> JsonDict:
-        """Return a dict that JSON can hold, from which `from_json` restores equal transforms."""
+        """Return the transforms as a dict that JSON can hold, for `from_json`."""
         columns = {name: {"transform": feature.transform, "missing": list(feature.missing), "argument": feature.argument,
                           "statistics": self.statistics[name]} for name, feature in self.features.items()}
         return {"columns": columns, "on_training_rows": self.on_training_rows}
 
     @classmethod
     def from_json(cls, content: Any, where: str = "transforms") -> "Fitted":
-        """Restore transforms from a result of `to_json`. Any other value raises a DataError that names `where`."""
+        """Return the transforms that `to_json` stored; raise a DataError that names `where` for any other content."""
         try:
             features, statistics = {}, {}
             for name, entry in content["columns"].items():
@@ -247,7 +247,7 @@ class Fitted:
 
 def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None,
         where: str | None = None, numeric: Collection[str] = (), door: Door = MAPPING) -> Fitted:
-    """Fit the transforms of columns on the training rows of a relation.
+    """Return transforms of `columns` with statistics from the `training` rows of `relation`, an SQL table or view.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
 
 def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], where: str,
              training: str | None = None, door: Door = MAPPING) -> dict[str, Column]:
-    """Look up columns of a relation; return them by name, and raise a DataError for a column that is missing."""
+    """Return {name: Column} of the columns `wanted` of an SQL table or view; raise a DataError for a missing one."""
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:
         if name not in types:
@@ -325,7 +325,7 @@ def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature
 
 
 def _outputs(name: str, feature: Feature, statistics: Statistics, value: str) -> dict[str, str]:
-    """Return the SQL expressions of a column's feature columns, never null, by name."""
+    """Return {feature name: SQL expression, never NULL} of the feature columns that a column's transform gives."""
     kind = KINDS[feature.transform]
     fill = statistics.get("fill", 0.0 if "0" in feature.missing else None)
     filled = f"coalesce({value}, {as_double(fill)})" if kind.numeric and fill is not None else value
@@ -346,7 +346,7 @@ def _description(feature: Feature, statistics: Statistics, rows: str) -> str:
 
 
 def _check_statistics(kind: Kind, feature: Feature, statistics: Any) -> None:
-    """Raise an exception unless the statistics fit the transform; `Fitted.from_json` catches the exception."""
+    """Raise an exception unless `statistics`, read from JSON, fit the transform `kind` of `feature`."""
     for name in ("n", "width"):
         if name in statistics and not (type(statistics[name]) is int and 0 <= statistics[name] <= _MOST):
             raise ValueError(f"{name} is {statistics[name]!r}")
