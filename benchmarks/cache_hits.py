@@ -75,7 +75,7 @@ def run(comm, whole, parts, seeds, settings, args):
 
 
 def nodes(g, rank, parts, indices):
-    """Return the `Nodes` of a batch's layer `g`: the local source nodes, and the sources of sampled edges on other ranks.
+    """Return the `Nodes` of layer `g` of a batch; `parts` is the MPI rank of each node, `indices` the source of each edge.
 
     `parts` is the rank of each node, and `indices` the sources of the whole graph's edges. The layer's `enter` must
     not have been called yet.

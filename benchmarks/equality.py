@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 @functools.cache
 def problem(seed=0):
-    """Return the data of the comparison: a random graph with repeated edges and with nodes without in-edges, and its labels."""
+    """Return the data of the comparison: a random graph with repeated edges and nodes without in-edges, features and labels."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, N_NODES, N_EDGES), rng.integers(0, N_NODES - 9, N_EDGES)
     return Problem(src, dst, rng.standard_normal((N_NODES, N_FEATURES)), rng.integers(0, N_CLASSES, N_NODES),

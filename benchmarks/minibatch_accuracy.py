@@ -114,7 +114,7 @@ def until(curve, target):
 
 
 def summary(rows):
-    """Return a row for each configuration: mean accuracy over seeds, and differences to the two baselines.
+    """Return a row for each configuration: mean accuracy, and differences to full-batch training and to one rank's minibatches.
 
     The baselines are full-batch training and minibatches on a single rank.
 

@@ -86,7 +86,7 @@ def run(task, way, data, seed, as_threads=False, **changed):
 
 
 def measure(args):
-    """Train every task, seed and way; return the rows of all runs."""
+    """Train on every task with every seed in every `Way`; return the rows of all runs."""
     rows = []
     with harness.Scratch(args.converted) as scratch:
         for name in args.tasks:

@@ -171,11 +171,11 @@ def _row_arrays(table):
     return {field: array for field, array in table.arrays().items() if field != "ids"}
 
 
-def _new_rows(parts, offsets, order, at_once):
+def _new_rows(parts, offsets, order, chunk_size):
     """Return the new row number of each node, by original id: part after part, and within a part in `order`."""
     new_row, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
-    for at in range(0, parts.size, at_once):
-        nodes = np.arange(at, min(at + at_once, parts.size)) if order is None else order[at : at + at_once]
+    for at in range(0, parts.size, chunk_size):
+        nodes = np.arange(at, min(at + chunk_size, parts.size)) if order is None else order[at : at + chunk_size]
         part = parts[nodes]
         by_part, counts = np.argsort(part, kind="stable"), np.bincount(part, minlength=free.size)
         first = np.cumsum(counts) - counts
@@ -184,23 +184,23 @@ def _new_rows(parts, offsets, order, at_once):
     return new_row
 
 
-def _write_ids(table, new_row, sink, at_once):
+def _write_ids(table, new_row, sink, chunk_size):
     """Write the original id of each new row, the inverse of `new_row` (row of each original id), unless the ids are 0, 1, 2, ..."""
     if counts_up(new_row):
         return
     ids = np.empty_like(new_row)
-    for at in range(0, new_row.size, at_once):
-        ids[new_row[at : at + at_once]] = np.arange(at, min(at + at_once, new_row.size), dtype=new_row.dtype)
+    for at in range(0, new_row.size, chunk_size):
+        ids[new_row[at : at + chunk_size]] = np.arange(at, min(at + chunk_size, new_row.size), dtype=new_row.dtype)
     sink.array(table, "ids", ids.shape, ids.dtype).write(ids)
 
 
-def _by_row(table, new_row, at_once):
+def _by_row(table, new_row, chunk_size):
     """Return the new row number of each stored row, from `new_row`, the new row number of each original id."""
     if table.ids is None:
         return new_row
     out = np.empty_like(new_row)
-    for at in range(0, new_row.size, at_once):
-        out[at : at + at_once] = new_row[copied(table.ids, at, min(at + at_once, new_row.size))]
+    for at in range(0, new_row.size, chunk_size):
+        out[at : at + chunk_size] = new_row[copied(table.ids, at, min(at + chunk_size, new_row.size))]
     return out
 
 
@@ -277,11 +277,11 @@ def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, space):
         yield {"indptr": ends, "indices": src, **columns}
 
 
-def _renumbered(table, new_src_rows, new_dst_rows, at_once):
+def _renumbered(table, new_src_rows, new_dst_rows, chunk_size):
     """Yield (new destination rows, new source rows, first, last) for pieces of the stored edges: the edges first .. last - 1."""
-    for row in range(0, table.n_destinations, at_once):
-        ends = copied(table.indptr, row, min(row + at_once, table.n_destinations) + 1)
-        for low, high in row_chunks(ends, at_once):
+    for row in range(0, table.n_destinations, chunk_size):
+        ends = copied(table.indptr, row, min(row + chunk_size, table.n_destinations) + 1)
+        for low, high in row_chunks(ends, chunk_size):
             first, last = int(ends[low]), int(ends[high])
             dst = np.repeat(new_dst_rows[row + low : row + high], np.diff(ends[low : high + 1]))
             yield dst, new_src_rows[copied(table.indices, first, last)], first, last

@@ -80,13 +80,13 @@ def quality_lines(costs):
                f"--method random evens its rounds out; mode sar does not mind")
 
 
-def _count_sources(dataset, name, tiles, at_once, step):
+def _count_sources(dataset, name, tiles, chunk_size, step):
     """Return counts of the edges out of node type `name` by part of the destination, {field: value} of a `partition.Tally`."""
     tally = Tally(np.asarray(dataset.nodes[name].offsets), tiles)
     relations = [table for relation, table in dataset.edges.items() if relation[0] == name]
     for part in range(dataset.n_parts):
         for table in relations:
-            for sources in _sources(table, dataset.nodes[table.relation[2]].offsets, part, at_once):
+            for sources in _sources(table, dataset.nodes[table.relation[2]].offsets, part, chunk_size):
                 tally.add(part, sources)
                 if step is not None:
                     step.add(sources.size)
@@ -95,11 +95,11 @@ def _count_sources(dataset, name, tiles, at_once, step):
     return {name: getattr(tally, name) for name in names}
 
 
-def _sources(table, offsets, part, at_once):
-    """Yield the sources of a relation's edges into the rows of part `part`, in pieces of `at_once` edges."""
+def _sources(table, offsets, part, chunk_size):
+    """Yield the sources of a relation's edges into the rows of part `part`, in pieces of `chunk_size` edges."""
     first, last = (int(copied(table.indptr, row, row + 1)[0]) for row in offsets[part : part + 2])
-    for at in range(first, last, at_once):
-        yield copied(table.indices, at, min(at + at_once, last))
+    for at in range(first, last, chunk_size):
+        yield copied(table.indices, at, min(at + chunk_size, last))
 
 
 def _measured(dataset, counts):

@@ -47,7 +47,7 @@ def describe(path, workspace, options):
         objects.
     """
     path = existing(path)
-    get, at_once = partial(member, path, folder=workspace.within("members").folder), workspace.at_once()
+    get, chunk_size = partial(member, path, folder=workspace.within("members").folder), workspace.at_once()
     indptr, indices = get("adj_indptr"), get("adj_indices")
     n_nodes = square(get("adj_shape"), f"{path}: adj_shape")
     values = weights(f"{path}: adj_data", get("adj_data", optional=True), indices.size)
@@ -56,7 +56,7 @@ def describe(path, workspace, options):
         dtype = None if values is None else values.dtype if values.dtype in (np.float32, np.float64) else np.float64
         none = np.empty(0, np.int64)
         yield {"source": none, "destination": none, **({} if values is None else {"weight": np.empty(0, dtype)})}
-        for first, ends, a, b in _csr_pieces(indptr, indices, n_nodes, f"{path}: adj", at_once):
+        for first, ends, a, b in _csr_pieces(indptr, indices, n_nodes, f"{path}: adj", chunk_size):
             here = f"{path}: from row {first} on: adj"
             columns = check_csr(ends, copied(indices, a, b), ends.size - 1, n_nodes, here)[1]
             weight = {} if values is None else {
@@ -64,7 +64,7 @@ def describe(path, workspace, options):
             yield {"source": destinations(ends) + first, "destination": columns.astype(np.int64), **weight}
 
     labels = get("labels")
-    features = FeatureRows(path, _n_feature_rows(path, get), _feature_pieces(path, get, at_once))
+    features = FeatureRows(path, _n_feature_rows(path, get), _feature_pieces(path, get, chunk_size))
     rows = {"features": features, "labels": Named(str(path), {"labels": labels[:, 0] if labels.shape[1:] == (1,)
                                                               else labels})}
     nodes = NodeSource(**{"train": 20, "val": 30, **options}, count=n_nodes, counted_in=(path, "adj_shape"), rows=rows)
@@ -81,7 +81,7 @@ def edge_weight(path, name, n_edges):
 
 
 def weights(where, values, n_edges):
-    """Return `values`, or None if there are none or all are 1; raise a DataError unless the shape is (n_edges,)."""
+    """Return the edge weights `values`, or None if `values` is None or all are 1; raise a DataError unless there are `n_edges`."""
     if values is None or (values.shape == (n_edges,) and all((piece == 1).all() for _, piece in pieces(values))):
         return None
     if values.shape != (n_edges,):
@@ -169,8 +169,8 @@ def check_attributes(path, shape):
                         "features")
 
 
-def _csr_pieces(indptr, indices, n_rows, where, at_once):
-    """Yield (first row, `indptr` from 0, first entry, end of entries) for pieces of a CSR matrix of about `at_once` entries.
+def _csr_pieces(indptr, indices, n_rows, where, chunk_size):
+    """Yield (first row, `indptr` from 0, first entry, end of entries) for pieces of a CSR matrix of about `chunk_size` entries.
 
     Yields
     ------
@@ -186,12 +186,12 @@ def _csr_pieces(indptr, indices, n_rows, where, at_once):
                         f"expected {n_rows + 1} integers for {n_rows} rows")
     if indptr[0] != 0 or indptr[-1] != indices.size:
         raise DataError(f"{where}_indptr: runs from {indptr[0]} to {indptr[-1]}, expected 0 to {indices.size}")
-    for low in range(0, n_rows, at_once):
-        ends = copied(indptr, low, min(low + at_once, n_rows) + 1, np.int64)
+    for low in range(0, n_rows, chunk_size):
+        ends = copied(indptr, low, min(low + chunk_size, n_rows) + 1, np.int64)
         if (np.diff(ends) < 0).any() or ends[0] < 0 or ends[-1] > indices.size:
             at = int(np.argmax(np.diff(ends, append=indices.size) < 0))
             raise DataError(f"{where}_indptr: entry {low + at + 1} is less than the entry before")
-        for first, last in row_chunks(ends, at_once):
+        for first, last in row_chunks(ends, chunk_size):
             a, b = int(ends[first]), int(ends[last])
             yield low + first, ends[first : last + 1] - a, a, b
 
@@ -207,7 +207,7 @@ def _n_feature_rows(path, member):
     return int(shape[0])
 
 
-def _feature_pieces(path, member, at_once):
+def _feature_pieces(path, member, chunk_size):
     """Yield the features as dense pieces of rows, at least one; `member(name)` returns an array of the archive."""
     matrix = member("attr_matrix", optional=True)
     if matrix is not None:
@@ -222,7 +222,7 @@ def _feature_pieces(path, member, at_once):
         raise DataError(f"{path}: attr_data: shape {data.shape}, but attr_indices has {indices.shape}")
     step = max(1, (1 << 23) // max(1, width))
     rows = None
-    for first, ends, a, _ in _csr_pieces(indptr, indices, n_rows, f"{path}: attr", at_once):
+    for first, ends, a, _ in _csr_pieces(indptr, indices, n_rows, f"{path}: attr", chunk_size):
         for at in range(0, ends.size - 1, step):
             part = ends[at : at + step + 1]
             here = slice(a + int(part[0]), a + int(part[-1]))

@@ -283,7 +283,7 @@ def truth(table: Table, column: str) -> tuple[str, CellCheck]:
 
 
 def check_fill(fill: object) -> str | None:
-    """Return `fill` as "0", "mean" or None; raise a ConfigError for another word."""
+    """Return `fill`, the replacement of missing numbers, as "0", "mean" or None; raise a ConfigError for another value."""
     text = None if fill is None else str(fill)
     if text not in (None, "0", "mean"):
         raise ConfigError(f"fill: {text!r} is not one of 0, mean")

@@ -201,7 +201,7 @@ class _Compiler:
         return NodeNumbering(n)
 
     def _check_unused(self, n_unused):
-        """Raise a DataError if edges alone tell a type's number of nodes and some node numbers occur in no edge."""
+        """Raise a DataError for node numbers without edges, `n_unused` by node type, if edges alone tell the number of nodes."""
         for name, n in n_unused.items():
             if n and name in self._ends_alone:
                 (where, ends), door = self._ends_alone[name], self._nodes[name].source.reading.door
@@ -276,7 +276,7 @@ def agreed(rows: dict[str, tuple[object, int]]) -> int:
 
 
 def _count(source, top, where, counts):
-    """Return the number of nodes of a type whose ids are node numbers up to `top`, from the user's option and the files' rows."""
+    """Return the number of nodes of a type from the user's option or the files' rows, `counts`; node numbers run up to `top`."""
     where_counted, field = source.counted_in
     n = agreed({**({} if source.count is None else {field: (where_counted, source.count)}), **counts})
     if n <= top and source.count is None:

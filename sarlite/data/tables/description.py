@@ -173,7 +173,7 @@ class Description:
     relational: bool = False
 
     def with_transforms(self, transforms: Mapping[str, JsonDict]) -> "Description":
-        """Return the description with fitted transforms of another data set, by node type or "SOURCE.NAME.DESTINATION"."""
+        """Return the description with `transforms`, fitted on another data set, by node type or "SOURCE.NAME.DESTINATION"."""
         named = self.relational
         nodes = {name: replace(source, transforms=transforms.get(name if named else NODE)) for name, source in self.nodes.items()}
         edges = [replace(source, transforms=transforms.get(".".join(source.relation if named else RELATION))) for source in self.edges]
@@ -277,7 +277,7 @@ def _source(options, base, where):
 
 
 def node_source(options: Mapping[str, Any], base: Path, name: str, where: str, door: Door) -> NodeSource:
-    """Return the description of a node type that the keys of a table of nodes state; for the parameters see `of_dict`."""
+    """Return the NodeSource of node type `name` that a dict of options states; the other parameters are as for `of_dict`."""
     labels = column_names(options.get("labels", options.get("label"))) or ()
     drawn = {word: options[word] for word in ("train", "val", "seed") if word in options}
     masks = {split: options[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in options}

@@ -1,4 +1,4 @@
-"""The interfaces by which users pass options of tables, so that messages show an option as the user would write it."""
+"""Interfaces through which users pass options of tables, so that messages show an option as the user would write it."""
 
 from typing import NamedTuple
 

@@ -70,7 +70,7 @@ class EdgeColumns:
         self._checks, self._numbers, self._transform_words = list[CellCheck](), list[str](), dict[str, str]()
 
     def prepare(self) -> None:
-        """Set the SQL expressions of weight, time and features; raise the errors about all of them together."""
+        """Set the SQL expressions of weight, time and features; raise one error about all of them."""
         errors, features = list[SarliteError](), list[str]()
         numbers = [] if self._wanted else self.features
         with collecting(errors):
@@ -125,7 +125,7 @@ class EdgeColumns:
             check_cells(self.table, self._checks)
 
     def check(self) -> None:
-        """Raise the errors of all edge values and of the ids of sources and destinations, together."""
+        """Raise one error about all invalid edge values and ids of sources and destinations."""
         errors: list[SarliteError] = []
         with collecting(errors):
             check_cells(self.table, self._checks)
@@ -209,7 +209,7 @@ class NumberedEdges:
             raise_all(self._unknown_ends(("src", "dst"), remedy))
 
     def _unknown_ends(self, ends, remedy):
-        """Return a list of an error for each column of `ends` with an id that is no node; similar node ids are named."""
+        """Return errors, one for each column of `ends` with an id that is no node; each ends in `remedy` and names similar ids."""
         source, table, errors = self._columns.source, self._columns.table, []
         for at, end in enumerate(ends):
             row, n = self._run(f"SELECT min(row), count(*) FROM {self._name} WHERE {end} IS NULL").fetchone()

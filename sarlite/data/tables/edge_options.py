@@ -52,7 +52,7 @@ def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
 
 
 def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where: tuple[object, str] = ("nodes", "option")) -> NodeSource:
-    """Return the NodeSource of nodes whose features, labels and splits are in files with row i for node i.
+    """Return the NodeSource of nodes whose data are in files with row i for node i; `where` states their number `count`.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
                   stored: JsonDict | None = None, values: Mapping[str, str] = MappingProxyType({})) -> MadeFeatures:
-    """Return the feature columns that transforms compute from a table, fitted on `training` rows unless `stored` is fitted.
+    """Return the feature columns that transforms compute, fitted on the `training` rows unless `stored` has fitted transforms.
 
     The transforms are fitted on the training rows, unless `stored` has the fitted transforms of a model.
 
@@ -104,7 +104,7 @@ def make_features(table: Table, wanted: Mapping[str, Feature], training: Array |
 
 
 def check_features(table: Table, wanted: Mapping[str, Feature]) -> None:
-    """Raise the errors of all table columns that the transforms `wanted` read, together."""
+    """Raise one error about all table columns that the transforms `wanted` cannot read."""
     errors: list[SarliteError] = []
     for name, feature in wanted.items():
         with collecting(errors):

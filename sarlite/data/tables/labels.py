@@ -47,7 +47,7 @@ class Labels(NamedTuple):
 
 
 def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task: str | None = None,
-                classes: int | None = None, what: str = "node", by_number: bool = False) -> Labels:
+                classes: int | None = None, what: str = "node", minus_one_missing: bool = False) -> Labels:
     """Return the labels in a table's columns; a row with a missing value has no label. `what` is the word for a row in messages.
 
     Parameters
@@ -62,7 +62,7 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
         Number of classes; the labels must then be 0 .. classes - 1.
     what : str
         Word for a row in messages.
-    by_number : bool
+    minus_one_missing : bool
         True for a list of labels by node number, in which -1 beside 0, 1, 2, ... means no label.
 
     Raises
@@ -71,7 +71,7 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
         If labels do not have the form of the task, or a value may or may not be a label.
     """
     if task in (None, "classify"):
-        form = _class_values(table, columns[0], task, classes, what, by_number)
+        form = _class_values(table, columns[0], task, classes, what, minus_one_missing)
         n_classes = classes if classes is not None else len(form.values)
         codes = _codes(table, columns[0], form, workspace)
         return Labels(codes, n_classes, None if form.numbered else [str(value) for value in form.values], form.counts)
@@ -88,10 +88,10 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
     return Labels(labels, count_outputs(labels, where, classes, task), None, {})
 
 
-def check_labels(table: Table, columns: Sequence[str], task: str | None, classes: int | None, by_number: bool) -> None:
+def check_labels(table: Table, columns: Sequence[str], task: str | None, classes: int | None, minus_one_missing: bool) -> None:
     """Raise the error that `read_labels` would raise for the columns' cells; the arguments are the same."""
     if task in (None, "classify"):
-        _class_values(table, columns[0], task, classes, "node", by_number)
+        _class_values(table, columns[0], task, classes, "node", minus_one_missing)
     else:
         check_numbers(table, columns)
 
@@ -113,7 +113,7 @@ class _ClassValues(NamedTuple):
     numbered: bool  # True if the classes are 0, 1, 2, ...
 
 
-def _class_values(table, column, task, classes, what, by_number):
+def _class_values(table, column, task, classes, what, minus_one_missing):
     """Return the `_ClassValues` of a column of labels; raise an error for a value that may or may not be a class."""
     where = f"{table.where}: column {column!r}"
     if table.types[column] in ("list", "vector", "date", "other"):
@@ -124,7 +124,7 @@ def _class_values(table, column, task, classes, what, by_number):
     if len(values) > MAX_CLASSES:
         raise DataError(f"{where}: more than {MAX_CLASSES} classes")
     if kind == "number":
-        values = _numbers(table, column, values, classes, by_number, where)
+        values = _class_numbers(table, column, values, classes, minus_one_missing, where)
     elif classes is not None:
         raise ConfigError(f"classes: {classes} goes with labels that are numbers, but {where} has words")
     elif task is None:
@@ -194,8 +194,8 @@ def _values(table, column, what):
     return table.connection.execute(sql).fetchall(), kind
 
 
-def _numbers(table, column, values, classes, by_number, where):
-    """Return the (value, count) pairs of class numbers without -1, if -1 marks a missing label.
+def _class_numbers(table, column, values, classes, minus_one_missing, where):
+    """Return the (value, count) pairs of class numbers, without -1 if it marks a missing label; a doubtful -1 is an error.
 
     A doubtful -1, and a value outside 0 .. classes - 1, are refused.
     """
@@ -203,7 +203,7 @@ def _numbers(table, column, values, classes, by_number, where):
     numbers = [value for value, _ in rest]
     from_zero = numbers == [*range(len(rest))] and bool(rest)
     from_one = numbers == [*range(1, len(rest) + 1)] and len(rest) != 1  # without other numbers, all may be unlabelled
-    if len(rest) < len(values) and (classes is not None or by_number) and (from_zero or classes is not None):
+    if len(rest) < len(values) and (classes is not None or minus_one_missing) and (from_zero or classes is not None):
         values = rest
     elif len(rest) < len(values) and (from_zero or from_one) and table.reading.null is None:
         row = table.one(f"min(rowid) FILTER (WHERE {number(table, column)} = -1)")[0]
@@ -216,14 +216,14 @@ def _numbers(table, column, values, classes, by_number, where):
     return values
 
 
-def _codes(table, column, form, workspace):
-    """Return the class index of each row, (n_rows,) int64, by the classes of `form`, a `_ClassValues`; -1 without a label."""
+def _codes(table, column, class_values, workspace):
+    """Return the class index of each row, (n_rows,) int64, by `class_values`, a `_ClassValues`; -1 without a label."""
     compute, arrow = import_optional("pyarrow.compute", table.where), import_optional("pyarrow", table.where)
-    is_number = form.kind == "number"
+    is_number = class_values.kind == "number"
     value = f"CAST({number(table, column)} AS BIGINT)" if is_number else f"CAST({quote(column)} AS VARCHAR)"
-    listed = arrow.array(form.values, arrow.int64() if is_number else arrow.string())
+    listed = arrow.array(class_values.values, arrow.int64() if is_number else arrow.string())
     spool = workspace.spool("labels", np.int64)
     for (cells,) in table.batches(f"CASE WHEN {is_missing(table, column)} THEN NULL ELSE {value} END"):
-        codes = cells if form.numbered else compute.index_in(cells, value_set=listed)
+        codes = cells if class_values.numbered else compute.index_in(cells, value_set=listed)
         spool.write(np.asarray(codes.fill_null(-1)))
     return spool.array()

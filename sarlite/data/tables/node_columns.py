@@ -87,8 +87,8 @@ class NodeColumns:
         self.listing = IdColumn(table, self._id) if table else None
         for field in ("labels", "split", "names", "titles"):
             if field in self._rows:
-                how = source.reading if field == "labels" else Reading(header=False)
-                self._rows[field] = sources.read(connection, self._rows[field], how, (), field, _named)
+                reading_options = source.reading if field == "labels" else Reading(header=False)
+                self._rows[field] = sources.read(connection, self._rows[field], reading_options, (), field, _named)
         self.titles = IdColumn(self._rows["titles"], self._rows["titles"].columns[0]) if "titles" in self._rows else None
         if "names" in self._rows:
             self.listing = IdColumn(self._rows["names"], self._rows["names"].columns[0])
@@ -113,7 +113,7 @@ class NodeColumns:
         return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
 
     def check(self) -> None:
-        """Raise the errors of all cells in the table's used columns, together."""
+        """Raise one error about all invalid cells in the table's columns that have a use."""
         source, table, errors = self.source, self._table, list[SarliteError]()
         labels, columns = self._labels()
         if labels is not None:
@@ -188,7 +188,7 @@ class NodeColumns:
     def _labelled(self, table, columns, workspace):
         """Return (`NodeTable` fields of labels and splits, account of their sources and numbers of rows)."""
         source = self.source
-        labels = read_labels(table, columns, workspace, source.task, source.classes, by_number=table is not self._table)
+        labels = read_labels(table, columns, workspace, source.task, source.classes, minus_one_missing=table is not self._table)
         fields = {"labels": labels.labels, "n_classes": int(labels.n_outputs), "task": source.task or "classify",
                  "class_names": labels.class_names}
         splits, split_from = self._splits(labels.labels, workspace, table.where)
@@ -311,8 +311,8 @@ def _matrices(table: Table, expressions: list[str]) -> Iterator[Array]:
         yield np.empty((0, len(expressions)), np.float32)
 
 
-def _feature_rows(connection, source, how):
-    """Return the features of a file or array with one row per node: a `FeatureRows` for a .npy file, else a Table."""
+def _feature_rows(connection, source, reading_options):
+    """Return the features of a file or array with one row per node: a `FeatureRows` for a .npy file, else a `Table`."""
     if isinstance(source, str | Path) and Path(source).suffix == ".npy":
         array = npyfile.load(source, "features")
         if array.ndim not in (1, 2):
@@ -320,11 +320,11 @@ def _feature_rows(connection, source, how):
         width = 1 if array.ndim == 1 else array.shape[1]
         return FeatureRows(source, len(array), [piece.reshape(-1, width) for _, piece in mapped_pieces(array)]
                     if len(array) * width < 1 << 20 else _lazily(array, width))
-    return sources.read(connection, source, how, (), "features", _named)
+    return sources.read(connection, source, reading_options, (), "features", _named)
 
 
 def _refuse_ids(table, field):
-    """Raise a DataError if the first of several named columns of rows by node number has all node numbers, so may be ids."""
+    """Raise a DataError if a file of rows by node number has named columns whose first holds all node numbers, perhaps ids."""
     columns = _named(table.columns) if isinstance(table, Table) else []
     if len(columns) < 2 or table.columns[0] == "0" or table.n_rows < 3 or table.types[columns[0]] not in ("whole", "word"):
         return

@@ -22,7 +22,7 @@ _DATE_FORMS = {
 
 
 def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
-    """Return the text of a remedy: an SQL query over the table's file for a TOML file, or a change of another source.
+    """Return the text of a remedy: the SQL query `rows` FROM the table's file `condition`, and its `effect`.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
 
 
 def replacement(table: Table, column: str, expression: str, effect: str) -> str:
-    """Return the text of a remedy: an SQL query that replaces a column by an SQL expression, with its effect."""
+    """Return the text of a remedy: an SQL query with an SQL expression in place of a column, and its `effect`."""
     return query_remedy(table, f"SELECT * REPLACE ({expression} AS {quote(column)})", "", effect)
 
 
 def amount_remedy(table: Table, column: str, value: object) -> str:
-    """Return the remedy for a number with signs or separators, such as "12%" or "1,234".
+    """Return the text of a remedy for a column with numbers such as "12%" or "1,234": an SQL query that reads the numbers.
 
     The result is empty for any other value, for a plain number with a decimal comma, and if the column has both decimal points and
     decimal commas.

@@ -149,9 +149,9 @@ def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterat
         connection.close()
 
 
-def read(connection: Connection, source: object, reading_: Reading, asked: Sequence[str | None], where: str,
+def read(connection: Connection, source: object, reading_: Reading, required: Sequence[str | None], where: str,
          hold: Callable[[list[str]], list[str]] | None = None) -> Table:
-    """Read the columns of a source into a DuckDB table and return its `Table`; `asked` are columns that must exist.
+    """Read the columns that `hold(names)` chooses into a DuckDB table and return its `Table`; columns in `required` must exist.
 
     Parameters
     ----------
@@ -161,12 +161,12 @@ def read(connection: Connection, source: object, reading_: Reading, asked: Seque
         ends in .gz or .zst. A table in memory is a dict of arrays, a table of pandas, polars or pyarrow, or an object with
         `__arrow_c_stream__`.
     reading_ : Reading
-    asked : sequence of str or None
+    required : sequence of str or None
         Columns that the user names; None is ignored.
     where : str
         Name of a source that is no file, in messages.
     hold : callable, optional
-        hold(names) returns the columns to hold; by default the columns of `asked`.
+        hold(names) returns the columns to hold; by default the columns of `required`.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def read(connection: Connection, source: object, reading_: Reading, asked: Seque
         If the source cannot be read, two columns have one name, or a column is missing.
     """
     where = str(source) if isinstance(source, str | Path) else source.where if isinstance(source, Pieces | Named) else where
-    needed = list(dict.fromkeys(name for name in asked if name is not None))
+    needed = list(dict.fromkeys(name for name in required if name is not None))
 
     def choose(names):
         _check_names(where, names)
@@ -188,13 +188,13 @@ def read(connection: Connection, source: object, reading_: Reading, asked: Seque
             raise DataError(f"{where}: column {reserved!r} has a reserved name; rename it")
         return wanted
 
-    with contextlib.ExitStack() as held, explained(where):
+    with contextlib.ExitStack() as exit_stack, explained(where):
         if (columns := columns_of(source)) is not None:  # columns without a use may hold anything, so they are not converted
             names, wanted = [name for name, _ in columns], choose([name for name, _ in columns])
             chosen = {name: column for name, column in columns if name in wanted or not wanted}
-            relation, _, typed = _registered(connection, arrow_reader(chosen, where), held)
+            relation, _, typed = _registered(connection, arrow_reader(chosen, where), exit_stack)
         else:
-            relation, names, typed = _relation(connection, source, reading_, needed, where, held)
+            relation, names, typed = _relation(connection, source, reading_, needed, where, exit_stack)
             wanted = choose(names)
         table = new_name("t")
         shown = ", ".join(map(quote, wanted)) or "1 AS nothing"
@@ -247,20 +247,20 @@ def _check_names(where, names):
             raise DataError(f"{where}: columns {other!r} and {name!r} differ only in capitals; rename one of them")
 
 
-def _relation(connection, source, reading_, asked, where, held):
-    """Return (SQL text for FROM, column names, True if the columns have types) that makes a source readable by DuckDB."""
+def _relation(connection, source, reading_, required, where, exit_stack):
+    """Make a source readable by DuckDB; return (SQL text for use after FROM, column names, True if the columns have types)."""
     if isinstance(source, Query):
-        held.callback(connection.execute, "USE memory")
+        exit_stack.callback(connection.execute, "USE memory")
         return _of_query(connection, source, where)
     if not isinstance(source, str | Path):
-        return _registered(connection, arrow_reader(source, where), held)
+        return _registered(connection, arrow_reader(source, where), exit_stack)
     path = str(source)
-    files = [_utf8_path(name, held) for name in _files(path)]
+    files = [_utf8_path(name, exit_stack) for name in _files(path)]
     suffix = Path(files[0]).suffix
     if suffix == ".npy":
-        return _registered(connection, arrow_reader(npy_columns(path), where), held)
+        return _registered(connection, arrow_reader(npy_columns(path), where), exit_stack)
     if suffix in ARROW:
-        return _registered(connection, held.enter_context(_ipc(path)), held)
+        return _registered(connection, exit_stack.enter_context(_ipc(path)), exit_stack)
     if suffix in SQLITE:
         raise ConfigError(f"{path}: a database; in a TOML file database={path!r} and table= or query= name the rows")
     listed = listing(files)
@@ -268,28 +268,28 @@ def _relation(connection, source, reading_, asked, where, held):
         check_parquet(files)
         converted = parquet_reader(files)
         if converted is not None:
-            return _registered(connection, converted, held)
+            return _registered(connection, converted, exit_stack)
         return _described(connection, f"read_parquet({listed}, union_by_name = true)")
     if suffix in JSON:
-        return _json(connection, path, listed, asked)
+        return _json(connection, path, listed, required)
     if suffix in _OTHERS:
         raise DataError(f"{path}: {_OTHERS[suffix]}")
     sizes = [text_bytes(name) for name in files]
-    held.enter_context(line_ends_explained(files))
-    form = text_form(connection, files[0], reading_, asked, sizes[0])
+    exit_stack.enter_context(line_ends_explained(files))
+    form = text_form(connection, files[0], reading_, required, sizes[0])
     for file, size in zip(files[1:], sizes[1:]):
-        other = text_form(connection, file, replace(reading_, header=form.header), asked, size)
+        other = text_form(connection, file, replace(reading_, header=form.header), required, size)
         if size and other != form:
             raise DataError(f"{file}: {other.description}, but {files[0]}: {form.description}; the files of a glob have one form")
     return form.relation(files), form.names, False
 
 
-def _json(connection, path, listed, asked):
-    """Return the tuple of `_relation` for JSON files `listed`; dates and UUIDs stay words, as in text files."""
+def _json(connection, path, listed, required):
+    """Return the tuple of `_relation` for JSON files in `listed`, an SQL list; dates and UUIDs stay words, as in text files."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({listed}, format='auto', sample_size=-1)").fetchall()
     types = {name: "VARCHAR" if type_ in _WORDS_OF_JSON else type_ for name, type_, *_ in rows}
     nested = next((name for name, type_ in types.items() if type_.startswith("STRUCT") and type_.endswith("[]")), None)
-    if nested is not None and not {*asked} <= {*types}:
+    if nested is not None and not {*required} <= {*types}:
         rows = f"SELECT unnest({quote(nested)}, recursive := true) FROM {literal(path)}"
         raise DataError(f"{path}: the rows are a list in {nested!r}; query = '''{rows}''' in a TOML file, in place of file, reads them")
     columns = ", ".join(f"{literal(name)}: {literal(type_)}" for name, type_ in types.items())
@@ -316,12 +316,12 @@ def _glob_of(folder):
     return next((pattern for pattern in patterns if glob.glob(pattern, recursive=True)), patterns[0])
 
 
-def _utf8_path(path, held):
+def _utf8_path(path, exit_stack):
     """Return a path that DuckDB accepts: `path`, or a link in a temporary folder if `path` is not UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
-        link = Path(held.enter_context(tempfile.TemporaryDirectory()), f"table{''.join(Path(path).suffixes)}")
+        link = Path(exit_stack.enter_context(tempfile.TemporaryDirectory()), f"table{''.join(Path(path).suffixes)}")
         link.symlink_to(os.path.abspath(path))
         return str(link)
     return path
@@ -349,13 +349,13 @@ def _described(connection, relation):
     return relation, [name for name, *_ in rows], True
 
 
-def _registered(connection, reader, held):
+def _registered(connection, reader, exit_stack):
     """Register a record batch reader with DuckDB under a new name; return the tuple of `_relation` for it."""
     names = list(reader.schema.names)
     name = f"given_{id(reader)}"
     if len({word.lower() for word in names}) == len(names) > 0:  # equal names are refused later; DuckDB would rename them here
         connection.register(name, reader)
-        held.callback(connection.unregister, name)
+        exit_stack.callback(connection.unregister, name)
     return name, names, True
 
 

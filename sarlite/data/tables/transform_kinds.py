@@ -85,12 +85,12 @@ class Column:
         date = self.reads == "date"
         return show_time(int(value * 1e6) * 1000, "dates") if date else f"{value:.6g}"
 
-    def check(self, kind: "Kind", missing: tuple[str, ...], checked: bool = False) -> None:
+    def check(self, kind: "Kind", missing: tuple[str, ...], only_missing: bool = False) -> None:
         """Raise a DataError for a value that transform `kind` cannot read; missing values need a replacement in `missing`.
 
-        Missing values are allowed if `missing` states their replacement. With `checked` only missing values are looked for.
+        Missing values are allowed if `missing` states their replacement. With `only_missing` only missing values are looked for.
         """
-        if not checked:
+        if not only_missing:
             self._check_values()
         if not missing:
             self.refuse(f"{self.value} IS NULL", f"is missing; {self._missing_remedy(kind)}")
@@ -175,7 +175,7 @@ class Kind:
         return self.reads == "number"
 
     def fit(self, column: Column, argument: int | None) -> Statistics:
-        """Return {name: value} of the statistics of a column's training rows: numbers, words or lists of these."""
+        """Return {name: value} of a column's statistics on training rows; `argument` is the transform's number, as in "hash:32"."""
         return {}
 
     def check(self, column: Column, statistics: Statistics) -> None:
@@ -230,7 +230,7 @@ class Standard(Kind):
 
 
 def _moments(column, mean, x):
-    """Return the mean, and the population's standard deviation, of an SQL expression over the training rows."""
+    """Return {"mean": `mean`, "deviation": standard deviation of the SQL expression `x` over the training rows}."""
     squares = f"fsum(({x} - {as_double(mean)}) * ({x} - {as_double(mean)})) / count(x)"
     return {"mean": mean, "deviation": math.sqrt(column.over(squares)[0])}
 

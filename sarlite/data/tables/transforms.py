@@ -179,7 +179,7 @@ class Fitted:
         return self._expressions(columns)
 
     def outside(self, connection: Connection, relation: str, where: str) -> list[str]:
-        """Return a line of text for each number or date column with values outside the range of the table of the fit.
+        """Return a line for each number or date column with values outside the range of the table that the transforms were fitted on.
 
         Statistics that earlier versions stored have no range, and give no line.
         """
