@@ -1,4 +1,4 @@
-"""Compare the sent bytes of each phase of training with the bytes that the communication plan predicts (question 4).
+"""Compare the sent bytes of each phase of training with the bytes that the communication plan predicts.
 
 GraphSAGE is case 1: a sum of remote rows, which backward does not need again. GAT is case 2: backward fetches the rows
 again. Two training steps of two layers run under mpiexec. The prediction for a layer is the number of rows that each

@@ -219,7 +219,7 @@ def environment(folder):
 
 
 def write_data(args, folder):
-    """Write both data sets with the interpreter `--before`; return their paths, as arguments of the programs."""
+    """Write a homogeneous and a heterogeneous data set with the interpreter `--before`; return their paths as a dict."""
     sizes = f"nodes={args.nodes},edges={args.edges},features={args.features},classes=16"
     for kind, spec in (("data", f"rmat:{sizes},train=0.25"), ("relational", f"relational:{sizes},train=0.25")):
         words = ["-m", "sarlite.data", "convert", spec, kind]

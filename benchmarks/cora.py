@@ -1,4 +1,4 @@
-"""Check that sarlite reaches the published test accuracy on Cora, on one rank and on three, in each mode (question 1).
+"""Check that sarlite reaches the published test accuracy on Cora, on one rank and on three, in each mode.
 
 Cora's public split, the settings of the two papers, ten seeds. The test accuracy of a run is the one at its best
 validation accuracy. The files PATH/ind.cora.* come from --data, or from planetoid/ in the folder that SARLITE_DATA

@@ -1,4 +1,4 @@
-"""Check that logits and all gradients on N ranks equal those on one rank, in every mode (question 2).
+"""Check that logits and all gradients on N ranks equal those on one rank, in every mode.
 
 The grid is {gcn, sage, gat, a custom message} x {sar, sa, oneshot} x N x {metis, random, contiguous} x prefetch x dtype.
 The error of an array is the norm of the difference over the norm; dropout is on. Ranks are threads; --mpi runs a part

@@ -1,4 +1,4 @@
-"""Measure how long `import sarlite` takes, and check that it does not load MPI (question 6). Target: under 0.5 s."""
+"""Measure how long `import sarlite` takes, and check that it does not load MPI. Target: under 0.5 s."""
 
 import sys
 import time

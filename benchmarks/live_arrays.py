@@ -1,4 +1,4 @@
-"""Count the (local rows x width) arrays that a training step holds at once, and compare with the docs (question 15).
+"""Count the (local rows x width) arrays that a training step holds at once, and compare with the docs.
 
 Every part needs all rows, as on a dense graph, which is the hardest case: a peer's rows are then as many as a rank's own.
 The numbers are those of the largest rank, in arrays of its rows times `--hidden` values.

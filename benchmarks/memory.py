@@ -1,6 +1,6 @@
 """Check that a rank's memory falls as (2 + prefetch) / N, and that at most 1 + prefetch buffers of peers' rows are alive.
 
-This is question 3 of the benchmarks. The graph is random and so dense that every part needs nearly all rows; mode
+The graph is random and so dense that every part needs nearly all rows; mode
 `oneshot` then gains least from more ranks. Ranks are processes of mpiexec, which map one native data directory. The
 measured number is the largest rank's peak of resident memory above its state before it reads its rows. The promise is
 (2 + prefetch) / N of one rank's peak (SAR 3.4).

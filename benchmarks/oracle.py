@@ -104,7 +104,7 @@ def locate_all(args):
 
 
 def names_edge(edges, kind, cause, named, dst, source, row):
-    """Return True if the oracle's verdict, `cause` and `named`, is the planted mistake `kind` and its edge."""
+    """Return True if the oracle's verdict, its text `cause` and its edges `named`, tells the planted mistake `kind` and its edge."""
     words = cause.split()
     right = {"lost": cause.endswith("is lost"), "doubled": cause.endswith("is counted twice"),
              "misrouted": row == dst or cause.endswith(f"is misrouted: counted for row {row}")}[kind]

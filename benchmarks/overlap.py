@@ -43,7 +43,7 @@ WAYS = {"both": slice(0, 2), "forward": slice(0, 1), "backward": slice(1, 2)}
 
 
 class Case(NamedTuple):
-    """Aggregation to measure, with its sizes.
+    """Aggregation to measure: the shapes of its inputs' rows, the function to call, and the inputs that are fetched.
 
     `shapes` are the row shapes of its inputs, of which the first `n_fetched` are fetched from peers. `call` runs the
     aggregation. `needs_rows` is True if the backward pass fetches the rows again.

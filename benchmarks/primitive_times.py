@@ -1,4 +1,4 @@
-"""Time of an epoch by primitive of the tape, forward and backward."""
+"""Time of an epoch by primitive (differentiable operation) of the tape, forward and backward."""
 
 import time
 from collections import defaultdict

@@ -81,7 +81,7 @@ def measure(args, data):
 
 
 def train(args, n_ranks, **options):
-    """Run the training command and return its JSON line.
+    """Train on N ranks and return the command's JSON line; with `--account`, also the time of each rank and epoch by purpose.
 
     With `--account` the line has "account": the milliseconds of each epoch and rank, by purpose.
     """

@@ -139,7 +139,7 @@ def _native(held, spec):
 
 
 def _verify(files, progress):
-    """Raise a DataError for a file whose sha256 differs from the sha256 that meta.json states."""
+    """Raise a DataError for the first of `files`, (path, meta.json record, field) each, whose sha256 differs from its record."""
     sizes = [os.path.getsize(path) for path, *_ in files]
     with progress.step("compare checksums", sum(sizes)) as step:
         for file, size in zip(files, sizes):

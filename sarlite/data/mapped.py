@@ -19,7 +19,7 @@ def widened(rows):
 
 
 def dtype_name(dtype):
-    """Return the name of a dtype for messages."""
+    """Return the name of a dtype for messages, such as "float32" or "bfloat16"."""
     return "bfloat16" if dtype == BFLOAT16 else np.dtype(dtype).name
 
 
@@ -37,7 +37,7 @@ def pieces(array, chunk_bytes=CHUNK_BYTES):
 
 
 def part(array, start, stop):
-    """Return `array[start:stop]`: a view, or for a memory map of a whole file a view of a new map."""
+    """Return a view of `array[start:stop]`; for a memory map of a whole file, of a new map, so that its pages can be released."""
     return np.asarray(fresh(array))[start:stop]
 
 
@@ -91,7 +91,7 @@ def is_whole_map(array):
 
 
 def fresh(array):
-    """Return a new map of the file of a whole memory map; any other array, including a slice, is returned unchanged."""
+    """Return a new memory map of the same file if `array` maps a whole file; any other array, including a slice, unchanged."""
     if is_whole_map(array):
         return np.memmap(array.filename, array.dtype, "r", array.offset, array.shape)
     return array

@@ -123,7 +123,7 @@ def read(directory):
 
 
 def _anew(meta, directory):
-    """Return the last part of the message about a directory of an older schema: the command that writes it again."""
+    """Return the end of the message about a directory in an older version of the format: the command that writes it again."""
     spec = meta["provenance"].get("spec", "SPEC") if isinstance(meta.get("provenance"), dict) else "SPEC"
     return f"; an older sarlite wrote it: write it anew, python -m sarlite.data convert {spec} {directory} --overwrite"
 
