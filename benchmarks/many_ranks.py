@@ -113,20 +113,20 @@ def fetches(comm, args):
         rounds, messages, n_rows = (max(comm.allgather(n)) for n in (
             sum(bool(piece.arrivals) for piece in graph.plan.forward), sum(n > 0 for n in coming), sum(coming)))
         for width in args.widths:
-            nothing = overlap.Nothing(overlap.Case(((width,),), None, 1, False))
+            fetch_only = overlap.Nothing(overlap.Case(((width,),), None, 1, False))
             x = Tensor(np.ones((graph.n_src, width), np.float32))
-            ms = statistics.median([fetch_ms(comm, args, graph, nothing, x) for _ in range(args.repeats + 1)][1:])
+            ms = statistics.median([fetch_ms(comm, args, graph, fetch_only, x) for _ in range(args.repeats + 1)][1:])
             rows.append({"part": "hosts", "ranks": comm.size, "peers_at_once": k, "width": width, "rounds": rounds,
                          "messages": messages, "bytes": 4 * width * n_rows, "ms": ms})
     return rows
 
 
-def fetch_ms(comm, args, graph, nothing, x):
-    """Return the mean milliseconds of `args.calls` consecutive fetches of the peers' rows of x, without computing. Collective."""
+def fetch_ms(comm, args, graph, fetch_only, x):
+    """Return the mean milliseconds of `args.calls` fetches of the rows x by `fetch_only`, which computes nothing. Collective."""
     comm.barrier()
     begin = time.perf_counter()
     for _ in range(args.calls):
-        aggregate(graph.schedule, nothing, [x])
+        aggregate(graph.schedule, fetch_only, [x])
     comm.barrier()
     return 1e3 * (time.perf_counter() - begin) / args.calls
 

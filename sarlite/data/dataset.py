@@ -191,7 +191,7 @@ class Dataset:
 
     @property
     def one_relation(self) -> EdgeTable:
-        """The table of the only relation, in a set of graphs of the relation between nodes; several relations raise a DataError."""
+        """The table of the only relation, or of the relation between nodes in a set of graphs; a DataError if there are several."""
         if self.of_graphs:
             return self.edges[RELATION]
         if len(self.edges) != 1:

@@ -252,7 +252,7 @@ def read_labels(labels, where, classes=None, task=None):
     return formed, count_outputs(formed, where, classes, task)
 
 
-def in_form(labels, where, task, first=0, what="node"):
+def in_form(labels, where, task, first_row=0, what="node"):
     """Return labels checked and converted for the task: int64 classes, uint8 columns of 0 and 1, or floats (see `NodeTable`).
 
     Parameters
@@ -261,7 +261,7 @@ def in_form(labels, where, task, first=0, what="node"):
     where : str or path
         Name of the labels in messages.
     task : {"classify", "multilabel", "regress"} or None
-    first : int
+    first_row : int
         Number of the first row in messages.
     what : str
         Word for a row in messages.
@@ -269,14 +269,14 @@ def in_form(labels, where, task, first=0, what="node"):
     if task not in (None, *TASKS):
         raise ConfigError(f"task: {task!r} is not one of {', '.join(TASKS)}")
     if task in (None, "classify"):
-        return whole_labels(labels, where, first, what)
+        return whole_labels(labels, where, first_row, what)
     labels = np.asarray(labels)
     if labels.ndim not in (1, 2) or labels.dtype.kind not in "iubf":
         raise DataError(f"{where}: labels: expected rows of numbers, found shape {labels.shape}, dtype {labels.dtype}")
     if task == "regress":
         labels = labels[:, 0] if labels.shape[1:] == (1,) else labels
         return labels if labels.dtype == np.float64 else narrowed(labels)
-    return _binary_labels(labels.reshape(len(labels), -1), where, first, what)
+    return _binary_labels(labels.reshape(len(labels), -1), where, first_row, what)
 
 
 def count_outputs(labels, where, classes, task):
@@ -288,11 +288,11 @@ def count_outputs(labels, where, classes, task):
     return n_outputs(labels, task)
 
 
-def _binary_labels(labels, where, first, what):
+def _binary_labels(labels, where, first_row, what):
     """Return labels of 0, 1 or NaN as uint8 with `MISSING` for NaN; raise a DataError for any other value."""
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
     if (at := validation.first_true(~(missing | (labels == 0) | (labels == 1)))) is not None:
-        raise DataError(f"{where}: labels: {what} {first + at[0]} has {labels[at]} in column {at[1]}, "
+        raise DataError(f"{where}: labels: {what} {first_row + at[0]} has {labels[at]} in column {at[1]}, "
                         "expected 0, 1, or NaN where unknown")
     return np.where(missing, MISSING, np.where(missing, 0, labels)).astype(np.uint8)
 
@@ -302,7 +302,7 @@ def strata(labels, task):
     return labels if task in (None, "classify") else np.where(labelled(labels, task), 0, -1)
 
 
-def whole_labels(labels, where, first=0, what="node"):
+def whole_labels(labels, where, first_row=0, what="node"):
     """Return one integer label per row, (n,) int64; NaN, which marks a missing label, becomes -1. `where` names the labels in errors.
 
     Parameters
@@ -310,7 +310,7 @@ def whole_labels(labels, where, first=0, what="node"):
     labels : (n,) or (n, 1) array of numbers
     where : str or path
         Name of the labels in messages.
-    first : int
+    first_row : int
         Number of the first row in messages.
     what : str
         Word for a row in messages.
@@ -333,7 +333,7 @@ def whole_labels(labels, where, first=0, what="node"):
     if labels.dtype.kind != "b":
         odd = ~missing & ((labels != np.floor(labels)) | (labels > 2**31) | (labels < -1))
     if (at := validation.first_true(odd)) is not None:
-        raise DataError(f"{where}: labels: {what} {first + at} has label {labels[at]}, "
+        raise DataError(f"{where}: labels: {what} {first_row + at} has label {labels[at]}, "
                         f"expected a whole number, or -1 where it has none{_SAY.format(what=what)}")
     return np.where(missing, -1, labels).astype(np.int64)
 

@@ -271,29 +271,29 @@ class NumberedEdges:
             raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
                               f"values, so the edges cannot be joined; make the values equal, or {remedy}")
 
-    def sorted(self, n_sources: int, n_rows: int, back: bool, positions: bool, workspace: Workspace,
+    def sorted(self, n_sources: int, n_rows: int, reverse_edges: bool, keep_positions: bool, workspace: Workspace,
                counters: "Counters | None") -> dict[str, Array]:
-        """Return the arrays of an `EdgeTable`, {field: array}, sorted by destination; `back` reverses the edges.
+        """Return {field: array} of an `EdgeTable`, sorted by destination; `counters` counts edges, `keep_positions` adds `edge_ids`.
 
         Parameters
         ----------
         n_sources, n_rows : int
             Number of nodes of the source and of the destination type.
-        back : bool
+        reverse_edges : bool
             If True, reverse the edges.
-        positions : bool
+        keep_positions : bool
             If True, keep the original positions of the edges.
         workspace : Workspace
         counters : Counters or None
         """
-        forms: dict[str, tuple[DType, tuple[int, ...]]] = {"edge_ids": (index_dtype(self._n()), ())} if positions else {}
+        forms: dict[str, tuple[DType, tuple[int, ...]]] = {"edge_ids": (index_dtype(self._n()), ())} if keep_positions else {}
         if "weight" in self._values:
             forms["edge_weight"] = self._columns.source.weight_dtype, ()
         if "time" in self._values:
             forms["edge_time"] = np.int64, ()
         if self._columns.width:
             forms["edge_features"] = np.float32, (self._columns.width,)
-        stream = _Stream(self._connection, self._name, self._values, forms, back, counters, self._check)
+        stream = _Stream(self._connection, self._name, self._values, forms, reverse_edges, counters, self._check)
         dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources),
                   **{name: dtype for name, (dtype, _) in stream.columns.items()}}
         outs = {name: workspace.spool(name, dtype) for name, dtype in dtypes.items()}

@@ -324,7 +324,7 @@ def _feature_rows(connection, source, reading_options):
 
 
 def _refuse_ids(table, field):
-    """Raise a DataError if a file of rows by node number has named columns whose first holds all node numbers, perhaps ids."""
+    """Raise a DataError if a file of rows by node number has a named first column of node numbers, which may be ids instead."""
     columns = _named(table.columns) if isinstance(table, Table) else []
     if len(columns) < 2 or table.columns[0] == "0" or table.n_rows < 3 or table.types[columns[0]] not in ("whole", "word"):
         return
