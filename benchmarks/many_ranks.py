@@ -132,7 +132,7 @@ def fetch_ms(comm, args, graph, fetch_only, x):
 
 
 def terms(row, n_cores):
-    """Return the factors (of latency, of overhead per message, of seconds per byte) in the model of a fetch's time."""
+    """Return the factors of latency, message overhead and seconds per byte in the model of a fetch, with ranks sharing `n_cores`."""
     turns = max(1, row["ranks"] / n_cores)
     return row["rounds"] * turns, row["messages"] * turns, row["bytes"]
 

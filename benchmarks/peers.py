@@ -141,7 +141,7 @@ def compare(args, row, command, peer, others, allowed):
 
 
 def beside(row, threads, mine, theirs, allowed):
-    """Return the table's rows for sarlite's measurement `mine` and the peers' `theirs`: one row for each peer.
+    """Return the table's rows, one per peer, from sarlite's measurement `mine`, the peers' `theirs` and the machine's `allowed` times.
 
     Without peers the list has one row with sarlite alone. `allowed` holds the times that the machine's limits allow.
     """

@@ -25,7 +25,7 @@ SORT_BYTES = 32 << 20
 
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
-    """Divide a data set's nodes into parts; return (part of each node, order of the nodes, description of the methods as a dict).
+    """Return (part of each node, order of the nodes, division as a dict) for a data set in `n_parts` parts; `seconds` gets timings.
 
     Parameters
     ----------

@@ -185,7 +185,7 @@ def _new_rows(parts, offsets, order, chunk_size):
 
 
 def _write_ids(table, new_row, sink, chunk_size):
-    """Write the original id of each new row, the inverse of `new_row` (row of each original id), unless the ids are 0, 1, 2, ..."""
+    """Write the original id of each new row, from `new_row`, the new row of each original id, unless the ids are 0, 1, 2, ..."""
     if counts_up(new_row):
         return
     ids = np.empty_like(new_row)

@@ -42,7 +42,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
             progress: Progress = SILENT, seconds: dict[str, float] | None = None, task: str | None = None,
             allow_empty: Collection[str] = (), relational: bool = False, transforms: Mapping[str, JsonDict] | None = None,
             **changes: bool | None) -> Iterator[Dataset]:
-    """Yield a memory-mapped data set divided for the ranks of `comm`; a temporary copy is removed as the context ends. Collective.
+    """Yield a memory-mapped data set divided for the ranks of `comm`; temporary copies go to `scratch`, timings to `seconds`. Collective.
 
     Parameters
     ----------

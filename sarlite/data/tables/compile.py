@@ -201,7 +201,7 @@ class _Compiler:
         return NodeNumbering(n)
 
     def _check_unused(self, n_unused):
-        """Raise a DataError for node numbers without edges, `n_unused` by node type, if edges alone tell the number of nodes."""
+        """Raise a DataError if node ids 0 .. n - 1, counted from edges alone, occur in no edge; `n_unused` has their number by type."""
         for name, n in n_unused.items():
             if n and name in self._ends_alone:
                 (where, ends), door = self._ends_alone[name], self._nodes[name].source.reading.door

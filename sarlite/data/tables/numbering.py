@@ -68,7 +68,7 @@ class NodeNumbering(NamedTuple):
 
 def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], names: bool,
                  count: int | None) -> NodeNumbering | None:
-    """Return the NodeNumbering of the ids in `listing`, or else in the edges' `ends`; None if ids are node numbers, not `names`.
+    """Return the NodeNumbering of ids in `listing`, or else in the edges' `ends`; None if ids are node numbers, which `names` excludes.
 
     Parameters
     ----------
