@@ -27,7 +27,7 @@ SAR_INLINE void NAME(activation_ahead)(const T *x, const T *y, const T *z, int64
     }
 }
 
-/* y[f] of row r, columns first .. first + n. */
+/* Compute y[f] of row r for the feature columns first .. first + n. */
 SAR_INLINE void NAME(activation_input)(T *restrict y, const NAME(sar_activation) *a, int64_t r, int64_t first, int n)
 {
     const T *restrict row = a->x + r * a->n_feat + first;
@@ -42,7 +42,7 @@ SAR_INLINE void NAME(activation_input)(T *restrict y, const NAME(sar_activation)
         memcpy(y, row, (size_t)n * sizeof(T));
 }
 
-/* The rows begin .. end of sar_activate_forward. */
+/* Compute the rows begin .. end of sar_activate_forward. */
 static void NAME(activate_rows)(T *out, const NAME(sar_activation) *a, int64_t begin, int64_t end)
 {
     const T alpha = (T)a->alpha;
@@ -70,7 +70,7 @@ static void NAME(activate_rows)(T *out, const NAME(sar_activation) *a, int64_t b
 
 /* out = f(y) * k, as above
  *
- * inputs   a, as prototypes_float.h has it: beta is given with mean
+ * inputs   a: its fields are described in prototypes_float.h; with mean, beta is not NULL
  * output   out (n_rows, n_feat), overwritten; it may be a's x
  * cost     O(n_rows * n_feat); one pass
  */
@@ -83,7 +83,7 @@ int NAME(sar_activate_forward)(T *out, const NAME(sar_activation) *a)
     return SAR_OK;
 }
 
-/* dy[f] = g * k * f'(y) of row r. ReLU reads both from the sign of out: no numbers are drawn. */
+/* dy[f] = g * k * f'(y) of row r. For ReLU the sign of out tells both k and f'(y), so no random numbers are drawn. */
 SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *g, const T *restrict out, const NAME(sar_activation) *a, int64_t r,
                                        int64_t first, int n)
 {
@@ -112,7 +112,7 @@ SAR_INLINE void NAME(activation_slope)(T *restrict dy, const T *g, const T *rest
     }
 }
 
-/* The rows begin .. end of sar_activate_backward; sums (2, n_feat) are this thread's. */
+/* Compute the rows begin .. end of sar_activate_backward; sums (2, n_feat) belong to this thread. */
 static void NAME(activate_backward_rows)(T *dx, double *restrict sums, const T *g, const T *restrict out,
                                          const double *restrict means, const NAME(sar_activation) *a, int64_t begin, int64_t end)
 {

@@ -15,7 +15,7 @@
 #define STRIP_HEADS 8
 #endif
 
-/* The sum of n values s, which exp_all has padded with zeros, in an order that is the same for all instruction sets. */
+/* Return the sum of n values s, which exp_all has padded with zeros, in an order that is the same for all instruction sets. */
 SAR_INLINE T NAME(sum_all)(const T *restrict s, int n)
 {
     T t[LANES] = {0};
@@ -24,7 +24,7 @@ SAR_INLINE T NAME(sum_all)(const T *restrict s, int n)
     return t[0];
 }
 
-/* The number of heads that are computed together. The heads of a row of more than SAR_ROW_BYTES are computed in groups.
+/* Return the number of heads that are computed together. The heads of a row of more than SAR_ROW_BYTES are computed in groups.
  * With dropout a group is a multiple of 4 heads, because one random block serves 4 heads; the last group may be
  * smaller. */
 SAR_INLINE int64_t NAME(heads_together)(int64_t n_heads, int64_t z_heads, int64_t n_feat, int dropout)
@@ -41,8 +41,8 @@ typedef struct {
     T *m, *l, *acc;
 } NAME(state);
 
-/* The states of all rows, and the inputs. With `begins`, each row starts as before any edge, and the stored state is
- * ignored. */
+/* The softmax states of all rows, and the inputs. With `begins`, each row starts from the state without edges, and the
+ * stored state is ignored. */
 typedef struct {
     NAME(state) rows;
     const T *dst;
@@ -144,7 +144,7 @@ static __attribute__((noinline)) void NAME(attend_group)(const NAME(online) *o, 
     NAME(join_states)(row, group, o->a->n_feat, first, last);
 }
 
-/* Row i and the heads first .. last, `step` edges at once. */
+/* Compute row i for the heads first .. last, `step` edges at once. */
 static void NAME(attend_row)(const NAME(online) *o, int64_t i, int step, int64_t first, int64_t last)
 {
     const NAME(sar_attention) *a = o->a;
@@ -268,7 +268,7 @@ static void NAME(attend_strip)(const NAME(online) *o, const NAME(strip) *strip, 
         }
 }
 
-/* Part `part` of n_parts of the rows of sar_attend_forward, for the heads first .. last. */
+/* Compute part `part` of n_parts of the rows of sar_attend_forward, for the heads first .. last. */
 static void NAME(attend_rows)(const NAME(online) *o, int step, int64_t part, int64_t n_parts, int64_t first, int64_t last)
 {
     const NAME(sar_attention) *a = o->a;
@@ -294,9 +294,9 @@ static void NAME(attend_rows)(const NAME(online) *o, int step, int64_t part, int
  *   l = l * exp(m - m') + sum_e exp(s_e - m');  acc = acc * exp(m - m') + sum_e mask_e/(1-p) * exp(s_e - m') *
  *   z[j,h,:]
  *
- * inputs   dst (n_out, n_heads); a, as prototypes_index.h has it: indices are the sources j
- * output   m, l (n_out, n_heads), acc (n_out, n_heads, n_feat): updated; accumulate = 0: those of the rows i start
- *          at -inf, 0, 0, whatever they hold. Dropout leaves m and l alone.
+ * inputs   dst (n_out, n_heads); a: its fields are described in prototypes_rows.h; its indices are the sources j
+ * output   m, l (n_out, n_heads), acc (n_out, n_heads, n_feat): updated; with accumulate = 0 the rows i
+ *          start at -inf, 0, 0, whatever they hold. Dropout does not change m and l.
  * cost     O(n_edges * n_heads * n_feat); the stack holds CHUNK edges, nothing is kept per edge. acc is corrected
  *          once a step.
  */

@@ -1,4 +1,4 @@
-/* What both directions of attention share. A template: T, I, LANES and NAME are set. */
+/* Functions that forward and backward pass of attention share. A template: T, I, LANES and NAME are set. */
 #ifndef SAR_ROW_BYTES
 #define SAR_ROW_BYTES 512
 #endif
@@ -12,24 +12,24 @@ SAR_INLINE void NAME(exp_all)(T *restrict s, int n)
     for (T *restrict v = s; v < s + n; v += LANES) for (int u = 0; u < LANES; u++) v[u] = NAME(exp_negative)(v[u]);
 }
 
-/* Edges of one step, after which acc is corrected. Where a head's part of a row is short it is as many rows as the
- * first-level cache holds. */
+/* Return the number of edges of one step, after which acc is corrected. If a head's part of a row is short, this is the
+ * number of rows that the first-level cache holds. */
 SAR_INLINE int NAME(step_edges)(int64_t heads, int64_t n_feat)
 {
     int64_t edges = heads * n_feat > 0 ? 32768 / (heads * n_feat * (int64_t)sizeof(T)) : CHUNK;
     return heads == 1 || edges > CHUNK ? CHUNK : edges < 32 ? 32 : (int)edges;
 }
 
-/* What head `h` prefetches of a later edge's row of `n_heads` heads, `n_values` in all (gather.inc.h): its own columns; of short rows,
- * whose heads share cache lines, and of a row that all heads share, the first head all. A long row at once would
- * fill the queue of misses, and arithmetic would wait for it. */
+/* Return what head `h` prefetches of a later edge's row of `n_heads` heads and `n_values` values (`prefetch` of
+ * gather.inc.h): its own feature columns. If the row is short, so that heads share cache lines, or if all heads share the
+ * row, the first head prefetches all of it. Prefetching a long row at once would fill the queue of cache misses. */
 SAR_INLINE int64_t NAME(head_prefetch)(int64_t h, int64_t n_heads, int64_t n_values)
 {
     return n_values * (int64_t)sizeof(T) > SAR_ROW_BYTES && h < n_heads ? -1 : h == 0 ? n_values * (int64_t)sizeof(S) : 0;
 }
 
-/* Prefetch the row of `bytes` of each of the next n of `left` edges: scores lie apart, and the first head of a step
- * reads all. */
+/* Prefetch the scores, a row of `bytes`, of each of the next n edges, of which `left` remain. Scores of the edges lie far
+ * apart in memory, and the first head of a step reads them all. */
 SAR_INLINE void NAME(prefetch_scores)(const void *scores, int64_t bytes, const I *restrict next, int n, int64_t left)
 {
     for (int k = 0; k < n && k < left; k++)

@@ -47,13 +47,13 @@ SAR_INLINE void NAME(next_pieces)(NAME(pieces) *p, const int64_t *restrict indpt
     }
 }
 
-/* row += group, or row = group with `begins`. */
+/* row += group; with `begins`, row = group. */
 static __attribute__((noinline)) void NAME(add_group)(T *restrict row, const T *restrict group, int64_t n, int begins)
 {
     for (int64_t f = 0; f < n; f++) row[f] = (begins ? 0 : row[f]) + group[f];
 }
 
-/* Part `part` of n_parts of the source rows of sar_attend_backward. `sums` belongs to this thread alone. */
+/* Compute part `part` of n_parts of the source rows of sar_attend_backward. `sums` belongs to this thread alone. */
 static void NAME(attend_backward_rows)(T *restrict dz, T *restrict dsrc, double *restrict sums, const T *restrict ends,
                                        const S *restrict g, const NAME(sar_attention) *a, int accumulate, int near, int64_t part,
                                        int64_t n_parts)

@@ -1,4 +1,4 @@
-/* Parts of attention without edges: the end of the online softmax, delta = sum_d g * out, and the sum of ddst over
+/* Parts of attention that need no edges: the end of the online softmax, delta = sum_d g * out, and the sum of ddst over
  * threads. */
 #ifndef T
 #include "sarlite.h"
@@ -43,7 +43,7 @@ int NAME(sar_attend_backward_finish)(T *restrict ddst, const double *restrict su
     return SAR_OK;
 }
 
-/* The rows begin .. end of sar_row_dot_forward. */
+/* Compute the rows begin .. end of sar_row_dot_forward. */
 static void NAME(row_dot_rows)(T *restrict out, const T *restrict a, const T *restrict b, int64_t n_feat,
                                int64_t begin, int64_t end)
 {

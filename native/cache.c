@@ -69,7 +69,7 @@ int sar_cache_clear(struct sar_line *restrict lines, int32_t *restrict place, in
  *
  * inputs   halo (n) within 0 .. n_halo, made (n) >= 0; n_lines > 0 where n > 0
  * output   taken (n): each row's line, overwritten; a later row may have been given the same. lines, place updated
- * cost     O(n), and for each row a look at each run that is newer
+ * cost     O(n), and for each row one step for each newer run
  */
 int sar_cache_store(int32_t *restrict taken, struct sar_line *restrict lines, int32_t *restrict place, const int32_t *restrict halo,
                     const int64_t *restrict made, int64_t n_lines, int64_t n)
@@ -92,7 +92,7 @@ int sar_cache_store(int32_t *restrict taken, struct sar_line *restrict lines, in
     return SAR_OK;
 }
 
-/* rows[taken[k],:] = from[k,:], of equal entries the last.
+/* rows[taken[k],:] = from[k,:]; if entries of `taken` are equal, the last one wins.
  *
  * inputs   from (n, row_bytes), taken (n)
  * output   rows (lines, row_bytes), overwritten where taken
@@ -110,7 +110,7 @@ int sar_cache_write(uint8_t *restrict rows, const uint8_t *restrict from, const 
     return SAR_OK;
 }
 
-/* found[k]: the line of row halo[k], or -1 where it has none or its row is older than `life` steps in step `now`.
+/* found[k] = the line of row halo[k], or -1 if the row has no line or was computed more than `life` steps before `now`.
  *
  * inputs   halo (n) within 0 .. n_halo, now >= 0
  * output   found (n), overwritten

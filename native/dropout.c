@@ -7,7 +7,7 @@
 #else
 #include "mask.inc.h"
 
-/* The rows begin .. end of sar_dropout_forward. */
+/* Compute the rows begin .. end of sar_dropout_forward. */
 static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const struct sar_dropout *dropout, int64_t n_feat,
                                int64_t begin, int64_t end)
 {
@@ -27,7 +27,7 @@ static void NAME(dropout_rows)(T *restrict out, const T *restrict x, const struc
 
 /* out[r,c] = x[r,c] * (word < floor(p * 2^32) ? 0 : 1/(1-p)),   word = Philox(ids[r], c / 4; key)[c % 4]
  *
- * inputs   x (n_rows, n_feat); dropout, with ids, as prototypes_plain.h has it
+ * inputs   x (n_rows, n_feat); dropout, with ids; its fields are described in prototypes_plain.h
  * output   out (n_rows, n_feat), overwritten
  * cost     O(n_rows * n_feat), a quarter of a Philox block for each element
  */

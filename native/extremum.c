@@ -26,7 +26,7 @@ SAR_INLINE void NAME(take_better)(T *restrict best, I *restrict arg, int64_t *re
     }
 }
 
-/* The rows begin .. end of sar_extremum_forward, in blocks of COLUMNS columns whose ranks lie on the stack. */
+/* Compute the rows begin .. end of sar_extremum_forward, in blocks of COLUMNS columns whose ranks lie on the stack. */
 static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const NAME(sar_csr) *csr, const NAME(sar_labels) *labels,
                                const T *restrict x, int sign, int64_t n_feat, int64_t begin, int64_t end)
 {
@@ -66,7 +66,7 @@ static int NAME(extremum_rows)(T *restrict out, I *restrict arg, const NAME(sar_
  * to the lower order[label] (order NULL: the lower label), so the result does not depend on how the edges are split
  * into blocks or ordered.
  *
- * inputs   csr, labels, as prototypes_index.h has them; x (n_src, n_feat); sign +1 maximum, -1 minimum
+ * inputs   csr, labels: see prototypes_rows.h and prototypes_index.h; x (n_src, n_feat); sign +1 maximum, -1 minimum
  * output   out, arg (n_out, n_feat): updated; arg = -1 means none yet
  * status   SAR_LABEL_OUT_OF_BOUNDS: a label is negative or, where order is given, not below n_order
  * cost     O(n_edges * n_feat)

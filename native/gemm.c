@@ -19,7 +19,7 @@
 #define TILE_ROWS 6             /* 12 of 16 */
 #endif
 #define DEPTH SAR_GEMM_DEPTH
-/* Whether the instruction set adds a product in one rounding, and the compiler lets it: GCC does from -O2 on, the sanitizers' is -O1. */
+/* Set if the instruction set adds a product in one rounding and the compiler uses that: GCC does from -O2 on, and sanitizers run at -O1. */
 #ifdef __SANITIZE_ADDRESS__
 #define FUSES 0
 #else

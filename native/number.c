@@ -1,7 +1,7 @@
-/* The rows of a batch: which of the part's rows it has, and the number of each in it. A part's rows are the columns
- * of its CSR, each a bit: `members` has the batch's, `seen` those that a thread has met (n_threads, n_words of 64
- * columns), and `summary` a bit for each word of `seen` that is not 0. So new rows are found in ascending order
- * without a pass over all columns, but for one bit in 64 words. All bits are 0 between batches.
+/* The rows of a batch: the set of the part's rows that the batch has, and the number of each row in the batch. The part's
+ * rows are the columns of its CSR, with one bit each: `members` (n_words of 64 columns) marks the rows of the batch,
+ * `seen` (n_threads, n_words) the rows that each thread has met, and `summary` the words of `seen` that are not 0. So new
+ * rows are found in ascending order without a pass over all columns. All bits are 0 between batches.
  */
 #ifndef I
 #include "sarlite.h"

@@ -1,4 +1,4 @@
-/* Philox4x32-10 of several counters side by side, a word in each lane of 64 bits, whose upper half means nothing: so
+/* Philox4x32-10 of several counters side by side, a word in each lane of 64 bits, whose upper half is unused: so
  * AVX2 and AVX-512 multiply without a shuffle, which GCC does not find by itself. Without them PHILOX_LANES is not
  * defined.
  * To be included where the instruction set is chosen. */
@@ -25,7 +25,7 @@ SAR_INLINE philox_wide philox_product(philox_wide a, philox_wide b)
 #endif
 }
 
-/* The counters w become their words, n vectors of each. */
+/* Replace the counters w, n vectors of each word, by their random words. */
 SAR_INLINE void philox_rounds(philox_wide w[4][4], const int n, uint64_t key)
 {
     const philox_wide factor0 = (philox_wide){0} + 0xD2511F53u, factor1 = (philox_wide){0} + 0xCD9E8D57u;

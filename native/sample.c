@@ -79,9 +79,9 @@ static void sample_words(uint32_t word[4][SAMPLE_GROUP], const uint64_t *restric
     philox_lanes(word, key);
 }
 
-/* Draw t of a row: an integer below n, each as likely (Lemire, Fast random integer generation in an interval, 2019).
- * Words that would favour some are drawn again, attempt after attempt: word t % 4 of the counter (id, t / 4,
- * attempt). */
+/* Return draw t of a row: an integer below n, all equally likely (Lemire, Fast random integer generation in an interval,
+ * 2019). It comes from word t % 4 of the counter (id, t / 4, attempt). A word that would make some integers more likely
+ * is rejected, and the next attempt draws again. */
 static uint32_t sample_below(uint32_t n, uint64_t id, uint64_t key, uint64_t t)
 {
     uint32_t threshold = (0u - n) % n;
@@ -95,7 +95,7 @@ static uint32_t sample_below(uint32_t n, uint64_t id, uint64_t key, uint64_t t)
 
 /* chosen[0 .. k][lane]: k offsets into each row, ascending; without `replace` distinct, by Floyd's method (Bentley
  * and Floyd, A sample of brilliance, 1987): draw t is one of the first degree - k + t + 1 offsets, or the last of
- * them where it was chosen before. What it makes of rows with k edges or fewer means nothing. */
+ * them where it was chosen before. The result is undefined for rows with k edges or fewer. */
 static void sample_few(struct sample_group *restrict g, uint64_t key, int k, int replace)
 {
     uint32_t word[4][SAMPLE_GROUP], base[SAMPLE_GROUP], n[SAMPLE_GROUP], r[SAMPLE_GROUP];
@@ -192,7 +192,7 @@ static void sample_many(struct sample_pick *picks, uint64_t *taken, int bits, ui
 }
 #endif
 
-/* Outputs of one thread's picks. */
+/* Arrays that one thread writes its picks to. */
 typedef struct {
     I *sources, *positions;
     uint64_t *seen, *summary;
@@ -245,8 +245,8 @@ SAR_INLINE void NAME(sample_put)(const NAME(sample_out) *out, const I *restrict 
     if (out->seen) NAME(sample_mark)(out, source);
 }
 
-/* Write the picks of lane l, at offset(t) of the row's edges but the added loop, and the loop in its place. Offset t
- * stands at offsets[t * stride]; NULL takes all edges. */
+/* Write the picks of lane l, and the added self loop at its position. Pick t is edge offsets[t * stride] of the row, not
+ * counting the added loop; with offsets = NULL all edges are picked. */
 static void NAME(sample_write)(const NAME(sample_out) *out, const I *restrict indices, int64_t to, int64_t start, uint32_t loop,
                                const uint32_t *restrict offsets, int64_t stride, int64_t n)
 {
@@ -382,10 +382,10 @@ static void NAME(sample_close)(const NAME(sample_out) *out, const NAME(sar_sampl
     }
 }
 
-/* out_indptr: how many edges the rows before each row get: min(k, d) (with replacement k where d > 0), and an added
- * loop beside them.
+/* out_indptr[i] = the number of picks of the rows before row i. A row of d edges gets min(k, d) picks, or with replacement
+ * k picks if d > 0, and one more for an added self loop.
  *
- * inputs   s, as prototypes_indices.h has it, but indices, ids and key
+ * inputs   s, without indices, ids and key; see prototypes_indices.h
  * output   out_indptr (n_rows + 1), overwritten
  * status   SAR_DEGREE_TOO_LARGE: a row has 2^32 - 1 edges or more
  * cost     O(n_rows)
@@ -430,14 +430,15 @@ int NAME(sar_sample_variates)(uint64_t *restrict variates, const NAME(sar_sampli
     return SAR_OK;
 }
 
-/* Picks of the rows' in-edges: SAR_UNIFORM distinct ones, SAR_REPLACE drawn k times, SAR_LABOR those of the k
- * smallest variates of their sources, which rows share (LABOR-0: Balin and Catalyurek, Layer-neighbor sampling,
- * 2023). A row of k edges or fewer gives all but with SAR_REPLACE. An added loop is always given and does not count.
+/* Pick in-edges of each row. SAR_UNIFORM picks k distinct edges, SAR_REPLACE draws k edges with replacement, and SAR_LABOR
+ * picks the k edges whose sources have the smallest variates, which all rows share (LABOR-0: Balin and Catalyurek,
+ * Layer-neighbor sampling, 2023). Except with SAR_REPLACE, a row of k edges or fewer picks all of them. An added self loop
+ * is always picked and does not count.
  *
- * inputs   s, as prototypes_indices.h has it; out_indptr (n_rows + 1) of sar_sample_counts of it
+ * inputs   s, see prototypes_indices.h; out_indptr (n_rows + 1) that sar_sample_counts computes for s
  *          workspace (n_threads, n_workspace), where k > SAMPLE_FEW and a row may exceed k: n_workspace = 2 k +
  *          2^bits, 2^bits > 2 k
- * output   sources, positions (n_picks): each pick's source and its place in `indices`, ascending in a row,
+ * output   sources, positions (n_picks): each pick's source and its position in `indices`, ascending in a row,
  *          overwritten; positions may be NULL
  *          numbering's seen and summary: a bit for each source among the columns, and for each 64 columns with one;
  *          each thread, of which there are no more than numbering's, sets its own. NULL: nothing is noted

@@ -31,8 +31,8 @@ static void NAME(transpose_count)(int64_t *restrict ends, const I *restrict indi
         if ((uint64_t)indices[e] < (uint64_t)n_src) ends[indices[e] + 1]++;
 }
 
-/* The same for the columns first .. last only. A branch on whether an edge belongs to them would be mispredicted, so there
- * is none. */
+/* Count as transpose_count does, for the CSR columns first .. last only. A branch on whether an edge belongs to them would be
+ * mispredicted, so there is none. */
 static void NAME(transpose_count_own)(int64_t *restrict ends, const I *restrict indices, int64_t n_edges, int64_t first, int64_t last)
 {
     I column[TRANSPOSE_AT_ONCE];
@@ -60,7 +60,7 @@ static void NAME(transpose_place)(int64_t *restrict next, I *restrict t_indices,
         }
 }
 
-/* The same for n edges that were picked out. */
+/* Put n edges, which were picked out, into the transpose; see transpose_place. */
 SAR_INLINE void NAME(transpose_place_picked)(int64_t *restrict next, I *restrict t_indices, I *restrict position,
                                              const NAME(transpose_picked) *restrict own, int64_t n)
 {
@@ -72,7 +72,7 @@ SAR_INLINE void NAME(transpose_place_picked)(int64_t *restrict next, I *restrict
     }
 }
 
-/* The same for the edges of the columns first .. last. */
+/* Put the edges of the CSR columns first .. last into the transpose; see transpose_place. */
 static void NAME(transpose_place_own)(int64_t *restrict next, I *restrict t_indices, I *restrict position, const int64_t *restrict indptr,
                                       const I *restrict indices, const I *restrict rows, int64_t n_dst, int64_t first, int64_t last)
 {
