@@ -237,7 +237,7 @@ class RelationalInput(nn.Module):
             self.widths = dict.fromkeys(types, width)
 
     def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, npt.NDArray[np.int64]] | None = None) -> dict[str, Tensor]:
-        """Return the input rows of the first layer, a dict from node type to Tensor (n, width).
+        """Return {node type: input rows of the first layer, (n, width)}, from features `x`; of a batch's `rows`, or of all rows.
 
         Parameters
         ----------

@@ -246,7 +246,7 @@ def byte_size(value: object) -> int:
 
 
 def count(value: object) -> int:
-    """Return the whole number in a text, which may have an exponent.
+    """Return the whole number in a text such as "1000" or "1e3".
 
     Raises
     ------

@@ -495,7 +495,7 @@ class Plateau:
         return {"falls": self.falls, "last": self.last}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        """Restore the result of `state`; raise a CheckpointError for any other argument."""
+        """Set `falls` and `last` from `state`, a result of `state()`; raise a CheckpointError for any other dict."""
         if not all(type(state.get(name)) is int and state[name] >= 0 for name in ("falls", "last")):
             raise CheckpointError(f"the state of a plateau is {dict(state)}, but must be falls and last, whole numbers")
         self.falls, self.last = state["falls"], state["last"]

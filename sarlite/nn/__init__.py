@@ -1,4 +1,4 @@
-"""Parameters, modules, layers, norms, decoders of links and readouts of graphs."""
+"""Parameters, modules, layers, norms, decoders that score links, and readouts from nodes to graphs."""
 
 import warnings
 

@@ -152,7 +152,7 @@ class DistMult(_Relation):
         self.relation = Parameter(np.ones(_shape(check_int("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` rows.
+        """Return the scores (n, c) of c candidates per link by the learned row of its `relation`, or (n, n_out) by all `n_out` rows.
 
         A score is bit by bit the same if head and tail are exchanged.
         """
@@ -190,7 +190,7 @@ class ComplEx(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` rows."""
+        """Return the scores (n, c) of c candidates per link by the learned row of its `relation`, or (n, n_out) by all `n_out` rows."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
 
@@ -217,7 +217,7 @@ class TransE(_Relation):
     """
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` rows."""
+        """Return the scores (n, c) of c candidates per link by the learned row of its `relation`, or (n, n_out) by all `n_out` rows."""
         return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
 
@@ -253,7 +253,7 @@ class RotatE(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` rows."""
+        """Return the scores (n, c) of c candidates per link by the learned row of its `relation`, or (n, n_out) by all `n_out` rows."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
         c, d = c / size, d / size
@@ -294,7 +294,7 @@ class MLP(Module):
         self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores: (n, c) for c candidates per link, or (n, n_out) if the decoder has `n_out` outputs."""
+        """Return the scores (n, c) of c candidates per link by the output of its `relation`, or (n, n_out) by all `n_out` outputs."""
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
         if relation is not None:

@@ -16,7 +16,7 @@ SCORES = "scores"
 
 
 class Context(NamedTuple):
-    """Settings of one aggregation, which an operator receives for its forward and its backward pass.
+    """Settings of one aggregation for an operator: wanted gradients, accumulators, row format and the place of the output.
 
     Attributes
     ----------

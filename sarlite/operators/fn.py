@@ -191,7 +191,7 @@ def mul_edge(x: Tensor, weight: Tensor | Array) -> MulEdge:
 
 def attend(z: Tensor, src: Tensor, dst: Tensor, slope: float = 0.2, dropout: float = 0.0, key: int = 0, *,
            edge: Array | None = None, attn_edge: Tensor | None = None) -> Attend:
-    """Return the attention message m_ij = a_ij z_j, a_ij = softmax_j(leaky_relu(src_j + dst_i)), for reducer sum.
+    """Return the message m_ij = a_ij z_j with attention a_ij = softmax_j(leaky_relu(src_j + dst_i + edge_ij attn_edge)), for reducer sum.
 
     Parameters
     ----------

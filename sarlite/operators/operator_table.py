@@ -186,9 +186,9 @@ def _weighted_sum(graph: LayerContract, message: fn.MulEdge, reducer: str) -> Ca
 
 
 def _in_place(graph: LayerContract, x: Tensor) -> Tensor:
-    """Return the tensor from which sums over edges read a `TableRows` x in its table, without a copy; return any other x as it is.
+    """Return x itself or, for a `TableRows` x in fast numerics, a tensor whose rows sums over edges read in x's table.
 
-    Its data are `kernels.Rows`. In exact numerics, and with rounded rows (bfloat16, int8), x is returned as it is.
+    The data of such a tensor are `kernels.Rows`. With rounded rows (bfloat16, int8), x itself is returned.
     """
     return x if numerics.name() == "exact" or graph.schedule.row_format.is_narrow else in_table(x)
 

@@ -77,7 +77,7 @@ class Member(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Position of each output, the sum over all relations into one node type, in one flat array.
+    """Position in one flat array of each output, which is the sum over all relations into one node type.
 
     Attributes
     ----------
@@ -420,7 +420,7 @@ class _Draft:
         return tuple(ROWS if ROWS in kinds[key] else SCORES for key in rows)
 
     def finish(self, n_inputs, captured, layout):
-        """Return the `SharedFetch`, and append its captured values to `captured`, the list of all fetches' captured values.
+        """Return the `SharedFetch`, with outputs placed by `layout`; append its captured values to the list `captured`.
 
         `n_inputs` is the number of the primitive's input tensors, after which captured values are numbered.
         """

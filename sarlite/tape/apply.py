@@ -110,7 +110,7 @@ def _keeps_volatile(tensors, arrays, residuals):
 
 def _read(tensors: Sequence[Tensor | None], sinks: Sequence[Sink], residuals: Sequence[object], result: Tensor,
           out_is_sole: bool) -> tuple[tuple[Changes, int], ...]:
-    """Return (`Changes`, its count now) for each input or result whose values a primitive's vjp may read, and for each sink.
+    """Return (`Changes`, its count now) for each sink, and for each input or result whose values a primitive's vjp may read.
 
     If all residuals are arrays, the vjp reads the tensors whose arrays are among the residuals. An object among the
     residuals may hold any input, and the result unless `out_is_sole`. The vjp may read the values of all sinks.

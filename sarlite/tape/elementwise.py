@@ -16,7 +16,7 @@ from sarlite.types import Array
 
 
 def unary(name: str, f: Callable[..., Array], dx: Callable[..., Array], keep: str) -> Callable[[Operand], Tensor]:
-    """Register the primitive out = f(x, **params) with the gradient `dx`, which reads `keep` ("x", "out" or "none"); return it.
+    """Register the primitive out = f(x, **params) with gradient dx(g, residual); `keep` names the residual. Return it as a function.
 
     Parameters
     ----------

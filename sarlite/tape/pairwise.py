@@ -250,10 +250,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 
 
 def _constant(name: str, f: Callable[..., Array], call: str, result: str) -> Callable[..., Tensor]:
-    """Register the NumPy function f as a primitive without gradient; return it as a function of tensors.
-
-    Its docstring shows the code `call` and its `result`.
-    """
+    """Register NumPy's f as a primitive without gradient; return it as a function of tensors, with the example `call` -> `result`."""
     primitive(name, lambda wants_grad, *arrays: (np.asarray(f(*arrays)), ()), None)
 
     def operation(*values: Operand) -> Tensor:
