@@ -73,7 +73,7 @@ def report_skipped(case, reason, path):
 
 
 class Hosts:
-    """Context manager of `n` virtual hosts on this machine, 10.77.0.1 to 10.77.0.n, on links of limited rate.
+    """Context manager that simulates `n` hosts by network namespaces, 10.77.0.1 to 10.77.0.n, each on a link of limited `rate`.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ COLLECTIVES = "allreduce", "allgather", "alltoall", "gather", "broadcast"
 ACCOUNT = "own", "peers", "aggregate", "wait", "collective", "product", "optimizer", "rest", "between"
 
 
-def places(args):
+def configurations(args):
     """Return (ranks, threads, mode, prefetch) of each configuration to measure, the configuration of one rank first.
 
     One rank has no peers, so it runs in one mode only.
@@ -68,8 +68,9 @@ def write_data(scratch, args, method="metis"):
 
 
 def measure(args, data):
-    """Return {(case, place): [JSON line of each training run]}; `place` is a result of `places`, and each runs once in each round."""
-    lines_of = {(name, place): [] for name in args.cases for place in places(args)}
+    """Train each of `args.cases` in each configuration, once per round; return {(case, configuration): [JSON line of each run]}."""
+    lines_of = {(name, configuration): [] for name in args.cases
+                for configuration in configurations(args)}
     for number in range(args.rounds):
         for (name, (n_ranks, threads, mode, prefetch)), lines in lines_of.items():
             harness.note(f"round {number + 1}: {name}, {n_ranks} ranks x {threads} threads, {mode}, prefetch "
@@ -118,9 +119,9 @@ def account(rank, spans, cpu=False):
 
 
 def purpose_of(span):
-    """Return the purpose, such as "product" or "wait", to which `account` adds a span's time without its inner spans.
+    """Return the category, such as "product" or "wait", to which `account` adds a span's own time, without the spans inside it.
 
-    For a block the purpose is the rank whose rows the block reads; `by_owner` adds these up.
+    For a block the category is the rank whose rows the block reads; `by_owner` adds these up.
     """
     name = span["name"].split(" ")[0]
     if name == "block":
@@ -149,9 +150,9 @@ def fastest(lines):
     return min(epochs, key=lambda ranks: max(sum(rank.values()) for rank in ranks), default=())
 
 
-def row(args, name, place, lines):
-    """Return the table's row of a case in one place, (ranks, threads, mode, prefetch), from the JSON lines of its runs."""
-    n_ranks, threads, mode, prefetch = place
+def row(args, name, configuration, lines):
+    """Return the table's row of a case in one configuration, (ranks, threads, mode, prefetch), from the JSON lines of its runs."""
+    n_ranks, threads, mode, prefetch = configuration
     sent = [sum(n for phase, n in line["sent_bytes"].items() if phase != "evaluation") for line in lines]
     return {"case": name, "graph": args.graph, "ranks": n_ranks, "threads": threads, "mode": mode,
             "prefetch": prefetch,
@@ -163,10 +164,10 @@ def row(args, name, place, lines):
 
 def compare(rows):
     """Add to each row the ratios of its time and memory to one rank and to mode oneshot; None if these were not measured."""
-    by_place = {(r["case"], r["ranks"], r["threads"], r["mode"]): r for r in rows}
+    by_configuration = {(r["case"], r["ranks"], r["threads"], r["mode"]): r for r in rows}
     one = {r["case"]: r for r in rows if r["ranks"] == 1}
     for r in rows:
-        other = by_place.get((r["case"], r["ranks"], r["threads"], "oneshot")) if r["mode"] == "sar" else None
+        other = by_configuration.get((r["case"], r["ranks"], r["threads"], "oneshot")) if r["mode"] == "sar" else None
         r["to_one"] = r["ms"] / one[r["case"]]["ms"] if r["case"] in one else None
         r["to_oneshot"] = other and r["ms"] / other["ms"]
         r["memory_to_oneshot"] = other and r["peak_mib"] / other["peak_mib"]
@@ -179,7 +180,7 @@ def main(argv=None):
         raise SystemExit(f"--ranks {args.ranks} and --threads {args.threads} must go together")
     with harness.Scratch() as scratch:
         lines_of = measure(args, write_data(scratch, args))
-    rows = compare([row(args, name, place, lines) for (name, place), lines in lines_of.items()])
+    rows = compare([row(args, name, configuration, lines) for (name, configuration), lines in lines_of.items()])
     harness.report(f"An epoch of training on {args.graph}, by ranks x threads", rows, COLUMNS, args.json)
     if args.account:
         each = [{**r, "rank": rank, **spent, "sum": sum(spent.values())}

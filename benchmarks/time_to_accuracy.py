@@ -73,7 +73,7 @@ TASKS = {
 
 
 def run(task, way, data, seed, as_threads=False, **changed):
-    """Train once; return the table's row of the run with its curve of validation accuracy. `changed` overrides settings."""
+    """Train `task` once by the Way `way`, with the options `changed` replaced; return a dict with the curve of validation accuracy."""
     place = {"launcher": (), "ranks": way.ranks, "threads": 1} if as_threads else {"threads": 2 // way.ranks}
     settings = (task.batches if way.minibatches else task.full) | way.options | changed
     line = harness.train(way.ranks, data=data, model="sage", **task.model, **settings, seed=seed,

@@ -357,7 +357,7 @@ class Memory:
         self.base = _status("VmRSS")
 
     def now(self) -> int:
-        """Return the gained resident memory in bytes, after freed memory was returned to the operating system."""
+        """Return freed memory to the operating system; return the growth of resident memory since the construction, in bytes."""
         trim()
         return max(0, resident() - self.base)
 

@@ -206,7 +206,7 @@ def _evaluations(graph):
 
 
 def _nodes(graph):
-    """Return the graph of nodes inside a graph of links or a set of graphs; a graph of nodes is returned unchanged."""
+    """Return the graph of nodes that a LinkGraph or a GraphSet wraps; return any other graph unchanged."""
     return getattr(graph, "nodes", graph)
 
 

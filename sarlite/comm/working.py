@@ -17,7 +17,7 @@ _PYTHON, _PACKAGES = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "
 
 @contextlib.contextmanager
 def working(tick: Callable[[], object], interval: float = INTERVAL_SECONDS) -> Iterator[None]:
-    """Return a context: inside, `tick` is called every `interval` seconds while this thread or a child process computes.
+    """Return a context that calls `tick` every `interval` seconds, if this thread or a child process has used processor time.
 
     Use it for reading, dividing and partitioning, which have no steps to count. One rank may take an hour for them,
     while the other ranks wait.

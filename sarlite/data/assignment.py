@@ -183,7 +183,7 @@ class StoredEdges:
                       for name in dataset.nodes]
 
     def indptr(self, first, last):
-        """Return the CSR `indptr` of the rows first .. last - 1, starting from 0: (last - first + 1,) int64."""
+        """Return the CSR `indptr` of the rows from `first` up to, not including, `last`, starting from 0: (last - first + 1,) int64."""
         degrees = np.zeros(last - first + 1, np.int64)
         for at, _, ends, _ in self._pieces(first, last):
             degrees[1 + at : at + ends.size] += np.diff(ends)

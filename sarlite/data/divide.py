@@ -119,7 +119,10 @@ class InMemory:
         return self._rows[table.folder, field]
 
     def finish(self, dataset, offsets, division):
-        """Set `self.dataset` to a data set of the written arrays; ids that are 0, 1, 2, ... are stored as None."""
+        """Set `self.dataset` to the written arrays with the metadata of `dataset`; `offsets` and `division` describe the parts.
+
+        Ids that are 0, 1, 2, ... are stored as None.
+        """
         nodes, edges = ([self._made(table, offsets) for table in tables.values()]
                         for tables in (dataset.nodes, dataset.edges))
         self.dataset = Dataset.of_tables(nodes, edges, dataset.target, dataset.name, dataset.source, dataset.provenance,

@@ -289,7 +289,7 @@ def count_outputs(labels, where, classes, task):
 
 
 def _binary_labels(labels, where, first_row, what):
-    """Return labels of 0, 1 or NaN as uint8 with `MISSING` for NaN; raise a DataError for any other value."""
+    """Return labels of 0, 1 or NaN as uint8 with `MISSING` for NaN. For other values the error names `where`, `what` and the row."""
     missing = np.isnan(labels) if labels.dtype.kind == "f" else np.zeros(labels.shape, bool)
     if (at := validation.first_true(~(missing | (labels == 0) | (labels == 1)))) is not None:
         raise DataError(f"{where}: labels: {what} {first_row + at[0]} has {labels[at]} in column {at[1]}, "

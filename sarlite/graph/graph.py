@@ -177,7 +177,7 @@ class Graph(LayerGraph):
 
     @classmethod
     def from_scipy(cls, matrix: object, *, n_src: int | None = None) -> "tuple[Graph, Array]":
-        """Return (undivided graph, edge weights) from a sparse matrix: an edge j -> i for each stored entry a[i, j].
+        """Return (undivided graph, edge weights): an edge j -> i for each stored entry a[i, j]; bipartite with `n_src` sources if given.
 
         Parameters
         ----------

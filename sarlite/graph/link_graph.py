@@ -171,7 +171,7 @@ def _candidate_rows(rows, shape):
 
 
 class _Slots(LayerGraph):
-    """Bipartite graph with one edge into each candidate, from the candidate's head node (in one _Slots) or tail (in another)."""
+    """Bipartite graph that gathers one end of each candidate link: the candidate's only in-edge comes from its head, or from its tail."""
 
     has_all_edges = True
 

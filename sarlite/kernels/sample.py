@@ -119,7 +119,7 @@ class Numbering:
             self.members[...] = 0
 
     def clear(self):
-        """End a batch without a list of its rows, for example after an error; O(n_columns) time."""
+        """Remove all rows from the batch when the list of them is lost, for example after an error; takes O(n_columns) time."""
         for bits in (self.members, self.seen, self.summary):
             bits[...] = 0
 

@@ -146,26 +146,26 @@ def _same(a, b):
 
 
 class Numbered(NamedTuple):
-    """Input of a `ReplayStep`: a tensor that the message received or created, by its number in order of appearance."""
+    """Input of a `ReplayStep`: a tensor that the message function received or created, by its number in order of appearance."""
 
     number: int
 
 
 class Captured(NamedTuple):
-    """Input of a `ReplayStep`: a tensor from outside the message, compared by identity. The tape detects changes of its values."""
+    """Input of a `ReplayStep`: a tensor from outside the message function, compared by identity. The tape detects changes of its values."""
 
     tensor: Tensor
 
 
 class Value(NamedTuple):
-    """Input of a `ReplayStep`: an array or number from outside the message, compared by value."""
+    """Input of a `ReplayStep`: an array or number from outside the message function, compared by value."""
 
     value: object
     checksum: int | None
 
 
 class ReplayStep(NamedTuple):
-    """One primitive that the message ran, with its inputs. The last step of a `Program` has the message's results as inputs."""
+    """One primitive that a message function ran, with its inputs. The last step of a `Program` has the function's results as inputs."""
 
     name: str
     params: Mapping[str, object]

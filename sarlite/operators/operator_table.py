@@ -132,7 +132,7 @@ def _sum(graph: LayerContract, message: fn.CopySrc, reducer: str) -> Call:
 
 
 def _sum_of(graph: LayerContract, x: Tensor, reducer: str) -> Call:
-    """Return the call that computes A X, for rows X = `x` and the adjacency matrix A, normalised for sum, mean or sym.
+    """Return the Call that computes A x: A is the adjacency matrix, for "mean" divided by in-degrees, for "sym" scaled symmetrically.
 
     The call has a cache if x is constant. The cache lives as long as x and the graph.
     """

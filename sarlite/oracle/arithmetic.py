@@ -308,7 +308,7 @@ class BoundArithmetic:
 
 
 def _magnitude_product(product, a, b):
-    """Return product(a, b) of two magnitudes, with a positive number in place of each 0 that is only an underflow.
+    """Return product(a, b), where `product` multiplies arrays of magnitudes; a 0 that is only an underflow becomes a positive number.
 
     So an element is 0 only if every term has a factor 0.
     """

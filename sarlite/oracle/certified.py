@@ -16,9 +16,9 @@ def arithmetic(case: Case, lower: bool = False) -> BoundArithmetic:
 
 
 class _LowerPrecision(BoundArithmetic):
-    """Error bounds if sums and their terms are rounded to the next lower precision, with an unchanged exponent range.
+    """Arithmetic that bounds errors of kernels that round sums to the precision below the promised one, such as TF32 for float32.
 
-    Tensor cores compute in this way.
+    The terms of the sums are rounded too; the exponent range stays the same. Tensor cores compute in this way.
     """
 
     def __init__(self, case: Case) -> None:

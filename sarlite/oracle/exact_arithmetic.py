@@ -250,7 +250,7 @@ def _choose(mask, a, b, value):
 
 
 def _times(a, b):
-    """Return the product of two grains; it is Inf, which marks a value that is surely 0, if one of them is Inf."""
+    """Return the grain of a product, a power of two that divides it, from its factors' grains; Inf, which marks a sure 0, if one is Inf."""
     return np.where(np.isinf(a) | np.isinf(b), np.inf, a * b)
 
 

@@ -182,7 +182,7 @@ def scatter_sum(x: Expr, index: Index) -> Expr:
 
 
 def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return for each row i the maximum of x[e] over its entries e, or 0; `ties` and `rank` choose the tied entry that gets the gradient.
+    """Return each row's maximum of x[e] over its entries e, or 0. Its gradient goes to the first tied entry by `rank`, or to all (`ties`).
 
     Parameters
     ----------

@@ -88,7 +88,7 @@ def _edges(reference, case, attempts):
 
 
 def _columns(reference, case, attempts):
-    """Return a failing case with fewer columns: try each half of the columns, then all columns but the first or the last."""
+    """Return the failing `case` with as few feature columns as still fail: try each half, then all columns but the first or the last."""
     while (width := cut.width_of(reference, case)) is not None and width > 1 and attempts.left > 0:
         half = width // 2
         tries = [(0, half), (half, width), (0, width - 1), (1, width)]

@@ -1,4 +1,4 @@
-"""A check of a mode's plan: each edge is in one forward and one backward piece, and the right rows arrive for each block.
+"""Check of a schedule mode's plan: each edge is in one forward and one backward piece, and each piece's source rows have arrived.
 
 Without the check, a plan that leaves out a peer would train on fewer edges and raise no error. The library's own modes
 are checked by its tests, and a user's mode is checked for each graph.
@@ -83,7 +83,7 @@ def _edge_problems(pieces: Iterable[Piece], needs: Needs) -> Iterator[str]:
 
 
 def _difference(expected, taken):
-    """Return (edges that the lists `expected` and `taken` have in different numbers, their count in `expected` less in `taken`).
+    """Return (edges whose counts in `expected` and `taken` differ, for each its count in `expected` minus its count in `taken`).
 
     `expected` and `taken` are lists of (destination rows, source ids). The result is edges (k, 2), each with its
     destination row and source id, and counts (k,) int64.

@@ -200,7 +200,7 @@ def _sorted(parts):
 
 
 def compare(indptr, indices, counts, clustering, sample=200, seed=0):
-    """Compare a graph with the wanted `counts` of degrees and `clustering`; return a list of a dict for each range of degrees.
+    """Return (wanted, actual) numbers of nodes and mean clustering by range of degrees, the latter from at most `sample` nodes each.
 
     Parameters
     ----------

@@ -372,9 +372,10 @@ class CalibrationError(Metric):
 
 
 def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return (predicted probabilities, mask of the predictions that came true), to measure calibration.
+    """Return (probabilities, mask of true events) to measure calibration; an event is "class `positive`", or "correct" for many classes.
 
-    With two classes or several labels, an event is a positive label; with more classes, a correct prediction.
+    With two classes the event is that the class is `positive`, and with several labels that a label is 1. With more
+    classes the event is that the class of the largest probability is correct.
 
     Returns
     -------

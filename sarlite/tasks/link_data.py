@@ -311,7 +311,7 @@ def without_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int,
 
 
 def known_links(of: Linked, val: LinkChoice, test: LinkChoice, seed: int, split: EdgeSplit = None) -> list[Array]:
-    """Return sorted keys, (row of head) * n_nodes + (id of tail), of this rank's links of all splits, by relation. Collective.
+    """Return per relation the sorted keys, (local row of head) * n_nodes + (id of tail), of this rank's links of all splits. Collective.
 
     Parameters
     ----------

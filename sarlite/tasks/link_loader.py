@@ -186,9 +186,10 @@ class LinkLoader(NeighborLoader):
         return batch, ends[: heads.size].reshape(heads.shape), ends[heads.size :].reshape(tails.shape)
 
     def _edges(self, link_rows):
-        """Return the positions of this rank's edges between the ends of the step's links: no message may pass there. Collective.
+        """Return the positions of the edges that join the ends of a link of this step, rows `link_rows`, to be left out. Collective.
 
-        The positions are arrays by edge set. The result is None if links have labels. The edges connect the
+        Otherwise a link could be read off the graph. The positions among this rank's edges are arrays by edge set. The
+        result is None if links have labels. The edges connect the
         ends of the step's links of all ranks, from head to tail in the links' relation. Edges from tail to head are left
         out in relations of the opposite direction, and within one node type.
         """

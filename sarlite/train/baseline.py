@@ -80,7 +80,7 @@ def baselines(comm: Communicator, task: Task, features: Array | None, ids: Array
 
 
 def row_features(part: Shard) -> tuple[Array | None, Array]:
-    """Return the features and the ids of the rows that a task predicts, for `baselines`. Collective.
+    """Return (features, ids) of this rank's nodes, graphs or node pairs that the task predicts, as input of `baselines`. Collective.
 
     Parameters
     ----------

@@ -74,9 +74,9 @@ def of_times(graph, times):
 
 
 def _of_one_type(graph, rows):
-    """Return the sizes of a graph with one node type, and a hash of each node that this rank owns. Collective.
+    """Return ({"nodes", "edges", "features": their numbers}, a hash of each node that this rank owns) for one node type. Collective.
 
-    The sizes are a dict with the numbers of nodes, edges and features. The hashes, (n_dst,) uint64, cover a node's id,
+    `rows` has the features, labels and splits of the nodes. The hashes, (n_dst,) uint64, cover a node's id,
     in-edges, features, label and splits.
     """
     with graph.profile.phase("setup"), no_grad():
@@ -102,9 +102,9 @@ def _of_one_type(graph, rows):
 
 
 def _of_types(nodes, rows):
-    """Return the sizes of a relational graph, and a hash of each of this rank's nodes of all types. Collective.
+    """Return ({"nodes", "edges", "features": numbers by type, as text}, a hash of each of this rank's nodes of all types). Collective.
 
-    The sizes and hashes have the meaning that `_of_one_type` describes.
+    The hashes have the meaning that `_of_one_type` describes.
     """
     graph = nodes.graph.with_edge_values().full_precision()
     hashes = {name: _mixed(ids.astype(np.uint64) + np.uint64(word(name))) for name, ids in graph.node_ids.items()}
@@ -138,9 +138,9 @@ def _of_types(nodes, rows):
 
 
 def _of_graphs(graphs, rows):
-    """Return the sizes of a set of graphs, and a hash of each of this rank's nodes and graphs. Collective.
+    """Return ({"nodes" (with graphs), "edges", "features": numbers}, a hash of each of this rank's nodes and graphs). Collective.
 
-    The sizes and the hashes of nodes have the meaning that `_of_one_type` describes. The hash of a graph covers its
+    The numbers and the hashes of nodes have the meaning that `_of_one_type` describes. The hash of a graph covers its
     nodes, label and splits.
     """
     nothing = np.zeros(graphs.n_src, np.int64)

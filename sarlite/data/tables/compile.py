@@ -163,7 +163,10 @@ class _Compiler:
         return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]
 
     def lists(self, changes):
-        """Return the edges of each relation in the order of the tables' rows, and the nodes' ids; see `edge_lists`."""
+        """Return ([{"src", "dst", edge values} of each relation, in the order of its table's rows], {node type: ids}).
+
+        `changes` are changes of the edges, such as {"undirected": True}. `edge_lists` describes the results.
+        """
         lists = [self._numbered(at, changes, read_again=True)[0].in_order() for at in range(len(self._edges))]
         return lists, {name: ids_in_order(self._connection, numbering) for name, numbering in self._numberings.items()}
 

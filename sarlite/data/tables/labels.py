@@ -97,7 +97,7 @@ def check_labels(table: Table, columns: Sequence[str], task: str | None, classes
 
 
 def check_numbers(table: Table, columns: Sequence[str]) -> None:
-    """Raise a DataError unless columns of several labels per row are numbers, or lists of numbers of one length."""
+    """Raise a DataError unless the label columns of a multi-label task hold numbers, or lists of numbers that all have the same length."""
     check_cells(table, number_checks(table, columns, missing=True, limit=math.inf))
     for column in columns:
         if table.types[column] == "vector":

@@ -113,7 +113,7 @@ class NodeColumns:
         return [*dict.fromkeys([name for name in asked if name] + (shown if self.source.features is None else []))]
 
     def check(self) -> None:
-        """Raise one error about all invalid cells in the table's columns that have a use."""
+        """Check the table's columns of ids, features, labels, times and splits; raise one error about all invalid cells."""
         source, table, errors = self.source, self._table, list[SarliteError]()
         labels, columns = self._labels()
         if labels is not None:

@@ -325,7 +325,7 @@ def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature
 
 
 def _outputs(name: str, feature: Feature, statistics: Statistics, value: str) -> dict[str, str]:
-    """Return {feature name: SQL expression, never NULL} of the feature columns that a column's transform gives."""
+    """Return {name of feature column: SQL expression, never NULL} for the table column `name`, whose value is the SQL `value`."""
     kind = KINDS[feature.transform]
     fill = statistics.get("fill", 0.0 if "0" in feature.missing else None)
     filled = f"coalesce({value}, {as_double(fill)})" if kind.numeric and fill is not None else value

@@ -73,12 +73,12 @@ class Pusher:
         weakref.finalize(self, _stop, weakref.ref(self._thread)).atexit = False  # it lives as long as it runs
 
     def submit(self, step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]]) -> int:
-        """Start to exchange rows: `messages` has (slots, steps, rows) for each rank. Collective, but waits for no rank.
+        """Start to send rows: messages[r] is (slots of rank r's cache, step of each row, rows). Collective, but waits for no rank.
 
         Parameters
         ----------
         step, layer : int
-            Name of the job. A job with this name must not be in progress.
+            Training step and layer of the rows, which name the exchange. An exchange of this name must not be in progress.
         messages : list by rank of (slots (m,) int array, steps (m,) int array or None, rows (m, ...) array)
             Rows for each rank, none for this rank, with the steps that computed the rows; None stands for `step`. All
             rows, also arrays without rows, have the same dtype and row shape on every rank. The arrays are copied.
@@ -290,7 +290,7 @@ def _lane(start, peer, array, piece_bytes):
 
 
 def _packed(step, layer, messages, comm):
-    """Pack each rank's message, (slots, steps, rows), into one array of bytes, and return the job that sends them."""
+    """Pack the message to each rank, (cache slots, steps of the rows, rows), into a byte array; return the job that sends the arrays."""
     if len(messages) != comm.size:
         raise ShapeError(f"{len(messages)} messages are not one for each of {comm.size} ranks")
     dtype, shape = messages[0][2].dtype, messages[0][2].shape[1:]
@@ -311,7 +311,7 @@ def _packed(step, layer, messages, comm):
 
 
 def _check_same(heads):
-    """Raise the same ShapeError on every rank unless all messages' heads have the same step, layer and kind of rows."""
+    """Raise the same ShapeError on every rank unless all messages' headers have the same step, layer, and dtype and shape of a row."""
     step, layer, kind = heads[0][:3]
     for rank, head in enumerate(heads):
         if head[:3] != heads[0][:3]:
@@ -321,17 +321,17 @@ def _check_same(heads):
 
 
 def _unpacked(message, head, job):
-    """Return (slots, steps, rows) of a message that `_packed` made, as views of its bytes."""
+    """Return (cache slots, steps of the rows, rows) of the bytes `message`, whose header is `head`, as views of the bytes."""
     step, _, _, n, has_steps = head
     _, steps, rows, slots = _views(message, _sections(n, has_steps, job.dtype, job.shape))
     return slots, steps if has_steps else step, rows
 
 
 def _sections(n, has_steps, dtype, shape):
-    """Return (first byte, end, dtype, shape) of each section of a message of n rows: head, steps if `has_steps`, rows, slots.
+    """Return (first byte, end, dtype, shape) of each section of a message: header, steps if `has_steps`, n rows, and cache slots.
 
-    The sections are the head, the steps that computed the rows if `has_steps`, the rows, and their slots. Each section
-    starts at a multiple of 8 bytes.
+    The steps are the training steps that computed the rows; the slots are the rows' places in the receiver's cache. Each
+    section starts at a multiple of 8 bytes.
     """
     sections, end = [], 0
     for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_steps,)), (dtype, (n, *shape)), (np.int32, (n,))):

@@ -131,14 +131,14 @@ class SendLists:
         return in_degrees[rows] + 1.0 if by == "degree" else self.cut_degree(rows).astype(np.float64)
 
     def _listed(self, rows):
-        """Return (positions in `self.rows`, positions in `rows`) of the rows that some peer has as halo."""
+        """Return (positions in `self.rows`, positions in `rows`) of the rows that are halo rows of some peer."""
         number = self.numbers(rows)
         places = np.flatnonzero(number >= 0)
         return number[places], places
 
 
 class PaperPush:
-    """DistGNN-MB's rule for the pushes of one layer: send each peer the rows just computed that it has as halo.
+    """DistGNN-MB's rule for the pushes of one layer: send each peer the rows just computed that are halo rows of this peer.
 
     At most `limit` rows are sent to each peer.
 

@@ -57,7 +57,7 @@ class Sequential:
 
 
 def n_parts(needs: Needs, pieces: int, rows: int) -> int:
-    """Return into how many parts a peer's rows are divided in backward: about `pieces` for all peers, of `rows` rows or more.
+    """Return the number of parts of each peer's rows in backward: about `pieces` parts over all peers, each of at least `rows` rows.
 
     The number is the same on every rank.
     """

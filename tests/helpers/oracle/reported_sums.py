@@ -171,7 +171,7 @@ HALF = {"dtype": "float16", "accumulate": "float32"}
 
 
 def half_sums(case):
-    """Return sums in float16 of partial sums in float32, each over 1,024 edges."""
+    """Return each row's sum by a kernel that adds blocks of 1,024 edges in float32, and the sums of the blocks in float16."""
     chunk = places(case) // 1024
     names, group = np.unique(np.stack([case.dst, chunk]), axis=1, return_inverse=True)
     partial = np.zeros((names.shape[1], case.x.shape[1]), np.float32)

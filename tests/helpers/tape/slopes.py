@@ -36,7 +36,7 @@ class Frozen:
 
 
 def slope(formula, frozen, leaves, directions, weights):
-    """Return d/dt of sum(weights * formula(leaves + t * directions)) at t = 0, by central differences."""
+    """Return d/dt of sum(weights * formula(leaves + t * directions)) at t = 0, by central differences with the choices `frozen`."""
 
     def loss(t):
         moved = [x + t * v for x, v in zip(leaves, directions)]
