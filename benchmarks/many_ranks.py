@@ -177,7 +177,7 @@ def on_hosts(args):
 
 
 def fetch_of(shape, n_ranks, width):
-    """Return (messages, bytes, bytes per peer) that a rank receives in a fetch of float32 rows, if nodes are divided at random."""
+    """Return (messages, bytes, bytes per peer) of one rank's fetch of float32 rows; a graph of size `shape` is divided at random."""
     halo = (shape.nodes - shape.nodes / n_ranks) * -math.expm1(-shape.degree / n_ranks)
     return min(n_ranks - 1, halo), 4 * width * halo, 4 * width * halo / (n_ranks - 1)
 

@@ -80,7 +80,7 @@ class Planted:
 
 
 def locate_all(args):
-    """Return the table's rows: how often the oracle names the wrong edge, for each reduction and kind of mistake."""
+    """Measure how often and how fast the oracle names the wrong edge; return a table row for each reduction and kind of mistake."""
     edges, rows = drawn(args.nodes), []
     harness.note(f"{edges.n_edges:,} edges, {edges.n_dst:,} nodes")
     for reduce in args.reduce:

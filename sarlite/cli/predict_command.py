@@ -187,7 +187,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
             (wanted,) = wanted
             arrays = [array[wanted.rows] for array in _arrays(config, form, output, trained.decision)]
         elif config.rank:
-            arrays = [_ranks(part.graph, model.decoder, output, wanted.graph, linked, excluded)]
+            arrays = [_scores_and_positions(part.graph, model.decoder, output, wanted.graph, linked, excluded)]
             _show_rank_metrics(comm, arrays[0][:, 1])
         else:
             wanted, arrays = _scored(comm, config, wanted, _arrays(config, form, output, trained.decision))
@@ -229,8 +229,11 @@ def _score_functions(decoder, linked):
     return [one_relation(decoder, number) for number in range(len(linked.ends))]
 
 
-def _ranks(graph, decoder, h, pairs, linked, excluded):
-    """Return the score and the rank of each pair within its relation, shape (n_pairs, 2). Collective."""
+def _scores_and_positions(graph, decoder, h, pairs, linked, excluded):
+    """Return each pair's score and its position, 1 for the best score, among its source's destinations, (n_pairs, 2). Collective.
+
+    `linked` describes the predicted relations. `excluded` holds, for each relation, the keys of pairs that do not count.
+    """
     heads, tails, result = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for index, score in enumerate(_score_functions(decoder, linked)):
         rows = pairs.relations == index if linked.several else slice(None)

@@ -78,7 +78,7 @@ def _signals(watchdog):
 
 
 def _settle(comm, error, watchdog, ending):
-    """Return, or raise SystemExit, if the work ended on all ranks as on this rank, with `error` or without; else end all ranks."""
+    """Return, or raise SystemExit, if all ranks' work ended like this rank's, without or with the same `error`; else end all ranks."""
     outcome = _outcome(error)
     rows = None
     if outcome is not None:
@@ -105,7 +105,7 @@ def _settle(comm, error, watchdog, ending):
 
 
 def _settle_failure(comm, error, watchdog, ending):
-    """Call `_settle`; an unexpected exception there, such as a second Ctrl-C, ends all ranks."""
+    """Agree with the other ranks on how to end after `error`; if that fails, for example by a second Ctrl-C, end all ranks."""
     try:
         _settle(comm, error, watchdog, ending)
     except SystemExit:

@@ -100,7 +100,7 @@ class _Start:
 
 
 def _leave():
-    """Exit handler: finalize MPI within a time limit. A rank that has not connected sends SIGTERM to itself instead.
+    """Finalize MPI within a time limit as Python exits; a rank that has not joined the other ranks in MPI ends by SIGTERM instead.
 
     mpi4py would finalize MPI later, when the thread that enforces the time limit has ended.
     """

@@ -178,9 +178,9 @@ class _Meeting(_Request):
         return set(range(self.world.size)) - self.here.keys()
 
     def result(self, error=None):
-        """Return the values of all ranks, in rank order. The request must be done.
+        """Return the values of all ranks, in rank order, once all ranks have called; raise `error` if it is not None.
 
-        Raise `error` if there is one, or a ShapeError unless all ranks made the same call.
+        Raise a ShapeError unless all ranks made the same call.
         """
         calls, values = zip(*(self.here[rank] for rank in range(self.world.size)))
         check_calls(calls, error)

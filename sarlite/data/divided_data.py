@@ -27,7 +27,7 @@ from sarlite.types import Path as AnyPath
 
 
 class DivisionRequest(NamedTuple):
-    """Arguments of `divided` that name a data set and say how its nodes are to be divided and ordered."""
+    """Request to divide a data set: its spec, the methods that divide and order its nodes, what METIS balances, and the seed."""
 
     spec: AnyPath
     partition: str

@@ -256,7 +256,7 @@ def _check_kind(spec, is_relational, relational):
 
 
 def has_transforms(spec: AnyPath) -> bool:
-    """Return True if a spec's features can be computed by transforms, as its data set is built from tables."""
+    """Return True if DuckDB builds the data set of `spec`, as from CSV tables, so that stored transforms can compute its features."""
     return _parse(str(spec))[0] in _DESCRIBED
 
 

@@ -137,7 +137,7 @@ class Layer(NamedTuple):
 
     @property
     def picked(self) -> Picked:
-        """The sampled edges of a layer of a plain graph, which has one set of edges, not one for each relation."""
+        """Sampled edges of this layer, for a graph with a single relation."""
         (picked,) = self.sets
         return picked
 

@@ -39,10 +39,9 @@ def total(x, axis=None, keepdims=False):
 
 @by_numerics
 def share(x):
-    """Return this rank's contribution to the sum of x over all ranks: all contributions add up to the sum.
+    """Return what this rank passes to an allreduce that sums x over all ranks: in fast numerics, the sum of this rank's values.
 
-    In fast numerics the share is the sum of this rank's values. In exact numerics rank 0 has the whole sum as its share
-    and the other ranks have 0.
+    In exact numerics, which already sum over all ranks, rank 0 passes the global sum and the other ranks pass 0.
     """
     return total(x)
 

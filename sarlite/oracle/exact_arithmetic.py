@@ -98,9 +98,10 @@ class ExactArithmetic:
         return BoundedArray(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
     def _proved(self, value, magnitude, grain, summed=False):
-        """Return a GrainedArray of these fields, with grain 0 (nothing proved) for an element if one of its partial sums may be rounded.
+        """Return a GrainedArray whose `grain` is set to 0, for "not proved exact", at elements of which a partial sum may be rounded.
 
-        With `summed`, `magnitude` bounds partial sums alone, and the values are stored in the narrower format.
+        The bound of the partial sums is `magnitude`, the sum of the absolute values of all terms or more. With `summed`,
+        `magnitude` bounds partial sums alone, and the values are stored in the narrower format.
         """
         magnitude = np.where(np.isfinite(value), magnitude, 0.0)
         limit, most = (self.summed, self.most_summed) if summed else (self.limit, self.most)

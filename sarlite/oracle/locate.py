@@ -125,7 +125,10 @@ class Change:
 
 
 def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook | None = None) -> list[Change] | None:
-    """Return the Changes, terms that wrong rows lack or have too often, that explain `got`; None if a row stays unexplained."""
+    """Return the Changes (terms lost or counted twice) that turn the sums `expected` into `got`; None if a wrong row stays unexplained.
+
+    `codebook` is the index of `flow.rows`, if the caller has it already.
+    """
     with np.errstate(invalid="ignore"):
         bad = np.flatnonzero(((got != expected) & ~(np.isnan(got) & np.isnan(expected))).any(1))
     if len(bad) > MOST_ROWS or not len(bad) or not np.isfinite(got[bad]).all():

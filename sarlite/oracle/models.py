@@ -172,7 +172,7 @@ def resolve(kind: str, attributes: Attributes, state: State | None) -> tuple[Att
     merged = {**_DEFAULTS, **requested, **sizes}
     of_layer = {name: value for name, value in requested.items() if name not in _DEFAULTS and name != "n_in"}
     if state is None:
-        return {**attributes, **_known_attributes(attributes, merged), "each": _planned(kind, merged, of_layer)}, None
+        return {**attributes, **_known_attributes(attributes, merged), "each": _layers_without_state(kind, merged, of_layer)}, None
     state = dialects.arrays(state)
     named = split_state(kind, {name: name for name in state})
     twice = {names[name] for names, part in zip(named.layers, split_state(kind, state).layers)
@@ -215,12 +215,12 @@ def _width(layer_attributes: Attributes) -> int:
     return layer_attributes["n_feat"] if layer_attributes["heads"] == "mean" else layer_attributes["n_heads"] * layer_attributes["n_feat"]
 
 
-def _planned(kind, values, requested):
-    """Return the attributes of each layer of a model that has no state yet, from the requested sizes."""
+def _layers_without_state(kind, model_sizes, requested):
+    """Return a dict of attributes for each layer of a model without a state dict, by its sizes and the `requested` layer options."""
     each: list[AttributeDict] = []
-    for k in range(values["layers"]):
-        last = k == values["layers"] - 1
-        width = values["n_classes"] if last else values["hidden"]
+    for k in range(model_sizes["layers"]):
+        last = k == model_sizes["layers"] - 1
+        width = model_sizes["n_classes"] if last else model_sizes["hidden"]
         layer_attributes = {**_for_layer(kind, requested, last)}
         if kind in ("gat", "gatv2"):
             layer_attributes = {"n_feat": width, **layer_attributes, **({"n_heads": 1} if last else {})}

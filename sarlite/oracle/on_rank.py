@@ -152,12 +152,12 @@ def _of_outputs(d: RankDifference) -> Iterator[Guess]:
 
 
 def _without_edges(d, lost):
-    """Predict this rank's rows by a function that leaves out the edges in the mask `lost`."""
+    """Return the rows that the rank of the RankDifference `d` would return if the edges in the mask `lost` were left out."""
     return d.predicted(cut.on_edges(d.reference, d.case, np.flatnonzero(~lost)))
 
 
 def _with_rows(d, replaced, others):
-    """Predict this rank's rows by a function that takes the node rows in the mask `replaced` from the arrays `others`."""
+    """Return the rows that the rank of the RankDifference `d` would return if nodes in the mask `replaced` had the inputs `others`."""
     by, arrays = d.reference.arrays_by, {name: np.array(value) for name, value in d.case.arrays.items()}
     for name, value in arrays.items():
         if by.get(name) in ("src", "dst", "node"):

@@ -69,7 +69,7 @@ class DrawnSplits(NamedTuple):
     seed: int
 
     def __call__(self, one: Array, other: Array) -> Array:
-        """Return the split of each pair of ids, in either order, (n,) int64."""
+        """Return the split code of each pair of ids (one[i], other[i]), in either order, (n,) int64."""
         at = uniform(variates(one, other, self.seed))
         return np.where(at < self.test, TEST, np.where(at < self.test + self.val, VAL, TRAIN))
 
@@ -121,17 +121,17 @@ class ListedSplits:
         raise_together(comm, self._error(twice[0]) if len(twice) else None)
 
     def __call__(self, one: Array, other: Array) -> Array:
-        """Return the split of each pair of ids, in either order, (n,) int64. Collective."""
+        """Return the split code of each pair of ids (one[i], other[i]), in either order, (n,) int64. Collective."""
         keys = self._keys(one, other)
-        return ask(self._comm, self._rank(keys), keys, self._of)
+        return ask(self._comm, self._rank(keys), keys, self._splits_of)
 
     def listed(self) -> tuple[Array, Array]:
         """Return (pairs, splits) of the validation and test pairs that this rank passed. A pair need not be an edge."""
         chosen = self._of_pairs != TRAIN
         return self._pairs[chosen], self._of_pairs[chosen]
 
-    def _of(self, keys):
-        """Look up the splits of pairs whose keys this rank stores; an unknown pair is for training."""
+    def _splits_of(self, keys):
+        """Return the split of each pair, given by its key from this rank's range; `TRAIN` for a pair that is not listed."""
         places = np.minimum(np.searchsorted(self._keys_stored, keys), max(len(self._keys_stored) - 1, 0))
         return np.where(self._keys_stored[places] == keys, self._split[places], TRAIN) if len(self._keys_stored) else \
             np.full(len(keys), TRAIN)

@@ -41,11 +41,11 @@ class InputRows(Protocol):
     def tensor(self) -> Inputs: ...
 
     def to_train(self, batches: Iterator[TrainingBatch], step: int) -> Iterator[TrainingBatch]:
-        """Yield training batches with their input rows; the first one is the batch of the global step `step`. Collective."""
+        """Yield the training batches `batches`, the first for global step `step`, each with the input rows of its nodes. Collective."""
         ...
 
     def to_score(self, batches: Iterable[TrainingBatch]) -> Iterator[TrainingBatch]:
-        """Yield evaluation batches with their input rows."""
+        """Yield the evaluation batches `batches`, each with the input rows of its nodes."""
         ...
 
 
@@ -262,7 +262,7 @@ class Task:
         return self._metric.make(self.positive)
 
     def outputs(self, model: Callable[..., Tensor], graph: object, x: object) -> tuple[Tensor, Array]:
-        """Return the model's output in evaluation mode, and the rows that the metric takes, by default its values. Collective.
+        """Return (the model's output in evaluation mode, the array for the metric, by default the output's values). Collective.
 
         Parameters
         ----------
@@ -360,7 +360,7 @@ class Task:
 
     @classmethod
     def form_name(cls, name: str) -> str:
-        """Return the kind of targets, such as "classify", of the value `name` of the option --task."""
+        """Return the kind of targets, such as "classify", for `name`, a value of the option --task."""
         return name
 
     @classmethod

@@ -19,7 +19,7 @@ from sarlite.types import Array, JsonDict
 
 def outcome(trainer: Trainer, best: Best, n_classes: int, names: Sequence[str] | None = None,
             rule: ThresholdRule = HALF) -> JsonDict:
-    """Evaluate the best model once more, and return counts, calibration and the threshold by split. Collective.
+    """Evaluate the best model once more; return confusion counts, calibration and the threshold by `rule`, each by split. Collective.
 
     Parameters
     ----------

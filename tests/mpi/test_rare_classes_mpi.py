@@ -31,7 +31,7 @@ def test_ranks_agree_with_one_rank(tmp_path):
         return lines, summary["outcome"], summary["counted"]["baseline"]
 
     if comm.rank == 0:
-        format.write(folder / "data", rare(words=["fraud", "ok"], flip=True))
+        format.write(folder / "data", rare(class_names=["fraud", "ok"], flip=True))
         train(Solo(), "one")
     comm.barrier()
     train(comm, "all")

@@ -34,7 +34,7 @@ def columns_used(table: Table, uses: Iterable[tuple[str, str]], left: Mapping[st
 
 
 def times_shown(times: Array, kind: str) -> dict[str, str]:
-    """Return {"kind", "first", "last"} of an array of times, first and last as text; without rows only the kind."""
+    """Return {"kind": `kind`, "first": text of the earliest time, "last": text of the latest}; only "kind" if `times` is empty."""
     shown = {"first": times.min(), "last": times.max()} if len(times) else {}
     return {"kind": kind, **{name: show_time(time, kind) for name, time in shown.items()}}
 

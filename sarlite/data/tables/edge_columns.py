@@ -135,7 +135,7 @@ class EdgeColumns:
         raise_all(errors)
 
     def account(self) -> JsonDict:
-        """Return a dict with the use of each of the table's columns, such as "source" or "weight"."""
+        """Return a report on the table: its source, number of rows, and {column: use}, with uses such as "source" or "weight"."""
         uses = [(self.ends[0].column, "source"), (self.ends[1].column, "destination"), (self.weight, "weight"),
                 (self.source.time, "time"),
                 *((name, f"feature ({self._transform_words.get(name, 'number')})") for name in self.features)]

@@ -277,9 +277,10 @@ class DemandPush:
 
 
 def choose(places: Array, slots: Array, limit: int | None, weights: Array, variates_key: int, ids: Array) -> tuple[Array, Array]:
-    """Choose at most `limit` of the rows (places, slots) at random, without replacement, with probabilities by `weights`.
+    """Draw at most `limit` rows by `weights`, seeded by `variates_key`; return (their places in the batch, their slots in the peer's list).
 
-    The chosen entries have the smallest -log(u) / weight, where u in (0, 1) is a hash of (variates_key, id).
+    Rows are drawn without replacement: the chosen rows have the smallest -log(u) / weight, where u in (0, 1) is a hash of
+    (variates_key, id).
 
     Parameters
     ----------

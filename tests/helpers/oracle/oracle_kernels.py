@@ -75,7 +75,10 @@ def messages_back(case, rows):
 
 
 def extremum(case, edges, x):
-    """Return (maxima or minima over each row's edges, 0 without edges; messages, negated for minima; maxima of these messages)."""
+    """Return (result, messages, maxima of the messages by row); the result is each row's maximum or minimum, 0 without edges.
+
+    For a minimum, messages and maxima are negated.
+    """
     sign = x.dtype.type(-1 if case.reduce == "min" else 1)
     rows = sign * messages(case, edges, x)
     top = edges.greatest(rows)

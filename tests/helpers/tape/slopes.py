@@ -18,9 +18,9 @@ class Frozen:
         self.near, self._values, self._next = near, [], None
 
     def __call__(self, value, gap=None):
-        """Return `value` in the first call, and the recorded value in later calls; `gap` is the distance to another choice.
+        """Record the choice `value`, such as an argmax, in the formula's first evaluation; return the recorded value in later ones.
 
-        A small gap raises `Unclear`, and exactly 0 is a choice.
+        `gap` is how far the inputs are from a different choice: values near 0, but not 0, raise `Unclear`.
         """
         if self._next is None:
             if gap is not None and ((0 < np.abs(gap)) & (np.abs(gap) < self.near)).any():

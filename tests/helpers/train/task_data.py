@@ -23,8 +23,8 @@ def dataset(task, columns=3):
     return data
 
 
-def rare(n_classes=2, share=0.05, words=None, flip=False):
-    """Return a data set where a `share` of nodes has a rare class, which features predict in part; with `flip` it is class 0."""
+def rare(n_classes=2, share=0.05, class_names=None, flip=False):
+    """Return a data set with a `share` of nodes in a rare class, 0 if `flip` and else 1, that the features predict in part."""
     data, draw = load("sbm:nodes=600,classes=2,features=8,degree=8"), np.random.default_rng(5)
     labels = (draw.random(600) < share).astype(np.int64)
     if n_classes > 2:
@@ -34,7 +34,7 @@ def rare(n_classes=2, share=0.05, words=None, flip=False):
     data.features[:, 1] += 2.0 * (labels == 2)
     split = draw.permutation(600)
     data.train, data.val, data.test = (np.isin(np.arange(600), split[a:b]) for a, b in ((0, 300), (300, 450), (450, 600)))
-    data.labels, data.n_classes, data.class_names = 1 - labels if flip else labels, n_classes, words
+    data.labels, data.n_classes, data.class_names = 1 - labels if flip else labels, n_classes, class_names
     return data
 
 

@@ -40,7 +40,7 @@ def test_with_a_rare_class_the_default_metric_is_average_precision(data, tmp_pat
 
 
 def test_a_rare_first_class_is_the_positive_one(tmp_path, capsys):
-    format.write(tmp_path / "data", rare(words=["fraud", "ok"], flip=True))
+    format.write(tmp_path / "data", rare(class_names=["fraud", "ok"], flip=True))
     lines = train_here(tmp_path / "run", "--data", tmp_path / "data", *FLAGS)
     assert "positive class: fraud" in capsys.readouterr().out
     graph_data, (probabilities, _) = rare(flip=True), predict_here(tmp_path / "run", tmp_path / "p.npy")
@@ -51,7 +51,7 @@ def test_a_rare_first_class_is_the_positive_one(tmp_path, capsys):
 
 
 def test_of_more_classes_the_default_metric_is_macro_f1(tmp_path, capsys):
-    format.write(tmp_path / "data", rare(3, words=["a", "b", "c"]))
+    format.write(tmp_path / "data", rare(3, class_names=["a", "b", "c"]))
     lines = train_here(tmp_path / "run", "--data", tmp_path / "data", *FLAGS)
     assert "b " in capsys.readouterr().out and "val_macro_f1" in lines[0]
 
