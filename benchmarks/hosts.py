@@ -127,7 +127,7 @@ class Hosts:
             _do("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
 
     def launcher(self, mpiexec, each=1):
-        """Return the words before a program in a command line that starts `each` MPI ranks of the program on each host."""
+        """Return the words to put before a command so that `mpiexec` starts `each` MPI ranks of the command on each host."""
         first, hosts = self.addresses[0], ",".join(f"{a}:{each}" for a in self.addresses)
         return ("ip", "netns", "exec", f"{self.name}-1", "env", *TCP, mpiexec, "-launcher", "ssh",
                 "-launcher-exec", str(self.script), "-localhost", first, "-hosts", hosts, "-n", str(each * self.n))

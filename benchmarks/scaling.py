@@ -82,9 +82,9 @@ def measure(args, data):
 
 
 def train(args, n_ranks, **options):
-    """Train on N ranks and return the command's JSON line; with `--account`, also the time of each rank and epoch by purpose.
+    """Train on N ranks and return the command's JSON line; with `--account`, also the time of each rank and epoch by category.
 
-    With `--account` the line has "account": the milliseconds of each epoch and rank, by purpose.
+    With `--account` the line has "account": the milliseconds of each epoch and rank, by category.
     """
     if not args.account:
         return harness.train(n_ranks, **options)
@@ -96,7 +96,7 @@ def train(args, n_ranks, **options):
 
 
 def account(rank, spans, cpu=False):
-    """Return {purpose: milliseconds} of each epoch of MPI rank `rank`, as a list, from the spans of a profile.
+    """Return {category, such as "wait": milliseconds} of each epoch of MPI rank `rank`, as a list, from the spans of a profile.
 
     The purposes are the entries of `ACCOUNT`. Evaluations are left out. `spans` are the events of a recorded profile;
     with `cpu` their processor time is counted.
@@ -134,7 +134,7 @@ def purpose_of(span):
 
 
 def by_owner(epoch, rank):
-    """Return {purpose: ms} of an epoch, with the times by source rank summed into "own", the rank's own rows, and "peers".
+    """Return {category: ms} of an epoch, with the times by source rank summed into "own", the rank's own rows, and "peers".
 
     If all blocks read the rows of one rank, as in a cache's batch, they count as `own`.
     """
@@ -145,7 +145,7 @@ def by_owner(epoch, rank):
 
 
 def fastest(lines):
-    """Return each rank's {purpose: ms} of the epoch whose slowest rank was fastest; the first epochs are left out."""
+    """Return each rank's {category: ms} of the epoch whose slowest rank was fastest; the first epochs are left out."""
     epochs = [epoch for line in lines for epoch in line.get("account", ())[1:]]
     return min(epochs, key=lambda ranks: max(sum(rank.values()) for rank in ranks), default=())
 

@@ -45,7 +45,7 @@ def layer(args, graph, message):
 
 
 def measure_rank(comm, args, whole, parts, message, mode, backward):
-    """Return (received bytes by phase, halo rows, seconds of planning, bytes held, peak bytes of a pass) of this rank."""
+    """Run a layer on a part of `whole`; return (received bytes by phase, halo rows, seconds to plan, bytes held, peak bytes of a pass)."""
     set_threads(1)
     before = _held(comm)
     begin = time.thread_time()

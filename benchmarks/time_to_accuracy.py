@@ -1,4 +1,4 @@
-"""Measure seconds, sent bytes and memory until a good validation accuracy for several ways of training one model.
+"""Measure seconds, sent bytes and memory until a target validation accuracy for several ways of training one model.
 
 GraphSAGE is trained by the command in each of `WAYS`, from the same seeds. A seed's target is 99 % of the best validation
 accuracy that any way reached with that seed. A way's result is the first epoch that reaches the target: the seconds of
@@ -171,7 +171,7 @@ def stored(files):
 
 
 def by_clock(rows, clock):
-    """Return `rows` with the times and peaks of `clock`, rows of the same ways that were measured on a quiet machine."""
+    """Return `rows` with times and peak memory from `clock`, rows of the same ways and tasks, measured on a quiet machine."""
     result = []
     for row in rows:
         same = [short for short in clock if (short["task"], short["way"]) == (row["task"], row["way"])]

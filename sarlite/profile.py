@@ -171,7 +171,7 @@ _NO_SPAN = Span(None)
 
 
 class Collectives(Protocol):
-    """Collective operations of a communicator whose bytes `Counted` counts; see `comm.protocol.Communicator`."""
+    """Collective operations of a `comm.protocol.Communicator` whose bytes `Counted` counts."""
 
     rank: int
     size: int

@@ -190,7 +190,7 @@ class StoredEdges:
         return np.cumsum(degrees)
 
     def sources(self, first, last):
-        """Return the sources of the edges into the rows first .. last - 1, row after row."""
+        """Return the sources of the edges into the rows from `first` up to, not including, `last`, row after row."""
         parts = [(at, ends, copied(table.indices, int(ends[0]), int(ends[-1])), start)
                  for at, table, ends, start in self._pieces(first, last)]
         if len(parts) == 1 and not parts[0][3]:
@@ -201,12 +201,12 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield (its first row, table, `indptr`, its first source row) of each relation with edges into the rows first .. last - 1.
+        """Yield (its first row, table, `indptr`, its first source row) of each relation with edges into rows `first` to `last` - 1.
 
         Yields
         ------
         at : int
-            Position of the relation's first row among the rows first .. last.
+            Position of the relation's first row among these rows.
         table : EdgeTable
         ends : int array
             Entries of the relation's indptr for these rows.

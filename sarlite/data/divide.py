@@ -268,7 +268,7 @@ def _edges_taken(table, new_src_rows, new_dst_rows, values):
 
 
 def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, space):
-    """Yield the same as `_edges_taken`, but sort the edges on disk in the folder of `space`; `forms` is {field: (shape, dtype)}."""
+    """Yield {field: piece} of edge arrays and `values` in the new order, sorted on disk by `space`; `forms` is {field: (shape, dtype)}."""
     columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
     keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, new_src_rows, new_dst_rows, space.at_once()))
     sorter = Sorter(space.folder, space.n_bytes, table.n_edges, sampled(keys, table.n_edges), **columns)
@@ -281,7 +281,7 @@ def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, space):
 
 
 def _renumbered(table, new_src_rows, new_dst_rows, chunk_size):
-    """Yield (new destination rows, new source rows, first, last) for pieces of the stored edges: the edges first .. last - 1."""
+    """Yield (new destination rows, new source rows, first edge, edge after the last) for pieces of the stored edges of a relation."""
     for row in range(0, table.n_destinations, chunk_size):
         ends = copied(table.indptr, row, min(row + chunk_size, table.n_destinations) + 1)
         for low, high in row_chunks(ends, chunk_size):

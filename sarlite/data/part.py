@@ -113,7 +113,7 @@ class Part:
         return self._target.ids()
 
     def edges(self) -> tuple[Array, Array]:
-        """Return (indptr, indices), the in-edges of the part's rows in the only relation; see `EdgePart.csr`."""
+        """Return (indptr, indices), the in-edges of the part's rows in the data set's only relation, as a CSR."""
         return self._edges.csr()
 
     def edge_ids(self) -> Array:

@@ -11,7 +11,7 @@ from sarlite.structure.edges import destinations, is_symmetric
 
 
 def summary(dataset):
-    """Return the counts, degrees, splits and sizes of a data set as a dict that JSON can hold.
+    """Return the numbers of nodes, edges and classes, degrees, split sizes and bytes of a data set as a dict that JSON can hold.
 
     Notes
     -----

@@ -81,7 +81,7 @@ class GraphParts(NamedTuple):
 def build_from_edges(src: ArrayLike, dst: ArrayLike, n_nodes: int | None = None, *, n_src: int | None = None,
                      n_dst: int | None = None, undirected: bool = False, self_loops: bool = False,
                      deduplicate: bool = False) -> GraphParts:
-    """Build the data of a graph that one rank holds as a whole, from edges src[k] -> dst[k]; see `Graph.from_edges`."""
+    """Build the data of an undivided graph from edges src[k] -> dst[k]: square with `n_nodes`, bipartite with `n_src` and `n_dst`."""
     sources, to = check_array("src", src), check_array("dst", dst)
     if (n_src is None) != (n_dst is None) or (n_src is not None and n_nodes is not None):
         raise ConfigError("give n_nodes, or both n_src and n_dst for a bipartite graph")
@@ -128,7 +128,7 @@ def _edge_index(origin: Array, n_input: int) -> Array:
 
 def build_from_csr(indptr: object, indices: ArrayLike | None = None, *, edge_index: ArrayLike | None = None,
                    n_src: int | None = None) -> GraphParts:
-    """Build an undivided graph's data from a CSR by destination, or a sparse matrix of ones; see `Graph.from_csr`."""
+    """Build an undivided graph's data from a CSR whose row i lists the sources of i's in-edges, or from a sparse matrix of ones."""
     if indices is None:
         entries = interop.entries(indptr, "from_csr")
         interop.refuse_weights(entries.values, "from_csr", "Graph.from_scipy(matrix)")
@@ -183,7 +183,7 @@ def _build_whole(indptr: Array, indices: Array, edge_index: Array | None, n_src:
 def build_from_rows(comm: CommLike, options: Options, indptr: ArrayLike, indices: ArrayLike, *, node_ids: ArrayLike | None,
                     src_ids: ArrayLike | None, n_src: int | None, edge_ids: ArrayLike | None,
                     added_loops: ArrayLike | None) -> GraphParts:
-    """Check the arguments, see `Graph.from_part`, on all ranks together, and build this rank's part. Collective."""
+    """Build this rank's part of a graph from the in-edges of its nodes, after all ranks checked the arguments together. Collective."""
     comm = wrap(comm)
     options.check(comm)
 

@@ -426,7 +426,7 @@ class LayerGraph(SharedState):
         return Tensor(factors, constant=True, placement="rows")
 
     def edge_factors(self, reducer: str) -> Array:
-        """Compute the factor of each edge's message in a weighted `reducer`, (n_edges,) float64; see `edge_counts`. Collective."""
+        """Return each edge's factor by `reducer`: w_ij, w_ij / d_i or w_ij / sqrt(d_i d_j), (n_edges,) float64. Collective."""
         assert self.edge_weight is not None
         if reducer == "sum":
             return self.edge_weight

@@ -39,7 +39,7 @@ class DividedPart(NamedTuple):
 
 def divide_graph(comm: Communicator, edges: InEdges, n_src: int, bipartite: bool, parts: str | ArrayLike,
                  src_parts: str | ArrayLike | None, order: str | ArrayLike | None, seed: int) -> DividedPart:
-    """Return this rank's part of a graph that every rank holds undivided; see `Graph.shard` for the options. Collective.
+    """Return this rank's part of the graph `edges`, which every rank holds undivided; `parts` is a method or each node's rank. Collective.
 
     Parameters
     ----------

@@ -123,7 +123,7 @@ class Lines:
         return hits
 
     def order(self):
-        """Return the numbers of the lines that are not empty, oldest row first, (n,) int32, in O(n_lines) time."""
+        """Return the indices of the cache lines that are not empty, oldest row first, (n,) int32, in O(n_lines) time."""
         order, n = np.empty(self.n_lines, np.int32), np.zeros(1, np.int64)
         call("sar_cache_order", order, n, self.lines, self.n_lines)
         return order[: int(n[0])].copy()

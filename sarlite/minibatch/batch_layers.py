@@ -38,7 +38,7 @@ def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = Fals
 
 
 class BatchRows(NamedTuple):
-    """Row numbers of a batch's inputs, of its outputs, and of its seeds among the outputs; see `Batch`.
+    """Numbers of a batch's rows: its inputs and outputs among the rank's rows, and its seeds among the outputs.
 
     Attributes
     ----------

@@ -155,11 +155,11 @@ class Module:
     buffers: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """Return text for `repr` with the sizes of this module's own parameters; inner modules have their own text."""
+        """Return text for `repr` with names and shapes of this module's own parameters; inner modules have their own text."""
         return ", ".join(f"{name} {p.shape}" for name, p in self._members(Parameter))
 
     def __repr__(self) -> str:
-        """Return the sizes of this module and of all modules in it, one per line."""
+        """Return the parameters' names and shapes, of this module and of all modules in it, one module per line."""
         dtypes = sorted({f", {p.dtype}" for _, p in self._members(Parameter) if p.dtype != np.float32})
         head = f"{type(self).__name__}({self.describe()}{''.join(dtypes)}"
         inner = [f"{name}: {module!r}" for name, module in self._members(Module)]

@@ -108,7 +108,7 @@ class ExactEdgeSums(EdgeSums):
 
 
 class GridSum:
-    """Accumulator for exact sums of the gradients of rows; see `FloatSum` for the methods.
+    """Accumulator for exact sums of the gradients of rows, with the methods of `FloatSum`.
 
     Every term is rounded to a multiple of a power of two, which the grid of the sums defines (`kernels.grid_sums`).
 
@@ -198,7 +198,7 @@ class GridSum:
 
 
 class ExactRowSum:
-    """Accumulator for exact weighted sums of each destination's source rows; see `RowSum` for the methods.
+    """Accumulator for exact weighted sums of each destination's source rows, with the methods of `RowSum`.
 
     If one block holds all edges, the kernel rounds each sum at once. Otherwise each sweep over the blocks sums a few
     columns, so that few float64 sums and few columns of peers' rows are in memory.
@@ -255,7 +255,7 @@ class ExactRowSum:
 
 
 class ExactSoftmaxSum:
-    """Accumulator for attention's output that uses exact sums; see `SoftmaxSum` for the methods.
+    """Accumulator for attention's output that uses exact sums, with the methods of `SoftmaxSum`.
 
     If one block holds all edges, the kernel computes the largest score of each row, and rounds each sum at once.
     Otherwise the largest score is known in advance: the leaky ReLU is increasing, so it belongs to the largest source
@@ -286,7 +286,7 @@ class ExactSoftmaxSum:
 
 
 class ExactSoftmaxGradient:
-    """Accumulators for attention's gradients that use exact sums; see `SoftmaxGradient` for the methods."""
+    """Accumulators for attention's gradients that use exact sums, with the methods of `SoftmaxGradient`."""
 
     def __init__(self, dst, accumulators):
         self._dst, self.accumulators, self._parts = dst, accumulators, None

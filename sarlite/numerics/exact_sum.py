@@ -52,7 +52,7 @@ class DenseColumns(NamedTuple):
         return kernels.exact_largest(self.x)
 
     def squares(self, inverse):
-        """Return for each column f an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2; see `kernels.exact_squares`."""
+        """Return for each column f of x an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2, (F,) float64."""
         return kernels.exact_squares(self.x, inverse)
 
     def sums(self, grid):

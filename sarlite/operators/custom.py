@@ -22,7 +22,7 @@ OTHER_VALUES = (3, -0.001, -100, 0.5)
 
 
 class InputNames(NamedTuple):
-    """Names of a message's inputs, separately for source rows, destination rows and edge rows."""
+    """Names of a message function's inputs, separately for source rows, destination rows and edge rows."""
 
     src: tuple[str, ...]
     dst: tuple[str, ...]
@@ -134,7 +134,7 @@ class Custom:
         return src_ids, dst_ids, edge_ids
 
     def check_unchanged(self, again: bool) -> None:
-        """Raise a RuntimeError if an array that the message uses or, if `again`, an operation has changed since the forward pass.
+        """Raise a RuntimeError if an array that the message function uses or, with `again`, an operation has changed since forward.
 
         Parameters
         ----------
@@ -241,7 +241,7 @@ class _CustomBackward:
 
 
 class AllEdgesForward:
-    """Forward pass of exact numerics, which gathers the source rows of every edge and calls the message once.
+    """Forward pass of exact numerics, which gathers the source rows of every edge and calls the message function once.
 
     The gradients of the message's parameters are sums over edges. With one call for all edges, these sums are sums of
     the tape, which exact numerics can make exact. The recording is kept for the backward pass, which fetches no rows.

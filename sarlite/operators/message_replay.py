@@ -79,7 +79,7 @@ class Recording:
         return backward.reachable([out.sink for out in self.outputs], self.since)
 
     def captured(self):
-        """Return the captured values, oldest first: tensors or tape nodes from outside the message that receive gradients."""
+        """Return the captured values, oldest first: tensors or tape nodes from outside the message function that receive gradients."""
         leaves = {id(leaf) for leaf in self.leaves}
         ends = [out.sink for out in self.outputs] + [sink for node in self.nodes() for sink in node.sinks]
         captured = {id(end): end for end in ends
@@ -177,7 +177,7 @@ MOST_BYTES = 1 << 20
 
 
 class Program(recording.Observer):
-    """Record of a message's operations: the primitives in order, with their parameters and inputs.
+    """Record of the operations of a message function: the primitives in order, with their parameters and inputs.
 
     Two calls over the same rows have equal programs, unless a value that the message closes over or reads has changed.
 
@@ -225,7 +225,7 @@ class Program(recording.Observer):
         return Value(x, _checksum(x))
 
     def reads(self, sinks):
-        """Return the tensors from outside the message that it reads, except tensors that share memory with one of `sinks`.
+        """Return the tensors from outside the message function that it reads, except tensors that share memory with one of `sinks`.
 
         The returned tensors need no gradient.
         """

@@ -79,7 +79,7 @@ class Call(NamedTuple):
 
 
 def call(graph: LayerContract, message: fn.BuiltIn | fn.MessageFunction, reducer: str) -> Call:
-    """Return the operator and the inputs that aggregate a message over a graph with a reducer.
+    """Return the Call, an operator with its inputs, that aggregates a message function over a graph with a reducer.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ def _function(graph: LayerContract, message: fn.Message, reducer: str) -> Call:
 
 
 def one_dtype(message: str, **inputs: Tensor) -> None:
-    """Raise a ShapeError that starts with `message`, the name of a message, if the float inputs differ in dtype."""
+    """Raise a ShapeError that starts with `message`, the name of a message function, if the float inputs differ in dtype."""
     dtypes = {name: x.dtype for name, x in inputs.items() if x.dtype.kind == "f"}
     if len(set(dtypes.values())) > 1:
         listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())

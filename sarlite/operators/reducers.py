@@ -28,10 +28,10 @@ class Reducer(Protocol):
     def needs_messages(self) -> bool: ...
 
     def begin(self, n_dst: int, templates: list[tuple[tuple[int, ...], ArrayDType]]) -> None:
-        """Start a forward pass. `templates` holds (shape of one edge's row, dtype) for each tensor that the message returns."""
+        """Start a forward pass. `templates` holds (shape of one edge's row, dtype) for each tensor that the message function returns."""
 
     def forward(self, block: Edges, messages: list[Array]) -> None:
-        """Add a block's messages to the output. `messages` holds an (n_edges, ...) array for each tensor that the message returns."""
+        """Add a block's messages to the output: `messages` has an (n_edges, ...) array per tensor that the message function returns."""
 
     def end(self) -> Array:
         """Return the reduced messages, (n_dst, ...)."""

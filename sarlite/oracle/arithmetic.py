@@ -230,7 +230,7 @@ class BoundArithmetic:
         return self._nonlinear(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
     def select(self, g, x, index, ties, rank):
-        """Return the gradient of `scatter_max`: the row's g at the entry of x that is the maximum of its row, 0 at other entries.
+        """Return the gradient of `scatter_max`: g of the row at its maximum, else 0; `ties` and `rank` choose among tied entries.
 
         The bound covers each choice of the maximum if several entries may be the maximum, or if an entry is NaN.
         """

@@ -251,7 +251,7 @@ def _choose(mask, a, b, value):
 
 
 def _times(a, b):
-    """Return the grain of a product, a power of two that divides it, from its factors' grains; Inf, which marks a sure 0, if one is Inf."""
+    """Return the grain of a product (a power of two that divides it) of factors with grains a and b; Inf marks a value that is surely 0."""
     return np.where(np.isinf(a) | np.isinf(b), np.inf, a * b)
 
 

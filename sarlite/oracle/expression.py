@@ -88,7 +88,7 @@ class Expr:
         return Expr("reshape", (self,), [n if n >= 0 else int(np.prod(self.shape)) // max(rest, 1) for n in shape])
 
     def slice(self, start: int, stop: int, axis: int = 0) -> Expr:
-        """Return the entries start to stop - 1 along an axis."""
+        """Return the entries from `start` up to, not including, `stop` along an axis."""
         shape = list(self.shape)
         shape[axis] = stop - start
         return Expr("slice", (self,), shape, start=start, stop=stop, axis=axis)
@@ -182,7 +182,7 @@ def scatter_sum(x: Expr, index: Index) -> Expr:
 
 
 def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return each row's maximum of x[e] over its entries e, or 0. Its gradient goes to the first tied entry by `rank`, or to all (`ties`).
+    """Return each row's maximum of x[e] over its entries e, or 0. Its gradient goes to the tied entry with the lowest `rank`, or to all.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None =
 
 
 def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return for each row the minimum of its entries, with the parameters of `scatter_max`."""
+    """Return each row's minimum of x[e] over its entries e, or 0. `ties` and `rank` choose who gets the gradient, as in `scatter_max`."""
     return -scatter_max(-x, index, ties, rank)
 
 

@@ -161,7 +161,7 @@ def _out_width(attributes):
 
 
 def _derived(n_in, attributes):
-    """Return the sizes and flags that say which shapes GAT's parameters have, and which are present: "width", "projected" and so on.
+    """Return the widths of a GAT layer and flags that say which parameters it has, by name: "width", "projected" and so on.
 
     A residual is projected by a matrix: in PyG always, elsewhere if the widths differ.
     """

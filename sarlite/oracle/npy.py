@@ -107,7 +107,7 @@ def read_result(path: Path, field: str, shape: Sequence[int] | None = None) -> A
 
 
 def read_folder(folder: Path) -> dict[str, Array]:
-    """Return the arrays of a folder's .npy files by name; raise DataError as `read_result` does."""
+    """Return the arrays of a folder's .npy files by name; raise a DataError for a file that is not a valid array."""
     return {path.stem: read_result(path, path.stem) for path in sorted(folder.glob("*.npy"))}
 
 

@@ -69,7 +69,7 @@ def _size(case):
 
 
 def _edges(reference, case, attempts):
-    """Return a failing case with fewer edges: try parts of the edges alone, then all but one part, with ever finer parts."""
+    """Return the failing `case` with as few edges as still fail: try parts of the edges, then all but one part, with ever finer parts."""
     parts = 2
     while (n := case.edges.n_edges) and attempts.left > 0:
         bounds = np.linspace(0, n, min(parts, max(n, 2)) + 1).astype(int)

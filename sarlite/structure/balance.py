@@ -43,7 +43,7 @@ def check(balance):
 
 
 def chosen(balance, degrees):
-    """Return the counts that parts are balanced by, a tuple of names: the option `balance`, or a choice by in-degrees.
+    """Return what parts are balanced by, names among "nodes", "train" and "edges": the option `balance`, or a choice by `degrees`.
 
     By default these are nodes and training nodes, and also edges if the standard deviation of the degrees is above
     their mean.
@@ -55,12 +55,12 @@ def chosen(balance, degrees):
 
 
 def by_degrees(mean, deviation):
-    """Return the counts to balance by default: nodes, training nodes and, if the in-degrees' deviation exceeds their mean, edges."""
+    """Return what to balance by default: "nodes", "train" and, if the standard deviation of in-degrees exceeds their mean, "edges"."""
     return COUNTS if deviation > mean else ("nodes", "train")
 
 
 def weights(degrees, balance):
-    """Return the node weights with which METIS balances the counts `balance`, (n_nodes,) int64, or None if all are 1.
+    """Return the node weights with which METIS balances "nodes", "edges" or both, as in `balance`, (n_nodes,) int64; None if all are 1.
 
     With "edges" and "nodes" in `balance` the weight is proportional to the in-degree plus a twentieth of the mean
     degree. METIS then leaves the number of nodes uneven, mostly of nodes of low degree, which `even_nodes` moves at

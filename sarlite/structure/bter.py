@@ -200,7 +200,7 @@ def _sorted(parts):
 
 
 def compare(indptr, indices, counts, clustering, sample=200, seed=0):
-    """Return (wanted, actual) numbers of nodes and mean clustering by range of degrees, the latter from at most `sample` nodes each.
+    """Return a dict for each range of degrees: (wanted, actual) numbers of nodes and mean clustering, measured on `sample` nodes.
 
     Parameters
     ----------

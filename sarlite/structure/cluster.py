@@ -50,7 +50,7 @@ def clusters(edges, most, *, tell=lambda text: None):
 
 
 def _place(labels, sizes, most, pass_index, first, last, degrees, sources):
-    """Assign the nodes first .. last - 1 to clusters of at most `most` nodes again; return the number of nodes that moved.
+    """Assign the nodes from `first` up to, not including, `last` to clusters of at most `most` nodes again; return how many moved.
 
     The arrays `labels`, each node's cluster, and `sizes` of the clusters are changed. `degrees` and `sources` are the
     nodes' in-degrees and in-neighbours.

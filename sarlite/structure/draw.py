@@ -48,7 +48,7 @@ def running_sums(weights):
 
 
 def pick(rng, sums, low, high, size):
-    """Draw `size` nodes in proportion to their weights, among nodes whose running sums of weights, `sums`, lie in low .. high."""
+    """Draw `size` nodes in proportion to their weights, among nodes whose running sums of weights, `sums`, lie between `low` and `high`."""
     return _locate(sums, low + rng.random(size) * (high - low))
 
 

@@ -31,10 +31,10 @@ class ReadableEdges(Protocol):
     n_edges: int
 
     def indptr(self, first, last):
-        """Return the CSR row pointers of nodes first .. last - 1, (last - first + 1,) int; they need not start at 0."""
+        """Return the CSR row pointers of the nodes from `first` up to, not including, `last`, (last - first + 1,) int, from any start."""
 
     def sources(self, first, last):
-        """Return the sources of the edges into nodes first .. last - 1, node after node."""
+        """Return the sources of the edges into the nodes from `first` up to, not including, `last`, node after node."""
 
 
 class EdgesInMemory:
@@ -135,7 +135,7 @@ class _Parts:
         self.price = price * (edges.n_nodes / n_parts) ** 0.5
 
     def place(self, first, last, degrees, sources):
-        """Assign the nodes first .. last - 1, with in-edges from `sources`, to parts again; return how many moved."""
+        """Assign nodes from `first` up to, not including, `last` to parts again, by their in-neighbours; return how many moved."""
         old, weights, n = self.parts[first:last].copy(), self._weights(first, last, degrees), last - first
         near = np.repeat(np.arange(n) * self.n_parts, degrees) + self.parts[sources]
         for load, weight in zip(self.loads, weights):
@@ -148,7 +148,7 @@ class _Parts:
         return int(np.count_nonzero(new != old))
 
     def _weights(self, first, last, degrees):
-        """Return what nodes first .. last - 1 add to each balanced count of their part: a list of (last - first,) arrays.
+        """Return what each node from `first` up to, not including, `last` adds to each load of its part: a list of (last - first,) arrays.
 
         There is an array for each row of `loads`.
         """
@@ -218,7 +218,7 @@ def _anywhere(score, weights, loads, most, chosen, left):
 
 
 def _counts(edges, balance, block_edges):
-    """Return the names of the counts to balance: the option `balance`, or a choice by in-degrees, read in pieces."""
+    """Return what to balance, names among "nodes", "train" and "edges": the option `balance`, or a choice by in-degrees."""
     counts = balancing.check(balance)
     if counts is not None:
         return counts
@@ -245,14 +245,14 @@ def _cut(edges, parts, block_edges):
 
 
 def _row_pieces(edges, most):
-    """Yield (first, last, their CSR row pointers) for consecutive ranges of at most `most` nodes, first .. last - 1."""
+    """Yield (first node, node after the last, CSR row pointers) for consecutive ranges of at most `most` nodes."""
     for first in range(0, edges.n_nodes, most):
         last = min(first + most, edges.n_nodes)
         yield first, last, edges.indptr(first, last)
 
 
 def blocks(edges, n_parts, most_edges=BLOCK_EDGES):
-    """Yield (first, last, in-degrees, sources) of consecutive blocks of nodes first .. last - 1, of at most `most_edges` edges.
+    """Yield (first node, node after the last, in-degrees, sources) of consecutive blocks of nodes with at most `most_edges` in-edges.
 
     An array of a number for each node of a block and each part fits into `BLOCK_BYTES`.
     """

@@ -236,7 +236,7 @@ def _index():
 
 
 def _keys(indptr, indices, low, high, bits):
-    """Return (row - low) * 2^bits + column, a number to sort by, of each edge in CSR rows low .. high - 1."""
+    """Return (row - low) * 2^bits + column, a number to sort by, of each edge in the CSR rows from `low` up to, not including, `high`."""
     keys = np.repeat(np.arange(high - low, dtype=np.uint64) << bits, np.diff(indptr[low : high + 1]))
     keys |= indices[indptr[low] : indptr[high]].astype(np.uint64)
     return keys

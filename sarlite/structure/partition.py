@@ -181,7 +181,7 @@ class Tally:
         self._seen = np.zeros(int(offsets[-1]), bool)
 
     def add(self, part, sources):
-        """Add to the counts of part number `part` some of its in-edges, given the row numbers of their `sources`."""
+        """Count some in-edges of part number `part`, given the row numbers of their `sources`: all edges, cut edges and halo rows."""
         remote = sources[(sources < self.offsets[part]) | (sources >= self.offsets[part + 1])]
         self._seen[remote] = True
         self.edges[part] += sources.size

@@ -39,7 +39,7 @@ def inverse(permutation):
 
 
 def edges_in_order(indptr, indices, rows, cuts=(), *, sort=False, read=None, new_row=None):
-    """Yield the edges of new rows first .. last - 1 as (first, last, positions, sources), where new row i is row rows[i].
+    """Yield (first new row, row after the last, edge positions, sources) for pieces of the edges, where new row i is row rows[i].
 
     Parameters
     ----------

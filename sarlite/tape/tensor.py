@@ -396,15 +396,15 @@ class Tensor:
         return OPERATIONS["abs"](self)
 
     def astype(self, dtype: DType) -> "Tensor":
-        """Cast the values; see `ops.astype`."""
+        """Return the values cast to `dtype`, with the gradient cast back."""
         return OPERATIONS["astype"](self, dtype)
 
     def clip(self, low: float | None = None, high: float | None = None) -> "Tensor":
-        """Return the values limited to [low, high]; see `ops.clip`."""
+        """Return the values limited to [low, high]; the gradient is 0 outside of this interval."""
         return OPERATIONS["clip"](self, low, high)
 
     def cumsum(self, axis: int | None = None) -> "Tensor":
-        """Return the cumulative sums; see `ops.cumsum`."""
+        """Return the cumulative sums along `axis`, or of the flattened values if `axis` is None."""
         return OPERATIONS["cumsum"](self, axis)
 
     def elu(self, alpha: float = 1.0) -> "Tensor":
@@ -436,7 +436,7 @@ class Tensor:
         return OPERATIONS["logsumexp"](self, axis, keepdims)
 
     def matmul_by_head(self, w: "Operand") -> "Tensor":
-        """Return x[i,h] @ w[h]; see `ops.matmul_by_head`."""
+        """Return out[i,h] = x[i,h] @ w[h]: each head h is multiplied by a matrix of its own."""
         return OPERATIONS["matmul_by_head"](self, w)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
@@ -456,7 +456,7 @@ class Tensor:
         return OPERATIONS["relu"](self)
 
     def reshape(self, *shape: int | tuple[int, ...]) -> "Tensor":
-        """Return the values in another shape; see `ops.reshape`."""
+        """Return the values in another shape, given as one tuple or as several integers, of which one may be -1."""
         return OPERATIONS["reshape"](self, *shape)
 
     def sigmoid(self) -> "Tensor":
@@ -492,7 +492,7 @@ class Tensor:
         return OPERATIONS["tanh"](self)
 
     def transpose(self, *axes: int | tuple[int, ...]) -> "Tensor":
-        """Permute the axes; see `ops.transpose`."""
+        """Return the values with permuted axes, given as one tuple or as several integers; by default in reverse order."""
         return OPERATIONS["transpose"](self, *axes)
 
     def var(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> "Tensor":

@@ -178,7 +178,7 @@ def _sorted_range(comm, local_counts, n_columns):
 
 
 def _merged(rows):
-    """Add up the counts of rows (column, score, counts...) with equal column and score; the rows are sorted by both."""
+    """Merge rows (column, score, counts...) of equal column and score into one by adding their counts; the rows are sorted by both."""
     if not len(rows):
         return rows
     first = np.flatnonzero(np.concatenate(([True], (rows[1:, :2] != rows[:-1, :2]).any(1))))

@@ -372,7 +372,7 @@ class CalibrationError(Metric):
 
 
 def confidence(output: Array, labels: Array, positive: int = 1) -> tuple[Array, Array]:
-    """Return (probabilities, mask of true events) to measure calibration; an event is "class `positive`", or "correct" for many classes.
+    """Return (p, mask of true events) to measure calibration: p is the probability that a row is `positive` or, of many classes, correct.
 
     With two classes the event is that the class is `positive`, and with several labels that a label is 1. With more
     classes the event is that the class of the largest probability is correct.

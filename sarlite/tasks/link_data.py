@@ -556,5 +556,5 @@ def _of_ends(one, other, split_of, seed, disjoint):
 
 
 def _targets(one, other, seed, disjoint):
-    """Return a mask of pairs that are targets if they are training links: a random share `disjoint`, or all if it is 0."""
+    """Return a mask of pairs that are targets if they are training links: a random share `disjoint`, or all if `disjoint` is 0."""
     return uniform(splitmix64(variates(one, other, seed))) < (disjoint or 1)

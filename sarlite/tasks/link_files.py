@@ -183,7 +183,7 @@ def ids_of(where: str, column: str, cells: Sequence[str], row: int, end: Ends) -
 
 
 def column_ids(table: Table, column: str, end: Ends) -> Array:
-    """Return the ids of the nodes in a column of a table, (n,) int64; see `ids_of` for `end` and errors."""
+    """Return the ids of the nodes that a table's column names, (n,) int64; `end` has the names and the number of the nodes."""
     check_cells(table, id_checks(table, column))
     if end.names is not None:
         words = [cells.to_pylist() for (cells,) in table.batches(f"CAST({quote(column)} AS VARCHAR)")]

@@ -132,7 +132,7 @@ class LinkLoader(NeighborLoader):
         return self._candidates.pairs(step, link_rows)
 
     def _outputs(self, link_rows):
-        """Return `link_rows`, as rows of the output, in evaluation; None in training."""
+        """Return `link_rows`, the rows of the output that get scores, in evaluation; None in training."""
         return None
 
     def _n_times(self):
@@ -221,7 +221,7 @@ class LinkLoader(NeighborLoader):
 
 
 class ScoredLinks(LinkLoader):
-    """Loader for the evaluation of links in minibatches; see `LinkLoader` for the parameters.
+    """Loader of minibatches of links for evaluation, with the parameters of `LinkLoader`.
 
     An epoch has each link once, with the negatives of evaluation. Messages pass along all training links.
     """
@@ -253,7 +253,7 @@ class ResampledLinks(FixedBatch):
 
 
 def resampled(full: FullBatch) -> FixedBatch:
-    """Return the source of full batches: `ResampledLinks` if the graph draws negatives, otherwise a `FixedBatch`."""
+    """Return a source of the full batch `full`: `ResampledLinks` if its graph draws new negatives, otherwise a `FixedBatch`."""
     return (FixedBatch if getattr(full.graph, "draw", None) is None else ResampledLinks)(full)
 
 

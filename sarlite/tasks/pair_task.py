@@ -20,7 +20,7 @@ from sarlite.types import Array, ArrayLike
 
 
 class PairTask(Task):
-    """Base class of tasks whose rows are pairs of nodes, the rows of a `LinkGraph`; see `Task` for the parameters."""
+    """Base class of tasks whose rows are pairs of nodes, the rows of a `LinkGraph`, with the parameters of `Task`."""
 
     graph_types: ClassVar[tuple[type, ...]] = (LinkGraph,)
     reads_labels: ClassVar[bool] = False

@@ -74,7 +74,7 @@ def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: 
 
 def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
           n_bytes: int = N_BYTES) -> Array:
-    """Return scores and ranks like `rank_links`, for links whose ends are row numbers over all ranks. Collective.
+    """Return each link's score and its position by score among the `destinations` not `excluded`, (n, 2); ends are rows of all ranks.
 
     Parameters
     ----------

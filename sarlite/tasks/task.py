@@ -246,7 +246,7 @@ class Task:
                               f"{type(graph).__name__}", "task")
 
     def check(self, targets: Array, rows: Splits, n_dst: int) -> None:
-        """Check the targets of the rows of all splits; see `TargetForm.check` for parameters and errors."""
+        """Raise an error unless the targets of the rows in all splits are valid for the task, such as class numbers for "classify"."""
         self.form.check(targets, rows, n_dst)
 
     def n_classes(self, targets: Array, rows: Splits) -> int:
@@ -427,7 +427,7 @@ class Task:
 
     @classmethod
     def make_scoring(cls, sampling: SamplingChoices, graph: Any, x: Features, targets: Array, rows: OwnedRows, **options: Any) -> Loader:
-        """Create the loader of a run's evaluation batches, with the rows of all splits. Collective; see `make_loader`.
+        """Return the loader of evaluation batches, with the rows of all splits; `options` are passed to the loader. Collective.
 
         `rows` has the masks or row numbers train, val and test.
         """

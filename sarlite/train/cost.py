@@ -88,7 +88,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of_model(cls, spec: ModelSpec, n_in: int, n_out: int, **part: Any) -> "Shape":
-        """Return the sizes of training a model that is made with the options of `spec`, for the cost formulas.
+        """Return the Shape (widths, layers, heads, hops, dropout) of a model made with the options of `spec`, for the cost formulas.
 
         The keywords `part` are the fields of the result from `n_rows` on.
         """
@@ -102,7 +102,7 @@ class Shape(NamedTuple):
     @classmethod
     def of_part(cls, comm: Communicator, part: Shard, model: ModelSpec, options: Options,
                 label_inputs: bool) -> "Shape | None":
-        """Return the sizes of full-batch training on a rank's part of the data, for the cost formulas.
+        """Return the Shape (the model's widths and the part's rows and edges) of full-batch training on `part`, for the cost formulas.
 
         Return None if there is no formula for the model, the kind of graph or the mode.
         """

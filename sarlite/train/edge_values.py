@@ -42,7 +42,7 @@ NONE = EdgeValueUse()
 
 
 def wanted(cls: type, edge_weights: bool | None, edge_features: bool | None, signed: bool) -> EdgeValueUse:
-    """Return how a run uses edge weights and edge features, from its options and from the attributes of the model class `cls`.
+    """Return how a run uses edge weights and edge features, from its options and from what the model class `cls` supports.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ _EDGES = 1 << 20  # at a time
 
 
 def identity(graph, rows, n_classes):
-    """Return the sizes of a data set and a digest of its values. Collective.
+    """Return a dict of a data set's numbers of nodes, edges, features and classes, and a digest of its values. Collective.
 
     Parameters
     ----------

@@ -282,7 +282,7 @@ def _part(comm, source, dataset, rows, memory, part, edges):
 
 
 def _measures(comm, train, n_rows, n_edges, n_cut):
-    """Return the counts, the imbalance and the cut edges of the division of the nodes among ranks. Collective.
+    """Return each rank's numbers of nodes, edges and training nodes, their imbalance, and the number of cut edges, as a dict. Collective.
 
     The result is the dict that `structure.partition.measures` returns.
     """

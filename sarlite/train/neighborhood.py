@@ -111,7 +111,7 @@ class Neighborhood(NamedTuple):
 
 
 class Neighborhoods:
-    """Source of neighbourhoods, gathered from the edges and rows of all ranks. Construction is collective.
+    """Finder of the nodes and edges around any node, up to a number of hops, from the edges and `tables` of all ranks. Collective.
 
     Parameters
     ----------

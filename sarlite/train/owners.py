@@ -212,7 +212,7 @@ class Owners:
             raise CheckpointError(f"{self.name!r}: id {more} belongs to no rank")
 
     def _ascends(self, stored, begin, end, last):
-        """Return the checkpoint's ids begin .. end - 1; raise a CheckpointError unless they ascend and are above `last`."""
+        """Return the ids stored from `begin` up to, not including, `end`; raise a CheckpointError unless they ascend and exceed `last`."""
         stored_ids = np.empty(0, np.int64) if stored is None else stored.rows(begin, end)
         if (stored_ids[1:] <= stored_ids[:-1]).any() or (len(stored_ids) and last is not None and stored_ids[0] <= last):
             raise CheckpointError(f"{self.name!r}: the checkpoint's ids do not ascend")

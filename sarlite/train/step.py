@@ -40,7 +40,7 @@ class PiggybackReduce:
         self.sums: Array = np.zeros(0)
 
     def allreduce(self, comm: Communicator, numbers: Sequence[float]) -> Array:
-        """Sum `numbers` and the numbers of `local()` over all ranks in one message. Collective.
+        """Sum `numbers` and the values that `local()` returns over all ranks in one collective call.
 
         Return the sums of `numbers`, (n,) float64, and store the sums of `local()` in `sums`.
         """

@@ -69,7 +69,7 @@ def build(description: Description, workspace: Workspace, tell: Callable[[str], 
 
 
 def edge_lists(description: Description, undirected: bool = False) -> tuple[list[dict[str, Array]], dict[str, Array]]:
-    """Return (the edges of each relation in the order of the table's rows, {node type: ids}) of a description.
+    """Return ([{"src", "dst", edge values} of each relation, in the order of its table's rows], {node type: ids}) of a description.
 
     Parameters
     ----------

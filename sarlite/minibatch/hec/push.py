@@ -1,4 +1,4 @@
-"""Asynchronous pushes of rows to the peers that have them as halo, by a thread (DistGNN-MB alg. 2, AEP)."""
+"""Asynchronous pushes of rows to the peers whose halo includes these rows, by a thread (DistGNN-MB alg. 2, AEP)."""
 
 import math
 import time
@@ -180,7 +180,7 @@ def _stop(thread):
 
 
 class _Job(NamedTuple):
-    """One exchange: a packed message for each rank; `n_bytes` is the total size of the messages to other ranks."""
+    """One exchange of rows: a byte array for each rank; `n_bytes` is the total size of the arrays for other ranks."""
 
     step: int
     layer: int

@@ -157,7 +157,7 @@ def results(graph):
 
 
 def fail(graph, phase, block_number):
-    """Aggregate with a message that raises an error on this rank, at block `block_number` of the pass "forward" or "backward"."""
+    """Aggregate with a message function that raises an error on this rank, at block `block_number` of the pass "forward" or "backward"."""
     message, x = Breaks(), Tensor(X[graph.node_ids], requires_grad=True)
     if phase == "forward":
         message.left = block_number

@@ -21,7 +21,7 @@ def in_small_pieces(graph, n_edges=1):
 
 
 def run(graph, x, e, w, reducer):
-    """Aggregate a message with the reducer; return the output and the gradients of x, of the edge values and of the weight w."""
+    """Aggregate a message function with the reducer; return the output and the gradients of x, of the edge values and of the weight w."""
     x, e, w = (Tensor(a, requires_grad=True) for a in (x[graph.node_ids], e[graph.edge_ids], w))
     dropout = nn.Dropout(0.3, nn.Random(0))
 

@@ -116,7 +116,7 @@ class EdgeModel(nn.Module):
 
 
 class SoftmaxModel(nn.Module):
-    """Model with attention written as a message, with a learnable temperature and dropout of the values by source."""
+    """Model with attention written as a message function, with a learnable temperature and dropout of the values by source."""
 
     def __init__(self, rng, dtype):
         self.z, self.score = nn.Linear(N_IN, 2 * N_OUT, rng=rng, dtype=dtype), nn.Linear(N_IN, 2, rng=rng, dtype=dtype)

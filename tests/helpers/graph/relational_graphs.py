@@ -79,7 +79,7 @@ def rgcn_reference(conv, g):
 
 
 def rgat_reference(conv, g):
-    """Return (outputs, input gradients, weight gradients) of an RGATConv as `rgcn_reference` does; heads are concatenated."""
+    """Return (outputs, input gradients, weight gradients) of an RGATConv with concatenated heads; `g` is the gradient of the outputs."""
     out, d_x, grads = {}, {}, {}
     for name, root in conv.roots.items():
         out[name], d_x[name] = X[name] @ root.weight.data + root.bias.data, g[name] @ root.weight.data.T
