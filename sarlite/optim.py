@@ -101,7 +101,7 @@ class Optimizer:
         self.flat.changed()
 
     def _step_group(self, group, decay, lr, state):
-        """Update one group of parameters; in a parameter whose rows ranks own, only the rows whose gradient is not 0."""
+        """Update one group of parameters with weight decay `decay`; of rows that ranks own, only the rows whose gradient is not 0."""
         data, grad = group.data, group.gradient
         touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):

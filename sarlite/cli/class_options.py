@@ -117,7 +117,7 @@ def of_data(comm: Communicator, training: TrainingOptions, part: Shard) -> tuple
 
 
 def _of_classes(comm, training, part):
-    """Return the result of `of_data` for targets with one class per row. Collective."""
+    """Return (`training` with a metric for rare classes and the index of the positive class, lines of text to print). Collective."""
     rows = row_numbers("train", part.rows.train, part.graph.n_dst)
     counts = class_counts(comm, np.asarray(part.rows.labels), rows, part.n_classes)
     shares, n = counts / max(counts.sum(), 1), part.n_classes
@@ -141,7 +141,7 @@ def _of_classes(comm, training, part):
 
 
 def _number(class_name, names, n, option):
-    """Return the index of a class among `names`, or among the numbers below n if `names` is None."""
+    """Return the index of a class among `names`, or among the numbers below n if `names` is None; errors begin with `option`."""
     class_names = names or [str(number) for number in range(n)]
     if class_name not in class_names:
         some = ", ".join(class_names[:10]) + (", ..." if len(class_names) > 10 else "")

@@ -235,9 +235,7 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
 
 def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features,
              wanted: PredictionRequest) -> tuple[Array, list[Moment]]:
-    """Compute the outputs of the requested nodes from the edges up to each node's own time. Collective.
-
-    Return the outputs and, for each node, the `Moment` at which its neighbourhood is taken.
+    """Return (outputs of the `wanted` nodes from the edges up to each node's time, the `Moment` of each node's neighbourhood). Collective.
 
     With --temporal latest, a node's neighbourhood has only the latest edges of each node. With sampled edges, it has all
     edges up to the node's time.
@@ -279,9 +277,7 @@ def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
 
 
 def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
-    """Compute the baseline of the attributions: the mean row of each table, with label inputs of 0. Collective.
-
-    Return the baseline, and a text that names the averaged rows.
+    """Return (baseline of the attributions: the mean row of each table, label inputs 0; text that names the averaged rows). Collective.
 
     For the node type that has labels, the mean is over the training nodes, if there are any.
     """
@@ -301,7 +297,7 @@ def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], 
 
 
 def _in_order(comm: Communicator, wanted: PredictionRequest, output: Array) -> Array:
-    """Return the outputs of the requested nodes in the order of the file, on every rank. Collective."""
+    """Return the `output` rows of all requested nodes in the order of the file --nodes, on every rank. Collective."""
     rows = np.empty((wanted.n, *output.shape[1:]), output.dtype)
     for places, rows_of_rank in comm.allgather((wanted.places, output[wanted.rows])):
         rows[places] = rows_of_rank
@@ -347,7 +343,7 @@ _NAMES = ("node", "label", "kind", "name", "source", "destination", "method", "a
 
 
 def _columns(explanations: list[Explanation]) -> list[list[str] | Array]:
-    """Return the columns of the table, in the order of `_NAMES`."""
+    """Return the columns of the table of all attributions, named by `_NAMES`, in that order."""
     rows = [(explanation.node, explanation.label, kind, attribution.name, *([end.id for end in attribution.ends] or ["", ""]),
              method, attribution.value, rank)
             for explanation in explanations for kind in KINDS for method in METHODS

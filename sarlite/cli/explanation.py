@@ -184,7 +184,7 @@ class Explainer(NamedTuple):
         return [*map(str, ids.tolist())] if names is None else names.of(ids)
 
     def _scorer(self, around: Neighborhood, score: Callable[[Tensor], Tensor]) -> Scorer:
-        """Return the scorer of a node: the model with the neighbourhood's graph, input rows and learned rows."""
+        """Return a node's scorer: the model with graph, input rows and learned rows of `around`; `score` maps its output to a number."""
         run, features = self.trained.run, self.part.rows.features
         relational = isinstance(self.part.graph, NodeType)
         raw = features if relational else {NODE: features}
@@ -211,7 +211,7 @@ class Explainer(NamedTuple):
                             "values than the rows that reach a node through its layers, as pna depends on the mean degree")
 
     def _features(self, scorer: Scorer, score: float) -> tuple[list[Attribution], Total]:
-        """Compute the attributions of the features; return the attributions and the sum of integrated gradients."""
+        """Return the attributions of the node's `score` to features, and the sum of the integrated gradients, as a `Total`."""
         gradients = integrate_inputs(scorer, self.baseline, self.trained.config.steps)
         by_column = {name: values.sum(0) for name, values in gradients.x.items()}
         total = Total(scorer.value(scorer.inputs.on_path(self.baseline, 0.0)),
@@ -246,9 +246,9 @@ class Explainer(NamedTuple):
                     yield from ((COLUMN, names[at], node_type, [at]) for at in columns)
 
     def _edges(self, scorer: Scorer, score: float, around: Neighborhood) -> tuple[list[Attribution], Total, int, int]:
-        """Compute the attributions of the edges.
+        """Return (attributions of the node's `score` to edges, sum of integrated gradients, numbers of edges and of occluded edges).
 
-        Return the attributions, the sum of integrated gradients, and the numbers of edges and of occluded edges.
+        The edges are those of the neighbourhood `around`.
         """
         removable = {relation: mask for relation, mask in around.removable(self.hops).items() if mask.any()}
         if not removable:

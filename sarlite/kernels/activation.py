@@ -137,7 +137,7 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
 
 
 def _activation(kind, alpha, normal, beta, mask, dtype, n, n_feat, with_beta=None):
-    """Check the arguments that the forward and the backward kernel share; return the fields of the C struct sar_activation.
+    """Check the arguments of the forward or backward kernel of batch norm, activation and dropout; return the struct's fields as a dict.
 
     `with_beta` is the only kind that reads beta; None if all kinds do.
     """

@@ -75,7 +75,7 @@ def backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout):
 
 
 def _fields(csr, z, src, n_src, at_dst, slope, dropout):
-    """Check the arguments that all four attention kernels share. `at_dst` is an array with one row for each destination."""
+    """Check the arguments that all attention kernels share, and return the C struct's fields. `at_dst` has a row for each destination."""
     check("z", z, dtype=ROWS, shape=(n_src, None, None))
     z_heads, n_feat = z.shape[1:]
     check("src", src, dtype=wide(z.dtype), shape=(len(z), None if z_heads == 1 else z_heads))

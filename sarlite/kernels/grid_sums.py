@@ -257,7 +257,7 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
 
 
 def _sums_or_rounded(dtype, n_rows, **outputs):
-    """Check a kernel's output arrays, exact sums or rounded sums; return the kernel's arguments for outputs and workspace.
+    """Check a kernel's `outputs`, arrays of exact or of rounded sums of `dtype`; return the arguments for outputs and workspace.
 
     Parameters
     ----------

@@ -125,7 +125,7 @@ class TypedRows:
 
 
 def _out_of(part, layer, typed, source, sets, lasting):
-    """Return the graphs of the relations number `sets` of a layer, which share source type number `source` and a fetch of its rows.
+    """Return the graphs of a layer's relations `sets`, given by index, which share source type number `source` and one fetch of its rows.
 
     The numbers index `part.sets` and `layer.sets`.
     """
@@ -169,7 +169,7 @@ def _needs(part, layer, typed, source, picked, rows, halo, lasting):
 
 
 def _by_owner(picked, first, rank, size, lasting):
-    """Divide a layer's sampled edges by the MPI rank that owns their source, whose CSR columns start at first[rank].
+    """Divide the sampled edges `picked` by the MPI rank that owns their source; the columns of rank q start at first[q].
 
     Columns before the first of `first` are local.
     """

@@ -380,7 +380,7 @@ def _by_type(graph):
 
 
 def _targets(graph, types, first):
-    """Return the part's row number of each local row of `graph`, (n_dst,); None if the two numbers are equal.
+    """Return the part's row number of each local row of `graph`, (n_dst,), where type t starts at first[t]; None if numbers are equal.
 
     A part numbers the rows of all node types; a `NodeType` may have only some of the types, or the types in another order.
     """

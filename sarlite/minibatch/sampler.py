@@ -341,7 +341,7 @@ class Sampler:
         return hit
 
     def _pick(self, edge_set, rows, layer, step, numbering):
-        """Return (indptr, columns, positions) of sampled in-edges of `rows`; positions index the set's edges; see `Picked`."""
+        """Return (indptr, columns, positions) of sampled in-edges of `rows`: CSR row pointers and columns, and positions in `edge_set`."""
         edges, first, dst_ids = edge_set.edges, edge_set.first, self._ids
         if dst_ids is None and first:
             dst_ids = np.arange(first + edges.n_dst)
@@ -375,7 +375,7 @@ class Sampler:
         return indptr, edges.indices[positions], positions
 
     def _draw(self, edge_set, layer, step, purpose=""):
-        """Return the keyword arguments k, kind and key of `kernels.sample`; a different `purpose` makes a different draw.
+        """Return the keyword arguments k, kind and key of `kernels.sample`, by edge set, layer and step; each `purpose` has its own draws.
 
         The picks of "labor" depend on variates of sources, which have no `purpose`.
         """

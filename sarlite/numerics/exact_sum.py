@@ -182,9 +182,9 @@ class Exact:
         return sum_levels(self._sum(x.sums(grid), across), 0)
 
     def _norms(self, arrays, across):
-        """Return upper bounds of the norms of each matrix's columns, as exponents of two, and the bit length of the number of rows.
+        """Return (per matrix, exponents k, (F,), with 2^k at least the column's norm; bit length of the number of rows), over all ranks.
 
-        The bounds are integers k, (F,), where 2^k is at least the norm of the column.
+        With `across` False, norms and rows are those of this rank.
         """
         matrices = [_columns(x) for x in arrays]
         cuts = np.cumsum([x.shape[1] for x in matrices])
@@ -197,11 +197,10 @@ class Exact:
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
     def _grid(self, exponents, n_bits, dtype):
-        """Return the constants that round all terms of a column to multiples of a power of two, (levels, F) float64.
+        """Return the constants that round all terms of a column to multiples of a power of two, for sums below 2^(exponents - 1).
 
-        These constants are the grid of the column's sum; see `kernels.grid_sums`.
-
-        The sums have at most 2^n_bits terms, and their absolute values stay below 2^(exponents - 1).
+        The result, (levels, F) float64, is the grid of the column's sum; see `kernels.grid_sums`. The sums have at most
+        2^n_bits terms.
         """
         grids = [np.ldexp(1.5, exponents), np.ldexp(1.5, exponents - 51 + n_bits)]
         return np.array(grids[: kernels.levels(dtype)])

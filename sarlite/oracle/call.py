@@ -237,9 +237,9 @@ def _verdict(error):
 
 
 def _call(worker, function, guarded, threads, kind):
-    """Call `function`, a "run" or "vjp" by `kind`, in the worker; return a copy of its result as NumPy arrays.
+    """Call `function`, a "run" or "vjp" by `kind`, with `threads` threads; return a copy of its result as NumPy arrays.
 
-    Raise CallFailure if the function has written to an input.
+    Raise CallFailure if the function has written to an input in `guarded`.
     """
 
     def job():

@@ -65,7 +65,7 @@ def cause_of(difference: Difference) -> tuple[str, Edges]:
 
 
 def _assumed(text, search, key, difference):
-    """Return a Cause with this text, which another case confirms if `search` returns the same `key` for its wrong array."""
+    """Return a Cause with this text, which the Difference of another case confirms if `search` returns the same `key` for it."""
     return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 
 

@@ -156,7 +156,7 @@ def _checked(layer, dialect, name, value):
 
 
 def _check_shapes(layer, dialect, shapes, wanted):
-    """Raise DataError unless `shapes`, of a state dict, has exactly the parameters and shapes of `wanted`."""
+    """Raise DataError unless `shapes`, of a state dict of the library `dialect`, has exactly the parameters and shapes of `wanted`."""
     place, whose = dialects.state_entries(layer.name, dialect, projected="root.weight" in wanted), f"{dialect}'s {layer.name}"
     for name in wanted:
         if name not in shapes:

@@ -160,7 +160,7 @@ def _kind(module):
 
 def _renamed(piece: LayerNames, current: Mapping[str, Array], dialect: str, state: Mapping[str, Array], where: str
              ) -> dict[str, Array]:
-    """Return another library's `state` of one layer in sarlite's names and layouts; `current` is the module's state.
+    """Return the `state` of one layer of the library `dialect` in sarlite's names and layouts; `current` is the module's state.
 
     `where` begins error messages.
     """

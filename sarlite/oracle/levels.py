@@ -152,7 +152,7 @@ def misread(trial: Trial, difference: Difference, bad: Array, level: str, layout
 
 
 def _lower(difference):
-    """Return the expected array with error bounds for sums in the next lower precision than promised."""
+    """Return the expected array of `difference` with error bounds for sums in the next lower precision than promised."""
     return difference.evaluate(difference.case, certified.arithmetic(difference.case, lower=True))
 
 
@@ -197,7 +197,7 @@ def _same_bits(trial, case, n_threads, asked, g=None):
 
 
 def _differ(trial, case, first, again, g, verdict, text):
-    """Compare the results of two calls, `first` and `again`; add a finding and return True if a bit differs."""
+    """Compare the results of two calls, `first` and `again`; if a bit differs, add a finding `verdict` and return True."""
     trial.report.checked["repeat"] += len(first)
     for name in first.keys() & again.keys():
         differ = other_bits(first[name], again[name])

@@ -147,7 +147,7 @@ def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook 
 
 
 def _differences(flow, v, expected, got):
-    """Yield the error of row v's sum over edges, first if the row is divided by the right degree, then by a degree of 1 more or less."""
+    """Yield the error of row v's sum over edges, if the row `got` was divided by the right degree, then by a degree of 1 less or more."""
     if flow.degrees is None:
         yield got - expected
         return
@@ -167,9 +167,9 @@ def _in_edges(flow, v):
 
 
 def _one_change(flow, codebook, v, difference):
-    """Return [Change] if a single error explains row v's `difference` from the expected row; None otherwise.
+    """Return [Change] if one source, counted once too often or left out, explains row v's `difference` from the expected row; else None.
 
-    The error is a source that is counted once too often or left out.
+    `codebook` finds the source whose row is the difference.
     """
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
     signed = np.array([f * sign for f in factors for sign in (-1.0, 1.0)])
@@ -180,7 +180,7 @@ def _one_change(flow, codebook, v, difference):
 
 
 def _two_changes(flow, codebook, v, difference):
-    """Return two Changes that together explain row v's `difference`, one at an edge of the row; None if no pair or several pairs do."""
+    """Return two Changes that together explain row v's `difference`, one at an edge of row v; None unless exactly one pair does."""
     in_edges, candidates = _in_edges(flow, v), {}
     carried = flow.rows[flow.edges.src[in_edges]] * (1.0 if flow.weight is None else flow.weight[in_edges, None])
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))

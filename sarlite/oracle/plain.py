@@ -209,7 +209,7 @@ def greatest(x: Array, best: Array, index: Index) -> Array:
 
 
 def first(among: Array, index: Index, rank: Array | None) -> Array:
-    """Return a mask that selects in each row the first entry, by `rank` and then by number, of the mask `among`, shape (k, ...)."""
+    """Return a mask, shape (k, ...), of each row's first entry in the mask `among`, in the order of `rank`, then of entry numbers."""
     order = index.order if rank is None else np.lexsort((rank, index.rows))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))

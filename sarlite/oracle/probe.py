@@ -232,7 +232,7 @@ def _ladder(widest: int) -> Iterator[int]:
 
 
 def _widest(builder):
-    """Try digits of several sizes; return the cases with the largest digits for which all outputs are exact."""
+    """Return the cases of `builder` with the most bits per digit for which all outputs are exact; try several numbers of bits."""
     narrowest = []
     for bits in _ladder(builder.first_bits()):
         try:
@@ -248,7 +248,7 @@ def _widest(builder):
 
 
 def _exact(builder, bits):
-    """Make cases whose digits have `bits` bits, and return them; raise NotExact if an output is not exact."""
+    """Return the cases of `builder` whose digits have `bits` bits; raise NotExact if an output of a case is not exact."""
     exact_cases = []
     for case in builder.cases_of_bits(bits):
         outputs = numbers(builder.reference, case)

@@ -171,7 +171,7 @@ def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeL
 
 
 def _check_divided(trial, name, edges, size, kind, gradients, options):
-    """Check one graph, divided among `size` ranks in the way `kind`, by two calls of the function under test.
+    """Check the graph `edges`, divided among `size` ranks by the method `kind`, in two calls; `gradients` tells if gradients are checked.
 
     The calls have different values, so that stale rows of the first call show in the second.
     """
@@ -215,7 +215,7 @@ def _check_call(trial, division, previous):
 
 
 def _results(trial, division):
-    """Call the function; return each rank's results by name, or add a finding and return None if the call fails."""
+    """Call the function under test on the parts of `division`; return each rank's results by name, or record a failure and return None."""
     case, parts, wanted = division.case, division.parts(), trial.reference.expressions(division.case)[1]
 
     def job():
@@ -235,7 +235,7 @@ def _results(trial, division):
 
 
 def _flat(result, wanted):
-    """Flatten a rank's result to a dict of arrays: outputs, "layers.0" and so on, and gradients "d<name>"."""
+    """Flatten a rank's result to a dict of arrays: outputs, named as in `wanted`, "layers.0" and so on, and gradients "d<name>"."""
     if not isinstance(result, Mapping):
         result = {next(iter(wanted)): result}
     layers, gradients = result.get("layers") or (), result.get("gradients") or {}

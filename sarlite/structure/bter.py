@@ -158,7 +158,7 @@ def bter(counts, clustering, features=64, classes=8, train=0.1, val=0.2, seed=0,
 
 
 def _inside(rng, groups, nodes, chunk):
-    """Yield edges (u, v) within blocks as numbers u * nodes + v, `chunk` pairs at a time; a pair is an edge with probability rho."""
+    """Yield edges (u, v) within the blocks `groups` as numbers u * nodes + v, drawn with probability rho from `chunk` pairs at a time."""
     ends = np.concatenate(([0], np.cumsum(groups.sizes * (groups.sizes - 1) // 2)))
     for first in range(0, int(ends[-1]), chunk):
         pairs = np.arange(first, min(first + chunk, int(ends[-1])))
@@ -174,7 +174,7 @@ def _inside(rng, groups, nodes, chunk):
 
 
 def _excess(counts, groups):
-    """Return each node's wanted degree less its expected degree within its block, (n_nodes,), nodes sorted by degree."""
+    """Return each node's wanted degree minus its expected degree within its block of `groups`, (n_nodes,); nodes are sorted by degree."""
     degrees = np.repeat(np.arange(len(counts), dtype=np.float64), counts)
     of_block = np.repeat(groups.rho * (groups.sizes - 1), groups.sizes)
     degrees[degrees.size - of_block.size :] -= of_block
@@ -182,9 +182,9 @@ def _excess(counts, groups):
 
 
 def _anywhere(rng, sums, n_pairs, nodes, chunk):
-    """Yield edges (u, v) as numbers u * nodes + v, whose ends are any nodes, drawn in proportion to excess degrees.
+    """Yield `n_pairs` edges (u, v) of any nodes as numbers u * nodes + v, with ends drawn in proportion to the nodes' excess degrees.
 
-    `sums` are the running sums of the excess degrees.
+    `sums` are the running sums of the excess degrees. Self loops are left out, and at most `chunk` edges come at a time.
     """
     for first in range(0, n_pairs, chunk):
         ends = pick(rng, sums, 0.0, sums[-1], 2 * min(chunk, n_pairs - first)).reshape(-1, 2)

@@ -68,9 +68,9 @@ def _place(labels, sizes, most, pass_index, first, last, degrees, sources):
 
 
 def _wanted(labels, sizes, most, pass_index, current, degrees, sources):
-    """Return each node's best cluster of fewer than `most` nodes: the one with most of the node's in-neighbours `sources`.
+    """Return each node's best cluster: of its own and all clusters with `sizes` below `most`, the one with most of its in-neighbours.
 
-    The node's current cluster may be full. A hash with `pass_index` breaks ties.
+    The node's `current` cluster may be full. A hash with `pass_index` breaks ties.
     """
     keys = np.repeat(np.arange(current.size, dtype=np.uint64) << np.uint64(32), degrees) | labels[sources]
     keys.sort()

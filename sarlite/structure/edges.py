@@ -219,7 +219,7 @@ def _pack(high, low, bits, out, chunk):
 
 
 def _first_of_equal(keys, chunk):
-    """Return the distinct values of the sorted array `keys`, which is overwritten, as a view of its front."""
+    """Return the distinct values of the sorted array `keys`, overwriting its front, as a view; `chunk` limits the memory."""
     n_distinct, before = 0, None
     for at in range(0, keys.size, chunk):
         piece = keys[at : at + chunk]
@@ -233,7 +233,7 @@ def _first_of_equal(keys, chunk):
 
 
 def _decode(keys, n_nodes, bits, chunk):
-    """Return the CSR (indptr, indices) of edges given as sorted integers row * 2^bits + column."""
+    """Return the CSR (indptr, indices) of edges given as sorted integers `keys`, row * 2^bits + column; `chunk` limits memory."""
     bounds = np.arange(n_nodes + 1, dtype=np.uint64) << np.uint64(bits)
     indptr = np.searchsorted(keys, bounds).astype(np.int64)
     indices = np.empty(keys.size, index_dtype(n_nodes))

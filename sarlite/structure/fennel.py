@@ -206,7 +206,7 @@ def _first_that_fit(score, best, weights, room):
 
 
 def _anywhere(score, weights, loads, most, chosen, left):
-    """Assign the nodes `left` one by one, in `chosen`: to the part of best `score` with room, or else to the least full part."""
+    """Write to `chosen` a part for each of the nodes `left`: of best `score` with `loads` up to `most`, or else the least full part."""
     for row, node in enumerate(left):
         weight = weights[:, node, None]
         fullness = np.where(weight > 0, (loads + weight) / np.maximum(most, 1), 0).max(axis=0)

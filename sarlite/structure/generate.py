@@ -279,7 +279,7 @@ def random_split(labels, train, val, rng):
 
 
 def _count(amount, sizes, at_least):
-    """Return the number of nodes to draw of each class of the given `sizes`, from `amount`: a share if float, else a number."""
+    """Return how many nodes to draw of each class of the given `sizes`: a share `amount`, but `at_least`, if float; else `amount`."""
     if isinstance(amount, float):
         return np.maximum(np.rint(amount * sizes).astype(np.int64), at_least)
     return np.full(sizes.size, min(amount, sizes.max(initial=0)), np.int64)

@@ -1,4 +1,4 @@
-"""Metrics of links: from scores of links and negatives, and from the rank of each link in a list sorted by score.
+"""Metrics of links: from scores of links and negatives, and from the position of each link in a list sorted by score.
 
 `LinkAuc` and `LinkAveragePrecision` take rows of a link's score and its negatives' scores. `LinkRank` and `SourceRank`
 take ranked links, which have the columns of `ranking`.
@@ -34,7 +34,7 @@ class LinkAveragePrecision(ScoreMetric):
 
 
 class LinkRank(MeanMetric):
-    """Ranking metric by link, such as MRR or Hits@K: the mean over links of a function of the link's rank.
+    """Ranking metric by link, such as MRR or Hits@K: the mean over links of a function of the link's position by score.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class SourceRank(MeanMetric):
 
 
 def discounts(ranks: Array, k: int) -> Array:
-    """Return 1 / log2(1 + rank) for ranks up to k, and 0 for others: the gains of NDCG (Jarvelin and Kekalainen 2002)."""
+    """Return 1 / log2(1 + position) for positions up to k, and 0 for larger ones: the gains of NDCG (Jarvelin and Kekalainen 2002)."""
     return np.where(ranks <= k, 1 / np.log2(1 + ranks), 0.0)
 
 

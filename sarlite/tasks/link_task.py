@@ -16,7 +16,7 @@ from sarlite.tasks.time_split import time_split_of
 from sarlite.types import Array
 
 RANKING_LOSS = "cross-entropy"
-"""Default loss of a task whose metric is computed from ranks."""
+"""Default loss of a task whose metric is computed from positions by score, such as "mrr"."""
 
 
 class LinkTask(PairTask):
@@ -109,5 +109,5 @@ class LinkTask(PairTask):
 
 
 def is_ranked(metric: str | None) -> bool:
-    """Return True if `metric` names a metric of links that is computed from ranks, such as "mrr"; False for None."""
+    """Return True if `metric` names a metric of links that is computed from positions by score, such as "mrr"; False for None."""
     return metric is not None and find_metric("link", metric).kind.takes != "outputs"

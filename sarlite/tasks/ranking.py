@@ -1,4 +1,4 @@
-"""Rankings of all destinations by score: ranks of validation and test links, and the share of destinations in top lists."""
+"""Rankings of all destinations by score: positions of validation and test links, and the share of destinations in top lists."""
 
 from collections.abc import Callable, Sequence
 

@@ -74,7 +74,7 @@ def top(graph: NodeRows, decoder: Decoder, h: Array, rows: Array, destinations: 
 
 def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
           n_bytes: int = N_BYTES) -> Array:
-    """Return each link's score and its position by score among the `destinations` not `excluded`, (n, 2); ends are rows of all ranks.
+    """Return each link's score and its position by score among the `destinations` not `excluded`, (n, 2). Collective.
 
     Parameters
     ----------
@@ -100,9 +100,9 @@ def ranks(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Arra
 
 def rank_links(graph: NodeRows, decoder: Decoder, h: Array, heads: Array, tails: Array, destinations: Ends, excluded: Array,
                levels: tuple[Array, Array] | None = None, n_bytes: int = N_BYTES) -> Array:
-    """Return each link's score and its rank among the `destinations` not `excluded` for its source, (n, 2) float64. Collective.
+    """Return each link's score and its position by score among the `destinations` not `excluded`, (n, 2) float64. Collective.
 
-    Column 0 holds the scores, column 1 the ranks. A rank is 1 plus the number of destinations with a higher score; a tie
+    Column 0 holds the scores, column 1 the positions. A position is 1 plus the number of destinations with a higher score; a tie
     adds a half. The source itself and excluded destinations do not count. A NaN counts as a higher score.
 
     Parameters
