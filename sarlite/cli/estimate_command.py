@@ -165,7 +165,7 @@ def estimate(sizes: EstimateOptions, options: RunOptions) -> tuple[list[Row], li
 
 
 def _sizes(sizes, run):
-    """Return the numbers of nodes, edges, features and classes, from the flags or from the data."""
+    """Return the numbers of nodes, edges, features and classes: from the flags `sizes` or, without --nodes, from the run's data."""
     if sizes.nodes is None:
         dataset = load(run.source.spec, task=run.source.task)
         return dataset.n_nodes, dataset.n_edges, dataset.n_features, dataset.n_classes
@@ -178,7 +178,7 @@ def _sizes(sizes, run):
 
 
 def _row(shape, rates, sizes):
-    """Return the estimate for one number of ranks and one mode, a `Row`; flags override the measured rates."""
+    """Return the estimate for one number of ranks and one mode, a `Row`; the flags `sizes` override the measured `rates`."""
     phases, work = step_bytes(shape), step_work(shape)
     speeds = {"flops": sizes.gflops, "edge_bytes": sizes.gb_per_s, "received": sizes.network_gbit and sizes.network_gbit / 8}
     rates = rates | {name: 1e9 * value for name, value in speeds.items() if value}

@@ -332,7 +332,7 @@ _PATIENT = "; ended early: no better epoch in the last {}"
 
 
 def _scores(scores, task):
-    """Return a text with the metric of each split."""
+    """Return a text with the task's metric on each split, from `scores`, {"SPLIT_METRIC": value}."""
     return _by_split({split: scores[f"{split}_{task.key}"] for split in ("train", "val", "test")}, task)
 
 

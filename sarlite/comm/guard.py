@@ -40,7 +40,7 @@ def _outcome(error):
 
 @contextmanager
 def _hooks(ending, watchdog, n_ranks):
-    """Return a context: inside, a failed thread, a signal of `SIGNALS` or `os._exit(0)` ends all ranks."""
+    """Return a context: inside, a failed thread, a signal of `SIGNALS` or `os._exit(0)` ends all ranks, by `ending`."""
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"

@@ -99,7 +99,7 @@ class Watchdog:
         self._ticks += 1
 
     def finish(self, state, digest, seconds):
-        """Report that this rank has finished, and return the last state of every rank; None if a rank takes over `seconds`.
+        """Report that this rank finished in `state`, with its error's `digest`; return every rank's last state, None after `seconds`.
 
         Parameters
         ----------

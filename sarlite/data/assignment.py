@@ -172,7 +172,7 @@ class StoredEdges:
     ----------
     n_nodes, n_edges : int
     types : (n_types + 1,) int64
-        Type k has the rows types[k] .. types[k + 1].
+        Type k has the rows types[k] .. types[k + 1] - 1.
     """
 
     def __init__(self, dataset):
@@ -226,7 +226,7 @@ def _for_metis(dataset, n_bytes):
 
 
 def _by_graphs(dataset, n_parts, method, seed):
-    """Return the part of each node and of each graph in a set of graphs; a graph and all its nodes are in one part.
+    """Return the part of each node and graph in a set of graphs, divided by `method`; a graph and all its nodes are in one part.
 
     The result is the part of each node and of each graph, one type after the other.
     """

@@ -175,7 +175,7 @@ def _row_arrays(table):
 
 
 def _new_rows(parts, offsets, order, chunk_size):
-    """Return the new row number of each node, by original id: part after part, and within a part in `order`."""
+    """Return the new row number of each node, by original id: part after part from the rows `offsets`, and within a part in `order`."""
     new_row, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
     for at in range(0, parts.size, chunk_size):
         nodes = np.arange(at, min(at + chunk_size, parts.size)) if order is None else order[at : at + chunk_size]

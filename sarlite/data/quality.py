@@ -15,7 +15,7 @@ _SHOWN = 16  # largest number of parts for which the matrices are printed
 
 
 def quality(dataset, n_bytes=None, step=None, tiles=True):
-    """Return the sizes, halo rows and imbalance of the parts of a data set; with `tiles`, also the edges for each pair of parts.
+    """Return a data set's nodes, edges and halo rows by part and their imbalance; with `tiles`, also edges by pair of parts.
 
     Parameters
     ----------

@@ -30,10 +30,10 @@ class InputNames(NamedTuple):
 
 
 class Custom:
-    """Operator out_i = reduce_j message(src_j, dst_i, edge_ij) for a Python message of tape operations.
+    """Operator out_i = reduce_j message(src_j, dst_i, edge_ij) whose message function is Python code with tape operations.
 
-    The constructor calls the message on one row of zeros, and on one row of other source values, and records both
-    calls. The recordings show the shapes of the outputs, the learnable values that the message captures, and whether
+    The constructor calls the message function on one row of zeros, and on one row of other source values, and records
+    both calls. The recordings show the shapes of the outputs, the learnable values that the function captures, and whether
     the backward pass needs the source rows.
 
     Parameters

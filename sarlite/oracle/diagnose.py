@@ -72,28 +72,28 @@ def _assumed(text, search, key, difference):
 # ---- numbers
 
 
-def _not_numbers(d: Difference) -> Iterator[Cause]:
+def _not_numbers(difference: Difference) -> Iterator[Cause]:
     """Yield causes if NaN, Inf or a number of largest magnitude stands in place of another number, or a number in place of NaN."""
-    case, (expected, got) = d.case, d.as_float64
-    lost = d.differs & np.isnan(expected) & ~np.isnan(got)
-    if lost.any() and lost.ndim and np.array_equal(lost, d.differs):
+    case, (expected, got) = difference.case, difference.as_float64
+    lost = difference.differs & np.isnan(expected) & ~np.isnan(got)
+    if lost.any() and lost.ndim and np.array_equal(lost, difference.differs):
         rows = np.flatnonzero(lost.reshape(len(lost), -1).any(1))
         yield Cause(f"NaN does not come through: {len(rows)} rows hold numbers in its place, the first is {rows[0]}")
         return
-    odd = d.differs & (~np.isfinite(got) | _is_largest(got))
+    odd = difference.differs & (~np.isfinite(got) | _is_largest(got))
     if not odd.any() or odd.ndim == 0:
         return
     rows = np.flatnonzero(odd.reshape(len(odd), -1).any(1))
     text = f"{got[odd].flat[0]:g} in {len(rows)} rows, the first is {rows[0]}"
-    if not d.output.startswith("d") and len(got) == case.edges.n_dst and not case.edges.in_degrees[rows].any():
+    if not difference.output.startswith("d") and len(got) == case.edges.n_dst and not case.edges.in_degrees[rows].any():
         yield Cause(f"{text}: none of them has an in-edge")
         return
     if np.isinf(expected[odd]).all() and _is_largest(got[odd]).all():
         yield Cause(f"{text}, where {expected[odd].flat[0]:g} is right: an extremum starts at a finite number")
         return
-    if _leaks(d):
-        yield _assumed(f"{text}: NaN and Inf leak from rows that no edge leaves", _leaks, True, d)
-    yield from _edges_or_assumptions(d)
+    if _leaks(difference):
+        yield _assumed(f"{text}: NaN and Inf leak from rows that no edge leaves", _leaks, True, difference)
+    yield from _edges_or_assumptions(difference)
     yield Cause(text)
 
 
@@ -101,30 +101,30 @@ def _is_largest(got):
     return np.isfinite(got) & ((np.abs(got) > 1e30) | (np.abs(got) == 65504))
 
 
-def _leaks(d: Difference) -> bool:
+def _leaks(difference: Difference) -> bool:
     """Return True if NaN or Inf, in input rows that no edge leaves, has reached output elements that must be finite."""
-    reachable = d.case.edges.out_degrees > 0
-    spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in d.case.arrays.values()
+    reachable = difference.case.edges.out_degrees > 0
+    spoilt = (len(a) == len(reachable) and not np.isfinite(a[~reachable]).all() for a in difference.case.arrays.values()
               if np.ndim(a) > 1)
-    return bool((d.differs & ~np.isfinite(d.as_float64[1]) & np.isfinite(d.as_float64[0])).any()) and any(spoilt)
+    return bool((difference.differs & ~np.isfinite(difference.as_float64[1]) & np.isfinite(difference.as_float64[0])).any()) and any(spoilt)
 
 
-def _all_zero(d: Difference) -> Iterator[Cause]:
-    if not d.got.any():
+def _all_zero(difference: Difference) -> Iterator[Cause]:
+    if not difference.got.any():
         yield Cause("all are 0")
 
 
-def _one_factor(d: Difference) -> Iterator[Cause]:
+def _one_factor(difference: Difference) -> Iterator[Cause]:
     """Yield a cause if every returned element is the expected element times the same factor."""
-    factor = _factor(d)
+    factor = _factor(difference)
     if factor is not None:
         text = f"all are {factor:.6g} times what they should be"
         yield Cause(text, support=1, confirms=lambda other: _factor(other) == factor)
         yield Cause(text)
 
 
-def _factor(d: Difference) -> float | None:
-    expected, got = d.as_float64
+def _factor(difference: Difference) -> float | None:
+    expected, got = difference.as_float64
     nonzero = (expected != 0) & np.isfinite(expected)
     if nonzero.sum() < 2 or not np.isfinite(got[nonzero]).all():
         return None
@@ -136,36 +136,37 @@ def _factor(d: Difference) -> float | None:
 # ---- edges and assumptions about the formula
 
 
-def located(d: Difference) -> Cause | None:
+def located(difference: Difference) -> Cause | None:
     """Return a Cause that names lost, repeated or misrouted edges which explain every wrong row; None if there are no such edges."""
-    if (named_edge := next(assumptions.named_edges(d), None)) is not None:
+    if (named_edge := next(assumptions.named_edges(difference), None)) is not None:
         return Cause(*named_edge, support=1)
-    flow, changes = _extremum_changes(d) if locate.is_extremum(d.case) and d.output == "out" else _sum_changes(d)
+    is_extremum = locate.is_extremum(difference.case) and difference.output == "out"
+    flow, changes = _extremum_changes(difference) if is_extremum else _sum_changes(difference)
     return None if flow is None or changes is None else Cause(*locate.describe(flow, changes), support=1)
 
 
-def _extremum_changes(d):
-    expected, got = d.as_float64
-    return locate.EdgeSum(d.case.edges, expected, None, None), locate.extremum(d.case, expected, got)
+def _extremum_changes(difference):
+    expected, got = difference.as_float64
+    return locate.EdgeSum(difference.case.edges, expected, None, None), locate.extremum(difference.case, expected, got)
 
 
-def _sum_changes(d):
-    together, by = [d, *d.siblings()], "out" if d.output == "dx" else "x"
-    if d.output == "dx" and (d.cotangents is None or len(together) > 1):
+def _sum_changes(difference):
+    together, by = [difference, *difference.siblings()], "out" if difference.output == "dx" else "x"
+    if difference.output == "dx" and (difference.cotangents is None or len(together) > 1):
         return None, None
     senders = [(each.cotangents if by == "out" else each.case.arrays).get(by) for each in together]
-    flow = None if any(x is None for x in senders) else locate.flow(d.case, d.output, senders)
+    flow = None if any(x is None for x in senders) else locate.flow(difference.case, difference.output, senders)
     if flow is None:
         return None, None
     return flow, locate.find_changes(flow, *(np.concatenate(parts, 1) for parts in zip(*(each.as_float64 for each in together))))
 
 
-def _edges_or_assumptions(d: Difference) -> Iterator[Cause]:
+def _edges_or_assumptions(difference: Difference) -> Iterator[Cause]:
     """Yield causes: one edge that explains the wrong rows, then wrong assumptions of the kernel, then several edges."""
-    edges = located(d) if d.exact else None
+    edges = located(difference) if difference.exact else None
     if edges is not None and len(edges.edges) == 1:
         yield edges
-    for text, pairs in assumptions.that_fit(d, assumptions.guesses(d)):
+    for text, pairs in assumptions.that_fit(difference, assumptions.guesses(difference)):
         if pairs:
             yield Cause(text, pairs, support=1)
         else:
@@ -177,16 +178,16 @@ def _edges_or_assumptions(d: Difference) -> Iterator[Cause]:
 # ---- what wrong elements have in common
 
 
-def _pattern(d):
+def _pattern(difference):
     """Yield causes that the positions of the wrong elements suggest: moved rows, wrong heads or columns, index overflow."""
-    if d.differs.ndim == 0:
+    if difference.differs.ndim == 0:
         return
-    if (moved := _moved_rows(d)) is not None:
+    if (moved := _moved_rows(difference)) is not None:
         yield _assumed(moved, lambda other: _moved_rows(other) is not None and _moved_rows(other).split(":")[0],
-                       moved.split(":")[0], d)
-    if (bits := _overflow(d)) is not None:
-        yield _assumed(f"elements from number 2^{bits} on are wrong: an index overflows", _overflow, bits, d)
-    if (tail := _tail(d)) is not None:
+                       moved.split(":")[0], difference)
+    if (bits := _overflow(difference)) is not None:
+        yield _assumed(f"elements from number 2^{bits} on are wrong: an index overflows", _overflow, bits, difference)
+    if (tail := _tail(difference)) is not None:
         width, start, text = tail
 
         def same_block(other):
@@ -197,9 +198,9 @@ def _pattern(d):
             return width - start < block and other_tail[0] - other_tail[1] < block
 
         yield Cause(f"{text}: the tail of a width that is no multiple of a block is lost", confirms=same_block)
-    bad, got = _flat(d.differs), _flat(d.as_float64[1])
+    bad, got = _flat(difference.differs), _flat(difference.as_float64[1])
     rows = np.flatnonzero(bad.any(1))
-    text = _heads(d) or _columns(bad, got) or _zero_rows(rows, got) or _same_rows(rows, bad)
+    text = _heads(difference) or _columns(bad, got) or _zero_rows(rows, got) or _same_rows(rows, bad)
     if text:
         yield Cause(text)
 
@@ -208,9 +209,9 @@ def _flat(array):
     return array.reshape(len(array), -1)
 
 
-def _moved_rows(d):
+def _moved_rows(difference):
     """Return a text if wrong rows hold the values of other rows, shifted or permuted; None otherwise."""
-    bad, expected, got = map(_flat, (d.differs, *d.as_float64))
+    bad, expected, got = map(_flat, (difference.differs, *difference.as_float64))
     rows = np.flatnonzero(bad.any(1))
     if not np.isfinite(got).all() or not np.isfinite(expected).all() or not got[rows].any():
         return None
@@ -228,14 +229,14 @@ def _moved_rows(d):
     return f"rows hold what other rows should: {len(rows)} rows, as row {rows[0]} what row {held[0]} should"
 
 
-def _overflow(d: Difference) -> int | None:
+def _overflow(difference: Difference) -> int | None:
     """Return n if a wrong result looks like an overflow of an index of n bits; None otherwise.
 
     With `bits` bits, no element before number 2^bits is wrong, and most elements behind it are.
     """
-    bad, expected, got = (np.ravel(a) for a in (d.differs, *d.as_float64))
+    bad, expected, got = (np.ravel(a) for a in (difference.differs, *difference.as_float64))
     first = int(np.flatnonzero(bad)[0]) if bad.any() else 0
-    row = max(bad.size // max(len(d.differs), 1), 1)
+    row = max(bad.size // max(len(difference.differs), 1), 1)
     for bits in (7, 8, 15, 16, 31, 32):
         at = 1 << bits
         if at <= first < at + row and bad.size > at + row and bad[at:][(expected != 0)[at:] | (got != 0)[at:]].mean() > 0.5:
@@ -243,24 +244,24 @@ def _overflow(d: Difference) -> int | None:
     return None
 
 
-def _tail(d: Difference) -> tuple[int, int, str] | None:
+def _tail(difference: Difference) -> tuple[int, int, str] | None:
     """If exactly the last columns are wrong, return (number of columns, first wrong column, text that describes them); else None."""
-    bad = _flat(d.differs)
+    bad = _flat(difference.differs)
     columns, width = np.flatnonzero(bad.any(0)), bad.shape[1]
-    if _by_head(d) or not len(columns) or not 0 < columns[0] == width - len(columns):
+    if _by_head(difference) or not len(columns) or not 0 < columns[0] == width - len(columns):
         return None
-    return width, int(columns[0]), _columns(bad, _flat(d.as_float64[1]))
+    return width, int(columns[0]), _columns(bad, _flat(difference.as_float64[1]))
 
 
-def _by_head(d: Difference) -> bool:
+def _by_head(difference: Difference) -> bool:
     """Return True if axis 1 of the returned array has an entry for each attention head."""
-    return d.case.op == "softmax" or d.case.op == "attention" and d.got.ndim > 1
+    return difference.case.op == "softmax" or difference.case.op == "attention" and difference.got.ndim > 1
 
 
-def _heads(d):
-    if not _by_head(d) or d.got.shape[1] < 2:
+def _heads(difference):
+    if not _by_head(difference) or difference.got.shape[1] < 2:
         return None
-    bad = d.differs.reshape(*d.differs.shape[:2], -1).any((0, 2))
+    bad = difference.differs.reshape(*difference.differs.shape[:2], -1).any((0, 2))
     wrong = np.flatnonzero(bad)
     return None if bad.all() else f"heads {', '.join(map(str, wrong))} of {len(bad)} are wrong, the others right"
 

@@ -81,26 +81,26 @@ class RankDifference(Difference):
 # ---- guesses
 
 
-def _fitting_guesses(d):
-    for text, edges in that_fit(d, _guesses(d)):
+def _fitting_guesses(difference):
+    for text, edges in that_fit(difference, _guesses(difference)):
         yield Cause(text, edges, support=1)
 
 
-def _guesses(d: RankDifference) -> Iterator[Guess]:
+def _guesses(difference: RankDifference) -> Iterator[Guess]:
     """Yield guesses about the cause of a rank's wrong output or gradient."""
-    yield from _scales(d)
-    if d.kind == "whole" and d.division.size > 1:
-        yield Guess("not reduced over ranks: the ranks' gradients add up to it", lambda: _unreduced(d))
-    if d.cotangents is not None:
-        yield from _of_gradients(d)
-    elif d.kind != "whole":
-        yield from _of_outputs(d)
-    yield Guess("all zeros", lambda: BoundedArray(np.zeros_like(d.expected.value)))
+    yield from _scales(difference)
+    if difference.kind == "whole" and difference.division.size > 1:
+        yield Guess("not reduced over ranks: the ranks' gradients add up to it", lambda: _unreduced(difference))
+    if difference.cotangents is not None:
+        yield from _of_gradients(difference)
+    elif difference.kind != "whole":
+        yield from _of_outputs(difference)
+    yield Guess("all zeros", lambda: BoundedArray(np.zeros_like(difference.expected.value)))
 
 
-def _scales(d):
+def _scales(difference):
     """Yield guesses that all elements, or the elements of each row, are wrong by one factor."""
-    value, got, size = np.asarray(d.expected.value, np.float64), d.got, d.division.size
+    value, got, size = np.asarray(difference.expected.value, np.float64), difference.got, difference.division.size
     at = np.isfinite(value) & (value != 0)
     if not at.any() or not np.isfinite(got).all():
         return
@@ -108,74 +108,74 @@ def _scales(d):
     factor = float(got[place]) / float(value[place])
     factors = [(size, f"summed {size} times"), (1 / size, f"a mean over {size} ranks where a sum is promised"),
                (-1.0, "the wrong sign"), (factor, f"every element is {factor:.6g} times what it should be")]
-    if d.kind in ("dst", "node"):
-        degrees = column(np.maximum(d.case.edges.in_degrees, 1)[d.rows].astype(float), value.ndim)
+    if difference.kind in ("dst", "node"):
+        degrees = column(np.maximum(difference.case.edges.in_degrees, 1)[difference.rows].astype(float), value.ndim)
         factors += [(degrees, "a sum over the edges where a mean is promised"),
                     (1 / degrees, "a mean over the edges where a sum is promised")]
     for factor_of_rows, text in factors:
         if np.any(factor_of_rows != 0) and not np.array_equal(factor_of_rows, 1):
-            yield Guess(f"wrong scale: {text}", partial(_scaled, d.expected, factor_of_rows))
+            yield Guess(f"wrong scale: {text}", partial(_scaled, difference.expected, factor_of_rows))
 
 
-def _unreduced(d):
+def _unreduced(difference):
     """Return the gradient that this rank has without a reduction: the expected sum over ranks minus the other ranks' gradients."""
-    others = np.sum([array.astype(np.float64) for q, array in enumerate(d.arrays) if q != d.rank], 0)
-    return BoundedArray(d.expected.value - others, d.division.size * d.expected.error)
+    others = np.sum([array.astype(np.float64) for q, array in enumerate(difference.arrays) if q != difference.rank], 0)
+    return BoundedArray(difference.expected.value - others, difference.division.size * difference.expected.error)
 
 
-def _of_outputs(d: RankDifference) -> Iterator[Guess]:
+def _of_outputs(difference: RankDifference) -> Iterator[Guess]:
     """Yield guesses about the cause of wrong rows in a rank's output."""
-    edges, owner, rank = d.case.edges, d.division.owner, d.rank
+    edges, owner, rank = difference.case.edges, difference.division.owner, difference.rank
     target_rank, source_rank = owner[edges.dst], owner[edges.src]
-    peers = [q for q in range(d.division.size) if q != rank and np.any((source_rank == q) & (target_rank == rank))]
-    if d.kind != "edge":
+    peers = [q for q in range(difference.division.size) if q != rank and np.any((source_rank == q) & (target_rank == rank))]
+    if difference.kind != "edge":
         yield Guess(f"all edges from other ranks into rank {rank} are lost",
-                    partial(_without_edges, d, (target_rank == rank) & (source_rank != rank)))
+                    partial(_without_edges, difference, (target_rank == rank) & (source_rank != rank)))
         for q in peers:
             yield Guess(f"the edges from rank {q} into rank {rank} are lost",
-                        partial(_without_edges, d, (target_rank == rank) & (source_rank == q)))
-        yield Guess("all edges between ranks are lost, on every rank", partial(_without_edges, d, source_rank != target_rank))
-    zeros = {name: np.zeros_like(value) for name, value in d.case.arrays.items()}
-    for text, other in (("stale buffer: rows from {} are those of the call before", d.before and d.before.case.arrays),
+                        partial(_without_edges, difference, (target_rank == rank) & (source_rank == q)))
+        yield Guess("all edges between ranks are lost, on every rank", partial(_without_edges, difference, source_rank != target_rank))
+    zeros = {name: np.zeros_like(value) for name, value in difference.case.arrays.items()}
+    for text, other in (("stale buffer: rows from {} are those of the call before", difference.before and difference.before.case.arrays),
                         ("rows from {} are zeros", zeros)):
         if other is not None:
-            yield Guess(text.format("other ranks"), partial(_with_rows, d, owner != rank, other))
-            yield from (Guess(text.format(f"rank {q}"), partial(_with_rows, d, owner == q, other)) for q in peers)
-    if d.case.attributes.get("reduce") == "mean":
-        others = [(target_rank == rank) & (source_rank != q) for q in range(d.division.size)]
+            yield Guess(text.format("other ranks"), partial(_with_rows, difference, owner != rank, other))
+            yield from (Guess(text.format(f"rank {q}"), partial(_with_rows, difference, owner == q, other)) for q in peers)
+    if difference.case.attributes.get("reduce") == "mean":
+        others = [(target_rank == rank) & (source_rank != q) for q in range(difference.division.size)]
         yield Guess("the means over each rank's edges are added, where one mean over all is promised",
-                    lambda: _summed([_without_edges(d, which) for which in others]))
-    if d.kind != "edge":
-        bad = np.asarray((np.nan_to_num(d.ratio) > 1).reshape(len(d.got), -1).any(1))
-        some = np.flatnonzero(np.isin(edges.dst, d.rows[bad]))[:MOST_EDGES]
-        yield from single_edges(d, some, lambda e: f", from rank {source_rank[e]},")
+                    lambda: _summed([_without_edges(difference, which) for which in others]))
+    if difference.kind != "edge":
+        bad = np.asarray((np.nan_to_num(difference.ratio) > 1).reshape(len(difference.got), -1).any(1))
+        some = np.flatnonzero(np.isin(edges.dst, difference.rows[bad]))[:MOST_EDGES]
+        yield from single_edges(difference, some, lambda e: f", from rank {source_rank[e]},")
 
 
-def _without_edges(d, lost):
-    """Return the rows that the rank of the RankDifference `d` would return if the edges in the mask `lost` were left out."""
-    return d.predicted(cut.on_edges(d.reference, d.case, np.flatnonzero(~lost)))
+def _without_edges(difference, lost):
+    """Return the rows that this rank would return if it left out the edges in the mask `lost`."""
+    return difference.predicted(cut.on_edges(difference.reference, difference.case, np.flatnonzero(~lost)))
 
 
-def _with_rows(d, replaced, others):
-    """Return the rows that the rank of the RankDifference `d` would return if nodes in the mask `replaced` had the inputs `others`."""
-    by, arrays = d.reference.arrays_by, {name: np.array(value) for name, value in d.case.arrays.items()}
+def _with_rows(difference, replaced, others):
+    """Return the rows that this rank would return if the nodes in the mask `replaced` had the input arrays `others`."""
+    by, arrays = difference.reference.arrays_by, {name: np.array(value) for name, value in difference.case.arrays.items()}
     for name, value in arrays.items():
         if by.get(name) in ("src", "dst", "node"):
             value[replaced] = others[name][replaced]
-    return d.predicted(replace(d.case, arrays=arrays))
+    return difference.predicted(replace(difference.case, arrays=arrays))
 
 
-def _of_gradients(d: RankDifference) -> Iterator[Guess]:
+def _of_gradients(difference: RankDifference) -> Iterator[Guess]:
     """Yield guesses about a rank's wrong gradient: it is not reduced over ranks, or a buffer is stale."""
-    if d.kind != "whole":
-        rows = {name: d.division.rows(d.rank, kind) for name, kind in d.reference.outputs_by.items()}
-        rank_cotangents = {name: _only(value, rows[name]) for name, value in d.division.cotangents.items()}
+    if difference.kind != "whole":
+        rows = {name: difference.division.rows(difference.rank, kind) for name, kind in difference.reference.outputs_by.items()}
+        rank_cotangents = {name: _only(value, rows[name]) for name, value in difference.division.cotangents.items()}
         yield Guess("not reduced: the gradients that other ranks have of this rank's rows are missing",
-                    lambda: d.predicted(d.case, rank_cotangents))
-    if d.before is not None:
+                    lambda: difference.predicted(difference.case, rank_cotangents))
+    if difference.before is not None:
         yield Guess("stale buffer: the gradient of the call before is still in it",
-                    lambda: _summed([d.expected, _before(d)]))
-        yield Guess("stale buffer: it is the gradient of the call before", lambda: _before(d))
+                    lambda: _summed([difference.expected, _before(difference)]))
+        yield Guess("stale buffer: it is the gradient of the call before", lambda: _before(difference))
 
 
 def _only(value, rows):
@@ -184,27 +184,27 @@ def _only(value, rows):
     return out
 
 
-def _before(d):
+def _before(difference):
     """Return the expected rows of the previous call, to test if the returned rows are stale."""
-    return d.predicted(d.before.case, d.before.cotangents)
+    return difference.predicted(difference.before.case, difference.before.cotangents)
 
 
 # ---- results that no guess explains
 
 
-def _same_elsewhere(d):
+def _same_elsewhere(difference):
     """Yield a Cause that gives no explanation, but says if all ranks returned the same gradient."""
-    other = next((q for q, array in enumerate(d.arrays) if array.tobytes() != d.got.tobytes()), None)
-    agreement = ", the same on every rank" if other is None else f": rank {other} has another one than rank {d.rank}"
+    other = next((q for q, array in enumerate(difference.arrays) if array.tobytes() != difference.got.tobytes()), None)
+    agreement = ", the same on every rank" if other is None else f": rank {other} has another one than rank {difference.rank}"
     yield Cause(f"{NOTHING}{agreement}")
 
 
-def _permuted(d):
+def _permuted(difference):
     """Yield a Cause if the rank returned its expected rows in another order."""
-    if d.got.ndim < 2 or not 2 <= len(d.got) <= MOST_ROWS:
+    if difference.got.ndim < 2 or not 2 <= len(difference.got) <= MOST_ROWS:
         return
-    rows, value = (array.reshape(len(array), -1) for array in reversed(d.as_float64))
-    error = np.reshape(d.expected.error, value.shape)
+    rows, value = (array.reshape(len(array), -1) for array in reversed(difference.as_float64))
+    error = np.reshape(difference.expected.error, value.shape)
     with np.errstate(invalid="ignore"):
         fits = [np.flatnonzero((np.abs(row - value) <= error).all(1)) for row in rows]
     free, first = set(range(len(rows))), None
@@ -215,23 +215,23 @@ def _permuted(d):
         free.discard(taken)
         first = (k, taken) if first is None and taken != k else first
     if first is not None:
-        node_ids = d.division.rows(d.rank, "dst")
+        node_ids = difference.division.rows(difference.rank, "dst")
         yield Cause(f"rows are permuted: that of node {node_ids[first[0]]} holds what is node {node_ids[first[1]]}'s", support=1)
 
 
-def _touched_rows(d):
+def _touched_rows(difference):
     """Yield a Cause that gives no explanation, but says if all wrong rows have edges from other ranks."""
-    bad, edges, owner = np.nan_to_num(d.ratio) > 1, d.case.edges, d.division.owner
-    text = f"{NOTHING}: {int(bad.sum())} of {bad.size} elements of rank {d.rank} differ"
-    if d.kind not in ("dst", "node") or not bad.ndim:
+    bad, edges, owner = np.nan_to_num(difference.ratio) > 1, difference.case.edges, difference.division.owner
+    text = f"{NOTHING}: {int(bad.sum())} of {bad.size} elements of rank {difference.rank} differ"
+    if difference.kind not in ("dst", "node") or not bad.ndim:
         yield Cause(text)
         return
-    rows = set(d.rows[bad.reshape(len(bad), -1).any(1)])
-    for q in range(d.division.size):
-        if q != d.rank and rows <= set(edges.dst[owner[edges.src] == q]):
+    rows = set(difference.rows[bad.reshape(len(bad), -1).any(1)])
+    for q in range(difference.division.size):
+        if q != difference.rank and rows <= set(edges.dst[owner[edges.src] == q]):
             yield Cause(f"{text}, all in rows with edges from rank {q}")
             return
-    local_rows = rows - set(edges.dst[owner[edges.src] != d.rank])
+    local_rows = rows - set(edges.dst[owner[edges.src] != difference.rank])
     where = "rows without edges from other ranks among them" if local_rows else "all in rows with edges from other ranks"
     yield Cause(f"{text}, {where}")
 

@@ -53,7 +53,7 @@ def pick(rng, sums, low, high, size):
 
 
 def pick_outside(rng, sums, low, high, size):
-    """Draw `size` nodes in proportion to their weights, among nodes whose running sums of weights, `sums`, lie outside low .. high."""
+    """Draw `size` nodes in proportion to their weights, but none whose running sums of weights, `sums`, are from `low` to `high`."""
     point = rng.random(size) * (sums[-1] - (high - low))
     return _locate(sums, np.where(point < low, point, point + (high - low)))
 

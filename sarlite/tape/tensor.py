@@ -484,7 +484,7 @@ class Tensor:
         return OPERATIONS["sum"](self, axis, keepdims)
 
     def take(self, index: "Operand") -> "Tensor":
-        """Gather rows; see `ops.take`."""
+        """Return the rows with the numbers `index`, as `ops.take` does: out[i] = x[index[i]]."""
         return OPERATIONS["take"](self, index)
 
     def tanh(self) -> "Tensor":

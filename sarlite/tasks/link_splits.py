@@ -211,7 +211,7 @@ def read(val: str | float, test: str | float, table: str | None, ends: Sequence[
 
 
 def _of_table(val, test, spec, ends):
-    """Read the splits of links from the table that `spec`, "FILE,split=COLUMN" or "FILE,time=COLUMN", describes; see `read`."""
+    """Return (pairs, their splits) from a table, by its column of splits or, with shares `val` and `test`, by its column of times."""
     form = "split=COLUMN or FILE,time=COLUMN"
     with pairs_table("split", spec, form, READERS) as opened:
         if len(opened.columns) != 1:
@@ -308,7 +308,10 @@ READERS = {"split": _split_codes, "time": times}
 
 
 def _by_time(where, pairs, times, val, test):
-    """Return (distinct pairs, splits by time). The time of a pair is the time of its first edge, in either direction."""
+    """Return (distinct pairs, splits): the latest pairs, a share `test`, are for testing, the share `val` before for validation.
+
+    The time of a pair is the time of its first edge, in either direction.
+    """
     proper = pairs[:, 0] != pairs[:, 1]
     pairs, times = np.sort(pairs[proper], 1), times[proper]
     order = np.lexsort((times, pairs[:, 1], pairs[:, 0]))

@@ -333,7 +333,7 @@ class Task:
 
     def outcome_counts(self, targets: Array, rows: Splits, comm: Communicator, n_classes: int,
                        class_names: Sequence[str] | None) -> OutcomeCounts | None:
-        """Return counts for a run's report page: a confusion matrix, a histogram, or None for too many classes. Collective.
+        """Return what a run's report page counts: a confusion matrix or a histogram; None for too many classes. Collective.
 
         Parameters
         ----------

@@ -256,7 +256,7 @@ def _is_relational(content):
 
 
 def _source(options, base, where):
-    """Return the file, or the Query, that a table's options name as its source; None if they name none."""
+    """Return the file, relative to the folder `base`, or the Query that a table's options name as its source; None without a source."""
     named = [name for name in ("file", "query", "table") if name in options]
     if len(named) > 1:
         raise ConfigError(f"{where}: {named[0]} and {named[1]} exclude each other: pass one of the two")

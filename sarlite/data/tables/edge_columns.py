@@ -258,7 +258,7 @@ class NumberedEdges:
         return notes
 
     def _refuse_different(self, n_stored):
-        """Raise a ConfigError for equal edges with different edge values, which cannot be merged."""
+        """Raise a ConfigError for equal edges with different edge values, which cannot be merged; the user's table has `n_stored` rows."""
         values = [name for name in self._values if name not in self._ends]
         if not values:
             return

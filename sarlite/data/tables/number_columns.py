@@ -18,7 +18,7 @@ def numbers(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def number_expressions(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the SQL expressions of columns of numbers or lists like `numbers`, but check only the lists' lengths."""
+    """Return the SQL expressions of columns of numbers or lists of numbers; check the lists' lengths, but not the cells."""
     for column in columns:
         if table.types[column] == "vector":
             vectors(table, column)

@@ -216,7 +216,7 @@ def _rows(lines, delimiter):
 
 
 def _is_header(first, second, asked):
-    """Return True if the first line names the columns, False if it is a row, None in doubt; `asked` are expected names."""
+    """Return True if the words `first`, of line 1, are column names, False if a row, None in doubt; `asked` are expected names."""
     words = [word.strip() for word in first]
     named, numbers = {*asked} & {*words}, [is_number(word) for word in words]
     if not all(map(is_number, named)):
@@ -232,7 +232,7 @@ def _is_header(first, second, asked):
 
 
 def _ask_about_comment(path, line, door):
-    """Raise a DataError for a first line that may be a comment."""
+    """Raise a DataError for a first line that may be a comment; the message lists the options of `door` that settle it."""
     if line.startswith("%%MatrixMarket"):
         raise DataError(f"{path}: a file of MatrixMarket, no table; scipy.io.mmread reads it, and Graph.from_scipy takes its result")
     remedy = door.remedy(("comment", line[0], f"skips lines that begin with {line[0]}"), ("header", True, "reads it as a header"),
