@@ -142,7 +142,7 @@ static void NAME(weighted_rows)(T *restrict out, const NAME(sar_sum) *a, int acc
  * rows[i]
  * (SAR Eq. 1, 2)
  *
- * inputs   sum, as prototypes_index.h has it
+ * inputs   sum, as prototypes_rows.h has it
  * output   out (n_out, n_heads, n_feat), accumulated; accumulate = 0: the rows r are overwritten
  * cost     O(n_edges * n_heads * n_feat); a row is summed by one thread, range by range, in chunks of CHUNK edges and
  *          groups of GROUP

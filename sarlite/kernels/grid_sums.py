@@ -93,7 +93,7 @@ def exact_centred(x, centre, scale, y, reduction, by=None):
 
     Notes
     -----
-    O(n F) time; 24 * threads * F bytes.
+    O(n F) time; 16 * threads * F bytes.
     """
     n, n_feat = check("x", x, dtype=FLOATS, shape=(None, None)).shape
     for name, a in (("centre", centre), ("scale", scale)):
@@ -103,7 +103,7 @@ def exact_centred(x, centre, scale, y, reduction, by=None):
     if reduction != "largest":
         check("by", by, dtype=np.float64, shape=row)
     out, n_threads = np.empty(row), team(x.size)
-    call(f"sar_exact_centred_{FLOATS[x.dtype]}", out, np.empty((n_threads, 3, n_feat)), x, centre, scale, y, by,
+    call(f"sar_exact_centred_{FLOATS[x.dtype]}", out, np.empty((n_threads, 2, n_feat)), x, centre, scale, y, by,
          REDUCTIONS[reduction], n_threads, n, n_feat)
     return out
 
