@@ -43,7 +43,7 @@ BASE = "sar 1"  # baseline of the ratios
 
 
 def make_trainer(graph, layers, n_in, n_out, hidden, share=TRAIN_SHARE):
-    """Return a Trainer of GCN on this rank's rows, with random features and labels; `share` of the rows are training nodes."""
+    """Return a Trainer of a GCN with `layers` layers on random features and labels; a `share` of this rank's rows is for training."""
     draw, rng = np.random.default_rng(graph.comm.rank), nn.Random(0)
     x = draw.standard_normal((graph.n_dst, n_in), dtype=np.float32)
     train = draw.random(graph.n_dst) < share

@@ -68,7 +68,7 @@ def measure(args):
 
 
 def epochs(case, ranks_x_threads, way):
-    """Return the milliseconds of each epoch after the first `WARM_UP` of one run; `way` is a key of `WAYS`."""
+    """Return the ms of each epoch of one run after the first `WARM_UP`; `ranks_x_threads` is text such as "2x1", `way` a key of `WAYS`."""
     n_ranks, threads = map(int, ranks_x_threads.split("x"))
     line = harness.train(n_ranks, **CASES[case], **SHARED, threads=threads, env={**os.environ, **WAYS[way]})
     return [1e3 * seconds for seconds in line["seconds"][WARM_UP:]]

@@ -54,10 +54,10 @@ def missing():
 
 
 def hidden(t0, t1, comm):
-    """Return a row's entries on overlap: times, and the share of the shorter of computing and transfer that prefetch 1 hides.
+    """Return a table row's entries on overlap, from milliseconds with prefetch 0 (`t0`), with prefetch 1 (`t1`) and of transfer (`comm`).
 
-    `t0` and `t1` are milliseconds with prefetch 0 and 1, and `comm` of the transfer by itself, one value for each
-    repeat.
+    The arguments have one value for each repeat. The entries are the times, and the share of the shorter of computing and
+    transfer that prefetch 1 hides.
     """
     t0, t1, comm = map(harness.summary, (t0, t1, comm))
     compute = t0["ms"] - comm["ms"]

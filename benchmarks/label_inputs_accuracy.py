@@ -37,7 +37,7 @@ def gat(n_in, n_out, args, rng):
 
 
 def train(comm, data, args, make, share, seed, epochs, rate):
-    """Train `make`'s model; return a dict of its accuracies in percent, before and after C&S, the same on every rank."""
+    """Train `make`'s model with a `share` of labels as inputs; return its accuracies in percent, before and after Correct and Smooth."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     graph = graph.shard(comm, "metis") if comm.size > 1 else graph

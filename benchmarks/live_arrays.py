@@ -63,7 +63,7 @@ MODELS = {
 
 
 def promised(model, widths, remote):
-    """Return the most values per local row that a training step of a model may hold at once, as docs/architecture.md promises.
+    """Return the most values per local row that a training step may hold, by docs/architecture.md, for layers of these `widths`.
 
     Dropout is on no input, so a first layer keeps A X. `remote` is the number of peers whose rows, or gradients of rows, are
     held at once.

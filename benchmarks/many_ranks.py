@@ -71,7 +71,7 @@ def peers_at_once(n_ranks):
 
 
 def counted(comm, args, whole, method, k):
-    """Return this rank's rounds, messages and MiB in one sum, forward and backward, if rows of k peers are fetched together."""
+    """Return this rank's rounds, messages and MiB of one sum on `whole`, divided by `method`, if rows of k peers are fetched together."""
     set_threads(1)
     graph = whole.shard(comm, method, prefetch=0, peers_at_once=k)
     x = Tensor(np.ones((graph.n_src, args.width), np.float32), requires_grad=True)

@@ -50,7 +50,7 @@ def ways(args):
 
 
 def train(comm, way, data, parts, args, seed, rate):
-    """Train one configuration; return (scores of each epoch, the same on every rank, the cache's hit rates by layer)."""
+    """Train the configuration `way`, at learning rate `rate`; return (scores of each epoch on all ranks, cache hit rates by layer)."""
     set_threads(max(args.threads // way.ranks, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     if comm is not None:
@@ -89,7 +89,7 @@ def hit_rates(loader):
 
 
 def measure(args, way, seed, rate):
-    """Train one configuration with one seed and learning rate; return the table's row."""
+    """Train the configuration `way` with one seed and the learning rate `rate`; return the table's row."""
     data = load(f"{args.data},seed={seed}")
     if way.ranks == 1:
         scores, rates = train(None, way, data, None, args, seed, rate)

@@ -76,7 +76,7 @@ def uncaught(bugs, graphs):
 
 
 def false_alarms(wanted, seed):
-    """Return (number of correct results checked, number that the oracle rejects, largest error / bound)."""
+    """Check `wanted` correct results or more; return (number checked, number that the oracle rejects, largest error / bound)."""
     rng, count, alarms, most = np.random.default_rng(seed), 0, 0, 0.0
     entries = [e for e in corpus("ci") if 0 < e.published["n_edges"] <= 300]
     while count < wanted:

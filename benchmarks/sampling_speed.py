@@ -55,7 +55,7 @@ def measure(args, name, kind, threads, others):
 
 
 def beside(row, rounds, worker_command, peer, others):
-    """Measure sarlite and the peers in turn, `rounds` times; return `row` with their milliseconds per batch."""
+    """Run `worker_command` and the commands `others` of peers in turn, `rounds` times; return `row` with their milliseconds per batch."""
     mine, theirs = [], []
     for _ in range(rounds):
         mine.append(harness.last_json(harness.python(*worker_command)))

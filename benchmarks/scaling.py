@@ -145,7 +145,7 @@ def by_owner(epoch, rank):
 
 
 def fastest(lines):
-    """Return each rank's {category: ms} of the epoch whose slowest rank was fastest; the first epochs are left out."""
+    """Return each rank's {category: ms} of the epoch whose slowest rank was fastest, without each run's first epoch."""
     epochs = [epoch for line in lines for epoch in line.get("account", ())[1:]]
     return min(epochs, key=lambda ranks: max(sum(rank.values()) for rank in ranks), default=())
 

@@ -10,13 +10,13 @@ RELATION = ["u", "e", "u"]
 
 
 def nodes_of(here, text, options="", **more):
-    """Write `text` as n.csv, and load the nodes a, b and c with the edges of e.csv."""
+    """Write `text` as n.csv in the folder `here`, and load its nodes a, b and c with the edges of e.csv."""
     (here / "n.csv").write_text(text)
     return load(f"edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id{options}", allow_empty=ALL, **more)
 
 
 def edges_of(here, text, options="", **more):
-    """Write `text` as e.csv, and load its edges."""
+    """Write `text` as e.csv in the folder `here`, and load its edges."""
     (here / "e.csv").write_text(text)
     return load(f"edges:e.csv,src=src,dst=dst{options}", allow_empty=ALL, **more)
 

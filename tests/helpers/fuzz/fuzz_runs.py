@@ -31,7 +31,7 @@ def run_folder(folder, rng):
 
 
 def run_checkpoint(folder, rng):
-    """Write the metadata of a run's checkpoint; return a function that builds a checkpoint of them and reads it."""
+    """Write the metadata of a run's checkpoint; return a function that builds a checkpoint from the metadata and reads it."""
     _trained(folder / "made", "--hidden", "4", "--layers", "2")
     tensors, about = checkpoint.load(folder / "made/checkpoint.safetensors")
     for path in (folder / "made").iterdir():

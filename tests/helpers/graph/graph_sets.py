@@ -33,7 +33,10 @@ def graphs(comm, mode="sar", values=False):
 
 def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classify", values=False, lr=0.02, dtype=np.float64,
             numerics="fast", **options):
-    """Return a trainer of `GraphPredictor` on the set of graphs; a graph's label is a class, or a number if `task` is "regress"."""
+    """Return a trainer of `GraphPredictor` on the set of graphs; labels are classes, or numbers if `task` is "regress".
+
+    With `values` the edges have values; `batch` is the number of graphs in a minibatch, None for the full set.
+    """
     graph_set, rng = graphs(comm, mode, values), nn.Random(1)
     encoder = model(4, 6, rng=rng, dtype=dtype, hidden=6, layers=2, **options)
     model = nn.GraphPredictor(encoder, 6, 3 if task == "classify" else 1, readout, rng=rng, dtype=dtype)

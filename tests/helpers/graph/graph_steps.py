@@ -53,9 +53,9 @@ class Drawn:
     # ---- steps
 
     def step(self, n_src, n_dst, n_leaves, weighted, features):
-        """Return a random step on one of `n_src` source values and one of `n_dst` destination values; the rest describes the graph.
+        """Return a random step on one of `n_src` source values and one of `n_dst` destination values, the first `n_leaves` being leaves.
 
-        The first `n_leaves` values of both sides are leaves. `features` is the number of edge features.
+        `weighted` tells if edges have weights, "negative" if some are below 0; `features` is the number of edge features.
         """
         return getattr(self, self.one(KINDS))(
             int(self.dice.integers(n_src)), int(self.dice.integers(n_dst)), n_leaves, weighted, features
@@ -135,7 +135,7 @@ class Drawn:
         )
 
     def function(self, x, q, n_leaves, weighted, features):
-        """Return a step whose message is a random expression of source value number x, destination value number q, edges and parameters."""
+        """Return a step whose message function is a random expression of source value x, destination value q, edges and parameters."""
         reducer = self.one(("sum", "mean", "max", "min", "softmax"))
         places = self.one([("src",), ("src", "dst"), ("src", "edge"), ("src", "dst", "edge"), ("edge",), ("dst",)])
         e, table, w = (

@@ -192,7 +192,7 @@ def one_rank(case, dtype, row_dtype="float32"):
 
 
 def check_equality(comm, case, dtype, parts, change=lambda graph: graph, **options):
-    """Check that this rank's results equal the results of one rank, within the promised relative error in norm. Collective."""
+    """Check that the results on the division `parts` equal the results of one rank, within the promised relative error. Collective."""
     part = change(Graph.from_edges(*EDGES).shard(comm, parts, **options))
     expected, actual = one_rank(case, dtype, options.get("row_dtype", "float32")), Step(part, case, dtype)
     squares = {}

@@ -131,7 +131,7 @@ def expected_layer(case):
 
 
 def check_layer(comm, case, parts, **options):
-    """Check a layer's outputs, and the gradients of its inputs and weights, against loops on the whole graph. Collective."""
+    """Check the layer LAYERS[case], divided as `parts` says, against loops on the whole graph: outputs and all gradients. Collective."""
     graph = make(comm, parts, **options)
     conv, _ = LAYERS[case](graph)
     h = {name: Tensor(X[name][ids], requires_grad=True) for name, ids in graph.node_ids.items()}

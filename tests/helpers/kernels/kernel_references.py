@@ -46,7 +46,7 @@ def make_graph(kind, itype=np.int64, seed=0):
 
 
 def close(actual, expected, scale=None, factor=30):
-    """Check that arrays are equal within `factor` times the precision of the dtype, relative to `scale`, the largest input."""
+    """Check that two arrays are equal within `factor` times their dtype's precision, relative to `scale`, by default the largest value."""
     tolerance = factor * EPSILON[actual.dtype.type]
     scale = np.abs(expected).max(initial=0) if scale is None else scale
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-30))

@@ -36,7 +36,10 @@ def in_edges(edges, habit):
 
 
 def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
-    """Return the output of a GCN layer with the state dict `s`; for a source without in-edges PyG's degree^-1/2 is 0, else it is 1."""
+    """Return the output of a GCN layer of the library `dialect` with the state dict `s`.
+
+    For a source without in-edges PyG's degree^-1/2 is 0, in the other dialects it is 1.
+    """
     w, b = {"paper": lambda: (s["linear.weight"], s["bias"]), "dgl": lambda: (s["weight"], s["bias"]),
             "pyg": lambda: (s["lin.weight"].T, s["bias"])}[dialect]()  # fmt: skip
     rows = in_edges(edges, habit or LOOPS[dialect])
@@ -55,7 +58,10 @@ def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
 
 
 def sage(s, x, edges, dialect, pool):
-    """Return the output of a GraphSAGE layer with the state dict `s`; a maximum's gradient goes to the lowest source among ties."""
+    """Return the output of a GraphSAGE layer of the library `dialect`, state dict `s`; with `pool`, aggregate by maximum.
+
+    A maximum's gradient goes to the lowest source among ties.
+    """
     names = {"paper": ("root.weight", "root.bias", "neighbour.weight", "pool.weight", "pool.bias"),
              "dgl": ("fc_self.weight", "fc_self.bias", "fc_neigh.weight", "fc_pool.weight", "fc_pool.bias"),
              "pyg": ("lin_r.weight", "lin_l.bias", "lin_l.weight", "lin.weight", "lin.bias")}[dialect]  # fmt: skip

@@ -26,7 +26,7 @@ def spmm(case, order=None, round_row=nearest):
 
 
 def spmm_vjp(case, g, order=None, round_row=nearest, scaled=None):
-    """Return an spmm's gradients, where `round_row` rounds each row that edges gather, and edges are summed in `order`.
+    """Return an spmm's gradients for `g`; `round_row` rounds each row that edges gather, and edges are summed in `order`.
 
     `scaled(g, scale)` replaces the rounding of g times the destination's scale. For a maximum, the winning edge takes
     g unrounded.

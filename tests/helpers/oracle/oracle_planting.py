@@ -39,9 +39,9 @@ def planting(mutants):
     """Return the decorator factory `planted`, which adds mutants to the list `mutants`."""
 
     def planted(op, level="probe", /, name=None, backward=False, link="", upstream="", **attributes):
-        """Register a function as the defective `run` of an operation, or with `backward` as its defective `vjp`.
+        """Return a decorator that registers a function as the defective `run` of operation `op`, or with `backward` as its `vjp`.
 
-        The other function is right.
+        The other function is right. The check `level` must catch the defect.
         """
 
         def register(function):

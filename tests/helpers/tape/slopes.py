@@ -61,7 +61,7 @@ def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
 
 
 def close(actual, expected, rtol, what):
-    """Check that all values equal the expected values within `rtol` times the largest value, or times 1; `what` begins the message."""
+    """Check that |actual - expected| <= `rtol` times the largest value or 1, whichever is more; `what` begins the error message."""
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     size = max(np.abs(expected).max(initial=0), 1)
     difference = np.abs(actual.astype(LONG) - expected).max(initial=0)

@@ -139,7 +139,7 @@ class Program:
         return way.__name__.replace("_", " ")
 
     def _check_arrays(self, leaves, snapshots):
-        """Check that gradients share no memory, and that backward has written over no value and no cotangent."""
+        """Check that gradients share no memory, and that backward changed no cotangent and no value in `snapshots`, (value, copy) pairs."""
         grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
         for k, grad in enumerate(grads):
             assert grad.flags.writeable and grad.dtype == self.dtype
@@ -195,7 +195,7 @@ def onto_arrays(program, leaves, outputs):
 
 
 def after_a_change(program, leaves, outputs):
-    """Change a leaf in place between forward and backward, and check the result of backward.
+    """Change one of `leaves` in place after the forward pass of `program`, and check what backward then returns.
 
     Backward must compute the gradient of the old values, or raise an error and leave no gradient.
     """

@@ -31,7 +31,7 @@ def part(comm, mode="sar", **options):
 
 
 def trainer(comm, mode="sar", decoder="dot", loss=None, metric=None, directed=False, weights=False, model=GCN, lr=0.05, **options):
-    """Return a trainer for link prediction, and the `Links` that it trains on."""
+    """Return (trainer of an encoder `model` with a `decoder` for link prediction, the `Links` that it trains on)."""
     graph = part(comm, mode, directed=directed, weights=weights)
     links, rng = split_links(graph, 0.15, 0.2, seed=3, **options), nn.Random(1)
     encoder = model(6, 8, rng=rng, dtype=np.float64, **({"hidden": 4, "heads": 2} if model is GAT else {"hidden": 8}))

@@ -14,7 +14,7 @@ CASE1 = {"gcn", "sage"}
 
 
 def train(comm, case, epochs=2, **options):
-    """Train a small model while recording; return (graph, trace). Collective."""
+    """Train the small model CASES[case] while its profile records a trace; return (graph, trace). Collective."""
     graph = Graph.from_edges(*EDGES).shard(comm, "random", **options)
     rng, ids = nn.Random(3), graph.node_ids
     model = CASES[case](rng, np.float64)
