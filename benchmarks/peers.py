@@ -112,7 +112,7 @@ def pool(results):
 
 
 def compare(args, row, command, peer, others, allowed):
-    """Measure sarlite and its peers `args.rounds` times in alternation; return a row for each peer, or one row without peers.
+    """Measure sarlite (`command`) and the libraries `others` (`peer`) in alternation; return a row for each library, or a single row.
 
     Parameters
     ----------

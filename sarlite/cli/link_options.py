@@ -215,7 +215,7 @@ class LinkOptions:
                            eval_sampler=samplers[1])
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
-        """Return the links that have labels, from the result of `read_labels`. Collective."""
+        """Return the `Links` of the labelled pairs `labels`, the result of `read_labels`, divided into splits. Collective."""
         relation: Any = linked.relation  # one relation: `linked` refuses several
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split,
                               times=labels.times)

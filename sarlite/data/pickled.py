@@ -203,7 +203,7 @@ class _Machine:
         return self.encoded[id(text)][1]
 
     def filled(self, version, shape, dtype, fortran, data):
-        """Return the array that a pickled array's state describes, after checking the state (shape, dtype, order and bytes)."""
+        """Return the array of a pickled state, after checking it: shape, dtype, bytes `data`, in Fortran order if `fortran`."""
         good = type(shape) is tuple and len(shape) <= _MAX_DIMENSIONS
         if not good or any(type(length) is not int or length < 0 for length in shape):
             _refuse("has an array whose shape is none")

@@ -74,7 +74,7 @@ class HeteroParts(NamedTuple):
 def build_relations(comm: Communicator, options: Options, in_edges: Mapping[Relation, InEdges],
                     node_ids: Mapping[str, Array], edge_ids: Mapping[Relation, Array],
                     profile: Profile | None = None) -> HeteroParts:
-    """Return the data of this rank's HeteroGraph; the numbers of nodes and edges are summed over all ranks. Collective."""
+    """Return the HeteroParts of this rank's HeteroGraph, with numbers of nodes and edges summed over all ranks. Collective."""
     n_nodes = comm.allreduce(np.array([len(ids) for ids in node_ids.values()], np.int64))
     n_edges = comm.allreduce(np.array([len(edges.indices) for edges in in_edges.values()], np.int64))
     in_degrees = {relation: np.diff(edges.indptr) for relation, edges in in_edges.items()}
@@ -100,7 +100,7 @@ class RelationFetch(NamedTuple):
 
 
 def make_fetch(parts: HeteroParts, relations: tuple[Relation, ...], evaluation_log: EvaluationLog) -> RelationFetch:
-    """Build the exchange, and a Graph for each of `relations`, which share a fetch of source rows. Collective.
+    """Build the exchange of the source rows that `relations` share, and a Graph for each relation. Collective.
 
     Parameters
     ----------

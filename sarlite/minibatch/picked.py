@@ -351,7 +351,7 @@ class Estimate:
 
 
 class PickedRelations(RelationalLayer):
-    """A layer's picked in-edges of several relations, a `PickedGraph` for each.
+    """In-edges that a sampler picked for one layer from several relations, a `PickedGraph` for each relation.
 
     One fetch serves the relations with the same source type.
 

@@ -65,7 +65,7 @@ def check_rows(name: str, inputs: Sequence[object], placements: Sequence[Placeme
 
 
 def _unknown(name, inputs, placements, wants_grad, result):
-    """Return a description of the problem if a gradient would flow to or from values of unknown placement, or None."""
+    """Return a text if a gradient would flow to or from a value that may be rows of this rank or equal on every rank, else None."""
     if name == "take" or not any(wants_grad):  # the placement of row numbers does not matter to `take`
         return None
     for x, placement, wants in zip(inputs, placements, wants_grad):

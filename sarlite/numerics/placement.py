@@ -18,7 +18,7 @@ PLACEMENTS = (ROWS, REPLICATED, UNKNOWN)
 
 
 def joined(placements: Collection[Placement]) -> Placement:
-    """Return the placement of an operation's result, given the placements of its inputs.
+    """Return the placement of a result from the inputs' `placements`: "rows" if any is, "replicated" if all are, else "unknown".
 
     Parameters
     ----------

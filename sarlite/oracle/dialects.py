@@ -238,7 +238,7 @@ def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projec
 
 
 def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
-    """Convert a library's parameters to the paper's names and layouts, and return them by name.
+    """Return the parameters `state` of the library `dialect`'s layer `layer` under the paper's names and in the paper's layouts.
 
     Parameters
     ----------

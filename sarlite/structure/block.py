@@ -88,7 +88,7 @@ class Edges:
 
     @cached_property
     def transpose_position(self):
-        """Position in `indices` of each edge of the transpose, (n_edges,); needed only for edge values."""
+        """Position in `indices` of each edge of the transposed block, (n_edges,), with which edge values are put into its order."""
         return self._transposed()[2]
 
     @cached_property

@@ -165,10 +165,7 @@ class EdgesByOwner(NamedTuple):
             yield where[chosen], columns[chosen] - columns.dtype.type(a)
 
     def _merged(self, group, starts):
-        """Return (positions, CSR columns) of the edges from all parts in `group`, with ascending positions.
-
-        The columns of each part begin at its entry of `starts`.
-        """
+        """Return (positions, CSR columns) of the edges from all parts in `group`, whose columns begin at `starts`; positions ascend."""
         places = np.concatenate([self.where[q] for q in group])
         order = np.argsort(places, kind="stable")
         columns = np.concatenate([self.columns[q] + self.columns[q].dtype.type(start) for q, start in zip(group, starts)])

@@ -440,15 +440,15 @@ class Tensor:
         return OPERATIONS["matmul_by_head"](self, w)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
-        """Return the maximum over axes."""
+        """Return the maximum over an axis, a tuple of axes, or all axes (None)."""
         return OPERATIONS["max"](self, axis, keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
-        """Return the mean over axes."""
+        """Return the mean over an axis, a tuple of axes, or all axes (None)."""
         return OPERATIONS["mean"](self, axis, keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
-        """Return the minimum over axes."""
+        """Return the minimum over an axis, a tuple of axes, or all axes (None)."""
         return OPERATIONS["min"](self, axis, keepdims)
 
     def relu(self) -> "Tensor":
@@ -476,11 +476,11 @@ class Tensor:
         return OPERATIONS["squeeze"](self, axis)
 
     def std(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> "Tensor":
-        """Return the standard deviation over axes."""
+        """Return the standard deviation over an axis, a tuple of axes, or all axes (None), with divisor n - `ddof`."""
         return OPERATIONS["std"](self, axis, ddof, keepdims)
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
-        """Return the sum over axes."""
+        """Return the sum over an axis, a tuple of axes, or all axes (None)."""
         return OPERATIONS["sum"](self, axis, keepdims)
 
     def take(self, index: "Operand") -> "Tensor":
@@ -496,7 +496,7 @@ class Tensor:
         return OPERATIONS["transpose"](self, *axes)
 
     def var(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> "Tensor":
-        """Return the variance over axes."""
+        """Return the variance over an axis, a tuple of axes, or all axes (None), with divisor n - `ddof`."""
         return OPERATIONS["var"](self, axis, ddof, keepdims)
 
 

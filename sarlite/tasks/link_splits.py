@@ -170,7 +170,7 @@ def digest(comm: Communicator, *arguments: object) -> str | None:
 
 
 def read(val: str | float, test: str | float, table: str | None, ends: Sequence[Ends]) -> tuple[Array, Array]:
-    """Read (pairs, split of each pair) from the files of pairs `val` and `test`, or from the table that `table` describes.
+    """Return (pairs, split of each pair) from the files of pairs `val` and `test`, or from the table that `table` describes.
 
     Parameters
     ----------

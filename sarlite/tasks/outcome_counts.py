@@ -86,7 +86,7 @@ def score_counts(output: Array, labels: Array, positive: int) -> Array:
 
 def histogram_counts(names: list[str], series: Callable[[Array, Array], Sequence[Array]],
                      edges: Array) -> OutcomeCounts:
-    """Return an `OutcomeCounts` that counts the values of each named series by bin.
+    """Return an `OutcomeCounts` that counts, by bins with the bounds `edges`, the values of each array that `series` returns.
 
     `series` and `edges` are the parameters of `histogram`.
     """

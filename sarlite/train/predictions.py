@@ -243,7 +243,7 @@ def check_paths(config: OutputFiles, form: str) -> None:
 
 def write(comm: Communicator, config: OutputFiles, form: str, wanted: PredictionRequest, arrays: Sequence[Array], of: Linked,
           class_names: list[str] | None) -> None:
-    """Write predictions to the file of the option --out. Collective.
+    """Write the predictions `arrays` of the nodes or pairs `wanted` to the file of the option --out. Collective.
 
     Parameters
     ----------

@@ -211,7 +211,7 @@ def gradient_norm(comm: Communicator, replicated: Array, owned: list[Array]) -> 
 
 
 def _squares(gradient):
-    """Return the sum of squares in float64, computed in pieces to save memory."""
+    """Return the sum of squares of an array's elements in float64, computed in pieces to save memory."""
     flat = gradient.reshape(-1)
     return float(sum(np.square(flat[at : at + _PIECE], dtype=np.float64).sum() for at in range(0, flat.size, _PIECE)))
 

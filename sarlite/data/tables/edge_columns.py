@@ -94,7 +94,7 @@ class EdgeColumns:
         raise_all(errors)
 
     def _transformed(self):
-        """Return the SQL expressions of the edge features that transforms compute from the table's columns."""
+        """Return the SQL expressions of the edge features that transforms compute; store the features' names and descriptions."""
         features = make_features(self.table, self._wanted, None, self.source.transforms, self.values)
         self.values = {name: quote(f"{VALUE}{name}") for name in self.values}
         self.table, self._transform_words, self.outside = features.table, features.fitted.descriptions(), features.outside
