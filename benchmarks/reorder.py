@@ -50,7 +50,7 @@ def read(args, name):
 
 
 def described(args, folder):
-    """Compute node orders of the shuffled graph and write them to `folder`; return the table's rows, still without times."""
+    """Write the node orders `args.orders` of the shuffled graph to `folder`; return the table's rows, still without step times."""
     shuffled = args.graph + "-shuffled"
     rows = [{"case": "sage", "graph": name, "order": None, "order_seconds": None,
              "near": orders.near_share(*read(args, name))}

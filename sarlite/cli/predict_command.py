@@ -242,7 +242,7 @@ def _scores_and_positions(graph, decoder, h, pairs, linked, excluded):
 
 
 def _top(graph, decoder, h, wanted, linked, excluded, config):
-    """Return the likeliest destinations of each source, relation after relation. Collective."""
+    """Return (PredictionRequest of all sources, [likeliest destinations, scores]) of the sources `wanted` by relation. Collective."""
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
     for index, (sources, score) in enumerate(zip(wanted, _score_functions(decoder, linked))):
         if table:

@@ -369,7 +369,7 @@ def _mib(n):
 
 
 def _memory(peaks, one_process):
-    """Return a text with the peak memory of each rank or, for more than 4 ranks, with its range and median."""
+    """Return a text with each rank's peak memory, for more than 4 ranks with range and median, or one number for `one_process`."""
     if one_process:
         return f"{_mib(max(peaks))} (all ranks in one process)"
     if len(peaks) > 4:
@@ -386,7 +386,7 @@ def _remote(live, options, size):
 
 
 def summary(run, size, data, counted, best, times):
-    """Return the contents of summary.json, a dict. See `table` for the parameters; `data` is `Shard.summary`."""
+    """Return the contents of summary.json, a dict: options, data (`Shard.summary`), epoch times, best scores, counters and versions."""
     versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
                 "numpy": np.__version__}
     return finite({"ranks": size, "mode": str(run.graph.mode), "prefetch": run.graph.prefetch, "data": data,

@@ -213,7 +213,7 @@ def restore(trainer, stopping, resumed, path, batches=None, keys=None):
 
 
 def _restore_caches(trainer, meta, folder, batches):
-    """Restore the embedding caches if they fit; else warn that the caches start empty, with the reason."""
+    """Restore the embedding caches from `folder` if the run's options still fit; else warn that the caches start empty, and why."""
     hashes, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
     differ = hashes and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
     reason = "their options have changed" if differ else caches.restore(trainer.comm, folder, trainer, hashes, step)

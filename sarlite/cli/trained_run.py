@@ -273,7 +273,7 @@ def _options(config, meta):
 
 
 def _as_trained(values, meta):
-    """Return a copy of `values` with which loading refuses edge values that training did not use.
+    """Return a copy of the EdgeValueUse `values` that makes loading refuse edge values unused in the training that `meta` describes.
 
     Edge values that a flag requests are not refused.
     """

@@ -25,7 +25,7 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """Return (variable with the number of ranks, the number, False if it counts this node's ranks alone), from the launcher.
+    """Return (variable with the number of ranks, the number, False if it counts this node's ranks alone) from `environ`.
 
     Without an MPI launcher return (None, None, True).
     """
@@ -128,7 +128,7 @@ def _die_with_the_launcher():
 
 
 def _is_one_of_several(environ):
-    """Return True if an MPI launcher started this process as one of several ranks."""
+    """Return True if, by the environment variables `environ`, an MPI launcher started this process as one of several ranks."""
     _, n_ranks, everywhere = _launch(environ)
     return n_ranks is not None and not (n_ranks == 1 and everywhere)
 
@@ -138,7 +138,7 @@ _RANK = "SARLITE_RANK_PROCESS"
 
 
 def _is_inherited(environ):
-    """Return True if a rank started this process, which inherited the launcher's variables but is not a rank."""
+    """Return True if this process is a child of a rank, which inherited the launcher's variables `environ` but is not a rank."""
     if environ.get(_RANK) not in (None, str(os.getpid())):
         return True
     try:  # the file descriptor of MPICH's connection to the launcher, which a child of a rank does not have

@@ -238,7 +238,7 @@ class ThreadCommunicator(Communicator):
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call, error):
-        """Yield the two steps of an allreduce: all ranks have all arrays, and all ranks have all reduced slices."""
+        """Yield the two requests of an allreduce by `op`, such as "sum": for all arrays, then for the slice that each rank reduced."""
         keys = self._next_key(), self._next_key()  # both now: other collective calls may start between the steps
         yield (first := self._arrive(keys[0], call, array))
         arrays = first.result(error)

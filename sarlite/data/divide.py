@@ -208,7 +208,7 @@ def _by_row(table, new_row, chunk_size):
 
 
 def _origin_needed(table, new_src_rows, new_dst_rows):
-    """Return True if a relation's original edge positions must be stored, as its edges are or will be in another order."""
+    """Return True if the original edge positions must be stored, as edges are, or by the new row numbers will be, in another order."""
     in_order = counts_up(new_dst_rows) and counts_up(new_src_rows) and table.sources_ascend()
     return table.edge_ids is not None or not in_order
 
@@ -232,7 +232,7 @@ def _rows_sorted(array, new_row, space):
 
 
 def _write_edges(table, new_src_rows, new_dst_rows, sink, origin, space):
-    """Write a relation's edges and edge values to `sink` in their new order; with `origin`, also their original positions.
+    """Write a relation's edges and edge values to `sink` in the order of new row numbers; with `origin`, also original positions.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def _write_edges(table, new_src_rows, new_dst_rows, sink, origin, space):
 
 
 def _edges_taken(table, new_src_rows, new_dst_rows, values):
-    """Yield {field: piece of the array} of a relation's edge arrays and `values` in the new edge order, gathered in memory."""
+    """Yield {field: piece} of edge arrays and `values` in the order of the new row numbers of sources and destinations, in memory."""
     indptr, rows = np.asarray(table.indptr), inverse(new_dst_rows)
     yield {"indptr": np.concatenate(([0], np.cumsum(np.diff(indptr)[rows])))}
     for _, _, at, src in edges_in_order(indptr, table.indices, rows, sort=True, read=gather, new_row=new_src_rows):

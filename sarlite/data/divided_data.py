@@ -148,7 +148,7 @@ def _verify(files, progress):
 
 
 def _files_to_verify(comm, directory):
-    """Return the files whose sha256 this MPI rank compares; ranks that see the same files share the work. Collective."""
+    """Return the files in `directory` whose sha256 this MPI rank compares; ranks that see the same files share them. Collective."""
     files = together(comm, lambda: [(*file, os.stat(file[0])) for file in format.files(directory)])
     seen = digest([(field, stat.st_ino, stat.st_size, stat.st_mtime_ns) for _, _, field, stat in files])
     group = [rank for rank, other in enumerate(comm.allgather(seen)) if other == seen]

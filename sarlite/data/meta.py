@@ -202,7 +202,7 @@ def _check_types(path, meta):
 
 
 def _words(path, section, name, n):
-    """Decode the folder name of a node type or a relation into `n` words; raise a DataError if the name is invalid."""
+    """Return the `n` words that a folder name of the `section` "nodes" or "edges" encodes; raise a DataError if the name is invalid."""
     try:
         return words(name, n)
     except ValueError as error:
@@ -236,7 +236,7 @@ def _check_records(path, where, entry, files, needed):
 
 
 def _check_feature_names(path, where, entry, record):
-    """Raise a DataError unless the entries about feature columns, transforms and times are valid.
+    """Raise a DataError unless feature names, transforms and times in `entry` are valid; `record` describes the feature array.
 
     The names of columns must be distinct words, one per column.
     """

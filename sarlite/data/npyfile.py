@@ -218,7 +218,7 @@ def header(head, kinds="biuf"):
 
 
 def _checked_header(path, field, kinds="biuf"):
-    """Return the values of `header` and the file's size in bytes; raise a DataError if the size does not fit the header."""
+    """Return (dtype, shape, Fortran order, offset, file size in bytes) of a .npy file; raise a DataError if size and header disagree."""
     with regular(path).open("rb") as file:
         dtype, shape, fortran, offset = header(file.read(HEAD), kinds)
         size = os.fstat(file.fileno()).st_size

@@ -81,7 +81,7 @@ def quality_lines(costs):
 
 
 def _count_sources(dataset, name, tiles, chunk_size, step):
-    """Return counts of the edges out of node type `name` by part of the destination, {field: value} of a `partition.Tally`."""
+    """Return {"edges", "cut", "halo_rows"; with `tiles` also "tiles", "halo_tiles": numbers by destination's part} for sources `name`."""
     tally = Tally(np.asarray(dataset.nodes[name].offsets), tiles)
     relations = [table for relation, table in dataset.edges.items() if relation[0] == name]
     for part in range(dataset.n_parts):

@@ -186,7 +186,7 @@ def _without(out: _Notes, table: AnyTable, where: str) -> AnyTable:
 
 
 def _by_position(out: _Notes, table: AnyTable, where: str, expected: list[str] | int, available: list[str] | int) -> AnyTable:
-    """Return a table whose number of feature columns is as `expected`; note in `out` that columns are matched by position."""
+    """Return the table if it has as many `available` columns as `expected`, else raise; note in `out` that positions match columns."""
     n_expected, n_available = (columns if isinstance(columns, int) else len(columns) for columns in (expected, available))
     unnamed = "the model's" if isinstance(expected, int) else "the data's"
     if n_expected != n_available:
@@ -199,7 +199,7 @@ def _by_position(out: _Notes, table: AnyTable, where: str, expected: list[str] |
 
 
 def _transform_difference(expected: JsonDict | None, table: NodeTable | EdgeTable) -> str:
-    """Return a description of the first column whose transforms differ from the model's, for an error message."""
+    """Return text about the first column whose transforms differ from those `expected` by the model, for an error message."""
     columns = [(transforms or {}).get("columns", {}) for transforms in (expected, table.transforms)]
     name = next((name for name in {**columns[0], **columns[1]} if columns[0].get(name) != columns[1].get(name)), None)
     if name is None:

@@ -221,7 +221,7 @@ def load_relational(spec: AnyPath, **options: Any) -> Dataset:
 
 
 def _read(spec, verify, changes, task, relational, workspace, transforms, tell):
-    """Return the data set of a spec with the changes applied (such as undirected), not yet validated by `Dataset.check`."""
+    """Return the data set of a spec with the graph `changes` applied, such as undirected; `Dataset.check` has not validated it yet."""
     form, path, options = _parse(spec)
     if workspace.n_bytes is not None and form not in _BOUNDED:
         raise ConfigError(f"--memory: {f'the form {form}:' if form else 'a native directory'} is read whole; "
@@ -291,7 +291,7 @@ def _is_relational(form, path):
 
 
 def _split_changes(spec, options, changes, relational):
-    """Pop the options that change the graph, such as undirected; return them with `changes` applied, and the provenance."""
+    """Pop from `options` those that change the graph, such as undirected; return (these options updated by `changes`, provenance)."""
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or (name == "undirected" and not relational)}

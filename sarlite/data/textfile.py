@@ -127,7 +127,7 @@ def _content(line):
 
 
 def _header(line, delimiter):
-    """Return the number of columns that `line` names as a header; 0 if a word is a number or missing, as it is then no header."""
+    """Return the number of words in `line`, split at `delimiter`, if it is a header; 0 if a word is a number or is missing."""
     words = [word.strip().strip("\"'") for word in line.split(delimiter)]
     if len(words) > 1 and all(word and not is_number(word) for word in words):
         return len(words)

@@ -98,7 +98,7 @@ class CorrectAndSmooth:
 
     def __call__(self, graph: Graph, probabilities: ArrayLike, labels: ArrayLike, train: ArrayLike | slice,
                  edge_weight: ArrayLike | None = None) -> Array:
-        """Return the corrected and smoothed scores of this rank's rows; the largest score of a row is its class.
+        """Return scores of this rank's rows: the model's `probabilities`, corrected by training labels and smoothed along edges.
 
         Collective.
 
@@ -159,7 +159,7 @@ class CorrectAndSmooth:
 
 def _iterated(propagation: Propagation, first: Array, alpha: float, iterations: int,
               after: Callable[[Array], object]) -> Array:
-    """Iterate X <- (1 - alpha) first + alpha S X from X = `first`; after each iteration `after(X)` changes X in place."""
+    """Iterate X <- (1 - alpha) first + alpha S X from X = `first`; `propagation(X)` is S X, and `after(X)` changes iterates in place."""
     x, share = first, (1 - alpha) * first
     for _ in range(iterations):
         x = propagation(x)

@@ -124,7 +124,7 @@ class Propagation:
 
 
 def _checked(graph, normalization, edge_weight):
-    """Return `edge_weight` as an array, None if it is None; raise an error if an argument does not fit the graph."""
+    """Return `edge_weight`, or else the graph's, as an array, or None; raise an error for an argument that does not fit the graph."""
     if graph.bipartite:
         raise ConfigError("propagation needs one set of nodes, but the graph is bipartite")
     if normalization not in NORMALIZATIONS:

@@ -290,7 +290,7 @@ class SoftmaxSum:
         self._out = np.empty((*dst.shape, z.shape[2]), kernels.wide(z.dtype))
 
     def add(self, block: CsrBlock, z: Array, src: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
-        """Add the terms of a block's edges, given z and the scores of the block's columns."""
+        """Add a block's edges to the softmax sums of their destinations, given `z` and source scores `src` of the block's columns."""
         if not self._begun and block.rows is not None:
             self._m[...], self._l[...], self._out[...], self._begun = -np.inf, 0, 0, True
         kernels.attend(block.indptr, block.indices, z, src, self._dst, self._m, self._l, self._out, rows=block.rows,

@@ -78,7 +78,7 @@ def _unknown(name, inputs, placements, wants_grad, result):
 
 
 def _sums_rows(name, inputs, placements, params):
-    """Return a description of the problem if a primitive reduces over the axis of rows, or None."""
+    """Return text if the primitive `name` reduces over the axis of rows, or takes rows where equal values are needed; else None."""
     ndim = getattr(inputs[0], "ndim", 0)
     if name in OVER_AXES and 0 in axes_of(params["axis"], ndim) or name == "layer_norm" and ndim == 1:
         return "over axis 0 is of one rank's rows, so it depends on how rows are divided"
@@ -111,7 +111,7 @@ def _reshape_keeps_rows(shape, new):
 
 
 def _index_keeps_rows(ndim, index):
-    """Return True if an index selects a slice of axis 0, and the result has the slice on its axis 0."""
+    """Return True if `index`, of an array with `ndim` axes, selects a slice of axis 0 and keeps the slice on axis 0 of the result."""
     parts = index if isinstance(index, tuple) else (index,)
     first = parts[0] if parts else Ellipsis
     if first is Ellipsis:

@@ -99,7 +99,7 @@ class ExactEdgeSums(EdgeSums):
         return GridSum(self.numerics, [(largest, n_terms)], dtype, final_scale, single_block)
 
     def _weight_bound(self, weight, ndim):
-        """Return the largest absolute weight of each head over all ranks, in a shape that broadcasts with a row.
+        """Return the largest absolute weight of each head over all ranks, shaped to broadcast with a row of an array of `ndim` axes.
 
         A row has ndim - 1 axes, and the heads are its first axis.
         """
@@ -374,9 +374,9 @@ class AllEdges:
 
 
 def _largest_scores(dst, top, slope):
-    """Return the largest attention score of each row and head, (n_dst, n_heads); 0 instead of -inf.
+    """Return the largest attention score of each row and head, (n_dst, n_heads), from the sources' largest, `top`; 0 for -inf.
 
-    `top` holds the largest scores of the sources.
+    The scores are leaky_relu(top + dst) with the slope `slope`.
     """
     score = top + dst
     with np.errstate(invalid="ignore"):  # a slope of 0 times an infinity, as in the kernels

@@ -134,7 +134,7 @@ class Exact:
 
     @contextmanager
     def backward(self, node):
-        """Return a context manager for computing the vjp of a tape node.
+        """Return a context for the vjp of the tape node `node`: inside, sums over rows include all ranks, unless `node` is replicated.
 
         Inside, `across` is True, so that sums over rows include the rows of all ranks. It is False if the
         node's values are replicated.

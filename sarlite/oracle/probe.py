@@ -219,7 +219,7 @@ class _ProbeBuilder:
 
 
 def _wide(dtype, options):
-    """Return True if the accumulation format of sums has more bits than the dtype."""
+    """Return True if sums are accumulated, by `options` or by default, in a format with more bits than `dtype`."""
     return BITS[options.get("accumulate") or default_accumulate(dtype)] > BITS[dtype]
 
 

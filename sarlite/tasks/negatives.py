@@ -223,7 +223,7 @@ class Negatives:
         return np.stack([rows, self.numbers(tails)])
 
     def _check_left(self, is_wrong):
-        """Raise a DataError on every rank if `is_wrong`: on some rank all pairs are links. Collective."""
+        """Raise a DataError on every rank if `is_wrong` is True on some rank, where all pairs are links. Collective."""
         raise_together(self.comm, DataError("negatives: all pairs are links, so there are no negatives") if is_wrong
                        else None)
 
@@ -267,7 +267,7 @@ class Negatives:
         return draw
 
     def _by_head(self, pairs):
-        """Return the listed tails of this rank's heads, in a random order that depends only on ids. Collective."""
+        """Return the `ListedTails` of this rank's heads from all ranks' `pairs`, in a random order that depends only on ids. Collective."""
         rows = self.numbers(pairs[:, 0])
         owner = owners(rows, self.offsets)
         listed = np.unique(send(self.comm, owner, np.stack([rows - self.offsets[owner], pairs[:, 1]], 1)), axis=0)

@@ -134,7 +134,7 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, l
 
 
 def _number_remedy(table, column, is_feature, value):
-    """Return the part of a message that tells how to make a word in a column of numbers readable."""
+    """Return the part of an error message that tells how to read the word `value` in a column of numbers, or of a feature."""
     door = table.reading.door
     words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
                         otherwise="convert the column first")
@@ -179,7 +179,7 @@ def _is_amount(column):
 
 
 def _amounts(table, column, n, n_values):
-    """Return the error about a column whose words are mostly numbers with signs or separators, such as "12%" or "1,234"."""
+    """Return the error about a column of `n_values` words, n of which are numbers with signs or separators, such as "12%" or "1,234"."""
     door, condition = table.reading.door, f"{_is_amount(column)} AND {number(table, column)} IS NULL"
     row = table.one("min(rowid)", condition=condition)[0]
     value = table.value(quote(column), row)

@@ -46,7 +46,7 @@ def read_edges(edges: object, src: str, dst: str, weight: str | None, features: 
 
 def read_relations(edges: Mapping[Relation, object], src: str, dst: str, nodes: Mapping[str, object], id: str,
                    on_unknown: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
-    """Return ({relation: (src, dst)}, {node type: ids}) from tables of edges; see `HeteroGraph.from_pandas`."""
+    """Return ({relation: (source rows, destination rows)}, {node type: ids}) from tables of edges with the columns `src` and `dst`."""
     if not all(isinstance(tables, Mapping) for tables in (edges, nodes)):
         raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
                           "and by type")

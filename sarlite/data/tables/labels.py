@@ -157,7 +157,7 @@ def _refuse_doubtful(table, column):
 
 
 def _refuse_several(table, column, classes):
-    """Raise a DataError for a class name such as "a|b" if "a" or "b" is part of another class name, too."""
+    """Raise a DataError if one of the names `classes` is like "a|b", and "a" or "b" is part of another class name, too."""
     for mark in "|;,":
         joined = [name for name in classes if mark in name]
         parts = Counter(part.strip() for name in classes for part in {*name.split(mark)}) if joined else {}
@@ -195,7 +195,7 @@ def _values(table, column, what):
 
 
 def _class_numbers(table, column, values, classes, minus_one_missing, where):
-    """Return the (value, count) pairs of class numbers, without -1 if it marks a missing label; a doubtful -1 is an error.
+    """Return `values`, (class number, number of rows) pairs, without -1 if it marks a missing label; a doubtful -1 is an error.
 
     A doubtful -1, and a value outside 0 .. classes - 1, are refused.
     """

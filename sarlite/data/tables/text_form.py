@@ -204,7 +204,7 @@ def _delimiter(path, line):
 
 
 def _rows(lines, delimiter):
-    """Return the first two rows of a text file as lists of words; a quoted word may continue on the next line."""
+    """Return the first two rows of a text file as lists of words, split at `delimiter`, or at blanks if None; quotes may span lines."""
     if delimiter is None:
         return [line.split() for line in lines[:2]]
     rows = csv.reader((line + "\n" for line in lines), delimiter=delimiter)
