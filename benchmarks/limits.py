@@ -36,7 +36,7 @@ GEMM = (100_000, 256, 256)
 
 
 class Probe(NamedTuple):
-    """Function `run` whose rate is measured, the bytes or flops of one call, `amount`, and entries of its row, `case` and `keys`."""
+    """Measurement of a rate: a function `run`, the bytes or flops `amount` of one call, and `case` and `keys` for the table's row."""
 
     case: str
     keys: dict

@@ -62,7 +62,7 @@ CASES = {
 
 
 class Nothing:
-    """An operator that fetches the same rows as `case` but computes nothing, to time the transfer by itself."""
+    """Operator that fetches the same rows as the Case `case` but computes nothing, to time the transfer by itself."""
 
     captured = ()
 
@@ -80,7 +80,7 @@ class Nothing:
 
 
 class NothingPass:
-    """Forward or backward pass of `Nothing`, which ignores every block."""
+    """Forward or backward pass of the operator `Nothing`: it ignores the fetched rows of every block, and its results are zeros."""
 
     def __init__(self, n_dst, shapes, backward=False):
         self.n_dst, self.is_backward = n_dst, backward

@@ -22,7 +22,7 @@ LARGE_MEAN = 1000.0  # mean of every second column of the input of batch norm
 
 def cases(reference: Reference, entry: Entry, levels: Collection[str], report: Report, **options: Any
           ) -> tuple[list[Case], list[Case]]:
-    """Return two lists of cases of a graph: exact probes, and one case of random values with the graph's kind of special values.
+    """Return (exact probes, [one case of random values of the graph's kind]) of a graph, each list empty unless `levels` need it.
 
     If no probe is exact, that counts as not covered, and a case of small integers replaces the probes. Probes and the
     random case are made only if `levels` need them. A graph on which the formula is not defined counts as not covered,

@@ -78,7 +78,7 @@ def isolated(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
-    """Return the invariant f(x) + f(y) = f(x + y), where x and y are random small integers, so that the sums are exact."""
+    """Return the Invariant f(x) + f(y) = f(x + y) of the function f under test, for random arrays x and y of small integers."""
     x = [rng.integers(-8, 9, np.shape(case.x)).astype(case.x.dtype) for _ in range(2)]
     cases = [replace(case, name=f"{case.name}/linear", arrays={**case.arrays, "x": value})
              for value in (*x, x[0] + x[1])]

@@ -27,31 +27,31 @@ class Guess(NamedTuple):
     edges: Edges = ()
 
 
-def mistakes(d: Difference) -> Iterator[Guess]:
+def mistakes(difference: Difference) -> Iterator[Guess]:
     """Yield a Guess for each common mistake that a kernel for the case's operation may have."""
-    case = d.case
+    case = difference.case
     if case.attributes.get("reduce") == "mean" and case.op in ("spmm", "scatter"):
-        yield from _means(d)
-    if d.output == "dx" and d.cotangents is not None and case.op == "spmm":
+        yield from _means(difference)
+    if difference.output == "dx" and difference.cotangents is not None and case.op == "spmm":
         for row, text in ((0, "the first source"), (-1, "the last source")):
-            yield Guess(f"gradients of rows without edges go to {text}", partial(_stray, d, row))
-    if d.cotangents is None and case.op == "softmax":
-        yield Guess("a row whose scores are all -Inf gives 0 / 0", partial(_masked_rows, d))
-    if d.cotangents is None and case.op in ("softmax", "attention") and case.attributes.get("kind", "gat") == "gat":
+            yield Guess(f"gradients of rows without edges go to {text}", partial(_stray, difference, row))
+    if difference.cotangents is None and case.op == "softmax":
+        yield Guess("a row whose scores are all -Inf gives 0 / 0", partial(_masked_rows, difference))
+    if difference.cotangents is None and case.op in ("softmax", "attention") and case.attributes.get("kind", "gat") == "gat":
         for text, empty in (("", np.nan), (", and 0 / 0 is taken for 0", 0.0)):
             yield Guess(f"softmax subtracts no maximum: exp overflows or vanishes{text}",
-                        partial(_without_maximum, case, d.output, empty))
-    if d.cotangents is None and case.op == "batch_norm":
+                        partial(_without_maximum, case, difference.output, empty))
+    if difference.cotangents is None and case.op == "batch_norm":
         yield Guess("the variance is divided by n - 1", partial(_unbiased, case))
         yield Guess("the variance may be E[x^2] - E[x]^2: errors are as large as its cancellation",
-                    partial(_cancelled, d))
+                    partial(_cancelled, difference))
 
 
 # ---- means
 
 
-def _means(d):
-    case = d.case
+def _means(difference):
+    case = difference.case
     e, total = case.edges, replace(case, attributes={**case.attributes, "reduce": "sum"})
     pairs = np.unique(np.stack([e.dst, e.src]), axis=1)[0]
     divisors = {"the in-degree and one": e.in_degrees + 1,
@@ -60,22 +60,22 @@ def _means(d):
     if e.n_src == e.n_dst:
         divisors = {"the out-degree of the destination": e.out_degrees, **divisors}
     for text, degrees in divisors.items():
-        yield Guess(f"a mean is divided by {text}", partial(_divided, d, total, np.maximum(degrees, 1)))
+        yield Guess(f"a mean is divided by {text}", partial(_divided, difference, total, np.maximum(degrees, 1)))
     if "x" in case.arrays:
-        yield Guess("a mean is divided by the out-degree of each source", partial(_divided_at_source, d, total))
+        yield Guess("a mean is divided by the out-degree of each source", partial(_divided_at_source, difference, total))
 
 
-def _divided(d, total, degrees):
-    if d.cotangents is None:
-        return _divide_rows(d.predicted(total), degrees)
-    return _divide_rows(d.predicted(total, {name: g / column(degrees, g.ndim) for name, g in d.cotangents.items()}), 1)
+def _divided(difference, total, degrees):
+    if difference.cotangents is None:
+        return _divide_rows(difference.predicted(total), degrees)
+    return _divide_rows(difference.predicted(total, {name: g / column(degrees, g.ndim) for name, g in difference.cotangents.items()}), 1)
 
 
-def _divided_at_source(d, total):
-    degrees = np.maximum(d.case.edges.out_degrees, 1)
-    if d.output == "dx":
-        return _divide_rows(d.predicted(total), degrees)
-    return d.predicted(replace(total, arrays={**total.arrays, "x": total.arrays["x"] / degrees[:, None]}))
+def _divided_at_source(difference, total):
+    degrees = np.maximum(difference.case.edges.out_degrees, 1)
+    if difference.output == "dx":
+        return _divide_rows(difference.predicted(total), degrees)
+    return difference.predicted(replace(total, arrays={**total.arrays, "x": total.arrays["x"] / degrees[:, None]}))
 
 
 def _divide_rows(number: BoundedArray, degrees: Array | int) -> BoundedArray:
@@ -84,20 +84,20 @@ def _divide_rows(number: BoundedArray, degrees: Array | int) -> BoundedArray:
     return BoundedArray(value, 2 * error + 2.0**-22 * np.abs(value))
 
 
-def _stray(d, row):
+def _stray(difference, row):
     """Return the gradient of x by a wrong kernel: rows of g whose output row has no edges are added to row `row` of the result."""
-    value = np.array(d.expected.value, np.float64)
-    value[row] += d.cotangents["out"][d.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
-    return BoundedArray(value, np.broadcast_to(d.expected.error, value.shape) + 2.0**-20 * np.abs(value))
+    value = np.array(difference.expected.value, np.float64)
+    value[row] += difference.cotangents["out"][difference.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
+    return BoundedArray(value, np.broadcast_to(difference.expected.error, value.shape) + 2.0**-20 * np.abs(value))
 
 
 # ---- softmax and variance
 
 
-def _masked_rows(d):
+def _masked_rows(difference):
     """Return the expected result with NaN in the rows whose scores are all -Inf."""
-    masked = all_masked(d.case.arrays["scores"], d.case.edges.by_dst)
-    return BoundedArray(np.where(masked, np.nan, d.expected.value), np.where(masked, 0.0, d.expected.error))
+    masked = all_masked(difference.case.arrays["scores"], difference.case.edges.by_dst)
+    return BoundedArray(np.where(masked, np.nan, difference.expected.value), np.where(masked, 0.0, difference.expected.error))
 
 
 def _without_maximum(case, output, empty):
@@ -132,12 +132,12 @@ def _unbiased(case):
     return BoundedArray(value, 2.0**-16 * (1 + np.abs(value)))
 
 
-def _cancelled(d: Difference) -> BoundedArray:
+def _cancelled(difference: Difference) -> BoundedArray:
     """Return the expected result with the larger error bound of a variance that is computed as E[x^2] - E[x]^2."""
-    case, x = d.case, np.asarray(d.case.arrays["x"], np.float64)
+    case, x = difference.case, np.asarray(difference.case.arrays["x"], np.float64)
     squares, variance = (x * x).mean(0), x.var(0)
     change = 4 * (len(x) + 2) * format_of(case.accumulate).unit * squares / (variance + case.attributes["eps"])
-    if (d.above() & (squares < 64 * variance)).any():
+    if (difference.above() & (squares < 64 * variance)).any():
         raise ValueError("columns whose mean is small are wrong, too")
-    size = np.abs(d.expected.value - np.asarray(case.state["beta"], np.float64))
-    return BoundedArray(d.expected.value, d.expected.error + np.where(change < 0.5, size * change, np.inf))
+    size = np.abs(difference.expected.value - np.asarray(case.state["beta"], np.float64))
+    return BoundedArray(difference.expected.value, difference.expected.error + np.where(change < 0.5, size * change, np.inf))

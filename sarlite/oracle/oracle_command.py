@@ -1,4 +1,4 @@
-"""The command line: `sarlite-oracle`, or `python -m sarlite.oracle`."""
+"""Command line of the oracle: `sarlite-oracle`, or `python -m sarlite.oracle`."""
 
 import argparse
 import json

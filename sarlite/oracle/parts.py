@@ -143,7 +143,7 @@ class Division:
         return out
 
     def parts(self) -> list[RankPart]:
-        """Return the part of each rank; its arrays are copies."""
+        """Return the RankPart of each rank, in rank order; its arrays are copies."""
         return [self._part(rank) for rank in range(self.size)]
 
     def _part(self, rank):

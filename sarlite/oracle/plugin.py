@@ -124,7 +124,7 @@ def _summary(terminalreporter: "pytest.TerminalReporter") -> Iterator[str]:
 
 
 def _last_reports(terminalreporter):
-    """Return one report for each test that uses the fixture.
+    """Return one pytest report for each test that uses the fixture `sarlite_oracle`.
 
     The report is the call's, or an earlier phase's if the test ended there.
     """

@@ -136,11 +136,9 @@ class Reference:
                 and last_word(name) not in self.definition.fixed]
 
     def refuses(self, case: Case) -> str | None:
-        """Return the reason why the dialect's own layer raises an error on the edges of a case.
+        """Return the reason why the dialect's own layer raises an error on the edges of a case; None if that layer computes.
 
-        Return None if the layer computes.
-
-        The reference computes the case in either case.
+        The reference computes a result for every case.
         """
         return self.definition.refuses(case.edges, case.attributes)
 

@@ -38,7 +38,7 @@ class Scope:
     max_values: int = 0
 
     def add(self, entry: Entry, cases: Sequence[Case]) -> None:
-        """Extend the extremes by the cases of one graph, `entry`."""
+        """Extend the covered widths, degrees, sizes and kinds of values by the cases of one graph, `entry`."""
         if not cases:
             return
         edges = entry.edges

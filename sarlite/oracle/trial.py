@@ -147,7 +147,7 @@ class Trial:
                                  "is memory that the function uses again", support=1))
 
     def rerun(self, case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array] | None:
-        """Call the function again on a case that was judged before; return its outputs, or None if the call fails."""
+        """Call the function under test again on a case; return its outputs, of the expected `shapes`, or None if the call fails."""
         try:
             return call.outputs(self.worker, self.run, self._converted(case), shapes)
         except call.CallFailure:

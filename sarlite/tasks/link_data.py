@@ -441,7 +441,7 @@ def _split(link_sets, splits, relation_names, samplers, disjoint, negatives, eva
 
 
 def _has_negatives(sampler, heads):
-    """Return True for each link for which a negative can be drawn.
+    """Return True for each link, given by its head, for which `sampler` can draw a negative.
 
     The sampler "uniform" draws other heads, too, so it has negatives for all links.
     """

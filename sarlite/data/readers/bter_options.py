@@ -117,7 +117,7 @@ def _coefficients(path, top):
 
 
 def _pairs(path, field, dtype):
-    """Return a file of two columns, degree and value, as an (n, 2) array; raise a DataError if a degree is repeated."""
+    """Return the content of a file of two columns, degree and value, as an (n, 2) array; raise a DataError if a degree is repeated."""
     pairs = textfile.read(path, field, dtype)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
         raise DataError(f"{path}: {field}: expected two columns, found shape {pairs.shape}")

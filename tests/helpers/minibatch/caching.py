@@ -15,7 +15,7 @@ FULL = (-1, -1, -1)
 
 
 class Plain(nn.Module):
-    """Model of three layers with a user-defined message that reads edge values."""
+    """Model of three layers with a user-defined message function that reads edge values."""
 
     def __init__(self, rng):
         self.linears = [nn.Linear(a, b, rng=rng, dtype=np.float64) for a, b in ((N_IN, 6), (6, 6), (6, N_OUT))]

@@ -152,7 +152,7 @@ def degree_of(case):
 
 
 def one_after_the_other(case, rows, rounded):
-    """Return the sums over edges, where each row's first 512 terms are added one by one with rounding after each addition.
+    """Return the sums of `rows` over edges; a row's first 512 terms are added one by one, with `rounded(sum)` after each addition.
 
     The remaining terms of a row are added together at the end.
     """

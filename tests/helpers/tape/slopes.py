@@ -18,9 +18,9 @@ class Frozen:
         self.near, self._values, self._next = near, [], None
 
     def __call__(self, value, gap=None):
-        """Record the choice `value`, such as an argmax, in the formula's first evaluation; return the recorded value in later ones.
+        """Return the choice of the formula's first evaluation, which is `value` there; raise Unclear if `gap` to another choice is tiny.
 
-        `gap` is how far the inputs are from a different choice: values near 0, but not 0, raise `Unclear`.
+        A choice is an argmax, for example. A gap of exactly 0 is a choice, too.
         """
         if self._next is None:
             if gap is not None and ((0 < np.abs(gap)) & (np.abs(gap) < self.near)).any():

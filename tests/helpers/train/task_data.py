@@ -39,7 +39,7 @@ def rare(n_classes=2, share=0.05, class_names=None, flip=False):
 
 
 def stored(folder, task, columns=3):
-    """Write the data set of a task to a new folder in `folder`, and return its path."""
+    """Write `dataset(task, columns)` to a new folder in `folder`, and return the path of the data set."""
     path = folder / f"{task}{columns}"
     format.write(path, dataset(task, columns))
     return path
