@@ -82,7 +82,7 @@ def test_tables_of_relations_become_a_graph():
 @pytest.mark.parametrize("edges, more, words", [
     ({"src": [1]}, {}, "edges: no column 'dst': there are src"),
     ({"src": [1], "dst": [1]}, {"nodes": {"user": [1]}}, "nodes: no column 'id': there are user"),
-    ({"src": [1.5], "dst": [2]}, {}, "edges: column 'src': numbers with some missing or with fractions.* are no ids of nodes"),
+    ({"src": [1.5], "dst": [2]}, {}, "edges: column 'src': numbers with a point.* are no ids of nodes"),
     ({"src": np.array(["a", None]), "dst": ["a", "b"]}, {}, "edges: row 1, column 'src': no id"),
     ({"src": np.array([1, "b"], object), "dst": ["a", "b"]}, {}, "column 'src': row 1: 'b' is of str, but values before are of int"),
     ({"src": [1], "dst": ["b"]}, {}, "edges: column 'dst' has words, but edges: column 'src' has whole numbers"),

@@ -178,7 +178,7 @@ def test_a_failure_of_the_push_thread_ends_the_run(monkeypatch):
 @pytest.mark.parametrize("options, message", [
     ({"lines": 0}, "lines is 0"), ({"life": -1}, "life is -1"), ({"limit": 2.5}, "limit is 2.5"), ({"delay": True}, "delay is True"),
     ({"on_miss": "guess"}, "on_miss 'guess' .*drop, zero, local"), ({"push": "x"}, "push 'x'"),
-    ({"push_by": "x"}, "push_by 'x'"), ({"features": "x"}, "features 'x'"), ({"push": "demand", "delay": 0}, "delay is at least 1"),
+    ({"push_by": "x"}, "push_by 'x'"), ({"features": "x"}, "features 'x'"), ({"push": "demand", "delay": 0}, "delay is 0, .*1 or more"),
     ({"lines": 100, "limit": 101}, "lines 100 are fewer than limit 101"),
 ])  # fmt: skip
 def test_what_the_settings_refuse(options, message):

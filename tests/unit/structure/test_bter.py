@@ -96,7 +96,7 @@ def test_local_clustering_is_the_share_of_closed_pairs():
 def test_a_spec_reads_files_and_tells_what_came_of_them(tmp_path, capsys):
     (tmp_path / "d.csv").write_text("degree,count\n1,10\n4,50\n0,2\n")
     (tmp_path / "c.csv").write_text("6,0\n2,1\n")
-    counts, coefficients = by_options.asked(f"{tmp_path}/d.csv", f"{tmp_path}/c.csv")
+    counts, coefficients = by_options.requested(f"{tmp_path}/d.csv", f"{tmp_path}/c.csv")
     assert counts.tolist() == [2, 10, 0, 0, 50] and np.allclose(coefficients, [0, 0, 1, 0.75, 0.5])
     spec = f"bter:degrees={tmp_path}/d.csv,clustering={tmp_path}/c.csv,features=2"
     assert load(spec).equals(load(spec)) and not load(spec).equals(load(spec + ",seed=1"))
