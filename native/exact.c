@@ -111,8 +111,8 @@ SAR_INLINE double NAME(centred)(const T *restrict x, const double *restrict cent
     return u * (y ? (double)y[f] : u);
 }
 
-/* A reduction of the columns of v[r,f] = u y[r,f], or u u if y is NULL, for u = (x[r,f] - centre[f]) scale[f]; v is double and in no
- * memory: SAR_LARGEST as sar_exact_largest, SAR_SQUARES as sar_exact_squares, SAR_SUM on the two grids `by`
+/* A reduction of the columns of v[r,f] = u y[r,f], or u u if y is NULL, for u = (x[r,f] - centre[f]) scale[f]; v is double and is not
+ * stored: SAR_LARGEST as sar_exact_largest, SAR_SQUARES as sar_exact_squares, SAR_SUM on the two grids `by`
  *
  * inputs   x, y (n_rows, n_feat), centre, scale (n_feat); by: inverse (n_feat) of SAR_SQUARES, (2, n_feat) of SAR_SUM
  * output   out (n_feat), of SAR_SUM (2, n_feat), overwritten; workspace (n_threads, 2, n_feat)

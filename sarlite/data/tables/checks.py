@@ -13,7 +13,7 @@ from sarlite.errors import ConfigError, DataError, SarliteError, raise_all
 MISSING = ("", "nan", "null")
 """Words that mean a missing value, in small letters or capitals."""
 DOUBTFUL_WORDS = ("na", "n/a", "#n/a", "<na>", "nat", "none", "nil", "?", "-", "--", ".", "unknown", "unk", "missing",
-            "undefined", "not available", "unlabelled", "unlabeled")
+                  "undefined", "not available", "unlabelled", "unlabeled")
 """Words that may mean a missing value: labels with these words are refused unless `null` settles their meaning."""
 FLOAT32_LIMIT = 3.4028235677973366e38
 """Smallest number that float32, in which features are kept, rounds to infinity."""

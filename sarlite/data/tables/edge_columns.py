@@ -115,7 +115,7 @@ class EdgeColumns:
         self._names = src, dst
         return [*dict.fromkeys([src, dst, *filter(None, (self.weight, self.source.time)), *self.features])]
 
-    def refuse_doubts(self, connection: Connection, name: str) -> None:
+    def refuse_bad_cells(self, connection: Connection, name: str) -> None:
         """Raise a DataError if a weight or feature of an edge in the DuckDB table `name` is missing or not finite.
 
         `name` is the DuckDB table of the edges, in which such values are NULL.
@@ -191,7 +191,7 @@ class NumberedEdges:
 
     def _check(self):
         """Raise a DataError for an invalid edge value; refuse or drop edges whose source or destination is no node."""
-        self._columns.refuse_doubts(self._connection, self._name)
+        self._columns.refuse_bad_cells(self._connection, self._name)
         self.check_ends()
         if self._columns.source.on_unknown == "refuse":
             return

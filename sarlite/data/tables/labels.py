@@ -119,7 +119,7 @@ def _class_values(table, column, task, classes, what, minus_one_missing):
     if table.types[column] in ("list", "vector", "date", "other"):
         shown = {"list": "lists", "vector": "lists", "date": "dates"}.get(table.types[column], "values of an unknown type")
         raise DataError(f"{where}: labels: expected one label per {what}, found {shown}{other_tasks(table, what)}")
-    _refuse_doubtful(table, column)
+    _refuse_doubtful_words(table, column)
     values, kind = _values(table, column, what)
     if len(values) > MAX_CLASSES:
         raise DataError(f"{where}: more than {MAX_CLASSES} classes")
@@ -139,7 +139,7 @@ def _class_values(table, column, task, classes, what, minus_one_missing):
     return _ClassValues(class_values, {str(value): count for value, count in values}, kind, numbered)
 
 
-def _refuse_doubtful(table, column):
+def _refuse_doubtful_words(table, column):
     """Raise a DataError for words such as "none" that may be a class or mark a missing label, unless `null` settles it.
 
     The option `null` settles the question.

@@ -132,7 +132,7 @@ def test_sums_in_ranges(dtype, itype, ascending):
 
 @every_type
 def test_narrow_rows_take_one_range(dtype, itype):
-    """The bits of a few rows are those of all rows, as few rows read x too rarely for ranges."""
+    """A few rows get the same bits as among all rows, although few rows read x too rarely for ranges."""
     rng, n_dst, n = np.random.default_rng(10), 4096, 9000
     graph = Csr(rng.integers(0, n_dst, 300_000), np.sort(rng.integers(0, n, 300_000)), n_dst, n, itype)
     x = normal(rng, dtype, n, 128 // np.dtype(dtype).itemsize)
