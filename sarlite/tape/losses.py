@@ -7,7 +7,7 @@ result is this rank's share of the mean over all ranks: the sum of the ranks' re
 import numpy as np
 
 from sarlite import numerics
-from sarlite.errors import ConfigError, DataError, ShapeError
+from sarlite.errors import ConfigError, DataError, ShapeError, check_number
 from sarlite.numerics import reductions
 from sarlite.tape.apply import apply
 from sarlite.tape.axes import log_softmax_of, softmax_of
@@ -114,9 +114,10 @@ def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None 
         Divisor of "mean": the number of selected rows over all ranks, or with weights the sum of their weights. By
         default the number or the sum of this rank.
     weight : (n_classes,) array, optional
-        Weight of each class.
+        Weight of each class, finite and not negative.
     row_weight : (n,) array, optional
-        Weight of each row. w_r is the product of row r's weight and the weight of the row's class.
+        Weight of each row; weights of rows that are not selected are ignored. w_r is the product of row r's weight and
+        the weight of the row's class.
     reduction : {"mean", "sum", "none"}
         "sum" leaves out the factor 1/count; "none" returns the loss of each selected row.
 
@@ -128,11 +129,12 @@ def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None 
     Raises
     ------
     ConfigError
-        The reduction is unknown, or `count` is given with a reduction other than "mean".
+        The reduction is unknown, `count` is negative, not finite or given with a reduction other than "mean", or a
+        weight is a Tensor that wants a gradient.
     ShapeError
         Shapes do not fit together.
     DataError
-        A selected label is not a class.
+        A selected label is not a class, or a weight is negative or not finite.
 
     Notes
     -----
@@ -190,12 +192,33 @@ def _weights(x, chosen, rows, weight, row_weight):
     product = None
     for name, values, n, index in (("weight", weight, x.shape[1], chosen), ("row_weight", row_weight, len(x), rows)):
         if values is not None:
-            factor = as_array(values)
+            factor = _fixed(name, values)
             if factor.shape != (n,):
                 raise ShapeError(f"{name} has shape {factor.shape}, not ({n},)")
-            factor = (factor if index is None else factor[index]).astype(x.dtype)
+            factor = factor.astype(x.dtype)
+            _check_weights(name, factor, slice(None) if name == "weight" or rows is None else rows)
+            factor = factor if index is None else factor[index]
             product = factor if product is None else product * factor
     return product
+
+
+def _fixed(name, values):
+    """Return weights as an array; raise a ConfigError for a Tensor that wants a gradient, because losses compute none for weights."""
+    if isinstance(values, Tensor) and values.requires_grad:
+        raise ConfigError(f"{name} wants a gradient, but losses have no gradient of weights: multiply the losses of "
+                          "reduction='none' by the weights, or detach() the weights")
+    return as_array(values)
+
+
+def _check_weights(name, weights, rows):
+    """Raise a DataError for the first weight in weights[rows] that is negative or not finite."""
+    chosen = weights[rows]
+    wrong = np.flatnonzero(~((chosen >= 0) & (chosen < np.inf)))
+    if len(wrong):
+        row, *columns = map(int, np.unravel_index(wrong[0], chosen.shape))
+        row = row if isinstance(rows, slice) else rows[row]
+        raise DataError(f"{name}[{', '.join(map(str, [row, *columns]))}] is {chosen.flat[wrong[0]]}, "
+                        "but weights of a loss must be finite and not negative")
 
 
 def _check_reduction(reduction, count):
@@ -203,6 +226,8 @@ def _check_reduction(reduction, count):
         raise ConfigError(f"reduction {reduction!r} is not one of mean, sum, none")
     if count is not None and reduction != "mean":
         raise ConfigError(f"count is the divisor of a mean, but the reduction is {reduction!r}")
+    if count is not None:
+        check_number("count", float(count))
 
 
 def _check_labels(labels, chosen, rows, n_classes):
@@ -287,11 +312,12 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
     Raises
     ------
     ConfigError
-        The reduction is unknown, or `count` is given with a reduction other than "mean".
+        The reduction is unknown, `count` is negative, not finite or given with a reduction other than "mean", or a
+        weight is a Tensor that wants a gradient.
     ShapeError
         Shapes do not fit together.
     DataError
-        A target is not in [0, 1].
+        A target is not in [0, 1], or a weight is negative or not finite.
 
     Notes
     -----
@@ -349,16 +375,25 @@ def _of_values(operation, x, targets, rows, count, weight, reduction):
     targets = targets if isinstance(targets, Tensor) else as_array(targets).astype(x.dtype, copy=False)
     if targets.shape != x.shape:
         raise ShapeError(f"targets {targets.shape} do not have the shape {x.shape}")
+    rows = None if rows is None else selected_rows("rows", rows, len(x))
     if weight is not None:
-        weight = np.broadcast_to(as_array(weight).astype(x.dtype, copy=False), x.shape)
+        weight = _broadcast("weight", _fixed("weight", weight).astype(x.dtype, copy=False), x.shape)
+        _check_weights("weight", np.atleast_1d(weight), slice(None) if rows is None else rows)
     if rows is not None:
-        rows = selected_rows("rows", rows, len(x))
         x, targets, weight = take(x, rows), take(targets, rows), None if weight is None else weight[rows]
     losses = operation(x, targets)
     losses = losses if weight is None else mul(losses, weight)
     if reduction == "none":
         return losses
     return mean_share(losses, count) if reduction == "mean" else apply("share", losses)
+
+
+def _broadcast(name, array, shape):
+    """Return a view of `array` broadcast to `shape`; raise a ShapeError that names `name` if the shapes do not fit."""
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        raise ShapeError(f"{name} of shape {array.shape} does not broadcast to the shape {shape}") from None
 
 
 def mean_share(losses: Tensor, count: float | None = None) -> Tensor:

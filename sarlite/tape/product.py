@@ -4,6 +4,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError
 from sarlite.numerics import reductions
+from sarlite.numerics.reductions import is_float
 from sarlite.tape.apply import apply, written_over
 from sarlite.tape.pairwise import operands
 from sarlite.tape.primitives import primitive
@@ -203,9 +204,11 @@ def einsum(subscripts: str, *tensors: Operand) -> Tensor:
     >>> ops.einsum("ij,j->i", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 10.0])).data.tolist()
     [21.0, 43.0]
     """
-    tensors = operands(*tensors)
+    values = operands(*tensors)
+    dtypes = [value.dtype for value in values if is_float(value)]
+    arrays = [value if hasattr(value, "dtype") else np.asarray(value, *dtypes[:1]) for value in values]  # numbers do not widen
     terms, out = _terms(subscripts)
-    shapes = [np.shape(t) for t in tensors]
+    shapes = [np.shape(a) for a in arrays]
     if [len(term) for term in terms] != [len(shape) for shape in shapes]:
         raise ShapeError(f"einsum {subscripts!r} does not fit the shapes {shapes}")
     sizes: dict[str, int] = {}
@@ -213,7 +216,7 @@ def einsum(subscripts: str, *tensors: Operand) -> Tensor:
         for letter, n in zip(term, shape):
             if sizes.setdefault(letter, n) != n:
                 raise ShapeError(f"einsum {subscripts!r}: {letter!r} is {sizes[letter]} and {n} in the shapes {shapes}")
-    return apply("einsum", *tensors, terms=terms, out=out)
+    return apply("einsum", *arrays, terms=terms, out=out)
 
 
 def _terms(subscripts):

@@ -92,9 +92,17 @@ def test_what_classes_refuse(f):
         (lambda: f(LABELS, weight=np.ones(3)), ShapeError, r"weight has shape \(3,\), not \(4,\)"),
         (lambda: f(LABELS, row_weight=np.ones(3)), ShapeError, r"row_weight has shape \(3,\), not \(9,\)"),
         (lambda: f(LABELS + 9, np.array([4])), DataError, r"labels\[4\]"),
+        (lambda: f(LABELS, count=np.nan), ConfigError, "count is nan"),
+        (lambda: f(LABELS, count=-2), ConfigError, "count is -2"),
+        (lambda: f(LABELS, weight=np.array([1, 1, np.nan, 1])), DataError, r"weight\[2\] is nan"),
+        (lambda: f(LABELS, ROWS, row_weight=1 - np.arange(9)), DataError, r"row_weight\[2\] is -1"),
+        (lambda: f(LABELS, row_weight=np.full(9, np.inf)), DataError, r"row_weight\[0\] is inf"),
+        (lambda: f(LABELS, weight=Tensor(np.ones(4), requires_grad=True)), ConfigError, "weight wants a gradient"),
     ):
         with pytest.raises(error, match=words):
             call()
+    weights_of_rows = np.where(np.isin(np.arange(9), ROWS), 1, np.nan)
+    assert f(LABELS, ROWS, row_weight=weights_of_rows).item() == pytest.approx(LOSSES.mean())  # others are not read
 
 
 def test_losses_of_values():
@@ -131,6 +139,11 @@ def test_what_values_refuse():
         (lambda: ops.mse(x, np.ones(6)), ShapeError, r"\(6,\) do not have the shape \(6, 3\)"),
         (lambda: ops.mse(x, np.ones((6, 3)), np.array([6])), DataError, r"rows\[0\] is 6, but rows are 0 .. 5"),
         (lambda: ops.mse(x, np.ones((6, 3)), count=2, reduction="none"), ConfigError, "count"),
+        (lambda: ops.mae(x, np.ones((6, 3)), count=-1), ConfigError, "count is -1"),
+        (lambda: ops.mse(x, np.ones((6, 3)), weight=np.array([1, -1, 1])), DataError, r"weight\[0, 1\] is -1"),
+        (lambda: ops.mae(x, np.ones((6, 3)), [4, 2], weight=np.full((6, 1), np.nan)), DataError, r"weight\[4, 0\] is nan"),
+        (lambda: ops.mse(x, np.ones((6, 3)), weight=np.ones(6)), ShapeError, r"weight of shape \(6,\) does not broadcast"),
+        (lambda: ops.mse(x, np.ones((6, 3)), weight=Tensor(np.ones(3), requires_grad=True)), ConfigError, "wants a gradient"),
     ):
         with pytest.raises(error, match=words):
             call()

@@ -353,3 +353,14 @@ def test_bad_options_are_refused():
     with pytest.raises(TypeError, match="exponent"):
         x ** np.ones(2)
     assert ops.dropout(x, np.arange(2), 1, 0) is x
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scalar", [2, 2.0, np.float64(2), np.array(2.0)])
+def test_einsum_keeps_the_dtype_of_its_arrays_beside_a_number(scalar, dtype):
+    x = Tensor(np.arange(6, dtype=dtype).reshape(2, 3), requires_grad=True)
+    out = ops.einsum("ij,->j", x, scalar)
+    out.sum().backward()
+    assert out.dtype == x.grad.dtype == dtype
+    np.testing.assert_array_equal(out.data, [6, 10, 14])
+    np.testing.assert_array_equal(x.grad, np.full((2, 3), 2))
