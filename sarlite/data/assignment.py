@@ -25,7 +25,7 @@ SORT_BYTES = 32 << 20
 
 
 def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=None, progress=SILENT, seconds=None):
-    """Return (part of each node, order of the nodes, division as a dict) for a data set in `n_parts` parts; `seconds` gets timings.
+    """Return (part of each node by `method`, node order, dict of these options); `n_bytes` limits memory, `seconds` receives timings.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def plan(dataset, n_parts, method, order, *, balance="auto", seed=0, n_bytes=Non
 
 
 def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the part of every node, indexed by original id. `graph()` returns the edges for METIS, `tell(text)` reports progress.
+    """Return the part of each node by original id; `graph()` returns METIS's input, `n_bytes` limits memory, `tell(text)` reports progress.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
 
 
 def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the original ids of all nodes in the order `method`, one node type after the other; None if the ids ascend in each type.
+    """Return the node ids in the order `method` (None if ascending); `graph()` returns the edges, `n_bytes` limits memory, `tell` reports.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda
 
 
 def structure(dataset):
-    """Return a `graph.typed.Joined` graph of the nodes of all types, the input of METIS and of the methods that order nodes.
+    """Return the edges between nodes of all types as one CSR, a `typed.Joined`: the input of METIS and of the methods that order nodes.
 
     Nodes are numbered by original id.
 
@@ -201,7 +201,7 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield (its first row, table, `indptr`, its first source row) of each relation with edges into rows `first` to `last` - 1.
+        """Yield, per relation into rows first .. last - 1, (position of its rows, EdgeTable, slice of `indptr`, its first source number).
 
         Yields
         ------

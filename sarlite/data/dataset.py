@@ -259,7 +259,7 @@ class Dataset:
             table.drop_values()
 
     def check(self, allow_empty: Collection[str] = (), ids_at_once: int = 1 << 24) -> "Dataset":
-        """Return the data set; raise a DataError for an invalid id, edge, label or number, or an empty split not in `allow_empty`.
+        """Return the data set; refuse invalid ids (`ids_at_once` in a pass), edges, labels, numbers, and empty splits not in `allow_empty`.
 
         Parameters
         ----------
@@ -330,7 +330,7 @@ class Dataset:
 
 
 def _csr(relation, src, dst, lists, source):
-    """Return the `EdgeTable` of a relation: the edges src -> dst sorted into CSR, with the relation's edge features of `lists`."""
+    """Return the `EdgeTable` of a relation: edges src -> dst sorted into CSR, with its edge features in `lists`, the graph's edge lists."""
     n_src, n_dst, values = lists.n_nodes[relation[0]], lists.n_nodes[relation[2]], lists.edge_features.get(relation)
     indptr, indices, order = csr_by_dst(src, dst, max(n_src, n_dst, 1), edge_index=True)
     ids = None if (order == np.arange(order.size)).all() else order.astype(index_dtype(order.size))

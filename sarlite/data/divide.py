@@ -20,9 +20,8 @@ An order of the nodes takes 4 or 8 bytes more."""
 _IDS = ("ids", "edge_ids")
 
 
-def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=None, n_bytes=None,
-           least=budget.LEAST // 8):
-    """Write a data set to `sink` with the rows grouped by part, in `order` within a part; `n_bytes` limits memory, `folder` is for sorts.
+def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=None, n_bytes=None, least_sort_bytes=budget.LEAST // 8):
+    """Write a data set to `sink` by part, within a part in `order`; `division` records how, `n_bytes` limits memory, `folder` is for sorts.
 
     Parameters
     ----------
@@ -44,7 +43,7 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
         bytes per edge.
     n_bytes : int, optional
         Memory limit in bytes, for `NODE_BYTES` per node and the sorts. The result is the same, bit for bit.
-    least : int
+    least_sort_bytes : int
         Bytes that must be left for the sorts.
 
     Raises
@@ -58,7 +57,7 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
     MiB of the features.
     """
     node_bytes = dataset.n_nodes * NODE_BYTES + (0 if order is None else order.nbytes)
-    budget.check(node_bytes + least, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
+    budget.check(node_bytes + least_sort_bytes, n_bytes, f"a partition of {dataset.n_nodes:,} nodes")
     space = Workspace(folder, None if n_bytes is None else n_bytes - node_bytes)
     new_row, offsets = {}, {}  # the new row number of each stored row
     for name, part, nodes in _by_type(dataset, parts, order):
@@ -74,7 +73,7 @@ def divide(dataset, parts, n_parts, sink, *, order=None, division=None, folder=N
                 out.write(piece)
                 del piece  # frees the piece before the next piece is allocated
     for (source, _, to), table in dataset.edges.items():
-        origin = _origin_needed(table, new_row[source], new_row[to])
+        origin = _positions_needed(table, new_row[source], new_row[to])
         _write_edges(table, new_row[source], new_row[to], sink, origin, space)
     sink.finish(dataset, offsets, division)  # last, as it may replace the files that were read
 
@@ -161,7 +160,7 @@ def counts_up(ids):
 
 
 def _by_type(dataset, parts, order):
-    """Yield (name, part of each node, node ids in the order to write or None) for each node type; ids start from 0 in each type."""
+    """Yield (node type, part of each node, node ids in the order to write or None), with parts and ids from arrays over all node types."""
     first = 0
     for name, part in dataset.by_type(parts).items():
         nodes = None if order is None else order[first : first + part.size]
@@ -175,7 +174,7 @@ def _row_arrays(table):
 
 
 def _new_rows(parts, offsets, order, chunk_size):
-    """Return the new row number of each node, by original id: part after part from the rows `offsets`, and within a part in `order`."""
+    """Return each node's new row number, by original id: part p has the rows from `offsets[p]` on, in the given `order` of the nodes."""
     new_row, free = np.empty(parts.size, index_dtype(parts.size)), offsets[:-1].copy()
     for at in range(0, parts.size, chunk_size):
         nodes = np.arange(at, min(at + chunk_size, parts.size)) if order is None else order[at : at + chunk_size]
@@ -207,8 +206,8 @@ def _by_row(table, new_row, chunk_size):
     return out
 
 
-def _origin_needed(table, new_src_rows, new_dst_rows):
-    """Return True if the original edge positions must be stored, as edges are, or by the new row numbers will be, in another order."""
+def _positions_needed(table, new_src_rows, new_dst_rows):
+    """Return True if the edges' original positions must be stored: the edges are not in that order, or the new row numbers change it."""
     in_order = counts_up(new_dst_rows) and counts_up(new_src_rows) and table.sources_ascend()
     return table.edge_ids is not None or not in_order
 
@@ -231,8 +230,8 @@ def _rows_sorted(array, new_row, space):
     yield from (columns["rows"] for _, columns in sorter.pieces())
 
 
-def _write_edges(table, new_src_rows, new_dst_rows, sink, origin, space):
-    """Write a relation's edges and edge values to `sink` in the order of new row numbers; with `origin`, also original positions.
+def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, space):
+    """Write a relation's edges and edge values to `sink` in the order of new rows, if `with_positions` also the edges' original positions.
 
     Parameters
     ----------
@@ -240,12 +239,12 @@ def _write_edges(table, new_src_rows, new_dst_rows, sink, origin, space):
     new_src_rows, new_dst_rows : int array
         The new row number of each stored row of the source and of the destination type.
     sink : format.GraphWriter or InMemory
-    origin : bool
+    with_positions : bool
         If True, write the original positions of the edges too.
     space : Workspace
     """
     values = {name: getattr(table, name) for name in table.VALUES if getattr(table, name) is not None}
-    values |= {"edge_ids": table.edge_ids} if origin else {}  # None: the stored positions are the original ones
+    values |= {"edge_ids": table.edge_ids} if with_positions else {}  # None: the stored positions are the original ones
     n, ids = table.n_edges, index_dtype(table.n_edges)
     forms = {name: ((n,), ids) if name == "edge_ids" else (array.shape, array.dtype) for name, array in values.items()}
     whole = {"indptr": ((table.n_destinations + 1,), np.int64), "indices": ((n,), index_dtype(table.n_sources))}

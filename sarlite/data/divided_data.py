@@ -130,16 +130,16 @@ def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: s
     return (n_parts == 1 or (same and dataset.n_parts % n_parts == 0)) and order in ("stored", stored_order(dataset))
 
 
-def _native(held, spec):
-    """Return the native directory that a spec names, locked for reading until the ExitStack `held` closes; None for any other spec."""
+def _native(exit_stack, spec):
+    """Return the native directory that a spec names, locked for reading until `exit_stack` closes; None for any other spec."""
     directory = native_directory(spec)
     if directory is not None:
-        held.enter_context(scratches.locked(Path(directory) / format.META, exclusive=False))
+        exit_stack.enter_context(scratches.locked(Path(directory) / format.META, exclusive=False))
     return directory
 
 
 def _verify(files, progress):
-    """Raise a DataError for the first of `files`, (path, meta.json record, field) each, whose sha256 differs from its record."""
+    """Raise a DataError for the first of `files`, (path, entry in meta.json, field) each, whose sha256 is not the one in its entry."""
     sizes = [os.path.getsize(path) for path, *_ in files]
     with progress.step("compare checksums", sum(sizes)) as step:
         for file, size in zip(files, sizes):
@@ -160,8 +160,8 @@ def _files_to_verify(comm, directory):
     return mine
 
 
-def _prepare(size, held, request, native, verify, scratch, progress, seconds, load_options, changes):
-    """Load a data set, and divide it unless its stored parts serve `size` ranks; return (data set, None) or (None, directory).
+def _prepare(n_ranks, exit_stack, request, stored_directory, verify, scratch_folder, progress, seconds, load_options, graph_changes):
+    """Load a data set, and divide it unless its stored parts serve `n_ranks` ranks; return (data set, None) or (None, directory).
 
     Returns (data set, None) if rank 0 holds the data set, or (None, directory) if all ranks map a native directory.
     `held`, an ExitStack, keeps locks and temporary folders until it is closed.
@@ -171,17 +171,17 @@ def _prepare(size, held, request, native, verify, scratch, progress, seconds, lo
     if partition not in ("stored", *METHODS) and not os.path.exists(partition):
         raise ConfigError(f"partition: {partition!r} is none of stored, {', '.join(METHODS)}, and no such file exists")
     with progress.step(f"read {spec}", reads=source_path(spec)):
-        dataset = load(spec, verify=verify, **load_options, **changes)
-    good = suits(dataset, size, partition, request.order, request.balance)
-    if size == 1:
+        dataset = load(spec, verify=verify, **load_options, **graph_changes)
+    good = suits(dataset, n_ranks, partition, request.order, request.balance)
+    if n_ranks == 1:
         return dataset if good else _reordered(dataset, request.order, request.seed), None
-    stored = None if any(changes.values()) else native
+    stored = None if any(graph_changes.values()) else stored_directory
     if good and stored:
         return None, stored
-    folder = held.enter_context(_scratch(_outside(scratch, dataset) or tempfile.gettempdir()))
-    _divide(dataset, size, folder / "data", request, progress, seconds)
+    folder = exit_stack.enter_context(_scratch(_outside(scratch_folder, dataset) or tempfile.gettempdir()))
+    _divide(dataset, n_ranks, folder / "data", request, progress, seconds)
     if stored:
-        show(f"{spec}: {dataset.n_parts} stored parts do not serve {size} ranks as asked: divided anew in {folder}, "
+        show(f"{spec}: {dataset.n_parts} stored parts do not serve {n_ranks} ranks as asked: divided anew in {folder}, "
              "for this run; `python -m sarlite.data partition` does it once", sys.stderr)
     return None, str(folder / "data")
 

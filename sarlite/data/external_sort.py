@@ -19,7 +19,7 @@ _FILLED = 0.8  # share of the memory that a range fills if the sample is exact
 
 
 class Sorter:
-    """Sorter of records by key. Records with equal keys keep their order of arrival.
+    """Sorter of records by a 64-bit key, which keeps records in files of a folder; records with equal keys keep their order of arrival.
 
     Parameters
     ----------
@@ -108,13 +108,13 @@ def packed(dst, src):
     return keys
 
 
-def csr(sorter, n_nodes, n_sources):
+def csr(sorter, n_destinations, n_sources):
     """Yield (next indptr entries, dst, src, columns by name) of the edges of a sorter with `packed` keys, piece by piece.
 
     Parameters
     ----------
     sorter : Sorter
-    n_nodes : int
+    n_destinations : int
         Number of destinations.
     n_sources : int
 
@@ -139,5 +139,5 @@ def csr(sorter, n_nodes, n_sources):
         row, n_edges = last, n_edges + keys.size
     none = np.empty(0, np.int64)
     columns = {name: np.empty((0, *shape), dtype) for name, (dtype, shape) in sorter.columns.items()}
-    for first in range(row, n_nodes + 1, _ROWS):
-        yield np.full(min(_ROWS, n_nodes + 1 - first), n_edges), none, none.astype(index_dtype(n_sources)), columns
+    for first in range(row, n_destinations + 1, _ROWS):
+        yield np.full(min(_ROWS, n_destinations + 1 - first), n_edges), none, none.astype(index_dtype(n_sources)), columns

@@ -139,7 +139,7 @@ class GraphWriter(DirectoryWriter):
         return _Narrowed(file, table.where(field)) if narrow else file
 
     def finish(self, dataset, offsets, division):
-        """Write the nodes' names and meta.json, and give the directory its final name; `offsets` has the rows of the parts by node type.
+        """Write the nodes' names and meta.json, then rename the directory; `offsets` has the bounds of the parts' rows by node type.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ class GraphWriter(DirectoryWriter):
 
 
 class _Narrowed:
-    """Writer that rounds rows of floats to bfloat16."""
+    """Writer of one array that rounds rows of floats to bfloat16 before it writes them."""
 
     def __init__(self, file, where):
         self._file, self._where, self._n = file, where, 0
@@ -243,7 +243,7 @@ def _opened(directory, verify):
 
 
 def _files_of(directory, section, folder, entry):
-    """Yield (path, record, field) for each file of a table; `section` is "nodes" or "edges", `entry` describes the table in meta.json.
+    """Yield (path, {"dtype", "shape", "sha256"}, field) for each file of a table from its `entry` in a `section` of meta.json.
 
     The record is the file's entry in meta.json: dtype, shape and sha256.
     """
@@ -268,7 +268,7 @@ def _check_counts(path, name, n_edges, table, n_destinations):
 
 
 def files(directory):
-    """Return (path, record, field) of every file of a data set, including the files of the nodes' names.
+    """Return [(path, {"dtype", "shape", "sha256"}, field)] of all files of a data set, including the files of the nodes' names.
 
     The record is the file's entry in meta.json: dtype, shape and sha256.
 

@@ -117,7 +117,7 @@ class _Table:
 
 @dataclass(eq=False)
 class NodeTable(_Table):
-    """The nodes of one type, one row per node.
+    """Nodes of one type: features, labels, split masks, times and original ids, with one row per node.
 
     Attributes
     ----------
@@ -280,7 +280,7 @@ class NodeTable(_Table):
 
 @dataclass(eq=False)
 class EdgeTable(_Table):
-    """The edges of one relation in CSR by destination.
+    """Edges of one relation in CSR by destination, with their weights, features, times and original positions.
 
     Attributes
     ----------

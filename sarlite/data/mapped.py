@@ -37,7 +37,7 @@ def pieces(array, chunk_bytes=CHUNK_BYTES):
 
 
 def part(array, start, stop):
-    """Return a view of `array[start:stop]`; for a memory map of a whole file, of a new map, so that its pages can be released."""
+    """Return `array[start:stop]` without a copy; a memory map of a whole file is mapped anew, so that the pages read can be released."""
     return np.asarray(fresh(array))[start:stop]
 
 

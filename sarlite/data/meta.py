@@ -1,4 +1,4 @@
-"""The content of meta.json: built from a data set and the records of its files, read, and checked."""
+"""The content of meta.json, built from a data set and the dtypes, shapes and hashes of its files, read from a file, and checked."""
 
 import json
 from pathlib import Path
@@ -81,7 +81,7 @@ def _feature_names(table):
 
 
 def _names(records):
-    """Return the records of the files of nodes' names, by file, or by node type and file; a record is dtype, shape and sha256."""
+    """Return {file: record} of the nodes' names, or {node type: {file: record}}; a record has the file's dtype, shape and sha256."""
     records_by_file = {}
     for path, record in records.items():
         section, *folder, name = path.split("/")
@@ -91,7 +91,7 @@ def _names(records):
 
 
 def read(directory):
-    """Return the checked content of `meta.json`.
+    """Return the content of a directory's `meta.json` as a dict, after checking its schema, its sha256 and its entries.
 
     Parameters
     ----------
@@ -218,37 +218,37 @@ def _needed(meta, section, name):
     return ("labels", *SPLITS) if name == meta["target"] else ()
 
 
-def _check_records(path, where, entry, files, needed):
-    """Raise a DataError unless the entry of a node type or relation lists its arrays, among them the fields `needed`, correctly.
+def _check_records(path, entry_name, entry, files, needed):
+    """Raise a DataError unless `entry` has valid dtypes, shapes and hashes of its arrays, at least of the fields `needed` of `files`.
 
     A record states the dtype, the shape and the sha256 of an array. `needed` are fields that must have a record.
     """
-    _expect(path, where, entry, dict)
-    _expect(path, f"{where}: count", entry.get("count"), int)
-    _expect(path, f"{where}: arrays", entry.get("arrays"), dict)
+    _expect(path, entry_name, entry, dict)
+    _expect(path, f"{entry_name}: count", entry.get("count"), int)
+    _expect(path, f"{entry_name}: arrays", entry.get("arrays"), dict)
     for field, name in files.items():
         record = entry["arrays"].get(name)
         if record is None and field in needed:
-            raise DataError(f"{path}: {where}: no record of {name}")
+            raise DataError(f"{path}: {entry_name}: no record of {name}")
         if record is not None:
-            npyfile.check_record(path, f"{where}: {name}", record)
-    _check_feature_names(path, where, entry, entry["arrays"].get("features"))
+            npyfile.check_record(path, f"{entry_name}: {name}", record)
+    _check_feature_names(path, entry_name, entry, entry["arrays"].get("features"))
 
 
-def _check_feature_names(path, where, entry, record):
+def _check_feature_names(path, entry_name, entry, record):
     """Raise a DataError unless feature names, transforms and times in `entry` are valid; `record` describes the feature array.
 
     The names of columns must be distinct words, one per column.
     """
-    _expect(path, f"{where}: transforms", entry.get("transforms", {}), dict)
+    _expect(path, f"{entry_name}: transforms", entry.get("transforms", {}), dict)
     if entry.get("time") not in ((None, *KINDS) if "time" not in entry["arrays"] else KINDS):
-        raise DataError(f"{path}: {where}: time: expected {' or '.join(KINDS)}, found {entry.get('time')!r}")
+        raise DataError(f"{path}: {entry_name}: time: expected {' or '.join(KINDS)}, found {entry.get('time')!r}")
     names = entry.get("feature_names")
     if names is None:
         return
     width = record["shape"][1] if record is not None and len(record["shape"]) == 2 else 0
     if not _are_words(names) or len(names) != width or len(set(names)) != width:
-        raise DataError(f"{path}: {where}: feature_names: expected {width} different names, one a column of features")
+        raise DataError(f"{path}: {entry_name}: feature_names: expected {width} different names, one a column of features")
 
 
 def _are_words(names):

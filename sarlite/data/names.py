@@ -83,7 +83,7 @@ class Names:
 
     @classmethod
     def of_dataset(cls, dataset: "Dataset") -> "dict[str, Names]":
-        """Return {node type: names} of an open data set; node types without names are left out."""
+        """Return {node type: Names} of an open data set; node types without names are left out."""
         by_type = {name: cls.__new__(cls) for name, table in dataset.nodes.items() if table.names}
         for name, mapping in by_type.items():
             mapping._hold(dataset.source, dataset.nodes[name].names)
@@ -121,7 +121,7 @@ class Names:
         return self._find([name.encode() for name in names])
 
     def read(self, path: AnyPath, field: str, n_lines: int = _LINES) -> Array:
-        """Return the original ids of the nodes whose names a text or Parquet file lists, (n,) int64.
+        """Return the original ids of the nodes whose names a text or Parquet file lists, (n,) int64; messages call the names `field`.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Names:
         return np.concatenate(id_pieces)
 
     def _find(self, names):
-        """Return the original ids of the nodes with the names `names`, as bytes each; -1 for an unknown name."""
+        """Return the original ids of the nodes with the names `names`, bytes objects, (n,) int64; -1 for an unknown name."""
         at = np.searchsorted(self._hashes, digests(names)[:, 0])
         nodes = np.array([self._numbers[place] if place < len(self._numbers) else -1 for place in at], np.int64)
         odd = nodes[(nodes < -1) | (nodes >= len(self._numbers))]
@@ -168,7 +168,7 @@ class Names:
 
 
 def files_of(directory, meta):
-    """Return {node type: {name of file: (path, record, field)}} of the files of the nodes' names that meta.json lists.
+    """Return {node type: {file: (path, {"dtype", "shape", "sha256"}, field)}} of the files with nodes' names that meta.json lists.
 
     A file is a tuple (path, record, field); the record is the file's dtype, shape and sha256.
     """
@@ -182,7 +182,7 @@ def files_of(directory, meta):
 
 
 def lines(path, field, n_lines=_LINES):
-    """Yield (line numbers, names) for `n_lines` nonempty lines of a file at a time; a name is the exact text of its line.
+    """Yield (line numbers, names) for `n_lines` nonempty lines of a file at a time; a name is a whole line, messages call it `field`.
 
     For a Parquet file with one column, rows are numbered from 0. A DataError is raised if the file cannot be read.
     """

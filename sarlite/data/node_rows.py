@@ -14,7 +14,7 @@ from sarlite.files import atomic_file, no_follow
 
 
 def read(path, field, ids, n_nodes, n_columns=None, dtype=None):
-    """Return rows `ids` of a .npy file of floats, (n, n_columns), as a new C-contiguous array; the file must have `n_nodes` rows.
+    """Return rows `ids` of a .npy file of floats with `n_nodes` rows as a new (n, n_columns) array; messages call the rows `field`.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def write(comm, path, ids, rows, n_nodes):
         together(comm, lambda: _end(held, path))
 
 
-def _begin(held, path, shape, dtype, rank):
+def _begin(exit_stack, path, shape, dtype, rank):
     """Create the temporary output file with its .npy header on rank 0; return (file name, byte offset of the rows) there, else None."""
     if rank:
         return None
@@ -92,7 +92,7 @@ def _begin(held, path, shape, dtype, rank):
     descr = np.lib.format.dtype_to_descr(little)
     np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
     with writing(path):
-        name, file = held.enter_context(atomic_file(path))
+        name, file = exit_stack.enter_context(atomic_file(path))
         file.write(header.getvalue())
         file.flush()
         os.ftruncate(file.fileno(), header.tell() + little.itemsize * int(np.prod(shape)))

@@ -103,7 +103,7 @@ class _Writes:
 
 
 def load(path, field, kinds="biuf"):
-    """Return the array of a .npy file as a read-only memory map. `kinds` are the accepted dtype kinds (`dtype.kind`).
+    """Return the array of a .npy file, called `field` in messages, as a read-only memory map; `kinds` are the allowed `dtype.kind`s.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def load(path, field, kinds="biuf"):
 
 
 def open_map(path, record, field):
-    """Return a read-only memory map of a .npy file whose dtype and shape agree with `record`, its entry in meta.json.
+    """Return a read-only memory map of a .npy file, called `field` in messages; `record` is the dtype and shape that it must have.
 
     Parameters
     ----------
@@ -150,10 +150,7 @@ def open_map(path, record, field):
 
 
 def check_record(source, field, record):
-    """Raise a DataError unless `record` is a dict of dtype, shape and sha256, as a `Stream` makes it.
-
-    The message names `source` and `field`.
-    """
+    """Raise a DataError about `field` of `source` unless `record` is a dict of dtype, shape and sha256."""
     good = isinstance(record, dict) and {"dtype", "shape", "sha256"} <= record.keys()
     good = good and [type(record[name]) for name in ("dtype", "sha256", "shape")] == [str, str, list]
     if not good or not all(type(length) is int and length >= 0 for length in record["shape"]):

@@ -15,7 +15,7 @@ _SHOWN = 16  # largest number of parts for which the matrices are printed
 
 
 def quality(dataset, n_bytes=None, step=None, tiles=True):
-    """Return a data set's nodes, edges and halo rows by part and their imbalance; with `tiles`, also edges by pair of parts.
+    """Return nodes, edges, halo rows and imbalance by part, with `tiles` also by pair; `n_bytes` limits memory, `step` shows progress.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def measured(dataset, parts, n_parts):
 
 
 def quality_lines(costs):
-    """Return lines of text with the result of `quality`, which are printed below the table of `summary.report_lines`."""
+    """Return lines of text with `costs`, the result of `quality`, which are printed below the table of `summary.report_lines`."""
     yield f"row imbalance {costs['row_imbalance']:.2f}, stage imbalance {costs['stage_imbalance']:.2f}"
     needs = np.array(costs["needs"])
     others = needs[~np.eye(len(needs), dtype=bool)]
@@ -80,10 +80,10 @@ def quality_lines(costs):
                f"--method random evens its rounds out; mode sar does not mind")
 
 
-def _count_sources(dataset, name, tiles, chunk_size, step):
-    """Return {"edges", "cut", "halo_rows"; with `tiles` also "tiles", "halo_tiles": numbers by destination's part} for sources `name`."""
-    tally = Tally(np.asarray(dataset.nodes[name].offsets), tiles)
-    relations = [table for relation, table in dataset.edges.items() if relation[0] == name]
+def _count_sources(dataset, source_type, tiles, chunk_size, step):
+    """Return {"edges", "cut", "halo_rows": count by part of the destination} of edges from `source_type`; `tiles` adds counts by pair."""
+    tally = Tally(np.asarray(dataset.nodes[source_type].offsets), tiles)
+    relations = [table for relation, table in dataset.edges.items() if relation[0] == source_type]
     for part in range(dataset.n_parts):
         for table in relations:
             for sources in _sources(table, dataset.nodes[table.relation[2]].offsets, part, chunk_size):
@@ -92,7 +92,7 @@ def _count_sources(dataset, name, tiles, chunk_size, step):
                     step.add(sources.size)
         tally.close(part)
     names = ("edges", "cut", "halo_rows", *(("tiles", "halo_tiles") if tiles else ()))
-    return {name: getattr(tally, name) for name in names}
+    return {source_type: getattr(tally, source_type) for source_type in names}
 
 
 def _sources(table, offsets, part, chunk_size):

@@ -151,7 +151,7 @@ def narrowed(numbers, copy=False):
 
 
 def masks(n_nodes, where, **ids):
-    """Return the train, val and test masks, (n_nodes,) bool each, from the ids passed as the keyword arguments of these names.
+    """Return the train, val and test masks, (n_nodes,) bool, from each split's `ids`; `where` maps a split to its source, for messages.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def read_labels(labels, where, classes=None, task=None):
 
 
 def in_form(labels, where, task, first_row=0, what="node"):
-    """Return labels checked and converted for the task: int64 classes, uint8 columns of 0 and 1, or floats (see `NodeTable`).
+    """Return labels in the form that the task needs (see `NodeTable`); messages name `where`, and a row as `what` with its number.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def in_form(labels, where, task, first_row=0, what="node"):
 
 
 def count_outputs(labels, where, classes, task):
-    """Return the number of a model's outputs per node: classes for "classify", which `classes` overrides, else label columns."""
+    """Return a model's number of outputs per node: `classes` or the largest label + 1 for "classify", else the number of label columns."""
     if task in (None, "classify"):
         return count_classes(labels, where, classes)
     if classes is not None:
@@ -303,7 +303,7 @@ def strata(labels, task):
 
 
 def whole_labels(labels, where, first_row=0, what="node"):
-    """Return one integer label per row, (n,) int64; NaN, which marks a missing label, becomes -1. `where` names the labels in errors.
+    """Return one label per row, (n,) int64, -1 for NaN (no label); messages name `where`, and a row as `what` with its number.
 
     Parameters
     ----------
@@ -339,13 +339,13 @@ def whole_labels(labels, where, first_row=0, what="node"):
 
 
 def check_csr(indptr, indices, n_rows, n_columns, where):
-    """Return indptr as int64 and indices as integers; raise a DataError unless they form a CSR matrix, (n_rows, n_columns)."""
+    """Return (indptr as int64, indices as integers) of an (n_rows, n_columns) CSR; raise a DataError about `where` if they are invalid."""
     starts = check_indptr(indptr, n_rows, indices.size, f"{where}_indptr")
     return starts, validation.integers(f"{where}_indices", indices, stop=n_columns, what="column")
 
 
 def check_indptr(indptr, n_rows, n_entries, where):
-    """Return indptr as int64; raise a DataError unless its `n_rows` + 1 entries rise from 0 to `n_entries`."""
+    """Return indptr as int64; raise a DataError about `where` unless its `n_rows` + 1 entries rise from 0 to `n_entries`."""
     starts = validation.integers(where, indptr).astype(np.int64, copy=False)
     if indptr.size != n_rows + 1:
         raise DataError(f"{where}: {indptr.size} entries, expected {n_rows + 1} for {n_rows} rows")
@@ -357,7 +357,7 @@ def check_indptr(indptr, n_rows, n_entries, where):
 
 
 def dense(data, indptr, indices, shape, where):
-    """Return a CSR matrix as a dense float32 array of the shape `shape`; duplicate entries are added.
+    """Return a CSR matrix as a dense float32 array of shape `shape`; duplicate entries are added. Messages start with `where`.
 
     Raises
     ------
@@ -379,7 +379,7 @@ def dense(data, indptr, indices, shape, where):
 
 
 def one_hot(numbers, what):
-    """Return one-hot rows, (n, number of distinct values) float32, of `numbers`; columns follow the ascending distinct values."""
+    """Return one-hot rows, (n, number of distinct values) float32, one column per distinct value, ascending; messages start with `what`."""
     values = np.unique(numbers)
     check_room(5 * numbers.size * values.size, f"{what}: {values.size} in {numbers.size} rows")
     return (numbers[:, None] == values).astype(np.float32)

@@ -15,7 +15,7 @@ _ROWS = 1 << 16
 
 
 def headings(task, n_columns, class_names, embeddings):
-    """Return the headings (of label columns, of number columns) of a table of predictions, or of embeddings if that is True.
+    """Return (headings of label columns, headings of number columns) for predictions of a task, or for a layer's rows if `embeddings`.
 
     Examples
     --------
@@ -31,8 +31,8 @@ def headings(task, n_columns, class_names, embeddings):
     return ["class"] if task == "classify" else [f"label_{name}" for name in names], [f"p_{name}" for name in names]
 
 
-def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, ends=("id",)):
-    """Write predictions, or a layer's rows (`embeddings`), as a table of ids, labels and numbers; the file appears whole or not at all.
+def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, id_headings=("id",)):
+    """Write predictions (a layer's rows if `embeddings`) as a table; `ids(first, last)` returns the columns `id_headings` of those rows.
 
     The columns are the id, the class or the 0/1 labels, and the numbers. A table of links has the columns source and
     destination in place of id, with relation between them if there are several relations; links have a score and possibly a
@@ -53,7 +53,7 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
         Names of the classes.
     embeddings : bool
         True if the numbers are rows of a layer.
-    ends : sequence of str
+    id_headings : sequence of str
         Names of the id columns.
 
     Raises
@@ -74,7 +74,7 @@ def write(path, ids, labels, numbers, task, class_names=None, embeddings=False, 
                 columns += [[named[label] for label in chosen.tolist()]] if named else list(_columns(chosen).T)
             yield [*columns, *np.asarray(wide[rows]).T]
 
-    write_pieces(path, [*ends, *label_headings, *number_headings], pieces())
+    write_pieces(path, [*id_headings, *label_headings, *number_headings], pieces())
 
 
 def write_pieces(path, names, pieces):

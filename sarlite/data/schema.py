@@ -46,7 +46,7 @@ class Matched(NamedTuple):
 
 
 def schema_of(dataset: Dataset, edge_features: bool = True) -> JsonDict:
-    """Return the target, node types, relations and feature columns of a data set as a dict; edge features only if asked.
+    """Return a data set's target, node types, relations and feature columns as a dict; without `edge_features` relations have no columns.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def schema_of(dataset: Dataset, edge_features: bool = True) -> JsonDict:
 
 
 def transforms_of(schema: Schema) -> JsonDict:
-    """Return the transforms of a schema's feature columns, by node type, or by relation as words joined with "."."""
+    """Return {node type, or relation joined by ".": transforms of its feature columns} from a schema, without empty entries."""
     named = {name: transforms for name, _, transforms in schema["nodes"]}
     named |= {".".join(relation): transforms for relation, _, transforms in schema["edges"]}
     return {name: transforms for name, transforms in named.items() if transforms}
@@ -90,7 +90,7 @@ def is_schema(value: object) -> bool:
 
 
 def matched(dataset: Dataset, schema: Schema, name: str) -> Matched:
-    """Return a data set reduced to the node types, relations and feature columns of a model's schema, in the schema's order.
+    """Return a data set reduced to the types, relations and feature columns of a model's schema; messages call the data `name`.
 
     Types, relations and columns that the schema lacks are left out. Columns without names on either side are matched by
     position.
@@ -174,26 +174,26 @@ def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: J
     return replace(table, feature_names=list(expected), **changes)
 
 
-def _without(out: _Notes, table: AnyTable, where: str) -> AnyTable:
+def _without(out: _Notes, table: AnyTable, feature_label: str) -> AnyTable:
     """Return a node table without features and note it in `out.left_out`; the model has learned embeddings for this type instead.
 
     An edge table is returned unchanged.
     """
     if isinstance(table, EdgeTable):
         return table  # the run's own options decide whether values of edges are used
-    out.left_out.append(f"{out.data}: {where} left out, as the model has learned rows for this type")
+    out.left_out.append(f"{out.data}: {feature_label} left out, as the model has learned rows for this type")
     return replace(table, features=None, feature_names=None, transforms=None)
 
 
-def _by_position(out: _Notes, table: AnyTable, where: str, expected: list[str] | int, available: list[str] | int) -> AnyTable:
+def _by_position(out: _Notes, table: AnyTable, feature_label: str, expected: list[str] | int, available: list[str] | int) -> AnyTable:
     """Return the table if it has as many `available` columns as `expected`, else raise; note in `out` that positions match columns."""
     n_expected, n_available = (columns if isinstance(columns, int) else len(columns) for columns in (expected, available))
     unnamed = "the model's" if isinstance(expected, int) else "the data's"
     if n_expected != n_available:
-        raise DataError(f"{out.data}: {where}: {n_available} columns, but the model takes {n_expected}; {unnamed} "
+        raise DataError(f"{out.data}: {feature_label}: {n_available} columns, but the model takes {n_expected}; {unnamed} "
                         "columns have no names to match them by")
     if n_expected > 1:
-        out.by_position.append(f"{out.data}: {where} are matched by position, as {unnamed} "
+        out.by_position.append(f"{out.data}: {feature_label} are matched by position, as {unnamed} "
                                "columns have no names")
     return table
 

@@ -124,7 +124,7 @@ def load(spec: AnyPath, *, verify: bool = False, check: bool = True, allow_empty
          task: str | None = None, relational: bool = False, folder: AnyPath | None = None, n_bytes: int | None = None,
          transforms: Mapping[str, JsonDict] | None = None, tell: Callable[[str], None] = lambda text: None,
          **changes: bool | None) -> Dataset:
-    """Return the data set that a spec such as "sbm:nodes=100" or a directory names; `check` validates all values.
+    """Return the data set that a spec such as "sbm:nodes=100" or a directory names, validated if `check`; `changes` edit edges or features.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ def _nodes_by_part(dataset):
 
 
 def part_bytes(dataset, costs):
-    """Return two lists with one number of bytes per part: its own rows and edges, and the features of its halo rows (estimates).
+    """Return two lists, estimated from `costs`, the result of `quality`: bytes of each part's rows and edges, and of its halo features.
 
     The data set has one node type and one relation.
     """

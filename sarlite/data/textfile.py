@@ -16,7 +16,7 @@ LINE = 1 << 24  # most characters of a line
 
 
 def read(path, field, dtype):
-    """Return the numbers in a text, .npy or .parquet file, (n_rows, n_columns); a text file has one row per line.
+    """Return the numbers in a text (as `dtype`), .npy or .parquet file, (n_rows, n_columns); messages call the numbers `field`.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ def show_time(time: int, kind: str | None) -> str:
 
 
 def read_time(text: str, kind: str, where: str) -> int:
-    """Return the int64 time of a text: an ISO 8601 date or timestamp if `kind` is "dates", a whole number if "integers".
+    """Return a text as int64 time: an ISO 8601 date or timestamp if `kind` is "dates", else a whole number; messages begin with `where`.
 
     A timestamp without a zone is taken as UTC.
 

@@ -11,7 +11,7 @@ from sarlite.structure.validation import first_true
 
 def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None,
          **options):
-    """Return a random BTER graph. `degrees` and `clustering` are files of distributions, which the other options draw by formulas.
+    """Return a random BTER graph; files `degrees` and `clustering` hold distributions, which the other options compute by formulas instead.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None
 
 
 def requested(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None, **_):
-    """Return the number of nodes of each degree and the clustering coefficient of each degree that the options of `make` request.
+    """Return (number of nodes, clustering coefficient) of each degree, two arrays, from files or formulas; parameters as for `make`.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ _NAMES = "_entidx2name.csv.gz"
 
 
 def describe(path, workspace, options):
-    """Return the description of ogbn-mag's folder (`raw/` and `split/`) as tables, from which DuckDB builds the data set.
+    """Return ogbn-mag's folder as a description of tables that DuckDB reads; `options` may have classes, reverses and names.
 
     Parameters
     ----------
@@ -112,9 +112,9 @@ class MagFolder:
         """Return the path of the file with a relation's edges."""
         return self._of(relation) / "edge.csv.gz"
 
-    def names_of(self, name, n_lines=1 << 16):
+    def names_of(self, node_type, n_lines=1 << 16):
         """Yield the names of a type's nodes as {"name": list of str}, `n_lines` nodes at a time."""
-        file, n = self.names[name], self.n_nodes[name]
+        file, n = self.names[node_type], self.n_nodes[node_type]
         with reading(file, "names"), gzip.open(regular(file), "rt", encoding="utf-8", newline="") as stream:
             rows, at = csv.reader(textfile.lines(stream)), 0
             next(rows, None)  # ent idx,ent name
@@ -128,7 +128,7 @@ class MagFolder:
         if not at:
             yield {"name": np.empty(0, object)}
         if at != n:
-            raise DataError(f"{file}: names: {at} names, but there are {n} nodes of type {name!r}")
+            raise DataError(f"{file}: names: {at} names, but there are {n} nodes of type {node_type!r}")
 
     def split(self):
         """Return the train, val and test masks of the target, the node type that has labels."""

@@ -21,7 +21,7 @@ from sarlite.structure.edges import destinations, row_chunks
 
 
 def describe(path, workspace, options):
-    """Return the description of a CSR archive of shchur/gnn-benchmark, from which DuckDB builds the data set.
+    """Return a CSR archive of shchur/gnn-benchmark as a description of tables that DuckDB reads; `workspace` takes unpacked members.
 
     The members are adj_indptr, adj_indices, adj_shape, optionally adj_data (weights, unless all are 1), attr_* or
     attr_matrix, and labels.
@@ -81,7 +81,7 @@ def edge_weight(path, name, n_edges):
 
 
 def weights(where, values, n_edges):
-    """Return the edge weights `values`, or None if `values` is None or all are 1; raise a DataError unless there are `n_edges`."""
+    """Return the edge weights `values`, or None if `values` is None or all 1; raise an error about `where` unless there are `n_edges`."""
     if values is None or (values.shape == (n_edges,) and all((piece == 1).all() for _, piece in pieces(values))):
         return None
     if values.shape != (n_edges,):
@@ -149,7 +149,7 @@ def _data_offset(path, info):
 
 
 def square(shape, where):
-    """Return the number of rows of a square matrix from `shape`, the stored shape; raise a DataError if it is not square."""
+    """Return the number of rows of a square matrix, from its stored `shape`; raise a DataError about `where` if it is not square."""
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[0] != shape[1] or shape[0] < 0:
         raise DataError(f"{where}: {shape.ravel()[:3].tolist()}, expected the number of nodes twice")
     return int(shape[0])
@@ -169,8 +169,8 @@ def check_attributes(path, shape):
                         "features")
 
 
-def _csr_pieces(indptr, indices, n_rows, where, chunk_size):
-    """Yield (first row, `indptr` from 0, first entry, end of entries) for pieces of a CSR matrix of about `chunk_size` entries.
+def _csr_pieces(indptr, indices, n_rows, matrix_name, chunk_size):
+    """Yield (first row, `indptr` from 0, first entry, entry after the last) of pieces of a CSR matrix with about `chunk_size` entries.
 
     Yields
     ------
@@ -182,15 +182,15 @@ def _csr_pieces(indptr, indices, n_rows, where, chunk_size):
         The entries a .. b of the matrix belong to the piece.
     """
     if indptr.ndim != 1 or indptr.dtype.kind not in "iu" or indptr.size != n_rows + 1:
-        raise DataError(f"{where}_indptr: shape {indptr.shape}, dtype {indptr.dtype}, "
+        raise DataError(f"{matrix_name}_indptr: shape {indptr.shape}, dtype {indptr.dtype}, "
                         f"expected {n_rows + 1} integers for {n_rows} rows")
     if indptr[0] != 0 or indptr[-1] != indices.size:
-        raise DataError(f"{where}_indptr: runs from {indptr[0]} to {indptr[-1]}, expected 0 to {indices.size}")
+        raise DataError(f"{matrix_name}_indptr: runs from {indptr[0]} to {indptr[-1]}, expected 0 to {indices.size}")
     for low in range(0, n_rows, chunk_size):
         ends = copied(indptr, low, min(low + chunk_size, n_rows) + 1, np.int64)
         if (np.diff(ends) < 0).any() or ends[0] < 0 or ends[-1] > indices.size:
             at = int(np.argmax(np.diff(ends, append=indices.size) < 0))
-            raise DataError(f"{where}_indptr: entry {low + at + 1} is less than the entry before")
+            raise DataError(f"{matrix_name}_indptr: entry {low + at + 1} is less than the entry before")
         for first, last in row_chunks(ends, chunk_size):
             a, b = int(ends[first]), int(ends[last])
             yield low + first, ends[first : last + 1] - a, a, b

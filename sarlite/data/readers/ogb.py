@@ -25,7 +25,7 @@ _INVERSE = ("sales_ranking",)  # the split of ogbn-products, to which OGB's own 
 
 
 def read(path, classes=None, task=None, features=None):
-    """Return an OGB graph with labelled nodes (ogbn-*) or links to predict (ogbl-*) from its folder with `raw/` and `split/`.
+    """Return an OGB graph of labelled nodes (ogbn-*) or links (ogbl-*) from its folder; `features` selects node features of ogbn-proteins.
 
     A folder with a file `split/KIND/train.pt` is a data set of links, such as ogbl-collab. Its nodes have no labels. Without
     `node-feat.csv.gz` its nodes have a single feature, 1. `raw/` has the training edges. `pairs` reads the links of a split.
@@ -82,8 +82,8 @@ def read(path, classes=None, task=None, features=None):
                     edges_in=edges_in, task=task or "classify", edge_features=values)
 
 
-def _of_links(path, train, options):
-    """Return the training graph of a data set for link prediction (ogbl-*), without labels and splits; `options` must be None."""
+def _of_links(path, train_file, options):
+    """Return the training graph of a data set for link prediction (ogbl-*), without labels and splits; `options` must all be None."""
     option = next((name for name, value in options.items() if value is not None), None)
     if option:
         raise ConfigError(f"{option}: {path} is a data set of links, whose nodes have no labels")
@@ -93,7 +93,7 @@ def _of_links(path, train, options):
     has_features = file.is_file()
     features = read_csv(file, "features", np.float32, n_rows=n_nodes) if has_features else np.ones((n_nodes, 1), np.float32)
     none = np.zeros(n_nodes, bool)
-    undirected = "edge" in pickled.load_saved(train)
+    undirected = "edge" in pickled.load_saved(train_file)
     return RawGraph(edges[:, 0], edges[:, 1], features, np.full(n_nodes, -1), none, none, none, n_classes=0,
                     name=_name(path), undirected=undirected, edges_in=raw / "edge.csv.gz")
 

@@ -32,7 +32,7 @@ class Csr(NamedTuple):
 
 
 def describe(path, workspace, options):
-    """Return the description of a PIGO graph and of files with a row per node, from which DuckDB builds the data set.
+    """Return a PIGO graph, and the files with a row per node that `options` name, as a description of tables that DuckDB reads.
 
     An edge is directed from its row of the CSR to its column.
 
@@ -240,13 +240,13 @@ def write_directory(path, dataset, *, overwrite=False):
     write(path / GRAPH, dataset, overwrite=overwrite, ones=True)
 
 
-def _put(put, array, dtype, where):
+def _put(put, array, dtype, array_name):
     """Append an array as `dtype` to a file with `put(array)`; raise a DataError for a number that float32 cannot hold."""
     for start, piece in pieces(array):
         out = narrowed(piece) if np.dtype(dtype) == np.float32 else piece.astype(dtype, copy=False)
         if out.dtype == np.float32 and not np.isfinite(out).all():
             row = start + int(np.argmin(np.isfinite(out).reshape(len(out), -1).all(axis=1)))
-            raise DataError(f"{where}: row {row} has a number that float32 cannot hold")
+            raise DataError(f"{array_name}: row {row} has a number that float32 cannot hold")
         put(out)
 
 

@@ -13,7 +13,7 @@ _MASKS = ("None", "Train", "Val", "Test")
 
 
 def read(path, classes=None):
-    """Return the graph of PREFIX.add_self_edge.lux, PREFIX.feats.bin or PREFIX.feats.csv, PREFIX.label and PREFIX.mask.
+    """Return the graph of PREFIX.add_self_edge.lux, PREFIX.feats.bin or .feats.csv, PREFIX.label and PREFIX.mask; `path` is the prefix.
 
     Parameters
     ----------

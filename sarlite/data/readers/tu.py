@@ -108,7 +108,7 @@ def _refuse_restarts(file, edges, graph_of):
 
 
 def _prefix(path):
-    """Return the common beginning of the files' paths, the part before endings such as `_A.txt`."""
+    """Return the common beginning of the paths of a folder's files: the part before endings such as `_A.txt`."""
     edge_files = sorted(entry for entry in path.glob("*_A.txt"))
     if len(edge_files) != 1:
         names = ", ".join(entry.name for entry in edge_files) or "none"

@@ -14,7 +14,7 @@ _SHOWN = 12  # most columns, or classes, that a line names
 
 
 def columns_used(table: Table, uses: Iterable[tuple[str, str]], left: Mapping[str, str] = MappingProxyType({})) -> JsonDict:
-    """Return a source's entry in the account: each column's uses, such as "label", or the reason in `left` why it was left out.
+    """Return {"source", "rows", "columns"} of a table: each column's uses in the (column, use) pairs, or the reason in `left` for none.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ def cell(table: Table, row: int, column: str) -> str:
 
 
 def is_missing(table: Table, column: str) -> str:
-    """Return the SQL condition that is true for a cell of a column without a value."""
+    """Return the SQL condition that is true for a cell without a value: NULL, NaN, an empty word, or a word of the option `null`."""
     name, kind = quote(column), table.types[column]
     null_words = table.reading.null or ()
     if kind in ("whole", "float"):
@@ -134,7 +134,7 @@ def number_checks(table: Table, columns: Sequence[str], missing: bool = False, l
 
 
 def _number_remedy(table, column, is_feature, value):
-    """Return the part of an error message that tells how to read the word `value` in a column of numbers, or of a feature."""
+    """Return advice for a message: how the word `value` in a column of numbers could be read, if `is_feature` also by a transform."""
     door = table.reading.door
     words = door.remedy(("null", "WORD+WORD", "names the words that are no value"), ("decimal", ",", "reads decimal commas"),
                         otherwise="convert the column first")
@@ -174,19 +174,19 @@ def numeric_columns(table: Table, columns: Sequence[str]) -> tuple[list[str], di
 
 
 def _is_amount(column):
-    """Return the SQL condition that is true for a number with a sign of currency or percent, or separators of thousands."""
+    """Return the SQL condition that is true for a number with a currency or percent sign or with thousands separators."""
     return f"regexp_full_match(trim({quote(column)}), {literal(AMOUNT)})"
 
 
-def _amounts(table, column, n, n_values):
-    """Return the error about a column of `n_values` words, n of which are numbers with signs or separators, such as "12%" or "1,234"."""
+def _amounts(table, column, n_amounts, n_values):
+    """Return the DataError about a column of words of which `n_amounts` of `n_values` are numbers like "12%" or "1,234"."""
     door, condition = table.reading.door, f"{_is_amount(column)} AND {number(table, column)} IS NULL"
     row = table.one("min(rowid)", condition=condition)[0]
     value = table.value(quote(column), row)
     commas = door.remedy(("decimal", ",", "reads decimal commas"), otherwise="") if "," in value and table.reading.decimal == "." else ""
     remedy = "; ".join(filter(None, [amount_remedy(table, column, value), commas])) or "write all of them in one form"
-    return DataError(f"{cell(table, row, column)}: {shorten(value)} and {n - 1:,} more of {n_values:,} values are numbers but for signs "
-                     f"and separators: {remedy}; features without the column leaves it out")
+    return DataError(f"{cell(table, row, column)}: {shorten(value)} and {n_amounts - 1:,} more of {n_values:,} values are numbers but for "
+                     f"signs and separators: {remedy}; features without the column leaves it out")
 
 
 def word(table: Table, column: str) -> str:
@@ -195,7 +195,7 @@ def word(table: Table, column: str) -> str:
 
 
 def vectors(table: Table, column: str) -> int:
-    """Return the length of the lists in a column; raise a DataError if a row has another length or a null entry."""
+    """Return the length of the lists of numbers in a column; raise a DataError if the lengths differ or an entry is null."""
     name = quote(column)
     (first,) = table.one(f"any_value(len({name}))")
     width = first or 0
@@ -211,7 +211,7 @@ def vectors(table: Table, column: str) -> int:
 
 
 def id_checks(table: Table, column: str) -> list[CellCheck]:
-    """Return checks that refuse bad cells in a column of node ids; raise a DataError if the column's type cannot be ids."""
+    """Return checks that refuse empty node ids and rows that repeat the header; raise a DataError if the column's type cannot be ids."""
     kind = table.types[column]
     if kind not in ("whole", "word"):
         (n_values,) = table.one(f"count({quote(column)})")
@@ -231,7 +231,7 @@ def id_checks(table: Table, column: str) -> list[CellCheck]:
 
 
 def node_number(table: Table, column: str) -> str:
-    """Return the SQL expression that reads a column's cells as node numbers: digits without a sign or leading zeros.
+    """Return the SQL expression that reads a column's cells as node numbers, digits without a sign or leading zeros; otherwise NULL.
 
     For any other cell the expression is NULL.
     """
@@ -252,7 +252,7 @@ SPLIT_WORDS = {"none": 0, "unlabelled": 0, "unlabeled": 0, "train": 1, "training
 
 
 def split_code(table: Table, column: str) -> tuple[str, CellCheck]:
-    """Return (SQL expression that maps "train", "val", "test" and "none" to numbers, check that refuses other words).
+    """Return (SQL expression that maps the words none, train, val and test to 0, 1, 2 and 3, CellCheck that refuses other words).
 
     The numbers are those in `SPLIT_WORDS`.
     """
@@ -269,7 +269,7 @@ def split_code(table: Table, column: str) -> tuple[str, CellCheck]:
 
 
 def truth(table: Table, column: str) -> tuple[str, CellCheck]:
-    """Return (SQL expression that reads a column's cells as true or false, check that refuses other cells).
+    """Return (SQL expression that reads true, 1, false and 0 as a truth value, CellCheck that refuses other cells of the column).
 
     The accepted cells are true, false, 1 and 0.
     """

@@ -1,4 +1,4 @@
-"""Building of a data set from a description of tables: DuckDB reads, checks and numbers them, and sorts the edges."""
+"""Data sets and edge lists from a description of tables: DuckDB checks the cells, numbers the nodes and sorts the edges."""
 
 import contextlib
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from sarlite.types import Array, JsonDict
 def build(description: Description, workspace: Workspace, tell: Callable[[str], None], about: JsonDict, *,
           undirected: bool | None = None, self_loops: bool = False, deduplicate: bool = False, normalize: bool = False,
           drop_edge_values: bool = False) -> Dataset:
-    """Return the data set that DuckDB builds from the tables of a description; `about` has its `source` and `provenance`.
+    """Build the Dataset of a description of tables; `tell(text)` reports each step, `about` holds the Dataset's source and provenance.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def build(description: Description, workspace: Workspace, tell: Callable[[str], 
 
 
 def edge_lists(description: Description, undirected: bool = False) -> tuple[list[dict[str, Array]], dict[str, Array]]:
-    """Return ([{"src", "dst", edge values} of each relation, in the order of its table's rows], {node type: ids}) of a description.
+    """Return ([{"src", "dst", edge values} of each relation, in its table's order], {node type: ids}); `undirected` adds reverse edges.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def edge_lists(description: Description, undirected: bool = False) -> tuple[list
 
 
 class _Compiler:
-    """Builder of the node tables and edge tables of one described graph, with DuckDB.
+    """One run of `build` or `edge_lists`: reads a description's tables into DuckDB and makes node tables and edge tables of them.
 
     Attributes
     ----------
@@ -110,8 +110,8 @@ class _Compiler:
         self._numberings: dict[str, NodeNumbering] = {}
         self._ends_alone: dict[str, tuple[str, list[IdColumn]]] = {}  # of types whose nodes are counted by edges alone
 
-    def run(self, work):
-        """Read all tables, number the nodes and return `work()`. One error tells the faults in all columns of all tables."""
+    def run(self, make_result):
+        """Read all tables, number the nodes and return `make_result()`; raise one error about the faults in all columns of all tables."""
         errors: list[SarliteError] = []
         for name, nodes in self._description.nodes.items():
             self._tell(f"read {name}")
@@ -126,14 +126,14 @@ class _Compiler:
             with collecting(errors):
                 self._tell("number the nodes")
                 self._numberings = {name: self._numbering(name, columns) for name, columns in self._nodes.items()}
-                return work()
+                return make_result()
         with contextlib.suppress(import_optional("duckdb", "tables").Error):  # then the errors so far are told
             self._add_errors(errors)
         raise_all(errors)
         return None
 
     def _add_errors(self, errors):
-        """Check each column of the tables that were read on its own, and append the errors to `errors`."""
+        """Check, one by one, the columns of the tables that could be read; append the exceptions to the list `errors`."""
         numberings: dict[str, NodeNumbering] = {}
         for name, nodes in self._nodes.items():
             with collecting(errors):
@@ -148,13 +148,13 @@ class _Compiler:
                 with collecting(errors):
                     NumberedEdges(self._connection, f"temp.main.checked{at}", one, numberings, {}, False).check_ends()
 
-    def tables(self, changes):
-        """Return (list of the data set's NodeTables, list of its EdgeTables); `changes` are changes of edges, such as undirected."""
+    def tables(self, edge_changes):
+        """Return (NodeTables, EdgeTables), two lists; `edge_changes` is {"undirected", "self_loops", "deduplicate": True to apply it}."""
         touched = {name: np.zeros(numbering.n_nodes, bool) for name, numbering in self._numberings.items()}
-        if changes["self_loops"]:  # the loops touch all nodes
+        if edge_changes["self_loops"]:  # the loops touch all nodes
             self._check_unused({name: self._numberings[name].n_nodes - count_distinct(ends)
                                 for name, (_, ends) in self._ends_alone.items()})
-        edge_tables = [list(self._edge_tables(at, touched, changes)) for at in range(len(self._edges))]
+        edge_tables = [list(self._edge_tables(at, touched, edge_changes)) for at in range(len(self._edges))]
         self._check_unused({name: np.count_nonzero(~nodes) for name, nodes in touched.items()})
         self._tell("read the nodes")
         node_tables = [self._node_table(name, touched[name]) for name in self._nodes]
@@ -162,26 +162,23 @@ class _Compiler:
         self.account |= {"outside": outside} if outside else {}
         return node_tables, [table[0] for table in edge_tables] + [table[1] for table in edge_tables if len(table) > 1]
 
-    def lists(self, changes):
-        """Return ([{"src", "dst", edge values} of each relation, in the order of its table's rows], {node type: ids}).
-
-        `changes` are changes of the edges, such as {"undirected": True}. `edge_lists` describes the results.
-        """
-        lists = [self._numbered(at, changes, read_again=True)[0].in_order() for at in range(len(self._edges))]
+    def lists(self, edge_changes):
+        """Return ([{"src", "dst", edge values} per relation], {node type: ids}); `edge_changes` is {"undirected": bool, ...}."""
+        lists = [self._numbered(at, edge_changes, read_again=True)[0].in_order() for at in range(len(self._edges))]
         return lists, {name: ids_in_order(self._connection, numbering) for name, numbering in self._numberings.items()}
 
-    def _numbered(self, at, changes, read_again):
-        """Return (NumberedEdges of relation `at` after `changes`, {change: number of edges}), with ends joined to row numbers."""
-        columns = self._edges[at]
-        edges = NumberedEdges(self._connection, f"temp.main.e{at}", columns, self._numberings, changes, read_again)
+    def _numbered(self, relation_index, edge_changes, read_again):
+        """Return (changed NumberedEdges of a relation, {change: number of edges}); `read_again`: the caller reads the edges repeatedly."""
+        columns = self._edges[relation_index]
+        edges = NumberedEdges(self._connection, f"temp.main.e{relation_index}", columns, self._numberings, edge_changes, read_again)
         return edges, edges.change(self._numberings[columns.source.relation[0]].n_nodes)
 
-    def _numbering(self, name, columns):
-        """Return the NodeNumbering of one node type, after checking that its sources have equal numbers of rows."""
-        ends = [end for one in self._edges for end, of in zip(one.ends, one.source.relation[::2]) if of == name]
-        source = columns.source
-        numbering = number_nodes(name, columns.listing, ends, source.names, source.count)
-        counts = columns.counts()
+    def _numbering(self, node_type, node_columns):
+        """Return the NodeNumbering, from ids to row numbers, of a node type, after checking that its files have equal numbers of rows."""
+        ends = [end for one in self._edges for end, of in zip(one.ends, one.source.relation[::2]) if of == node_type]
+        source = node_columns.source
+        numbering = number_nodes(node_type, node_columns.listing, ends, source.names, source.count)
+        counts = node_columns.counts()
         if numbering is not None and numbering.id_type is not None:
             if numbering.listed_in is None and counts:
                 where = next(iter(counts.values()))[0]
@@ -193,19 +190,19 @@ class _Compiler:
         by_edges = source.count is None and not counts
         n = top + 1 if by_edges else _count(source, top, where, counts)
         if by_edges and ends:
-            self._ends_alone[name] = where, ends
+            self._ends_alone[node_type] = where, ends
             if n > sum(table.n_rows for table, _ in ends):  # too many to occur, and perhaps too many for an array
-                self._check_unused({name: n - count_distinct(ends)})
+                self._check_unused({node_type: n - count_distinct(ends)})
         check_nodes(n, None if self._workspace.folder else 1, where or self._source)
-        of_type = f" of type {name!r}" if self._description.relational else ""
+        of_type = f" of type {node_type!r}" if self._description.relational else ""
         for table, column in ends:
             too_large = f"{node_number(table, column)} >= {n}"
             check_cells(table, [CellCheck(column, too_large, f"node VALUE{of_type} is outside 0 <= node < {n}")])
         return NodeNumbering(n)
 
-    def _check_unused(self, n_unused):
-        """Raise a DataError if node ids 0 .. n - 1, counted from edges alone, occur in no edge; `n_unused` has their number by type."""
-        for name, n in n_unused.items():
+    def _check_unused(self, unused_ids):
+        """Raise a DataError if `unused_ids`, {node type: number of ids in no edge}, is not 0 for a type whose nodes only edges tell."""
+        for name, n in unused_ids.items():
             if n and name in self._ends_alone:
                 (where, ends), door = self._ends_alone[name], self._nodes[name].source.reading.door
                 top = largest(ends)[0]
@@ -214,43 +211,43 @@ class _Compiler:
                 raise DataError(f"{where}: edges: {n:,} of the node ids 0 to {top} occur in no edge: "
                                 + door.remedy(*remedies[: 1 if top >= MOST_NODES else 2]))
 
-    def _node_table(self, name, touched):
-        """Return the NodeTable of a node type, and note the use of its columns in `account`; `touched` marks nodes with edges."""
-        columns, numbering = self._nodes[name], self._numberings[name]
-        workspace, target = self._space(f"nodes.{name}"), name == self._description.target
+    def _node_table(self, node_type, has_edges):
+        """Return the NodeTable of a node type, and record the use of its columns in `account`; `has_edges` is a mask over its nodes."""
+        columns, numbering = self._nodes[node_type], self._numberings[node_type]
+        workspace, target = self._space(f"nodes.{node_type}"), node_type == self._description.target
         rows, entries = columns.rows(numbering.n_nodes, workspace, target, not self._description.relational)
         names, titles = None, columns.titles
         if titles is not None:
-            numbering = number_nodes(name, titles, (), True, None)._replace(n_nodes=numbering.n_nodes)
+            numbering = number_nodes(node_type, titles, (), True, None)._replace(n_nodes=numbering.n_nodes)
         if numbering.id_type is not None:
             budget.check(40 * numbering.n_nodes, workspace.n_bytes, f"the names of {numbering.n_nodes:,} nodes")
             names = mapping(self._connection, numbering, workspace)
             similar = alike(self._connection, numbering)
             entries |= {"alike": similar} if similar else {}
             entries["ids"] = "word" if numbering.id_type == "VARCHAR" else "number"
-        self.account["nodes"][name] = {"nodes": numbering.n_nodes, **entries,
-                                       "isolated": int(np.count_nonzero(~touched))}
-        shown = name if self._description.relational else NODE
+        self.account["nodes"][node_type] = {"nodes": numbering.n_nodes, **entries,
+                                            "isolated": int(np.count_nonzero(~has_edges))}
+        shown = node_type if self._description.relational else NODE
         return NodeTable(shown, numbering.n_nodes, **rows, source=self._source, names=names)
 
-    def _edge_tables(self, at, touched, changes):
-        """Yield the EdgeTable of relation `at` and, if the user wants one, of its reverse; mark nodes with edges in `touched`.
+    def _edge_tables(self, relation_index, has_edges, edge_changes):
+        """Yield the EdgeTable of a relation and, if wanted, of its reverse; set the masks `has_edges[node type]` at nodes with edges.
 
         The use of the columns is recorded in `account`.
         """
-        columns, numberings = self._edges[at], self._numberings
+        columns, numberings = self._edges[relation_index], self._numberings
         relation = columns.source.relation
         self._tell(f"number {'.'.join(relation)}")
         relational = self._description.relational
         directions = [(relation if relational else RELATION, False)]
         if relational and columns.source.reverse:
             directions.append((reverse(relation), True))
-        edges, notes = self._numbered(at, changes, read_again=len(directions) > 1)
+        edges, notes = self._numbered(relation_index, edge_changes, read_again=len(directions) > 1)
         for name, back in directions:
             self._tell(f"sort {'.'.join(name)}")
             sizes = [numberings[end].n_nodes for end in (relation[::-2] if back else relation[::2])]
-            counters = Counters(touched[relation[0]], touched[relation[2]], relation[0] == relation[2])
-            arrays = edges.sorted(*sizes, back, relational, self._space(f"edges.{at}.{int(back)}"),
+            counters = Counters(has_edges[relation[0]], has_edges[relation[2]], relation[0] == relation[2])
+            arrays = edges.sorted(*sizes, back, relational, self._space(f"edges.{relation_index}.{int(back)}"),
                                   None if back else counters)
             if not back:
                 self.account["edges"][".".join(relation)] = {
@@ -267,22 +264,19 @@ class _Compiler:
         return self._workspace.within(name)
 
 
-def agreed(rows: dict[str, tuple[object, int]]) -> int:
-    """Return the number of rows that all files have; raise a DataError that names two files if they disagree.
-
-    `rows` has (file, number of rows) for each field whose file has one row per node.
-    """
-    fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows.items()])
+def agreed(rows_of_files: dict[str, tuple[object, int]]) -> int:
+    """Return the number of rows that all files have, from {field: (file, its number of rows)}; raise a DataError if two files differ."""
+    fewest, *_, most = sorted(2 * [(n, f"{file}: {name}") for name, (file, n) in rows_of_files.items()])
     if fewest[0] != most[0]:
         raise DataError(f"{fewest[1]}: {fewest[0]} rows, but {most[1]}: {most[0]}; both need one per node")
     return fewest[0]
 
 
-def _count(source, top, where, counts):
-    """Return the number of nodes of a type from the user's option or the files' rows, `counts`; node numbers run up to `top`."""
-    where_counted, field = source.counted_in
-    n = agreed({**({} if source.count is None else {field: (where_counted, source.count)}), **counts})
-    if n <= top and source.count is None:
-        field, (file, _) = next(iter(counts.items()))
-        raise DataError(f"{file}: {field}: {n} rows, but {where} has node id {top}")
+def _count(node_source, largest_id, edge_file, rows_of_files):
+    """Return the user's number of nodes, or else the files' number of rows, which must exceed `largest_id`, an id in `edge_file`."""
+    where_counted, field = node_source.counted_in
+    n = agreed({**({} if node_source.count is None else {field: (where_counted, node_source.count)}), **rows_of_files})
+    if n <= largest_id and node_source.count is None:
+        field, (file, _) = next(iter(rows_of_files.items()))
+        raise DataError(f"{file}: {field}: {n} rows, but {edge_file} has node id {largest_id}")
     return n

@@ -173,7 +173,7 @@ class Description:
     relational: bool = False
 
     def with_transforms(self, transforms: Mapping[str, JsonDict]) -> "Description":
-        """Return the description with `transforms`, fitted on another data set, by node type or "SOURCE.NAME.DESTINATION"."""
+        """Return a copy with `transforms` that were fitted on another data set, keyed by node type or "SOURCE.NAME.DESTINATION"."""
         named = self.relational
         nodes = {name: replace(source, transforms=transforms.get(name if named else NODE)) for name, source in self.nodes.items()}
         edges = [replace(source, transforms=transforms.get(".".join(source.relation if named else RELATION))) for source in self.edges]
@@ -181,7 +181,7 @@ class Description:
 
 
 def of_dict(content: object, where: object, base: AnyPath = Path(), door: Door = MAPPING) -> Description:
-    """Return the description of tables that a dict, such as the content of a TOML file, states; `where` begins error messages.
+    """Return the description of tables in a dict; paths start at `base`, messages at `where`, and `door` is the notation of their options.
 
     Parameters
     ----------
@@ -255,15 +255,15 @@ def _is_relational(content):
     return len(content["nodes"]) > 1 or len(content["edges"]) > 1 or any(edges.get("reverse") for edges in content["edges"])
 
 
-def _source(options, base, where):
+def _source(options, base, message_start):
     """Return the file, relative to the folder `base`, or the Query that a table's options name as its source; None without a source."""
     named = [name for name in ("file", "query", "table") if name in options]
     if len(named) > 1:
-        raise ConfigError(f"{where}: {named[0]} and {named[1]} exclude each other: pass one of the two")
+        raise ConfigError(f"{message_start}: {named[0]} and {named[1]} exclude each other: pass one of the two")
     database = options.get("database")
     if database is not None and not named[:1] or named == ["table"] and database is None or (
             named == ["file"] and database is not None):
-        raise ConfigError(f"{where}: database: a file of SQLite or the URL of PostgreSQL needs table= or query= beside it")
+        raise ConfigError(f"{message_start}: database: a file of SQLite or the URL of PostgreSQL needs table= or query= beside it")
     if not named:
         return None
     if named == ["file"]:
@@ -277,7 +277,7 @@ def _source(options, base, where):
 
 
 def node_source(options: Mapping[str, Any], base: Path, name: str, where: str, door: Door) -> NodeSource:
-    """Return the NodeSource of node type `name` that a dict of options states; the other parameters are as for `of_dict`."""
+    """Return the NodeSource of node type `name` from a dict of options; paths start at `base`, messages at `where`, in `door` notation."""
     labels = column_names(options.get("labels", options.get("label"))) or ()
     drawn = {word: options[word] for word in ("train", "val", "seed") if word in options}
     masks = {split: options[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in options}
@@ -296,25 +296,25 @@ def _edge_source(options, base, where, door):
         options.get("on_unknown", "refuse"), reading_of(options, door), time=options.get("time"))
 
 
-def _checked(content, where):
-    """Return a description's content with the target type filled in, after checking its keys and values."""
-    _check_keys(content, _TOP, where)
+def _checked(content, message_start):
+    """Return the dict of a description with the key "target" filled in, after checking all of its keys and values."""
+    _check_keys(content, _TOP, message_start)
     for name in ("nodes", "edges"):
         if not content.get(name):
             heading = "[nodes.TYPE]" if name == "nodes" else "[[edges]]"
-            raise ConfigError(f"{where}: no {name}: {heading} names a table of {name}")
+            raise ConfigError(f"{message_start}: no {name}: {heading} names a table of {name}")
     errors: list[SarliteError] = []
     for name, nodes in content["nodes"].items():
         with collecting(errors):
-            _check_nodes(name, nodes, where)
+            _check_nodes(name, nodes, message_start)
     for at, edges in enumerate(content["edges"]):
         with collecting(errors):
-            _check_edges(edges, content["nodes"], f"{where}: edges {at}")
+            _check_edges(edges, content["nodes"], f"{message_start}: edges {at}")
     raise_all(errors)
     labelled = [name for name, nodes in content["nodes"].items() if nodes.get("labels") or nodes.get("label")]
     target = content.get("target") or (labelled or [*content["nodes"]])[0]
     if len(labelled) > 1 or target not in content["nodes"] or labelled not in ([], [target]):
-        raise ConfigError(f"{where}: target: {target!r}, but types with labels: {', '.join(labelled) or 'none'}; the "
+        raise ConfigError(f"{message_start}: target: {target!r}, but types with labels: {', '.join(labelled) or 'none'}; the "
                           f"target is one of {', '.join(content['nodes'])}, and only the target may have labels")
     return {**content, "target": target}
 
@@ -346,14 +346,14 @@ def _check_edges(edges, nodes, where):
             raise ConfigError(f"{where}: relation: node type {name!r} is none of {', '.join(nodes)}")
 
 
-def _check_keys(options, classes, where):
-    """Raise a ConfigError for an unknown key, or a value of a wrong class; `classes` maps a key to its classes."""
+def _check_keys(options, classes, message_start):
+    """Raise a ConfigError if a key of `options` is not in `classes`, or its value is not an instance of the classes listed there."""
     if not isinstance(options, Mapping):
-        raise ConfigError(f"{where}: expected keys and values, found {options!r}")
+        raise ConfigError(f"{message_start}: expected keys and values, found {options!r}")
     errors = []
     for name, value in options.items():
         if name not in classes:
-            errors.append(ConfigError(f"{where}: {name!r}: unknown; known are {', '.join(classes)}{suggestion(name, classes)}"))
+            errors.append(ConfigError(f"{message_start}: {name!r}: unknown; known are {', '.join(classes)}{suggestion(name, classes)}"))
         elif not isinstance(value, classes[name]) or (classes[name] is int and isinstance(value, bool)):
-            errors.append(ConfigError(f"{where}: {name}: cannot be {value!r}"))
+            errors.append(ConfigError(f"{message_start}: {name}: cannot be {value!r}"))
     raise_all(errors)

@@ -1,4 +1,4 @@
-"""Interfaces through which users pass options of tables, so that messages show an option as the user would write it."""
+"""Notations of a table's options in specs, TOML files, dicts and arguments, so that messages show options as the user writes them."""
 
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class Door(NamedTuple):
         return self.transforms.format(column=column, value=transform)
 
     def remedy(self, *options: tuple[str, object, str], otherwise: str = "change the table first") -> str:
-        """Return the text of remedies, each an option, a value (or tuple of values) and its effect; `otherwise` if none exists."""
+        """Return advice such as "fill=0 replaces gaps" from (option, value or values, effect) triples; `otherwise` if no option exists."""
         texts = []
         for name, value, effect in options:
             shown = [self.option(name, one) for one in (value if isinstance(value, tuple) else (value,))]

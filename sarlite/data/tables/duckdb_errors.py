@@ -11,7 +11,7 @@ from sarlite.errors import DataError, DataErrors, import_optional, reading
 
 @contextlib.contextmanager
 def explained(where: str) -> Iterator[None]:
-    """Raise errors of DuckDB in this context as DataErrors about `where`, with this project's messages."""
+    """Turn errors of DuckDB in this context into DataErrors with plain messages that begin with `where`, the name of the source."""
     duckdb = import_optional("duckdb", where)
     try:
         with reading(where):
@@ -53,7 +53,7 @@ _LINE = re.compile(r"Error on Line: (\d+)\s+Original Line: (.*?)\n(.*?)\n", re.D
 
 
 def plain_message(text):
-    """Return this project's message for `text`, the message of a DuckDB error."""
+    """Return a plain message, with line, value and remedy, for `text`, the message of a DuckDB error."""
     if "sarlite: " in text:
         return text.partition("sarlite: ")[2].partition("\n")[0]
     match = _COUNT.search(text)

@@ -1,4 +1,4 @@
-"""The edges of one relation: columns of a table whose ends become row numbers, then changed and sorted by destination."""
+"""Edges of one relation from a table in DuckDB: ids become row numbers, edges are added or merged, then sorted by destination."""
 
 import math
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ class EdgeColumns:
         self.weight, self.features = (None, []) if drop_values else (source.weight, [*source.features])
         wanted = features_wanted(source.features, source.fill, f"{source.where}: features") if self.features else None
         asked = [source.src, source.dst, source.weight, *source.features, source.time]
-        self.table = sources.read(connection, source.source, source.reading, asked, source.where, self._hold)
+        self.table = sources.read(connection, source.source, source.reading, asked, source.where, self._chosen_columns)
         if source.n_rows not in (None, self.table.n_rows):
             raise DataError(f"{self.table.where}: edges: {self.table.n_rows} rows, expected {source.n_rows}")
         src, dst = self._names
@@ -70,7 +70,7 @@ class EdgeColumns:
         self._checks, self._numbers, self._transform_words = list[CellCheck](), list[str](), dict[str, str]()
 
     def prepare(self) -> None:
-        """Set the SQL expressions of weight, time and features; raise one error about all of them."""
+        """Set `values`, the SQL expressions of weight, time and features; raise one error about all columns that cannot be read so."""
         errors, features = list[SarliteError](), list[str]()
         numbers = [] if self._wanted else self.features
         with collecting(errors):
@@ -101,15 +101,15 @@ class EdgeColumns:
         self.feature_fields = {"feature_names": features.fitted.names, "transforms": features.fitted.to_json()}
         return [*features.expressions.values()]
 
-    def _hold(self, names):
-        """Return the names of the columns to read into DuckDB, and set the columns of the sources and the destinations."""
-        src, dst, shown = self.source.src, self.source.dst, [name for name in names if not unnamed(name)]
+    def _chosen_columns(self, all_columns):
+        """Return the columns to read into DuckDB, out of all columns of the table; set `_names`, the source and the destination column."""
+        src, dst, shown = self.source.src, self.source.dst, [name for name in all_columns if not unnamed(name)]
         if None in (src, dst):
             if len(shown) != 2 or src or dst:
                 where = self.source.source if isinstance(self.source.source, str) else self.source.where
                 likely = [name for name in shown if name.lstrip("_:#").lower() in ENDS]
                 first, second = (likely if len(likely) == 2 else [*shown, "COLUMN", "COLUMN"])[:2]
-                raise DataError(f"{where}: edges: name the columns of the ends among {', '.join(names)}: "
+                raise DataError(f"{where}: edges: name the columns of the ends among {', '.join(all_columns)}: "
                                 f"src={first},dst={second} (and weight=, edge_features= as needed)")
             src, dst = shown
         self._names = src, dst
@@ -208,10 +208,10 @@ class NumberedEdges:
             remedy = self._columns.source.reading.door.remedy(("on_unknown", "drop", "leaves such edges out"))
             raise_all(self._unknown_ends(("src", "dst"), remedy))
 
-    def _unknown_ends(self, ends, remedy):
-        """Return errors, one for each column of `ends` with an id that is no node; each ends in `remedy` and names similar ids."""
+    def _unknown_ends(self, end_fields, remedy):
+        """Return a DataError for each of `end_fields` ("src", "dst") with an id that is no node; each message ends with `remedy`."""
         source, table, errors = self._columns.source, self._columns.table, []
-        for at, end in enumerate(ends):
+        for at, end in enumerate(end_fields):
             row, n = self._run(f"SELECT min(row), count(*) FROM {self._name} WHERE {end} IS NULL").fetchone()
             if row is not None:
                 column, numbering = self._columns.ends[at].column, self._numberings[source.relation[::2][at]]
@@ -226,7 +226,7 @@ class NumberedEdges:
         return errors
 
     def change(self, n_nodes: int) -> dict[str, int]:
-        """Add reverse edges and self loops and merge equal edges, as the user asked; return {change: number of edges}.
+        """Add reverse edges and self loops (of `n_nodes` nodes), merge equal edges, as the user asked; return {change: number of edges}.
 
         Returns
         -------
@@ -257,27 +257,27 @@ class NumberedEdges:
             notes["self loops added"] = self._n() - before
         return notes
 
-    def _refuse_different(self, n_stored):
-        """Raise a ConfigError for equal edges with different edge values, which cannot be merged; the user's table has `n_stored` rows."""
+    def _refuse_different(self, n_table_rows):
+        """Raise a ConfigError if equal edges have different values; row `n_table_rows` + i is the reverse of the table's row i."""
         values = [name for name in self._values if name not in self._ends]
         if not values:
             return
         rows = self._run(f"SELECT min(row), max(row) FROM {self._name} GROUP BY {', '.join(self._ends)} HAVING "
                           f"count(DISTINCT row({', '.join(values)})) > 1 ORDER BY 1 LIMIT 1").fetchone()
         if rows:
-            first, second = (row % n_stored for row in rows)
+            first, second = (row % n_table_rows for row in rows)
             door = self._columns.source.reading.door
             remedy = "leave them out (drop_edge_values)" if door.options is None else "name no weight and no features"
             raise ConfigError(f"{self._columns.table.where}: rows {first} and {second} are one edge with different "
                               f"values, so the edges cannot be joined; make the values equal, or {remedy}")
 
-    def sorted(self, n_sources: int, n_rows: int, reverse_edges: bool, keep_positions: bool, workspace: Workspace,
+    def sorted(self, n_sources: int, n_destinations: int, reverse_edges: bool, keep_positions: bool, workspace: Workspace,
                counters: "Counters | None") -> dict[str, Array]:
-        """Return {field: array} of an `EdgeTable`, sorted by destination; `counters` counts edges, `keep_positions` adds `edge_ids`.
+        """Return {field: array} of an `EdgeTable`, sorted by destination; `counters` counts the edges, `keep_positions` adds `edge_ids`.
 
         Parameters
         ----------
-        n_sources, n_rows : int
+        n_sources, n_destinations : int
             Number of nodes of the source and of the destination type.
         reverse_edges : bool
             If True, reverse the edges.
@@ -297,7 +297,7 @@ class NumberedEdges:
         dtypes = {"indptr": np.int64, "indices": index_dtype(n_sources),
                   **{name: dtype for name, (dtype, _) in stream.columns.items()}}
         outs = {name: workspace.spool(name, dtype) for name, dtype in dtypes.items()}
-        for ends, _, src, columns in csr(stream, n_rows, n_sources):
+        for ends, _, src, columns in csr(stream, n_destinations, n_sources):
             for name, rows in {"indptr": ends, "indices": src, **columns}.items():
                 outs[name].write(rows)
         arrays = {name: out.array() for name, out in outs.items()}
@@ -379,7 +379,7 @@ class _Stream:
         self._n = 2 + len(values)
 
     def pieces(self) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yield (uint64 keys destination * 2^32 + source, ascending, {field: edge ids, weights, times or features})."""
+        """Yield batches of edges: (uint64 keys destination * 2^32 + source, ascending, {field such as "edge_weight": array})."""
         for keys, *columns in sources.batches(self._connection, self._sql, self._n):
             if keys.null_count:
                 self._check()

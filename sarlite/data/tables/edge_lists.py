@@ -35,25 +35,25 @@ class TableEdges(NamedTuple):
 
 def read_edges(edges: object, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: object, id: str,
                undirected: bool, fill: object, on_unknown: str) -> TableEdges:
-    """Return the edges of a table in memory or in a file; `Graph.from_pandas` has the same arguments."""
+    """Return the edges of a table; `on_unknown` refuses or drops ends that `nodes` lack, `fill` replaces missing weights and features."""
     weight = None if weight is None else str(weight)  # names of pandas columns may be numbers
     source = EdgeSource(RELATION, edges, "edges", str(src), str(dst), weight, dict.fromkeys(map(str, features), "number"), fill,
                         on_unknown=on_unknown, reading=Reading(door=PANDAS))
-    described = Description({NODE: _nodes(nodes, "nodes", id, PANDAS)}, [source], NODE, "table")
+    described = Description({NODE: _node_source(nodes, "nodes", id, PANDAS)}, [source], NODE, "table")
     (lists,), ids = compiler.edge_lists(described, undirected)
     return TableEdges(ids[NODE], lists["src"], lists["dst"], lists.get("edge_weight"), lists.get("edge_features"))
 
 
 def read_relations(edges: Mapping[Relation, object], src: str, dst: str, nodes: Mapping[str, object], id: str,
                    on_unknown: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
-    """Return ({relation: (source rows, destination rows)}, {node type: ids}) from tables of edges with the columns `src` and `dst`."""
+    """Return ({relation: (source rows, destination rows)}, {node type: ids}); `on_unknown` refuses or drops ends that `nodes` lack."""
     if not all(isinstance(tables, Mapping) for tables in (edges, nodes)):
         raise ConfigError("edges and nodes are dicts of tables, by (source type, relation, destination type) "
                           "and by type")
     for relation in edges:
         check_relation(relation)
     described = Description(
-        {name: _nodes(nodes.get(name), f"nodes[{name!r}]", id, HETERO_PANDAS) for name in dict.fromkeys(
+        {name: _node_source(nodes.get(name), f"nodes[{name!r}]", id, HETERO_PANDAS) for name in dict.fromkeys(
             [*nodes, *(end for relation in edges for end in relation[::2])])},
         [EdgeSource(relation, table, f"edges[{relation!r}]", str(src), str(dst), on_unknown=on_unknown,
                     reading=Reading(door=HETERO_PANDAS))
@@ -62,6 +62,6 @@ def read_relations(edges: Mapping[Relation, object], src: str, dst: str, nodes: 
     return {relation: (arrays["src"], arrays["dst"]) for relation, arrays in zip(edges, lists)}, ids
 
 
-def _nodes(table, where, id, door):
-    """Return the NodeSource of one node type: column `id` of a table, or the edges' ends; whole numbers are names, too."""
-    return NodeSource(table, where, str(id), {}, names=True, reading=Reading(door=door))
+def _node_source(table, table_name, id_column, option_notation):
+    """Return the NodeSource of a node type: ids in `id_column` of a table, or in the edges if it is None. Whole numbers are names, too."""
+    return NodeSource(table, table_name, str(id_column), {}, names=True, reading=Reading(door=option_notation))

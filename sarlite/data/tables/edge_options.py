@@ -24,7 +24,7 @@ _NODE = "node"
 
 
 def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
-    """Return the description of tables that the spec `edges:PATH,...` gives; docs/data.md explains the options.
+    """Return the description of tables that the spec `edges:PATH,OPTION=VALUE,...` gives; docs/data.md explains the options.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def describe(path: AnyPath, options: Mapping[str, Any]) -> Description:
 
 
 def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where: tuple[object, str] = ("nodes", "option")) -> NodeSource:
-    """Return the NodeSource of nodes whose data are in files with row i for node i; `where` states their number `count`.
+    """Return the NodeSource of nodes whose data are in files with row i for node i; (file, field) `where` states their number `count`.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where:
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return {split: file of node ids}; raise a ConfigError for options that exclude each other or need another."""
+    """Return {split: file of node ids} from the options of an `edges:` spec; raise a ConfigError if options exclude or need each other."""
     ids = {name: options[f"{name}_ids"] for name in SPLITS if options.get(f"{name}_ids") is not None}
     need_labels = [name for name in ("task", "split", *(f"{name}_ids" for name in SPLITS)) if options.get(name) is not None]
     if need_labels and options.get("labels") is None:
@@ -115,7 +115,7 @@ def _pairs(path):
 
 
 def _listed(path):
-    """Yield {"name": names} for pieces of a file with one node name per line, at least once."""
+    """Yield the names in a file with one node name per line, as tables {"name": array} of some thousand lines; at least one table."""
     any_lines = False
     for _, names in lines(path, "names"):
         any_lines = True
@@ -124,22 +124,22 @@ def _listed(path):
         yield {"name": np.empty(0, object)}
 
 
-def _masks(files, n_nodes):
-    """Return {split: mask} from `files`, {split: file of node ids}."""
-    ids = {name: _ids(files.get(name), name, n_nodes) for name in SPLITS}
-    return dict(zip(SPLITS, masks(n_nodes, files, **ids)))
+def _masks(id_files, n_nodes):
+    """Return {split: mask, (n_nodes,) bool} from {split: file of node ids}; a split without a file is empty."""
+    ids = {name: _ids(id_files.get(name), name, n_nodes) for name in SPLITS}
+    return dict(zip(SPLITS, masks(n_nodes, id_files, **ids)))
 
 
-def _ids(path, name, n_nodes):
-    """Return the node ids of split `name` from a file that lists the ids or holds a mask; no ids if `path` is None."""
+def _ids(path, split, n_nodes):
+    """Return the node ids of a split from a file that lists the ids or holds a mask; no ids if `path` is None."""
     if path is None:
         return np.empty(0, np.int64)
-    ids = textfile.read(path, f"{name} split", np.int64)
+    ids = textfile.read(path, f"{split} split", np.int64)
     if ids.dtype == bool:
         if ids.shape != (n_nodes, 1) or ids.view(np.uint8).max(initial=0) > 1:
-            raise DataError(f"{path}: {name} split: a mask of shape {ids.shape}, expected ({n_nodes},), one truth "
+            raise DataError(f"{path}: {split} split: a mask of shape {ids.shape}, expected ({n_nodes},), one truth "
                             "value per node")
         return np.flatnonzero(ids[:, 0])
     if ids.size and ids.shape[1] != 1:
-        raise DataError(f"{path}: {name} split: expected one node id per line, found {ids.shape[1]} columns")
+        raise DataError(f"{path}: {split} split: expected one node id per line, found {ids.shape[1]} columns")
     return ids.ravel()

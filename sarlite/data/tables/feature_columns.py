@@ -44,7 +44,7 @@ class MadeFeatures(NamedTuple):
 
 
 def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where: str) -> dict[str, Feature] | None:
-    """Return {column: Feature} from the columns' transforms; None if all are numbers that are used unchanged.
+    """Return {column: Feature} from {column: transform}, None if all are plain numbers; `fill` is for missing values, `where` for messages.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def features_wanted(columns: Mapping[str, Transform] | None, fill: object, where
 
 def make_features(table: Table, wanted: Mapping[str, Feature], training: Array | None,
                   stored: JsonDict | None = None, values: Mapping[str, str] = MappingProxyType({})) -> MadeFeatures:
-    """Return the feature columns that transforms compute, fitted on the `training` rows unless `stored` has fitted transforms.
+    """Return MadeFeatures of the columns `wanted`, fitted on the mask `training` unless `stored` is a fit; `values` are more SQL columns.
 
     The transforms are fitted on the training rows, unless `stored` has the fitted transforms of a model.
 

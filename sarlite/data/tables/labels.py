@@ -48,7 +48,7 @@ class Labels(NamedTuple):
 
 def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task: str | None = None,
                 classes: int | None = None, what: str = "node", minus_one_missing: bool = False) -> Labels:
-    """Return the labels in a table's columns; a row with a missing value has no label. `what` is the word for a row in messages.
+    """Return the labels in a table's columns, of `classes` classes if not None; -1 or NaN is a missing label. Messages call a row `what`.
 
     Parameters
     ----------
@@ -113,34 +113,34 @@ class _ClassValues(NamedTuple):
     numbered: bool  # True if the classes are 0, 1, 2, ...
 
 
-def _class_values(table, column, task, classes, what, minus_one_missing):
+def _class_values(table, column, task, n_classes, row_word, minus_one_missing):
     """Return the `_ClassValues` of a column of labels; raise an error for a value that may or may not be a class."""
     where = f"{table.where}: column {column!r}"
     if table.types[column] in ("list", "vector", "date", "other"):
         shown = {"list": "lists", "vector": "lists", "date": "dates"}.get(table.types[column], "values of an unknown type")
-        raise DataError(f"{where}: labels: expected one label per {what}, found {shown}{other_tasks(table, what)}")
+        raise DataError(f"{where}: labels: expected one label per {row_word}, found {shown}{other_tasks(table, row_word)}")
     _refuse_doubtful_words(table, column)
-    values, kind = _values(table, column, what)
+    values, kind = _value_counts(table, column, row_word)
     if len(values) > MAX_CLASSES:
         raise DataError(f"{where}: more than {MAX_CLASSES} classes")
     if kind == "number":
-        values = _class_numbers(table, column, values, classes, minus_one_missing, where)
-    elif classes is not None:
-        raise ConfigError(f"classes: {classes} goes with labels that are numbers, but {where} has words")
+        values = _class_numbers(table, column, values, n_classes, minus_one_missing, where)
+    elif n_classes is not None:
+        raise ConfigError(f"classes: {n_classes} goes with labels that are numbers, but {where} has words")
     elif task is None:
         _refuse_several(table, column, [value for value, _ in values])
     n = sum(count for _, count in values)
-    if task is None and classes is None and len(values) >= _MANY and n < 2 * len(values):
+    if task is None and n_classes is None and len(values) >= _MANY and n < 2 * len(values):
         remedy = table.reading.door.remedy(("task", "classify", "says that they are classes"),
                                            ("task", "regress", "reads numbers"), otherwise="name the column of the classes")
         raise DataError(f"{where}: {len(values):,} different values in {n:,} rows are hardly classes: {remedy}")
     class_values = [value for value, _ in values]
-    numbered = kind == "number" and (classes is not None or class_values == [*range(len(class_values))])
+    numbered = kind == "number" and (n_classes is not None or class_values == [*range(len(class_values))])
     return _ClassValues(class_values, {str(value): count for value, count in values}, kind, numbered)
 
 
 def _refuse_doubtful_words(table, column):
-    """Raise a DataError for words such as "none" that may be a class or mark a missing label, unless `null` settles it.
+    """Raise a DataError for words such as "none" that may be a class or mark a missing label, unless the option `null` settles it.
 
     The option `null` settles the question.
     """
@@ -156,11 +156,11 @@ def _refuse_doubtful_words(table, column):
         raise DataError(f"{cell(table, rows[0][2], column)}: {shown} may be a class or no label: {remedy}")
 
 
-def _refuse_several(table, column, classes):
-    """Raise a DataError if one of the names `classes` is like "a|b", and "a" or "b" is part of another class name, too."""
+def _refuse_several(table, column, class_names):
+    """Raise a DataError if a class name such as "a|b" shares a part with another one: a row may then have several labels."""
     for mark in "|;,":
-        joined = [name for name in classes if mark in name]
-        parts = Counter(part.strip() for name in classes for part in {*name.split(mark)}) if joined else {}
+        joined = [name for name in class_names if mark in name]
+        parts = Counter(part.strip() for name in class_names for part in {*name.split(mark)}) if joined else {}
         for name in joined:
             part = next((part for part in map(str.strip, name.split(mark)) if part and parts[part] > 1), None)
             if part is not None:
@@ -171,8 +171,8 @@ def _refuse_several(table, column, classes):
                                 f"{remedy}")
 
 
-def _values(table, column, what):
-    """Return ([(value, number of rows), ...] in ascending order, "number" or "word") of the values in a column."""
+def _value_counts(table, column, row_word):
+    """Return ([(value, number of rows)] by ascending value, "number" or "word") of a column of labels; messages call a row `row_word`."""
     name, has_value = quote(column), f"NOT {is_missing(table, column)}"
     kind = table.types[column]
     if kind == "word" and not table.typed:
@@ -184,9 +184,9 @@ def _values(table, column, what):
     if kind in ("whole", "float"):
         expression = number(table, column)
         check_cells(table, [CellCheck(column, f"{has_value} AND {expression} <> floor({expression})",
-                             f"label VALUE, expected a whole number{other_tasks(table, what)}"),
+                             f"label VALUE, expected a whole number{other_tasks(table, row_word)}"),
                        CellCheck(column, f"{has_value} AND abs({expression}) > 9007199254740992",
-                             f"label VALUE, expected a whole number up to 2^53{other_tasks(table, what)}")])
+                             f"label VALUE, expected a whole number up to 2^53{other_tasks(table, row_word)}")])
         value, kind = f"CAST({expression} AS BIGINT)", "number"
     else:
         value, kind = f"CAST({name} AS VARCHAR)", "word"
@@ -194,26 +194,26 @@ def _values(table, column, what):
     return table.connection.execute(sql).fetchall(), kind
 
 
-def _class_numbers(table, column, values, classes, minus_one_missing, where):
-    """Return `values`, (class number, number of rows) pairs, without -1 if it marks a missing label; a doubtful -1 is an error.
+def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, column_name):
+    """Return the (class number, number of rows) pairs `value_counts`, without -1 if it marks a missing label; refuse a doubtful -1.
 
     A doubtful -1, and a value outside 0 .. classes - 1, are refused.
     """
-    rest = [pair for pair in values if pair[0] != -1]
+    rest = [pair for pair in value_counts if pair[0] != -1]
     numbers = [value for value, _ in rest]
     from_zero = numbers == [*range(len(rest))] and bool(rest)
     from_one = numbers == [*range(1, len(rest) + 1)] and len(rest) != 1  # without other numbers, all may be unlabelled
-    if len(rest) < len(values) and (classes is not None or minus_one_missing) and (from_zero or classes is not None):
-        values = rest
-    elif len(rest) < len(values) and (from_zero or from_one) and table.reading.null is None:
+    if len(rest) < len(value_counts) and (n_classes is not None or minus_one_missing) and (from_zero or n_classes is not None):
+        value_counts = rest
+    elif len(rest) < len(value_counts) and (from_zero or from_one) and table.reading.null is None:
         row = table.one(f"min(rowid) FILTER (WHERE {number(table, column)} = -1)")[0]
         remedy = table.reading.door.remedy(("null", "-1", "says that it is no label"), ("null", "nan", "that it is a class"))
         beside = f"beside {numbers[0]} to {numbers[-1]}" if numbers else "in all rows"
         raise DataError(f"{cell(table, row, column)}: -1 {beside} may be a class or no label: {remedy}")
-    if classes is not None and values and not 0 <= values[0][0] <= values[-1][0] < classes <= MAX_CLASSES:
-        raise ConfigError(f"classes: {classes} cannot work, expected {values[-1][0] + 1} to {MAX_CLASSES}: {where} has "
-                          f"labels from {values[0][0]} to {values[-1][0]}")
-    return values
+    if n_classes is not None and value_counts and not 0 <= value_counts[0][0] <= value_counts[-1][0] < n_classes <= MAX_CLASSES:
+        raise ConfigError(f"classes: {n_classes} cannot work, expected {value_counts[-1][0] + 1} to {MAX_CLASSES}: {column_name} has "
+                          f"labels from {value_counts[0][0]} to {value_counts[-1][0]}")
+    return value_counts
 
 
 def _codes(table, column, class_values, workspace):

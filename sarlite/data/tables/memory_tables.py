@@ -14,7 +14,7 @@ Column: TypeAlias = Array | Sequence[object]
 
 
 class Pieces(NamedTuple):
-    """Table whose rows arrive as pieces from an iterable.
+    """Table that arrives in pieces: an iterable of dicts {column: array}, each with the next rows of the table.
 
     Attributes
     ----------
@@ -69,46 +69,46 @@ def arrow_reader(source: Any, where: str) -> Any:
     return _full_width(import_optional("pyarrow", where), _reader(source, where))
 
 
-def _reader(source, where):
-    """Return a record batch reader over a table in memory, without the conversion of types that `arrow_reader` adds."""
-    arrow = import_optional("pyarrow", where)
+def _reader(source, source_name):
+    """Return a pyarrow record batch reader over a table in memory, without the conversion of types that `arrow_reader` adds."""
+    arrow = import_optional("pyarrow", source_name)
     if isinstance(source, Pieces):
         pieces = iter(source.pieces)
-        first = _arrow_columns(next(pieces).items(), where)
-        rest = (_arrow_columns(piece.items(), where).cast(first.schema).to_batches() for piece in pieces)
+        first = _arrow_columns(next(pieces).items(), source_name)
+        rest = (_arrow_columns(piece.items(), source_name).cast(first.schema).to_batches() for piece in pieces)
         return arrow.RecordBatchReader.from_batches(
             first.schema, (batch for batches in (first.to_batches(), *rest) for batch in batches))
     if isinstance(source, Mapping):
-        return _arrow_columns(source.items(), where).to_reader()
+        return _arrow_columns(source.items(), source_name).to_reader()
     if hasattr(source, "to_batches") and hasattr(source, "schema"):
         return source.to_reader() if hasattr(source, "to_reader") else source
-    with reading(where):
+    with reading(source_name):
         if hasattr(source, "__arrow_c_stream__"):
-            return _stream(arrow, source, where)
+            return _stream(arrow, source, source_name)
         if hasattr(source, "__dataframe__"):
-            return import_optional("pyarrow.interchange", where).from_dataframe(source).to_reader()
+            return import_optional("pyarrow.interchange", source_name).from_dataframe(source).to_reader()
     more = "; collect() makes a table of it" if hasattr(source, "collect") else ""
-    raise ConfigError(f"{where}: {type(source).__name__} is no table{more}; a table is a dict of arrays, a table of pandas, "
+    raise ConfigError(f"{source_name}: {type(source).__name__} is no table{more}; a table is a dict of arrays, a table of pandas, "
                       "polars or pyarrow, or an object with __arrow_c_stream__ or __dataframe__")
 
 
-def _arrow_columns(columns, where):
+def _arrow_columns(columns, table_name):
     """Return a pyarrow table of (name, column) pairs in memory."""
-    arrow = import_optional("pyarrow", where)
+    arrow = import_optional("pyarrow", table_name)
     columns = [(str(name), column) for name, column in columns]
-    arrays = [_arrow_array(arrow, column, f"{where}: column {name!r}") for name, column in columns]
+    arrays = [_arrow_array(arrow, column, f"{table_name}: column {name!r}") for name, column in columns]
     lengths = {name: len(array) for (name, _), array in zip(columns, arrays)}
     if len({*lengths.values()}) > 1:
-        raise DataError(f"{where}: columns of different lengths: {lengths}")
+        raise DataError(f"{table_name}: columns of different lengths: {lengths}")
     return arrow.Table.from_arrays(arrays, [name or f"Unnamed: {at}" for at, (name, _) in enumerate(columns)])
 
 
-def _stream(arrow, source, where):
+def _stream(arrow, source, source_name):
     """Return a record batch reader over an object with `__arrow_c_stream__`; `arrow` is the module pyarrow."""
     try:
         return arrow.RecordBatchReader.from_stream(source)
     except arrow.ArrowInvalid as error:
-        raise ConfigError(f"{where}: {type(source).__name__} is no table with columns that pyarrow reads: {error}") from error
+        raise ConfigError(f"{source_name}: {type(source).__name__} is no table with columns that pyarrow reads: {error}") from error
 
 
 def check_parquet(files: Sequence[str]) -> None:
@@ -156,7 +156,7 @@ def is_zoned_nanoseconds(type_: Any) -> bool:
 
 
 def _full_width(arrow, reader):
-    """Return a record batch reader with the types that DuckDB cannot read exactly cast to types that it can.
+    """Return `reader`, a record batch reader, with types that DuckDB cannot read exactly cast to types that it can; `arrow` is pyarrow.
 
     DuckDB does not read numbers of 16 bits and decimals of 256 bits, and reads nanoseconds with a zone as microseconds.
     """
@@ -171,15 +171,15 @@ def _full_width(arrow, reader):
     return reader if schema is reader.schema else reader.cast(schema)
 
 
-def _arrow_array(arrow, column, where):
-    """Return a column as a pyarrow array; raise a DataError for a column of objects of several kinds."""
+def _arrow_array(arrow, column, column_name):
+    """Return a column as a pyarrow array; raise a DataError about `column_name` if it holds objects of several kinds."""
     values, mask = column, None
     if isinstance(column, np.ma.MaskedArray):
         values, mask = column.data, np.ma.getmaskarray(column)
     elif hasattr(column, "__arrow_array__"):
         return column.__arrow_array__()
     if getattr(values, "ndim", 1) == 0 or not hasattr(values, "__iter__") or isinstance(values, str | bytes):
-        raise DataError(f"{where}: {values!r} is no array")
+        raise DataError(f"{column_name}: {values!r} is no array")
     name = str(getattr(values, "dtype", ""))
     if name.startswith("period"):
         values = values.astype(str).where(values.notna(), None)  # pyarrow would return the ordinal numbers of the periods
@@ -188,9 +188,9 @@ def _arrow_array(arrow, column, where):
     if hasattr(values, "ndim") and values.ndim == 2:
         flat = np.asarray(values)
         if mask is not None and mask.any():
-            raise DataError(f"{where}: a masked value in a column of lists")
+            raise DataError(f"{column_name}: a masked value in a column of lists")
         if not flat.shape[1]:
-            raise DataError(f"{where}: its lists are empty")
+            raise DataError(f"{column_name}: its lists are empty")
         return arrow.FixedSizeListArray.from_arrays(arrow.array(flat.ravel()), flat.shape[1])
     kind = getattr(getattr(values, "dtype", None), "kind", "O")
     if kind in "TUS":
@@ -209,15 +209,15 @@ def _arrow_array(arrow, column, where):
             low = min(cell for cell, kind in zip(cells, kinds) if kind)
             limit = 1 << (64 if low >= 0 else 63)
             at = next(at for at, number in enumerate(cells) if kinds[at] and not -(1 << 63) <= number < limit)
-            raise DataError(f"{where}: row {at}: {cells[at]} does not fit into 64 bits"
+            raise DataError(f"{column_name}: row {at}: {cells[at]} does not fit into 64 bits"
                             f"{', as other rows are below 0' if low < 0 else ''}") from None
         if at is None and first == "str":
             at = next(at for at, text in enumerate(cells) if kinds[at] and any("\ud800" <= letter <= "\udfff" for letter in text))
-            raise DataError(f"{where}: row {at}: {cells[at]!r} has half of a surrogate pair, which UTF-8 cannot encode") from None
+            raise DataError(f"{column_name}: row {at}: {cells[at]!r} has half of a surrogate pair, which UTF-8 cannot encode") from None
         if at is None:
-            raise DataError(f"{where}: values of {type(cells[0]).__name__} are neither numbers nor words; convert the "
+            raise DataError(f"{column_name}: values of {type(cells[0]).__name__} are neither numbers nor words; convert the "
                             "column first") from None
-        raise DataError(f"{where}: row {at}: {cells[at]!r} is of {kinds[at]}, but values before are of {first}; "
+        raise DataError(f"{column_name}: row {at}: {cells[at]!r} is of {kinds[at]}, but values before are of {first}; "
                         "convert the column to one kind first") from None
 
 

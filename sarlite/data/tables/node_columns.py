@@ -82,13 +82,13 @@ class NodeColumns:
         if source.source is not None:
             asked = [source.id, *self._features, *source.labels, source.split, *source.masks.values(), source.time]
             table = sources.read(connection, source.source, source.reading, [name for name in asked if name],
-                                 source.where, self._hold)
+                                 source.where, self._chosen_columns)
         self._table = table
         self.listing = IdColumn(table, self._id) if table else None
         for field in ("labels", "split", "names", "titles"):
             if field in self._rows:
                 reading_options = source.reading if field == "labels" else Reading(header=False)
-                self._rows[field] = sources.read(connection, self._rows[field], reading_options, (), field, _named)
+                self._rows[field] = sources.read(connection, self._rows[field], reading_options, (), field, _named_columns)
         self.titles = IdColumn(self._rows["titles"], self._rows["titles"].columns[0]) if "titles" in self._rows else None
         if "names" in self._rows:
             self.listing = IdColumn(self._rows["names"], self._rows["names"].columns[0])
@@ -104,9 +104,9 @@ class NodeColumns:
             self._features, self._left = numeric_columns(table, [name for name in others if name not in unknown])
             self._left |= dict.fromkeys(unknown, "no feature of the model")
 
-    def _hold(self, names):
-        """Return the names of the columns to read into DuckDB: those with a use, or all unless the user lists the features."""
-        shown = _named(names)
+    def _chosen_columns(self, all_columns):
+        """Return the columns to read into DuckDB, out of all columns: those with a use, or all unless the user lists the features."""
+        shown = _named_columns(all_columns)
         self._id = self.source.id or (shown[0] if shown else "")
         source = self.source
         asked = [self._id, *self._features, *source.labels, source.split, *source.masks.values(), source.time]
@@ -148,7 +148,7 @@ class NodeColumns:
 
     def rows(self, n_nodes: int, workspace: Workspace, target: bool,
              ones: bool) -> tuple[JsonDict, JsonDict]:
-        """Return (fields of a `NodeTable`, account of the columns' use) of the node type; `ones` adds a feature of 1 if there is none.
+        """Return (`NodeTable` fields as a dict, report on columns); `target` adds labels and splits, `ones` a feature 1 if there are none.
 
         Parameters
         ----------
@@ -186,7 +186,7 @@ class NodeColumns:
         return {"time": spool.array(), "time_kind": times.kind}
 
     def _labelled(self, table, columns, workspace):
-        """Return (`NodeTable` fields of labels and splits, account of their sources and numbers of rows)."""
+        """Return (`NodeTable` fields of labels and splits, counts of labelled nodes by class and split) from a table's label columns."""
         source = self.source
         labels = read_labels(table, columns, workspace, source.task, source.classes, minus_one_missing=table is not self._table)
         fields = {"labels": labels.labels, "n_classes": int(labels.n_outputs), "task": source.task or "classify",
@@ -201,7 +201,7 @@ class NodeColumns:
         """Return (the table that has the labels, its label columns); the table is None without labels."""
         if "labels" in self._rows:
             table = self._rows["labels"]
-            columns = _named(table.columns)
+            columns = _named_columns(table.columns)
             if self.source.task in (None, "classify") and len(columns) > 1:
                 raise DataError(f"{table.where}: labels: expected one label per node, found {len(columns)} columns"
                                 + other_tasks(table, "node"))
@@ -213,7 +213,7 @@ class NodeColumns:
         table, source = self._rows.get("features", self._table), self.source
         if isinstance(table, FeatureRows):
             return {"features": workspace.array("features", map(self._finish, table.pieces))}
-        columns = self._features if table is self._table else _named(table.columns)
+        columns = self._features if table is self._table else _named_columns(table.columns)
         if not columns:
             return {}
         wanted = self._features_wanted(columns)
@@ -229,7 +229,7 @@ class NodeColumns:
         named = {"feature_names": names} if len(names) == array.shape[1] else {}
         return {"features": array, **named, "transforms": transforms}
 
-    def _splits(self, labels, workspace, where):
+    def _splits(self, labels, workspace, table_name):
         """Return ({split: mask}, text on where the splits come from): read from columns or files, or drawn at random."""
         source, table = self.source, self._rows.get("split", self._table)
         n = len(labels)
@@ -246,7 +246,7 @@ class NodeColumns:
             return self._masks(table), ", ".join(f"column {column!r}" for column in source.masks.values())
         needed = _DRAWN_BYTES * n
         if workspace.n_bytes is not None and needed > workspace.n_bytes:
-            raise ConfigError(f"{where}: a split drawn of {n:,} nodes takes {needed:,} bytes of --memory, of which "
+            raise ConfigError(f"{table_name}: a split drawn of {n:,} nodes takes {needed:,} bytes of --memory, of which "
                               f"{workspace.n_bytes:,} are left: give more, or the split in a file")
         drawn = random_split(strata(copied(labels, 0, n), source.task), source.train, source.val, source.seed)
         return dict(zip(SPLITS, drawn)), f"drawn, seed {source.seed}"
@@ -265,7 +265,7 @@ class NodeColumns:
         return masks
 
     def _accounts(self):
-        """Return a list with the account of each source: the use of each of its columns."""
+        """Return [{"source", "rows", "columns": {column: use}}], with one entry for each table or file that has data of the nodes."""
         source, accounts_of_sources = self.source, []
         if self._table is not None:
             uses = [(self._id, "id"), (source.time, "time"), (source.split, "split"), *((name, "label") for name in source.labels),
@@ -275,7 +275,7 @@ class NodeColumns:
         for field, word in (("names", "id"), ("labels", "label"), ("split", "split")):
             if field in self._rows:
                 table = self._rows[field]
-                used = _named(table.columns) if field == "labels" else table.columns[:1]
+                used = _named_columns(table.columns) if field == "labels" else table.columns[:1]
                 accounts_of_sources.append(accounts.columns_used(table, [(name, word) for name in used]))
         if "features" in self._rows:
             rows = self._rows["features"]
@@ -291,7 +291,7 @@ def unlabelled(n: int, workspace: Workspace) -> dict[str, object]:
                                for name, value in fill.items()}}
 
 
-def _named(names):
+def _named_columns(names):
     """Return the column names without the names that pandas gives to an index without a name."""
     return [name for name in names if not unnamed(name)]
 
@@ -320,12 +320,12 @@ def _feature_rows(connection, source, reading_options):
         width = 1 if array.ndim == 1 else array.shape[1]
         return FeatureRows(source, len(array), [piece.reshape(-1, width) for _, piece in mapped_pieces(array)]
                     if len(array) * width < 1 << 20 else _lazily(array, width))
-    return sources.read(connection, source, reading_options, (), "features", _named)
+    return sources.read(connection, source, reading_options, (), "features", _named_columns)
 
 
 def _refuse_ids(table, field):
-    """Raise a DataError if a file of rows by node number has a named first column of node numbers, which may be ids instead."""
-    columns = _named(table.columns) if isinstance(table, Table) else []
+    """Raise a DataError if a table read as row i for node i has a first column that looks like ids; the message names `field`."""
+    columns = _named_columns(table.columns) if isinstance(table, Table) else []
     if len(columns) < 2 or table.columns[0] == "0" or table.n_rows < 3 or table.types[columns[0]] not in ("whole", "word"):
         return
     number = node_number(table, columns[0])

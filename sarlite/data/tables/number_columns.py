@@ -26,7 +26,7 @@ def number_expressions(table: Table, columns: Sequence[str]) -> list[str]:
 
 
 def column_names(table: Table, columns: Sequence[str]) -> list[str]:
-    """Return the names of the matrix columns; a table column with lists gives COLUMN.0, COLUMN.1, ..."""
+    """Return the names of the feature columns of table columns: COLUMN, or COLUMN.0, COLUMN.1, ... if the column holds lists of numbers."""
     names = []
     for column in columns:
         width = vectors(table, column) if table.types[column] == "vector" else None

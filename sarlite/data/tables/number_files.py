@@ -13,7 +13,7 @@ from sarlite.types import Path as AnyPath
 
 def read_csv(path: AnyPath, field: str, dtype: DType, n_rows: int | None = None, columns: int | None = None,
              most: int | None = None) -> Array:
-    """Return the numbers of a text file without a header, an array of `columns` columns and `n_rows` rows, or at most `most`.
+    """Return the (rows, columns) numbers of a text file without a header, `n_rows` or at most `most` rows; messages call them `field`.
 
     Parameters
     ----------

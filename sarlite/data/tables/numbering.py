@@ -68,7 +68,7 @@ class NodeNumbering(NamedTuple):
 
 def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], names: bool,
                  count: int | None) -> NodeNumbering | None:
-    """Return the NodeNumbering of ids in `listing`, or else in the edges' `ends`; None if ids are node numbers, which `names` excludes.
+    """Return the NodeNumbering of ids in `listing` or else the edges' `ends`; None if not `names` and ids are row numbers.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
 
 
 def largest(ends: Sequence[IdColumn]) -> tuple[int, str]:
-    """Return (largest node number in the columns `ends`, name of its source); -1 without rows."""
+    """Return (largest node number in the columns `ends`, name of the source that has it); (-1, "") if no column has a node number."""
     maxima = [(table.one(f"max({node_number(table, column)})")[0], table.where) for table, column in ends]
     return max(((int(number), where) for number, where in maxima if number is not None), default=(-1, ""))
 
@@ -168,10 +168,10 @@ def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspa
             "numbers": workspace.array("numbers", [order.astype(np.int64)])}
 
 
-def _by_table(columns):
-    """Return [(table, its id columns), ...], so that one scan of a table reads all of its id columns."""
+def _by_table(id_columns):
+    """Return [(table, names of its id columns), ...] of IdColumns, so that one scan of a table reads all of its id columns."""
     grouped: dict[str, tuple[Table, list[str]]] = {}
-    for table, column in columns:
+    for table, column in id_columns:
         grouped.setdefault(table.name, (table, []))[1].append(column)
     return [*grouped.values()]
 
@@ -207,22 +207,22 @@ def count_distinct(ends: Sequence[IdColumn]) -> int:
     return int(ends[0].table.connection.execute(f"SELECT count(DISTINCT id) FROM ({every})").fetchone()[0])
 
 
-def _id_type(node_type, columns):
+def _id_type(node_type, id_columns):
     """Return the SQL type, of words or of whole numbers, that all ids of a node type are cast to before they are compared.
 
     A DataError is raised if some columns of ids have words and others have whole numbers.
     """
-    kinds = {column.kind for column in columns if column.table.n_rows}
-    words = next((column for column in columns if column.kind == "word" and column.table.typed and
+    kinds = {column.kind for column in id_columns if column.table.n_rows}
+    words = next((column for column in id_columns if column.kind == "word" and column.table.typed and
                   column.table.n_rows), None)
-    numbers = next((column for column in columns if column.kind == "whole" and column.table.n_rows), None)
+    numbers = next((column for column in id_columns if column.kind == "whole" and column.table.n_rows), None)
     if words and numbers:
         raise DataError(f"{words.table.where}: column {words.column!r} has words, but {numbers.table.where}: column "
                         f"{numbers.column!r} has whole numbers: all ids of type {node_type!r} must be of one kind")
-    if not kinds or words or not all(column.kind == "whole" or _is_canonical(*column) for column in columns):
+    if not kinds or words or not all(column.kind == "whole" or _is_canonical(*column) for column in id_columns):
         return "VARCHAR"
-    columns = [column for column in columns if column.kind == "whole"]
-    types = [table.one(f"any_value(typeof({quote(name)}))")[0] for table, name in columns if table.n_rows]
+    id_columns = [column for column in id_columns if column.kind == "whole"]
+    types = [table.one(f"any_value(typeof({quote(name)}))")[0] for table, name in id_columns if table.n_rows]
     return "BIGINT" if all(type_name in _FITS_BIGINT for type_name in types) else "HUGEINT"
 
 

@@ -1,4 +1,4 @@
-"""Remedies that error messages about cells propose: SQL queries, for a TOML file, that change a column's cells."""
+"""Advice that error messages give about cells: SQL queries, for a TOML file, that change a column's cells."""
 
 import glob
 import re
@@ -22,7 +22,7 @@ _DATE_FORMS = {
 
 
 def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
-    """Return the text of a remedy: the SQL query `rows` FROM the table's file `condition`, and its `effect`.
+    """Return advice for a message: the SQL query `rows` FROM the table's file `condition` (SELECT ... and WHERE ...), and its `effect`.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
 
 
 def replacement(table: Table, column: str, expression: str, effect: str) -> str:
-    """Return the text of a remedy: an SQL query with an SQL expression in place of a column, and its `effect`."""
+    """Return advice for a message: an SQL query that reads `expression` in place of a table's column, and its `effect` in words."""
     return query_remedy(table, f"SELECT * REPLACE ({expression} AS {quote(column)})", "", effect)
 
 
 def amount_remedy(table: Table, column: str, value: object) -> str:
-    """Return the text of a remedy for a column with numbers such as "12%" or "1,234": an SQL query that reads the numbers.
+    """Return advice for a message about a cell `value` like "12%" or "1,234": an SQL query that reads the numbers of its column.
 
     The result is empty for any other value, for a plain number with a decimal comma, and if the column has both decimal points and
     decimal commas.
@@ -65,7 +65,7 @@ def amount_remedy(table: Table, column: str, value: object) -> str:
 
 
 def date_remedy(table: Table, column: str, value: object) -> str:
-    """Return the text of a remedy for dates that are not ISO 8601: an SQL query that parses the column's form of dates.
+    """Return advice for a message about a cell `value` that is no ISO 8601 date: an SQL query that parses the dates of its column.
 
     The result is empty if no cell has a known form and `value`, a refused cell, has no digits or looks like ISO 8601.
     """

@@ -105,13 +105,13 @@ class Table:
         return tuple(self.connection.execute(sql).fetchone())
 
     def batches(self, *expressions: str) -> Iterator[list[Cells]]:
-        """Yield the values of SQL expressions as lists of pyarrow arrays, in row order, about ten thousand rows at a time."""
+        """Yield the values of SQL expressions as lists of pyarrow arrays, in row order, at most 65,536 rows at a time."""
         sql = f"SELECT {', '.join(f'{text} AS c{at}' for at, text in enumerate(expressions))} FROM {self.name}"
         yield from batches(self.connection, sql, len(expressions))
 
 
 def batches(connection: Connection, sql: str, n_columns: int = 1) -> Iterator[list[Cells]]:
-    """Yield the columns of a query's result as lists of pyarrow arrays, about ten thousand rows at a time.
+    """Yield the columns of a query's result as lists of pyarrow arrays, at most 65,536 rows at a time, fewer for many columns.
 
     Batches of many columns have fewer rows.
     """
@@ -121,7 +121,7 @@ def batches(connection: Connection, sql: str, n_columns: int = 1) -> Iterator[li
 
 @contextlib.contextmanager
 def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterator[Connection]:
-    """Yield a private connection to DuckDB, which is closed as the context ends; `n_bytes` limits its memory.
+    """Yield a private connection to DuckDB, closed at the context's end; data beyond `n_bytes` of memory go to files in `folder`.
 
     Parameters
     ----------
@@ -150,8 +150,8 @@ def connect(folder: AnyPath | None = None, n_bytes: int | None = None) -> Iterat
 
 
 def read(connection: Connection, source: object, reading_: Reading, required: Sequence[str | None], where: str,
-         hold: Callable[[list[str]], list[str]] | None = None) -> Table:
-    """Read the columns that `hold(names)` chooses into a DuckDB table and return its `Table`; columns in `required` must exist.
+         choose_columns: Callable[[list[str]], list[str]] | None = None) -> Table:
+    """Read the columns that `choose_columns(names)` returns into DuckDB as a Table called `where`; columns in `required` must exist.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def read(connection: Connection, source: object, reading_: Reading, required: Se
         Columns that the user names; None is ignored.
     where : str
         Name of a source that is no file, in messages.
-    hold : callable, optional
+    choose_columns : callable, optional
         hold(names) returns the columns to hold; by default the columns of `required`.
 
     Raises
@@ -182,7 +182,7 @@ def read(connection: Connection, source: object, reading_: Reading, required: Se
         raise_all([DataError(f"{where}: no column {name!r}: there are {', '.join(names) or 'none'}{suggestion(name, names)}"
                              + ("; the index has this name, and reset_index() makes a column of it" if name == index else ""))
                    for name in needed if name not in names])
-        wanted = needed if hold is None else hold(names)
+        wanted = needed if choose_columns is None else choose_columns(names)
         reserved = next((name for name in wanted if name.lower() == "rowid"), None)
         if reserved is not None:
             raise DataError(f"{where}: column {reserved!r} has a reserved name; rename it")
@@ -234,31 +234,31 @@ def unnamed(name: str) -> bool:
     return _UNNAMED.fullmatch(name) is not None
 
 
-def _check_names(where, names):
+def _check_names(source_name, names):
     """Raise a DataError if two columns have the same name, or names that differ only in capitals."""
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None) if len(set(names)) < len(
         names) else None
     if twice is not None:
-        raise DataError(f"{where}: two columns are named {twice!r}")
+        raise DataError(f"{source_name}: two columns are named {twice!r}")
     folded = {}
     for name in names:
         other = folded.setdefault(name.lower(), name)
         if other != name:
-            raise DataError(f"{where}: columns {other!r} and {name!r} differ only in capitals; rename one of them")
+            raise DataError(f"{source_name}: columns {other!r} and {name!r} differ only in capitals; rename one of them")
 
 
-def _relation(connection, source, reading_, required, where, exit_stack):
-    """Make a source readable by DuckDB; return (SQL text for use after FROM, column names, True if the columns have types)."""
+def _relation(connection, source, reading_, required, source_name, exit_stack):
+    """Make a source readable by DuckDB until `exit_stack` closes; return (SQL text after FROM, column names, True if they have types)."""
     if isinstance(source, Query):
         exit_stack.callback(connection.execute, "USE memory")
-        return _of_query(connection, source, where)
+        return _of_query(connection, source, source_name)
     if not isinstance(source, str | Path):
-        return _registered(connection, arrow_reader(source, where), exit_stack)
+        return _registered(connection, arrow_reader(source, source_name), exit_stack)
     path = str(source)
     files = [_utf8_path(name, exit_stack) for name in _files(path)]
     suffix = Path(files[0]).suffix
     if suffix == ".npy":
-        return _registered(connection, arrow_reader(npy_columns(path), where), exit_stack)
+        return _registered(connection, arrow_reader(npy_columns(path), source_name), exit_stack)
     if suffix in ARROW:
         return _registered(connection, exit_stack.enter_context(_ipc(path)), exit_stack)
     if suffix in SQLITE:
@@ -285,7 +285,7 @@ def _relation(connection, source, reading_, required, where, exit_stack):
 
 
 def _json(connection, path, listed, required):
-    """Return the tuple of `_relation` for JSON files in `listed`, an SQL list; dates and UUIDs stay words, as in text files."""
+    """Return (SQL text after FROM, column names, True) for JSON files, an SQL list `listed`; dates and UUIDs are read as words."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({listed}, format='auto', sample_size=-1)").fetchall()
     types = {name: "VARCHAR" if type_ in _WORDS_OF_JSON else type_ for name, type_, *_ in rows}
     nested = next((name for name, type_ in types.items() if type_.startswith("STRUCT") and type_.endswith("[]")), None)
@@ -344,13 +344,13 @@ def text_bytes(path: str) -> int:
 
 
 def _described(connection, relation):
-    """Return the tuple of `_relation` for `relation`, SQL text after FROM, whose columns have types."""
+    """Return (`relation`, its column names, True); `relation` is SQL text for use after FROM, with typed columns."""
     rows = connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()
     return relation, [name for name, *_ in rows], True
 
 
 def _registered(connection, reader, exit_stack):
-    """Register a record batch reader with DuckDB under a new name; return the tuple of `_relation` for it."""
+    """Register a record batch reader with DuckDB until `exit_stack` closes; return (its name in SQL, column names, True)."""
     names = list(reader.schema.names)
     name = f"given_{id(reader)}"
     if len({word.lower() for word in names}) == len(names) > 0:  # equal names are refused later; DuckDB would rename them here
@@ -359,30 +359,30 @@ def _registered(connection, reader, exit_stack):
     return name, names, True
 
 
-def _of_query(connection, query, where):
-    """Return the tuple of `_relation` for a Query, after checking that it is a single SELECT statement."""
+def _of_query(connection, query, source_name):
+    """Return (SQL text for use after FROM, column names, True) for a Query, after checking that it is a single SELECT statement."""
     statements = connection.extract_statements(query.sql)
     if len(statements) != 1 or not str(statements[0].type).endswith("SELECT"):
-        raise ConfigError(f"{where}: query: expected one SELECT statement")
+        raise ConfigError(f"{source_name}: query: expected one SELECT statement")
     if query.folder is not None:
         connection.execute(f"SET file_search_path = {literal(str(query.folder))}")
     if query.database:
-        _attach(connection, query, where)
+        _attach(connection, query, source_name)
     relation = f"({query.sql.rstrip().rstrip(';')})"
     return _described(connection, relation)
 
 
-def _attach(connection, query, where):
+def _attach(connection, query, source_name):
     """Attach the SQLite or PostgreSQL database of a Query to DuckDB, by DuckDB's extension for it."""
     postgres = query.database.startswith(("postgres://", "postgresql://"))
     kind = "postgres" if postgres else "sqlite"
     if not postgres and not os.path.exists(query.database):
         raise DataError(f"{query.database}: no such file")
-    module = import_optional(f"duckdb_extension_{kind}_scanner", f"{where}: a database of {kind}")
+    module = import_optional(f"duckdb_extension_{kind}_scanner", f"{source_name}: a database of {kind}")
     version = f"v{importlib.import_module('duckdb').__version__}"
     file = Path(module.__file__).parent / "extensions" / version / f"{kind}_scanner.duckdb_extension"
     if not file.exists():
-        raise ConfigError(f"{where}: the package duckdb-extension-{kind}-scanner is not for DuckDB {version}; "
+        raise ConfigError(f"{source_name}: the package duckdb-extension-{kind}-scanner is not for DuckDB {version}; "
                           "pip install 'sarlite[databases]' installs matching versions")
     connection.execute(f"LOAD {literal(str(file))}")
     name = f"base_{abs(hash(query.database))}"
@@ -390,7 +390,7 @@ def _attach(connection, query, where):
         connection.execute(f"ATTACH IF NOT EXISTS {literal(query.database)} AS {name} (TYPE {kind}, READ_ONLY)")
     except Exception as error:
         shown = re.sub(r"//[^@/]*@", "//", query.database)  # without a password
-        raise DataError(f"{where}: database {shown}: {plain_message(str(error))}") from None
+        raise DataError(f"{source_name}: database {shown}: {plain_message(str(error))}") from None
     connection.execute(f"USE {name}")
 
 

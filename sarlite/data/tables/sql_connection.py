@@ -39,7 +39,7 @@ class Statement(Protocol):
 
 
 class Connection(Protocol):
-    """Connection to DuckDB: a `duckdb.DuckDBPyConnection`."""
+    """Connection to DuckDB, with the methods of `duckdb.DuckDBPyConnection` that this package calls."""
 
     def execute(self, sql: str, /) -> QueryResult:
         """Run an SQL statement and return its result."""
@@ -48,7 +48,7 @@ class Connection(Protocol):
         """Make a pyarrow table or reader visible to SQL under a name."""
 
     def unregister(self, name: str, /) -> object:
-        """Undo `register`."""
+        """Remove a name that `register` made visible to SQL."""
 
     def extract_statements(self, sql: str, /) -> Sequence[Statement]:
         """Return the parsed statements of an SQL text."""

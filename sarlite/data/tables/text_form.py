@@ -87,8 +87,8 @@ class TextForm:
         return (f"read_csv({listing(files)}, {common}, delim={literal(self.delimiter)}, {skip}, quote='\"', escape='\"', "
                 f"strict_mode=true, columns={{{columns}}})")
 
-    def _split_lines(self, files, common, kind):
-        """Return the SQL text, for use after FROM, that splits lines itself, for blanks as delimiters or for comment lines.
+    def _split_lines(self, file_list, csv_options, sql_type):
+        """Return SQL text, for use after FROM, that splits lines at blanks or skips comments, as read_csv cannot; words become `sql_type`.
 
         DuckDB's own comments are not used, as they would cut a line at any comment character.
         """
@@ -96,18 +96,18 @@ class TextForm:
         words = f"regexp_split_to_array({trimmed}, '[ \\t]+')" if self.delimiter is None else \
             f"string_split(rtrim(line, e'\\r'), {literal(self.delimiter)})"
         condition = f"{trimmed} <> ''" + ("" if self.comment is None else f" AND NOT starts_with(line, {literal(self.comment)})")
-        lines = (f"(SELECT line, {words} AS words FROM read_csv({files}, {common}, {_LINES}) WHERE {condition}"
+        lines = (f"(SELECT line, {words} AS words FROM read_csv({file_list}, {csv_options}, {_LINES}) WHERE {condition}"
                  f"{' OFFSET 1' if self.header else ''})")
         quoted = "" if self.delimiter is None else (
             "WHEN contains(line, '\"') THEN error('sarlite: a quote in a file with comments, which is not read: ' || line) ")
         checked = (f"CASE {quoted}WHEN len(words) <> {n} THEN error('sarlite: ' || len(words) || ' words, expected {n}: ' || "
-                   f"line) ELSE CAST(nullif(words[{{}}], '') AS {kind}) END AS {{}}")
+                   f"line) ELSE CAST(nullif(words[{{}}], '') AS {sql_type}) END AS {{}}")
         shown = ", ".join(checked.format(at, quote(name)) for at, name in enumerate(self.names, 1))
         return f"(SELECT {shown} FROM {lines})"
 
 
 def text_form(connection: Connection, path: str, reading: Reading, asked: Sequence[str], n_bytes: int) -> TextForm:
-    """Return the layout of a text file, by the user's options and the first lines; `asked` are column names to be read.
+    """Return the layout of a text file of `n_bytes` bytes, from the user's options and the first lines; columns `asked` will be read.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ def _is_header(first, second, asked):
 
 
 def _ask_about_comment(path, line, door):
-    """Raise a DataError for a first line that may be a comment; the message lists the options of `door` that settle it."""
+    """Raise a DataError for a first line that may be a comment; its message shows the options that settle it, in the notation `door`."""
     if line.startswith("%%MatrixMarket"):
         raise DataError(f"{path}: a file of MatrixMarket, no table; scipy.io.mmread reads it, and Graph.from_scipy takes its result")
     remedy = door.remedy(("comment", line[0], f"skips lines that begin with {line[0]}"), ("header", True, "reads it as a header"),

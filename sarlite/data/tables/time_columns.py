@@ -53,21 +53,21 @@ def time_column(table: Table, column: str) -> Times:
     return times
 
 
-def _nanoseconds(name):
+def _nanoseconds(column):
     """Return the SQL expression of a date or timestamp in nanoseconds since 1970; NULL outside the years 1678 to 2261."""
     most = 9_223_372_000_000_000  # microseconds
-    inside = f"isfinite(CAST({name} AS TIMESTAMP)) AND epoch_us({name}) BETWEEN -{most} AND {most}"
-    return f"(CASE WHEN {inside} THEN epoch_ns({name}) END)"
+    inside = f"isfinite(CAST({column} AS TIMESTAMP)) AND epoch_us({column}) BETWEEN -{most} AND {most}"
+    return f"(CASE WHEN {inside} THEN epoch_ns({column}) END)"
 
 
-def date_of_word(name: str) -> str:
-    """Return the SQL expression that reads a word as a TIMESTAMP_NS of ISO 8601 in UTC; NULL for other words.
+def date_of_word(word_sql: str) -> str:
+    """Return the SQL expression that reads the SQL word `word_sql` as a TIMESTAMP_NS of ISO 8601 in UTC; NULL for other words.
 
     DuckDB needs the seconds before a time zone, and takes words such as epoch for a timestamp, which begins with a digit or
     a sign here.
     """
-    seconds = f"regexp_replace({name}, '([T ][0-9]{{2}}:[0-9]{{2}})(Z|[+-][0-9:]+)$', '\\1:00\\2')"
-    return (f"(CASE WHEN regexp_matches({name}, '^[+-]?[0-9]') THEN coalesce(TRY_CAST({name} AS TIMESTAMP_NS), "
+    seconds = f"regexp_replace({word_sql}, '([T ][0-9]{{2}}:[0-9]{{2}})(Z|[+-][0-9:]+)$', '\\1:00\\2')"
+    return (f"(CASE WHEN regexp_matches({word_sql}, '^[+-]?[0-9]') THEN coalesce(TRY_CAST({word_sql} AS TIMESTAMP_NS), "
             f"TRY_CAST({seconds} AS TIMESTAMP_NS)) END)")
 
 
@@ -80,7 +80,7 @@ def date_check(table: Table, column: str) -> CellCheck:
 
 
 def _times_in_words(table, column):
-    """Return the `Times` of a column of words, after checking its cells.
+    """Return, as `Times`, the SQL that reads a column of words as dates or as integers, and which of the two; check all its cells.
 
     The times are dates if more words are dates than whole numbers; otherwise they are integers.
     """

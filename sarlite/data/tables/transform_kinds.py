@@ -81,12 +81,12 @@ class Column:
         return {"number": self.value, "date": f"epoch({self.value})"}.get(self.reads, "")
 
     def shown(self, value: float) -> str:
-        """Return a value of `orderable` as text: a date or a number."""
+        """Return a value of `orderable` as text: a number, or the date at that many seconds since 1970 for a column of dates."""
         date = self.reads == "date"
         return show_time(int(value * 1e6) * 1000, "dates") if date else f"{value:.6g}"
 
     def check(self, kind: "Kind", missing: tuple[str, ...], only_missing: bool = False) -> None:
-        """Raise a DataError for a value that transform `kind` cannot read; missing values need a replacement in `missing`.
+        """Raise a DataError for a value that `kind` cannot read (unless `only_missing`) or a missing value without a word in `missing`.
 
         Missing values are allowed if `missing` states their replacement. With `only_missing` only missing values are looked for.
         """
@@ -157,7 +157,7 @@ class Column:
 
 
 class Kind:
-    """Base class of the transforms of a table column.
+    """Base class of transforms: one computes feature columns, as SQL, from a table column and statistics of its training rows.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ class Feature:
 
     @classmethod
     def parse(cls, value: object, where: str) -> "Feature":
-        """Return the Feature that a value in a TOML file describes, such as "standard" or {"transform": "hash", "n": 32}.
+        """Return the Feature of a TOML value such as "standard" or {"transform": "hash", "n": 32}; `where` begins error messages.
 
         Parameters
         ----------
@@ -85,8 +85,8 @@ class Feature:
         return cls(name, _fills(options.get("missing"), KINDS[name], name, where), _argument(name, argument, where))
 
 
-def _fills(value: object, kind: Kind, name: str, where: str) -> tuple[str, ...]:
-    """Return the words of the option `missing`, such as "mean+indicator", after checking that transform `name` allows them."""
+def _fills(value: object, kind: Kind, transform: str, where: str) -> tuple[str, ...]:
+    """Return the words of the option `missing`, such as "mean+indicator", after checking that a transform of class `kind` allows them."""
     words = () if value is None else tuple(str(value).split("+"))
     values = [word for word in words if word != "indicator"]
     for word in words:
@@ -94,19 +94,19 @@ def _fills(value: object, kind: Kind, name: str, where: str) -> tuple[str, ...]:
             raise ConfigError(f"{where}: missing = {value!r} is none of {', '.join(_FILLS)}; indicator may stand "
                               "beside one of the others, as in mean+indicator")
         if word in ("mean", "median") and not kind.numeric:
-            raise ConfigError(f"{where}: missing = {value!r}: {name} reads no numbers, so only 0 and indicator are possible")
+            raise ConfigError(f"{where}: missing = {value!r}: {transform} reads no numbers, so only 0 and indicator are possible")
     return words
 
 
-def _argument(name: str, value: Any, where: str) -> int | None:
-    """Return the number that transform `name` takes, checked, such as 32 in "hash:32"; None if it takes none."""
-    if value is None and name not in _NEEDED:
+def _argument(transform: str, value: Any, where: str) -> int | None:
+    """Return the number that a transform takes, checked, such as 32 in "hash:32"; None if it takes none. Messages begin with `where`."""
+    if value is None and transform not in _NEEDED:
         return None
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if name not in _ARGUMENTS or type(number) is not int or not 1 <= number <= _MOST:
-        example = f", as in {name}:32" if name in ("hash", "text") else ""
-        raise ConfigError(f"{where}: transform {name}: {value!r} is no number from 1 to {_MOST}{example}"
-                          if name in _ARGUMENTS else f"{where}: transform {name} takes no number, but {value!r} is given")
+    if transform not in _ARGUMENTS or type(number) is not int or not 1 <= number <= _MOST:
+        example = f", as in {transform}:32" if transform in ("hash", "text") else ""
+        raise ConfigError(f"{where}: transform {transform}: {value!r} is no number from 1 to {_MOST}{example}"
+                          if transform in _ARGUMENTS else f"{where}: transform {transform} takes no number, but {value!r} is given")
     return number
 
 
@@ -145,7 +145,7 @@ class Fitted:
 
     def expressions(self, connection: Connection, relation: str, where: str | None = None, numeric: Collection[str] = (),
                     door: Door = MAPPING) -> dict[str, str]:
-        """Return {feature name: SQL expression} of the feature columns, computed from `relation`, an SQL table or view.
+        """Return {feature name: SQL expression} over `relation`, an SQL table or view; columns `numeric` hold only finite numbers or null.
 
         The expressions are FLOAT and never null.
 
@@ -247,7 +247,7 @@ class Fitted:
 
 def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None,
         where: str | None = None, numeric: Collection[str] = (), door: Door = MAPPING) -> Fitted:
-    """Return transforms of `columns` with statistics from the `training` rows of `relation`, an SQL table or view.
+    """Return transforms of `columns` of `relation`, an SQL table or view, fitted on rows that meet the SQL condition `training`.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
 
 def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], where: str,
              training: str | None = None, door: Door = MAPPING) -> dict[str, Column]:
-    """Return {name: Column} of the columns `wanted` of an SQL table or view; raise a DataError for a missing one."""
+    """Return {name: Column} of the columns `wanted` of an SQL table or view; `training` is the SQL condition of training rows."""
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:
         if name not in types:

@@ -211,7 +211,8 @@ def test_dividing_in_bounded_memory_writes_the_same(written, stored, tmp_path, m
             with format.GraphWriter(one) as out:
                 divide(dataset, where, n_parts, out, order=ids)
             with format.GraphWriter(two) as out:
-                divide(dataset, where, n_parts, out, order=ids, folder=tmp_path / "runs", n_bytes=24 * dataset.n_nodes + 6000, least=6000)
+                divide(dataset, where, n_parts, out, order=ids, folder=tmp_path / "runs", n_bytes=24 * dataset.n_nodes + 6000,
+                       least_sort_bytes=6000)
             assert format.read_meta(one) == format.read_meta(two) and not os.listdir(tmp_path / "runs")
             assert format.open(one).equals(format.open(two, verify=True).check())
             reported = quality(format.open(two), tiles=False)
