@@ -187,7 +187,7 @@ def _new_rows(parts, offsets, order, chunk_size):
 
 
 def _write_ids(table, new_row, sink, chunk_size):
-    """Write the original id of each new row, from `new_row`, the new row of each original id, unless the ids are 0, 1, 2, ..."""
+    """Write to `sink` the original id of each new row, from `new_row`, the new row of each original id, unless the ids are 0, 1, 2, ..."""
     if counts_up(new_row):
         return
     ids = np.empty_like(new_row)
@@ -219,18 +219,18 @@ def _rows_taken(array, rows):
         yield take(array, rows[at : at + step])
 
 
-def _rows_sorted(array, new_row, space):
-    """Yield an array's rows sorted by their new row numbers `new_row`, in pieces; the sort is on disk in the folder of `space`."""
+def _rows_sorted(array, new_row, workspace):
+    """Yield an array's rows sorted by their new row numbers `new_row`, in pieces; they are sorted on disk, in the folder of `workspace`."""
     n = len(array)
-    sorter = Sorter(space.folder, space.n_bytes, n, sampled([new_row], n), rows=(array.dtype, array.shape[1:]))
-    step = max(1, min(space.at_once(), CHUNK_BYTES // max(1, array.nbytes // max(1, n))))
+    sorter = Sorter(workspace.folder, workspace.n_bytes, n, sampled([new_row], n), rows=(array.dtype, array.shape[1:]))
+    step = max(1, min(workspace.at_once(), CHUNK_BYTES // max(1, array.nbytes // max(1, n))))
     for at in range(0, len(array), step):
         last = min(at + step, len(array))
         sorter.add(new_row[at:last], rows=copied(array, at, last))
     yield from (columns["rows"] for _, columns in sorter.pieces())
 
 
-def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, space):
+def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, workspace):
     """Write a relation's edges and edge values to `sink` in the order of new rows, if `with_positions` also the edges' original positions.
 
     Parameters
@@ -241,7 +241,7 @@ def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, space)
     sink : format.GraphWriter or InMemory
     with_positions : bool
         If True, write the original positions of the edges too.
-    space : Workspace
+    workspace : Workspace
     """
     values = {name: getattr(table, name) for name in table.VALUES if getattr(table, name) is not None}
     values |= {"edge_ids": table.edge_ids} if with_positions else {}  # None: the stored positions are the original ones
@@ -249,10 +249,10 @@ def _write_edges(table, new_src_rows, new_dst_rows, sink, with_positions, space)
     forms = {name: ((n,), ids) if name == "edge_ids" else (array.shape, array.dtype) for name, array in values.items()}
     whole = {"indptr": ((table.n_destinations + 1,), np.int64), "indices": ((n,), index_dtype(table.n_sources))}
     streams = {name: sink.array(table, name, *form) for name, form in {**whole, **forms}.items()}
-    if space.n_bytes is None:
+    if workspace.n_bytes is None:
         batches = _edges_taken(table, new_src_rows, new_dst_rows, values)
     else:
-        batches = _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, space)
+        batches = _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, workspace)
     for columns in batches:
         for name in [*columns]:
             streams[name].write(columns.pop(name))
@@ -266,12 +266,12 @@ def _edges_taken(table, new_src_rows, new_dst_rows, values):
         yield {"indices": src, **{name: at if array is None else gather(array, at) for name, array in values.items()}}
 
 
-def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, space):
-    """Yield {field: piece} of edge arrays and `values` in the new order, sorted on disk by `space`; `forms` is {field: (shape, dtype)}."""
+def _edges_sorted(table, new_src_rows, new_dst_rows, values, forms, workspace):
+    """Yield {field: piece} of edge arrays and `values` in the new order, sorted on disk; `forms` is {field: (shape, dtype)} of `values`."""
     columns = {name: (dtype, shape[1:]) for name, (shape, dtype) in forms.items()}
-    keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, new_src_rows, new_dst_rows, space.at_once()))
-    sorter = Sorter(space.folder, space.n_bytes, table.n_edges, sampled(keys, table.n_edges), **columns)
-    for dst, src, first, last in _renumbered(table, new_src_rows, new_dst_rows, space.at_once()):
+    keys = (packed(dst, src) for dst, src, *_ in _renumbered(table, new_src_rows, new_dst_rows, workspace.at_once()))
+    sorter = Sorter(workspace.folder, workspace.n_bytes, table.n_edges, sampled(keys, table.n_edges), **columns)
+    for dst, src, first, last in _renumbered(table, new_src_rows, new_dst_rows, workspace.at_once()):
         columns = {name: np.arange(first, last) if array is None else copied(array, first, last)
                    for name, array in values.items()}
         sorter.add(packed(dst, src), **columns)

@@ -168,7 +168,7 @@ class Names:
 
 
 def files_of(directory, meta):
-    """Return {node type: {file: (path, {"dtype", "shape", "sha256"}, field)}} of the files with nodes' names that meta.json lists.
+    """Return {node type: {file: (path, {"dtype", "shape", "sha256"}, field)}} of the names' files that `meta`, from meta.json, lists.
 
     A file is a tuple (path, record, field); the record is the file's dtype, shape and sha256.
     """

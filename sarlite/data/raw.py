@@ -77,7 +77,7 @@ class RawGraph:
 
     @classmethod
     def of(cls, dataset):
-        """Return the edge list of a data set, so that its edges can be changed; edge weights, features or times raise a ConfigError."""
+        """Return a data set as a RawGraph, so that its edges can be changed; edge weights, edge features or times raise a ConfigError."""
         for name in EdgeTable.VALUES:
             if getattr(dataset, name) is not None:
                 raise ConfigError(f"{dataset.where(name)}: {CARRY_VALUES}")
@@ -392,7 +392,7 @@ def check_room(n_bytes, what):
         raise DataError(f"{what}: needs {n_bytes} bytes, but {int(free)} are free")
 
 
-def check_nodes(n_nodes, n_features, what):
+def check_nodes(n_nodes, n_features, message_start):
     """Raise a DataError if there are too many nodes, or if `n_features` float32 features of each would not fit into memory.
 
     Parameters
@@ -400,13 +400,13 @@ def check_nodes(n_nodes, n_features, what):
     n_nodes : int
     n_features : int or None
         Columns of float32 features; None if the arrays are not held in memory.
-    what : str
+    message_start : str
         Start of the message.
     """
     if not 0 <= n_nodes <= validation.MOST_NODES:
-        raise DataError(f"{what}: {n_nodes} nodes, expected 0 to {validation.MOST_NODES}")
+        raise DataError(f"{message_start}: {n_nodes} nodes, expected 0 to {validation.MOST_NODES}")
     if n_features is not None:
-        check_room(n_nodes * (4 * n_features + 19), f"{what}: {n_nodes} nodes")
+        check_room(n_nodes * (4 * n_features + 19), f"{message_start}: {n_nodes} nodes")
 
 
 def existing(path):

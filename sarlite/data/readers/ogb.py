@@ -104,7 +104,7 @@ def _name(path):
 
 
 def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = None) -> Relational:
-    """Return an OGB set of graphs (ogbg-*) from its folder with `raw/` and `split/`.
+    """Return an OGB set of graphs (ogbg-*) from its folder, as a heterogeneous graph with the node types "node" and "graph".
 
     Parameters
     ----------

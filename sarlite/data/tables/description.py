@@ -180,8 +180,8 @@ class Description:
         return replace(self, nodes=nodes, edges=edges)
 
 
-def of_dict(content: object, where: object, base: AnyPath = Path(), door: Door = MAPPING) -> Description:
-    """Return the description of tables in a dict; paths start at `base`, messages at `where`, and `door` is the notation of their options.
+def of_dict(content: object, where: object, base: AnyPath = Path(), option_notation: Door = MAPPING) -> Description:
+    """Return the description of tables that a dict states; relative paths start at the folder `base`, error messages begin with `where`.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def of_dict(content: object, where: object, base: AnyPath = Path(), door: Door =
         Start of error messages.
     base : path
         Folder that relative paths start from.
-    door : Door
+    option_notation : Door
         How the user states options, for messages.
 
     Raises
@@ -199,9 +199,9 @@ def of_dict(content: object, where: object, base: AnyPath = Path(), door: Door =
         If a key is unknown, a value is impossible, or types and relations do not fit each other.
     """
     checked = _checked(content, where)
-    nodes = {name: node_source(one, Path(base), f"nodes.{name}", f"{where}: nodes.{name}", door)
+    nodes = {name: node_source(one, Path(base), f"nodes.{name}", f"{where}: nodes.{name}", option_notation)
              for name, one in checked["nodes"].items()}
-    edges = [_edge_source(one, Path(base), f"{where}: edges {at}", door) for at, one in enumerate(checked["edges"])]
+    edges = [_edge_source(one, Path(base), f"{where}: edges {at}", option_notation) for at, one in enumerate(checked["edges"])]
     relational = _is_relational(checked)
     name = checked.get("name") or ("tables" if relational else next(iter(nodes)))
     return Description(nodes, edges, checked["target"], name, relational)
@@ -217,11 +217,11 @@ def is_relational(path: AnyPath) -> bool:
     return _is_relational(_checked(_load(path), path))
 
 
-def reading_of(options: Mapping[str, Any], door: Door = SPEC) -> Reading:
-    """Return the `Reading` with a table's options header, null, decimal and comment; `door` is how the user states options."""
+def reading_of(options: Mapping[str, Any], option_notation: Door = SPEC) -> Reading:
+    """Return the `Reading` with a table's options header, null, decimal and comment; messages show options in `option_notation`."""
     null, decimal = options.get("null"), options.get("decimal") or "."
     return Reading(options.get("header"), None if null is None else tuple(column_names(null) or ()),
-                   "," if decimal == "comma" else decimal, options.get("comment"), door)
+                   "," if decimal == "comma" else decimal, options.get("comment"), option_notation)
 
 
 def column_names(text: str | Iterable[str] | None) -> list[str] | None:
@@ -276,24 +276,24 @@ def _source(options, base, message_start):
     return Query(f"SELECT * FROM {table}", database, base)
 
 
-def node_source(options: Mapping[str, Any], base: Path, name: str, where: str, door: Door) -> NodeSource:
-    """Return the NodeSource of node type `name` from a dict of options; paths start at `base`, messages at `where`, in `door` notation."""
+def node_source(options: Mapping[str, Any], base: Path, name: str, where: str, option_notation: Door) -> NodeSource:
+    """Return the NodeSource of node type `name` from a dict of options; relative paths start at `base`, messages begin with `where`."""
     labels = column_names(options.get("labels", options.get("label"))) or ()
     drawn = {word: options[word] for word in ("train", "val", "seed") if word in options}
     masks = {split: options[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in options}
     return NodeSource(
         _source(options, base, where), name, options.get("id"), features_of(options.get("features")), tuple(labels),
         options.get("split"), masks, options.get("fill"), options.get("task"), options.get("classes"),
-        count=options.get("count"), names=options.get("names") == "edges", reading=reading_of(options, door),
+        count=options.get("count"), names=options.get("names") == "edges", reading=reading_of(options, option_notation),
         time=options.get("time"), **drawn)
 
 
-def _edge_source(options, base, where, door):
+def _edge_source(options, base, where, option_notation):
     relation = tuple(options["relation"])
     return EdgeSource(
         relation, _source(options, base, where), f"edges {'.'.join(relation)}", options.get("src"), options.get("dst"),
         options.get("weight"), features_of(options.get("features")) or {}, options.get("fill"), options.get("reverse", True),
-        options.get("on_unknown", "refuse"), reading_of(options, door), time=options.get("time"))
+        options.get("on_unknown", "refuse"), reading_of(options, option_notation), time=options.get("time"))
 
 
 def _checked(content, message_start):

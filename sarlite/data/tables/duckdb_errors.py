@@ -29,7 +29,7 @@ def explained(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def line_ends_explained(files: Sequence[str]) -> Iterator[None]:
-    """Raise errors of DuckDB about mixed line ends in one of `files` as DataErrors.
+    """Turn errors of DuckDB in this context that come from mixed line ends in one of `files` into DataErrors that name the line.
 
     The message names the first line where the line ends change.
     """

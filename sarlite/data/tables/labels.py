@@ -114,7 +114,7 @@ class _ClassValues(NamedTuple):
 
 
 def _class_values(table, column, task, n_classes, row_word, minus_one_missing):
-    """Return the `_ClassValues` of a column of labels; raise an error for a value that may or may not be a class."""
+    """Return the classes in a column of labels and their numbers of rows; raise an error for a value that may or may not be a class."""
     where = f"{table.where}: column {column!r}"
     if table.types[column] in ("list", "vector", "date", "other"):
         shown = {"list": "lists", "vector": "lists", "date": "dates"}.get(table.types[column], "values of an unknown type")

@@ -68,7 +68,7 @@ class NodeNumbering(NamedTuple):
 
 def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], names: bool,
                  count: int | None) -> NodeNumbering | None:
-    """Return the NodeNumbering of ids in `listing` or else the edges' `ends`; None if not `names` and ids are row numbers.
+    """Return the NodeNumbering of ids in `listing`, else in `ends`; None if `ends` hold row numbers, as with a node `count` unless `names`.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def ids_in_order(connection: Connection, numbering: NodeNumbering) -> Array:
 
 
 def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspace) -> dict[str, Array]:
-    """Return {file name: array} of the arrays with which `names.Names` looks up nodes by name.
+    """Return {file name: array}: bytes, ends, hashes and numbers of the nodes' names, the files that `names.Names` looks nodes up with.
 
     Memory: about 40 bytes per node.
     """

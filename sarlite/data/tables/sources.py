@@ -247,7 +247,7 @@ def _check_names(source_name, names):
             raise DataError(f"{source_name}: columns {other!r} and {name!r} differ only in capitals; rename one of them")
 
 
-def _relation(connection, source, reading_, required, source_name, exit_stack):
+def _relation(connection, source, reading_options, required_columns, source_name, exit_stack):
     """Make a source readable by DuckDB until `exit_stack` closes; return (SQL text after FROM, column names, True if they have types)."""
     if isinstance(source, Query):
         exit_stack.callback(connection.execute, "USE memory")
@@ -271,29 +271,29 @@ def _relation(connection, source, reading_, required, source_name, exit_stack):
             return _registered(connection, converted, exit_stack)
         return _described(connection, f"read_parquet({listed}, union_by_name = true)")
     if suffix in JSON:
-        return _json(connection, path, listed, required)
+        return _json(connection, path, listed, required_columns)
     if suffix in _OTHERS:
         raise DataError(f"{path}: {_OTHERS[suffix]}")
     sizes = [text_bytes(name) for name in files]
     exit_stack.enter_context(line_ends_explained(files))
-    form = text_form(connection, files[0], reading_, required, sizes[0])
+    form = text_form(connection, files[0], reading_options, required_columns, sizes[0])
     for file, size in zip(files[1:], sizes[1:]):
-        other = text_form(connection, file, replace(reading_, header=form.header), required, size)
+        other = text_form(connection, file, replace(reading_options, header=form.header), required_columns, size)
         if size and other != form:
             raise DataError(f"{file}: {other.description}, but {files[0]}: {form.description}; the files of a glob have one form")
     return form.relation(files), form.names, False
 
 
-def _json(connection, path, listed, required):
-    """Return (SQL text after FROM, column names, True) for JSON files, an SQL list `listed`; dates and UUIDs are read as words."""
-    rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({listed}, format='auto', sample_size=-1)").fetchall()
+def _json(connection, path, file_list, required_columns):
+    """Return (SQL text after FROM, column names, True) for JSON files, given as an SQL list; dates and UUIDs are read as words."""
+    rows = connection.execute(f"DESCRIBE SELECT * FROM read_json({file_list}, format='auto', sample_size=-1)").fetchall()
     types = {name: "VARCHAR" if type_ in _WORDS_OF_JSON else type_ for name, type_, *_ in rows}
     nested = next((name for name, type_ in types.items() if type_.startswith("STRUCT") and type_.endswith("[]")), None)
-    if nested is not None and not {*required} <= {*types}:
+    if nested is not None and not {*required_columns} <= {*types}:
         rows = f"SELECT unnest({quote(nested)}, recursive := true) FROM {literal(path)}"
         raise DataError(f"{path}: the rows are a list in {nested!r}; query = '''{rows}''' in a TOML file, in place of file, reads them")
     columns = ", ".join(f"{literal(name)}: {literal(type_)}" for name, type_ in types.items())
-    return f"read_json({listed}, format='auto', columns={{{columns}}})", [*types], True
+    return f"read_json({file_list}, format='auto', columns={{{columns}}})", [*types], True
 
 
 def _files(path):

@@ -231,12 +231,12 @@ def _is_header(first, second, asked):
     return None if any(under and not number for number, under in zip(numbers, below)) else False
 
 
-def _ask_about_comment(path, line, door):
-    """Raise a DataError for a first line that may be a comment; its message shows the options that settle it, in the notation `door`."""
+def _ask_about_comment(path, line, option_notation):
+    """Raise a DataError for a first line that may be a comment; its message shows the options that settle it, in `option_notation`."""
     if line.startswith("%%MatrixMarket"):
         raise DataError(f"{path}: a file of MatrixMarket, no table; scipy.io.mmread reads it, and Graph.from_scipy takes its result")
-    remedy = door.remedy(("comment", line[0], f"skips lines that begin with {line[0]}"), ("header", True, "reads it as a header"),
-                         ("header", False, "reads it as a row"))
+    remedy = option_notation.remedy(("comment", line[0], f"skips lines that begin with {line[0]}"),
+                                    ("header", True, "reads it as a header"), ("header", False, "reads it as a row"))
     raise DataError(f"{path}: the first line, {line[:80]!r}, may be a comment: {remedy}")
 
 

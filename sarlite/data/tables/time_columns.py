@@ -28,7 +28,7 @@ class Times(NamedTuple):
 
 
 def time_column(table: Table, column: str) -> Times:
-    """Return the `Times` of a column of dates, timestamps, ISO 8601 words or whole numbers; check all its cells.
+    """Return the SQL that reads a column of dates, timestamps, ISO 8601 words or whole numbers as times, and their kind; check all cells.
 
     Raises
     ------

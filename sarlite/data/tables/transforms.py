@@ -144,7 +144,7 @@ class Fitted:
                 for output in _outputs(name, feature, self.statistics[name], "NULL")}
 
     def expressions(self, connection: Connection, relation: str, where: str | None = None, numeric: Collection[str] = (),
-                    door: Door = MAPPING) -> dict[str, str]:
+                    option_notation: Door = MAPPING) -> dict[str, str]:
         """Return {feature name: SQL expression} over `relation`, an SQL table or view; columns `numeric` hold only finite numbers or null.
 
         The expressions are FLOAT and never null.
@@ -158,7 +158,7 @@ class Fitted:
             Name of the relation in messages; by default `relation`.
         numeric : collection of str
             Columns that are known to hold finite numbers or null, so that only missing values are looked for.
-        door : Door
+        option_notation : Door
             How the user states the transforms, for messages.
 
         Raises
@@ -171,7 +171,7 @@ class Fitted:
         -----
         Time: one pass over each column. Memory: DuckDB's.
         """
-        columns = _columns(connection, relation, self.features, where or relation, door=door)
+        columns = _columns(connection, relation, self.features, where or relation, option_notation=option_notation)
         for name, column in columns.items():
             feature = self.features[name]
             column.check(KINDS[feature.transform], feature.missing, name in numeric)
@@ -245,8 +245,8 @@ class Fitted:
     __hash__ = None  # type: ignore[assignment]
 
 
-def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None,
-        where: str | None = None, numeric: Collection[str] = (), door: Door = MAPPING) -> Fitted:
+def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None, where: str | None = None,
+        numeric: Collection[str] = (), option_notation: Door = MAPPING) -> Fitted:
     """Return transforms of `columns` of `relation`, an SQL table or view, fitted on rows that meet the SQL condition `training`.
 
     Parameters
@@ -262,7 +262,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
         SQL condition of training rows; None takes all rows.
     where : str, optional
         Name of the relation in messages; by default `relation`.
-    numeric, door
+    numeric, option_notation
         As for `Fitted.expressions`.
 
     Returns
@@ -294,7 +294,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
     connection.execute("SET threads = 1")
     try:
         statistics = {}
-        for name, column in _columns(connection, relation, columns, where or relation, training, door).items():
+        for name, column in _columns(connection, relation, columns, where or relation, training, option_notation).items():
             feature = columns[name]
             kind = KINDS[feature.transform]
             column.check(kind, feature.missing, name in numeric)
@@ -311,8 +311,8 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
     return fitted
 
 
-def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], where: str,
-             training: str | None = None, door: Door = MAPPING) -> dict[str, Column]:
+def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], where: str, training: str | None = None,
+             option_notation: Door = MAPPING) -> dict[str, Column]:
     """Return {name: Column} of the columns `wanted` of an SQL table or view; `training` is the SQL condition of training rows."""
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:
@@ -320,7 +320,7 @@ def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature
             names = [other for other in types if other != "rowid"]  # a column of DuckDB's own
             raise DataError(f"{where}: no column {name!r}, of which features are made; there are "
                             f"{', '.join(map(repr, names))}{suggestion(name, names)}")
-    return {name: Column(connection, relation, name, types[name], KINDS[feature.transform].reads, training, where, door)
+    return {name: Column(connection, relation, name, types[name], KINDS[feature.transform].reads, training, where, option_notation)
             for name, feature in wanted.items()}
 
 
