@@ -71,14 +71,17 @@ def worker(args):
     harness.print_measurement(both, memory, **ways)
 
 
-def measure(args, name, heads, limit, others):
-    """Return table rows of attention on graph `name` with `heads` heads; `limit` has the machine's rates, `others` the peers' commands."""
+def measure(args, name, heads, machine_rates, peer_commands):
+    """Return result rows, one per library, of attention on graph `name` with `heads` heads, measured in alternation with the peers.
+
+    `machine_rates` holds the machine's rates.
+    """
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--heads", heads, "--dim", args.dim]
     peer = ["attention", file, "--heads", heads, "--dim", args.dim]
     row, row_bytes = {"case": "attention", "graph": name, "heads": heads, "dim": args.dim}, 4 * heads * args.dim
-    least = limit.least_ms(4 * n_nodes * row_bytes + 8 * n_edges, 6 * n_edges * heads * args.dim)
-    rows = peers.compare(args, row, command, peer, others, limits.Allowed(least, limit.gather_ms(2 * n_edges, row_bytes)))
+    least = machine_rates.least_ms(4 * n_nodes * row_bytes + 8 * n_edges, 6 * n_edges * heads * args.dim)
+    rows = peers.compare(args, row, command, peer, peer_commands, limits.Allowed(least, machine_rates.gather_ms(2 * n_edges, row_bytes)))
     everybodys = 3 * n_nodes * row_bytes / 2**20
     return [{**row, "net_peak_mib": row["peak_mib"] - everybodys,
              "peer_net_peak_mib": row["peer_peak_mib"] - everybodys if row["peer_peak_mib"] else None} for row in rows]

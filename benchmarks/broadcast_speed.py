@@ -1,4 +1,4 @@
-"""Measure mode broadcast on graph R, which is like Reddit's, compared with mode sar and with one rank.
+"""Measure epochs and neighbour sums of mode broadcast on graph R, which is like Reddit's, compared with mode sar and with one rank.
 
 The questions: how long is an epoch; are its bytes (n - n_p) f 4 a pass; how uneven are its stages; what do random
 parts gain? There are three tables.
@@ -69,7 +69,7 @@ def time_in_turn(comm, calls, repeats):
 
 
 def configurations(modes, prefetch, n_ranks):
-    """Return the configurations to measure as {name: (mode, prefetch)}, with the names "MODE PREFETCH".
+    """Return the configurations to measure as {"MODE PREFETCH": (mode, prefetch)}; `modes` and `prefetch` are the lists to combine.
 
     A single rank has no peers, so mode and prefetch make no difference there, and only one configuration is measured.
     """
@@ -80,7 +80,7 @@ def configurations(modes, prefetch, n_ranks):
 
 
 def train(comm, args):
-    """Return the times of all `configurations` of GCN, and the bytes that this rank received beside the predicted bytes. Collective."""
+    """Time GCN steps in all `configurations`; return ({name: [ms]}, {name: this rank's received and predicted bytes}). Collective."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.file))
     trainers = {name: make_trainer(whole.shard(comm, args.partition, mode=mode, prefetch=ahead), args.layers, FEATURES,
                                    CLASSES, args.hidden)
@@ -95,7 +95,7 @@ def train(comm, args):
 
 
 def step_bytes(trainer):
-    """Return the bytes that this rank receives in each of `PHASES` of a training step, as a list. Collective."""
+    """Return the bytes that this rank receives in a training step as [forward fetches, backward fetches, pushed gradients]. Collective."""
     counter = trainer.graph.profile.received_bytes
     before = [counter[phase] for phase in PHASES]
     trainer.step()
@@ -122,7 +122,7 @@ def work(comm, args):
 
 
 def job(args, job_name, n_ranks, threads, tree=None, **options):
-    """Run the job "train" or "spmm" on N ranks and return the result of `work`; `tree` is another checkout to run."""
+    """Run the job "train" or "spmm" on N ranks with `options` as flags; return the result of `work`. `tree` is another checkout to run."""
     words = [__file__, "--worker", job_name, "--file", seeded_graphs.path(args.graphs, args.graph).resolve(), "--threads", threads,
              "--repeats", args.repeats, "--partition", args.partition, "--modes", ",".join(args.modes),
              "--prefetch", ",".join(map(str, args.prefetch)), "--hidden", args.hidden, "--methods",
@@ -134,7 +134,7 @@ def job(args, job_name, n_ranks, threads, tree=None, **options):
 
 
 def measure_epochs(args, layers):
-    """Return the rows of the table of epoch times of a GCN of `layers` layers."""
+    """Return the rows of the table of epoch times of a GCN with `layers` layers."""
     places = {"one": (1, 2, None), **({"before": (1, 2, args.before)} if args.before else {}), "two": (2, 1, None)}
     rounds = []
     for number in range(args.rounds):
@@ -144,7 +144,7 @@ def measure_epochs(args, layers):
 
 
 def row(args, layers, job_name, name, rounds):
-    """Return the table's row of configuration `name`, "MODE PREFETCH", from its job, such as "two", in the results of all rounds."""
+    """Return the result row of configuration `name`, "MODE PREFETCH", in the job "one", "two" or "before"; `rounds` has all results."""
     results = [result[job_name] for result in rounds]
     times = [ms for each in results for ms in each["times"][name]]
     ones = [statistics.median(result["one"]["times"][BASE]) for result in rounds]
@@ -162,7 +162,7 @@ def row(args, layers, job_name, name, rounds):
 
 
 def imbalances(args):
-    """Return the table's rows with the stage imbalance for each number of ranks and partition method."""
+    """Return result rows with the stage imbalance (see `stage_imbalance`) for each number of ranks and each partition method."""
     indptr, indices = seeded_graphs.arrays_of(seeded_graphs.path(args.graphs, args.graph))
     rows = []
     for n_ranks in args.parts:
@@ -176,7 +176,7 @@ def imbalances(args):
 
 
 def stage_imbalance(indptr, indices, parts, n_parts):
-    """Return the imbalance of broadcast stages: each stage's largest tile, summed over stages, divided by the edges per rank.
+    """Return sum over stages of the stage's most edges on one rank, divided by the edges per rank; `parts` is each node's rank.
 
     A tile holds the edges from the rows of one rank, which are broadcast in one stage, to the rows of another rank.
     The ratio is 1 if all tiles of each stage have equally many edges.
@@ -187,7 +187,7 @@ def stage_imbalance(indptr, indices, parts, n_parts):
 
 
 def measure_spmm(args):
-    """Return the table's rows of sums over neighbours on two ranks, one row for each partition method and prefetch."""
+    """Return result rows of sums over neighbours on two ranks, one row for each partition method and prefetch."""
     times_by_order = {}
     for number in range(args.rounds):
         harness.note(f"round {number + 1} of {args.rounds}: sum over neighbours on 2 ranks")

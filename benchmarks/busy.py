@@ -35,7 +35,7 @@ WARM_UP = 3
 
 @contextmanager
 def busy_cores(busy):
-    """Keep each core of this process busy with a loop until the context ends, unless `busy` is False."""
+    """Return a context inside which a busy loop runs on each core that this process may use; with `busy` False nothing runs."""
     cores = sorted(os.sched_getaffinity(0)) if busy else ()
     loops = [subprocess.Popen([sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"])
              for core in cores]
@@ -48,7 +48,7 @@ def busy_cores(busy):
 
 
 def measure(args):
-    """Return {(case, "RANKSxTHREADS", key of `WAYS`, busy): (milliseconds of each epoch, load average of each run)}.
+    """Return {(case, "RANKSxTHREADS", key of `WAYS`, True if cores are busy): ([ms of each epoch], [load average after each run])}.
 
     `place` is "RANKSxTHREADS", and `way` is a key of `WAYS`. The times are milliseconds of each epoch. The loads are
     the machine's load averages after each run.
@@ -68,7 +68,7 @@ def measure(args):
 
 
 def epochs(case, ranks_x_threads, way):
-    """Return the ms of each epoch of one run after the first `WARM_UP`; `ranks_x_threads` is text such as "2x1", `way` a key of `WAYS`."""
+    """Run training `case` on "RANKSxTHREADS" with the environment WAYS[way]; return the ms of each epoch after the first `WARM_UP`."""
     n_ranks, threads = map(int, ranks_x_threads.split("x"))
     line = harness.train(n_ranks, **CASES[case], **SHARED, threads=threads, env={**os.environ, **WAYS[way]})
     return [1e3 * seconds for seconds in line["seconds"][WARM_UP:]]

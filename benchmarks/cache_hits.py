@@ -36,7 +36,7 @@ class Settings(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Node ids in one layer of one rank's batch: `local` nodes, and `halo` nodes, which the rank looks up in its cache.
+    """Nodes in one layer of one rank's minibatch: ids of its own nodes (`local`), and of peers' nodes (`halo`), looked up in the cache.
 
     `local` are nodes whose rows the rank computes; `halo` are remote nodes that the rank looks up in its cache.
     """
@@ -49,7 +49,7 @@ class Nodes(NamedTuple):
 
 
 def run(comm, whole, parts, seeds, settings, args):
-    """Sample batches of the graph `whole` on this rank; return (Nodes by epoch, step and layer, the loader's counts after each epoch).
+    """Sample minibatches of `whole` from `seeds`; return (`Nodes` by epoch, step and layer; the loader's counts after each epoch).
 
     One more epoch follows, cut to the first steps that the last counted epoch looks ahead to.
     """
@@ -75,10 +75,9 @@ def run(comm, whole, parts, seeds, settings, args):
 
 
 def nodes(g, rank, parts, indices):
-    """Return the `Nodes` of layer `g` of a batch; `parts` is the MPI rank of each node, `indices` the source of each edge.
+    """Return the `Nodes` of a minibatch layer `g`; `parts` is the MPI rank of each node, `indices` the source of each edge of the graph.
 
-    `parts` is the rank of each node, and `indices` the sources of the whole graph's edges. The layer's `enter` must
-    not have been called yet.
+    The layer's `enter` must not have been called yet.
     """
     sources = np.unique(indices[g.edge_ids])
     return Nodes(g.src_ids[parts[g.src_ids] == rank].tolist(), sources[parts[sources] != rank].tolist())
@@ -113,7 +112,7 @@ class Simulation:
         self.lookups, self.hits, self.pushed = Counter(), Counter(), Counter()
 
     def epoch(self, first, batches, following):
-        """Simulate an epoch from step `first`, `batches[rank][step][layer]`; `following` are the batches of the next epoch.
+        """Simulate an epoch, whose first step is `first`, from batches[rank][step][layer]; `following` are the next epoch's batches.
 
         `following` are the batches of the next epoch, in the same form.
         """
@@ -128,7 +127,11 @@ class Simulation:
             self.arrive(layer, messages)
 
     def push(self, layer, step, batch, later_batch):
-        """Return the messages (receiving rank, node, step that computed the row) that ranks push for a layer of a step; count them."""
+        """Count and return the messages (receiving rank, node, step that computed the row) that ranks push for `layer` in `step`.
+
+        `batch` has this layer's `Nodes` of each rank, `later_batch` all layers of each rank's batch `delay` steps
+        later.
+        """
         by_paper = self.settings.push == "paper"
         messages = self.paper_messages(batch, step) if by_paper else self.demand_messages(layer, step, batch, later_batch)
         self.pushed[layer] += len(messages)
@@ -153,7 +156,7 @@ class Simulation:
         return messages
 
     def demand_messages(self, layer, step, batch, later_batch):
-        """Return a step's messages (receiving rank, node, step of the row) under the rule "demand" for one layer.
+        """Return the messages (receiving rank, node, step that computed the row) of a layer: the rows that `later_batch` will look up.
 
         The rows are those that the batches `delay` steps later look up, in their newest version. A row is left out if it is too
         old or if the peer has that version already. Features never expire and count as computed in step 0.
@@ -184,7 +187,7 @@ class Simulation:
 
 
 def simulate(whole, parts, settings, recorded, warm_up):
-    """Return {name of a count: Counter by layer} of a simulation of the batches that `run` recorded, after the first `warm_up` epochs."""
+    """Simulate the batches that `run` recorded on each rank; return {count's name: Counter by layer} after `warm_up` epochs."""
     edges = whole.in_edges()
     simulation, step = Simulation(edges.indptr, edges.indices, parts, len(recorded), settings), 0
     for epoch in range(len(recorded[0][1])):
@@ -202,12 +205,12 @@ def simulate(whole, parts, settings, recorded, warm_up):
 
 
 def counted(recorded, name, layer, warm_up):
-    """Return the loader's count `name`, such as "hits", of one layer, summed over ranks and the epochs after the first `warm_up`."""
+    """Return the count `name`, such as "hits", of a layer in the real caches, summed over ranks and the epochs after `warm_up`."""
     return sum(counts[-1][name][layer] - (counts[warm_up - 1][name][layer] if warm_up else 0) for _, counts in recorded)
 
 
 def measure(args, whole, parts, seeds, n_ranks, settings):
-    """Run and simulate one choice of Settings on N ranks of the graph `whole`; return the table's rows, one per layer."""
+    """Run and simulate training on N ranks with one `Settings`; return the result rows, one per layer. `parts`: each node's rank."""
     harness.note(f"{n_ranks} ranks, {settings}")
     recorded = threads.run(n_ranks, run, whole, parts, seeds, settings, args)
     simulated = simulate(whole, parts, settings, recorded, args.warm_up)
@@ -225,7 +228,7 @@ def measure(args, whole, parts, seeds, n_ranks, settings):
 
 
 def metis_parts(folder, name, whole, n_ranks, train):
-    """Return the METIS part of each node, (n_nodes,) int32; it is computed once and stored in `folder` beside the graph `name`."""
+    """Return METIS's part of each node, (n_nodes,) int32: read from `folder` if stored there for graph `name`, else computed."""
     file = seeded_graphs.path(folder, name).with_name(f"{name.replace('/', '_')}-metis-{n_ranks}.npy")
     if not file.exists():
         harness.note(f"{name}: METIS, {n_ranks} parts")

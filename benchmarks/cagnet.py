@@ -1,4 +1,4 @@
-"""CAGNET's 1D algorithm for training GCN in PyTorch, for `mg_gcn.py`.
+"""CAGNET's 1D algorithm (each rank owns a block of rows) for training GCN in PyTorch, as a process that `mg_gcn.py` runs.
 
 The algorithm is Algorithm 1 of Tripathy, Yelick & Buluc, SC 2020, section IV-A. It is written from the paper: the
 authors' code runs on GPUs alone (cuSPARSE, NCCL). Run this file by a Python that has torch, as that of SARLITE_PEERS. It
@@ -30,7 +30,7 @@ TRAIN_SHARE = 0.66
 
 
 class Layer(torch.autograd.Function):
-    """Autograd function of a GCN layer: this rank's rows of A H W, with the adjacency matrix A in tiles, one per rank."""
+    """Autograd function of a GCN layer: this rank's rows of A H W, where A is the adjacency matrix, with one tile per source rank."""
 
     @staticmethod
     def forward(ctx, tiles, h, w):

@@ -49,7 +49,7 @@ def predicted(model, mode, n_halo):
 
 
 def worker(args):
-    """Measure each model and mode as one rank of mpiexec; rank 0 prints the table's rows as JSON."""
+    """Train each model in each mode as one rank of mpiexec; rank 0 prints the result rows, counted and predicted bytes, as JSON."""
     comm, rows = connect(), []
     data = sbm(nodes=args.nodes, classes=N_CLASSES, features=N_FEATURES)
     graph = Graph.from_csr(data.indptr, data.indices)
@@ -61,7 +61,7 @@ def worker(args):
 
 
 def measure(comm, graph, data, name, mode, partition):
-    """Run `STEPS` training steps; return the table's row with the bytes that all ranks counted and the predicted bytes. Collective."""
+    """Train model `name` for `STEPS` steps; return a result row: bytes that all ranks sent, and predicted bytes. Collective."""
     graph = graph.shard(comm, partition, mode=mode)
     model = make_model(name, data.features.shape[1], nn.Random(0))
     ids = graph.node_ids

@@ -186,7 +186,7 @@ CASES = {
 
 
 def measure(args, name, size, folder):
-    """Run a case with both checkouts in alternation; return the table's row with the seconds and peak MiB of each process."""
+    """Run the program CASES[name] in alternation with both checkouts; return a result row with each process's seconds and peak MiB."""
     runs = {"before": [], "after": []}
     for number in range(args.rounds):
         for side in ("before", "after") if number % 2 == 0 else ("after", "before"):
@@ -201,7 +201,7 @@ def measure(args, name, size, folder):
 
 
 def run(args, side, name, size, folder):
-    """Run a case's program with the interpreter of `side`, "before" or "after", and return the JSON that the program prints."""
+    """Run the program CASES[name] by the Python of checkout `side`, "before" or "after"; return the JSON that it prints."""
     program = folder / f"{name}.py"
     program.write_text(START + CASES[name])
     words = [program, json.dumps({**size, "threads": args.threads, "seconds": args.seconds})]

@@ -67,7 +67,7 @@ def arguments():
 
 
 def measure(name, n_ranks, mode, data, args):
-    """Train `name`, "gcn" or "gat", on Cora once for each seed; return the table's row with the test accuracies."""
+    """Train `name`, "gcn" or "gat", on Cora once for each seed in `mode`; return a result row with the test accuracies."""
     settings = {**SETTINGS[name], **({"epochs": args.epochs} if args.epochs else {})}
 
     def run(seed):

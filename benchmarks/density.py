@@ -35,7 +35,7 @@ CASES = ("epoch", "sum")
 
 
 def path(args, scale):
-    """Return the file of the BTER graph with `scale` times the mean degree; draw the graph if the file does not exist."""
+    """Return the file of the BTER random graph with `scale` times the mean degree; generate the graph if the file does not exist."""
     file = Path(args.graphs, f"bter-{args.nodes}-{args.degree:g}x{scale}.npz").resolve()
     if not file.exists():
         harness.note(f"drawing a BTER graph of {args.nodes:,} nodes and mean degree {args.degree * scale:g}")
@@ -49,7 +49,7 @@ def path(args, scale):
 
 
 def work(comm, args):
-    """Return {"epoch MODE" or "sum MODE": [milliseconds of each call]} for the modes to measure. Collective."""
+    """Time epochs and neighbour sums on this rank; return {"epoch MODE" or "sum MODE": [ms of each call]}. Collective."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
     parts = {mode: whole.shard(comm, args.partition, mode=mode, prefetch=1)
              for mode in (args.modes if comm.size > 1 else ["sar"])}
@@ -64,7 +64,7 @@ def work(comm, args):
 
 
 def measure(args, scale):
-    """Measure the BTER graph with `scale` times the mean degree on one rank, and on two in each mode; return the table's rows."""
+    """Measure the BTER graph with `scale` times the mean degree on one rank, and on two in each mode; return the result rows."""
     file, rounds = path(args, scale), []
     words = [__file__, "--worker", file, "--repeats", args.repeats, "--modes", ",".join(args.modes), "--partition",
              args.partition,

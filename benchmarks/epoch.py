@@ -47,7 +47,7 @@ DEFAULT = ["sage:S", "sage:M", "gat:S", "gat:M", "gcn:R"]
 
 
 class Case(NamedTuple):
-    """Model of the benchmark, with its widths, its share of training nodes, and the facts that its cost depends on."""
+    """A benchmarked model: its constructor, widths and share of training nodes, and the facts from which its cost is computed."""
 
     make: Callable
     widths: tuple  # widths of the input and of each layer's output
@@ -85,12 +85,12 @@ def least_bytes(case, n_nodes, n_edges):
     return 4 * (n_nodes * rows + 2 * n_edges * len(gathered_row_bytes(case)))
 
 
-def allowed(case, n_nodes, n_edges, rates):
-    """Return the least and the estimated time of an epoch, a `limits.Allowed`, at the machine's rates, a `limits.Limits`."""
+def allowed(case, n_nodes, n_edges, machine_rates):
+    """Return a `limits.Allowed`: an epoch's least and estimated milliseconds at the machine's `machine_rates`, a `limits.Limits`."""
     flops = gemm_flops(case, n_nodes)
-    gathers = sum(rates.gather_ms(2 * n_edges, row_bytes) for row_bytes in gathered_row_bytes(case))
-    return limits.Allowed(rates.least_ms(least_bytes(case, n_nodes, n_edges), flops),
-                          rates.least_ms(0, flops) + gathers)
+    gathers = sum(machine_rates.gather_ms(2 * n_edges, row_bytes) for row_bytes in gathered_row_bytes(case))
+    return limits.Allowed(machine_rates.least_ms(least_bytes(case, n_nodes, n_edges), flops),
+                          machine_rates.least_ms(0, flops) + gathers)
 
 
 def make_trainer(case, graph):
@@ -115,12 +115,12 @@ def worker(args):
     return harness.print_measurement(harness.timed(lambda: trainer.step(next(epochs)), args.repeats), memory)
 
 
-def measure(args, name, graph_name, rates, others):
-    """Return the table's rows of epochs of model `name` with sarlite and its peers; `others` are the peers' commands by name."""
+def measure(args, name, graph_name, machine_rates, peer_commands):
+    """Return the result rows, one per library, of epochs of model `name` on one graph; `peer_commands` is {library: command}."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, graph_name), seeded_graphs.size(args.graphs, graph_name)
     command = own_command(args, name, graph_name)
-    return peers.compare(args, {"case": name, "graph": graph_name}, command, [name, file], others,
-                         allowed(CASES[name], n_nodes, n_edges, rates))
+    return peers.compare(args, {"case": name, "graph": graph_name}, command, [name, file], peer_commands,
+                         allowed(CASES[name], n_nodes, n_edges, machine_rates))
 
 
 def own_command(args, name, graph_name):

@@ -103,7 +103,7 @@ MODELS = {
 
 
 def step(comm, case):
-    """Run a training step without updating parameters; return (this rank's node ids, {name: logits or gradient})."""
+    """Compute a training step's gradients in the configuration `case`; return (this rank's node ids, {name: logits or gradient})."""
     p, dtype = problem(), np.dtype(case.dtype).type
     graph = Graph.from_edges(p.src, p.dst, N_NODES)
     if comm is not None:
@@ -122,18 +122,18 @@ def one_rank(model, dtype):
     return step(None, Case(model, "sar", 1, "contiguous", 0, dtype))[1]
 
 
-def errors(case, results):
-    """Return {array: relative error on N ranks against one rank} from `results`, the result of `step` on each rank."""
-    expected, actual = one_rank(case.model, case.dtype), dict(results[0][1])
+def errors(case, rank_results):
+    """Return {"logits" or a parameter's name: error relative to one rank's result}; `rank_results` are each rank's values of `step`."""
+    expected, actual = one_rank(case.model, case.dtype), dict(rank_results[0][1])
     actual["logits"] = np.empty_like(expected["logits"])
-    for ids, arrays in results:
+    for ids, arrays in rank_results:
         actual["logits"][ids] = arrays["logits"]
     return {name: float(np.linalg.norm(actual[name] - want) / np.linalg.norm(want)) for name, want in expected.items()}
 
 
-def row(case, results):
-    """Return a case's table row, its options and its largest error, from `results`, the result of `step` on each rank."""
-    by_array = errors(case, results)
+def row(case, rank_results):
+    """Return the result row of a case, its options and its largest error; `rank_results` are each rank's values of `step`."""
+    by_array = errors(case, rank_results)
     array = max(by_array, key=lambda name: np.inf if np.isnan(by_array[name]) else by_array[name])
     return {**case._asdict(), "array": array, "error": by_array[array], "logits_error": by_array["logits"]}
 
@@ -158,7 +158,7 @@ def under_mpi(args):
 
 
 def worker(args):
-    """Run all cases as one rank of mpiexec; rank 0 prints the table's rows as JSON."""
+    """Run all cases as one rank of mpiexec; rank 0 prints the result rows as JSON."""
     comm, rows = connect(), []
     for case in grid(args):
         rows.append(row(case, comm.allgather(step(comm, case))))

@@ -24,7 +24,7 @@ MODELS = {
 
 
 def measure(name, n_ranks, data, modes):
-    """Return the table's rows, one per mode, of the predicted and the measured memory of model `name` on N ranks."""
+    """Return result rows, one per schedule mode, with the predicted and the measured memory of model `name` on N ranks."""
     settings = {"data": data, "model": name, "prefetch": 0, "threads": 1, "json": True, **MODELS[name]}
     words = harness.flags({**settings, "ranks": n_ranks})
     predicted = {row["mode"]: row for row in harness.last_json(harness.python("-m", "sarlite.estimate", *words))}

@@ -58,21 +58,21 @@ def mixed():
 
 
 def loaded(spec):
-    """Return (sources, destinations, features, labels, training mask) of a data set."""
+    """Return (edge sources, edge destinations, features, labels, training mask) of the data set `spec`, such as "sbm:"."""
     data = load(spec)
     dst = np.repeat(np.arange(len(data.indptr) - 1), np.diff(data.indptr))
     return np.asarray(data.indices), dst, np.asarray(data.features), np.asarray(data.labels), np.asarray(data.train)
 
 
 def parts_of(division, n_nodes, n_ranks):
-    """Return the argument `parts` for a division: its name, or, for "an empty part", the part of each node; the last part is empty."""
+    """Return the argument `parts` for a `division` of the graph: its name, or for "an empty part" each node's part, the last unused."""
     if division != "an empty part":
         return division
     return np.random.default_rng(1).integers(0, max(n_ranks - 1, 1), n_nodes)
 
 
 def train(comm, name, arrays, dtype, epochs, n_threads=1, mode="sar", division="random"):
-    """Train model `name` on this rank, and return the hash of its parameters; `arrays` is the result of `arrays_of`."""
+    """Train model `name` on this rank's part of the graph `arrays` (see `arrays_of`); return the hash of its parameters. Collective."""
     kernels.set_threads(n_threads)
     src, dst, x, labels, train = arrays
     n, rng, relations = len(x), nn.Random(3), name == "rgcn"
@@ -108,18 +108,18 @@ def points(rng, count):
 
 
 def arrays_of(spec):
-    """Return (sources, destinations, features, labels, training mask) of the graph `spec`."""
+    """Return (sources, destinations, features, labels, training mask) of `spec`: the graph of `mixed`, or a data set to load."""
     return mixed() if spec == MIXED else loaded(spec)
 
 
 def worker(comm, args):
-    """Train one model on one graph, as a rank of mpiexec or as the only rank; return the hash of the parameters."""
+    """Train the model and graph that `args` names, as a rank of mpiexec or as the only rank; return the hash of the parameters."""
     (spec,), (name,) = args.data, args.models
     return train(comm, name, arrays_of(spec), np.dtype(args.worker).type, args.epochs, args.threads)
 
 
 def by_processes(spec, name, dtype, epochs):
-    """Repeat a training in new processes, one for each entry of `LIBRARIES`; yield (name of the entry, hash of the parameters).
+    """Repeat one training in a process for each entry of `LIBRARIES` (other BLAS, MPI ...); yield (entry's name, hash of parameters).
 
     Each entry sets environment variables that select another algorithm of MPI, or another variant of the BLAS, NumPy or the
     C library.

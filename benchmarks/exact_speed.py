@@ -26,7 +26,7 @@ MODELS = {
 
 
 def measure(comm, data, args, name):
-    """Return {"fast" or "exact": (CPU s of each step, bytes sent a step, bytes of buffers, hash of parameters)} of this rank."""
+    """Train model `name`; return {"fast" or "exact": (CPU s of each step, bytes sent a step, bytes of buffers, parameters' hash)}."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     seconds, trainers, graphs = {}, {}, {}

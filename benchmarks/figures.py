@@ -1,4 +1,4 @@
-"""Results of a paper's experiments, as a folder: a picture FIGURE.svg for each figure, and a README.md with all tables.
+"""Runner for experiments of a paper: measures each figure, draws it as FIGURE.svg, and writes all tables into a README.md.
 
 `paper.py` and `mg_gcn.py` share this module. The rows that a run measures go to `--rows`, build/bench/PROGRAM, where
 `--draw` reads them again; the folder of results, `--out`, has no rows. A figure that is measured again replaces its own
@@ -33,7 +33,7 @@ MARK = "<!-- From here on written by the command; see above. -->"
 
 
 class Panel(NamedTuple):
-    """One pair of axes of a figure: the kind of plot, and the keys of a row that give x, the series and y.
+    """Description of one pair of axes in a picture: the kind of plot, and the keys of a row that give x, the series and y.
 
     A row without y or series is left out.
     """
@@ -46,7 +46,7 @@ class Panel(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Experiment of a paper: its title and published result, the function that measures, table columns, and the picture's panels."""
+    """Description of a paper's experiment: title, published result, measuring function, table columns, and panels of the picture."""
 
     title: str
     paper: str  # the paper's result
@@ -56,9 +56,9 @@ class Figure(NamedTuple):
     shown: Callable = lambda row: True  # True if the tables show a row
 
 
-def parser(text, names, program):
-    """Return an argument parser for the experiments `names`; `program` names the folder of the rows, `text` is the description."""
-    result = harness.parser(text)
+def parser(description, names, program):
+    """Return the argument parser of the benchmark `program`, which measures the experiments `names`."""
+    result = harness.parser(description)
     result.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
                         help=f"of {','.join(names)} (default: all)")
     result.add_argument("--rows", type=Path, default=harness.BUILD / "bench" / program, metavar="DIR",
@@ -71,8 +71,8 @@ def parser(text, names, program):
     return result
 
 
-def run(figures, parser, args, *more):
-    """Measure the figures that `args` names, print their tables, and write rows, pictures and README.md.
+def run(figures, parser, args, *measure_args):
+    """Measure the figures that `args` names by calls of `Figure.measure(args, *measure_args)`; write tables, pictures and README.md.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def run(figures, parser, args, *more):
                          else "--draw needs --out DIR")
     rows = []
     for name in () if args.draw else args.figures:
-        rows += measure(name, figures[name], parser, args, more)
+        rows += measure(name, figures[name], parser, args, measure_args)
         if args.json:
             harness.write_rows(args.json, rows)
         if args.out:
@@ -98,10 +98,10 @@ def run(figures, parser, args, *more):
         write(figures, args, [name for name in args.figures if _file(args, name).exists()])
 
 
-def measure(name, figure, parser, args, more):
-    """Measure one figure, store its rows, print its table and return the rows; `more` are further arguments of `Figure.measure`."""
+def measure(name, figure, parser, args, measure_args):
+    """Call `figure.measure(args, *measure_args)`, store the result rows, print their table and return the rows."""
     about, begin, rows = measurement_record(parser, args, name), time.monotonic(), []
-    for group in figure.measure(args, *more):
+    for group in figure.measure(args, *measure_args):
         rows += group
         _save(args, name, {**about, "minutes": None, "rows": rows})  # so far: a later job may fail
     shown = [row for row in rows if figure.shown(row)]
@@ -111,7 +111,7 @@ def measure(name, figure, parser, args, more):
 
 
 def measurement_record(parser, args, name):
-    """Return a dict about a measurement: date, commit, processor, load, and the command that repeats it."""
+    """Return a dict that describes the measurement of figure `name`: date, commit, processor, load, and the command that repeats it."""
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude", "*"]
     revision = subprocess.run(git, capture_output=True, text=True)
     return {"date": datetime.date.today().isoformat(), "commit": revision.stdout.strip() or "unknown",
@@ -127,7 +127,7 @@ def processor():
 
 
 def command(parser, args, name):
-    """Return the command that measures one figure again, with the options that differ from their defaults, without paths."""
+    """Return the command line that measures figure `name` again: the options in `args` that differ from the parser's defaults."""
     words = ["python", f"benchmarks/{Path(sys.argv[0]).name}", "--figures", name]
     for key, value in vars(args).items():
         if key not in PLACES and value != parser.get_default(key):
@@ -146,7 +146,7 @@ def _file(args, name):
 
 
 def write(figures, args, names):
-    """Write the pictures of the named figures and their sections of README.md; other sections stay as they are."""
+    """Draw the figures `names` from their stored rows, and rewrite their sections of README.md; other sections stay as they are."""
     args.out.mkdir(parents=True, exist_ok=True)
     page = args.out / "README.md"
     before, _, behind = (page.read_text() if page.exists() else f"# {args.out.name}").partition(MARK)
@@ -160,7 +160,7 @@ def write(figures, args, names):
 
 
 def section(name, figure, record):
-    """Return the text of a figure's section in README.md without its first words "## Figure "; `record` has the stored rows."""
+    """Return the text of a figure's section of README.md after "## Figure ": its table, picture and command, from the stored `record`."""
     first, *others = table(figure, [row for row in record["rows"] if figure.shown(row)])
     lines = ["| " + " | ".join(line) + " |" for line in (first, ["---"] * len(first), *others)]
     minutes = "not finished" if record["minutes"] is None else f"{record['minutes']} minutes"
@@ -171,7 +171,7 @@ def section(name, figure, record):
 
 
 def table(figure, rows):
-    """Return lines of cells, headings first, with the picture's numbers: a line for each x, a column for each series.
+    """Return the numbers that the picture shows as lists of cells, headings first: a line for each x, a column for each series.
 
     For panels of spans, `figure.columns` gives the columns.
     """
@@ -213,7 +213,7 @@ def draw(figure, rows, picture):
 
 
 def compact(svg):
-    """Return the SVG text of a picture in few lines, with coordinates rounded to a tenth of a point."""
+    """Return the SVG text with one element per line, without metadata and ids, and with coordinates rounded to a tenth of a point."""
     unseen = r"<metadata>.*?</metadata>|<!--.*?-->|<!DOCTYPE.*?>| transform=\"rotate\(-0 .*?\)\"| id=\"\w+_\d+\""
     svg = re.sub(unseen, "", svg, flags=re.DOTALL)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d\d+", lambda n: f"{float(n[0]):.1f}", tag[0]), svg)
@@ -262,7 +262,7 @@ def lines(axes, panel, rows):
 
 
 def lanes(axes, panel, rows):
-    """Draw a timeline: a bar from each row's `begin_ms` on, whose length is the row's y, in one lane for each x.
+    """Draw a timeline into `axes`, with one lane for each x: a bar for each row, which starts at `begin_ms` and whose length is y.
 
     The series gives the colour of a bar. A bar that is long enough shows the number of its stage.
     """

@@ -19,16 +19,16 @@ BUILD = Path(__file__).parents[1] / "build"
 GRAPHS = BUILD / "graphs"
 
 
-def parser(text):
-    """Return an argument parser with the option `--json FILE`; `text` is the benchmark's docstring."""
-    result = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(description):
+    """Return an argument parser with the option `--json FILE`, for a benchmark with this description."""
+    result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--json", type=Path, metavar="FILE", help="write the rows of the table as a JSON list")
     return result
 
 
-def suite_parser(text):
-    """Return the parser of benchmarks that compare sarlite with other libraries (peers) and with the machine's limits."""
-    result = parser(text)
+def suite_parser(description):
+    """Return a parser with the options of all benchmarks that compare sarlite with other libraries and with the machine's limits."""
+    result = parser(description)
     graphs_option(result)
     result.add_argument("--threads", type=int, default=2)
     result.add_argument("--repeats", type=int, default=5, help="measured runs of a process, after one that warms up")
@@ -47,7 +47,7 @@ def graphs_option(parser):
 
 
 def timed(function, repeats):
-    """Return the milliseconds of each of `repeats` calls, after one call that warms up."""
+    """Call `function` once to warm up, then `repeats` times; return the milliseconds of each of these calls."""
     times = []
     for _ in range(repeats + 1):
         begin = time.perf_counter()
@@ -62,7 +62,7 @@ def summary(times):
 
 
 def print_measurement(times, memory, **more):
-    """Print times in ms, peak MiB and the values `more` as a line of JSON, as peer.py does; `memory` is a profile.Memory."""
+    """Print `times` in ms, the peak MiB of a profile.Memory `memory`, and the values `more` as one line of JSON, as peer.py does."""
     print(json.dumps({**summary(times), "peak_mib": memory.peak() / 2**20, **more}))
 
 
@@ -122,7 +122,7 @@ def spread(values, scale=1.0, digits=2):
 
 
 def suite_columns(*names):
-    """Return table columns that compare sarlite with peers; the keys `names` of a row are shown after case and graph."""
+    """Return `columns` for `report` that compare sarlite with peers; a row's values of the keys `names` follow case and graph."""
     return {
         **named("case", "graph", *names),
         "ms": times(digits=1),
@@ -137,14 +137,14 @@ def suite_columns(*names):
 
 
 def named(*names):
-    """Return columns {key: function of a row} that show a row's values of the keys `names`; a missing value is None."""
+    """Return `columns` for `report`, {key: function of a row}, that show a row's values of the keys `names`; None if missing."""
     return {name: (lambda row, name=name: row.get(name)) for name in names}
 
 
-def times(prefix="", digits=0):
-    """Return a function that formats a row's milliseconds as "median (min..max)"; `prefix` is "peer_" for a peer's."""
+def times(key_prefix="", digits=0):
+    """Return a function that shows a row's "ms", "ms_min", "ms_max" as "median (min..max)"; `key_prefix` is "peer_" for a peer's."""
     def show(row):
-        middle, low, high = (row.get(prefix + key) for key in ("ms", "ms_min", "ms_max"))
+        middle, low, high = (row.get(key_prefix + key) for key in ("ms", "ms_min", "ms_max"))
         return None if middle is None else f"{middle:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
 
     return show
@@ -164,19 +164,19 @@ def find_mpiexec():
     return path
 
 
-def mpiexec(n_ranks, *arguments, timeout=1800, **more):
-    """Run `mpiexec -n N python ARGUMENTS` and return its standard output; `more` are options of `python`.
+def mpiexec(n_ranks, *arguments, timeout=1800, **python_options):
+    """Run `mpiexec -n N python ARGUMENTS` and return its standard output; `python_options` go to the function `python`.
 
     Raises
     ------
     SystemExit
         With the command's last lines, if the command fails.
     """
-    return python(*arguments, launcher=(find_mpiexec(), "-n", str(n_ranks)), timeout=timeout, **more)
+    return python(*arguments, launcher=(find_mpiexec(), "-n", str(n_ranks)), timeout=timeout, **python_options)
 
 
-def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **more):
-    """Run Python with `arguments` in a process of its own, `launcher` before it, and return its standard output.
+def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **run_options):
+    """Run LAUNCHER PYTHON ARGUMENTS in a process of its own and return its output; `run_options` go to `subprocess.run`.
 
     Parameters
     ----------
@@ -193,14 +193,14 @@ def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **
         With the command's last lines, if the command fails.
     """
     command = [*launcher, str(interpreter), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **more)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **run_options)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stderr[-3000:]}")
     return done.stdout
 
 
 def as_rank(work, args, threads=1):
-    """Run `work(comm, args)` as one rank of mpiexec; rank 0 prints the result as JSON."""
+    """Run `work(comm, args)` on `threads` threads as one rank of mpiexec; rank 0 prints the result as a line of JSON."""
     from sarlite.comm.launch import connect
     from sarlite.train.loop import set_threads
 
@@ -226,7 +226,7 @@ def last_json(text):
 
 
 def train(n_ranks, launcher=None, env=None, **options):
-    """Train by `python -m sarlite.train` on N ranks with `options` as flags; return its JSON line with the metrics of each epoch.
+    """Run `python -m sarlite.train` on N ranks with `options` as flags; return its JSON line, with each epoch's metrics.
 
     Parameters
     ----------
@@ -270,13 +270,15 @@ class Scratch:
         self._temporary.cleanup()
 
     def convert(self, spec, name, *flags):
-        """Convert the data set `spec` into the folder `name`, with options `flags`, unless it exists; return its directory."""
+        """Run `sarlite.data convert SPEC FLAGS` into the folder `name` unless the folder exists; return the data set's directory."""
         if not (self.path / name).exists():
             python("-m", "sarlite.data", "convert", spec, self.path / name, *flags)
         return self.path / name
 
     def write(self, name, indptr, indices, features, labels, n_classes, masks=None):
-        """Write arrays as a data set in the native format and return its directory.
+        """Write arrays as a data set in sarlite's format; return its directory. `masks`: training, validation and test nodes.
+
+        By default a tenth of the nodes is for training, a tenth for validation, and the others for testing.
 
         `masks` are the training, validation and test nodes; by default a tenth, a tenth and the others.
         """

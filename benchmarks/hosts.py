@@ -53,20 +53,21 @@ def missing():
     return None
 
 
-def hidden(t0, t1, comm):
-    """Return a table row's entries on overlap, from milliseconds with prefetch 0 (`t0`), with prefetch 1 (`t1`) and of transfer (`comm`).
+def hidden(ms_prefetch_0, ms_prefetch_1, transfer_ms):
+    """Return the result row's entries on hidden transfers, from lists of ms with prefetch 0, with prefetch 1, and of transfer alone.
 
     The arguments have one value for each repeat. The entries are the times, and the share of the shorter of computing and
     transfer that prefetch 1 hides.
     """
-    t0, t1, comm = map(harness.summary, (t0, t1, comm))
-    compute = t0["ms"] - comm["ms"]
+    t0, t1, transfer = map(harness.summary, (ms_prefetch_0, ms_prefetch_1, transfer_ms))
+    compute = t0["ms"] - transfer["ms"]
     return {"threads": 1, **t1, "peak_mib": None, "limit_fraction": None, **{f"t0_{key}": ms for key, ms in t0.items()},
-            "comm_ms": comm["ms"], "compute_ms": compute, "hidden": (t0["ms"] - t1["ms"]) / min(comm["ms"], compute)}
+            "comm_ms": transfer["ms"], "compute_ms": compute,
+            "hidden": (t0["ms"] - t1["ms"]) / min(transfer["ms"], compute)}
 
 
 def report_skipped(case, reason, path):
-    """Print and write to `path` a table with one row, which states the reason why `case` was not measured."""
+    """Print a results table that only states the `reason` why `case` was not measured, and write it to the file `path`."""
     keys = ("graph", "ranks", "threads", "ms", "ms_min", "ms_max", "peak_mib", "limit_fraction")
     row = {"case": case, **dict.fromkeys(keys), "skipped": reason}
     harness.report(case, [row], harness.named("case", "skipped"), path)
@@ -126,11 +127,11 @@ class Hosts:
             _do("tc", "-n", bridge, "qdisc", "add", "dev", port, *shape)
             _do("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
 
-    def launcher(self, mpiexec, each=1):
-        """Return the words to put before a command so that `mpiexec` starts `each` MPI ranks of the command on each host."""
-        first, hosts = self.addresses[0], ",".join(f"{a}:{each}" for a in self.addresses)
-        return ("ip", "netns", "exec", f"{self.name}-1", "env", *TCP, mpiexec, "-launcher", "ssh",
-                "-launcher-exec", str(self.script), "-localhost", first, "-hosts", hosts, "-n", str(each * self.n))
+    def launcher(self, mpiexec_path, ranks_per_host=1):
+        """Return the words to put before a command so that mpiexec starts it as `ranks_per_host` MPI ranks on each host."""
+        first, hosts = self.addresses[0], ",".join(f"{a}:{ranks_per_host}" for a in self.addresses)
+        return ("ip", "netns", "exec", f"{self.name}-1", "env", *TCP, mpiexec_path, "-launcher", "ssh",
+                "-launcher-exec", str(self.script), "-localhost", first, "-hosts", hosts, "-n", str(ranks_per_host * self.n))
 
 
 def _do(*command):

@@ -16,7 +16,7 @@ def seconds(code):
 
 
 def own_times(module):
-    """Return (microseconds of its own code, name) of each module that `import MODULE` loads, the slowest first."""
+    """Return [(microseconds of its own code, module's name), ...] for the modules that `import MODULE` loads, the slowest first."""
     code = f"""
 import subprocess, sys
 words = [sys.executable, "-X", "importtime", "-c", "import {module}"]

@@ -36,16 +36,16 @@ def gat(n_in, n_out, args, rng):
     return GAT(n_in, n_out, layers=2, hidden=8, heads=4, dropout=0.3, input_dropout=0.0, attention_dropout=0.3, rng=rng)
 
 
-def train(comm, data, args, make, share, seed, epochs, rate):
-    """Train `make`'s model with a `share` of labels as inputs; return its accuracies in percent, before and after Correct and Smooth."""
+def train(comm, data, args, make_model, label_share, seed, epochs, learning_rate):
+    """Train a model with a `label_share` of labels as inputs; return a dict of accuracies, %, before and after Correct and Smooth."""
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     graph = graph.shard(comm, "metis") if comm.size > 1 else graph
     ids, rng = graph.node_ids, nn.Random(seed)
     x, labels, *splits = (array[ids] for array in (data.features, data.labels, data.train, data.val, data.test))
-    model = make(x.shape[1] + (data.n_classes if share else 0), data.n_classes, args, rng)
-    trainer = Trainer(graph, model, x, labels, *splits, optimizer=lambda flat: optim.Adam(flat, rate), rng=rng,
-                      task=NodeTask(label_inputs=LabelInputs(share, data.n_classes) if share else None))
+    model = make_model(x.shape[1] + (data.n_classes if label_share else 0), data.n_classes, args, rng)
+    trainer = Trainer(graph, model, x, labels, *splits, optimizer=lambda flat: optim.Adam(flat, learning_rate), rng=rng,
+                      task=NodeTask(label_inputs=LabelInputs(label_share, data.n_classes) if label_share else None))
     best = fit(trainer, epochs)
     model.load_state_dict(best.state)
     with no_grad():
@@ -63,7 +63,7 @@ def train(comm, data, args, make, share, seed, epochs, rate):
 
 
 def accuracies(graph, scores, labels, splits):
-    """Return the percentage of rows over all ranks whose largest score is the label, for each mask in `splits`."""
+    """Return [percentage of rows, over all ranks, whose label has the highest score] for each mask of this rank's rows in `splits`."""
     hits = np.array([[np.count_nonzero(scores[rows].argmax(1) == labels[rows]), np.count_nonzero(rows)]
                      for rows in splits])
     hits = graph.comm.allreduce(hits)
@@ -94,7 +94,7 @@ def ranks_rows(args):
 
 
 def table(rows, title, compared):
-    """Print accuracies by seed and their means; `compared` is (first name, second name, key of the first that is subtracted)."""
+    """Print accuracies of two trainings by seed; `compared` is (first's name, second's name, first's key to take the difference to)."""
     seeds = sorted({row["seed"] for row in rows})
     lines = [dict(zip(("seed", "one", "two"), (str(seed), *[row for row in rows if row["seed"] == seed])))
              for seed in seeds]

@@ -43,7 +43,7 @@ RATIO = 2.5
 
 
 def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
-    """Write random pairs of nodes to edges.npy, (n_pairs, 2), and features.npy; a share `inside` of the pairs is within a community.
+    """Write random edges as edges.npy, (n_pairs, 2), and features.npy; a share `inside` of the edges stays within a community.
 
     Memory: 40 bytes per node, and a chunk.
     """
@@ -68,7 +68,7 @@ def draw(folder, n_nodes, n_pairs, n_features, seed=0, inside=0.7):
 
 
 def draw_mag(folder, n_nodes, n_edges, n_features, seed=0):
-    """Write random data in the layout of ogbn-mag's raw folder. Memory: one chunk, and 8 bytes per paper."""
+    """Write random data in the file layout of ogbn-mag's folder "raw". Memory: one chunk, and 8 bytes for each paper."""
     rng, counts = np.random.default_rng(seed), {name: max(8, round(share * n_nodes)) for name, share in TYPES.items()}
     raw, split, n = folder / "raw", folder / "split" / "time" / TARGET, counts[TARGET]
     text(raw / "num-node-dict.csv.gz", [",".join(counts), "\n", ",".join(map(str, counts.values())), "\n"])
@@ -111,7 +111,7 @@ def locate(sums, points):
 
 
 class npy:
-    """Context manager that writes a .npy file in pieces."""
+    """Context manager that writes a .npy file array after array, so that the whole is never in memory."""
 
     def __init__(self, path, shape, dtype):
         self._file = open(path, "wb")  # noqa: SIM115, closed by `__exit__`
@@ -129,7 +129,7 @@ class npy:
 
 
 class Sampler(threading.Thread):
-    """Thread that samples the memory of the process `pid` and its descendants, and keeps the largest values in bytes.
+    """Thread that watches the memory of the process `pid` and its descendants until `over` is set, and keeps the largest values.
 
     It records the largest sum of the PSS of the process and its descendants, and the kernel's high-water mark of the process.
     """
@@ -161,7 +161,7 @@ def kib(pid, name, field):
 
 
 def measured(step, *words):
-    """Run `python -m sarlite.data WORDS`; return the row of the table for `step`, with seconds, CPU seconds and peak bytes."""
+    """Run `python -m sarlite.data WORDS`; return the result row of `step` with its seconds, CPU seconds and peak bytes."""
     command = [sys.executable, "-m", "sarlite.data", *map(str, words)]
     harness.note(" ".join(command[1:]))
     begin = time.perf_counter()

@@ -36,7 +36,7 @@ GEMM = (100_000, 256, 256)
 
 
 class Probe(NamedTuple):
-    """Measurement of a rate: a function `run`, the bytes or flops `amount` of one call, and `case` and `keys` for the table's row."""
+    """Rate to measure: the function `run`, the `amount` of bytes or flops of one call, and `case` and `keys` for the result row."""
 
     case: str
     keys: dict
@@ -113,7 +113,7 @@ def array_of(gib):
 
 
 def timed_row(probe, threads, repeats):
-    """Time `probe.run`; return the table's row with its milliseconds and its fastest rate in GB/s or GFLOP/s."""
+    """Time `probe.run`; return the result row with its milliseconds and its best rate in GB/s or GFLOP/s."""
     times = harness.timed(probe.run, repeats)
     unit = "gflop_per_s" if "gemm" in probe.case else "gb_per_s"
     return row_of(probe.case, times, 1, threads, **probe.keys, **{unit: probe.amount / min(times) / 1e6})
@@ -164,7 +164,7 @@ def gather_probes(data):
 
 
 def gemm_row(threads, repeats):
-    """Return the table's row of a float32 matrix product on `threads` threads of the BLAS."""
+    """Time a float32 matrix product on `threads` threads of the BLAS; return the result row."""
     with threadpoolctl.threadpool_limits(threads, user_api="blas"):
         return timed_row(gemm_probe(), threads, repeats)
 
@@ -176,7 +176,7 @@ def gemm_probe():
 
 
 def message_rows(repeats):
-    """Return the table's rows of messages between two ranks, or an empty list if MPI cannot be started."""
+    """Time messages between two MPI ranks; return the result rows by size, or an empty list if MPI cannot be started."""
     try:
         return harness.last_json(harness.mpiexec(2, __file__, "--worker", "--repeats", repeats))
     except SystemExit as error:

@@ -29,7 +29,7 @@ FANOUTS, BATCH, N_IN, WIDTH = (5, 10, 15), 1000, 100, 256
 
 
 def worker(args):
-    """Print the time and peak memory of link prediction on one graph, measured in this process."""
+    """Time steps of link prediction on the graph that `args` names, in this process; print the times and the peak memory as JSON."""
     threads, name = args.threads_list[0], args.graphs_list[0]
     set_threads(threads)
     graph = seeded_graphs.whole(args.graphs, name)
@@ -51,7 +51,7 @@ def worker(args):
 
 
 def measure(args, name, threads, others):
-    """Return the table's row of graph `name`, measured with sarlite and DGL in alternation; `others` is {library: command}."""
+    """Return the result row of link prediction on graph `name`, by sarlite and DGL in alternation; `others` is {library: command}."""
     counts = ["--repeats", args.repeats, "--batches", args.batches]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--threads-list", threads, *counts]
     peer = [seeded_graphs.path(args.graphs, name), "--threads", threads, *counts]

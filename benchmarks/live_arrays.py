@@ -63,10 +63,10 @@ MODELS = {
 
 
 def promised(model, widths, remote):
-    """Return the most values per local row that a training step may hold, by docs/architecture.md, for layers of these `widths`.
+    """Return the most values per local row that docs/architecture.md allows a training step to hold, with `remote` peers' rows held.
 
-    Dropout is on no input, so a first layer keeps A X. `remote` is the number of peers whose rows, or gradients of rows, are
-    held at once.
+    `widths` are those of the input and of each layer's output. Dropout is on no input, so a first layer keeps A X.
+    `remote` is the number of peers whose rows, or gradients of rows, are held at once.
     """
     most, n_stored, last = 0, widths[0], len(widths) - 1
     for k, (n_in, n_out) in enumerate(zip(widths, widths[1:]), 1):
@@ -81,23 +81,22 @@ def promised(model, widths, remote):
     return most
 
 
-def edges(n_ranks, rows, degree):
-    """Return (src, dst, n_nodes) of a graph with `rows` nodes per rank; every rank needs every row of all ranks.
+def edges(n_ranks, rows_per_rank, degree):
+    """Return (src, dst, n_nodes) of a graph with `rows_per_rank` nodes per rank, where each node has `degree` sources on every rank.
+
+    So every rank needs every row of all ranks.
 
     Each node has `degree` sources on every rank.
     """
-    part, row, k = (a.reshape(-1) for a in np.meshgrid(*map(np.arange, (n_ranks, rows, degree)), indexing="ij"))
-    src = np.concatenate([peer * rows + (row + k) % rows for peer in range(n_ranks)])
-    return src, np.tile(part * rows + row, n_ranks), n_ranks * rows
+    part, row, k = (a.reshape(-1) for a in np.meshgrid(*map(np.arange, (n_ranks, rows_per_rank, degree)), indexing="ij"))
+    src = np.concatenate([peer * rows_per_rank + (row + k) % rows_per_rank for peer in range(n_ranks)])
+    return src, np.tile(part * rows_per_rank + row, n_ranks), n_ranks * rows_per_rank
 
 
 def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_rank=False):
-    """Train a few steps; return (bytes of buffers, most bytes held, most peers' rows held, `remote` for `promised`). Collective.
+    """Train a few steps; return (bytes of the trainer's buffers, most bytes held, most peers' rows held, `remote` of `promised`).
 
-    The result has four items: the bytes of the trainer's buffers; the most bytes held at once, or None without
-    `single_rank`; the most peers' rows fetched; the argument `remote` of `promised`.
-
-    Collective.
+    The most bytes held are None unless `single_rank`. Collective.
     """
     conv, options = MODELS[model]
     graph = Graph.from_edges(*edges(comm.size, rows, degree)).shard(comm, "contiguous", mode=mode, prefetch=prefetch)
@@ -134,7 +133,7 @@ def _held():
 
 
 def run(n_ranks, mpi, *case):
-    """Run `measure(comm, *case)` on N ranks, processes if `mpi` else threads; return the largest value of each item over the ranks."""
+    """Run `measure(comm, *case)` on N ranks, MPI processes if `mpi`, else threads; return each item's maximum over ranks."""
     if mpi and n_ranks > 1:
         return harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", json.dumps(case)))
     by_rank = threads.run(n_ranks, lambda comm: measure(comm, *case, single_rank=n_ranks == 1))

@@ -70,10 +70,10 @@ def peers_at_once(n_ranks):
 # ---- counts
 
 
-def counted(comm, args, whole, method, k):
-    """Return this rank's rounds, messages and MiB of one sum on `whole`, divided by `method`, if rows of k peers are fetched together."""
+def counted(comm, args, whole, partition_method, n_peers_at_once):
+    """Return a dict of this rank's rounds, messages and MiB in a neighbour sum on `whole`, with `n_peers_at_once` peers per fetch."""
     set_threads(1)
-    graph = whole.shard(comm, method, prefetch=0, peers_at_once=k)
+    graph = whole.shard(comm, partition_method, prefetch=0, peers_at_once=n_peers_at_once)
     x = Tensor(np.ones((graph.n_src, args.width), np.float32), requires_grad=True)
     graph.profile.reset()
     graph.profile.trace = Trace()
@@ -87,7 +87,7 @@ def counted(comm, args, whole, method, k):
 
 
 def counts(args):
-    """Return the rows of the table "counts": the largest counts of any rank, by partition method, N, and peers fetched together."""
+    """Return the rows of table "counts": the largest counts of any rank, by partition method, number of ranks, and peers per fetch."""
     whole = seeded_graphs.whole(args.graphs, args.graph)
     rows = []
     for method in args.partitions:
@@ -104,7 +104,7 @@ def counts(args):
 
 
 def fetches(comm, args):
-    """Return a row with the milliseconds of a fetch for each width and each number of peers fetched together. Collective."""
+    """Time fetches of halo rows on this rank; return result rows by row width and number of peers fetched together. Collective."""
     whole = Graph.from_csr(*seeded_graphs.arrays_of(args.worker))
     rows = []
     for k in peers_at_once(comm.size):
@@ -122,7 +122,7 @@ def fetches(comm, args):
 
 
 def fetch_ms(comm, args, graph, fetch_only, x):
-    """Return the mean milliseconds of `args.calls` fetches of the rows x by `fetch_only`, which computes nothing. Collective."""
+    """Return the mean milliseconds of `args.calls` fetches of peers' rows of `x` by the operator `fetch_only`. Collective."""
     comm.barrier()
     begin = time.perf_counter()
     for _ in range(args.calls):
@@ -132,13 +132,13 @@ def fetch_ms(comm, args, graph, fetch_only, x):
 
 
 def terms(row, n_cores):
-    """Return the factors of latency, message overhead and seconds per byte in the model of a fetch, with ranks sharing `n_cores`."""
+    """Return (factor of latency, factor of message overhead, bytes) in the modelled time of a fetch `row`; ranks share `n_cores`."""
     turns = max(1, row["ranks"] / n_cores)
     return row["rounds"] * turns, row["messages"] * turns, row["bytes"]
 
 
 def fit(rows, n_cores):
-    """Return (latency in s, overhead in s per message, rate in bytes/s) that fit the rows' milliseconds best, in relative error."""
+    """Fit the time model to the measured `rows`; return (seconds of latency, seconds of overhead per message, bytes per second)."""
     factors = np.array([terms(row, n_cores) for row in rows], float)
     ms = np.array([row["ms"] for row in rows])
     best, least = None, math.inf
@@ -176,14 +176,14 @@ def on_hosts(args):
 # ---- predictions
 
 
-def fetch_of(shape, n_ranks, width):
-    """Return (messages, bytes, bytes per peer) of one rank's fetch of float32 rows; a graph of size `shape` is divided at random."""
-    halo = (shape.nodes - shape.nodes / n_ranks) * -math.expm1(-shape.degree / n_ranks)
-    return min(n_ranks - 1, halo), 4 * width * halo, 4 * width * halo / (n_ranks - 1)
+def fetch_of(graph_size, n_ranks, row_width):
+    """Return (messages, bytes, bytes per peer) of one rank's fetch of float32 rows, if the graph is divided at random."""
+    halo = (graph_size.nodes - graph_size.nodes / n_ranks) * -math.expm1(-graph_size.degree / n_ranks)
+    return min(n_ranks - 1, halo), 4 * row_width * halo, 4 * row_width * halo / (n_ranks - 1)
 
 
 def predict(args):
-    """Return the rows of the table "predict": the model's fetch time for each graph, network and number of ranks.
+    """Return the rows of table "predict": the modelled time of a fetch for each graph, network and number of ranks.
 
     `lost` is the part of the time of one peer at a time that all peers at once save. `peers_at_once` is the smallest
     power of two with which at most `ENOUGH` is lost.

@@ -38,7 +38,7 @@ def trainer(flow, name, graph, args):
 
 
 def measure(name, graph, args):
-    """Return the table's row of model `name`, whose steps with and without message-flow graphs are timed in alternation."""
+    """Time steps of model `name` with and without message-flow graphs in alternation; return the result row."""
     full, flow = (trainer(kind, name, graph, args) for kind in (False, True))
     times = {"full": [], "flow": []}
     losses = [one.step() for one in (full, flow)]

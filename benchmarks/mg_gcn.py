@@ -51,7 +51,7 @@ KERNELS = ("SpMM", "GeMM", "activation", "loss", "Adam", "other")
 
 
 def job(args, job_name, name, n_ranks, widths=None, **options):
-    """Run a function of `mg_gcn_ranks.JOBS` on the data set `name` with N ranks, and return its result."""
+    """Run mg_gcn_ranks.JOBS[job_name] on the data set `name` with N ranks and `options` as flags; return its result."""
     graph, *table = DATA[name]
     words = [HERE / "mg_gcn_ranks.py", job_name, "--file", file_of(args, graph), "--widths",
              ",".join(map(str, widths or table)),
@@ -154,7 +154,7 @@ def degrees(args):
 
 
 def comparison(args):
-    """Yield a list of table rows for each graph: DGL, CAGNET and sarlite by number of ranks, all with the widths 602-512-41."""
+    """Yield the result rows of one graph after another: DGL, CAGNET and sarlite by number of ranks, with the widths 602-512-41."""
     others, torch = peers.find(None, ("dgl",)), peers.find(None, ("torch",))
     for name in args.datasets:
         times_of, dgl, cagnet, rows = {}, [], {}, []
@@ -188,7 +188,7 @@ def _ratio(pooled, ms):
 
 
 def papers(args):
-    """Yield the table's rows of epochs of the MG-GCN paper's fourth model on a graph like ogbn-papers100M.
+    """Yield the result rows of epochs of the MG-GCN paper's fourth model on a graph like ogbn-papers100M.
 
     Each row is for one number of ranks and one way of `mg_gcn_ranks`, with the speedup over a single rank.
     """

@@ -21,7 +21,7 @@ KEPT, MADE = "A X kept", "A X each step"
 
 
 def make(args, graph, way):
-    """Return a Trainer of the paper's model; `way` is `KEPT` (A X is computed once) or `MADE` (A X is computed in each step)."""
+    """Return a Trainer of the paper's model that computes A X, of adjacency and features, once (`way` KEPT) or in each step (MADE)."""
     trainer = broadcast_speed.make_trainer(graph, args.layers, *args.widths, args.hidden)
     if way == MADE:
         trainer.x = Tensor(trainer.x.data)  # not constant: a kept sum would be reused
@@ -34,14 +34,14 @@ def whole(args, order="original"):
 
 
 def parts(comm, args, order, prefetch=1):
-    """Return this rank's part of the graph in mode broadcast, or the undivided graph on one rank; `order` is a key of `ORDERS`."""
+    """Return this rank's part of the graph in mode broadcast; `order`, "original" or "permuted", is the order of the nodes."""
     if comm.size == 1:
         return whole(args, order)
     return whole(args).shard(comm, ORDERS[order], mode="broadcast", prefetch=prefetch)
 
 
 def breakdown(comm, args):
-    """Return {`KEPT` or `MADE`: rows of `primitive_times.breakdown`}, with A X computed once or in each step."""
+    """Return the times by primitive, rows of `primitive_times.breakdown`, as {way: rows}: A X computed once (KEPT) or each step (MADE)."""
     breakdowns = {}
     for way in (KEPT, MADE):
         trainer = make(args, whole(args), way)
@@ -51,7 +51,7 @@ def breakdown(comm, args):
 
 
 def orders(comm, args):
-    """Return {"original" or "permuted": [milliseconds of each training step]}, by the order of the rows. Collective.
+    """Time training steps with nodes in both orders; return {"original" or "permuted": [milliseconds of each step]}. Collective.
 
     The sum A X over the constant features is computed again in each step, as the paper's epochs do.
     """
@@ -60,7 +60,7 @@ def orders(comm, args):
 
 
 def epochs(comm, args):
-    """Return {`KEPT` or `MADE`: [milliseconds of each training step]}, with A X computed once or in each step. Collective.
+    """Time training steps; return {way: [milliseconds of each step]}: A X computed once (KEPT) or in each step (MADE). Collective.
 
     On several ranks the rows are in permuted order, on a single rank in the original order.
     """
@@ -69,7 +69,7 @@ def epochs(comm, args):
 
 
 def timelines(comm, args):
-    """Return {configuration: (milliseconds of each sum over neighbours, profile spans of every rank)} for a timeline. Collective.
+    """Time neighbour sums; return {configuration: (ms of each sum, every rank's profile spans of the median sum)}. Collective.
 
     The spans are those of every rank in the sum of median time.
     """
@@ -95,7 +95,7 @@ def timelines(comm, args):
 
 
 def _timeline_spans(spans):
-    """Return the computation and communication of a profile's spans as lists [kind, stage, begin, length].
+    """Return the computations and the transfers among a profile's spans as lists [kind, stage, begin, length], for a timeline.
 
     The kind is "computation" or "communication"; begin and length are milliseconds.
     """

@@ -29,7 +29,7 @@ LAYERS, RATES = 3, (0.01, 0.03, 0.05, 0.08, 0.1, 0.2)
 
 
 class Way(NamedTuple):
-    """Configuration of a training: number of ranks, partition method, and handling of remote neighbours (None: full batch)."""
+    """Configuration of a training: number of ranks, partition, and how minibatches treat peers' nodes (`remote`; None: full batch)."""
 
     name: str
     ranks: int = 1
@@ -49,8 +49,8 @@ def ways(args):
     return [FULL, *([] if one_step else [EPOCHS]), ONE, *(several if args.ranks > 1 else [])]
 
 
-def train(comm, way, data, parts, args, seed, rate):
-    """Train the configuration `way`, at learning rate `rate`; return (scores of each epoch on all ranks, cache hit rates by layer)."""
+def train(comm, way, data, parts, args, seed, learning_rate):
+    """Train the configuration `way` with one seed and learning rate; return (scores of all ranks by epoch, cache hit rates by layer)."""
     set_threads(max(args.threads // way.ranks, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     if comm is not None:
@@ -61,7 +61,7 @@ def train(comm, way, data, parts, args, seed, rate):
     model = SAGE(x.shape[1], data.n_classes, layers=LAYERS, hidden=args.hidden, dropout=args.dropout, rng=rng)
     steps = 1 if way == EPOCHS else -(-int(data.train.sum()) // args.batch_size)
     trained_on = graph, model, x, labels, train, val, test
-    options = {"rng": rng, "optimizer": lambda flat: optim.Adam(flat, rate)}
+    options = {"rng": rng, "optimizer": lambda flat: optim.Adam(flat, learning_rate)}
     loader = None
     if way.remote is not None:
         near = {} if comm is None else {"remote": remote(way, args)}
@@ -88,33 +88,33 @@ def hit_rates(loader):
     return [hits / max(lookups, 1) for hits, lookups in zip(counts.get("hits", ()), counts.get("lookups", ()))]
 
 
-def measure(args, way, seed, rate):
-    """Train the configuration `way` with one seed and the learning rate `rate`; return the table's row."""
+def measure(args, way, seed, learning_rate):
+    """Train the configuration `way` with one seed and one learning rate; return the result row."""
     data = load(f"{args.data},seed={seed}")
     if way.ranks == 1:
-        scores, rates = train(None, way, data, None, args, seed, rate)
+        scores, rates = train(None, way, data, None, args, seed, learning_rate)
     else:
         parts = partition(data.indptr, data.indices, way.ranks, way.parts, train_mask=data.train, seed=seed)
-        scores, rates = threads.run(way.ranks, train, way, data, parts, args, seed, rate)[0]
+        scores, rates = threads.run(way.ranks, train, way, data, parts, args, seed, learning_rate)[0]
     best = Best()
     for epoch, epoch_scores in enumerate(scores):
         best.update(epoch + 1, epoch_scores, nn.Module())
     accuracy = 100 * best.scores["test_accuracy"]
     harness.note(f"{way}, seed {seed}: {accuracy:.2f} at epoch {best.epoch}"
                  + (f", hits {np.round(rates, 2)}" if rates else ""))
-    return {"way": str(way), "ranks": way.ranks, "parts": way.parts, "remote": way.remote, "seed": seed, "rate": rate,
+    return {"way": str(way), "ranks": way.ranks, "parts": way.parts, "remote": way.remote, "seed": seed, "rate": learning_rate,
             "accuracy": accuracy, "validation": 100 * best.scores["val_accuracy"], "best_epoch": best.epoch,
             "hit_rates": rates,
             "curve": [100 * epoch_scores["test_accuracy"] for epoch_scores in scores]}
 
 
 def until(curve, target):
-    """Return the first epoch, counted from 1, whose accuracy in `curve` is above `target` - 1 percentage point, or None."""
+    """Return the first epoch, counted from 1, with more than `target` - 1 percent in `curve`, the accuracies in %; None without one."""
     return next((epoch + 1 for epoch, accuracy in enumerate(curve) if accuracy > target - 1), None)
 
 
 def summary(rows):
-    """Return a row for each configuration: mean accuracy, and differences to full-batch training and to one rank's minibatches.
+    """Return a result row per configuration: mean accuracy, and its difference to full-batch training and to one rank's minibatches.
 
     The baselines are full-batch training and minibatches on a single rank.
 
@@ -159,7 +159,7 @@ COLUMNS = {
 
 
 def choose(args):
-    """Print the mean validation accuracy for each learning rate on one rank's minibatches, to choose a rate."""
+    """Print the mean validation accuracy of minibatches on one rank for each of `args.rates`, to choose a learning rate."""
     rows = [measure(args, ONE, seed, rate) for rate in args.rates for seed in range(args.seeds)]
     candidates = [{"rate": rate, "validation": _mean([row["validation"] for row in rows if row["rate"] == rate]),
                    "test": _mean([row["accuracy"] for row in rows if row["rate"] == rate]),

@@ -43,13 +43,13 @@ SHORT = 5
 REACH = 0.75
 
 
-def make_model(name, rng, part=1):
-    """Return a model of the benchmark; all its widths are divided by `part`."""
-    n_in, n_out = N_IN // part, N_OUT // part
+def make_model(name, rng, width_divisor=1):
+    """Return the model "sage", "gat" or "gat-paper" of the benchmark; all widths are divided by `width_divisor`."""
+    n_in, n_out = N_IN // width_divisor, N_OUT // width_divisor
     if name == "sage":
-        return SAGE(n_in, n_out, layers=3, hidden=256 // part, dropout=0.5, rng=rng)
+        return SAGE(n_in, n_out, layers=3, hidden=256 // width_divisor, dropout=0.5, rng=rng)
     form = "paper" if name == "gat-paper" else "standard"
-    return GAT(n_in, n_out, form=form, layers=3, hidden=32 // part, heads=4, dropout=0.5, input_dropout=0.0,
+    return GAT(n_in, n_out, form=form, layers=3, hidden=32 // width_divisor, heads=4, dropout=0.5, input_dropout=0.0,
                attention_dropout=0.0,
                batch_norm=True, activation="relu", rng=rng)
 
@@ -81,7 +81,7 @@ def worker(args):
 
 
 def work(model, batch):
-    """Count the work of a training step: the `flops` of its matrix products, and `gathers`, the rows read at random.
+    """Count a training step's work: return {"flops": operations of matrix products, "gathers": [(rows read at random, bytes of a row)]}.
 
     `gathers` is a list of (number of rows, bytes of a row).
     """
@@ -109,22 +109,22 @@ class Applications(Observer):
         self.applications.append(application)
 
 
-def limit_ms(row, rates):
-    """Return the least milliseconds of a batch at the machine's rates, a `limits.Limits`; `row` has its flops and gathers."""
-    return rates.least_ms(0, row["flops"]) + sum(rates.gather_ms(*rows) for rows in row["gathers"])
+def limit_ms(row, machine_rates):
+    """Return the least milliseconds of a minibatch at the machine's rates, a `limits.Limits`; `row` has the result of `work`."""
+    return machine_rates.least_ms(0, row["flops"]) + sum(machine_rates.gather_ms(*rows) for rows in row["gathers"])
 
 
-def measure(args, name, model, kind, threads, others, rates):
-    """Return the table's row of a graph, model, sampler (`kind`) and number of threads, measured with sarlite and DGL."""
+def measure(args, name, model, sampler_kind, threads, peer_commands, machine_rates):
+    """Return the result row of minibatches of one model on graph `name`, measured with sarlite and DGL in alternation."""
     counts = ["--repeats", args.repeats]
-    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", kind,
+    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", sampler_kind,
                "--threads-list", threads, "--sample-ahead", args.sample_ahead, *counts]
     peer = [CASES[model], seeded_graphs.path(args.graphs, name), "--threads", threads, *counts]
     half, quarter = (harness.last_json(harness.python(*command, "--repeats", 1, "--part", part))["peak_mib"]
                      for part in (2, 4))
-    row = sampling_speed.beside({"case": model, "graph": name, "kind": kind, "threads": threads}, args.rounds, command, peer,
-                          others)
-    least = limit_ms(row, rates)
+    row = sampling_speed.beside({"case": model, "graph": name, "kind": sampler_kind, "threads": threads}, args.rounds, command, peer,
+                          peer_commands)
+    least = limit_ms(row, machine_rates)
     return {**row, "predicted_mib": quarter + 3 * (half - quarter), "limit_ms": least,
             "limit_fraction": least / row["ms"],
             "epoch_limit_ms": least * row["batches"]}

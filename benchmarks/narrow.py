@@ -31,7 +31,7 @@ PARTS = "aggregations", "epochs", "minibatches", "bytes", "accuracy"
 
 
 def load(args, row_dtype, comm=None, **options):
-    """Return this rank's graph with rows stored as "float32" or "bfloat16"; its transpose is already computed."""
+    """Return this rank's part of the graph, with rows stored as "float32" or "bfloat16", and with its transpose already computed."""
     graph = seeded_graphs.whole(args.graphs, args.graph).shard(comm or Solo(), row_dtype=row_dtype, **options)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)
@@ -39,7 +39,7 @@ def load(args, row_dtype, comm=None, **options):
 
 
 def sums(graph, width):
-    """Return a function that sums random rows of `width` columns over the neighbours."""
+    """Return a function without arguments that sums random rows of `width` columns over the neighbours."""
     x = Tensor(np.random.default_rng(0).standard_normal((graph.n_src, width), np.float32), requires_grad=True)
 
     def run():
@@ -50,7 +50,7 @@ def sums(graph, width):
 
 
 def attention(graph, heads, n_feat):
-    """Return a function that runs attention forward and backward on random inputs."""
+    """Return a function without arguments that runs attention forward and backward on random rows, (heads, n_feat) each."""
     draw = np.random.default_rng(0)
     z = Tensor(draw.standard_normal((graph.n_src, heads, n_feat), np.float32), requires_grad=True)
     src, dst = (Tensor(draw.standard_normal((graph.n_src, heads), np.float32), requires_grad=True) for _ in range(2))
@@ -109,7 +109,7 @@ def minibatches(args):
 
 
 def sampled_epoch(graph, name):
-    """Return a function that trains model `name` for one epoch of sampled minibatches."""
+    """Return a function without arguments that trains model `name` for one epoch of sampled minibatches."""
     draw, rng = np.random.default_rng(0), nn.Random(0)
     x, labels = draw.standard_normal((graph.n_dst, minibatch_speed.N_IN), np.float32), draw.integers(0, minibatch_speed.N_OUT, graph.n_dst)
     model = minibatch_speed.make_model(name, rng)
@@ -178,7 +178,7 @@ def accuracy(args):
 
 
 def compared(case, graph, times):
-    """Return the table's row for a case: the median times with float32 and bfloat16 rows, and their ratio."""
+    """Return the result row of a case from `times`, {row dtype: [ms]}: the median with float32 and with bfloat16, and their ratio."""
     medians = {rows: statistics.median(each) for rows, each in times.items()}
     return {"case": case, "graph": graph, **medians, "ratio": medians["bfloat16"] / medians["float32"], "times": times}
 

@@ -18,7 +18,7 @@ from sarlite.schedule.row_format import ROW_FORMATS
 
 
 def measure(args, data, network):
-    """Return {(row dtype, prefetch): [JSON line of each training run]}, measured in turn on `network`, a `hosts.Hosts`."""
+    """Train with each row dtype and prefetch on the simulated hosts `network`; return {(row dtype, prefetch): [JSON line of each run]}."""
     lines_of = {(rows, prefetch): [] for prefetch in args.prefetch for rows in args.rows}
     launcher = network.launcher(harness.find_mpiexec())
     for _ in range(args.rounds):
@@ -31,10 +31,10 @@ def measure(args, data, network):
     return lines_of
 
 
-def row_of(args, rows, prefetch, lines):
-    """Return the table's row of one row dtype and prefetch from `lines`, the JSON lines of its training runs."""
+def row_of(args, row_dtype, prefetch, lines):
+    """Return the result row of one row dtype and prefetch; `lines` are the JSON lines of its training runs."""
     sent = [sum(n for phase, n in line["sent_bytes"].items() if phase.endswith(("fetch", "push"))) for line in lines]
-    return {"graph": args.graph, "hosts": args.hosts, "rate": args.rate, "rows": rows, "prefetch": prefetch,
+    return {"graph": args.graph, "hosts": args.hosts, "rate": args.rate, "rows": row_dtype, "prefetch": prefetch,
             **harness.summary([1e3 * seconds for line in lines for seconds in line["seconds"][1:]]),
             "mib": statistics.median(sent) / (args.epochs + 1) / args.hosts / 2**20}
 

@@ -39,7 +39,7 @@ def drawn(n_nodes):
 
 
 class Planted:
-    """Results of sarlite's sum kernel on a CSR graph with one wrong edge.
+    """Sum kernel's results on a CSR graph with one edge lost, doubled or misrouted, by computing again only the rows of that edge.
 
     Rows do not depend on each other, so only the rows of that edge are computed again.
     """
@@ -50,7 +50,9 @@ class Planted:
         self.right = self._sums(self.indptr, self.indices, np.diff(self.indptr))
 
     def result(self, kind, position, row, recount):
-        """Return (result with the edge at `position` of the CSR lost, doubled or misrouted to `row`, its destination, its source).
+        """Return (sums with one edge "lost", "doubled" or "misrouted" to `row`, its destination, its source); `position` is its CSR index.
+
+        For a mean, `recount` says whether the numbers of edges in rows change too.
 
         `kind` is "lost", "doubled" or "misrouted"; a misrouted edge is counted for `row`.
         """
@@ -104,7 +106,7 @@ def locate_all(args):
 
 
 def names_edge(edges, kind, cause, named, dst, source, row):
-    """Return True if the oracle's verdict, its text `cause` and its edges `named`, tells the planted mistake `kind` and its edge."""
+    """Return True if the oracle's text `cause` tells the mistake `kind` and its pairs `named` are the edge from `source` to `dst`."""
     words = cause.split()
     right = {"lost": cause.endswith("is lost"), "doubled": cause.endswith("is counted twice"),
              "misrouted": row == dst or cause.endswith(f"is misrouted: counted for row {row}")}[kind]
@@ -113,14 +115,14 @@ def names_edge(edges, kind, cause, named, dst, source, row):
 
 
 def spmm(case):
-    """Return the sums over a case's edges, computed by sarlite's kernel."""
+    """Return the sums over the edges of the oracle's test case, computed by sarlite's kernel."""
     out = np.zeros((case.n_dst, case.x.shape[1]), np.float32)
     kernels.spmm(case.indptr.astype(np.int64), case.indices, case.x, out)
     return out
 
 
 def spmm_vjp(case, g):
-    """Return the gradients of a case's sum, computed by sarlite's kernel on the transpose."""
+    """Return the gradients of the sums, given the gradient `g` of the output, computed by sarlite's kernel on the transpose."""
     t_indptr, t_indices, _ = kernels.transpose(case.indptr.astype(np.int64), case.indices, case.n_src, position=False)
     out = np.zeros((case.n_src, g.shape[1]), np.float32)
     kernels.spmm(t_indptr, t_indices, g, out)
@@ -128,7 +130,7 @@ def spmm_vjp(case, g):
 
 
 def levels():
-    """Check sarlite's sum at the oracle's levels probe, ci and large; return the table's rows with the time of each check."""
+    """Check sarlite's sum kernel at the oracle's levels "probe", "ci" and "large"; return result rows with the time of each check."""
     rows = []
     for level, target in (("probe", 60), ("ci", 20), ("large", None)):
         begin, processor = time.perf_counter(), time.process_time()

@@ -46,7 +46,7 @@ def caught(mutant, level, graphs):
 
 
 def large_mean(run, level):
-    """Return the oracle's report on `run`, a batch norm, for rows with a large mean, which the oracle's own graphs lack."""
+    """Check the batch norm `run` on rows with a large mean, which the oracle's own graphs lack; return the report at `level`."""
     reference = oracle.Reference("batch_norm")
     case = reference.case(entry("powers-16-2-32").edges, name="large-mean")
     case.arrays["x"][:] += np.float32(3000)
@@ -67,7 +67,7 @@ def table(graphs):
 
 
 def uncaught(bugs, graphs):
-    """Yield the names of the planted bugs that the oracle does not catch on the given graphs at level "ci"."""
+    """Yield the names of those planted `bugs` that the oracle does not catch on the given graphs at level "ci"."""
     for bug in bugs:
         with np.errstate(all="ignore"):
             report = oracle.check(bug.run, bug.op, vjp=bug.vjp, shrink=False, graphs=graphs, **bug.attributes)
@@ -75,11 +75,11 @@ def uncaught(bugs, graphs):
             yield bug.name
 
 
-def false_alarms(wanted, seed):
-    """Check `wanted` correct results or more; return (number checked, number that the oracle rejects, largest error / bound)."""
+def false_alarms(least_checks, seed):
+    """Check at least `least_checks` correct results; return (number checked, number that the oracle rejects, largest error / bound)."""
     rng, count, alarms, most = np.random.default_rng(seed), 0, 0, 0.0
     entries = [e for e in corpus("ci") if 0 < e.published["n_edges"] <= 300]
-    while count < wanted:
+    while count < least_checks:
         op, attributes, (run, vjp), dtype = CORRECT[rng.integers(len(CORRECT))]
         one, reference = entries[rng.integers(len(entries))], oracle.Reference(op, **attributes)
         case = reference.case(one.edges, seed=int(rng.integers(1 << 30)), width=min(one.width, 17), dtype=dtype)

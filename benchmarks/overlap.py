@@ -43,7 +43,7 @@ WAYS = {"both": slice(0, 2), "forward": slice(0, 1), "backward": slice(1, 2)}
 
 
 class Case(NamedTuple):
-    """Aggregation to measure: the shapes of its inputs' rows, the function to call, and the inputs that are fetched.
+    """Aggregation to measure: its function, the row shapes of its inputs, and how many of these inputs are fetched from peers.
 
     `shapes` are the row shapes of its inputs, of which the first `n_fetched` are fetched from peers. `call` runs the
     aggregation. `needs_rows` is True if the backward pass fetches the rows again.
@@ -62,7 +62,7 @@ CASES = {
 
 
 class Nothing:
-    """Operator that fetches the same rows as the Case `case` but computes nothing, to time the transfer by itself."""
+    """Operator of an aggregation that fetches the rows of the Case `case` but computes nothing, to time the transfer by itself."""
 
     captured = ()
 
@@ -97,7 +97,7 @@ class NothingPass:
 
 
 def once(comm, call, inputs):
-    """Return (milliseconds of the forward pass, of the backward pass) of `call(*inputs)`, with barriers around them. Collective."""
+    """Run `call(*inputs)` and its backward pass between barriers; return (forward milliseconds, backward milliseconds). Collective."""
     comm.barrier()
     begin = time.perf_counter()
     out = call(*inputs)
@@ -111,13 +111,13 @@ def once(comm, call, inputs):
     return 1e3 * (middle - begin), 1e3 * (time.perf_counter() - start)
 
 
-def measure(comm, graphs, case, repeats):
-    """Return {"T0", "T1" (prefetch 0, 1) or "comm" (transfer alone): [(forward ms, backward ms), ...]} of a case. Collective."""
+def measure(comm, graphs_by_prefetch, case, repeats):
+    """Time a case; return {"T0" or "T1" (prefetch 0, 1) or "comm" (transfer alone): [(forward ms, backward ms), ...]}. Collective."""
     draw = np.random.default_rng(comm.rank)
-    inputs = [Tensor(draw.standard_normal((graphs[0].n_src, *shape), dtype=np.float32), requires_grad=True)
+    inputs = [Tensor(draw.standard_normal((graphs_by_prefetch[0].n_src, *shape), dtype=np.float32), requires_grad=True)
               for shape in case.shapes]
-    ways = {f"T{prefetch}": lambda *x, graph=graph: case.call(graph, *x) for prefetch, graph in graphs.items()}
-    ways["comm"] = lambda *x: aggregate(graphs[0].schedule, Nothing(case), x[: case.n_fetched])
+    ways = {f"T{prefetch}": lambda *x, graph=graph: case.call(graph, *x) for prefetch, graph in graphs_by_prefetch.items()}
+    ways["comm"] = lambda *x: aggregate(graphs_by_prefetch[0].schedule, Nothing(case), x[: case.n_fetched])
     times_of = {way: [] for way in ways}
     for k in range(repeats + 1):  # the first one warms up
         for way, call in ways.items():
@@ -136,12 +136,13 @@ def work(comm, args):
         return {name: measure(comm, graphs, cases[name], args.repeats) for name in args.cases}
 
 
-def rows_of(name, args, several, one):
-    """Return the table's rows of a case, forward, backward and both, from times on several hosts (`several`) and one host (`one`)."""
+def rows_of(name, args, times_on_hosts, times_on_one_host):
+    """Return the result rows of case `name`, for forward, backward and both, from results of `measure` on several hosts and on one."""
     table = []
     for way, share in WAYS.items():
         t0, t1, comm, memory = ([sum(times[share]) for times in samples]
-                                for samples in (several["T0"], several["T1"], several["comm"], one["T0"]))
+                                for samples in (times_on_hosts["T0"], times_on_hosts["T1"], times_on_hosts["comm"],
+                                                times_on_one_host["T0"]))
         row = {"case": name, "way": way, "graph": args.graph or f"{args.nodes}:{args.edges}", "mode": args.mode,
                "inside": args.inside, "ranks": args.ranks, **hosts.hidden(t0, t1, comm),
                "one_host_ms": harness.summary(memory)["ms"]}

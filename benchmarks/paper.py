@@ -61,7 +61,7 @@ DATA = {"M": (100, 47, 0.08), "P": (128, 172, 0.011)}  # features, classes, shar
 
 
 def write_data(scratch, args, name):
-    """Return the directory of a graph's data set, divided into the largest number of ranks; write it unless it exists."""
+    """Return the directory of the data set of graph `name`, divided into max(args.ranks) parts; write the data set unless it exists."""
     base = name.split("/")[0]
     if (scratch.path / base).exists():
         return scratch.path / base
@@ -82,7 +82,7 @@ def write_data(scratch, args, name):
 
 
 def scaling(figure, args, scratch):
-    """Yield the table's rows of one of the figures "3" to "7", by number of ranks, measured `--rounds` times in alternation."""
+    """Yield the result rows of a `figure`, "3" to "7", for one number of ranks after another, measured `--rounds` times in turn."""
     graph, model, ways = SCALINGS[figure]
     name = graph + (f"/{args.part}" if args.part > 1 else "")
     data = write_data(scratch, args, name)
@@ -118,7 +118,7 @@ def _compared(rows):
 
 
 def attention(args, _):
-    """Yield the table's rows of figure 2, attention by number of heads, each case measured in a process of its own."""
+    """Yield the result rows of figure 2, fused and two-step attention by number of heads, each measured in a process of its own."""
     name = "M" + (f"/{args.part}" if args.part > 1 else "")
     file = seeded_graphs.path(args.graphs, name)
     for heads in args.heads:
@@ -144,7 +144,7 @@ def attention(args, _):
 
 
 def attention_worker(args):
-    """Print times and peak memory of attention, fused or in two steps, with one number of heads, measured in this process."""
+    """Time attention, fused or in two steps, with one number of heads in this process; print the times and peak memory as JSON."""
     import time
 
     set_threads(args.threads)
@@ -168,7 +168,7 @@ def attention_worker(args):
 
 
 def curve(args, scratch):
-    """Yield the table's rows of figure 8: loss and accuracies by epoch for four configurations on one data set."""
+    """Yield the result rows of figure 8: loss and accuracies of each epoch, for four configurations on one data set in turn."""
     n_nodes = 300_000 // args.part
     spec = f"sbm:nodes={n_nodes},degree=29,classes=40,features=128,homophily=0.6,noise=3,train=0.011,val=0.01"
     data = scratch.convert(spec, "curve")

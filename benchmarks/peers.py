@@ -32,14 +32,14 @@ SCRIPTS = {"pyg": "peers_pyg.py", "pyg-compiled": "peers_pyg.py", "mkl": "peers_
 TIMEOUT = 3600
 
 
-def find(wanted, able):
-    """Return {name: command} of the requested peer libraries that are installed and in `able`, those that have the case.
+def find(requested, able_libraries):
+    """Return {name: command} of the `requested` libraries (None: all) that are installed and among `able_libraries`, which have the case.
 
     Parameters
     ----------
-    wanted : list of str or None
+    requested : list of str or None
         Names from `--peers`; None: all libraries that are installed.
-    able : tuple of str
+    able_libraries : tuple of str
         The libraries that have this case; other libraries are left out.
 
     Raises
@@ -47,15 +47,15 @@ def find(wanted, able):
     SystemExit
         A library was asked for and is not installed, or its name is unknown.
     """
-    if wanted == ["none"]:
+    if requested == ["none"]:
         return {}
     folder = os.environ.get("SARLITE_PEERS")
     present = {name: Path(folder, home, "bin", "python") for name, home in ENVIRONMENTS.items()} if folder else {}
     present = {name: python for name, python in present.items() if python.exists()}
-    missing = [name for name in wanted or () if name not in present]
+    missing = [name for name in requested or () if name not in present]
     if missing:
         raise SystemExit(f"--peers: {', '.join(missing)} not found in SARLITE_PEERS ({folder or 'not set'})")
-    chosen = [name for name in (wanted or present) if name in able]
+    chosen = [name for name in (requested or present) if name in able_libraries]
     return {name: [str(present[name]), str(_script(folder, name)), name] for name in chosen}
 
 
@@ -70,7 +70,7 @@ def _script(folder, name):
 
 
 def run(command, arguments):
-    """Return the measurement that a library's process prints; if the process fails, return {"error": last line of its output}."""
+    """Run a library's process; return the measurement that it prints as JSON, or {"error": last line of its output} if it fails."""
     line = [*command, *map(str, arguments)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT, preexec_fn=_stay_in_memory)
@@ -98,7 +98,9 @@ def _stay_in_memory():
 
 
 def pool(results):
-    """Return one measurement that combines the measurements of one case by several processes.
+    """Return one measurement from several processes' measurements: median of medians, lowest minimum, highest maximum, largest peak.
+
+    `results` are measurements of one case.
 
     Its values are the median of medians, the lowest minimum, the highest maximum and the largest peak.
     """
@@ -111,8 +113,10 @@ def pool(results):
             "peak_mib": max(values["peak_mib"])}
 
 
-def compare(args, row, command, peer, others, allowed):
-    """Measure sarlite (`command`) and the libraries `others` (`peer`) in alternation; return a row for each library, or a single row.
+def compare(args, row, own_arguments, peer_arguments, peer_commands, machine_limits):
+    """Measure sarlite and the libraries `peer_commands` in alternation; return `row` with the results, a copy for each library.
+
+    Without peers the result is a single row.
 
     Parameters
     ----------
@@ -120,32 +124,32 @@ def compare(args, row, command, peer, others, allowed):
         From `harness.suite_parser`.
     row : dict
         `case`, `graph` and further keys that describe the measurement.
-    command, peer : list
+    own_arguments, peer : list
         Arguments of this Python, and arguments of peer.py after the library's name; `--threads` and `--repeats` are
         added to both.
-    others : dict
+    peer_commands : dict
         From `find`.
-    allowed : limits.Allowed
+    machine_limits : limits.Allowed
     """
     counts = ["--threads", args.threads, "--repeats", args.repeats]
-    mine, theirs = [], {name: [] for name in others}
+    mine, theirs = [], {name: [] for name in peer_commands}
     for _ in range(args.rounds):
-        mine.append(harness.last_json(harness.python(*command, *counts)))
+        mine.append(harness.last_json(harness.python(*own_arguments, *counts)))
         for name, results in theirs.items():
             if not (results and "error" in results[-1]):
-                results.append(run(others[name], [*peer, *counts]))
-    rows = beside(row, args.threads, pool(mine), {name: pool(results) for name, results in theirs.items()}, allowed)
-    others_ms = "".join(f", {r['peer']} {r['peer_ms'] or 'failed'}" for r in rows if r["peer"])
+                results.append(run(peer_commands[name], [*peer_arguments, *counts]))
+    rows = beside(row, args.threads, pool(mine), {name: pool(results) for name, results in theirs.items()}, machine_limits)
+    others_ms = "".join(f", {r['peer_arguments']} {r['peer_ms'] or 'failed'}" for r in rows if r["peer"])
     harness.note(f"{' '.join(map(str, row.values()))}: {rows[0]['ms']:.1f} ms{others_ms}")
     return rows
 
 
-def beside(row, threads, mine, theirs, allowed):
-    """Return the table's rows, one per peer, from sarlite's measurement `mine`, the peers' `theirs` and the machine's `allowed` times.
+def beside(row, threads, own_result, peer_results, machine_limits):
+    """Return copies of `row`, one for each library in `peer_results`, with its result, sarlite's, and shares of the machine's limits.
 
-    Without peers the list has one row with sarlite alone. `allowed` holds the times that the machine's limits allow.
+    Without peers the list has one row with sarlite alone.
     """
-    base = {**row, "ranks": 1, "threads": threads, **mine, **allowed.shares(mine["ms"])}
+    base = {**row, "ranks": 1, "threads": threads, **own_result, **machine_limits.shares(own_result["ms"])}
     rows = [{**base, "peer": name, **{f"peer_{key}": value for key, value in result.items()},
-             "ratio": result["ms"] / mine["ms"] if result["ms"] else None} for name, result in theirs.items()]
+             "ratio": result["ms"] / own_result["ms"] if result["ms"] else None} for name, result in peer_results.items()]
     return rows or [{**base, "peer": None, "peer_ms": None, "peer_peak_mib": None, "ratio": None}]

@@ -1,4 +1,4 @@
-"""MKL's sum over neighbours, for an environment with numpy and mkl: the vendor's own sparse times dense product.
+"""MKL's sum over neighbours, a sparse times dense product, as a process that `peers.py` runs in an environment with numpy and mkl.
 
     python peers_mkl.py mkl spmm GRAPH.npz --threads 2 --repeats 3 --width 64
 
@@ -42,7 +42,7 @@ def checked(name, status):
 
 
 def product(indptr, indices, width):
-    """Return (function that computes out = A x, x, out); A is a CSR matrix with ones at the edges, x is random, (n_nodes, width)."""
+    """Return (function that computes out = A x, x, out): A has a 1 for each edge of the CSR graph, x is random, (n_nodes, width)."""
     mkl = ctypes.CDLL(next(map(str, Path(sys.prefix, "lib").glob("libmkl_rt.so*"))), mode=ctypes.RTLD_GLOBAL)
     n_nodes, values = len(indptr) - 1, np.ones(len(indices), np.float32)
     x, out = aligned(n_nodes, width), aligned(n_nodes, width)

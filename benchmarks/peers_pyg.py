@@ -1,4 +1,4 @@
-"""PyG's side of the benchmarks, for an environment with torch and torch_geometric, without torch-sparse or pyg-lib.
+"""PyG's side of the benchmarks: a process that `peers.py` runs in an environment with torch and torch_geometric.
 
     python peers_pyg.py pyg|pyg-compiled CASE GRAPH.npz --threads 2 --repeats 3 [--width 64]
 
@@ -32,25 +32,25 @@ SHAPES = {"sage": (100, 47, 0.1), "gat": (100, 47, 0.1), "gcn": (602, 41, 0.66)}
 
 
 def read(file):
-    """Return (indptr, indices), both int64, of the graph in a file, in CSR by destination."""
+    """Return (indptr, indices), int64 tensors, of the graph in a file, as a CSR matrix with a row for each destination."""
     arrays = np.load(file)
     return [torch.from_numpy(arrays[name].astype(np.int64)) for name in ("indptr", "indices")]
 
 
 def pairs_of(indptr, indices):
-    """Return sources and destinations of the edges, shape (2, n_edges), sorted by destination."""
+    """Return the tensor of the edges' sources and destinations, (2, n_edges), sorted by destination."""
     return torch.stack([indices, torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff())])
 
 
 def sparse(indptr, indices, weights=None):
-    """Return the sparse CSR tensor of the edges; its rows are destinations."""
+    """Return the sparse CSR tensor of the edges, with a row for each destination; by default all `weights` are 1."""
     n_nodes = len(indptr) - 1
     values = torch.ones(len(indices)) if weights is None else weights
     return torch.sparse_csr_tensor(indptr, indices, values, size=(n_nodes, n_nodes))
 
 
 class Net(nn.Module):
-    """The models of `epoch.py`: layers with batch norm (not in `gcn`), ReLU and dropout 0.5 between them."""
+    """Model of `epoch.py` in PyG, "sage", "gat" or "gcn": layers with batch norm (not in "gcn"), ReLU and dropout 0.5 between them."""
 
     def __init__(self, name, n_in, n_out):
         super().__init__()
@@ -112,7 +112,7 @@ def epoch(args, indptr, indices):
 
 
 def timed(run, repeats):
-    """Return the milliseconds of up to `repeats` runs after one that warms up, within about `SECONDS`."""
+    """Call `run` once to warm up, then up to `repeats` times within about `SECONDS`; return the milliseconds of each of these calls."""
     begin = time.perf_counter()
     run()
     times: list[float] = []

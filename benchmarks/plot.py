@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 def points(rows, y, x=None):
-    """Return a Point for sarlite and for each peer library in each row that has key `y`; `x` is the key of the horizontal axis."""
+    """Return a Point for each library in each row that has key `y`: the value of `y`, and of `x`, the key of the horizontal axis."""
     rows = [row for row in rows if x is None or row.get(x) is not None]
     varying = [key for key in LABELS if key != x and len({str(row.get(key)) for row in rows}) > 1]
     by_key = {}
@@ -48,7 +48,7 @@ def points(rows, y, x=None):
 
 
 def draw_rows(axes, rows, y, x):
-    """Draw the values of key `y` as bars, or as lines over key `x` if it is not None, into `axes`."""
+    """Draw the rows' values of key `y` into `axes`: as bars if `x` is None, else as lines over the values of key `x`."""
     drawn = points(rows, y, x)
     if not drawn:
         raise SystemExit(f"no row has {y!r}" + (f" and {x!r}" if x else ""))
@@ -91,7 +91,7 @@ def _whiskers(drawn):
 
 
 def draw_trace(axes, trace, start, end):
-    """Draw Trace Event JSON: a lane for each process and thread, a colour for each name, time in ms from the first event."""
+    """Draw the events of a Trace Event JSON from `start` to `end` ms, a lane for each thread; return the number of lanes."""
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     if not events:
         raise SystemExit("the trace has no complete events (ph X)")
@@ -126,7 +126,7 @@ def _lane_labels(events, lanes):
 
 
 def draw(file, content, picture, args):
-    """Draw `content`, the rows of a table or a trace that was read from `file`, and save the image as `picture`."""
+    """Draw the content of `file`, result rows (list) or a trace (dict), and save the image as the file `picture`."""
     figure = import_optional("matplotlib.figure", "a picture").Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
     if isinstance(content, dict):

@@ -1,4 +1,4 @@
-"""Time of an epoch by primitive (differentiable operation) of the tape, forward and backward."""
+"""Functions that divide the time of an epoch among the tape's primitives (differentiable operations), forward and backward."""
 
 import time
 from collections import defaultdict
@@ -26,7 +26,7 @@ class Clock(recording.Observer):
 
     @contextmanager
     def timed(self, key):
-        """Add the time of the context to `key`, (primitive, "forward" or "backward"), unless an outer context is being timed."""
+        """Return a context whose time is added to `key`, (primitive, "forward" or "backward"), unless an outer context is being timed."""
         self.depth += 1
         begin = time.perf_counter()
         try:
@@ -43,7 +43,7 @@ def _label(name, params):
 
 
 def breakdown(trainer, epochs):
-    """Return rows with calls and milliseconds per epoch of each primitive, forward and backward, and of the time outside.
+    """Train `epochs` epochs; return rows with calls and milliseconds per epoch of each primitive and pass, and of the remaining time.
 
     The trainer has taken step 0 before.
     """

@@ -1,4 +1,4 @@
-"""Measure the share of the time of pushing embeddings that computing hides with a delay of 1, on a link of 1 Gbit/s.
+"""Measure how much of the time of pushing embeddings to peers is hidden by computing, with a delay of 1 on a 1 Gbit/s link.
 
 The share is relative to the smaller of transfer and computing.
 
@@ -31,7 +31,7 @@ N_IN, N_OUT, HIDDEN = 128, 32, 256
 
 
 class Run:
-    """Minibatch training with one delay of pushed embeddings. Each call takes one step and returns its milliseconds."""
+    """Minibatch training where pushed embeddings arrive `delay` steps later. Each call trains one step and returns its milliseconds."""
 
     def __init__(self, comm, graph, args, delay):
         n, rng, draw = graph.n_src, nn.Random(0), np.random.default_rng(comm.rank)
@@ -66,7 +66,7 @@ class Run:
 
 
 def work(comm, args):
-    """Return {"T0", "T1" or "comm": [ms of each step or transfer], "bytes": most bytes that a rank sent in a step}. Collective."""
+    """Return {"T0", "T1" (delay 0, 1) or "comm" (push alone): [ms of each step], "bytes": most bytes a rank pushed}. Collective."""
     src = power_law(args.nodes, args.edges, inside=args.inside)
     graph = Graph.from_csr(*src).shard(comm, "contiguous")
     runs = {f"T{delay}": Run(comm, graph, args, delay) for delay in (0, 1)}
@@ -82,7 +82,7 @@ def work(comm, args):
 
 
 def row_of(args, measured):
-    """Return the table's row from `measured`, the result of `work`."""
+    """Return the result row of the share of pushing that is hidden, from `measured`, the result of `work`."""
     return {"case": "push", "graph": f"{args.nodes}:{args.edges}", "inside": args.inside, "ranks": args.ranks,
             **hosts.hidden(measured["T0"], measured["T1"], measured["comm"]), "mib": measured["bytes"] / 2**20}
 

@@ -20,7 +20,7 @@ N_IN, HIDDEN, CLASSES, FANOUTS, BATCH = 128, 256, 64, [10, 10], 1000
 
 
 class Layer(nn.Module):
-    """R-GCN layer: mean source rows times a weight matrix per relation, summed, plus destination rows times one per node type."""
+    """R-GCN layer in DGL: each relation's mean of source rows times its matrix, summed, plus the own row times its type's matrix."""
 
     def __init__(self, relations, types, n_in, n_out):
         super().__init__()

@@ -65,7 +65,7 @@ def path(folder, name):
 
 
 def load(file):
-    """Return the heterogeneous graph in a file, with its communication plans and transposes computed.
+    """Return the HeteroGraph in a file, with its communication plans and transposes already computed.
 
     Peers also convert the graph to each of their formats before they are measured.
     """
@@ -92,8 +92,8 @@ def make_trainer(graph, n_batches=0):
     return Trainer(nodes, model, x, labels, train, optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng, batches=loader)
 
 
-def allowed(file, limit):
-    """Return the least and the estimated time of an epoch, a `limits.Allowed`, at the machine's rates `limit`."""
+def allowed(file, machine_rates):
+    """Return a `limits.Allowed`: least and estimated ms of an epoch on the graph in `file` at the machine's rates, a `limits.Limits`."""
     with np.load(file) as arrays:
         counts = dict(zip(TYPES, arrays["n_nodes"].tolist()))
         relations = {tuple(map(str, name)): arrays[f"src_{r}"].size for r, name in enumerate(arrays["names"])}
@@ -107,12 +107,12 @@ def allowed(file, limit):
     sums = sum(counts[r[2]] for r in first)
     edges = sum(relations[r] for r in last)
     n_bytes = 4 * (2 * N_IN * (rows + sums) + 4 * HIDDEN * rows + 2 * CLASSES * counts[target] + 2 * edges)
-    return limits.Allowed(limit.least_ms(n_bytes, flops),
-                          limit.least_ms(0, flops) + limit.gather_ms(2 * edges, 4 * CLASSES))
+    return limits.Allowed(machine_rates.least_ms(n_bytes, flops),
+                          machine_rates.least_ms(0, flops) + machine_rates.gather_ms(2 * edges, 4 * CLASSES))
 
 
 def worker(args):
-    """Print the time and peak memory of an epoch or of minibatches, measured in this process."""
+    """Time epochs or minibatches of R-GCN in this process; print the times and peak memory as JSON."""
     set_threads(args.threads)
     (name,) = args.cases
     graph = load(path(args.graphs, name))
@@ -139,13 +139,13 @@ def main(argv=None):
     return None
 
 
-def batches(args, others):
-    """Measure minibatches of R-GCN with sarlite and DGL, and print their table."""
+def batches(args, peer_commands):
+    """Measure minibatches of R-GCN with sarlite and DGL in alternation, and print their table; `peer_commands` is {library: command}."""
     rows, counts = [], ["--repeats", args.repeats, "--batches", args.batches, "--threads", args.threads]
     for name in args.cases:
         file, row = path(args.graphs, name), {"case": "rgcn", "graph": name, "kind": "uniform", "threads": args.threads}
         command = [__file__, "--worker", "--graphs", args.graphs, "--cases", name, *counts]
-        rows.append(sampling_speed.beside(row, args.rounds, command, [file, *counts], others))
+        rows.append(sampling_speed.beside(row, args.rounds, command, [file, *counts], peer_commands))
     harness.report("R-GCN, 1,000 seeds a batch, time a batch", rows, sampling_speed.columns("peak_mib", "peer_peak_mib"), args.json)
 
 

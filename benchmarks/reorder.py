@@ -50,7 +50,7 @@ def read(args, name):
 
 
 def described(args, folder):
-    """Write the node orders `args.orders` of the shuffled graph to `folder`; return the table's rows, still without step times."""
+    """Write the node orders `args.orders` of the shuffled graph to `folder`; return the result rows, without times of epochs yet."""
     shuffled = args.graph + "-shuffled"
     rows = [{"case": "sage", "graph": name, "order": None, "order_seconds": None,
              "near": orders.near_share(*read(args, name))}
@@ -67,7 +67,7 @@ def described(args, folder):
 
 
 def worker(args):
-    """Print the time of epochs on one graph in one node order, measured in this process."""
+    """Time epochs on one graph in one node order in this process; print the times as JSON."""
     set_threads(args.threads)
     graph = Graph.from_csr(*read(args, args.graph))
     if args.order:
@@ -78,7 +78,7 @@ def worker(args):
 
 
 def measure(args, rows, folder):
-    """Measure epochs in each node order; return the table's rows with their times.
+    """Time epochs with each row's node order, read from `folder`; return `rows` with these times.
 
     Each run is a process, and all rows are measured once in each round.
     """

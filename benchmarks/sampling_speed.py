@@ -23,7 +23,7 @@ TIMES = ("ms", "ms_min", "ms_max", "peak_mib")
 
 
 def worker(args):
-    """Print the time of sampling batches from one graph with one kind of sampler, measured in this process."""
+    """Time the sampling of batches from one graph by one kind of sampler in this process; print the times as JSON."""
     threads, name, kind = args.threads_list[0], args.graphs_list[0], args.kinds[0]
     set_threads(threads)
     graph = seeded_graphs.whole(args.graphs, name)
@@ -45,23 +45,23 @@ def worker(args):
                               edges=round(float(edges)))
 
 
-def measure(args, name, kind, threads, others):
-    """Return the table's row of a graph, sampler (`kind`) and number of threads, measured with sarlite and other libraries."""
+def measure(args, name, sampler_kind, threads, peer_commands):
+    """Return the result row of sampling graph `name` on `threads` threads, by sarlite and other libraries in alternation."""
     counts = ["--repeats", args.repeats]
-    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", kind, "--threads-list",
+    command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", sampler_kind, "--threads-list",
                threads, *counts]
     peer = ["sample", seeded_graphs.path(args.graphs, name), "--threads", threads, *counts]
-    return beside({"case": "sampling", "graph": name, "kind": kind, "threads": threads}, args.rounds, command, peer, others)
+    return beside({"case": "sampling", "graph": name, "kind": sampler_kind, "threads": threads}, args.rounds, command, peer, peer_commands)
 
 
-def beside(row, rounds, worker_command, peer, others):
-    """Run `worker_command` and the commands `others` of peers in turn, `rounds` times; return `row` with their milliseconds per batch."""
+def beside(row, rounds, worker_command, peer_arguments, peer_commands):
+    """Run `worker_command` and the peers in turn, `rounds` times; return `row` with the milliseconds per batch of each library."""
     mine, theirs = [], []
     for _ in range(rounds):
         mine.append(harness.last_json(harness.python(*worker_command)))
-        theirs += [peers.run(command, peer) for command in others.values()]
+        theirs += [peers.run(command, peer_arguments) for command in peer_commands.values()]
     sizes = {key: mine[0][key] for key in mine[0] if key not in TIMES}
-    row = {**row, **per_batch(mine, sizes["batches"]), **sizes, "ranks": 1, "peer": next(iter(others), None)}
+    row = {**row, **per_batch(mine, sizes["batches"]), **sizes, "ranks": 1, "peer": next(iter(peer_commands), None)}
     peer_means = per_batch(theirs, theirs[0].get("batches", sizes["batches"])) if theirs else {"ms": None, "peak_mib": None}
     row.update({f"peer_{key}": value for key, value in peer_means.items()})
     row["ratio"] = peer_means["ms"] / row["ms"] if peer_means["ms"] else None
@@ -71,7 +71,7 @@ def beside(row, rounds, worker_command, peer, others):
 
 
 def per_batch(results, batches):
-    """Return one measurement that combines the measurements of several processes, with times divided by the number of batches."""
+    """Return one measurement that combines several processes' `results`, with times divided by `batches`, the number of batches."""
     pooled = peers.pool([{key: result[key] for key in (*TIMES, "error") if key in result} for result in results])
     return {key: value / batches if key.startswith("ms") and value else value for key, value in pooled.items()}
 

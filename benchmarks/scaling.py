@@ -46,7 +46,7 @@ ACCOUNT = "own", "peers", "aggregate", "wait", "collective", "product", "optimiz
 
 
 def configurations(args):
-    """Return (ranks, threads, mode, prefetch) of each configuration to measure, the configuration of one rank first.
+    """Return [(ranks, threads, mode, prefetch), ...], the configurations that `args` asks to measure, one rank's first.
 
     One rank has no peers, so it runs in one mode only.
     """
@@ -95,11 +95,11 @@ def train(args, n_ranks, **options):
     return {**line, "account": list(zip(*(account(rank, spans, args.cpu) for rank in range(n_ranks))))}
 
 
-def account(rank, spans, cpu=False):
-    """Return {category, such as "wait": milliseconds} of each epoch of MPI rank `rank`, as a list, from the spans of a profile.
+def account(rank, spans, use_cpu_time=False):
+    """Divide the time of each epoch of `rank` among categories, such as "wait", by a profile's `spans`; return [{category: ms}, ...].
 
-    The purposes are the entries of `ACCOUNT`. Evaluations are left out. `spans` are the events of a recorded profile;
-    with `cpu` their processor time is counted.
+    The categories are the entries of `ACCOUNT`. Evaluations are left out. With `use_cpu_time` processor time is
+    counted.
     """
     computing = [span for span in spans if span["pid"] == 1 + rank and span["tid"] == 1000]
     epochs, around = [], []
@@ -110,7 +110,7 @@ def account(rank, spans, cpu=False):
         if not epochs:
             continue
         purpose = "evaluation" if any(purpose == "evaluation" for _, purpose in around) else purpose_of(span)
-        length = span["args"]["processor_ms"] if cpu else span["dur"] / 1e3
+        length = span["args"]["processor_ms"] if use_cpu_time else span["dur"] / 1e3
         epochs[-1][purpose] += length
         if around:
             epochs[-1][around[-1][1]] -= length
@@ -119,7 +119,7 @@ def account(rank, spans, cpu=False):
 
 
 def purpose_of(span):
-    """Return the category, such as "product" or "wait", to which `account` adds a span's own time, without the spans inside it.
+    """Return the category, such as "product" or "wait", that a profile's span counts for, without the time of the spans inside it.
 
     For a block the category is the rank whose rows the block reads; `by_owner` adds these up.
     """
@@ -134,7 +134,7 @@ def purpose_of(span):
 
 
 def by_owner(epoch, rank):
-    """Return {category: ms} of an epoch, with the times by source rank summed into "own", the rank's own rows, and "peers".
+    """Merge an epoch's {category: ms}: times by source rank become "own", for rows of this rank, and "peers"; return the new dict.
 
     If all blocks read the rows of one rank, as in a cache's batch, they count as `own`.
     """
@@ -145,13 +145,13 @@ def by_owner(epoch, rank):
 
 
 def fastest(lines):
-    """Return each rank's {category: ms} of the epoch whose slowest rank was fastest, without each run's first epoch."""
+    """Return each rank's {category: ms} in the fastest epoch of all runs, by its slowest rank; each run's first epoch does not count."""
     epochs = [epoch for line in lines for epoch in line.get("account", ())[1:]]
     return min(epochs, key=lambda ranks: max(sum(rank.values()) for rank in ranks), default=())
 
 
 def row(args, name, configuration, lines):
-    """Return the table's row of a case in one configuration, (ranks, threads, mode, prefetch), from the JSON lines of its runs."""
+    """Return the result row of case `name` in one configuration, (ranks, threads, mode, prefetch), from its runs' JSON `lines`."""
     n_ranks, threads, mode, prefetch = configuration
     sent = [sum(n for phase, n in line["sent_bytes"].items() if phase != "evaluation") for line in lines]
     return {"case": name, "graph": args.graph, "ranks": n_ranks, "threads": threads, "mode": mode,
@@ -163,7 +163,7 @@ def row(args, name, configuration, lines):
 
 
 def compare(rows):
-    """Add to each row the ratios of its time and memory to one rank and to mode oneshot; None if these were not measured."""
+    """Add to each row its time relative to one rank, and its time and memory relative to mode oneshot; None if not measured."""
     by_configuration = {(r["case"], r["ranks"], r["threads"], r["mode"]): r for r in rows}
     one = {r["case"]: r for r in rows if r["ranks"] == 1}
     for r in rows:

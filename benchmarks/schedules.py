@@ -27,16 +27,16 @@ SCHEDULES = [("linear", "sar", None), ("linear", "sar", "fetch"), ("linear", "br
 PHASES = ("forward_fetch", "forward_push", "backward_fetch", "backward_push")
 
 
-def layer(args, graph, message):
-    """Return a function that runs a layer forward and backward on random rows; `message` is "linear" or "attend"."""
+def layer(args, graph, layer_kind):
+    """Return a function without arguments that runs a layer, "linear" or "attend", forward and backward on random rows."""
     n, rng = graph.n_src, np.random.default_rng(graph.comm.rank)
-    shapes = [(n, args.width)] if message == "linear" else [(n, args.heads, args.features), (n, args.heads),
+    shapes = [(n, args.width)] if layer_kind == "linear" else [(n, args.heads, args.features), (n, args.heads),
                                                             (n, args.heads)]
     inputs = [Tensor(rng.standard_normal(shape, dtype=np.float32), requires_grad=True) for shape in shapes]
     g = rng.standard_normal((graph.n_dst, *shapes[0][1:]), dtype=np.float32)
 
     def run():
-        out = graph.aggregate(fn.copy_src(inputs[0]) if message == "linear" else fn.attend(*inputs), "sum")
+        out = graph.aggregate(fn.copy_src(inputs[0]) if layer_kind == "linear" else fn.attend(*inputs), "sum")
         out.backward(g)
         for x in inputs:
             x.grad = None
@@ -44,8 +44,8 @@ def layer(args, graph, message):
     return run
 
 
-def measure_rank(comm, args, whole, parts, message, mode, backward):
-    """Run a layer on a part of `whole`; return (received bytes by phase, halo rows, seconds to plan, bytes held, peak bytes of a pass)."""
+def measure_rank(comm, args, whole, parts, layer_kind, mode, backward):
+    """Run a layer on this rank; return ({phase: bytes received}, halo rows, seconds to plan, bytes held, peak bytes of a pass)."""
     set_threads(1)
     before = _held(comm)
     begin = time.thread_time()
@@ -53,7 +53,7 @@ def measure_rank(comm, args, whole, parts, message, mode, backward):
     graph.profile.reset()
     seconds = time.thread_time() - begin
     held = _held(comm) - before
-    run = layer(args, graph, message)
+    run = layer(args, graph, layer_kind)
     before = _held(comm)
     run()
     received = {phase: graph.profile.received_bytes[phase] for phase in PHASES}
@@ -67,7 +67,7 @@ def measure_rank(comm, args, whole, parts, message, mode, backward):
 
 
 def _held(comm):
-    """Return the traced bytes that the process holds now, and restart the measurement of their peak. Collective."""
+    """Return the bytes that tracemalloc traces in this process now, and restart the measurement of their peak. Collective."""
     comm.barrier()
     now = tracemalloc.get_traced_memory()[0]
     comm.barrier()

@@ -61,7 +61,9 @@ def shuffle(indptr, indices, seed=1):
 
 
 def path(folder, name):
-    """Return the file of the graph `name`, with `indptr`, (n_nodes + 1,) int64, and `indices`, (n_edges,) int32.
+    """Return the .npz file of the graph `name`, with its arrays `indptr` and `indices`; generate the graph if the file is missing.
+
+    `indptr` is (n_nodes + 1,) int64, `indices` (n_edges,) int32.
 
     The graph is drawn if the file does not exist.
     """

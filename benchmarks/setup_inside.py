@@ -15,7 +15,7 @@ HALO = ("src_ids", "send_rows")  # names of the arrays of a peer's block and ste
 
 
 def hold(options):
-    """Load the data on every rank; rank 0 prints, for each rank, the bytes held afterwards and the peak as a line of JSON."""
+    """Load the data set of `options` on every rank; rank 0 prints a JSON line with each rank's bytes held afterwards and at the peak."""
     from sarlite.cli import config
     from sarlite.cli.settings import graph_of, source_of
     from sarlite.comm import launch
@@ -36,7 +36,7 @@ def hold(options):
 
 
 def array_bytes(*roots):
-    """Return [bytes of the rank's own NumPy arrays, bytes of arrays of halo ids] that can be reached from `roots`.
+    """Return [bytes of the rank's own NumPy arrays, bytes of arrays of halo ids], searching the objects `roots` and their attributes.
 
     Memory that several arrays share counts once.
     """
@@ -62,7 +62,7 @@ def array_bytes(*roots):
 
 
 def partition(arguments):
-    """Run `python -m sarlite.data partition` with a stand-in for METIS; print its seconds and peak bytes as a line of JSON."""
+    """Run `sarlite.data partition ARGUMENTS` with a fast stand-in for METIS; print its seconds and peak bytes as a line of JSON."""
     import pymetis
 
     def part_graph(n_parts, adjacency=None, xadj=None, adjncy=None, **others):

@@ -27,7 +27,7 @@ HERE = Path(__file__).parents[1]
 
 
 class Tree:
-    """Checkout of sarlite, and a folder for the data sets that this checkout writes."""
+    """Checkout of sarlite whose setup is measured, at `path`, with a folder for the data sets that this checkout writes."""
 
     def __init__(self, name, path, scratch):
         self.name, self.path, self.scratch = name, Path(path).resolve(), Path(scratch, name)

@@ -35,7 +35,7 @@ ABLE = ("dgl", "pyg", "pyg-compiled", "torch", "scipy", "mkl")
 
 
 def worker(args):
-    """Print the time of a sum over neighbours on one graph with one width, measured in this process."""
+    """Time sums over neighbours on one graph with one width in this process; print the times as JSON."""
     set_threads(args.threads)
     graph = seeded_graphs.load(args.graphs, args.graphs_list[0])
     with Buffers() if args.arrays == ["buffers"] else contextlib.nullcontext(), no_grad():
@@ -45,15 +45,15 @@ def worker(args):
     harness.print_measurement(times, memory)
 
 
-def measure(args, name, width, arrays, limit, others):
-    """Return the table's rows of a graph and width with sarlite and its peers; `arrays` is "buffers" (reused memory) or "plain"."""
+def measure(args, name, width, array_kind, machine_rates, peer_commands):
+    """Return result rows, one per library, of sums on graph `name`; `array_kind` is "buffers" (reused memory) or "plain"."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width,
-               "--arrays", arrays]
-    row = {"case": "spmm", "graph": name, "width": width, "arrays": arrays}
-    least = limit.least_ms(8 * n_nodes * width + 8 * n_nodes + 4 * n_edges, n_edges * width)
-    allowed = limits.Allowed(least, limit.gather_ms(n_edges, 4 * width))
-    return peers.compare(args, row, command, ["spmm", file, "--width", width], others, allowed)
+               "--arrays", array_kind]
+    row = {"case": "spmm", "graph": name, "width": width, "arrays": array_kind}
+    least = machine_rates.least_ms(8 * n_nodes * width + 8 * n_nodes + 4 * n_edges, n_edges * width)
+    allowed = limits.Allowed(least, machine_rates.gather_ms(n_edges, 4 * width))
+    return peers.compare(args, row, command, ["spmm", file, "--width", width], peer_commands, allowed)
 
 
 def main(argv=None):

@@ -15,7 +15,7 @@ import numpy as np
 
 
 def write(folder, n_nodes, n_edges):
-    """Write edges with string ids and a weight, as text and as Parquet, and a table of the nodes."""
+    """Write random edges with string ids and a weight as edges.csv and edges.parquet, and their nodes as nodes.parquet, to `folder`."""
     import pyarrow
     from pyarrow import csv, parquet
 
@@ -53,23 +53,23 @@ for batch in connection.execute(sql).to_arrow_reader(1 << 16):
 """The same work in SQL; its arguments are the SQL of the edges and of the nodes (or nothing), a folder, a limit and threads."""
 
 
-def convert(folder, spec, memory, processors):
-    """Return (processor seconds, seconds, peak memory in MiB) of one conversion of the data set `spec`."""
-    return run(["-m", "sarlite.data", "convert", spec, str(folder / "out"), "--memory", memory, "--overwrite", "--allow-empty", "all",
-                "--progress", "none"], processors)
+def convert(folder, spec, memory_limit, n_processors):
+    """Convert the data set `spec` on `n_processors` processors; return (processor seconds, seconds, peak memory in MiB)."""
+    return run(["-m", "sarlite.data", "convert", spec, str(folder / "out"), "--memory", memory_limit, "--overwrite", "--allow-empty", "all",
+                "--progress", "none"], n_processors)
 
 
-def in_sql(folder, edges, nodes, memory, processors):
-    """Return the same as `convert` for the same work in SQL over the files `edges` and `nodes`; `nodes` may be empty."""
-    source = f"read_csv('{edges}', header=true, columns={{'src': 'VARCHAR', 'dst': 'VARCHAR', 'w': 'DOUBLE'}})" \
-        if edges.suffix == ".csv" else f"'{edges}'"
-    listed = f"(SELECT row_number() OVER () - 1 AS n, id FROM '{nodes}')" if nodes else ""
-    return run(["-c", SQL, source, listed, str(folder), memory, str(processors)], processors)
+def in_sql(folder, edges_file, nodes_file, memory, n_processors):
+    """Do the work of `convert` in SQL on a file of edges and one of nodes ("": none); return (processor seconds, seconds, peak MiB)."""
+    source = f"read_csv('{edges_file}', header=true, columns={{'src': 'VARCHAR', 'dst': 'VARCHAR', 'w': 'DOUBLE'}})" \
+        if edges_file.suffix == ".csv" else f"'{edges_file}'"
+    listed = f"(SELECT row_number() OVER () - 1 AS n, id FROM '{nodes_file}')" if nodes_file else ""
+    return run(["-c", SQL, source, listed, str(folder), memory, str(n_processors)], n_processors)
 
 
-def run(words, processors):
-    """Run Python with the arguments `words` on some processors; return (processor seconds, seconds, peak memory in MiB)."""
-    code = (f"import os, resource, subprocess, sys, time; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{processors}]); "
+def run(words, n_processors):
+    """Run Python with the arguments `words` on `n_processors` processors; return (processor seconds, seconds, peak memory in MiB)."""
+    code = (f"import os, resource, subprocess, sys, time; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{n_processors}]); "
             "begin = time.time(); subprocess.run([sys.executable, *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL); "
             "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
             "print(used.ru_utime + used.ru_stime, time.time() - begin, used.ru_maxrss / 1024)")
@@ -78,7 +78,7 @@ def run(words, processors):
 
 
 def main(arguments=None):
-    """Measure the conversion of each source, text or Parquet with or without a table of nodes, and print its row."""
+    """Convert text and Parquet edges, with or without a table of nodes; print a result row for each."""
     options = harness.parser(__doc__)
     options.add_argument("--nodes", type=int, default=1_000_000)
     options.add_argument("--edges", type=int, default=10_000_000)

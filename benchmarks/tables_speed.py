@@ -14,7 +14,7 @@ import numpy as np
 
 
 def write(path, n_edges, n_nodes, seed=0, at_once=1 << 18):
-    """Write a CSV of random weighted edges between nodes with names such as n0000007."""
+    """Write a CSV file of random weighted edges between nodes with names such as n0000007, `at_once` edges at a time."""
     rng = np.random.default_rng(seed)
     with path.open("w") as file:
         file.write("source,target,amount\n")

@@ -31,7 +31,7 @@ SHARE = 0.99
 
 
 class Way(NamedTuple):
-    """Way to train a model: number of ranks, full batch or minibatches, and further options of the training command."""
+    """Configuration of a training: number of ranks, full batch or minibatches, and further options of the training command."""
 
     name: str
     ranks: int
@@ -52,7 +52,7 @@ WAYS = [
 
 
 class Task(NamedTuple):
-    """Data set and its settings; `full` and `batches` are the settings for full-batch training and for minibatches."""
+    """Data set and its training options: `model` for all trainings, `full` for full batches, `batches` for minibatches."""
 
     spec: str
     flags: tuple
@@ -72,10 +72,10 @@ TASKS = {
 }
 
 
-def run(task, way, data, seed, as_threads=False, **changed):
-    """Train `task` once by the Way `way`, with the options `changed` replaced; return a dict with the curve of validation accuracy."""
+def run(task, way, data, seed, as_threads=False, **changed_options):
+    """Train `task` in the configuration `way` with changed options; return a result row with the accuracy and seconds of each epoch."""
     place = {"launcher": (), "ranks": way.ranks, "threads": 1} if as_threads else {"threads": 2 // way.ranks}
-    settings = (task.batches if way.minibatches else task.full) | way.options | changed
+    settings = (task.batches if way.minibatches else task.full) | way.options | changed_options
     line = harness.train(way.ranks, data=data, model="sage", **task.model, **settings, seed=seed,
                          metric="accuracy", baseline=False, verify=False, **place)
     sent = {phase: n for phase, n in line["sent_bytes"].items() if phase not in ("setup", "evaluation")}
@@ -86,7 +86,7 @@ def run(task, way, data, seed, as_threads=False, **changed):
 
 
 def measure(args):
-    """Train on every task with every seed in every `Way`; return the rows of all runs."""
+    """Train every task with every seed in every configuration; return the result rows of all runs."""
     rows = []
     with harness.Scratch(args.converted) as scratch:
         for name in args.tasks:
@@ -104,19 +104,19 @@ def measure(args):
 
 
 def configurations(args):
-    """Return (way, changed settings) of each run: the chosen ways unchanged, or two ways with each rate of `--rates`."""
+    """Return [(way, {option: changed value}), ...] of the runs: the chosen ways, or two ways with each rate of `--rates`."""
     if not args.rates:
         return [(way, {}) for way in WAYS if args.ways is None or way.name in args.ways]
     return [(way, {"lr": rate}) for way in WAYS if way.name in ("full batch", "minibatches") for rate in args.rates]
 
 
 def best(row):
-    """Return the best validation accuracy of a run; epochs without evaluation are None in its curve."""
+    """Return the best validation accuracy of a run's result row; None in its curve stands for epochs without evaluation."""
     return max(accuracy for accuracy in row["curve"] if accuracy is not None)
 
 
 def reached(row, target):
-    """Return the epochs, seconds and MiB sent until a run's validation accuracy reached `target` as a dict; None if it never did."""
+    """Return {"epochs", "seconds", "sent_mib", "row_mib"} until a run's validation accuracy reached `target`; None if it never did."""
     epoch = next((i + 1 for i, accuracy in enumerate(row["curve"]) if accuracy is not None and accuracy >= target), None)
     if epoch is None:
         return None
@@ -126,7 +126,7 @@ def reached(row, target):
 
 
 def summary(rows):
-    """Return a dict for each task, way and learning rate: accuracies of all seeds, and the costs until the target accuracy."""
+    """Return a row for each task, way and learning rate: accuracies of all seeds, and costs until the target accuracy was reached."""
     lines = {}
     for row in rows:
         rivals = [r for r in rows if (r["task"], r["seed"]) == (row["task"], row["seed"])]
@@ -142,7 +142,7 @@ def summary(rows):
 
 
 def over_seeds(key, digits):
-    """Return a function of a line that shows "median (min..max)" of the seeds that reached the target."""
+    """Return a function that shows a row of `summary`: "median (min..max)" of the cost `key` over seeds that reached the target."""
     def show(line):
         values = [result[key] for result in line["results"] if result is not None]
         return harness.spread(values, digits=digits) if values else "never"
@@ -170,11 +170,11 @@ def stored(files):
     return [row for file in files for row in json.loads(Path(file).read_text())]
 
 
-def by_clock(rows, clock):
-    """Return `rows` with times and peak memory from `clock`, rows of the same ways and tasks, measured on a quiet machine."""
+def by_clock(rows, timed_rows):
+    """Return `rows` with the times and peak memory of `timed_rows`, which are rows of the same ways and tasks on an idle machine."""
     result = []
     for row in rows:
-        same = [short for short in clock if (short["task"], short["way"]) == (row["task"], row["way"])]
+        same = [short for short in timed_rows if (short["task"], short["way"]) == (row["task"], row["way"])]
         first = min(short["seconds"][0] for short in same)
         epoch = min(statistics.median(short["seconds"]) for short in same)
         result.append({**row, "seconds": [first] + [epoch] * (len(row["curve"]) - 1),

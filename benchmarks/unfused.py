@@ -15,7 +15,7 @@ from sarlite.operators.attend import Attention
 
 
 class TwoSteps(Attention):
-    """Attention operator that stores the coefficients, (n_edges, n_heads), in memory, and computes them again in backward."""
+    """Attention operator that stores all edges' coefficients, (n_edges, n_heads), in memory, and computes them again in backward."""
 
     def forward(self, inputs, context):
         return TwoStepsForward(self.slope, inputs)
@@ -25,7 +25,7 @@ class TwoSteps(Attention):
 
 
 class TwoStepsForward:
-    """Forward pass: coefficients of each block's edges (softmax with a running maximum), then the weighted sum of rows."""
+    """Forward pass of `TwoSteps`: coefficients of a block's edges (softmax with a running maximum), then the weighted sum of rows."""
 
     def __init__(self, slope, inputs):
         z, _, self.dst = inputs
@@ -58,7 +58,7 @@ class TwoStepsForward:
 
 
 class TwoStepsBackward:
-    """Backward pass: computes a block's coefficients in memory again, and the gradients from them."""
+    """Backward pass of `TwoSteps`: computes a block's coefficients in memory again, and the gradients from them."""
 
     def __init__(self, slope, residuals, g):
         z_row, self.dst, self.m, self.l, out = residuals
@@ -90,7 +90,7 @@ class TwoStepsBackward:
 
 
 def scores(block, src, dst, slope):
-    """Return the attention scores of a block's edges before the softmax, LeakyReLU(src + dst), (n_edges, n_heads)."""
+    """Return the attention scores LeakyReLU(src + dst) of a block's edges, (n_edges, n_heads), from scores of sources and destinations."""
     score = block.at_src(src)
     score += block.at_dst(dst)
     np.maximum(score, slope * score, out=score)
@@ -98,7 +98,7 @@ def scores(block, src, dst, slope):
 
 
 def attend(graph, z, src, dst, slope=0.2):
-    """Return the same values as `graph.aggregate(fn.attend(z, src, dst, slope), "sum")`."""
+    """Return attention as `graph.aggregate(fn.attend(z, src, dst, slope), "sum")` does, but computed in two steps, (n_dst, ...)."""
     return aggregate(graph.schedule, TwoSteps(slope, 0.0, 0, graph.dst_ids, graph.n_nodes, graph.src_ids), [z, src, dst])
 
 

@@ -1,4 +1,4 @@
-"""Functions that keep ranks in agreement: actions that fail on all ranks together, and checks of equal values."""
+"""Functions that keep ranks in agreement: an action that fails on all ranks or on none, and a check that all ranks pass equal values."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -46,7 +46,7 @@ def together(comm: Communicator, action: Callable[[], R]) -> R:
 
 
 def agree(comm: Communicator, value: object, what: str) -> bytes:
-    """Raise a DataError, which names `what`, on every rank unless all ranks pass equal values. Collective; 16 bytes per rank.
+    """Return a 16-byte hash of `value` if all ranks pass equal values; else raise a DataError that names `what`, on every rank. Collective.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def call_off():
 
 
 class Ending:
-    """The end of a rank after a failure. It happens once; only the first cause is reported.
+    """Object that ends a run after a failure: it prints the cause to stderr, then ends every rank. Only the first failure is reported.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Ending:
         return "\n".join(f"[rank {self._comm.rank}] {line}" for line in text.rstrip().splitlines())
 
     def _end(self, report):
-        """Call `report()`, which prints the cause, then end every rank. Only the first caller gets here; others wait for ever."""
+        """Call `report()`, which prints the cause, then end every rank. A second caller waits until this process has ended."""
         with self._begun:
             try:
                 self._reserve = None
@@ -123,7 +123,7 @@ class Ending:
 
 
 def _text(cause):
-    """Return the text to print for `cause`: its traceback for an exception, except Interrupted; else `cause` itself."""
+    """Return the text to print for `cause`: the text itself, the message of an Interrupted, or any other exception's traceback."""
     if isinstance(cause, (str, Interrupted)):
         return str(cause)
     return "".join(traceback.format_exception(cause))

@@ -24,7 +24,7 @@ GRACE_SECONDS = 2.0
 
 
 def _outcome(error):
-    """Return (state, digest) of a rank whose work ended with `error`, or None if the error must end all ranks at once.
+    """Return (state, hash of the message) of a rank that ended with `error` (None: success), or None if it must end all ranks at once.
 
     The state is a constant of `watchdog`. The digest is the same on ranks that raise the same error together.
     """
@@ -40,7 +40,7 @@ def _outcome(error):
 
 @contextmanager
 def _hooks(ending, watchdog, n_ranks):
-    """Return a context: inside, a failed thread, a signal of `SIGNALS` or `os._exit(0)` ends all ranks, by `ending`."""
+    """Return a context inside which a failed thread or `os._exit(0)` ends all ranks by `ending`; signals wake `watchdog`."""
 
     def thread_failed(args):
         name = args.thread.name if args.thread else "?"
@@ -65,7 +65,7 @@ def _hooks(ending, watchdog, n_ranks):
 
 @contextmanager
 def _signals(watchdog):
-    """Return a context inside which `SIGNALS` raise Interrupted in the main thread, and wake the watchdog.
+    """Return a context inside which SIGINT, SIGTERM and SIGHUP raise Interrupted in the main thread and wake `watchdog`.
 
     The watchdog ends the process if the main thread is in C code and does not handle the signal.
     """
@@ -78,7 +78,7 @@ def _signals(watchdog):
 
 
 def _settle(comm, error, watchdog, ending):
-    """Return, or raise SystemExit, if all ranks' work ended like this rank's, without or with the same `error`; else end all ranks."""
+    """Ask `watchdog` how all ranks ended: if all like this one, with `error` or None, return or exit; else `ending` ends all ranks."""
     outcome = _outcome(error)
     rows = None
     if outcome is not None:
@@ -105,7 +105,7 @@ def _settle(comm, error, watchdog, ending):
 
 
 def _settle_failure(comm, error, watchdog, ending):
-    """Agree with the other ranks on how to end after `error`; if that fails, for example by a second Ctrl-C, end all ranks."""
+    """Agree with the other ranks on how to end after `error`. A second error meanwhile, for example a second Ctrl-C, ends all ranks."""
     try:
         _settle(comm, error, watchdog, ending)
     except SystemExit:
@@ -116,7 +116,7 @@ def _settle_failure(comm, error, watchdog, ending):
 
 @contextmanager
 def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) -> Iterator[Watchdog]:
-    """Return a context inside which a failure on any rank ends every rank, with its cause on stderr. Collective.
+    """Return a context: inside, a failure, or `stall_seconds` without progress, ends all ranks. `n_threads` ranks are threads. Collective.
 
     - An exception in any thread: every rank ends within seconds with a nonzero status. The traceback is printed with
       the rank before each line.

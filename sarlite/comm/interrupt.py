@@ -15,7 +15,7 @@ SAME_SECONDS = 1.0
 
 
 class Interrupts:
-    """Handler of `SIGNALS`, which raises Interrupted in the main thread, or notes the signal while it is postponed.
+    """Handler of SIGINT, SIGTERM and SIGHUP. It raises Interrupted in the main thread, or only records a signal while they are postponed.
 
     Attributes
     ----------

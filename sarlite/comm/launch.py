@@ -25,7 +25,7 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")  #
 
 
 def _launch(environ):
-    """Return (variable with the number of ranks, the number, False if it counts this node's ranks alone) from `environ`.
+    """Return (name of the variable with the number of ranks, the number, True if it counts the ranks of all nodes) from `environ`.
 
     Without an MPI launcher return (None, None, True).
     """
@@ -238,26 +238,26 @@ def _cores():
     return set(range(os.cpu_count() or 1))
 
 
-def _quota(files: Path = Path("/sys/fs/cgroup"),
-           membership: Path = Path("/proc/self/cgroup")) -> tuple[str, Fraction] | None:
+def _quota(mount_folder: Path = Path("/sys/fs/cgroup"),
+           membership_file: Path = Path("/proc/self/cgroup")) -> tuple[str, Fraction] | None:
     """Return (folder, number of cores) of the control group with the smallest CPU quota of this process, or None.
 
     Parameters
     ----------
-    files : Path
+    mount_folder : Path
         Folder where the control groups are mounted.
-    membership : Path
+    membership_file : Path
         File that lists the control groups of this process.
     """
     try:
-        groups = [line.split(":", 2)[1:] for line in membership.read_text().splitlines()]
+        groups = [line.split(":", 2)[1:] for line in membership_file.read_text().splitlines()]
     except OSError:
         return None
     quotas = []
     for controllers, path in groups:  # version 2 has one line, without controllers
         if controllers and "cpu" not in controllers.split(","):
             continue
-        for root in (files / controllers, files / "cpu") if controllers else (files, files / "unified"):
+        for root in (mount_folder / controllers, mount_folder / "cpu") if controllers else (mount_folder, mount_folder / "unified"):
             group = root / path.lstrip("/")
             for folder in (group, *group.parents):
                 if not folder.is_relative_to(root):
@@ -314,7 +314,7 @@ def openmp_threads(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def rank_threads(comm: Communicator, chosen: int = 0, environ: Mapping[str, str] = os.environ) -> int:
-    """Return the number of threads of this rank's kernels: `chosen`, or a number from OpenMP's variable or the cores. Collective.
+    """Return the number of threads of this rank's kernels: `chosen`, or if that is 0, OMP_NUM_THREADS or a share of the cores. Collective.
 
     Parameters
     ----------
@@ -330,7 +330,7 @@ def rank_threads(comm: Communicator, chosen: int = 0, environ: Mapping[str, str]
 
 
 def default_prefetch(comm: Communicator, n_threads: int) -> int:
-    """Return the default of the option `prefetch`: 1 if ranks have cores besides their `n_threads`, or several machines; else 0.
+    """Return the default number of peers whose rows are fetched ahead: 1 on several machines or if a core stays idle, else 0. Collective.
 
     Collective.
 

@@ -85,8 +85,8 @@ class MpiCommunicator(Communicator):
             self._traffic.drain(self._comm)
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
-        call, error = described(alltoall_call, arrays, self.size)
-        self._check_call(call, error)
+        call_text, error = described(alltoall_call, arrays, self.size)
+        self._check_call(call_text, error)
         sent, lengths = np.array([len(array) for array in arrays], np.int64), np.empty(self.size, np.int64)
         with errors_named():
             self._comm.Alltoall(sent, lengths)
@@ -102,8 +102,8 @@ class MpiCommunicator(Communicator):
         return received
 
     def broadcast(self, array: Array, root: int) -> Array:
-        call, error = described(broadcast_call, array, root, self.rank, self.size)
-        self._check_call(call, error)
+        call_text, error = described(broadcast_call, array, root, self.rank, self.size)
+        self._check_call(call_text, error)
         with errors_named():
             for piece in self._pieces(as_bytes(array)):
                 self._comm.Bcast([piece, MPI.BYTE], root)
@@ -118,11 +118,11 @@ class MpiCommunicator(Communicator):
     def start_allreduce(self, array: Array, op: str = "sum") -> Staged:
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
-    def _reduction(self, array, op, call, error):
-        """Yield the requests of an allreduce: a check that all ranks make the same `call` without `error`, then the pieces."""
-        key = _key(call, error)
+    def _reduction(self, array, op, call_text, error):
+        """Yield requests: a check that all ranks pass the same `call_text` and no `error`, then reductions of the pieces by `op`."""
+        key = _key(call_text, error)
         yield self._start_reduction(key, "min")
-        self._check_keys(key, call, error)
+        self._check_keys(key, call_text, error)
         for piece in self._pieces(array.reshape(-1)):
             yield self._start_reduction(piece, op)
 
@@ -130,17 +130,17 @@ class MpiCommunicator(Communicator):
         with errors_named():
             return _Collective([self._comm.Iallreduce(MPI.IN_PLACE, piece, _OPS[op])], piece)
 
-    def _check_call(self, call, error):
-        """Raise a ShapeError on every rank unless all ranks make the same `call` and no rank has an `error`. Collective."""
-        key = _key(call, error)
+    def _check_call(self, call_text, error):
+        """Raise a ShapeError on every rank unless all ranks pass the same `call_text` (see `described`) and None as `error`. Collective."""
+        key = _key(call_text, error)
         with errors_named():
             self._comm.Allreduce(MPI.IN_PLACE, key, MPI.MIN)
-        self._check_keys(key, call, error)
+        self._check_keys(key, call_text, error)
 
-    def _check_keys(self, key, call, error):
-        """Raise a ShapeError if `key`, the minimum of all ranks' keys, shows that calls differ or that a rank has an error."""
+    def _check_keys(self, key, call_text, error):
+        """Raise a ShapeError if `key`, the minimum over all ranks, shows that ranks differ in `call_text` or that one has an `error`."""
         if key[0] != -key[1]:
-            check_calls(self.allgather(call), error)
+            check_calls(self.allgather(call_text), error)
 
     def allreduce(self, array: Array, op: str = "sum") -> Array:
         self._check_call(*described(reduction_call, array, op))
@@ -179,14 +179,14 @@ class MpiCommunicator(Communicator):
         return pieces(array, self._piece_bytes)
 
     def _start_allgather(self, row, rows):
-        """Start to gather every rank's `row` into `rows`; the watchdog, which must not wait inside MPI, uses it."""
+        """Start to gather every rank's array `row` into `rows`; return the request. The watchdog uses it, as it may not wait in MPI."""
         with errors_named():
             return _Collective([self._comm.Iallgather(row, rows)], row, rows)
 
 
-def _key(call, error):
-    """Return two int64 whose minima over all ranks add up to 0 if and only if all ranks make this call without error."""
-    number = zlib.crc32(call.encode())
+def _key(call_text, error):
+    """Return (2,) int64 whose minima over all ranks add up to 0 if and only if all ranks have the same `call_text` and None as `error`."""
+    number = zlib.crc32(call_text.encode())
     return np.array([-(2**32) if error else number, -number], np.int64)
 
 

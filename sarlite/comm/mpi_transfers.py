@@ -166,7 +166,7 @@ class MpiTransfer:
         return False
 
     def _step(self, complete):
-        """Call `complete(status)` for the first piece; if it returns True or raises an error, drop the piece and return True.
+        """Call `complete(status)` on the first piece: return False if it is still open; if it is done or failed, drop it and return True.
 
         After an error the transfer has failed.
         """
@@ -183,7 +183,7 @@ class MpiTransfer:
         return done
 
     def _wait_first(self, status):
-        """Wait for the first piece and return True; return False if the transfer was cancelled before."""
+        """Wait for the first piece, fill its MPI `status` and return True; return False if the transfer was cancelled before the wait."""
         with self._mark:
             if self._cancelled or self.leaving:
                 self._fail_cancelled()
@@ -229,7 +229,7 @@ def _free(request):
 
 
 class Outgoing(MpiTransfer):
-    """A send. A thread that waits for a cancelled send returns once the message is received or drained."""
+    """A started send. A thread that waits for a cancelled send returns once the message is received or drained."""
 
     sends = True
 
@@ -239,7 +239,7 @@ class Outgoing(MpiTransfer):
 
 
 class Incoming(MpiTransfer):
-    """A receive, which raises a ShapeError if fewer or more bytes arrive than the buffer holds."""
+    """A started receive. It raises a ShapeError if fewer or more bytes arrive than the buffer holds."""
 
     def __init__(self, requests, buffer, peer, tag, traffic, piece_bytes):
         self._n_bytes, self._left, self._piece_bytes = 0, buffer.size, piece_bytes

@@ -114,7 +114,7 @@ class Communicator(Protocol):
     max_tag: int
 
     def start_send(self, array: Array, peer: int, tag: int = 0) -> Request:
-        """Start to send an array to rank `peer`, which receives it with the same `tag`.
+        """Start to send an array to rank `peer`, which receives it with the same `tag`; return the request to wait for.
 
         Parameters
         ----------
@@ -131,7 +131,10 @@ class Communicator(Protocol):
         """
 
     def start_recv(self, array: Array, peer: int, tag: int = 0) -> Request:
-        """Start to receive from rank `peer` into a C-contiguous array of exactly as many bytes as `peer` sends with this `tag`."""
+        """Start to receive into `array` what rank `peer` sends with this `tag`, exactly as many bytes; return the request to wait for.
+
+        `array` is C-contiguous.
+        """
 
     def drain(self) -> None:
         """Cancel the open sends and receives of all ranks, and drop all messages that were not received.
@@ -165,7 +168,7 @@ class Communicator(Protocol):
         return array
 
     def start_broadcast(self, array: Array, root: int) -> Request:
-        """Start a `broadcast`. The request is done once `array` may be read, or on the root changed.
+        """Start a `broadcast` of the root's array; return its request, which is done once `array` may be read, or on the root changed.
 
         The root, shape and dtype must be the same on all ranks, which not every communicator checks. Several broadcasts
         may be in progress, if all ranks start them in the same order. Until they are done, no other collective method
@@ -173,7 +176,7 @@ class Communicator(Protocol):
         """
 
     def start_allreduce(self, array: Array, op: str = "sum") -> Request:
-        """Start an `allreduce` with `op` "sum", "max" or "min"; `array` holds the result once the request is done.
+        """Start an `allreduce` of `array` by `op`, "sum", "max" or "min"; return its request. Once it is done, `array` holds the result.
 
         The reduction progresses while a thread waits for the request or tests it. Until it is done, no other collective
         method of this communicator may be called, so use a channel for it.
@@ -249,7 +252,7 @@ class Communicator(Protocol):
         return channels[name]
 
     def numbered(self, name: str, holder: object) -> int:
-        """Return a number for `holder`, the same on all ranks; other living objects with this `name` have other numbers.
+        """Return a number for the object `holder`: the same on all ranks, and unlike the numbers of other living objects with this `name`.
 
         Objects whose threads communicate at the same time put the number into the names of their channels, so that each
         object has a channel of its own.

@@ -48,7 +48,7 @@ def ask(comm: Communicator, rank: Array, questions: Array, answer: Callable[[Arr
 
 
 def _sent(comm, rank, rows):
-    """Send row i to rank[i]; return (argsort of `rank`, the order of sending, and list of rows received from each rank). Collective."""
+    """Send rows[i] to rank rank[i]; return (argsort of `rank`: the order of sending, list of rows received from each rank). Collective."""
     order = np.argsort(rank, kind="stable")
     ends = np.searchsorted(rank[order], np.arange(1, comm.size))
     return order, comm.alltoall([np.ascontiguousarray(part) for part in np.split(rows[order], ends)])

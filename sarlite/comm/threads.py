@@ -79,7 +79,7 @@ class _World:
             raise PeerError(f"rank {rank} waits for rank {min(gone)}, which has returned")
 
     def take_back(self, end):
-        """Remove `end`, a send or a receive that waits for its partner, from its mailbox. The caller holds the lock."""
+        """Remove `end`, a send or a receive whose partner has not come yet, from its mailbox. The caller holds the lock."""
         box = self.mailboxes.get(end.key, ())
         if end in box:
             box.remove(end)
@@ -161,12 +161,12 @@ def _copy(send, receive):
 class _Meeting(_Request):
     """Request of a collective call, to which every rank contributes a value that all ranks get."""
 
-    def __init__(self, world, rank, key, call, value):
+    def __init__(self, world, rank, key, call_text, value):
         self.world, self.rank = world, rank
         with world.lock:
             world.check()
             self.here = world.meetings.setdefault(key, {})
-            self.here[rank] = (call, value)
+            self.here[rank] = (call_text, value)
             if self.done():
                 del world.meetings[key]
                 world.wake()
@@ -215,19 +215,19 @@ class ThreadCommunicator(Communicator):
         self._meet("drain", None)
 
     def alltoall(self, arrays: list[Array]) -> list[Array]:
-        call, error = described(alltoall_call, arrays, self.size)
-        received = [sent[self.rank].copy() for sent in self._meet(call, arrays, error)]
+        call_text, error = described(alltoall_call, arrays, self.size)
+        received = [sent[self.rank].copy() for sent in self._meet(call_text, arrays, error)]
         self._meet("alltoall's second half", None)
         return received
 
     def start_broadcast(self, array: Array, root: int) -> Staged:
         return Staged(self._broadcast(array, root, *described(broadcast_call, array, root, self.rank, self.size)))
 
-    def _broadcast(self, array, root, call, error):
-        """Yield the two steps of a broadcast: all ranks have the root's array, and all ranks have copied it."""
+    def _broadcast(self, array, root, call_text, error):
+        """Yield a broadcast's two requests: all ranks pass the same `call_text` and no `error`; all ranks have copied the root's array."""
         keys = self._next_key(), self._next_key()  # both now: other collective calls may start between the steps
         sent = array if self.rank == root else None  # other ranks' arrays are not needed and would be kept alive
-        yield (first := self._arrive(keys[0], call, sent))
+        yield (first := self._arrive(keys[0], call_text, sent))
         arrays = first.result(error)
         if self.rank != root:
             np.copyto(as_bytes(array), as_bytes(arrays[root]))
@@ -237,10 +237,10 @@ class ThreadCommunicator(Communicator):
     def start_allreduce(self, array: Array, op: str = "sum") -> Staged:
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
-    def _reduction(self, array, op, call, error):
-        """Yield the two requests of an allreduce by `op`, such as "sum": for all arrays, then for the slice that each rank reduced."""
+    def _reduction(self, array, op, call_text, error):
+        """Yield an allreduce's two requests: all pass `array`, the same `call_text` and no `error`; each has reduced a slice by `op`."""
         keys = self._next_key(), self._next_key()  # both now: other collective calls may start between the steps
-        yield (first := self._arrive(keys[0], call, array))
+        yield (first := self._arrive(keys[0], call_text, array))
         arrays = first.result(error)
         start, stop = (array.size * r // self.size for r in (self.rank, self.rank + 1))
         total = arrays[0].reshape(-1)[start:stop].copy()  # each rank reduces one slice for all
@@ -269,7 +269,7 @@ class ThreadCommunicator(Communicator):
         raise PeerError(str(reason))
 
     def _post(self, data, peer, tag, sends):
-        """Start to send `data` to rank `peer` if `sends`, else to receive from it; copy at once if the partner waits.
+        """Start to send `data` to rank `peer` if `sends`, else to receive into `data`; return the request. Copy now if the partner waits.
 
         Otherwise the send or receive waits in the mailbox.
         """
@@ -294,12 +294,12 @@ class ThreadCommunicator(Communicator):
         self._n_meetings += 1
         return self._context, self._n_meetings
 
-    def _arrive(self, key, call, value):
-        return _Meeting(self._world, self.rank, key, call, value)
+    def _arrive(self, key, call_text, value):
+        return _Meeting(self._world, self.rank, key, call_text, value)
 
-    def _meet(self, call, value, error=None):
-        """Pass `value` to all ranks and return all ranks' values, in rank order; raise unless all make the same `call`."""
-        meeting = self._arrive(self._next_key(), call, value)
+    def _meet(self, call_text, value, error=None):
+        """Give `value` to all ranks; return all ranks' values in rank order; raise unless all pass the same `call_text` and no `error`."""
+        meeting = self._arrive(self._next_key(), call_text, value)
         meeting.wait()
         return meeting.result(error)
 
@@ -327,7 +327,7 @@ def _run_rank(world, rank, n_threads, future, function, args, kwargs):
 
 
 def _raise_first(errors):
-    """Raise the first of `errors`, one for each rank or None, that is not a consequence of another rank's failure, if any."""
+    """Raise the first of `errors` (an exception or None for each rank) that no other rank's failure caused; return if all are None."""
     failures = [(rank, error) for rank, error in enumerate(errors) if error is not None]
     causes = [failure for failure in failures if not _is_consequence(failure[1])]
     for rank, error in causes or failures:

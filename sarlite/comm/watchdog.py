@@ -99,7 +99,7 @@ class Watchdog:
         self._ticks += 1
 
     def finish(self, state, digest, seconds):
-        """Report that this rank finished in `state`, with its error's `digest`; return every rank's last state, None after `seconds`.
+        """Report that this rank finished in `state` with its error's hash `digest`; return every rank's `_row`, or None after `seconds`.
 
         Parameters
         ----------

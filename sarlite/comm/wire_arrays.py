@@ -81,21 +81,21 @@ def alltoall_call(arrays, size):
     return f"alltoall of {kinds[0]}"
 
 
-def described(describe, *args):
-    """Return (describe(*args), None), or (a text, the ShapeError) if `describe`, a check such as `reduction_call`, raises one."""
+def described(argument_check, *args):
+    """Return (call text, None) from `argument_check(*args)`, such as `reduction_call`; if it raises a ShapeError, (a text, the error)."""
     try:
-        return describe(*args), None
+        return argument_check(*args), None
     except ShapeError as error:
         return f"what cannot be done ({error})", error
 
 
-def check_calls(calls, error=None):
-    """Raise a ShapeError unless `calls`, the descriptions of all ranks, are equal; raise `error` if there is one."""
+def check_calls(call_texts, error=None):
+    """Raise `error` if it is not None; raise a ShapeError unless the ranks' `call_texts`, which describe a collective call, are equal."""
     if error is not None:
         raise error
-    for rank, call in enumerate(calls):
-        if call != calls[0]:
-            raise ShapeError(f"ranks call different collectives: rank 0 {calls[0]}, rank {rank} {call}")
+    for rank, call in enumerate(call_texts):
+        if call != call_texts[0]:
+            raise ShapeError(f"ranks call different collectives: rank 0 {call_texts[0]}, rank {rank} {call}")
 
 
 def check_received(n_bytes, expected, peer, tag):

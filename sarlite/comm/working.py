@@ -52,7 +52,7 @@ def working(tick: Callable[[], object], interval: float = INTERVAL_SECONDS) -> I
 
 
 class _Meter:
-    """Processor time of one thread, given by its ident, and of the process's children."""
+    """Meter of the processor time that one thread, given by its ident, and the process's children use. `working` asks it for progress."""
 
     def __init__(self, ident):
         clock = getattr(time, "pthread_getcpuclockid", None)  # not on macOS, where the process's clock is used
@@ -60,7 +60,7 @@ class _Meter:
         self._thread_seconds, self._children = time.clock_gettime(self._clock), _children_seconds()
 
     def has_moved(self):
-        """Return True if processor time was used since the last call, and the thread does not wait for other ranks."""
+        """Return True if the thread or a child used processor time since the last call, and the thread does not wait for other ranks."""
         thread_seconds, children = time.clock_gettime(self._clock), _children_seconds()
         moved = thread_seconds - self._thread_seconds > _LEAST_SECONDS or children > self._children
         self._thread_seconds, self._children = thread_seconds, children

@@ -35,7 +35,7 @@ class EdgeSums:
     """True if a Python message is called once for all edges of a rank, so that no sum depends on the blocks."""
 
     def scaled(self, g: Array, scale: Array | None) -> tuple[Array, Array | None]:
-        """Return (gradient of the sums, factors for a later step): here (g, scale), and in exact numerics (g * scale, None).
+        """Return (gradient of the sums, factors of its rows for a later step): here (g, scale); in exact numerics (g * scale, None).
 
         Parameters
         ----------
@@ -47,7 +47,7 @@ class EdgeSums:
     def row_sum(self, x: Array, n_dst: int, *, weight: Array | None = None, src_scale: Array | None = None,
                 dst_scale: Array | None = None, single_block: bool = False, keeps_rows: bool = False,
                 out: Array | None = None) -> "RowSum":
-        """Return the accumulator for the weighted sum of each destination's source rows.
+        """Return the accumulator of `dst_scale` * sum of `weight` * `src_scale` * x over each destination's in-edges, added to `out`.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class EdgeSums:
         """
         return FloatSum(g.shape[1:], dtype)
 
-    def picked_gradient(self, g: Array, row: tuple[int, ...], dtype: DType) -> "FloatSum":
+    def picked_gradient(self, g: Array, row_shape: tuple[int, ...], dtype: DType) -> "FloatSum":
         """Return the accumulator for the gradients of source rows in a maximum or minimum over edges.
 
         Each value of `g` belongs to the one source row that has the maximum or minimum. `FloatSum.add_picked`
@@ -117,12 +117,12 @@ class EdgeSums:
         ----------
         g : (n_dst, n_values) array
             Gradient of the output.
-        row : tuple of int
+        row_shape : tuple of int
             Shape of a source row, with n_values values.
         dtype : dtype
             Dtype of the source rows.
         """
-        return FloatSum(row, dtype)
+        return FloatSum(row_shape, dtype)
 
     def message_gradients(self, d_edges: Sequence[Array | None]) -> "list[FloatSum | None]":
         """Return a list of accumulators: one for the gradient of each input that a message reads from source rows.
@@ -132,17 +132,17 @@ class EdgeSums:
         """
         return [None if d is None else FloatSum(d.shape[1:], d.dtype) for d in d_edges]
 
-    def softmax_sum(self, z: Array, dst: Array, top: Array | None, dropout: float, slope: float,
+    def softmax_sum(self, z: Array, dst_scores: Array, largest_src_scores: Array | None, dropout: float, slope: float,
                     single_block: bool) -> "SoftmaxSum":
-        """Return the accumulator for attention: the softmax of each destination's scores, and the weighted sum of z.
+        """Return the accumulator of attention's output: the sum of z over each destination's sources, weighted by a softmax of scores.
 
         Parameters
         ----------
         z : (n_src, n_heads or 1, n_feat) array
             The local source rows.
-        dst : (n_dst, n_heads) array
+        dst_scores : (n_dst, n_heads) array
             Scores of the destinations.
-        top : (n_dst, n_heads) array, or None
+        largest_src_scores : (n_dst, n_heads) array, or None
             Largest score among each destination's sources, which numerics "exact" needs unless one block holds all
             edges. Numerics "fast" computes a running maximum instead.
         dropout : float
@@ -152,26 +152,26 @@ class EdgeSums:
         single_block : bool
             True if one block holds all edges.
         """
-        return SoftmaxSum(z, dst)
+        return SoftmaxSum(z, dst_scores)
 
-    def softmax_gradient(self, z_row: tuple[int, ...], dst: Array, g: Array, largest: Array | None, dropout: float,
+    def softmax_gradient(self, z_row_shape: tuple[int, ...], dst_scores: Array, g: Array, largest_z: Array | None, dropout: float,
                          slope: float, single_block: bool) -> "SoftmaxGradient":
         """Return the accumulators for attention's gradients of z, of the source scores and of the destination scores.
 
         Parameters
         ----------
-        z_row : (n_heads or 1, n_feat)
+        z_row_shape : (n_heads or 1, n_feat)
             Shape of a row of z.
-        dst : (n_dst, n_heads) array
+        dst_scores : (n_dst, n_heads) array
             Scores of the destinations.
         g : (n_dst, n_heads, n_feat) array
             Gradient of the output.
-        largest : (n_heads or 1, n_feat) float64, or None
+        largest_z : (n_heads or 1, n_feat) float64, or None
             Largest absolute value of each column of z over all ranks, which the forward pass in numerics "exact" keeps.
         dropout, slope, single_block
             See `softmax_sum`.
         """
-        return SoftmaxGradient(z_row, dst)
+        return SoftmaxGradient(z_row_shape, dst_scores)
 
 
 FAST = EdgeSums()

@@ -100,14 +100,14 @@ def _moves_rows(name, x, params):
     return None
 
 
-def _reshape_keeps_rows(shape, new):
-    """Return True if each row of an array of this shape remains one row, or becomes several consecutive rows."""
+def _reshape_keeps_rows(shape, new_shape):
+    """Return True if a reshape from `shape` to `new_shape` keeps each row as one row, or splits it into several consecutive rows."""
     if not shape:
         return True
-    if not new or -1 in new[1:]:
-        return new[:1] == shape[:1]
-    values, others = math.prod(shape[1:]), math.prod(new[1:])
-    return new[0] == shape[0] if others == 0 else values % others == 0
+    if not new_shape or -1 in new_shape[1:]:
+        return new_shape[:1] == shape[:1]
+    values, others = math.prod(shape[1:]), math.prod(new_shape[1:])
+    return new_shape[0] == shape[0] if others == 0 else values % others == 0
 
 
 def _index_keeps_rows(ndim, index):

@@ -62,36 +62,36 @@ class ExactEdgeSums(EdgeSums):
         largest = self.numerics.largest(g) if weight is None else self.numerics.largest(g) * weight_bound
         return self._sum(largest, self.n_terms, dtype, final_scale, single_block)
 
-    def picked_gradient(self, g, row, dtype):
-        return self._sum(self.numerics.largest(g).reshape(row), self.n_terms, dtype)
+    def picked_gradient(self, g, row_shape, dtype):
+        return self._sum(self.numerics.largest(g).reshape(row_shape), self.n_terms, dtype)
 
     def message_gradients(self, d_edges):
         return [None if d is None else self._sum(self.numerics.largest(d), self.n_terms, d.dtype) for d in d_edges]
 
-    def softmax_sum(self, z, dst, top, dropout, slope, single_block):
+    def softmax_sum(self, z, dst_scores, largest_src_scores, dropout, slope, single_block):
         if slope < 0:
             raise ConfigError(f"numerics exact: attention with a slope of {slope}, below 0, is not exact yet")
-        bound, row = _dropout_bound(dropout), (dst.shape[1], z.shape[2])
+        bound, row = _dropout_bound(dropout), (dst_scores.shape[1], z.shape[2])
         largest = self.numerics.largest(z)
         grid = self.numerics.grid_of(bound * np.broadcast_to(largest, row), self.n_terms, z.dtype)
-        grid_l = self.numerics.grid_of(np.ones(dst.shape[1]), self.n_terms, z.dtype)
-        return ExactSoftmaxSum(z, dst, top, slope, largest, grid, grid_l, single_block)
+        grid_l = self.numerics.grid_of(np.ones(dst_scores.shape[1]), self.n_terms, z.dtype)
+        return ExactSoftmaxSum(z, dst_scores, largest_src_scores, slope, largest, grid, grid_l, single_block)
 
-    def softmax_gradient(self, z_row, dst, g, largest, dropout, slope, single_block):
-        bound, n_heads, of_g = _dropout_bound(dropout), dst.shape[1], self.numerics.largest(g)
-        of_z, times = (of_g.max(0, keepdims=True), n_heads) if len(largest) < n_heads else (of_g, 1)
+    def softmax_gradient(self, z_row_shape, dst_scores, g, largest_z, dropout, slope, single_block):
+        bound, n_heads, of_g = _dropout_bound(dropout), dst_scores.shape[1], self.numerics.largest(g)
+        of_z, times = (of_g.max(0, keepdims=True), n_heads) if len(largest_z) < n_heads else (of_g, 1)
         # a score's gradient is at most a factor and a slope times |g . z| + |g . out|, both at most sum_d |g_d| |z_d|
         of_dot = np.empty(n_heads)
-        kernels.row_dot(of_g, np.ascontiguousarray(np.broadcast_to(largest, of_g.shape)), of_dot)
+        kernels.row_dot(of_g, np.ascontiguousarray(np.broadcast_to(largest_z, of_g.shape)), of_dot)
         of_score = 2.5 * bound * bound * max(1.0, slope) * of_dot
-        return ExactSoftmaxGradient(dst, [
+        return ExactSoftmaxGradient(dst_scores, [
             self._sum(bound * of_z, self.n_terms * times, g.dtype, None, single_block),
             self._sum(of_score, self.n_terms, g.dtype, None, single_block)])
 
     def all_edges(self, n_dst: int, dst: Array, edge_index: Array) -> "AllEdges":
-        """Return the in-edges of all destination rows of this rank as an `AllEdges` object.
+        """Return this rank's in-edges as `AllEdges`: `dst` has each edge's destination row, `edge_index` its index among the edge values.
 
-        `dst`, (n_edges,), is the destination row of each edge, in ascending order; `edge_index` is its attribute `edge_index_array`.
+        `dst`, (n_edges,), ascends. `edge_index` becomes the attribute `edge_index_array`.
         """
         return AllEdges(self, n_dst, dst, edge_index)
 

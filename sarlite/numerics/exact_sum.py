@@ -182,9 +182,9 @@ class Exact:
         return sum_levels(self._sum(x.sums(grid), across), 0)
 
     def _norms(self, arrays, across):
-        """Return (per matrix, exponents k, (F,), with 2^k at least the column's norm; bit length of the number of rows), over all ranks.
+        """Return (exponents e, (F,) for each matrix, so that a column's norm is at most 2^e; bit length of the number of rows).
 
-        With `across` False, norms and rows are those of this rank.
+        Norms and rows are those of all ranks with `across`, else those of this rank.
         """
         matrices = [_columns(x) for x in arrays]
         cuts = np.cumsum([x.shape[1] for x in matrices])
@@ -196,17 +196,16 @@ class Exact:
         exponents = most + (np.frexp(np.array(squares) / 2**20)[1] + 1) // 2
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
-    def _grid(self, exponents, n_bits, dtype):
-        """Return the constants that round all terms of a column to multiples of a power of two, for sums below 2^(exponents - 1).
+    def _grid(self, exponents, n_terms_bits, dtype):
+        """Return the constants, (levels, F), that round a column's terms to multiples of a power of two: the grid of the column's sum.
 
-        The result, (levels, F) float64, is the grid of the column's sum; see `kernels.grid_sums`. The sums have at most
-        2^n_bits terms.
+        The sums are below 2^(exponents - 1) and have at most 2^n_terms_bits - 1 terms; see `kernels.grid_sums`.
         """
-        grids = [np.ldexp(1.5, exponents), np.ldexp(1.5, exponents - 51 + n_bits)]
+        grids = [np.ldexp(1.5, exponents), np.ldexp(1.5, exponents - 51 + n_terms_bits)]
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
-        """Return the grid (constants that round all terms) for exact sums of `n_terms` rows of `x`, times up to `factor`. Collective.
+        """Return the grid, constants that round all terms, for exact sums of `n_terms` rows of scale * x, times up to `factor`. Collective.
 
         A grid holds the constants that round all terms of a sum to multiples of a power of two; see
         `kernels.grid_sums`.
@@ -315,7 +314,7 @@ class Exact:
         return n, mean, self.column_sums(CentredColumns(x, mean, np.ones_like(mean)), True)
 
     def activation_sums(self, pull, g, dx, x, statistics, wanted):
-        """Return the gradients of beta and gamma in `nn.activate`, (2, F) float64; overwrite `dx` if given.
+        """Return the gradients of beta and gamma in `nn.activate`, (2, F) float64; also write the gradient of `x` into `dx` unless None.
 
         The gradients are exact sums over rows, and `dx` is the gradient of x. `pull` calls
         `kernels.activate_backward`.
@@ -362,7 +361,7 @@ class Exact:
 
 
 def sum_levels(sums, axis=1):
-    """Add the one or two levels along `axis`, float64 numbers whose sum is the value of an exact sum, and return the totals.
+    """Return the values of exact sums: add up the one or two float64 parts ("levels") along `axis` that together hold each sum.
 
     There are one or two levels (`kernels.levels`). With one level the result is a view.
 

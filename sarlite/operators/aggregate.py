@@ -91,7 +91,7 @@ def forward(wants_grad, *arrays, operator, schedule, sums=FAST, out=None):
     context = context._replace(keeps_rows=keeps_rows)
     forward_pass = operator.forward((*rows, *arrays[n:]), context)
     for sweep_rows in forward_pass.sweeps(rows):
-        block_rows = schedule.run(sweep_rows, forward_pass.add, keeps_rows, kinds=operator.fetched)
+        block_rows = schedule.run(sweep_rows, forward_pass.add, keeps_rows, array_kinds=operator.fetched)
     output, residuals = forward_pass.finish()
     saved = Saved([residuals], context._replace(out=None), rows if case2 and not keeps_rows else None, block_rows)
     return output, saved
@@ -132,7 +132,7 @@ def vjp(g, wants_grad, saved, operator, schedule, sums=FAST, earlier=()):
         backward_pass.add(block, rows, over_arrays)
 
     d_arrays = [accumulator and accumulator.array for accumulator in accumulators]
-    schedule.run_backward(saved.rows, saved.block_rows, add, d_arrays, kinds=operator.fetched)
+    schedule.run_backward(saved.rows, saved.block_rows, add, d_arrays, array_kinds=operator.fetched)
     return [*(accumulator and accumulator.rounded() for accumulator in accumulators), *backward_pass.finish()]
 
 

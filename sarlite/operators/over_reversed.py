@@ -56,7 +56,7 @@ def _sum_gradient(schedule, operator, backward, context):
     t = None if operator.src_scale is None else operator.src_scale[:n_src]
     row_sum = context.sums.row_sum_like(backward.accumulators[0], n_src, t, False)
     for x in row_sum.sweeps(g):
-        schedule.reverse.run((x,), lambda block, rows: row_sum.add(block, rows[0]), phase="backward", kinds=(ROWS,))
+        schedule.reverse.run((x,), lambda block, rows: row_sum.add(block, rows[0]), phase="backward", array_kinds=(ROWS,))
     return row_sum.finish()
 
 
@@ -77,6 +77,6 @@ def _attention_gradients(schedule, operator, backward, rows):
         g, ends = columns
         backward.sum.add_by_source(csr, *rows, ends, g, accumulators, arrays[0], operator.slope, mask)
 
-    schedule.reverse.run_backward((backward.g, backward.ends), None, add, [d_dst], kinds=(ROWS, SCORES))
+    schedule.reverse.run_backward((backward.g, backward.ends), None, add, [d_dst], array_kinds=(ROWS, SCORES))
     return [*(accumulator.rounded() for accumulator in accumulators), backward.sum.dst_gradient(d_dst),
             *[None] * backward.n_constant_inputs]

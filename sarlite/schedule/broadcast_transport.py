@@ -22,7 +22,7 @@ MOVED_BYTES = 1 << 17
 
 
 class Broadcasts(Fetch):
-    """Fetches the rows of pieces by broadcasts: for each piece, the owner of the rows sends them to every rank.
+    """Fetch of peers' rows by broadcasts: for each piece, a block of edges, the owner of its source rows sends them to every rank.
 
     The owner sends all its rows, or a range of its rows. With prefetch a thread fetches the rows of up to `prefetch`
     ranks ahead of the rows in use. Then two broadcasts are in progress at a time, so that the setup of the second is

@@ -65,7 +65,7 @@ class CommState:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Return a context for a collective step, such as a set-up: after an unexpected error graphs refuse to work until `recover`.
+        """Return a context for a step that all ranks take. After an unexpected error on this rank, graphs refuse to work until `recover`.
 
         An unexpected error, such as a lack of memory, may occur on one rank alone. A SarliteError is raised by all ranks
         together, or its transfer has recorded the failure already.
@@ -115,7 +115,7 @@ class Memo:
         self._results: dict[Hashable, object] = {}
 
     def get(self, name: Hashable, make: Callable[[], T]) -> T:
-        """Return the result with this name; if there is none yet, call `make()` and keep its result.
+        """Return the cached result with this name; if there is none yet, call `make()`, cache its result and return it.
 
         Collective if `make` is.
         """

@@ -20,7 +20,7 @@ def templates_of(arrays):
 
 
 def allocate(n_rows, templates, zero=False):
-    """Allocate a message with `n_rows` rows for each template (row shape, dtype), filled with zeros if `zero`.
+    """Allocate `n_rows` rows of each template (row shape, dtype) in one buffer, zeros if `zero`; return (buffer of bytes, arrays in it).
 
     Returns
     -------

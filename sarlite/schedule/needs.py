@@ -65,7 +65,7 @@ class Needs(NamedTuple):
     # ---- how a mode lays the needs out
 
     def tiles(self, n: int = 1, peers_at_once: int = 1) -> tuple[Piece, list[Piece]]:
-        """Return (piece of the edges from own rows, pieces from peers); one takes `peers_at_once` peers, or an `n`-th of a peer's rows.
+        """Return (piece of edges from own rows, pieces of edges from peers: each takes `peers_at_once` peers, or 1/`n` of one peer's rows).
 
         A mode arranges these pieces, which are called the own tile and the peers' tiles.
 
@@ -118,7 +118,7 @@ class Needs(NamedTuple):
                 for need, rows in zip(needs, asked)]
 
     def _blocks(self, groups, n):
-        """Return the blocks of edges of each group of source ranks, one for each of the n ranges of a rank's rows.
+        """Return a list of blocks of edges for each list of source ranks in `groups`: one block, or n if the group is one peer.
 
         The first group is this rank alone, and has a single block.
         """
@@ -214,7 +214,7 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
 
 
 def _block_ends(group, ends):
-    """Return the end of each block's columns: all `ends` for a group of one rank; the last for several ranks, as one block."""
+    """Return the ends of a group's blocks among its columns: `ends` if the group is one rank, else only the last, for a single block."""
     return ends if len(group) == 1 else ends[-1:]
 
 

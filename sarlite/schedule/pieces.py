@@ -96,7 +96,7 @@ class Piece(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The work of one rank over a graph: two lists of pieces, which a mode arranges.
+    """The work of one rank over a graph: its pieces, which are blocks of edges, in the order of computation in forward and backward.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ LIBRARY_MODES = tuple(type(mode) for mode in MODES.values())
 
 
 def plan_of(comm: Communicator, mode: Mode, needs: Needs, prefetch: int) -> Plan:
-    """Return the plan that `mode` makes of `needs`. The plan of a user's mode is checked. Collective."""
+    """Return the plan of `mode` for the halo rows `needs` with `prefetch` peers fetched ahead; check it for a user's mode. Collective."""
     plan = mode.plan(needs, prefetch)
     if not isinstance(mode, LIBRARY_MODES):
         check(comm, plan, needs, mode)

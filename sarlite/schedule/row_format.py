@@ -38,13 +38,13 @@ class RowFormat(NamedTuple):
         """True for int8: rows are sent as integers, and kernels read them as float32."""
         return self.name == "int8"
 
-    def rows(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
+    def rows(self, arrays: tuple[Array, ...], array_kinds: tuple[str, ...]) -> tuple[Array, ...]:
         """Return `arrays`, each one of kind "rows" rounded to this format; arrays of kind "scores" are unchanged.
 
         Parameters
         ----------
         arrays : tuple of (n_src, ...) array
-        kinds : tuple of {"rows", "scores"}
+        array_kinds : tuple of {"rows", "scores"}
             Kind of each array. Scores are returned unchanged.
 
         Raises
@@ -54,7 +54,7 @@ class RowFormat(NamedTuple):
         """
         if not self.is_narrow:
             return arrays
-        return tuple(self._rounded(x) if kind == ROWS else x for x, kind in zip(arrays, kinds))
+        return tuple(self._rounded(x) if kind == ROWS else x for x, kind in zip(arrays, array_kinds))
 
     def _rounded(self, x: Array | Rows) -> Array:
         if x.dtype != np.float32:
@@ -91,22 +91,22 @@ class RowFormat(NamedTuple):
             g, in_place = np.multiply(g, scale.reshape(-1, *[1] * (g.ndim - 1)), out=g if in_place else None), True
         return kernels.round_rows(g, in_place), None
 
-    def encode(self, arrays: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
+    def encode(self, arrays: tuple[Array, ...], array_kinds: tuple[str, ...]) -> tuple[Array, ...]:
         """Return `arrays` as they are sent to peers: format int8 turns arrays of kind "rows" into integers, others are unchanged.
 
         Parameters
         ----------
         arrays : tuple of (n_src, ...) array
             Rows from `rows`.
-        kinds : tuple of {"rows", "scores"}
+        array_kinds : tuple of {"rows", "scores"}
             Kind of each array; empty if no array has a row format. Only rows of an integer format change: they become
             int8 arrays, as `kernels.quantize` returns them.
         """
-        if not self.is_integer or not kinds:
+        if not self.is_integer or not array_kinds:
             return arrays
-        return tuple(kernels.quantize(x) if kind == ROWS else x for x, kind in zip(arrays, kinds))
+        return tuple(kernels.quantize(x) if kind == ROWS else x for x, kind in zip(arrays, array_kinds))
 
-    def decode(self, arrived: tuple[Array, ...], local: tuple[Array, ...], kinds: tuple[str, ...]) -> tuple[Array, ...]:
+    def decode(self, arrived: tuple[Array, ...], local: tuple[Array, ...], array_kinds: tuple[str, ...]) -> tuple[Array, ...]:
         """Return rows that arrived from a peer as kernels read them, with the row shapes of `local`; the inverse of `encode`.
 
         Parameters
@@ -115,13 +115,13 @@ class RowFormat(NamedTuple):
             Result of `encode` on the peer.
         local : tuple of (n_src, ...) array
             This rank's rounded rows, which show the shape of a row.
-        kinds : tuple of {"rows", "scores"}
+        array_kinds : tuple of {"rows", "scores"}
             Kind of each array, as for `encode`.
         """
-        if not self.is_integer or not kinds:
+        if not self.is_integer or not array_kinds:
             return arrived
         return tuple(kernels.dequantize(q, x.shape[1:]) if kind == ROWS else q
-                     for q, x, kind in zip(arrived, local, kinds))
+                     for q, x, kind in zip(arrived, local, array_kinds))
 
 
 FLOAT32 = RowFormat("float32")

@@ -51,10 +51,10 @@ class Schedule(NamedTuple):
         """Number of edges whose destinations this rank owns."""
         return sum(block.n_edges for block in self.plan.blocks)
 
-    def run(self, arrays, on_block, keeps_rows=False, phase="forward", kinds=()):
-        """Fetch peers' rows of `arrays` and call `on_block(block, rows)` for each block (SAR algorithm 1). Collective.
+    def run(self, arrays, on_block, keeps_rows=False, phase="forward", array_kinds=()):
+        """Fetch peers' rows of `arrays` and call `on_block(block, rows)` for each block; return the rows if `keeps_rows`. Collective.
 
-        With `keeps_rows`, return the rows of each block.
+        This is SAR algorithm 1.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class Schedule(NamedTuple):
             True to keep the rows of each block and return them.
         phase : {"forward", "backward"}
             Phase under which the profile counts the transferred bytes.
-        kinds : tuple of {"rows", "scores"}
+        array_kinds : tuple of {"rows", "scores"}
             Kind of each array. Without kinds no array has the row format.
 
         Returns
@@ -76,20 +76,20 @@ class Schedule(NamedTuple):
             If `keeps_rows`, the rows of each block as they arrived, in the order of `plan.blocks`.
         """
         block_rows = []
-        with self.mode.fetch(self.transport, self.plan.forward, self.row_format.encode(arrays, kinds), phase) as fetched:
+        with self.mode.fetch(self.transport, self.plan.forward, self.row_format.encode(arrays, array_kinds), phase) as fetched:
             for piece in self.plan.forward:
                 rows = fetched.take(piece)
                 if piece.block is not None:
                     with self._span(piece.block, phase):
-                        on_block(piece.block, self._rows(piece, rows, arrays, kinds))
+                        on_block(piece.block, self._rows(piece, rows, arrays, array_kinds))
                     if keeps_rows:
                         block_rows.append((piece.block.offset, arrays if piece.own else rows))
                 del rows
                 fetched.release(piece)
         return [rows for _, rows in sorted(block_rows, key=lambda each: each[0])] if keeps_rows else None
 
-    def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward", kinds=()):
-        """Call `on_block(block, rows, d_rows)` for each block; the rows' owners add the gradients d_rows to `d_arrays`.
+    def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward", array_kinds=()):
+        """Call `on_block(block, rows, d_rows)` for each block, with `block_rows` or fetched rows; owners add the d_rows to `d_arrays`.
 
         This is SAR algorithm 2. Collective.
 
@@ -107,27 +107,27 @@ class Schedule(NamedTuple):
             Gradients of the local rows, added to in place; None for a gradient that is not wanted.
         phase : str
             Phase under which the profile counts the transferred bytes.
-        kinds : tuple of {"rows", "scores"}
+        array_kinds : tuple of {"rows", "scores"}
             Kind of each array, as in `run`.
         """
         pieces, local = self._backward_pieces(arrays is not None), block_rows[0] if block_rows else arrays
         rows_of_pieces = [*block_rows[1:], block_rows[0]] if block_rows else [None] * len(pieces)
         fetching = NoFetch() if arrays is None else Fetch(
-            self.transport, pieces, self.row_format.encode(arrays, kinds), phase)
+            self.transport, pieces, self.row_format.encode(arrays, array_kinds), phase)
         with Push(self.transport, d_arrays, self._depth, phase) as push, fetching as fetched:
             for piece, rows in zip(pieces, rows_of_pieces, strict=True):
                 buffer, d_rows = push.gradients(piece)
                 with self._span(piece.block, phase):
                     arrived = fetched.take(piece) if rows is None else rows
-                    on_block(piece.block, self._rows(piece, arrived, local, kinds), d_rows)
+                    on_block(piece.block, self._rows(piece, arrived, local, array_kinds), d_rows)
                 del arrived
                 fetched.release(piece)
                 push.start(piece, buffer, d_rows)
                 del buffer, d_rows
 
-    def _rows(self, piece, rows, local, kinds):
+    def _rows(self, piece, rows, local, array_kinds):
         """Return a piece's rows as operators read them: `local` for this rank's own rows, else `rows` of peers, decoded."""
-        return local if piece.own or rows is None else self.row_format.decode(rows, local, kinds)
+        return local if piece.own or rows is None else self.row_format.decode(rows, local, array_kinds)
 
     def _backward_pieces(self, fetches):
         """Return the pieces of a backward pass; `fetches` is True if rows of peers are fetched again.

@@ -68,7 +68,7 @@ class Broadcast:
         return Plan(needs.n_src, tuple(stages), backward, needs.degree)
 
     def _stages(self, needs, root, n, own_tile, peer_tiles):
-        """Return the pieces for the rows that rank `root` broadcasts, one for each of n ranges, with the blocks of the tiles."""
+        """Return the pieces, one for each of n ranges of rows, for the stage when rank `root` broadcasts; the tiles hold their edges."""
         ranges = needs.ranges(root, n)
         if root == needs.rank:
             return [Piece(own_tile.block, True, (Arrival(root, None, 0, True, rows),)) for rows, _ in ranges]

@@ -116,9 +116,9 @@ def check_errors_are_raised_together(comm):
         raise_together(comm, ConfigError("a") if comm.rank == 0 else DataError("b") if comm.rank == last else DataError("c"))
 
 
-def _rows(dtype, rest, sender, receiver):
-    """Return the 0 to 6 rows, each of shape `rest`, that the rank `sender` sends to the rank `receiver` in checks of alltoall."""
-    return filled(dtype, ((3 * sender + 2 * receiver) % 7, *rest), 100 * sender + receiver)
+def _rows(dtype, row_shape, sender, receiver):
+    """Return the rows, 0 to 6 of shape `row_shape`, that rank `sender` sends to rank `receiver` in checks of alltoall."""
+    return filled(dtype, ((3 * sender + 2 * receiver) % 7, *row_shape), 100 * sender + receiver)
 
 
 def check_alltoall(comm):
@@ -141,11 +141,11 @@ def check_alltoall_of_much_and_nothing(comm):
         assert array.size == 5000 * (comm.rank == 0) and (array == 7 + peer).all()
 
 
-def _refuses_together(comm, call, good, bad):
-    """Check that every rank gets a ShapeError if the last rank passes `bad` to `call`, and that a next call with `good` works."""
+def _refuses_together(comm, call, good_argument, bad_argument):
+    """Check that all ranks get a ShapeError if one calls `call(bad_argument)`, and that `call(good_argument)` works afterwards."""
     with pytest.raises(ShapeError):
-        call(bad if comm.rank == comm.size - 1 else good)
-    call(good)
+        call(bad_argument if comm.rank == comm.size - 1 else good_argument)
+    call(good_argument)
     assert comm.allgather(comm.rank) == list(range(comm.size))
 
 

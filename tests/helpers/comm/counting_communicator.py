@@ -1,4 +1,4 @@
-"""Communicators of threads as ranks that count collective calls by kind; all ranks must agree on the counts after each step.
+"""Communicators of ranks as threads that count collective calls by kind; all ranks must agree on the counts after each step.
 
 Collectives of two ranks that do not belong together may meet without an error. For example, one rank skips an allreduce,
 and later all ranks make another one of the same shape.
@@ -42,7 +42,7 @@ class Tally:
 
 
 class CountingWorld(threads._World):
-    """Shared state of ranks as threads, with a Tally for each rank."""
+    """State that ranks as threads share (see `threads.run`), with a `Tally` of collective calls for each rank."""
 
     finished = Counter()
     """Calls of all runs whose ranks agreed to the end, by kind, on rank 0."""

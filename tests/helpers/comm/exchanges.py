@@ -1,4 +1,4 @@
-"""A small dense graph, ways to aggregate over its parts, and communicators that record messages."""
+"""Helpers for tests of exchanges: a small dense graph, modes that divide its rows, and communicators that log messages."""
 
 import time
 from dataclasses import replace
@@ -28,13 +28,13 @@ def attend(graph, x):
 
 
 def in_parts(mode, **sizes):
-    """Return a mode whose backward pass takes the rows of a peer in several parts; `sizes` are further fields of the mode."""
+    """Return the schedule mode `mode` with a backward pass that takes a peer's rows in several parts; `sizes` replaces its fields."""
     exchange = modes.MODES[mode]
     return replace(exchange, **{"backward_rows": 1, **sizes}) if hasattr(exchange, "backward_rows") else exchange
 
 
 def in_ranges(**sizes):
-    """Return mode "broadcast" with stages of `N_RANGES` ranges of rows, even on a small graph; `sizes` are further fields of the mode."""
+    """Return mode "broadcast" with stages of `N_RANGES` ranges of rows, even on a small graph; `sizes` replaces further fields."""
     return replace(modes.MODES["broadcast"], **{"most_ranges": N_RANGES, "range_edges": 1e-6, "range_rows": 1e-6, **sizes})
 
 
@@ -131,7 +131,7 @@ class Recorder:
 
 
 class Breaks:
-    """Message function that raises an error at its n-th block if `left` is set to n.
+    """Message function that raises an error at the n-th block that it computes after its attribute `left` is set to n.
 
     The probe's calls, of one row, do not count.
     """
@@ -149,7 +149,7 @@ class Breaks:
 
 
 def results(graph):
-    """Return the output, and the gradient of x, of an attention plus a mean, which fetch rows forward and backward."""
+    """Return (output, gradient of the input x) of an attention plus a mean over `graph`, which fetch rows forward and backward."""
     x = Tensor(X[graph.node_ids], requires_grad=True)
     out = attend(graph, x).reshape(-1, 4) + graph.aggregate(Breaks(), "mean", src={"x": x})
     (out * out).sum().backward()
@@ -157,7 +157,7 @@ def results(graph):
 
 
 def fail(graph, phase, block_number):
-    """Aggregate with a message function that raises an error on this rank, at block `block_number` of the pass "forward" or "backward"."""
+    """Aggregate with a message function that raises an error on this rank, at its block `block_number` of the pass `phase`."""
     message, x = Breaks(), Tensor(X[graph.node_ids], requires_grad=True)
     if phase == "forward":
         message.left = block_number
@@ -168,12 +168,12 @@ def fail(graph, phase, block_number):
     assert message.left is None
 
 
-def slowly(bound):
-    """Return a function that waits until `bound` remote buffers are alive, so that prefetching runs ahead, and returns its message."""
+def slowly(n_buffers):
+    """Return a function (graph, message) -> message that first waits until prefetching has filled `n_buffers` buffers of peers' rows."""
 
     def wait(graph, message):
         end = time.monotonic() + 0.02
-        while graph.profile.live_remote_buffers < bound and time.monotonic() < end:
+        while graph.profile.live_remote_buffers < n_buffers and time.monotonic() < end:
             time.sleep(0.001)
         time.sleep(0.003)
         return message

@@ -1,4 +1,4 @@
-"""Communicators that fail at any of a rank's messages or collectives, and tell the other ranks."""
+"""Communicators of ranks as threads that fail at any chosen message or collective call of a rank, and tell the other ranks."""
 
 import pickle
 import threading
@@ -17,11 +17,11 @@ class Fault(Exception):
 
 
 class Faulty:
-    """Communicator of ranks as threads that raises a Fault at one operation of one rank, once `arm` has chosen the operation.
+    """Communicator of ranks as threads that raises a Fault at one message or wait of one rank, whose number `arm` chooses.
 
-    A point is the start of a message or a wait for one. A wait fails after the message has come, so that its sender may go
-    on. Collectives consist of messages here. After a fault every rank fails where it would wait, as if the network had told
-    it, until all ranks call `settle`.
+    A point is the start of a message or a wait for one. A wait fails after the message has come, so that its sender
+    may go on. Collectives consist of messages here. After a fault every rank fails where it would wait, as if the
+    network had told it, until all ranks call `settle`.
     """
 
     def __init__(self, comm, alarm, parent=None):

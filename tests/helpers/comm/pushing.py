@@ -1,4 +1,4 @@
-"""Checks of `Pusher` that every communicator must pass; every rank calls a check with its communicator."""
+"""Checks of `Pusher`, which pushes rows to peers, that every communicator must pass; every rank calls a check."""
 
 import hashlib
 import threading
@@ -19,7 +19,7 @@ def push_threads():
 
 
 def message(rank, peer, step, layer, width=3, dtype=np.float32):
-    """Return (slots of the rows, training step of each row or None, rows) that a rank pushes to a peer in one step and layer.
+    """Return the test message from `rank` to `peer`: (positions in the peer's cache, each row's training step or None, rows).
 
     The number of rows depends on the step and on both ranks, and is often 0. In odd layers each row has a step of its own.
     """
@@ -35,7 +35,7 @@ def messages(comm, step, layer, **options):
 
 
 def check_result(comm, received, step, layer, **options):
-    """Check that `received` has what each rank sent here, in rank order, bit by bit."""
+    """Check that `received`, one entry per rank in rank order, equals the `message` from each rank to this rank bit by bit."""
     assert len(received) == comm.size
     for peer, (slots, row_steps, rows) in enumerate(received):
         right = message(peer, comm.rank, step, layer, **options)
@@ -50,7 +50,7 @@ def pusher_of(comm):
 
 
 def check_results_late(comm):
-    """Check results that are taken two steps after their jobs were submitted."""
+    """Check the results of pushes that are taken two steps after their submission."""
     pusher, layers = pusher_of(comm), range(3)
     for step in range(8):
         for layer in layers:
@@ -96,7 +96,7 @@ def check_rows_of_any_kind(comm):
 
 
 def check_messages_of_many_pieces(comm):
-    """Check messages of several pieces, whose number differs by rank; the last piece of a message may be short."""
+    """Check messages that are sent in several pieces, a different number for each pair of ranks; the last piece may be short."""
     pusher = pusher_of(comm)
     counts = [(1 + (rank + peer) % 3) * PIECE_BYTES // 256 + peer - 5 for rank in range(comm.size) for peer in range(comm.size)]
     counts = np.array(counts).reshape(comm.size, comm.size)
@@ -131,7 +131,7 @@ def check_close_works_off_what_was_submitted(comm):
 
 
 def check_jobs_that_are_not_there(comm):
-    """Check that taking a job that was not submitted, and submitting a job twice, raise errors."""
+    """Check that taking a result that was not submitted, and submitting a push twice, raise errors."""
     pusher = pusher_of(comm)
     pusher.submit(0, 0, messages(comm, 0, 0))
     pusher.take(0, 0)
@@ -148,7 +148,7 @@ def check_jobs_that_are_not_there(comm):
 
 
 def check_slots_name_the_peer_s_halo(comm):
-    """Check that the slots which an owner sends rows to (by SendLists and `choose`) are the slots of the rows that its peer needs."""
+    """Check that the cache slots to which an owner sends rows (by `SendLists` and `choose`) belong to the rows that the peer needs."""
     rng, n_local = np.random.default_rng(50 + comm.rank), 40
     needs = [np.flatnonzero(rng.random(n_local) < 0.5 * (q != comm.rank)) for q in range(comm.size)]
     lists, pusher = SendLists(comm.alltoall(needs)), pusher_of(comm)
@@ -192,7 +192,7 @@ class Delayed:
 
 
 def training(comm, delay, n_steps=12):
-    """Push and update rows as in training, where each row depends on rows received `delay` steps before; return a hash of the rows."""
+    """Push and update rows as training does, with rows that arrive `delay` steps later; return a hash of this rank's final rows."""
     pusher, h = pusher_of(comm), np.arange(12.0).reshape(4, 3) + comm.rank
     for step in range(n_steps):
         for layer in range(2):

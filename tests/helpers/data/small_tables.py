@@ -1,4 +1,4 @@
-"""Small tables of nodes and edges, and the messages about their faults."""
+"""Functions that load small tables of nodes and edges, and that return the messages of errors."""
 
 import pytest
 
@@ -9,27 +9,27 @@ ALL = ("train", "val", "test")
 RELATION = ["u", "e", "u"]
 
 
-def nodes_of(here, text, options="", **more):
-    """Write `text` as n.csv in the folder `here`, and load its nodes a, b and c with the edges of e.csv."""
-    (here / "n.csv").write_text(text)
-    return load(f"edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id{options}", allow_empty=ALL, **more)
+def nodes_of(folder, csv_text, options="", **load_options):
+    """Write `csv_text` as the table n.csv; return the data set of its nodes and the edges in e.csv. `options` ends the specification."""
+    (folder / "n.csv").write_text(csv_text)
+    return load(f"edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id{options}", allow_empty=ALL, **load_options)
 
 
-def edges_of(here, text, options="", **more):
-    """Write `text` as e.csv in the folder `here`, and load its edges."""
-    (here / "e.csv").write_text(text)
-    return load(f"edges:e.csv,src=src,dst=dst{options}", allow_empty=ALL, **more)
+def edges_of(folder, csv_text, options="", **load_options):
+    """Write `csv_text` as the table e.csv; return the data set of its edges. `options` ends the specification."""
+    (folder / "e.csv").write_text(csv_text)
+    return load(f"edges:e.csv,src=src,dst=dst{options}", allow_empty=ALL, **load_options)
 
 
-def tables_of(nodes=None, edges=None, **options):
-    """Load tables in memory; the options are of the table of nodes, or else of the edges."""
+def tables_of(nodes=None, edges=None, **column_options):
+    """Return the data set of tables in memory; `column_options` belong to `nodes` if given, else to `edges` (by default one edge)."""
     of_edges = {"file": edges or {"src": ["a"], "dst": ["b"]}, "relation": RELATION, "src": "src", "dst": "dst"}
-    of_nodes = {} if nodes is None else {"file": nodes, "id": "id", **options}
-    return from_tables({"nodes": {"u": of_nodes}, "edges": [{**of_edges, **(options if nodes is None else {})}]})
+    of_nodes = {} if nodes is None else {"file": nodes, "id": "id", **column_options}
+    return from_tables({"nodes": {"u": of_nodes}, "edges": [{**of_edges, **(column_options if nodes is None else {})}]})
 
 
 def message_of(call, *arguments, **options):
-    """Return the message of the error that a call raises."""
+    """Check that `call(*arguments, **options)` raises a ConfigError or DataError, and return the error's message."""
     with pytest.raises((ConfigError, DataError)) as caught:
         call(*arguments, **options)
     return str(caught.value)

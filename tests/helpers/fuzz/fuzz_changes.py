@@ -1,4 +1,4 @@
-"""Random damage to files for `fuzz.py`: changed bytes, numbers, header fields and whole files, in archives and behind checksums too."""
+"""Random damage to files, for `fuzz.py`: changes bytes, numbers, header fields or whole files, also inside archives."""
 
 import gzip
 import hashlib
@@ -23,103 +23,103 @@ DTYPES = ["<f4", "<f8", ">f8", "<f2", "<f16", "<c8", "<i4", "<i8", "<u8", "|i1",
           "<M8[s]", "<i4,<f4", "f"]  # fmt: skip
 
 
-def changed(files, dice):
-    """Return {name: content} of files after one to three random changes; None stands for a folder, "fifo" for a named pipe."""
+def changed(files, rng):
+    """Return `files`, {name: content}, after one to three random changes; content None stands for a folder, "fifo" for a named pipe."""
     files = dict(files)
-    for _ in range(dice.choice((1, 1, 1, 2, 3))):
-        name = dice.choice(sorted(files))
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        name = rng.choice(sorted(files))
         if not isinstance(files[name], bytes):
             continue
-        if dice.random() < 0.03 and name != "specs":
-            files[name] = dice.choice([b"", None, "fifo", "gone", dice.choice([c for c in files.values() if isinstance(c, bytes)])])
+        if rng.random() < 0.03 and name != "specs":
+            files[name] = rng.choice([b"", None, "fifo", "gone", rng.choice([c for c in files.values() if isinstance(c, bytes)])])
         else:
-            files[name] = _within(name, files[name], dice)
-    if "d/meta.json" in files and isinstance(files["d/meta.json"], bytes) and dice.random() < 0.7:
-        files["d/meta.json"] = _honest(files, dice)
+            files[name] = _within(name, files[name], rng)
+    if "d/meta.json" in files and isinstance(files["d/meta.json"], bytes) and rng.random() < 0.7:
+        files["d/meta.json"] = _honest(files, rng)
     return files
 
 
-def _within(name, content, dice):
-    """Return a file's content with a random change, mostly inside its container (gzip, zip or JSON), whose checksums stay valid."""
+def _within(name, content, rng):
+    """Return the content of file `name` with a random change, mostly inside its container (gzip, zip, JSON) with valid checksums."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if dice.random() < 0.3:
-            return _bytes(content, dice)
+        if rng.random() < 0.3:
+            return _bytes(content, rng)
         try:
             if name.endswith(".gz"):
-                inner = b"1,2\n" * (1 << 22) if dice.random() < 0.01 else _bytes(gzip.decompress(content), dice)
+                inner = b"1,2\n" * (1 << 22) if rng.random() < 0.01 else _bytes(gzip.decompress(content), rng)
                 return gzip.compress(inner, 1, mtime=0)
             if name.endswith(".npz"):
-                return _archive(content, dice)
+                return _archive(content, rng)
             if name.endswith(".npy"):
-                return _npy(content, dice)
+                return _npy(content, rng)
             if name.endswith(".json"):
-                return json.dumps(_json(json.loads(content), dice)).encode()
+                return json.dumps(_json(json.loads(content), rng)).encode()
             if name.endswith(".safetensors"):
-                return _safetensors(content, dice)
+                return _safetensors(content, rng)
         except Exception:  # noqa: BLE001
             pass  # an earlier change damaged the archive
-    return _bytes(content, dice)
+    return _bytes(content, rng)
 
 
-def _bytes(content, dice):
-    at, change = dice.randrange(len(content) + 1), dice.randrange(6)
+def _bytes(content, rng):
+    at, change = rng.randrange(len(content) + 1), rng.randrange(6)
     if change == 0 and content:
         content = bytearray(content)
-        for _ in range(dice.choice((1, 1, 2, 8))):
-            content[dice.randrange(len(content))] ^= dice.choice((1, 2, 4, 8, 16, 32, 64, 128, 255))
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            content[rng.randrange(len(content))] ^= rng.choice((1, 2, 4, 8, 16, 32, 64, 128, 255))
         return bytes(content)
     if change == 1:
         return content[:at]
     if change == 2:
-        return content[:at] + content[at + dice.choice((1, 2, 4, 8, 64)) :]
+        return content[:at] + content[at + rng.choice((1, 2, 4, 8, 64)) :]
     if change == 3:
-        return content[:at] + content[max(0, at - dice.choice((1, 2, 8, 100))) :]
+        return content[:at] + content[max(0, at - rng.choice((1, 2, 8, 100))) :]
     numbers = list(re.finditer(rb"-?\d+(\.\d+)?", content))
     if change == 4 and numbers:
-        number = dice.choice(numbers)
-        return content[: number.start()] + dice.choice(NUMBERS).encode() + content[number.end() :]
-    return content[:at] + dice.choice(INSERTS) + content[at:]
+        number = rng.choice(numbers)
+        return content[: number.start()] + rng.choice(NUMBERS).encode() + content[number.end() :]
+    return content[:at] + rng.choice(INSERTS) + content[at:]
 
 
-def _archive(content, dice):
+def _archive(content, rng):
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    name = dice.choice(sorted(members))
-    if dice.random() < 0.1:
+    name = rng.choice(sorted(members))
+    if rng.random() < 0.1:
         del members[name]
     else:
-        members[name] = _npy(members[name], dice) if dice.random() < 0.8 else _bytes(members[name], dice)
+        members[name] = _npy(members[name], rng) if rng.random() < 0.8 else _bytes(members[name], rng)
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", dice.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+    with zipfile.ZipFile(out, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
         for name, member in members.items():
             archive.writestr(name, member)
     return out.getvalue()
 
 
-def _npy(content, dice):
-    """Return a .npy file with changed values or header fields, and of the size that its header says where that is possible."""
+def _npy(content, rng):
+    """Return the bytes of a .npy file with a changed value or header field; its size fits the header where possible."""
     array = np.load(io.BytesIO(content), allow_pickle=False)
-    if dice.random() < 0.4 and array.size:
-        if array.dtype == bool and dice.random() < 0.5:
+    if rng.random() < 0.4 and array.size:
+        if array.dtype == bool and rng.random() < 0.5:
             array = array.view(np.uint8)
-            array.flat[dice.randrange(array.size)] = 2
+            array.flat[rng.randrange(array.size)] = 2
             return _packed(array.tobytes(), "|b1", array.shape, False)
         extremes = [0, 1, 2, -1, 100, np.nan, np.inf, 2.5, 2**62, 10**9, -(2**63)]
-        array.flat[dice.randrange(array.size)] = np.array(dice.choice(extremes)).astype(array.dtype)
+        array.flat[rng.randrange(array.size)] = np.array(rng.choice(extremes)).astype(array.dtype)
         return _packed(array.tobytes(), array.dtype.str, array.shape, False)
     dtype, shape, data = array.dtype.str, list(array.shape), array.tobytes()
-    what = dice.randrange(4)
+    what = rng.randrange(4)
     if what == 0:
-        dtype = dice.choice(DTYPES)
-        if dice.random() < 0.6 and np.dtype(dtype).kind in "biufU":
+        dtype = rng.choice(DTYPES)
+        if rng.random() < 0.6 and np.dtype(dtype).kind in "biufU":
             data = array.astype(dtype).tobytes()
     elif what == 1 and shape:
-        shape[dice.randrange(len(shape))] = dice.choice((-1, 0, 1, 2, 10**6, 2**31, 2**62, 10**18, True, 10**30))
+        shape[rng.randrange(len(shape))] = rng.choice((-1, 0, 1, 2, 10**6, 2**31, 2**62, 10**18, True, 10**30))
     elif what == 2:
-        shape = dice.choice(([], [array.size], [-1], [*shape, 1], [1, *shape], shape[::-1], [0, 10**18], [10**18, 0], [2, 2]))
+        shape = rng.choice(([], [array.size], [-1], [*shape, 1], [1, *shape], shape[::-1], [0, 10**18], [10**18, 0], [2, 2]))
     size = max(0, int(np.prod([int(length) for length in shape], dtype=object)))
-    if dice.random() < 0.7 and size * np.dtype(dtype).itemsize < 1 << 20:
+    if rng.random() < 0.7 and size * np.dtype(dtype).itemsize < 1 << 20:
         data = (data * (1 + size))[: size * np.dtype(dtype).itemsize]
     return _packed(data, dtype, shape, what == 3)
 
@@ -131,20 +131,20 @@ def _packed(data, dtype, shape, fortran):
     return out.getvalue() + data
 
 
-def _json(value, dice):
-    """Return a JSON value with a random entry replaced or removed."""
-    if isinstance(value, (dict, list)) and value and dice.random() < 0.85:
-        key = dice.choice(sorted(value)) if isinstance(value, dict) else dice.randrange(len(value))
-        if dice.random() < 0.1:
+def _json(value, rng):
+    """Return the JSON value `value` with one random entry, at any depth, replaced or removed."""
+    if isinstance(value, (dict, list)) and value and rng.random() < 0.85:
+        key = rng.choice(sorted(value)) if isinstance(value, dict) else rng.randrange(len(value))
+        if rng.random() < 0.1:
             del value[key]
         else:
-            value[key] = _json(value[key], dice)
+            value[key] = _json(value[key], rng)
         return value
-    return dice.choice(JSON)
+    return rng.choice(JSON)
 
 
-def _honest(files, dice):
-    """Return meta.json as bytes, with hashes, dtypes and shapes that are right for the changed files but a random few.
+def _honest(files, rng):
+    """Return meta.json as bytes with the hashes, dtypes and shapes of the changed `files` written into it, except for a random few.
 
     Its own hash is right, too, so that a reader's later checks are reached.
     """
@@ -154,7 +154,7 @@ def _honest(files, dice):
             for key, place in meta[kind].items():
                 for name, record in place["arrays"].items():
                     content = files.get(f"d/{kind}/{key}/{name}.npy")
-                    if isinstance(content, bytes) and dice.random() < 0.95:
+                    if isinstance(content, bytes) and rng.random() < 0.95:
                         record["sha256"] = hashlib.sha256(content).hexdigest()
                         file = io.BytesIO(content)
                         np.lib.format.read_magic(file)
@@ -169,16 +169,16 @@ def _honest(files, dice):
         return files["d/meta.json"]
 
 
-def _safetensors(content, dice):
+def _safetensors(content, rng):
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     inner = header["__metadata__"]["sarlite"]
-    change = dice.randrange(3)
+    change = rng.randrange(3)
     if change == 0:
-        header["__metadata__"]["sarlite"] = json.dumps(_json(json.loads(inner), dice))
+        header["__metadata__"]["sarlite"] = json.dumps(_json(json.loads(inner), rng))
     elif change == 1:
-        header["__metadata__"]["sarlite"] = _bytes(inner.encode(), dice).decode("utf-8", "replace")
+        header["__metadata__"]["sarlite"] = _bytes(inner.encode(), rng).decode("utf-8", "replace")
     else:
-        header = _json(header, dice)
+        header = _json(header, rng)
     packed = json.dumps(header).encode()
     return len(packed).to_bytes(8, "little") + packed + content[8 + length :]

@@ -1,4 +1,4 @@
-"""A small valid input of every format, and the reader that a user calls on it; `fuzz.py` damages the inputs."""
+"""Small valid inputs, one for each file format, each with the reader that a user calls on it; `fuzz.py` damages the inputs."""
 
 import gzip
 import json
@@ -28,8 +28,8 @@ class Format(NamedTuple):
     read: object  # called with the folder and a random.Random
 
 
-def formats(wanted=None):
-    """Return {name: Format} with a small valid input of each format in `wanted`, by default of all formats."""
+def formats(names=None):
+    """Return {name: Format}, a small valid input and its reader for each format in `names` (None: all formats)."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
@@ -37,7 +37,7 @@ def formats(wanted=None):
         for make in (_planetoid, _npz, _ogb, _ogb_npz, _edges_text, _edges_npy, _native, _divided, _parts, _toml, _checkpoint, _options,
                      _pigo, _mggcn, _roc, _reddit, *fuzz_runs.FORMATS, *fuzz_tables.FORMATS):
             name = make.__name__.removeprefix("_")
-            if wanted and name not in wanted:
+            if names and name not in names:
                 continue
             (folder / name).mkdir()
             read = make(folder / name, rng)

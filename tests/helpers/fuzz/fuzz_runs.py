@@ -31,7 +31,7 @@ def run_folder(folder, rng):
 
 
 def run_checkpoint(folder, rng):
-    """Write the metadata of a run's checkpoint; return a function that builds a checkpoint from the metadata and reads it."""
+    """Write the metadata of a training's checkpoint to `folder`; return a function that builds a checkpoint from them and loads it."""
     _trained(folder / "made", "--hidden", "4", "--layers", "2")
     tensors, about = checkpoint.load(folder / "made/checkpoint.safetensors")
     for path in (folder / "made").iterdir():
@@ -91,7 +91,7 @@ def names(folder, rng):
 
 
 def case(folder, rng):
-    """Write two saved cases of the oracle, for a kernel and a layer that return zeros; return a function that checks one again."""
+    """Write saved test cases of the oracle for two operations to `folder`; return a function that replays a random one."""
     for operation in ("spmm", "gcn"):
         finding = check(zeros, operation, level="probe", graphs="single-*").findings[0]
         sarcase.save(finding, folder / f"{operation}.sarcase")

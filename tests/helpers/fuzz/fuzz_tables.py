@@ -42,7 +42,7 @@ def ogbg(folder, rng):
 
 
 def relations(folder, rng):
-    """Write tables of relations, and the data directory converted from them; return a function that reads one of the two."""
+    """Write tables of relations, and a data set converted from them, to `folder`; return a function that loads one of the two."""
     (folder / "n.csv").write_text("user,age,segment,part\nann,3,gold,train\nbob,4.5,iron,val\nfay,1,gold,test\n")
     (folder / "e.csv").write_text("source,target,amount\nann,bob,1.5\nbob,fay,2\nfay,ann,.5\n")
     (folder / "b.csv").write_text("who,where\nann,kiosk\nfay,mall\nbob,kiosk\n")
@@ -82,7 +82,7 @@ def parquet(folder, rng):
 
 
 def links(folder, rng):
-    """Write files with the splits of links, and pairs to score; return a function that trains on them, or predicts the scores."""
+    """Write files of link splits, and pairs to score, to `folder`; return a function that trains with them or predicts the scores."""
     data = "sbm:nodes=40,classes=3,features=4,degree=4"
     words = ["--task", "link", "--data", data, "--hidden", "4", "--link-width", "4", "--epochs", "1", *QUIET]
     val, test = np.split(np.random.default_rng(0).permutation(1600)[:12], 2)
@@ -113,7 +113,7 @@ def links(folder, rng):
 
 
 def streamed(folder, rng):
-    """Write tables of nodes and edges; return a function that converts them within 512 MiB of memory."""
+    """Write tables of nodes and edges to `folder`; return a function that converts them within 512 MiB of memory."""
     (folder / "n.csv").write_text("id,age,kind\n" + "".join(f"u{k},{k / 3:.2f},{'ab'[k % 2]}\n" for k in range(9)))
     ends = [f"u{k}" for k in rng.integers(0, 9, 40)]
     (folder / "e.csv").write_text("src,dst,w\n" + "".join(f"{a},{b},{k}\n" for k, (a, b) in enumerate(zip(ends[::2], ends[1::2]))))

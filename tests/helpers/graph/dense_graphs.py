@@ -1,4 +1,4 @@
-"""Aggregation in plain NumPy, one edge after the other, with which random test programs compare the library's results.
+"""Aggregations in plain NumPy, edge by edge: the expected values with which tests of random programs compare the library's.
 
 A `Dense` has the methods of `graph_programs.Ranked`, for whole arrays; its choices are `slopes.Frozen`.
 """
@@ -26,7 +26,7 @@ class Edges(NamedTuple):
 
 
 class Dense:
-    """Aggregations over one set of edges as NumPy formulas; `frozen` records their choices, such as an argmax."""
+    """Aggregations over a set of edges as NumPy formulas: expected values. `frozen` records their choices, such as an argmax."""
 
     def __init__(self, edges, frozen):
         self.edges, self.frozen = edges, frozen
@@ -40,8 +40,8 @@ class Dense:
     def linear(self, x, w, reducer, evaluation):
         return self.weighed((x @ w)[self.edges.src], reducer)
 
-    def weighed(self, m, reducer):
-        """Return the sum, mean or symmetric sum of the messages m into each node, where an edge of weight w counts w times."""
+    def weighed(self, messages, reducer):
+        """Return each node's sum, mean or symmetric sum (by `reducer`) of `messages`, where an edge of weight w counts w times."""
         counts = np.ones(self.edges.n_edges) if self.edges.weight is None else self.edges.weight
         if reducer != "sum":
             d_dst = self._degrees(self.edges.dst, counts, self.edges.n_dst)
@@ -49,7 +49,7 @@ class Dense:
             counts = counts / (
                 d_dst[self.edges.dst] if reducer == "mean" else np.sqrt(d_dst[self.edges.dst] * d_src[self.edges.src])
             )
-        return self.add_up(m * _column(counts, m))
+        return self.add_up(messages * _column(counts, messages))
 
     def mul_edge(self, x, w, reducer):
         m = x[self.edges.src]
@@ -115,7 +115,7 @@ class Dense:
         return out
 
     def into(self, i):
-        """Return the edges into node i by ascending source; edges of equal source keep their order."""
+        """Return the indices of the edges into node `i`, by ascending source; edges of equal source keep their order."""
         edge_ids = np.flatnonzero(self.edges.dst == i)
         return edge_ids[np.argsort(self.edges.src[edge_ids], kind="stable")]
 
@@ -128,7 +128,7 @@ class Dense:
     # ---- what expressions ask for
 
     def constant(self, make):
-        """Return the value of `make()` in the first call of the formula, and the recorded value, a constant, in later calls."""
+        """Return `make()`; later evaluations of the formula, for numerical derivatives, return the first evaluation's value instead."""
         return self.frozen(make())
 
     def relu(self, x):
@@ -153,5 +153,5 @@ def _column(a, m):
 
 
 def in_rows(x, shape):
-    """Reshape each row of x to `shape`, also if x has no rows; -1 stands for the whole width of a row."""
+    """Reshape each row of x to `shape`, also if x has no rows; -1 in `shape` stands for the number of values of a row."""
     return x.reshape(len(x), *(math.prod(x.shape[1:]) if n == -1 else n for n in shape))

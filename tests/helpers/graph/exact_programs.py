@@ -1,4 +1,4 @@
-"""Random models in exact numerics, on N ranks against one rank; inputs are rows, replicated tensors, arrays and learned tables.
+"""Random models whose results in exact numerics on N ranks must equal one rank's bit by bit, for property tests.
 
 A step of a model is either right, or it would let the result depend on the division of rows. A model of right steps has
 the same bits on any number of ranks and the values of fast numerics. Any other model is refused, at the first wrong step,
@@ -21,7 +21,7 @@ RTOL = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-10}
 
 
 class Rank:
-    """One rank's part of the graph, and parameters and arrays for the steps, drawn from the same random numbers on all ranks."""
+    """One rank's part of the graph, with methods that draw parameters and arrays from the same random numbers on all ranks."""
 
     def __init__(self, graph, n_nodes, n_edges, seed, dtype):
         self.graph, self.n_nodes, self.n_edges, self.seed, self.dtype = graph, n_nodes, n_edges, seed, dtype
@@ -42,7 +42,7 @@ class Rank:
         return self.parameters[-1]
 
     def table(self):
-        """Return this rank's rows of a new learned table; a row of the table belongs to the rank that owns its node."""
+        """Return this rank's rows of a new learned table, (n_local, width): each node's row belongs to the rank that owns the node."""
         self.owned.append(nn.Parameter(self.rows(WIDTH), ids=self.graph.node_ids))
         return ops.take(self.owned[-1], np.arange(self.graph.n_dst))
 
@@ -68,11 +68,11 @@ def _attention(r, h):
     return r.graph.aggregate(fn.attend(z, ends[:, :2], ends[:, 2:]), "sum").reshape(-1, WIDTH)
 
 
-def _made_weight(r, h):
-    """Multiply h by a weight matrix that is itself computed from replicated parameters of the Rank `r`."""
-    activation = nn.Activation(WIDTH, "elu", rng=nn.Random(0), dtype=r.dtype)
-    r.parameters.append(activation.bias)
-    return h @ activation(r.learned(WIDTH, 3) @ r.learned(3, WIDTH), r.graph)
+def _made_weight(rank, h):
+    """Return h times a weight matrix that is itself computed from learned parameters of the Rank `rank`."""
+    activation = nn.Activation(WIDTH, "elu", rng=nn.Random(0), dtype=rank.dtype)
+    rank.parameters.append(activation.bias)
+    return h @ activation(rank.learned(WIDTH, 3) @ rank.learned(3, WIDTH), rank.graph)
 
 
 def _weighted(r, h, edges, reducer):
@@ -134,7 +134,7 @@ WRONG = {
 
 
 class Program:
-    """Random program for exact numerics: a graph, a division of the graph, and steps, at most one of which is not allowed."""
+    """Random program for exact numerics: a graph, its division among ranks, and steps, at most one of which must be refused."""
 
     def __init__(self, dice):
         self.dtype = np.dtype(np.float32 if dice.random() < 0.5 else np.float64)
@@ -156,7 +156,7 @@ class Program:
                 f"steps {self.names}, wrong {self.wrong}")
 
     def on_rank(self, comm, numerics_name):
-        """Run the program in "exact" or "fast" numerics; return (node ids, output and gradients of the nodes, parameters' gradients).
+        """Run the program in "exact" or "fast" numerics; return (node ids, output and input's gradient by node, parameters' gradients).
 
         If a step is refused, return its name and the error.
         """

@@ -1,4 +1,4 @@
-"""Checks of `examples/sar_from_scratch.py` against the library; every rank calls a check with its communicator."""
+"""Checks of the example `sar_from_scratch.py` against the library; every rank calls a check with its communicator."""
 
 import runpy
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ N_HEADS, N_FEAT = 3, 5
 
 
 class BufferMethods:
-    """The methods of an mpi4py communicator that the example calls, on a communicator of sarlite."""
+    """Wrapper of a sarlite communicator with the methods of an mpi4py communicator that the example calls."""
 
     def __init__(self, comm):
         self._comm, self.rank, self.size = comm, comm.rank, comm.size
@@ -35,14 +35,14 @@ class BufferMethods:
 
 
 def example():
-    """Return the names of a fresh run of the example; its functions look in this dict, so tests may replace names."""
+    """Run the example's file; return a namespace of its functions, with `names`, the dict of the functions' global names."""
     names = runpy.run_path(str(PATH))
     return SimpleNamespace(**names, names=names["fetch"].__globals__)
 
 
-def owners(method, n_nodes, n_ranks):
-    """Return the rank of each node, shape (n_nodes,): at random if `method` is "random", else the last rank."""
-    if method == "random":
+def owners(division, n_nodes, n_ranks):
+    """Return the rank that owns each node, (n_nodes,): a random one if `division` is "random", else the last rank."""
+    if division == "random":
         return np.random.default_rng(3).integers(0, n_ranks, n_nodes)
     return np.full(n_nodes, n_ranks - 1)  # "last": all other ranks are empty
 
@@ -52,29 +52,29 @@ def check_close(actual, expected):
     assert actual.shape == expected.shape and error <= TOLERANCE * max(np.linalg.norm(expected), 1), error
 
 
-def check_sum(comm, edges, method):
-    """Compare the example's sum and its gradient, with nodes divided by `method`, with the library's on one rank."""
+def check_sum(comm, edges, division):
+    """Compare the example's sum over `edges` and its gradient, with nodes divided "random" or "last", with the library on one rank."""
     sar, rng = example(), np.random.default_rng(1)
     z, d_out = rng.standard_normal((2, edges.n_nodes, 4))
     x = Tensor(z, requires_grad=True)
     out = Graph.from_edges(*edges).aggregate(fn.copy_src(x), "sum")
     (out * d_out).sum().backward()
 
-    part = sar.make_part(comm, edges.src, edges.dst, owners(method, edges.n_nodes, comm.size))
+    part = sar.make_part(comm, edges.src, edges.dst, owners(division, edges.n_nodes, comm.size))
     check_close(sar.sum_forward(part, z[part.node_ids]), out.data[part.node_ids])
     check_close(sar.sum_backward(part, d_out[part.node_ids]), x.grad[part.node_ids])
 
 
-def check_attention(comm, edges, method, scale=1.0):
-    """Compare the example's attention and its gradients with the library's on one rank; scores grow with `scale`."""
+def check_attention(comm, edges, division, score_scale=1.0):
+    """Compare the example's attention and its gradients, with scores times `score_scale`, with the library on one rank."""
     sar, rng = example(), np.random.default_rng(2)
     z, d_out = rng.standard_normal((2, edges.n_nodes, N_HEADS, N_FEAT))
-    tensors = [Tensor(a, requires_grad=True) for a in (z, *scale * rng.standard_normal((2, N_HEADS, N_FEAT)))]
+    tensors = [Tensor(a, requires_grad=True) for a in (z, *score_scale * rng.standard_normal((2, N_HEADS, N_FEAT)))]
     x, a_src, a_dst = tensors
     out = Graph.from_edges(*edges).aggregate(fn.attend(x, (x * a_src).sum(-1), (x * a_dst).sum(-1)), "sum")
     (out * d_out).sum().backward()
 
-    part = sar.make_part(comm, edges.src, edges.dst, owners(method, edges.n_nodes, comm.size))
+    part = sar.make_part(comm, edges.src, edges.dst, owners(division, edges.n_nodes, comm.size))
     ids = part.node_ids
     result, residuals = sar.attend_forward(part, z[ids], a_src.data, a_dst.data)
     check_close(result, out.data[ids])
@@ -85,8 +85,8 @@ def check_attention(comm, edges, method, scale=1.0):
         check_close(sar.all_sum(comm, share), tensor.grad)
 
 
-def check_gat(comm, method):
-    """Compare the loss and the gradients of the two-layer GAT with `models/gat.py` on one rank."""
+def check_gat(comm, division):
+    """Compare the loss and the gradients of the example's two-layer GAT with `models/gat.py` on one rank."""
     sar = example()
     model = GAT(N_IN, N_OUT, hidden=N_FEAT, heads=N_HEADS, dropout=0.0, attention_dropout=0.0, rng=nn.Random(seed=4),
                 dtype=np.float64)
@@ -100,7 +100,7 @@ def check_gat(comm, method):
     loss = ops.cross_entropy(logits, LABELS, TRAIN, count=n_train)
     loss.backward()
 
-    part = sar.make_part(comm, EDGES.src, EDGES.dst, owners(method, EDGES.n_nodes, comm.size))
+    part = sar.make_part(comm, EDGES.src, EDGES.dst, owners(division, EDGES.n_nodes, comm.size))
     ids, shapes = part.node_ids, sar.make_shapes(N_IN, N_HEADS, N_FEAT, N_OUT)
     values = [parameter.data.reshape(shape) for parameter, shape in zip(parameters, shapes)]
     share, gradients = sar.loss_and_gradients(part, values, FEATURES[ids], labels[ids], n_train)
@@ -110,7 +110,7 @@ def check_gat(comm, method):
 
 
 def check_training(comm):
-    """Check that the loss falls and is the same on each rank and for each division."""
+    """Check that the example's training loss falls, and is the same on each rank and for each division of the nodes."""
     sar = example()
     src, dst, x, labels = sar.community_graph(n_nodes=90)
     shapes = sar.make_shapes(x.shape[1], 2, 4, 4)

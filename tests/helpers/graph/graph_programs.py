@@ -1,4 +1,4 @@
-"""Random programs of aggregations on the parts of a random graph, against plain NumPy on the whole graph."""
+"""Random programs of aggregations on the parts of a random graph, compared with plain NumPy on the whole graph."""
 
 import threading
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ RTOL = {np.dtype(np.float64): (1e-10, 1e-8), np.dtype(np.float32): (3e-4, 4e-3)}
 
 
 class Ranked:
-    """A rank's part of a graph, with the methods of `dense_graphs.Dense` computed by `Graph.aggregate`."""
+    """A rank's part of a graph, with the methods of `dense_graphs.Dense` computed by the library, the tested values."""
 
     def __init__(self, graph, dtype):
         self.graph, self.dtype = graph, dtype
@@ -73,7 +73,7 @@ class Whole(Dense):
 
 
 class Program:
-    """Random program of aggregations: a graph, its division, leaves (inputs), steps, and the gradients of the outputs."""
+    """Random program of aggregations: a graph, its division among ranks, leaves (inputs), steps, and the outputs' gradients."""
 
     def __init__(self, dice):
         self.dice = dice
@@ -205,7 +205,7 @@ class Program:
         return graph
 
     def on_rank(self, comm, alarm):
-        """Run the program on this rank; return its global row ids, and [(outputs, gradients)] of each run. `alarm` tells of faults."""
+        """Run the program on this rank; return (its rows' global ids, [(outputs, gradients) of each run]). `alarm` is for `Faulty`."""
         comm = comm if self.fault is None else Faulty(comm, alarm)
         graph = self.make(comm)
         if self.fault is not None:
@@ -217,7 +217,7 @@ class Program:
         return Ranked(graph, self.dtype).ids, [self._once(graph, constants=constants) for _ in range(self.times)]
 
     def _fail(self, comm, graph):
-        """Let one rank fail somewhere in the program on a new graph, let all ranks recover, and return this graph."""
+        """Run the program on a new graph, let one rank fail at a random message and all ranks recover; return the new graph."""
         who, share = self.fault
         comm.arm()
         self._once(graph)

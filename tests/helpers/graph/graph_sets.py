@@ -1,4 +1,4 @@
-"""Sets of small graphs with labels, and trainers of them, on any communicator."""
+"""Sets of small labelled graphs, and trainers that learn the labels, for ranks on any communicator."""
 
 import numpy as np
 
@@ -33,9 +33,10 @@ def graphs(comm, mode="sar", values=False):
 
 def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classify", values=False, lr=0.02, dtype=np.float64,
             numerics="fast", **options):
-    """Return a trainer of `GraphPredictor` on the set of graphs; labels are classes, or numbers if `task` is "regress".
+    """Return a Trainer of a GraphPredictor with encoder `model` on the set of small graphs; `values`: edges have values.
 
-    With `values` the edges have values; `batch` is the number of graphs in a minibatch, None for the full set.
+    Labels are classes, or numbers if `task` is "regress". `batch` is the number of graphs in a minibatch, None for
+    the full set.
     """
     graph_set, rng = graphs(comm, mode, values), nn.Random(1)
     encoder = model(4, 6, rng=rng, dtype=dtype, hidden=6, layers=2, **options)

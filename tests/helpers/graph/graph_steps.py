@@ -1,4 +1,4 @@
-"""Steps of random graph programs; a step run on a `Dense` gives the expected value, and on a `Ranked` the tested value.
+"""Steps of random graph programs: run on a `Dense`, a step gives the expected value, and on a `Ranked` the tested value.
 
 The Dense or Ranked is called the step's world. Steps ask the world for aggregations, choices and constants. All else
 are operators and NumPy's functions.
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Leaf(NamedTuple):
-    """Input of a program: rows of sources ("src"), destinations ("dst") or edges ("edge"), or a parameter ("param"), by `place`."""
+    """Input of a random program; `place` tells its rows: "src", "dst" or "edge", or "param" for a parameter."""
 
     place: str
     array: np.ndarray
@@ -53,9 +53,12 @@ class Drawn:
     # ---- steps
 
     def step(self, n_src, n_dst, n_leaves, weighted, features):
-        """Return a random step on one of `n_src` source values and one of `n_dst` destination values, the first `n_leaves` being leaves.
+        """Return a random step that reads one of `n_src` source values and one of `n_dst` destination values, by their numbers.
 
-        `weighted` tells if edges have weights, "negative" if some are below 0; `features` is the number of edge features.
+        The first `n_leaves` values are leaves.
+
+        `weighted` tells if edges have weights, "negative" if some are below 0; `features` is the number of edge
+        features.
         """
         return getattr(self, self.one(KINDS))(
             int(self.dice.integers(n_src)), int(self.dice.integers(n_dst)), n_leaves, weighted, features
@@ -135,7 +138,7 @@ class Drawn:
         )
 
     def function(self, x, q, n_leaves, weighted, features):
-        """Return a step whose message function is a random expression of source value x, destination value q, edges and parameters."""
+        """Return a step whose message is a random Python expression of source value number `x`, destination value number `q`, and edges."""
         reducer = self.one(("sum", "mean", "max", "min", "softmax"))
         places = self.one([("src",), ("src", "dst"), ("src", "edge"), ("src", "dst", "edge"), ("edge",), ("dst",)])
         e, table, w = (
@@ -206,7 +209,7 @@ class Drawn:
         )
 
     def no_grad(self, x, q, n_leaves, weighted, features):
-        """Return a step: a sum of source value x without a gradient, times destination value q, plus the same sum with a gradient."""
+        """Return the step sum(x) * q + sum(x), for values number `x` and `q`, where the first sum over edges passes no gradient."""
         reducer = self._sums(weighted)
         return Step(
             f"no_grad {x} {reducer}",

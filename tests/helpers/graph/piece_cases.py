@@ -1,4 +1,4 @@
-"""A graph and messages on it, for tests of blocks that are computed in pieces of few edges."""
+"""A test graph whose blocks of edges are computed in pieces of few edges, and messages on this graph."""
 
 import numpy as np
 
@@ -14,24 +14,24 @@ def problem():
 
 
 def in_small_pieces(graph, n_edges=1):
-    """Return the graph with its blocks cut into pieces of at least `n_edges` edges, and of as many edges as the block has columns."""
+    """Set that `graph` computes its blocks in pieces of at least `n_edges` edges and at least a block's columns; return the graph."""
     for block in graph.plan.blocks:
         block.pieces = block.in_pieces(n_edges)
     return graph
 
 
-def run(graph, x, e, w, reducer):
-    """Aggregate a message function with the reducer; return the output and the gradients of x, of the edge values and of the weight w."""
-    x, e, w = (Tensor(a, requires_grad=True) for a in (x[graph.node_ids], e[graph.edge_ids], w))
+def run(graph, x, edge_values, weight, reducer):
+    """Aggregate a message function of rows x by `reducer`; return (output, gradients of x, of `edge_values` and of `weight`)."""
+    x, edge_values, weight = (Tensor(a, requires_grad=True) for a in (x[graph.node_ids], edge_values[graph.edge_ids], weight))
     dropout = nn.Dropout(0.3, nn.Random(0))
 
     def message(src, dst, edge):
-        value = dropout(((src["x"] + dst["x"]) @ w).tanh() * edge["e"], edge.ids)
+        value = dropout(((src["x"] + dst["x"]) @ weight).tanh() * edge["e"], edge.ids)
         return (value.sum(-1), value) if reducer == "softmax" else value
 
-    out = graph.aggregate(message, reducer, src={"x": x}, dst={"x": x}, edge={"e": e})
+    out = graph.aggregate(message, reducer, src={"x": x}, dst={"x": x}, edge={"e": edge_values})
     (out * out).sum().backward()
-    return out.data, x.grad, e.grad, w.grad
+    return out.data, x.grad, edge_values.grad, weight.grad
 
 
 BUILT_IN = {

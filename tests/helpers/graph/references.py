@@ -14,12 +14,12 @@ from tests.helpers.graph.strategies import random_edges
 
 
 def in_edges(edges, i):
-    """Return the edges that end in node i by ascending source; edges of equal source keep their order."""
+    """Return the indices of the edges that end in node `i`, by ascending source; edges of equal source keep their order."""
     return sorted(np.flatnonzero(edges.dst == i), key=lambda e: edges.src[e])
 
 
 def reduce_messages(edges, messages, reducer):
-    """Return out_i, the sum, mean, max or min of messages[e] over the in-edges e of node i (0 without edges), and the chosen edges.
+    """Return (out, chosen edges): out[i] is the sum, mean, max or min of messages[e] over the in-edges e of node i, 0 without edges.
 
     The chosen edge gave the max or min; it is -1 without edges.
     """
@@ -50,15 +50,15 @@ def reduce_gradient(edges, messages, reducer, g):
     return np.where(winner[edges.dst] == number, g[edges.dst], 0.0)
 
 
-def at_nodes(index, rows, n_nodes):
-    """Return an array of `n_nodes` rows: for each node the sum of the rows of `rows` whose entry in `index` is the node."""
+def at_nodes(nodes, rows, n_nodes):
+    """Return out, (n_nodes, ...), where out[i] is the sum of the rows[k] with nodes[k] == i."""
     out = np.zeros((n_nodes, *rows.shape[1:]))
-    np.add.at(out, index, rows)
+    np.add.at(out, nodes, rows)
     return out
 
 
 def attention(edges, src, dst, slope):
-    """Return the attention coefficients a_ij, shape (n_edges, n_heads), a softmax over each node's in-edges of leaky(src_j + dst_i)."""
+    """Return the attention coefficients a_ij, (n_edges, n_heads): a softmax over each node's in-edges of leaky_relu(src_j + dst_i)."""
     score = src[edges.src] + dst[edges.dst]
     score = np.where(score > 0, score, slope * score)
     a = np.zeros_like(score)
@@ -71,7 +71,7 @@ def attention(edges, src, dst, slope):
 
 
 def attend(edges, z, src, dst, slope, mask=1.0):
-    """Return attention's output, out_i = sum_j mask_ij a_ij z_j, with the coefficients a_ij of `attention` and a dropout mask."""
+    """Return attention's output, out_i = sum over j of mask_ij a_ij z_j, with the coefficients a_ij of `attention` and a dropout mask."""
     a = attention(edges, src, dst, slope) * mask
     return at_nodes(edges.dst, a[:, :, None] * z[edges.src], edges.n_nodes)
 
@@ -187,13 +187,13 @@ class Step:
 
 @cache
 def one_rank(case, dtype, row_dtype="float32"):
-    """Return the `Step` of a model, a key of CASES, for the whole graph on one rank."""
+    """Return the results, a `Step`, of the model CASES[case] on the whole graph on one rank."""
     return Step(Graph.from_edges(*EDGES).shard(Solo(), row_dtype=row_dtype), case, dtype)
 
 
-def check_equality(comm, case, dtype, parts, change=lambda graph: graph, **options):
-    """Check that the results on the division `parts` equal the results of one rank, within the promised relative error. Collective."""
-    part = change(Graph.from_edges(*EDGES).shard(comm, parts, **options))
+def check_equality(comm, case, dtype, parts, change_part=lambda graph: graph, **options):
+    """Check that the model CASES[case] on `change_part(this rank's part)` gives one rank's results within the tolerance. Collective."""
+    part = change_part(Graph.from_edges(*EDGES).shard(comm, parts, **options))
     expected, actual = one_rank(case, dtype, options.get("row_dtype", "float32")), Step(part, case, dtype)
     squares = {}
     for name, rows in actual.rows.items():

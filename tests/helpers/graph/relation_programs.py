@@ -1,4 +1,4 @@
-"""Random programs of aggregations over several relations on the parts of a graph, against plain NumPy on the whole graph."""
+"""Random programs of aggregations over several relations, on the parts of a graph, compared with NumPy on the whole graph."""
 
 import numpy as np
 
@@ -113,7 +113,7 @@ class Program:
     # ---- the program
 
     def values(self, world, leaves):
-        """Return the nodes' values after all calls of `aggregate`, one array for each node type, computed by the Parts or Whole `world`."""
+        """Return the nodes' values after all calls of `aggregate`, an array for each node type; `world` is a `Parts` or a `Whole`."""
         h = dict(zip(self.sizes, leaves))
         for call in self.calls:
             for to, out in world.aggregate(call, h, leaves).items():
@@ -209,7 +209,7 @@ def function(reducer, shape, s, d, e, w, a):
 
 
 class Parts:
-    """A rank's part of the graph, for which a `HeteroGraph` computes the tested values."""
+    """A rank's part of the graph with the method `aggregate` computed by a `HeteroGraph`: the tested values."""
 
     def __init__(self, graph):
         self.graph = graph
@@ -244,7 +244,7 @@ class Parts:
 
 
 class Whole:
-    """All nodes and edges, for which NumPy formulas compute the expected values."""
+    """The whole graph with the method `aggregate` computed by NumPy formulas: the expected values."""
 
     def __init__(self, program, frozen):
         self.program, self.frozen = program, frozen

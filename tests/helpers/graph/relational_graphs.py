@@ -44,7 +44,7 @@ def make(comm=None, parts="metis", **options):
 
 
 def matrix(relation):
-    """Return the (n_dst, n_src) matrix of a mean over a relation's edges: number of edges from source to destination, over in-degree."""
+    """Return the (n_dst, n_src) matrix whose product with source rows is the mean over the in-edges of each destination of `relation`."""
     source, _, to = relation
     a = np.zeros((N_NODES[to], N_NODES[source]))
     for j, i in zip(*EDGES[relation]):
@@ -53,7 +53,7 @@ def matrix(relation):
 
 
 def rgcn_reference(conv, g):
-    """Return (outputs, input gradients, weight gradients) of an RGCNConv by name, for `g`, the outputs' gradients by node type."""
+    """Return (outputs, input gradients, weight gradients) of the RGCNConv `conv` by loops, dicts by name; `g`: outputs' gradients."""
     out, d_x = {name: X[name] @ root.data + conv.biases[name].data for name, root in conv.roots.items()}, {}
     grads = {}
     for name, root in conv.roots.items():
@@ -79,7 +79,7 @@ def rgcn_reference(conv, g):
 
 
 def rgat_reference(conv, g):
-    """Return (outputs, input gradients, weight gradients) of an RGATConv with concatenated heads; `g` is the gradient of the outputs."""
+    """Return (outputs, input gradients, weight gradients) of the RGATConv `conv` by loops, dicts by name; `g`: outputs' gradients."""
     out, d_x, grads = {}, {}, {}
     for name, root in conv.roots.items():
         out[name], d_x[name] = X[name] @ root.weight.data + root.bias.data, g[name] @ root.weight.data.T
@@ -124,7 +124,7 @@ def close(actual, expected, what):
 
 @cache
 def expected_layer(case):
-    """Return (outputs' gradients, outputs, input gradients, weight gradients) of a layer in LAYERS, by loops on the whole graph."""
+    """Return (outputs' gradients, outputs, input gradients, weight gradients) of the layer LAYERS[case] by loops, dicts by name."""
     conv, reference = LAYERS[case](make())
     g = {name: values(20 + k, N_NODES[name], N_OUT if case != "rgat" else 4) for k, name in enumerate(conv.roots)}
     return g, *reference(conv, g)
@@ -162,7 +162,7 @@ MODELS = {
 
 
 def step(graph, case, constant=True):
-    """Run two training passes of a model in MODELS; return (ids, logits, flat gradient, {table: (ids, gradients)}) of the second.
+    """Run two training passes of MODELS[case]; return the second's (node ids, logits, flat gradient, {table: (ids, gradients)}).
 
     The flat gradient is of the replicated parameters; the tables are learned rows of nodes.
     """
@@ -184,7 +184,7 @@ def one_rank(case):
 
 
 def check_model(comm, case, parts, **options):
-    """Check that logits and all gradients, with dropout on, equal the results of one rank. Collective."""
+    """Check that the logits and gradients of MODELS[case] on the division `parts`, with dropout, equal one rank's. Collective."""
     _, logits, grad, rows = one_rank(case)
     graph = make(comm, parts, **options)
     for constant in (True, False):  # sums of features that may change are not kept
@@ -199,19 +199,19 @@ def check_model(comm, case, parts, **options):
 # ---- batches
 
 
-def gradients(model, graph, x, labels, rows, count):
-    """Run one training pass; return (loss, flat gradient of replicated parameters, {learned table: gradients by id}, logits)."""
+def gradients(model, graph, x, labels, training_rows, n_training_rows):
+    """Run one training pass; return (loss, flat gradient of replicated parameters, {learned table: {id: gradient}}, logits)."""
     flat = nn.flatten(model)
     flat.zero_grad()
     logits = model(graph, x)
-    loss = ops.cross_entropy(logits, labels, rows, count)
+    loss = ops.cross_entropy(logits, labels, training_rows, n_training_rows)
     loss.backward()
     owned = {name: dict(zip(p.ids.tolist(), p.grad.copy())) for name, p in model.named_parameters() if p.ids is not None}
     return loss.item(), flat.grad.copy(), owned, logits.data.copy()
 
 
 def check_batches(comm, case, parts, **options):
-    """Check that a batch of all training rows with all in-edges gives a model the results of the whole graph. Collective."""
+    """Check that MODELS[case] gives the same results on a batch of all training rows and in-edges as on the graph. Collective."""
     graph, results = make(comm, parts, **options), []
     nodes = graph.of("paper")
     ids, x = nodes.dst_ids, {"paper": X["paper"][graph.node_ids["paper"]]}

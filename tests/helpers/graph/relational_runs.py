@@ -9,7 +9,7 @@ FLAGS = ["--data", SPEC, "--epochs", "2", "--lr", "0.05", "--optimizer", "sgd", 
 
 
 def relational_run(run_dir, *flags, comm=None, bare=False):
-    """Train on the relational graph and return the metrics of each epoch; `bare` leaves out the default flags of these runs."""
+    """Train on the relational graph with `flags`; return each epoch's metrics. `bare` leaves out these tests' default flags."""
     words = [*([] if bare else FLAGS), "--threads", "1", "--progress", "none", "--run-dir", run_dir, *flags]
     options = config.parse([str(word) for word in words])
     if options.machine.ranks > 1:

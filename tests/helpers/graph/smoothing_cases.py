@@ -1,4 +1,4 @@
-"""Predictions on a small graph, and Correct and Smooth in dense NumPy."""
+"""Predictions on a small graph, and the Correct and Smooth algorithm in dense NumPy, which gives the expected values."""
 
 import numpy as np
 

@@ -22,7 +22,7 @@ class Edges(NamedTuple):
         return len(self.src)
 
     def relabelled(self, order):
-        """Return the same graph with node i renamed to order[i]."""
+        """Return the same graph as new `Edges`, with node i renamed to order[i]."""
         return Edges(order[self.src], order[self.dst], self.n_nodes)
 
 
@@ -56,7 +56,7 @@ KINDS = {
 
 @st.composite
 def edges(draw, max_nodes=9, max_edges=24):
-    """Draw any small directed graph; with few nodes, self loops, duplicates, empty rows and isolated nodes are common."""
+    """Draw any small directed graph, by Hypothesis; few nodes, self loops, duplicates, empty rows and isolated nodes are common."""
     n_nodes = draw(st.integers(1, max_nodes))
     node = st.integers(0, n_nodes - 1)
     return _edges(draw(st.lists(st.tuples(node, node), max_size=max_edges)), n_nodes)
@@ -64,7 +64,7 @@ def edges(draw, max_nodes=9, max_edges=24):
 
 @st.composite
 def parts(draw, n_nodes, max_ranks=4):
-    """Draw a number of ranks and the rank that owns each node; a rank may own no node."""
+    """Draw (number of ranks, the rank that owns each node), by Hypothesis; a rank may own no node."""
     n_ranks = draw(st.integers(1, max_ranks))
     owners = draw(st.lists(st.integers(0, n_ranks - 1), min_size=n_nodes, max_size=n_nodes))
     return n_ranks, np.array(owners, np.int64)

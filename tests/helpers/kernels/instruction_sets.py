@@ -1,4 +1,4 @@
-"""Cases of kernels that must give the same bits on every instruction set, with any index type, alignment and threads."""
+"""Kernel calls that must give the same bits on every instruction set, with any index type, alignment and number of threads."""
 
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from tests.helpers.kernels.kernel_references import Csr
 
 
 class Setting(NamedTuple):
-    """Settings of a kernel call that must not change the result: instruction set, threads, index type, and offset in a cache line.
+    """Settings of a kernel call that must not change its result: instruction set, threads, index type, and alignment of the arrays.
 
     Where a kernel's docstring says so, the result depends on the number of threads.
     """
@@ -31,21 +31,21 @@ PER_TEAM = {"ddst", "mean", "m2", "sums", "db"}     # summed in thread order: th
 
 
 class Arrays(NamedTuple):
-    """Factory of a kernel's arguments in one value type and one index type, `offset` bytes after the start of a cache line."""
+    """Factory of arrays for a kernel call, in one value type and one index type, that begin `offset` bytes into a cache line."""
 
     dtype: type
     itype: type
     offset: int | None
 
-    def place(self, a, dtype=None):
-        """Return a copy of `a` that begins `offset` bytes after the start of a cache line, rounded up to the type's alignment."""
-        a = np.array(a, dtype or a.dtype)
+    def place(self, array, dtype=None):
+        """Return a copy of `array` that begins `self.offset` bytes into a cache line, rounded up to the dtype's alignment."""
+        array = np.array(array, dtype or array.dtype)
         if self.offset is None:
-            return a
-        memory = np.empty(a.nbytes + 128, np.uint8)
-        start = -memory.ctypes.data % 64 + max(self.offset, a.itemsize)
-        placed = memory[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
-        placed[...] = a
+            return array
+        memory = np.empty(array.nbytes + 128, np.uint8)
+        start = -memory.ctypes.data % 64 + max(self.offset, array.itemsize)
+        placed = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        placed[...] = array
         return placed
 
     def values(self, seed, *shape, dtype=None):
@@ -62,10 +62,10 @@ def random(seed, shape):
 
 @cache
 def graph(kind):
-    """Return a small graph as a Csr: "hard", "long", "one node", "no edges" or "ranges", by `kind`.
+    """Return the small graph of this kind as a `Csr`: "hard", "long", "one node", "no edges" or "ranges".
 
-    In graph "hard" rows are a little longer than prefetching, steps and chunks, and some are empty. In graph "ranges" x of 256
-    columns is summed in ranges; a row's edges are in both ranges, in one, or in none.
+    In graph "hard" rows are a little longer than prefetching, steps and chunks, and some are empty. In graph "ranges"
+    x of 256 columns is summed in ranges; a row's edges are in both ranges, in one, or in none.
     """
     rows = {"hard": [0, 1, 17, 33, 0, 257, 0], "long": [3, 0, 100_000, 40], "one node": [1], "no edges": [0, 0, 0],
             "ranges": [300, 0, 1, 40_000, 600]}[kind]
@@ -81,18 +81,18 @@ def same_bits(actual, expected, note):
     np.testing.assert_array_equal(actual.view(bits), expected.view(bits), err_msg=note)      # 0 is not -0
 
 
-def check(case, dtype, *args, sets=None):
-    """Run a case on every instruction set, or on `sets`, each with two thread counts and alignments; all must give the same bits."""
-    sets = sets or kernels.instruction_sets()
+def check(case, dtype, *args, instruction_sets=None):
+    """Check that `case(arrays, *args)` gives the same bits on every instruction set, with one or two threads and two alignments."""
+    instruction_sets = instruction_sets or kernels.instruction_sets()
 
     def run(setting):
         setting.put()
         return case(Arrays(dtype, setting.itype, setting.offset), *args)
 
-    one = run(Setting(sets[0]))
-    two = run(Setting(sets[0], threads=2)) if PER_TEAM & set(one) else one
+    one = run(Setting(instruction_sets[0]))
+    two = run(Setting(instruction_sets[0], threads=2)) if PER_TEAM & set(one) else one
     ways = WAYS[crc32(repr(args).encode()) % 2]
-    for setting in [Setting(isa, *way) for isa in sets for way in ways]:
+    for setting in [Setting(isa, *way) for isa in instruction_sets for way in ways]:
         for name, a in run(setting).items():
             expected = two if name in PER_TEAM and setting.threads == 2 else one
             same_bits(a, expected[name], f"{name} of {case.__name__} {args}: {setting}")

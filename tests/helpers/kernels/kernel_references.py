@@ -1,4 +1,4 @@
-"""Helpers of the kernels' tests: small graphs, naive formulas in float64, and calls of the attention kernels as a layer makes them."""
+"""References for the kernels' tests: small graphs, formulas in float64, and calls of the attention kernels as a layer makes them."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def make_graph(kind, itype=np.int64, seed=0):
 
 
 def close(actual, expected, scale=None, factor=30):
-    """Check that two arrays are equal within `factor` times their dtype's precision, relative to `scale`, by default the largest value."""
+    """Check that two arrays are equal within `factor` * their dtype's precision * `scale`, by default the largest expected value."""
     tolerance = factor * EPSILON[actual.dtype.type]
     scale = np.abs(expected).max(initial=0) if scale is None else scale
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-30))
@@ -57,7 +57,7 @@ def normal(rng, dtype, *shape):
 
 
 def over_threads(run, counts=(1, 2, 3)):
-    """Return a list of the results of run(), one for each number of threads in `counts`."""
+    """Call `run()` with each of the numbers of threads in `counts`, and return the list of its results."""
     before, results = kernels.threads(), []
     try:
         for n in counts:
@@ -84,7 +84,7 @@ def spmm_reference(graph, x, *, eid=None, weight=None, src_scale=None, dst_scale
 
 
 def philox4x32(counter, key):
-    """Return the 4 words that the kernels draw from a counter of 4 words and a key of 2 words."""
+    """Return the 4 random words that the C kernels draw from a counter of 4 words and a key of 2 words (Philox4x32-10)."""
     out = np.empty(4, np.uint32)
     native.call("sar_philox4x32", out, np.array(counter, np.uint32), np.array(key, np.uint32))
     return out.tolist()
@@ -100,11 +100,11 @@ def philox_reference(counter, key):
     return c
 
 
-def keep_reference(identity, column, key, p):
-    """Return the dropout factor, 1 / (1-p) or 0, of the element in column `column` of the row that `identity` names."""
-    identity, key = int(identity) & (2**64 - 1), key & (2**64 - 1)
-    words = philox_reference([identity & 0xFFFFFFFF, identity >> 32, column // 4, 0], [key & 0xFFFFFFFF, key >> 32])
-    return 0.0 if words[column % 4] < int(p * 2**32) else 1 / (1 - p)
+def keep_reference(row_id, column, key, dropout_rate):
+    """Return the dropout factor, 0 or 1 / (1 - `dropout_rate`), of an element, computed from its row's id, column and the key."""
+    row_id, key = int(row_id) & (2**64 - 1), key & (2**64 - 1)
+    words = philox_reference([row_id & 0xFFFFFFFF, row_id >> 32, column // 4, 0], [key & 0xFFFFFFFF, key >> 32])
+    return 0.0 if words[column % 4] < int(dropout_rate * 2**32) else 1 / (1 - dropout_rate)
 
 
 def edge_factors(graph, n_heads, dropout):
@@ -115,7 +115,7 @@ def edge_factors(graph, n_heads, dropout):
 
 
 def attend_reference(graph, z, src, dst, slope, dropout=None):
-    """Return attention's output, and the log-sum-exp of its scores, in float64, by an explicit softmax over each row's edges."""
+    """Return (attention's output, log-sum-exp of each destination's scores) in float64, by an explicit softmax over each row's edges."""
     z, src, dst = (a.astype(np.float64) for a in (z, src, dst))
     n_heads = z.shape[1]
     pre = src[graph.src] + dst[graph.dst]
@@ -134,7 +134,7 @@ def attend_reference(graph, z, src, dst, slope, dropout=None):
 
 
 def attend(blocks, z, src, dst, slope, dropout=None):
-    """Run the attention kernels over blocks (csr, first source, last source); return the output, the scores' maxima m, and 1 / l."""
+    """Run the attention kernels over [(csr, first source, end of sources), ...]; return (output, largest scores, 1 / softmax sums)."""
     n_dst, n_heads, n_feat = len(dst), z.shape[1], z.shape[2]
     m, total = np.full((n_dst, n_heads), -np.inf, z.dtype), np.zeros((n_dst, n_heads), z.dtype)
     acc = np.zeros((n_dst, n_heads, n_feat), z.dtype)
@@ -145,9 +145,9 @@ def attend(blocks, z, src, dst, slope, dropout=None):
     return acc, m, total
 
 
-def log_sum_exp(m, scale):
-    """Return m + log(l), the log-sum-exp of scores whose maximum is m, from `scale`, which is 1 / l; m where `scale` is 0."""
-    return m - np.log(np.where(scale == 0, 1, scale).astype(np.float64))
+def log_sum_exp(largest_score, inverse_sum):
+    """Return the log-sum-exp of scores from their maximum and from `inverse_sum`, 1 / sum of exponentials, or 0 without scores."""
+    return largest_score - np.log(np.where(inverse_sum == 0, 1, inverse_sum).astype(np.float64))
 
 
 def attend_operands(graph, dtype, n_heads, n_feat, seed=0, spread=3):

@@ -1,4 +1,4 @@
-"""Random programs of minibatches and message-flow graphs: N ranks against one rank, and with all in-edges against plain NumPy."""
+"""Random programs of minibatches and message-flow graphs: N ranks must equal one rank, and with all in-edges plain NumPy."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ KINDS = (
 
 
 class Program:
-    """Random program of minibatches: a graph, its division, layers, and batches.
+    """Random program of minibatches: a graph, its division among ranks, layers, and the minibatches' settings.
 
     The batches are of kind "sampled" (neighbours), "all" (in-edges) or "flow" (a message-flow graph, the same each time).
     """
@@ -82,7 +82,7 @@ class Program:
     # ---- the program
 
     def on_rank(self, comm):
-        """Return for each batch (ids of its seeds, output rows of the seeds, gradients of the parameters on this rank)."""
+        """Run the program on this rank; return for each batch (seeds' ids, seeds' output rows, this rank's gradients of parameters)."""
         graph = Graph.from_edges(self.edges.src, self.edges.dst, self.edges.n_dst)
         graph = graph if self.edges.weight is None else graph.with_edge_values(self.edges.weight)
         if comm.size > 1:
@@ -153,7 +153,7 @@ def layer(world, kind, h, dst_rows, w):
 
 
 class Sampled:
-    """A layer's graph of a minibatch, with the methods of `dense_graphs.Dense` computed by `aggregate`."""
+    """A layer's graph in a minibatch, with the methods of `dense_graphs.Dense` computed by the library: the tested values."""
 
     def __init__(self, graph):
         self.graph = graph

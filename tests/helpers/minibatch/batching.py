@@ -1,4 +1,4 @@
-"""Minibatches of a small graph on any communicator, for the tests of thread ranks and of MPI ranks."""
+"""Minibatches of a small graph on any communicator, for tests on ranks as threads and on MPI ranks."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ SEEDS = np.arange(1, N, 2)
 
 
 def whole(loops=False):
-    """Return the whole graph; with `loops`, the graph with added self loops, which have edge values of their own."""
+    """Return the undivided test graph; with `loops`, each node without a self loop gets one, which has edge values of its own."""
     graph = Graph.from_edges(*EDGES, self_loops=loops)
     if not loops:
         return graph
@@ -27,22 +27,22 @@ def whole(loops=False):
     return Graph.from_part(graph.comm, edges.indptr, edges.indices, added_loops=~had)
 
 
-def parts(size, kind="random"):
-    """Return the rank that owns each node; with kind "few", rank 1 owns all nodes."""
+def parts(n_ranks, kind="random"):
+    """Return the rank of each node, (N,): at random, by ranges of ids, or for `kind` "few" rank 1 for all nodes."""
     if kind == "few":
-        return np.full(N, min(1, size - 1))
-    return np.random.default_rng(size).integers(0, size, N) if kind == "random" else np.arange(N) * size // N
+        return np.full(N, min(1, n_ranks - 1))
+    return np.random.default_rng(n_ranks).integers(0, n_ranks, N) if kind == "random" else np.arange(N) * n_ranks // N
 
 
 def loader_of(graph, **options):
-    """Return a NeighborLoader over the seeds that this rank owns."""
+    """Return a NeighborLoader over this rank's seeds on the test data; `options` are further options of the loader."""
     options = {"fanouts": (3, 4), "batch_size": 10, "seed": 3, **options}
     train = options.pop("train", np.isin(graph.dst_ids, SEEDS))
     return NeighborLoader(graph, X[graph.src_ids], LABELS[graph.dst_ids], train, **options)
 
 
 class Weighted(nn.Module):
-    """Model whose message reads edge values and learnable values."""
+    """Model whose message function reads edge values and learned weights."""
 
     def __init__(self, rng, layers=3):
         widths = [N_IN, *[6] * (layers - 1), N_OUT]
@@ -59,7 +59,7 @@ class Weighted(nn.Module):
 
 
 def trained(graph, name="sage", epochs=3, **options):
-    """Train a model named `name` on minibatches; return the losses of all steps, the parameters, and the loader."""
+    """Train the model `name` on minibatches for some epochs; return (losses of all steps, flat parameters, loader)."""
     rng = nn.Random(0)
     common = {"layers": 2, "hidden": 8, "dropout": 0.3, "rng": rng, "dtype": np.float64}
     model = {"sage": lambda: SAGE(N_IN, N_OUT, **common), "gat": lambda: GAT(N_IN, N_OUT, heads=2, **common),
@@ -71,7 +71,7 @@ def trained(graph, name="sage", epochs=3, **options):
 
 
 def check_evaluation(graph, **options):
-    """Train and evaluate; check batch norm's averages and `predict`. Return the scores and the averages. Collective.
+    """Train and evaluate on minibatches; check batch norm's averages and `predict`; return (scores, averages). Collective.
 
     The averages must be the moments of all nodes' rows, and `predict` must give the evaluated rows.
     """
@@ -104,7 +104,7 @@ def check_evaluation(graph, **options):
 
 
 def picks(graph, **options):
-    """Return a hash of the seeds and of the sampled edges of all ranks in two epochs. Collective."""
+    """Return a hash of the seeds and of the sampled edges of all ranks in two epochs of a `loader_of(graph, **options)`. Collective."""
     picked, loader = [], loader_of(graph, **options)
     for batch in (batch for _ in range(2) for batch in loader):
         picked += [(batch.step, -1, node) for node in batch.dst_ids[batch.rows].tolist()]

@@ -1,4 +1,4 @@
-"""A small graph on ranks whose halo rows come from caches, and models, for the tests of historical embedding caches."""
+"""A small graph on ranks that take peers' rows from historical embedding caches, and models, for the tests of these caches."""
 
 import numpy as np
 

@@ -25,7 +25,7 @@ def plain():
 
 
 def in_another_order():
-    """Return the graph as the only part of one rank, with its rows in another order and with global edge ids."""
+    """Return the test graph on one rank, sharded into one part with its rows in a random order and with global edge ids."""
     return plain().shard(Solo(), np.zeros(N, int), order=np.random.default_rng(4).permutation(N))
 
 
@@ -33,6 +33,6 @@ GRAPHS = {"plain": plain, "with loops": with_loops, "in another order": in_anoth
 
 
 def batches(graph, seeds, **options):
-    """Return a NeighborLoader over `seeds`, with all in-edges unless `options` say otherwise."""
+    """Return a NeighborLoader over `seeds` with three hops of all in-edges; `options` replace options of the loader."""
     options = {"fanouts": (-1, -1, -1), "batch_size": 16, **options}
     return NeighborLoader(graph, X, LABELS, seeds, **options)

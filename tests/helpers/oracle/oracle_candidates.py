@@ -7,7 +7,7 @@ from sarlite.comm import Solo, threads
 
 
 def kernel_spmm(case):
-    """Compute a case's spmm, a sum or a mean, by the kernel `sarlite.kernels.spmm`."""
+    """Return the sum or mean of rows over the edges of an oracle test case, computed by the kernel `sarlite.kernels.spmm`."""
     scale = _scale(case)
     out = np.empty((case.n_dst, *case.x.shape[1:]), case.x.dtype)
     weight = case.weight if case.weighted else None
@@ -17,7 +17,7 @@ def kernel_spmm(case):
 
 
 def kernel_spmm_vjp(case, g):
-    """Return the gradients of `kernel_spmm`: of x by the same kernel on the transposed graph, of edge weights by edge_dot."""
+    """Return {"x" or an edge weight's name: gradient} of `kernel_spmm` for the output's gradient `g`, by the transposed kernel."""
     scale, x, indptr = _scale(case), case.x, case.indptr.astype(np.int64)
     order = np.lexsort((case.dst, case.src))
     back = np.concatenate([[0], np.cumsum(np.bincount(case.src, minlength=case.n_src))])
@@ -38,14 +38,14 @@ def _scale(case):
 
 
 def kernel_sample(case):
-    """Return the edge numbers that the kernel `sarlite.kernels.sample` picks for a case."""
+    """Return the indices of the edges that the kernel `sarlite.kernels.sample` picks for an oracle test case."""
     rows = np.arange(case.n_dst, dtype=case.indices.dtype)
     kind = "replace" if case.replace else "uniform"
     return case.eid[kernels.sample(case.indptr.astype(np.int64), case.indices, rows, case.k, kind=kind, key=case.seed)[2]]
 
 
 def message(arrays, reduce):
-    """Return (tensors that require a gradient, sarlite's message made of them, reducer) for the arrays of an operation."""
+    """Return ({name: Tensor} of `arrays`, sarlite's message made of them, its reducer): attention if there is a "z", else `reduce`."""
     leaves = {name: Tensor(value, requires_grad=True) for name, value in arrays.items()}
     if "z" in leaves:
         return leaves, fn.attend(leaves["z"], leaves["el"], leaves["er"], slope=0.2), "sum"
@@ -73,7 +73,7 @@ def _graph(case, row_dtype):
 
 
 def graph_ranks(parts):
-    """Run Graph.aggregate with one thread for each part; return each rank's output and gradients, in the rank's order of rows."""
+    """Run Graph.aggregate on ranks as threads, one for each oracle part; return each rank's output and gradients in its row order."""
     first = np.concatenate([[0], np.cumsum([len(part.ids) for part in parts])])
     row = np.empty(parts[0].n_nodes, np.int64)
     for part in parts:

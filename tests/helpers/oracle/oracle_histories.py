@@ -1,4 +1,4 @@
-"""Bugs from the histories of kernels, as test cases; they were chosen before the oracle's graphs and values were looked at.
+"""Bugs from the histories of other libraries' kernels, as test cases that were chosen before the oracle's graphs were seen.
 
 Each is a right kernel with one defect. `link` leads to a thread that reports a defect of this kind; the others are
 known to authors and reviewers of such kernels. `HISTORIES` lists all; benchmarks/oracle_mutants.py counts which of them

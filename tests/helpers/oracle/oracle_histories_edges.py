@@ -1,4 +1,4 @@
-"""Bugs of softmax, attention, dot products by edge, gathers and scatters; see `oracle_histories`."""
+"""Past bugs of softmax, attention, dot products by edge, gathers and scatters, for `oracle_histories`."""
 
 import numpy as np
 

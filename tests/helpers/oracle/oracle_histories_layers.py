@@ -1,4 +1,4 @@
-"""Bugs of arithmetic, layers and samplers; see `oracle_histories`."""
+"""Past bugs of arithmetic, layers and samplers, for `oracle_histories`."""
 
 import numpy as np
 
@@ -42,19 +42,19 @@ def fast_exp(case):
 # ---- layers: forward, by the paper's names of parameters
 
 
-def gcn(case, weight=None, root=np.sqrt, loops=True):
-    """Return the output of a GCN layer with self loops added; the arguments replace the weight, the degrees' root or the loops."""
+def gcn(case, change_weight=None, root=np.sqrt, adds_loops=True):
+    """Return a GCN layer's output, (n_dst, n_out); bugs pass another `change_weight(weight)` or degree `root`, or add no self loops."""
     if case.n_src != case.n_dst:
         raise NotImplementedError("bipartite")
     state, src, dst = case.parameters, case.src, case.dst
-    without_loop = np.flatnonzero(np.bincount(src[src == dst], minlength=case.n_dst) == 0) if loops else src[:0]
+    without_loop = np.flatnonzero(np.bincount(src[src == dst], minlength=case.n_dst) == 0) if adds_loops else src[:0]
     src, dst = np.concatenate([src, without_loop]), np.concatenate([dst, without_loop])
     degree = np.maximum(np.bincount(dst, minlength=case.n_dst), 1).astype(np.float64)
     scale = (1 / root(degree))[src] * (1 / root(degree))[dst]
     total = np.zeros(case.x.shape)
     np.add.at(total, dst, case.x[src] * scale[:, None])
-    weight = state["linear.weight"] if weight is None else weight(state["linear.weight"])
-    return (total @ weight + state["bias"]).astype(case.dtype)
+    change_weight = state["linear.weight"] if change_weight is None else change_weight(state["linear.weight"])
+    return (total @ change_weight + state["bias"]).astype(case.dtype)
 
 
 def as_square(change):
@@ -63,7 +63,7 @@ def as_square(change):
 
 LAYERS = {
     "a square weight is transposed": ("gcn", lambda case: gcn(case, as_square(np.transpose))),
-    "self loops are not added": ("gcn", lambda case: gcn(case, loops=False)),
+    "self loops are not added": ("gcn", lambda case: gcn(case, adds_loops=False)),
     "degrees stand without their root": ("gcn", lambda case: gcn(case, root=lambda d: d)),
     "the bias is left out": ("gcn", lambda case: (gcn(case) - case.parameters["bias"]).astype(case.x.dtype)),
 }

@@ -1,4 +1,4 @@
-"""Bugs of sums over edges (lost columns, edges and rows, and state that remains between calls); see `oracle_histories`."""
+"""Past bugs of sums over edges, such as lost columns, edges or rows and state kept between calls, for `oracle_histories`."""
 
 import numpy as np
 
@@ -12,21 +12,21 @@ GITHUB = "https://github.com"
 
 
 def places(case):
-    """Return the position of each edge among the in-edges of its destination, shape (n_edges,)."""
+    """Return each edge's position among the in-edges of its destination, 0 for the first: (n_edges,) int64."""
     place = np.empty(case.n_edges, np.int64)
     place[case.eid] = np.arange(case.n_edges) - case.indptr.astype(np.int64)[case.dst[case.eid]]
     return place
 
 
 def positions(case):
-    """Return the position of each edge in the order of CSR by destination, shape (n_edges,)."""
+    """Return each edge's position in the case's CSR by destination, (n_edges,) int64."""
     position = np.empty(case.n_edges, np.int64)
     position[case.eid] = np.arange(case.n_edges)
     return position
 
 
 def of_row(case):
-    """Return the in-degree of each edge's destination, shape (n_edges,)."""
+    """Return the in-degree of each edge's destination, (n_edges,)."""
     return np.bincount(case.dst, minlength=case.n_dst)[case.dst]
 
 

@@ -1,4 +1,4 @@
-"""Bugs of edge weights, means, symmetric sums and maxima; see `oracle_histories`."""
+"""Past bugs of edge weights, means, symmetric sums and maxima, for `oracle_histories`."""
 
 import numpy as np
 
@@ -231,7 +231,7 @@ def overwritten(case, g):
        link=f"{GITHUB}/rusty1s/pytorch_scatter/pull/59")
 def last_winner(case, g):
     edges = Sparse(case)
-    ties = right.winners(case, edges, case.x, all_of=True)
+    ties = right.winners(case, edges, case.x, marks_ties=True)
     place = np.where(ties > 0, np.arange(case.n_edges)[:, None], -1)
     last = np.full((case.n_dst, case.x.shape[1]), -1)
     np.maximum.at(last, edges.dst, place)
@@ -242,7 +242,7 @@ def last_winner(case, g):
        link=f"{GITHUB}/pytorch/pytorch/pull/76523")
 def shared_ties(case, g):
     edges = Sparse(case)
-    ties = right.winners(case, edges, case.x, all_of=True)
+    ties = right.winners(case, edges, case.x, marks_ties=True)
     count = np.maximum(edges.into(edges.dst, edges.n_dst, ties), 1)
     return {"x": edges.into(edges.src, edges.n_src, g[edges.dst] * ties / count[edges.dst])}
 

@@ -1,32 +1,32 @@
-"""Right operations in NumPy, in the dtype of the case, with edges summed in a chosen order; bugs are planted in them."""
+"""Correct operations in NumPy, in the dtype of the test case, with edges summed in a chosen order; tests plant bugs in them."""
 
 import numpy as np
 
 
 class Sparse:
-    """Edges of an oracle case, over which rows are summed in a chosen order."""
+    """Edges of an oracle test case, with sums and maxima of rows over these edges, added in a chosen order."""
 
     def __init__(self, case, order=None):
         self.src, self.dst = case.src, case.dst
         self.order = np.arange(len(self.src)) if order is None else order
         self.n_src, self.n_dst = case.n_src, case.n_dst
 
-    def into(self, index, n, rows):
-        """Return n rows: each is the sum of the rows of `rows` with its number in `index`, added one by one in the chosen order."""
-        out = np.zeros((n, *rows.shape[1:]), rows.dtype)
-        np.add.at(out, index[self.order], rows[self.order])
+    def into(self, row_of_edge, n_rows, edge_rows):
+        """Return (n_rows, ...) sums: edge_rows[e] is added to row row_of_edge[e], edge by edge in the chosen order."""
+        out = np.zeros((n_rows, *edge_rows.shape[1:]), edge_rows.dtype)
+        np.add.at(out, row_of_edge[self.order], edge_rows[self.order])
         return out
 
-    def greatest(self, rows):
-        """Return the maximum over each destination's edges of `rows`, shape (n_dst, ...); -Inf without edges."""
-        out = np.full((self.n_dst, *rows.shape[1:]), -np.inf, rows.dtype)
-        np.maximum.at(out, self.dst, rows)
+    def greatest(self, edge_rows):
+        """Return the maximum of `edge_rows` over each destination's edges, (n_dst, ...); -Inf without edges."""
+        out = np.full((self.n_dst, *edge_rows.shape[1:]), -np.inf, edge_rows.dtype)
+        np.maximum.at(out, self.dst, edge_rows)
         return out
 
 
-def wide(value, like):
-    """Reshape `value`, one number for each row, so that it broadcasts with the rows of the array `like`."""
-    return value.reshape(value.shape + (1,) * (like.ndim - value.ndim))
+def wide(row_values, array):
+    """Reshape `row_values`, one number for each row of `array`, so that it broadcasts with `array`."""
+    return row_values.reshape(row_values.shape + (1,) * (array.ndim - row_values.ndim))
 
 
 def degrees(case, index, n):
@@ -39,7 +39,7 @@ def messages(case, edges, x):
 
 
 def scale(case, edges):
-    """Return the factor of each edge's message in a mean or a symmetric sum; None for a plain sum."""
+    """Return the factor of each edge's message in the case's mean or symmetric sum, (n_edges,); None for a plain sum."""
     if case.reduce == "mean":
         return (1 / degrees(case, edges.dst, edges.n_dst)).astype(case.dtype)[edges.dst]
     if case.reduce == "sym":
@@ -75,7 +75,7 @@ def messages_back(case, rows):
 
 
 def extremum(case, edges, x):
-    """Return (result, messages, maxima of the messages by row); the result is each row's maximum or minimum, 0 without edges.
+    """Return (each row's maximum or minimum over its edges, 0 without edges; messages, negated for a minimum; their maxima by row).
 
     For a minimum, messages and maxima are negated.
     """
@@ -86,14 +86,14 @@ def extremum(case, edges, x):
     return sign * np.where(wide(empty, top), 0, top).astype(x.dtype), rows, top
 
 
-def winners(case, edges, x, all_of=False):
-    """Return 1 at the edge from which each maximum comes, 0 at other edges, shape (n_edges, width); 1 at all ties if `all_of`.
+def winners(case, edges, x, marks_ties=False):
+    """Return 1 at the edge that gives its row's maximum, else 0, (n_edges, width); with `marks_ties`, 1 at all edges of a tie.
 
-    Ties go to the edge of the lowest source, then to the first edge.
+    Otherwise ties go to the edge of the lowest source, then to the first edge.
     """
     _, rows, top = extremum(case, edges, x)
     ties = rows == top[edges.dst]
-    if all_of:
+    if marks_ties:
         return ties.astype(x.dtype)
     rank = np.empty(len(edges.src), np.int64)
     rank[np.lexsort((np.arange(len(edges.src)), edges.src))] = np.arange(len(edges.src))

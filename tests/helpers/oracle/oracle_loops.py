@@ -1,4 +1,4 @@
-"""Layers as plain loops over nodes and edges, with each library's conventions, to test the oracle's formulas.
+"""Layers as plain loops over nodes and edges, in the conventions of several libraries, to test the oracle's formulas.
 
 The loops take complex numbers, too: the imaginary part of the result at x + 1e-30 i v is the derivative along v,
 without cancellation.
@@ -17,60 +17,61 @@ def leaky(x, slope):
     return np.where(positive(x), x, slope * x)
 
 
-def in_edges(edges, habit):
-    """Return each row's edges as (source, edge number); `habit` adds "missing", all ("replace") or "none" of the self loops.
+def in_edges(edges, added_loops):
+    """Return each row's edges as [(source, edge index), ...]; `added_loops`: add "missing", "none", or "replace" all self loops.
 
-    The edge number of an added self loop is None.
+    The edge index of an added self loop is None.
     """
     rows = [[] for _ in range(edges.n_dst)]
     loop = {}
     for e, (j, i) in enumerate(zip(edges.src, edges.dst)):
         if i == j:
             loop[i] = e
-        if i != j or habit != "replace":
+        if i != j or added_loops != "replace":
             rows[i].append((j, e))
     for i, row in enumerate(rows):
-        if habit == "replace" or (habit == "missing" and i not in loop):
+        if added_loops == "replace" or (added_loops == "missing" and i not in loop):
             row.append((i, loop.get(i)))
     return rows
 
 
-def gcn(s, x, edges, dialect, edge_weight=None, habit=None):
-    """Return the output of a GCN layer of the library `dialect` with the state dict `s`.
+def gcn(state_dict, x, edges, library, edge_weight=None, added_loops=None):
+    """Return the output of a GCN layer as `library` ("paper", "dgl", "pyg") defines it; None: the library's own `added_loops`.
 
-    For a source without in-edges PyG's degree^-1/2 is 0, in the other dialects it is 1.
+    For a source without in-edges PyG's degree^-1/2 is 0, in the other libraries it is 1.
     """
-    w, b = {"paper": lambda: (s["linear.weight"], s["bias"]), "dgl": lambda: (s["weight"], s["bias"]),
-            "pyg": lambda: (s["lin.weight"].T, s["bias"])}[dialect]()  # fmt: skip
-    rows = in_edges(edges, habit or LOOPS[dialect])
+    w, b = {"paper": lambda: (state_dict["linear.weight"], state_dict["bias"]), "dgl": lambda: (state_dict["weight"], state_dict["bias"]),
+            "pyg": lambda: (state_dict["lin.weight"].T, state_dict["bias"])}[library]()  # fmt: skip
+    rows = in_edges(edges, added_loops or LOOPS[library])
     weight = [[1 if e is None or edge_weight is None else edge_weight[e] for _, e in row] for row in rows]
     degree = [sum(of_row) for of_row in weight]
     out_degree = np.bincount(edges.src, minlength=edges.n_src)
     out = np.zeros((edges.n_dst, w.shape[1]), x.dtype) + b
     for i, row in enumerate(rows):
         for (j, _), value in zip(row, weight[i]):
-            if dialect == "dgl":
+            if library == "dgl":
                 value = value * max(out_degree[j], 1) ** -0.5 * max(len(row), 1) ** -0.5
             else:
-                value = value * (degree[j] ** -0.5 if len(rows[j]) else dialect != "pyg") * degree[i] ** -0.5
+                value = value * (degree[j] ** -0.5 if len(rows[j]) else library != "pyg") * degree[i] ** -0.5
             out[i] += value * (x[j] @ w)
     return out
 
 
-def sage(s, x, edges, dialect, pool):
-    """Return the output of a GraphSAGE layer of the library `dialect`, state dict `s`; with `pool`, aggregate by maximum.
+def sage(state_dict, x, edges, library, pools):
+    """Return the output of a GraphSAGE layer as `library` ("paper", "dgl", "pyg") defines it; with `pools`, by a maximum.
 
     A maximum's gradient goes to the lowest source among ties.
     """
     names = {"paper": ("root.weight", "root.bias", "neighbour.weight", "pool.weight", "pool.bias"),
              "dgl": ("fc_self.weight", "fc_self.bias", "fc_neigh.weight", "fc_pool.weight", "fc_pool.bias"),
-             "pyg": ("lin_r.weight", "lin_l.bias", "lin_l.weight", "lin.weight", "lin.bias")}[dialect]  # fmt: skip
-    root, bias, w, w_pool, b_pool = (s.get(name) if dialect == "paper" or np.ndim(s.get(name)) < 2 else s[name].T for name in names)
-    z = leaky(x @ w_pool + b_pool, 0) if pool else x
+             "pyg": ("lin_r.weight", "lin_l.bias", "lin_l.weight", "lin.weight", "lin.bias")}[library]  # fmt: skip
+    values = [state_dict.get(name) for name in names]
+    root, bias, w, w_pool, b_pool = (value if library == "paper" or np.ndim(value) < 2 else value.T for value in values)
+    z = leaky(x @ w_pool + b_pool, 0) if pools else x
     out = np.zeros((edges.n_dst, w.shape[1]), x.dtype)
     for i, row in enumerate(in_edges(edges, "none")):
         near = np.zeros(z.shape[1], z.dtype)
-        if row and pool:
+        if row and pools:
             near = np.array([max((z[j, c] for j, _ in sorted(row)), key=np.real) for c in range(z.shape[1])])
         elif row:
             near = sum(z[j] for j, _ in row) / len(row)
@@ -84,10 +85,10 @@ def softmax(scores):
     return [value / sum(values) for value in values]
 
 
-def attended(z, score, edges, dialect):
-    """Return attention's output, (n_dst, n_heads, n_feat), by loops; `score(source, destination, head)` is the score of an edge."""
+def attended(z, score, edges, library):
+    """Return attention's output, (n_dst, n_heads, n_feat): z summed with a softmax of score(source, destination, head) over in-edges."""
     out = np.zeros((edges.n_dst, *z.shape[1:]), z.dtype)
-    for i, row in enumerate(in_edges(edges, LOOPS[dialect])):
+    for i, row in enumerate(in_edges(edges, LOOPS[library])):
         for h in range(z.shape[1] if row else 0):
             for a, (j, _) in zip(softmax([score(j, i, h) for j, _ in row]), row):
                 out[i, h] += a * z[j, h]
@@ -116,20 +117,23 @@ def gatv2(s, x, edges, dialect, slope=0.2, residual=False):
     return finish(out, s, x, dialect, residual)
 
 
-def finish(out, s, x, dialect, residual):
-    """Return a layer's output from its heads' outputs `out`: joined as the dialect does, plus residual and bias.
+def finish(head_outputs, state_dict, x, library, has_residual):
+    """Return an attention layer's output: heads joined as `library` ("paper", "dgl", "pyg") does, plus residual of x and bias.
 
-    DGL's bias is in the residual's projection, and its heads stay an axis. PyG always projects; the paper's layer does
-    if the widths differ.
+    DGL's bias is in the residual's projection, and its heads stay an axis. PyG always projects; the paper's layer
+    does if the widths differ.
     """
-    n, n_heads, n_feat = out.shape
-    if dialect == "dgl":
-        projection = s["res_fc.weight"].T if "res_fc.weight" in s else 0
-        return out + (x @ projection + s["res_fc.bias"] if "res_fc.weight" in s else s.get("bias", 0 * out[0])).reshape(-1, n_heads, n_feat)
-    bias = s["bias"]
-    out = out.mean(1) if len(bias) == n_feat else out.reshape(n, -1)
-    root = {"paper": lambda: s.get("root.weight"), "pyg": lambda: s["res.weight"].T if residual else None}[dialect]()
-    return out + bias + (x @ root if root is not None else x if residual else 0)
+    n, n_heads, n_feat = head_outputs.shape
+    if library == "dgl":
+        if "res_fc.weight" in state_dict:
+            residual = x @ state_dict["res_fc.weight"].T + state_dict["res_fc.bias"]
+        else:
+            residual = state_dict.get("bias", 0 * head_outputs[0])
+        return head_outputs + residual.reshape(-1, n_heads, n_feat)
+    bias = state_dict["bias"]
+    head_outputs = head_outputs.mean(1) if len(bias) == n_feat else head_outputs.reshape(n, -1)
+    root = {"paper": lambda: state_dict.get("root.weight"), "pyg": lambda: state_dict["res.weight"].T if has_residual else None}[library]()
+    return head_outputs + bias + (x @ root if root is not None else x if has_residual else 0)
 
 
 def rgcn(s, x, edges, dialect, relation):

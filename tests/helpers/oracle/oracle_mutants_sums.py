@@ -248,14 +248,14 @@ def extremum_of(case, x):
 @planted("spmm", reduce="max", backward=True)
 def ties_are_counted_twice(case, g):
     edges, x = Sparse(case), case.x
-    return {"x": edges.into(edges.src, edges.n_src, g[edges.dst] * right.winners(case, edges, x, all_of=True))}
+    return {"x": edges.into(edges.src, edges.n_src, g[edges.dst] * right.winners(case, edges, x, marks_ties=True))}
 
 
 @planted("spmm", reduce="max", backward=True, name="backward pays every part whose maximum ties",
          link="https://github.com/IntelLabs/SAR")
 def parts_that_tie(case, g):
     edges, x = Sparse(case), case.x
-    ties, dx = right.winners(case, edges, x, all_of=True), np.zeros_like(case.x)
+    ties, dx = right.winners(case, edges, x, marks_ties=True), np.zeros_like(case.x)
     for part in (case.src % 2 == 0, case.src % 2 == 1):  # the first row of each part
         first = np.zeros_like(ties)
         seen: set = set()

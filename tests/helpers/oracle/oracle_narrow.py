@@ -1,4 +1,4 @@
-"""Right kernels that round rows to bfloat16 when edges gather them, and bugs of such kernels."""
+"""Correct kernels that round rows to bfloat16 when edges gather them, and bugs of such kernels, to test the oracle."""
 
 from dataclasses import replace
 from functools import partial
@@ -25,8 +25,8 @@ def spmm(case, order=None, round_row=nearest):
     return right.spmm(narrow_inputs(case, "x", round_row), order)
 
 
-def spmm_vjp(case, g, order=None, round_row=nearest, scaled=None):
-    """Return an spmm's gradients for `g`; `round_row` rounds each row that edges gather, and edges are summed in `order`.
+def spmm_vjp(case, g, order=None, round_row=nearest, scale_g=None):
+    """Return the gradients of a sum over edges for `g`, with `round_row` applied to gathered rows and edges added in `order`.
 
     `scaled(g, scale)` replaces the rounding of g times the destination's scale. For a maximum, the winning edge takes
     g unrounded.
@@ -35,7 +35,7 @@ def spmm_vjp(case, g, order=None, round_row=nearest, scaled=None):
         return right.spmm_vjp(narrow_inputs(case, "x", round_row), g, order)
     scale = 1 / right.degrees(case, case.dst, case.n_dst)[:, None] if case.reduce == "mean" else case.dtype.type(1)
     total = replace(case, attributes={**case.attributes, "reduce": "sum"})
-    return right.spmm_vjp(narrow_inputs(total, "x", round_row), round_row(g * scale) if scaled is None else scaled(g, scale), order)
+    return right.spmm_vjp(narrow_inputs(total, "x", round_row), round_row(g * scale) if scale_g is None else scale_g(g, scale), order)
 
 
 def gat(case, order=None, round_row=nearest):
@@ -67,7 +67,7 @@ def as_given(rows):
 
 
 def narrow_sums(case):
-    """Return sums whose every partial sum is rounded to bfloat16."""
+    """Return the sums of x over each destination's edges, where each partial sum is rounded to bfloat16 (a bug)."""
     out = np.zeros((case.n_dst, *case.x.shape[1:]), np.float32)
     for j, i in zip(case.src, case.dst):
         out[i] = nearest(out[i] + nearest(case.x[j]))
@@ -86,14 +86,14 @@ def narrow_coefficients(case):
 
 
 def narrow_parts(case, g):
-    """Return the gradient of x as the sum of two partial sums, each rounded to bfloat16, like sums that ranks send."""
+    """Return {"x": gradient}, the sum over two halves of the edges, each rounded to bfloat16 (a bug of sums that ranks send)."""
     parts = [narrow_inputs(case, "x", nearest).edges.select(np.arange(k, case.n_edges, 2)) for k in range(2)]
     gradients = [spmm_vjp(replace(case, edges=part), g)["x"] for part in parts]
     return {"x": nearest(gradients[0]) + nearest(gradients[1])}
 
 
 def other_delta(case, g):
-    """Return GAT's gradient with delta, the product g . out of each row, computed from the output's unrounded gradient g."""
+    """Return GAT's gradients for `g` with a bug: delta, the product g . out of each row, uses g before its rounding."""
     edges, gradients = Sparse(case), gat_vjp(case, g)
     lost = ((g - nearest(g)) * gat(case)).sum(2)
     p = right.softmax_of(edges, right.gat_scores(case, edges))
@@ -119,8 +119,8 @@ def _mutants():
     yield mutant("scores are too", "attention", run=lambda case: gat(narrow_inputs(case, ("el", "er"), nearest)))
     yield mutant("coefficients are too", "attention", run=narrow_coefficients)
     yield mutant("twice, before and after the scale", reduce="mean",
-                 vjp=partial(spmm_vjp, scaled=lambda g, scale: nearest(nearest(g) * scale)))
-    yield mutant("before the scale", reduce="mean", vjp=partial(spmm_vjp, scaled=lambda g, scale: nearest(g) * scale))
+                 vjp=partial(spmm_vjp, scale_g=lambda g, scale: nearest(nearest(g) * scale)))
+    yield mutant("before the scale", reduce="mean", vjp=partial(spmm_vjp, scale_g=lambda g, scale: nearest(g) * scale))
     yield mutant("sums of parts are too", vjp=narrow_parts)
     yield mutant("delta is of another gradient", "attention", vjp=other_delta)
     yield mutant("the gradient's rows are, z's are not", "attention",

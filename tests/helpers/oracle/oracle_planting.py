@@ -1,4 +1,4 @@
-"""`Mutant`, a planted bug, and the decorator that registers one."""
+"""`Mutant`, a kernel with a planted bug, and the decorator that registers mutants for the oracle's tests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,10 +36,10 @@ class Mutant:
 
 
 def planting(mutants):
-    """Return the decorator factory `planted`, which adds mutants to the list `mutants`."""
+    """Return the function `planted`, whose decorators add a `Mutant` to the list `mutants`."""
 
     def planted(op, level="probe", /, name=None, backward=False, link="", upstream="", **attributes):
-        """Return a decorator that registers a function as the defective `run` of operation `op`, or with `backward` as its `vjp`.
+        """Return a decorator that registers a function as a defective `run` of `op`, or its `vjp` if `backward`, for `level` to catch.
 
         The other function is right. The check `level` must catch the defect.
         """
@@ -60,7 +60,7 @@ PYG, DGL = "https://github.com/pyg-team/pytorch_geometric", "https://github.com/
 
 
 def summed(case, edges, rows, selected=slice(None)):
-    """Return for each destination the sum of the `rows` of its edges; `selected` picks the edges that are summed."""
+    """Return for each destination the sum of the `rows` of its edges, (n_dst, ...); `selected` picks the edges that are summed."""
     out = np.zeros((edges.n_dst, *rows.shape[1:]), rows.dtype)
     np.add.at(out, edges.dst[selected], rows[selected])
     return out

@@ -1,4 +1,4 @@
-"""Planted and real bugs: right kernels with one defect each, and the level that must catch it.
+"""Planted and real bugs for the oracle's tests: correct kernels with one defect each, and the level that must catch it.
 
 A real bug reproduces the mechanism of its report, which `link` leads to. All of them were in merged code, so the tests
 of that day missed them; `upstream` has the reason if the report names one.
@@ -183,16 +183,17 @@ def picks_repeat_without_replacement(case):
 _GCN = {"norm": "none", "self_loops": "none", "bias": False}
 
 
-def on_ranks(parts, features=None, selected=None, reduced=lambda grads, rank: sum(grads)):
-    """Return all ranks' results of a GCN layer; `features`, `selected` and `reduced` replace the rows, the edges or the sum over ranks.
+def on_ranks(parts, features_read=None, edges_kept=None, gradient_sum=lambda grads, rank: sum(grads)):
+    """Return each rank's results of a GCN layer; bugs replace the features that ranks read, the edges they keep, or the gradients' sum.
 
-    `features(part)` are the rows that a rank reads, `selected(part)` its edges, and `reduced(grads, rank)` the sum over ranks.
+    `features_read(parts)` are the rows that edges gather, `edges_kept(part)` a rank's edges, and `gradient_sum(grads,
+    rank)` the sum over ranks.
     """
     weight, n = parts[0].state["linear.weight"], parts[0].n_nodes
-    x = whole(parts) if features is None else features(parts)
+    x = whole(parts) if features_read is None else features_read(parts)
     dx, grads, outs = np.zeros((n, weight.shape[0]), weight.dtype), [], []
     for part in parts:
-        keep = slice(None) if selected is None else selected(part)
+        keep = slice(None) if edges_kept is None else edges_kept(part)
         local = np.searchsorted(part.ids, part.dst[keep])
         total = np.zeros((len(part.ids), weight.shape[0]), weight.dtype)
         np.add.at(total, local, x[part.src[keep]])
@@ -200,7 +201,7 @@ def on_ranks(parts, features=None, selected=None, reduced=lambda grads, rank: su
         if "out" in part.cotangents:
             grads.append(total.T @ part.cotangents["out"])
             np.add.at(dx, part.src[keep], (part.cotangents["out"] @ weight.T)[local])
-    return [{"out": out, **({"gradients": {"linear.weight": reduced(grads, rank), "x": dx[part.ids]}} if grads else {})}
+    return [{"out": out, **({"gradients": {"linear.weight": gradient_sum(grads, rank), "x": dx[part.ids]}} if grads else {})}
             for rank, (out, part) in enumerate(zip(outs, parts))]
 
 
@@ -221,12 +222,12 @@ def ranks(name, link=""):
 
 @ranks("the gradient is not reduced over ranks")
 def own_gradient(parts):
-    return on_ranks(parts, reduced=lambda grads, rank: grads[rank])
+    return on_ranks(parts, gradient_sum=lambda grads, rank: grads[rank])
 
 
 @ranks("the gradient is a mean over ranks", "https://github.com/IntelLabs/SAR")
 def mean_gradient(parts):
-    return on_ranks(parts, reduced=lambda grads, rank: sum(grads) / grads[0].dtype.type(len(grads)))
+    return on_ranks(parts, gradient_sum=lambda grads, rank: sum(grads) / grads[0].dtype.type(len(grads)))
 
 
 _before: dict = {}
@@ -251,12 +252,12 @@ def unshuffled(parts):
 
 @ranks("nodes and edges are dropped when parts are made", f"{DGL}/issues/3165")
 def dropped(parts):
-    return on_ranks(parts, selected=lambda part: np.arange(len(part.src) - (part.rank > 0 and len(part.src) > 0)))
+    return on_ranks(parts, edges_kept=lambda part: np.arange(len(part.src) - (part.rank > 0 and len(part.src) > 0)))
 
 
 @ranks("edges from other ranks are lost")
 def cut_edges(parts):
-    return on_ranks(parts, selected=lambda part: np.flatnonzero(part.owner[part.src] == part.rank))
+    return on_ranks(parts, edges_kept=lambda part: np.flatnonzero(part.owner[part.src] == part.rank))
 
 
 @ranks("rows stand in another order")

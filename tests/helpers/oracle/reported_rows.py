@@ -86,7 +86,7 @@ def all_masked(case):
 
 
 def softmax_back(delta):
-    """Return a vjp of softmax that subtracts `delta(edges, p, g)` from g; the right delta is the sum of p * g over the row."""
+    """Return a vjp of softmax that subtracts `delta(edges, p, g)` from g; the correct delta is the sum of p * g over the row."""
 
     def vjp(case, g):
         edges = Sparse(case)
@@ -124,15 +124,15 @@ def unmasked_maximum(case):
     return edges.into(case.dst, case.n_dst, case.z[case.src] * p[..., None])
 
 
-def gat_back(positive):
-    """Return a vjp of GAT that applies leaky ReLU's slope where `positive(score before leaky ReLU, score)` is False."""
+def gat_back(is_positive):
+    """Return a vjp of GAT that takes the leaky ReLU's slope as 1 where `is_positive(score before it, score after it)` is True."""
 
     def vjp(case, g):
         edges, z = Sparse(case), case.z
         raw, scores = case.el[edges.src] + case.er[edges.dst], right.gat_scores(case, edges)
         p = right.softmax_of(edges, scores)
         dp = (g[edges.dst] * z[edges.src]).sum(2, dtype=z.dtype)
-        ds = right.softmax_back(edges, p, dp) * np.where(positive(raw, scores), 1, case.slope).astype(z.dtype)
+        ds = right.softmax_back(edges, p, dp) * np.where(is_positive(raw, scores), 1, case.slope).astype(z.dtype)
         return {"z": edges.into(edges.src, edges.n_src, g[edges.dst] * p[..., None]), "el": edges.into(edges.src, edges.n_src, ds),
                 "er": edges.into(edges.dst, edges.n_dst, ds)}
 
@@ -223,7 +223,7 @@ def sampled(case, pick):
 
 
 def floyd(rng, n, k):
-    """Return k of the numbers below n by Floyd's sampling, with the planted bug of a bound that is one too low."""
+    """Return a list of `k` random numbers below `n` by Floyd's sampling, with a planted bug: a bound that is one too low."""
     picked: list[int] = []
     for last in range(n - k, n):
         number = int(rng.integers(0, max(last, 1)))

@@ -19,7 +19,7 @@ RACES = np.random.default_rng(0)
 
 
 def memory(array):
-    """Return (the memory that holds `array`, flattened in memory order; the offset of `array` in this memory, in elements)."""
+    """Return (flat memory of which `array` is a view, offset of `array` in this memory, in elements)."""
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
@@ -28,7 +28,7 @@ def memory(array):
 
 
 def read(array, row_stride):
-    """Return the values that a kernel reads if it takes columns to be contiguous, and rows `row_stride` apart; 0 beyond the memory."""
+    """Return what a kernel reads from `array` if it assumes contiguous columns and rows `row_stride` elements apart; 0 beyond memory."""
     flat, offset = memory(array)
     inner = int(np.prod(array.shape[1:]))
     at = offset + np.arange(len(array))[:, None] * row_stride + np.arange(inner)
@@ -77,7 +77,7 @@ def cached_output(case):
 
 
 def shared(rows):
-    """Return `rows` copied into a global workspace, which the backward pass overwrites."""
+    """Copy `rows` into a global workspace, which the backward pass overwrites (a bug); return the view of the workspace."""
     global WORKSPACE
     if WORKSPACE.size < rows.size or WORKSPACE.dtype != rows.dtype:
         WORKSPACE = np.zeros(max(rows.size, 1 << 16), rows.dtype)
@@ -140,19 +140,19 @@ def cleared_late(case):
 
 
 def places(case):
-    """Return the position of each edge among the in-edges of its destination, shape (n_edges,)."""
+    """Return each edge's position among the in-edges of its destination, 0 for the first: (n_edges,) int64."""
     place = np.empty(case.n_edges, np.int64)
     place[case.eid] = np.arange(case.n_edges) - case.indptr.astype(np.int64)[case.dst[case.eid]]
     return place
 
 
 def degree_of(case):
-    """Return the in-degree of each edge's destination, shape (n_edges,)."""
+    """Return the in-degree of each edge's destination, (n_edges,)."""
     return np.bincount(case.dst, minlength=case.n_dst)[case.dst]
 
 
-def one_after_the_other(case, rows, rounded):
-    """Return the sums of `rows` over edges; a row's first 512 terms are added one by one, with `rounded(sum)` after each addition.
+def one_after_the_other(case, rows, round_sum):
+    """Return the sums of `rows` over each destination's edges, with `round_sum(sum)` after each of a sum's first 512 additions.
 
     The remaining terms of a row are added together at the end.
     """
@@ -163,7 +163,7 @@ def one_after_the_other(case, rows, rounded):
     for first, last in zip(cuts[:-1], cuts[1:]):
         edges = order[first:last]
         np.add.at(out, case.dst[edges], rows[edges])
-        out[case.dst[edges]] = rounded(out[case.dst[edges]])
+        out[case.dst[edges]] = round_sum(out[case.dst[edges]])
     return out
 
 
@@ -171,7 +171,7 @@ HALF = {"dtype": "float16", "accumulate": "float32"}
 
 
 def half_sums(case):
-    """Return each row's sum by a kernel that adds blocks of 1,024 edges in float32, and the sums of the blocks in float16."""
+    """Return sums of x over each destination's edges: each 1,024 edges are summed in float32, and these sums are added in float16."""
     chunk = places(case) // 1024
     names, group = np.unique(np.stack([case.dst, chunk]), axis=1, return_inverse=True)
     partial = np.zeros((names.shape[1], case.x.shape[1]), np.float32)

@@ -1,4 +1,4 @@
-"""Gradients checked against numerical derivatives in long double; an argmax or a dropout mask stays as in the first call."""
+"""Checks of gradients against numerical derivatives in long double, where choices (argmax, dropout mask) stay the same."""
 
 import numpy as np
 
@@ -12,15 +12,16 @@ class Unclear(Exception):
 
 
 class Frozen:
-    """Record of the choices (argmax, dropout, constants) of a formula's first call; calls for numerical derivatives repeat them."""
+    """Record of the choices (argmax, dropout, constants) in a formula's first evaluation, which all later evaluations repeat."""
 
     def __init__(self, near):
         self.near, self._values, self._next = near, [], None
 
     def __call__(self, value, gap=None):
-        """Return the choice of the formula's first evaluation, which is `value` there; raise Unclear if `gap` to another choice is tiny.
+        """Record and return the choice `value` in a first evaluation, return the recorded one later; raise Unclear if it is a near tie.
 
-        A choice is an argmax, for example. A gap of exactly 0 is a choice, too.
+        A choice is an argmax, for example. `gap` is the distance to another choice; a gap of exactly 0 is a choice,
+        too.
         """
         if self._next is None:
             if gap is not None and ((0 < np.abs(gap)) & (np.abs(gap) < self.near)).any():
@@ -35,22 +36,25 @@ class Frozen:
         return self
 
 
-def slope(formula, frozen, leaves, directions, weights):
-    """Return d/dt of sum(weights * formula(leaves + t * directions)) at t = 0, by central differences with the choices `frozen`."""
+def slope(formula, frozen_choices, leaves, directions, weights):
+    """Return d/dt of sum(weights * formula(frozen_choices, leaves + t * directions)) at t = 0, by central differences."""
 
     def loss(t):
         moved = [x + t * v for x, v in zip(leaves, directions)]
-        return sum(((w * out).sum() for w, out in zip(weights, formula(frozen.again(), moved))), LONG(0))
+        return sum(((w * out).sum() for w, out in zip(weights, formula(frozen_choices.again(), moved))), LONG(0))
 
     return sum(c * (loss(k * STEP) - loss(-k * STEP)) for k, c in WEIGHTS) / STEP
 
 
-def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
-    """Check each leaf's gradient (None: zeros) against the formula's derivative along a random direction; leaves are long doubles."""
-    for k, (x, grad) in enumerate(zip(leaves, grads)):
-        v = dice.standard_normal(x.shape)
+def check(formula, frozen_choices, leaves, gradients, weights, rng, rtol, names=None):
+    """Check each leaf's gradient (None: zeros) against the numerical derivative of sum(weights * formula) in a random direction.
+
+    The leaves are long doubles.
+    """
+    for k, (x, grad) in enumerate(zip(leaves, gradients)):
+        v = rng.standard_normal(x.shape)
         directions = [v if j == k else np.zeros(y.shape) for j, y in enumerate(leaves)]
-        expected = slope(formula, frozen, leaves, directions, weights)
+        expected = slope(formula, frozen_choices, leaves, directions, weights)
         terms = np.zeros(1) if grad is None else grad.astype(LONG) * v
         slope_on_tape, size = terms.sum(), max(np.abs(terms).sum(), abs(expected), 1)
         if not abs(slope_on_tape - expected) <= rtol * size:
@@ -60,9 +64,9 @@ def check(formula, frozen, leaves, grads, weights, dice, rtol, names=None):
             )
 
 
-def close(actual, expected, rtol, what):
-    """Check that |actual - expected| <= `rtol` times the largest value or 1, whichever is more; `what` begins the error message."""
-    assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
+def close(actual, expected, rtol, error_prefix):
+    """Check that |actual - expected| <= rtol * max(1, largest expected value); an error's message begins with `error_prefix`."""
+    assert actual.shape == expected.shape, f"{error_prefix}: shape {actual.shape}, not {expected.shape}"
     size = max(np.abs(expected).max(initial=0), 1)
     difference = np.abs(actual.astype(LONG) - expected).max(initial=0)
-    assert difference <= rtol * size, f"{what} is off by {difference}"
+    assert difference <= rtol * size, f"{error_prefix} is off by {difference}"

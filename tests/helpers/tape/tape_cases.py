@@ -1,4 +1,4 @@
-"""A case for each dense operation of the tape, for the tests of values, gradients, dtypes and ownership."""
+"""A test case for each dense operation of the tape, for the tests of values, gradients, dtypes and ownership."""
 
 import math
 
@@ -10,7 +10,7 @@ RNG = np.random.default_rng(7)
 
 
 def draw(*shape, away_from=0.0, low=-2.0, high=2.0):
-    """Return uniform random numbers between `low` and `high`; values nearer to 0 than `away_from`, near a kink, are moved."""
+    """Return uniform random numbers in [low, high], of the given shape; numbers within `away_from` of 0, a kink, are moved away."""
     x = RNG.uniform(low, high, shape)
     return np.where(np.abs(x) < away_from, x + 2 * away_from, x)
 

@@ -1,4 +1,4 @@
-"""`Step`, a step of random tape programs, and small random choices that the modules of steps share."""
+"""`Step`, one operation of a random tape program, and small random choices that the modules of steps share."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,17 +13,17 @@ class Step(NamedTuple):
     formula: Callable
 
 
-def one(dice, values):
+def one(rng, values):
     values = list(values)
-    return values[int(dice.integers(len(values)))]
+    return values[int(rng.integers(len(values)))]
 
 
-def number(dice, shapes):
-    """Return a random index into `shapes`, the shapes of a program's values so far; later values are more likely."""
+def number(rng, value_shapes):
+    """Return the random number of a program's value, an index into the values' shapes; later values are more likely."""
     return (
-        max(int(dice.integers(len(shapes))), int(dice.integers(len(shapes))))
-        if dice.random() < 0.6
-        else int(dice.integers(len(shapes)))
+        max(int(rng.integers(len(value_shapes))), int(rng.integers(len(value_shapes))))
+        if rng.random() < 0.6
+        else int(rng.integers(len(value_shapes)))
     )
 
 

@@ -1,4 +1,4 @@
-"""Steps of random tape programs that move values, or compute losses of values; see `tape_steps`."""
+"""Steps of random tape programs that move values (reshape, index ...) or compute losses; `tape_steps` draws them."""
 
 import math
 
@@ -11,35 +11,35 @@ from tests.helpers.tape.tape_drawing import Step, number, one
 # ---- shapes, slices, rows
 
 
-def shaping(dice, shapes):
-    i = number(dice, shapes)
-    shape, ndim, kind = shapes[i], len(shapes[i]), int(dice.integers(7))
+def shaping(rng, shapes):
+    i = number(rng, shapes)
+    shape, ndim, kind = shapes[i], len(shapes[i]), int(rng.integers(7))
     if kind == 0:
-        new = _factors(dice, math.prod(shape))
+        new = _factors(rng, math.prod(shape))
         return Step(
             f"reshape {new}", (i,), lambda x: x.reshape(*new) if new else x.reshape(()), lambda fr, x: x.reshape(new)
         )
     if kind == 1:
-        axes = tuple(int(a) for a in dice.permutation(ndim))
-        if dice.random() < 0.5 or not ndim:
+        axes = tuple(int(a) for a in rng.permutation(ndim))
+        if rng.random() < 0.5 or not ndim:
             return Step("T", (i,), lambda x: x.T, lambda fr, x: x.T)
         return Step(f"transpose {axes}", (i,), lambda x: x.transpose(*axes), lambda fr, x: x.transpose(axes))
     if kind == 2:
         return Step("squeeze", (i,), np.squeeze, lambda fr, x: np.squeeze(x))
     if kind == 3:
-        axis = int(dice.integers(-ndim - 1, ndim + 1))
+        axis = int(rng.integers(-ndim - 1, ndim + 1))
         return Step(
             f"expand_dims {axis}", (i,), lambda x: np.expand_dims(x, axis), lambda fr, x: np.expand_dims(x, axis)
         )
     if kind == 4:
-        j, axis = one(dice, [j for j, s in enumerate(shapes) if s == shape]), int(dice.integers(-ndim - 1, ndim + 1))
+        j, axis = one(rng, [j for j, s in enumerate(shapes) if s == shape]), int(rng.integers(-ndim - 1, ndim + 1))
         return Step(
             f"stack {axis}", (i, j), lambda a, b: ops.stack([a, b, a], axis), lambda fr, a, b: np.stack([a, b, a], axis)
         )
     if kind == 5 and ndim:
-        axis = int(dice.integers(ndim))
+        axis = int(rng.integers(ndim))
         j = one(
-            dice,
+            rng,
             [
                 j
                 for j, s in enumerate(shapes)
@@ -57,40 +57,40 @@ def shaping(dice, shapes):
     return None
 
 
-def indexing(dice, shapes):
-    i = number(dice, shapes)
+def indexing(rng, shapes):
+    i = number(rng, shapes)
     shape = shapes[i]
     if not shape:
         return None
-    kind, n = int(dice.integers(6)), shape[0]
+    kind, n = int(rng.integers(6)), shape[0]
     if kind < 2:
-        index = _slices(dice, shape)
+        index = _slices(rng, shape)
         return Step(f"getitem {index}", (i,), lambda x: x[index], lambda fr, x: x[index])
-    index = dice.integers(0, max(n, 1), (0,) if not n else one(dice, [(4,), (2, 3), (0,), (1,)])).astype(
-        one(dice, (np.int32, np.int64))
+    index = rng.integers(0, max(n, 1), (0,) if not n else one(rng, [(4,), (2, 3), (0,), (1,)])).astype(
+        one(rng, (np.int32, np.int64))
     )
     if kind == 2:
         return Step("take", (i,), lambda x: ops.take(x, index), lambda fr, x: x[index])
     if kind == 3:
-        signed = index - n * dice.integers(0, 2, index.shape)
+        signed = index - n * rng.integers(0, 2, index.shape)
         return Step("rows", (i,), lambda x: x[signed], lambda fr, x: x[signed])
     if kind == 4:
-        mask = dice.random(n) < 0.5
+        mask = rng.random(n) < 0.5
         return Step("mask", (i,), lambda x: x[mask], lambda fr, x: x[mask])
-    axis = one(dice, [None, *range(-len(shape), len(shape))])
+    axis = one(rng, [None, *range(-len(shape), len(shape))])
     most = math.prod(shape) if axis is None else shape[axis]
-    picks = dice.integers(-most, most, one(dice, [(3,), (2, 2), ()])) if most else np.zeros(0, int)
+    picks = rng.integers(-most, most, one(rng, [(3,), (2, 2), ()])) if most else np.zeros(0, int)
     if picks.ndim == 0:
         picks = picks.reshape(1)
     return Step(f"np.take {axis}", (i,), lambda x: np.take(x, picks, axis=axis), lambda fr, x: np.take(x, picks, axis))
 
 
-def scattering(dice, shapes):
-    i = number(dice, shapes)
+def scattering(rng, shapes):
+    i = number(rng, shapes)
     if not shapes[i]:
         return None
-    dims = int(dice.integers(1, min(len(shapes[i]), 2) + 1))
-    index = dice.integers(0, 3, shapes[i][:dims])
+    dims = int(rng.integers(1, min(len(shapes[i]), 2) + 1))
+    index = rng.integers(0, 3, shapes[i][:dims])
 
     def formula(fr, x):
         out = np.zeros((3, *shapes[i][dims:]), x.dtype)
@@ -101,8 +101,8 @@ def scattering(dice, shapes):
     return Step("scatter_add", (i,), lambda x: ops.scatter_add(x, index, 3), formula)
 
 
-def iterating(dice, shapes):
-    i = number(dice, shapes)
+def iterating(rng, shapes):
+    i = number(rng, shapes)
     if not shapes[i] or not shapes[i][0]:
         return None
     return Step(
@@ -113,28 +113,28 @@ def iterating(dice, shapes):
     )
 
 
-def _factors(dice, size):
+def _factors(rng, size):
     if size == 0:
-        return one(dice, [(0,), (2, 0), (0, 3), (1, 0, 2)])
+        return one(rng, [(0,), (2, 0), (0, 3), (1, 0, 2)])
     shapes = [(size,), (1, size), (size, 1), *[(k, size // k) for k in (2, 3, 4) if size % k == 0]]
-    return one(dice, shapes + [(2, size // 4, 2)] * (size % 4 == 0) + [()] * (size == 1))
+    return one(rng, shapes + [(2, size // 4, 2)] * (size % 4 == 0) + [()] * (size == 1))
 
 
-def _slices(dice, shape):
-    if dice.random() < 0.2:
+def _slices(rng, shape):
+    if rng.random() < 0.2:
         return Ellipsis, slice(None, None, -2)
     parts = []
-    for n in shape[: dice.integers(1, len(shape) + 1)]:
-        kind = int(dice.integers(6))
+    for n in shape[: rng.integers(1, len(shape) + 1)]:
+        kind = int(rng.integers(6))
         parts += {
             0: [slice(None, None, -1)],
             1: [slice(1, None)],
             2: [slice(None, -1, 2)],
             3: [None, slice(None)],
-            4: [int(dice.integers(-n, n)) if n else slice(None)],
+            4: [int(rng.integers(-n, n)) if n else slice(None)],
             5: [slice(None)],
         }[kind]
-    return tuple(parts) if len(parts) != 1 or dice.random() < 0.3 else parts[0]
+    return tuple(parts) if len(parts) != 1 or rng.random() < 0.3 else parts[0]
 
 
 # ---- losses, norm, dropout
@@ -144,21 +144,21 @@ def _reduce(losses, reduction, divisor):
     return losses if reduction == "none" else losses.sum() / (divisor if reduction == "mean" else 1)
 
 
-def of_classes(dice, shapes):
+def of_classes(rng, shapes):
     fits = [i for i, s in enumerate(shapes) if len(s) == 2 and s[1]]
     if not fits:
         return None
-    i = one(dice, fits)
+    i = one(rng, fits)
     n, c = shapes[i]
-    labels, reduction = dice.integers(0, c, n), one(dice, ("mean", "sum", "none"))
-    picked, rows = _picked_rows(dice, n)
-    weight, row_weight = (dice.random(m) + 0.5 if dice.random() < 0.4 else None for m in (c, n))
+    labels, reduction = rng.integers(0, c, n), one(rng, ("mean", "sum", "none"))
+    picked, rows = _picked_rows(rng, n)
+    weight, row_weight = (rng.random(m) + 0.5 if rng.random() < 0.4 else None for m in (c, n))
     factor = (1 if weight is None else weight[labels[rows]]) * (
         np.ones(len(rows)) if row_weight is None else row_weight[rows]
     )
-    count = float(dice.integers(1, 9)) if reduction == "mean" and dice.random() < 0.4 else None
+    count = float(rng.integers(1, 9)) if reduction == "mean" and rng.random() < 0.4 else None
     divisor = count or (factor.sum() if len(rows) else 1)
-    name = one(dice, ("cross_entropy", "nll"))
+    name = one(rng, ("cross_entropy", "nll"))
 
     def formula(fr, x):
         z = x[rows]
@@ -173,15 +173,15 @@ def of_classes(dice, shapes):
     return Step(f"{name} {reduction}", (i,), run, formula)
 
 
-def of_values(dice, shapes):
-    i = number(dice, shapes)
-    shape, name, reduction = shapes[i], one(dice, ("bce_with_logits", "mse", "mae")), one(dice, ("mean", "sum", "none"))
+def of_values(rng, shapes):
+    i = number(rng, shapes)
+    shape, name, reduction = shapes[i], one(rng, ("bce_with_logits", "mse", "mae")), one(rng, ("mean", "sum", "none"))
     n = shape[0] if shape else 0
-    picked, rows = _picked_rows(dice, n) if shape else (None, Ellipsis)
-    weight = np.round(dice.random(shape[-1:]) * 8) / 8 if dice.random() < 0.4 and shape else None
-    taken, targets = (i,), np.round(dice.random(shape) * 8) / 8
-    if name != "bce_with_logits" and dice.random() < 0.5:
-        taken = (i, one(dice, [j for j, s in enumerate(shapes) if s == shape]))
+    picked, rows = _picked_rows(rng, n) if shape else (None, Ellipsis)
+    weight = np.round(rng.random(shape[-1:]) * 8) / 8 if rng.random() < 0.4 and shape else None
+    taken, targets = (i,), np.round(rng.random(shape) * 8) / 8
+    if name != "bce_with_logits" and rng.random() < 0.5:
+        taken = (i, one(rng, [j for j, s in enumerate(shapes) if s == shape]))
 
     def formula(fr, x, t=targets):
         x, t = x[rows], t[rows]
@@ -202,22 +202,22 @@ def of_values(dice, shapes):
     return Step(f"{name} {reduction}", taken, run, formula)
 
 
-def _picked_rows(dice, n):
-    """Return (an index: None, a mask, a slice or numbers; the row numbers that it selects among n rows), drawn at random."""
-    kind = int(dice.integers(4))
+def _picked_rows(rng, n):
+    """Return a random (index of rows: None, a mask, a slice or numbers; the row numbers that it selects among `n` rows)."""
+    kind = int(rng.integers(4))
     if kind == 0:
         return None, np.arange(n)
     if kind == 1:
-        mask = dice.random(n) < 0.6
+        mask = rng.random(n) < 0.6
         return mask, np.flatnonzero(mask)
     if kind == 2:
         return slice(1, None, 2), np.arange(n)[1::2]
-    numbers = dice.integers(0, n, n + 1 + int(dice.integers(2))) if n else np.zeros(0, int)
+    numbers = rng.integers(0, n, n + 1 + int(rng.integers(2))) if n else np.zeros(0, int)
     return numbers, numbers
 
 
-def layer_norm(dice, shapes):
-    i = number(dice, shapes)
+def layer_norm(rng, shapes):
+    i = number(rng, shapes)
     fits = [j for j, s in enumerate(shapes) if shapes[i] and s == shapes[i][-1:] and s[0] > 1]
     if not fits:
         return None
@@ -228,14 +228,14 @@ def layer_norm(dice, shapes):
         return (x - mean) / np.sqrt(variance + LONG(0.1)) * gamma + beta
 
     return Step(
-        "layer_norm", (i, one(dice, fits), one(dice, fits)), lambda x, g, b: ops.layer_norm(x, g, b, 0.1), formula
+        "layer_norm", (i, one(rng, fits), one(rng, fits)), lambda x, g, b: ops.layer_norm(x, g, b, 0.1), formula
     )
 
 
-def dropout(dice, shapes):
-    i = number(dice, shapes)
+def dropout(rng, shapes):
+    i = number(rng, shapes)
     if not shapes[i]:
         return None
-    ids, key = dice.integers(0, 1000, shapes[i][0]), int(dice.integers(1 << 40))
+    ids, key = rng.integers(0, 1000, shapes[i][0]), int(rng.integers(1 << 40))
     mask = ops.dropout(Tensor(np.ones(shapes[i])), ids, key, 0.5).data
     return Step("dropout", (i,), lambda x: ops.dropout(x, ids, key, 0.5), lambda fr, x: x * mask)

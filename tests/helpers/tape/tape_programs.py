@@ -1,4 +1,4 @@
-"""Random programs of the tape, whose values and gradients must equal NumPy's formulas in long doubles."""
+"""Random programs of the tape, whose values and gradients must equal NumPy's formulas in long double."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ STEPS = 9
 
 
 class Program:
-    """Random program of the tape: leaves, steps, and outputs with their gradients; some steps assign new data to a leaf."""
+    """Random program of the tape: leaves (inputs), steps, and outputs with their gradients; some steps assign new data to a leaf."""
 
     def __init__(self, dice):
         self.dice = dice
@@ -46,7 +46,7 @@ class Program:
         self.weights = [self._values(self.all_shapes[k]) for k in self.outputs]
 
     def _values(self, shape):
-        """Return random values of a shape: without ties, or multiples of 1/4, of which many are equal."""
+        """Return a random array of this shape: normal numbers, or in a quarter of the calls multiples of 1/4, of which many are equal."""
         drawn = self.dice.standard_normal(shape) if self.dice.random() < 0.75 else self.dice.integers(-4, 5, shape) / 4
         return np.asarray(drawn, self.dtype)
 
@@ -79,13 +79,13 @@ class Program:
 
     # ---- the two ways
 
-    def formula(self, frozen, moved):
-        """Return all outputs, computed by NumPy from the long doubles `moved`, the leaves; data assigned to a leaf move with it."""
-        values = list(moved)
+    def formula(self, frozen, moved_leaves):
+        """Return all outputs by NumPy in long double, given the leaves' values `moved_leaves`; later data of a leaf move by as much."""
+        values = list(moved_leaves)
         for k, step in enumerate(self.steps):
             if k in self.new_data:
                 leaf, array = self.new_data[k]
-                values[leaf] = array.astype(LONG) + (moved[leaf] - self.arrays[leaf].astype(LONG))
+                values[leaf] = array.astype(LONG) + (moved_leaves[leaf] - self.arrays[leaf].astype(LONG))
             values.append(np.asarray(step.formula(frozen, *(values[i] for i in step.taken)), LONG))
         return [values[k] for k in self.outputs]
 
@@ -139,7 +139,7 @@ class Program:
         return way.__name__.replace("_", " ")
 
     def _check_arrays(self, leaves, snapshots):
-        """Check that gradients share no memory, and that backward changed no cotangent and no value in `snapshots`, (value, copy) pairs."""
+        """Check that gradients share no memory, and that backward changed no value in `snapshots`, pairs (value, copy of its array)."""
         grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
         for k, grad in enumerate(grads):
             assert grad.flags.writeable and grad.dtype == self.dtype
@@ -181,7 +181,7 @@ def each_output(program, leaves, outputs):
 
 
 def onto_arrays(program, leaves, outputs):
-    """Run backward on leaves that have a gradient already, and check that gradients are added in place."""
+    """Run backward on `leaves` that have gradients already; check that new gradients are added to these arrays in place."""
     grads = {}
     for leaf in leaves:
         if leaf.requires_grad:
@@ -195,7 +195,9 @@ def onto_arrays(program, leaves, outputs):
 
 
 def after_a_change(program, leaves, outputs):
-    """Change one of `leaves` in place after the forward pass of `program`, and check what backward then returns.
+    """Change one of `leaves` in place after the forward pass; check that backward gives the old values' gradients or an error.
+
+    After an error no leaf has a gradient.
 
     Backward must compute the gradient of the old values, or raise an error and leave no gradient.
     """
@@ -230,7 +232,7 @@ WAYS = (one_sum, one_sum_again, each_output, onto_arrays, after_a_change)
 
 
 def _laid_out(array, layout):
-    """Return the array's values in another memory layout: a number from 1 to 4, or 0 for the same array."""
+    """Return the values of `array` in memory layout number `layout`: 1 to 4, or 0 for the array itself."""
     if layout == 1 and array.ndim:
         return np.asfortranarray(array)
     if layout == 2 and array.ndim:

@@ -1,4 +1,4 @@
-"""Steps of random tape programs: an operation on tensors with random options, and the same formula in NumPy.
+"""Steps of random tape programs: each is an operation on tensors with random options, and the same formula in NumPy.
 
 A family takes (dice, shapes of the values so far) and returns a `Step`, or None if no step fits these shapes.
 Formulas take (frozen, *arrays); see `slopes.Frozen`.
@@ -32,10 +32,10 @@ def _either(frozen, a, b, first):
     return np.where(frozen(first, a - b), a, b)
 
 
-def _other(frozen, a, b):
-    """Return a where a > b, else b * b; `frozen` repeats the first call's choice, as the formula jumps at a = b."""
+def _other(frozen_choices, a, b):
+    """Return a where a > b, else b * b; `frozen_choices` repeats the first evaluation's choices, as the result jumps at a = b."""
     a, b = np.broadcast_arrays(a, b)
-    return np.where(frozen(a > b, np.where(a == b, frozen.near / 2, a - b)), a, b * b)
+    return np.where(frozen_choices(a > b, np.where(a == b, frozen_choices.near / 2, a - b)), a, b * b)
 
 
 def _maximum(frozen, a, b):
@@ -123,24 +123,24 @@ def _without(a, b):
         return a * b
 
 
-def unary(dice, shapes):
-    name = one(dice, UNARY)
-    return Step(name, (number(dice, shapes),), *UNARY[name])
+def unary(rng, shapes):
+    name = one(rng, UNARY)
+    return Step(name, (number(rng, shapes),), *UNARY[name])
 
 
-def binary(dice, shapes):
-    i = number(dice, shapes)
-    j = one(dice, [j for j, shape in enumerate(shapes) if together(shapes[i], shape)])
-    name = one(dice, BINARY)
+def binary(rng, shapes):
+    i = number(rng, shapes)
+    j = one(rng, [j for j, shape in enumerate(shapes) if together(shapes[i], shape)])
+    name = one(rng, BINARY)
     return Step(name, (i, j), *BINARY[name])
 
 
-def with_array(dice, shapes):
-    """Return a step that adds, subtracts, multiplies, divides or maximizes a value and an array; their shapes broadcast."""
-    i = number(dice, shapes)
-    shape = tuple(int(dice.choice([n, 1, n if n != 1 else 3])) for n in shapes[i])[int(dice.integers(3)) // 2 :]
-    array = np.round(dice.standard_normal(shape) * 4) / 4 if dice.random() < 0.7 else dice.integers(-2, 3, shape)
-    name, left = one(dice, ("add", "sub", "mul", "div", "maximum")), dice.random() < 0.5
+def with_array(rng, shapes):
+    """Return a step that adds, subtracts, multiplies, divides or maximizes a random value of the program and an array."""
+    i = number(rng, shapes)
+    shape = tuple(int(rng.choice([n, 1, n if n != 1 else 3])) for n in shapes[i])[int(rng.integers(3)) // 2 :]
+    array = np.round(rng.standard_normal(shape) * 4) / 4 if rng.random() < 0.7 else rng.integers(-2, 3, shape)
+    name, left = one(rng, ("add", "sub", "mul", "div", "maximum")), rng.random() < 0.5
     run, formula = BINARY[name]
     cast = lambda x: array.astype(x.dtype) if array.dtype.kind == "f" else array  # noqa: E731
     if left:
@@ -148,23 +148,23 @@ def with_array(dice, shapes):
     return Step(f"{name} array", (i,), lambda x: run(x, cast(x)), lambda fr, x: formula(fr, x, array))
 
 
-def product(dice, shapes):
-    """Return a step that is a matrix product of two values, or of a value and an array; operands may be 1-D or batched."""
-    i = number(dice, shapes)
+def product(rng, shapes):
+    """Return a step that multiplies two matrices, values of these shapes, or a value and an array; None if the value is a scalar."""
+    i = number(rng, shapes)
     if not shapes[i]:
         return None
     fits = [j for j, s in enumerate(shapes) if multiply(shapes[i], s)]
-    if fits and dice.random() < 0.7:
-        j = one(dice, fits)
-        run = one(dice, (ops.matmul, np.matmul, lambda a, b: a @ b))
+    if fits and rng.random() < 0.7:
+        j = one(rng, fits)
+        run = one(rng, (ops.matmul, np.matmul, lambda a, b: a @ b))
         return Step("matmul", (i, j), run, lambda fr, a, b: a @ b)
-    w = np.round(dice.standard_normal((shapes[i][-1], *((2,) if dice.random() < 0.8 else ()))) * 4) / 4
+    w = np.round(rng.standard_normal((shapes[i][-1], *((2,) if rng.random() < 0.8 else ()))) * 4) / 4
     return Step("matmul array", (i,), lambda x: x @ w.astype(x.dtype), lambda fr, x: x @ w)
 
 
-def added_product(dice, shapes):
-    """Return a step c + a @ b, whose result is written over c; None if no values fit."""
-    i, j = number(dice, shapes), number(dice, shapes)
+def added_product(rng, shapes):
+    """Return a step that computes c + a @ b from random values of a program and writes it over c; None if no shapes fit."""
+    i, j = number(rng, shapes), number(rng, shapes)
     fits = [
         k
         for k, s in enumerate(shapes)
@@ -177,7 +177,7 @@ def added_product(dice, shapes):
         return None
     return Step(
         "add_to",
-        (one(dice, fits), i, j),
+        (one(rng, fits), i, j),
         lambda c, a, b: ops.matmul(a, b, add_to=c + 0.5),
         lambda fr, c, a, b: c + LONG(0.5) + a @ b,
     )
@@ -200,8 +200,8 @@ EINSUM = (
 )
 
 
-def einsum(dice, shapes):
-    subscripts = one(dice, EINSUM)
+def einsum(rng, shapes):
+    subscripts = one(rng, EINSUM)
     terms, sizes, taken = subscripts.partition("->")[0].split(","), {}, []
     for term in terms:
         fits = [
@@ -211,21 +211,21 @@ def einsum(dice, shapes):
         ]
         if not fits:
             return None
-        taken.append(one(dice, fits))
+        taken.append(one(rng, fits))
         sizes |= dict(zip(term, shapes[taken[-1]]))
-    run = np.einsum if dice.random() < 0.5 else ops.einsum
+    run = np.einsum if rng.random() < 0.5 else ops.einsum
     return Step(
         f"einsum {subscripts}", tuple(taken), lambda *x: run(subscripts, *x), lambda fr, *x: np.einsum(subscripts, *x)
     )
 
 
-def by_head(dice, shapes):
+def by_head(rng, shapes):
     fits = [
         (i, j) for i, a in enumerate(shapes) for j, b in enumerate(shapes) if len(a) == len(b) == 3 and a[1:] == b[:2]
     ]
     if not fits:
         return None
-    return Step("matmul_by_head", one(dice, fits), ops.matmul_by_head, lambda fr, x, w: np.einsum("nhi,hio->nho", x, w))
+    return Step("matmul_by_head", one(rng, fits), ops.matmul_by_head, lambda fr, x, w: np.einsum("nhi,hio->nho", x, w))
 
 
 # ---- over axes
@@ -267,13 +267,13 @@ def _ramp(x):
     return np.arange(x.size, dtype=np.float64).reshape(x.shape).astype(x.dtype)
 
 
-def over_axes(dice, shapes):
-    i = number(dice, shapes)
-    ndim, name, keepdims = len(shapes[i]), one(dice, OVER_AXES), bool(dice.integers(2))
-    if ndim and dice.random() < 0.75:
-        chosen = dice.permutation(ndim)[: dice.integers(1, ndim + 1)]
-        axis = tuple(int(a) - ndim * int(dice.integers(2)) for a in chosen)
-        axis = axis[0] if len(axis) == 1 and dice.random() < 0.7 else axis
+def over_axes(rng, shapes):
+    i = number(rng, shapes)
+    ndim, name, keepdims = len(shapes[i]), one(rng, OVER_AXES), bool(rng.integers(2))
+    if ndim and rng.random() < 0.75:
+        chosen = rng.permutation(ndim)[: rng.integers(1, ndim + 1)]
+        axis = tuple(int(a) - ndim * int(rng.integers(2)) for a in chosen)
+        axis = axis[0] if len(axis) == 1 and rng.random() < 0.7 else axis
     else:
         axis = None
     axes = tuple(range(ndim)) if axis is None else tuple(a % ndim for a in np.atleast_1d(axis))
@@ -282,21 +282,21 @@ def over_axes(dice, shapes):
         name = "sum"
     if name == "std":
         run = lambda x: (x + _ramp(x)).std(axis, keepdims=keepdims)  # noqa: E731
-    elif name == "logsumexp" or dice.random() < 0.5:
+    elif name == "logsumexp" or rng.random() < 0.5:
         run = lambda x: getattr(ops, name)(x, axis, keepdims=keepdims)  # noqa: E731
     else:
         run = lambda x: getattr(np, name)(x, axis=axis, keepdims=keepdims)  # noqa: E731
     return Step(f"{name} {axis} {keepdims}", (i,), run, lambda fr, x: OVER_AXES[name](fr, x, axes, keepdims))
 
 
-def along_axis(dice, shapes):
-    i = number(dice, shapes)
-    ndim, name = len(shapes[i]), one(dice, ("cumsum", "softmax", "log_softmax"))
-    if name == "cumsum" and (not ndim or dice.random() < 0.3):
+def along_axis(rng, shapes):
+    i = number(rng, shapes)
+    ndim, name = len(shapes[i]), one(rng, ("cumsum", "softmax", "log_softmax"))
+    if name == "cumsum" and (not ndim or rng.random() < 0.3):
         return Step("cumsum", (i,), lambda x: x.cumsum(), lambda fr, x: np.cumsum(x))
     if not ndim:
         return None
-    axis = int(dice.integers(-ndim, ndim))
+    axis = int(rng.integers(-ndim, ndim))
     if name == "cumsum":
         return Step(f"cumsum {axis}", (i,), lambda x: np.cumsum(x, axis=axis), lambda fr, x: np.cumsum(x, axis))
 
@@ -315,9 +315,9 @@ FAMILIES = {  # family -> relative frequency
 NAMES, ODDS = list(FAMILIES), np.array(list(FAMILIES.values())) / sum(FAMILIES.values())
 
 
-def draw(dice, shapes):
-    """Return a random step for values of these shapes."""
+def draw(rng, shapes):
+    """Return a random step for a program whose values so far have these shapes."""
     while True:
-        step = NAMES[int(dice.choice(len(NAMES), p=ODDS))](dice, shapes)
+        step = NAMES[int(rng.choice(len(NAMES), p=ODDS))](rng, shapes)
         if step is not None:
             return step

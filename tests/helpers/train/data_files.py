@@ -1,4 +1,4 @@
-"""Small files of other programs' formats, and the options they are read with."""
+"""Small data files in the formats of other programs, and the specifications with which sarlite reads them."""
 
 import gzip
 import pickle
@@ -72,13 +72,13 @@ def write_split(folder, split):
         write_gz(folder / f"split/{split}/{name}.csv.gz", ids)
 
 
-def write_proteins(folder, **changes):
-    """Write files in ogbn-proteins' layout: 5 nodes of 2 species, 4 edges with 2 features, 3 labels; `changes` replace whole files."""
+def write_proteins(folder, **changed_files):
+    """Write 5 nodes and 4 edges in the file layout of ogbn-proteins; return the specification. `changed_files` replace files' texts."""
     files = {"raw/num-node-list": "5\n", "raw/num-edge-list": "4\n", "raw/edge": "0,1\n1,2\n0,3\n0,1\n",
              "raw/edge-feat": "0.5,1\n1,0\n0,0\n0.25,1\n", "raw/node_species": "9606\n3702\n9606\n9606\n3702\n",
              "raw/node-label": "0,1,1\n1,1,0\n0,0,0\n1,0,1\n1,1,1\n", "split/species/train": "0\n1\n", "split/species/valid": "2\n",
              "split/species/test": "3\n4\n"}  # fmt: skip
-    for name, text in {**files, **changes}.items():
+    for name, text in {**files, **changed_files}.items():
         path = folder / f"{name}.csv.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(text.encode()))
@@ -86,7 +86,7 @@ def write_proteins(folder, **changes):
 
 
 def write_saved(path, value, zipped):
-    """Write a dict of arrays as `torch.save` does, in its zip format or in the older one; pickles are of protocol 2."""
+    """Write `value`, a dict of arrays, to `path` as `torch.save` does: in its zip format if `zipped`, else in its older format."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if zipped:
         with zipfile.ZipFile(path, "w") as archive:

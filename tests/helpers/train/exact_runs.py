@@ -34,7 +34,7 @@ N_NODES, N_OTHERS, N_FEAT, N_CLASSES, HUB = 330, 60, 10, 4, 300
 
 
 class Functions(nn.Module):
-    """Model whose messages are Python functions of sources, destinations and edges, with learned values and edge weights."""
+    """Model whose messages are Python functions of sources, destinations and edges, with learned weights and edge values."""
 
     def __init__(self, n_in, n_out, *, rng, dtype):
         self.linear, self.out = nn.Linear(n_in, 6, rng=rng, dtype=dtype), nn.Linear(70, n_out, rng=rng, dtype=dtype)
@@ -51,7 +51,7 @@ class Functions(nn.Module):
 
 
 class Relations(nn.Module):
-    """Model whose relations have different kinds of messages: learned functions, products with edge values, and maxima."""
+    """Model of a relational graph with a different kind of message for each relation: functions, products with edge values, maxima."""
 
     def __init__(self, n_in, n_out, nodes, *, rng, dtype):
         self.linear = nn.Linear(n_in["a"], 6, rng=rng, dtype=dtype)
@@ -102,7 +102,7 @@ def _of(cls, **options):
 
 
 def _sampled(*fanouts, scored=False, **options):
-    """Return a factory of a Trainer's minibatches: of sampled neighbours, or without `fanouts` of rows; `scored` for evaluation too."""
+    """Return a function that makes a Trainer's minibatches: sampled by `fanouts`, or of rows alone; if `scored`, for evaluation too."""
     def sampled_batches(graph, x, labels, train):
         loader_options = {"batch_size": 33, "seed": 2, **options}
         if not fanouts:
@@ -119,7 +119,7 @@ def _flow(graph, x, labels, train):
 
 
 def _links(decoder, relation=None, **options):
-    """Return a function of the graph that returns (links to predict, of the graph or of one relation; class of the decoder)."""
+    """Return a function of a graph that returns (its `Links` to predict, of one `relation` or all edges; the decoder's class)."""
     def link_options(graph):
         whole = graph.graph if relation else graph
         return split_links(whole, 0.2, 0.2, relation=relation, seed=3, negatives=2, eval_negatives=3, **options), DECODERS[decoder]
@@ -128,7 +128,7 @@ def _links(decoder, relation=None, **options):
 
 
 def _labels_of_edges(graph):
-    """Return (pairs of nodes with classes as links, decoder); some pairs are edges, and each rank contributes some of the pairs."""
+    """Return (`Links`: pairs of nodes with a class each; decoder's constructor) for edge classification; some pairs are edges."""
     pairs, comm = np.stack(np.divmod(np.arange(700) * 155 % N_NODES**2, N_NODES), 1), graph.comm
     local_pairs = pairs[comm.rank :: comm.size]
     return labelled_links(graph, local_pairs, local_pairs.sum(1) % N_CLASSES, 0.2, 0.2, seed=3), partial(DECODERS["mlp"], n_out=N_CLASSES)
@@ -185,7 +185,7 @@ CASES = {
 
 @cache
 def data(dtype):
-    """Return (edges with a hub, repeated edges and isolated nodes; features of mixed scales; labels; mask of training rows)."""
+    """Return ((sources, destinations), features, labels, training mask) with a hub, repeated edges and features of mixed scales."""
     rng = np.random.default_rng(4)
     src, dst = (rng.zipf(1.5, 3000) % (N_NODES - 20) for _ in range(2))
     hub = rng.integers(0, N_NODES - 20, 2 * HUB)
@@ -199,7 +199,7 @@ def data(dtype):
 
 
 def relational_edges(dtype):
-    """Return edges by relation: two among the nodes with features, and one each way to nodes without features."""
+    """Return {relation: (sources, destinations)}: two among the nodes "a" with features, and one each way to nodes "b" without."""
     (src, dst), rng = data(dtype)[0], np.random.default_rng(6)
     n = len(src) // 2
     a, b = rng.zipf(1.7, 900) % (N_NODES - 20), rng.integers(0, N_OTHERS, 900)
@@ -208,7 +208,7 @@ def relational_edges(dtype):
 
 
 def division(name, n_ranks):
-    """Return a division of the nodes: a method's name, or parts by hand, of which some have 7 nodes, 1 node and none."""
+    """Return the division `name` of the nodes for `parts`: the name, or for "by hand" each node's rank, with parts of 7, 1 and 0 nodes."""
     if name != "by hand":
         return name
     parts = np.full(N_NODES, n_ranks - 1)
@@ -236,14 +236,14 @@ def graph_of(comm, case, dtype, parts="random", order=None, **options):
 
 
 def labels_of(case, labels):
-    """Return the labels that the case's task needs: classes, several labels of 0 or 1, or numbers."""
+    """Return the class numbers `labels` turned into the kind of targets of the case's task: classes, several of 0 or 1, or numbers."""
     name = "classify" if case.task is None else case.task.form.name
     values = {"classify": labels, "multilabel": (labels[:, None] >> np.arange(3)) & 1, "regress": np.sin(labels[:, None] + np.arange(2))}
     return values[name]
 
 
 def make_trainer(comm, case, graph, dtype, numerics):
-    """Return a trainer of the case on this rank's part of the graph."""
+    """Return a Trainer of the case's model and task on `graph`, this rank's part; `numerics` is a name or an object."""
     if case.links:
         return _link_trainer(case, graph, dtype, numerics)
     _, x, labels, train = data(dtype)
@@ -273,7 +273,9 @@ def _link_trainer(case, graph, dtype, numerics):
 
 
 def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
-    """Train the case named `name` as one rank; return the results that must not depend on the number of ranks and threads.
+    """Train CASES[name] as one rank; return ([(ids, this rank's rows), ...], [arrays that are equal on all ranks]).
+
+    These results must not depend on the number of ranks and threads.
 
     The result is [(ids, this rank's rows), ...] and a list of arrays that are the same on all ranks.
     """
@@ -294,7 +296,7 @@ def work(comm, name, dtype, epochs=2, n_threads=1, numerics="exact", **options):
 
 
 def digest(n_ranks, case, dtype=np.float32, **options):
-    """Train the case on n ranks, check that all ranks have the same hash of the results, and return the hash."""
+    """Train CASES[case] on N ranks as threads, check that all ranks get the same hash of the results, and return the hash."""
     ranks = [work(Solo(), case, dtype, **options)] if n_ranks == 1 else threads.run(n_ranks, work, case, dtype, **options)
     rows = []
     for of_ranks in zip(*(by_ids for by_ids, _ in ranks)):

@@ -7,7 +7,7 @@ from sarlite.comm import Solo, threads
 
 
 def explain_here(run_dir, nodes, out, *flags):
-    """Explain the predictions of some nodes, by id; return the rows of the CSV file --out as dicts with numbers."""
+    """Run the explain command for the ids `nodes` in this process; return the rows of the CSV file `out` as dicts."""
     listed = out.with_suffix(".ids.txt")
     listed.write_text("".join(f"{node}\n" for node in nodes))
     words = ["--checkpoint", run_dir, "--nodes", listed, "--out", out, "--threads", 1, "--progress", "none", *flags]
@@ -22,5 +22,5 @@ def explain_here(run_dir, nodes, out, *flags):
 
 
 def of(rows, kind, method="integrated gradients", node=None):
-    """Return the explanation's rows of one kind and method, optionally of one node alone."""
+    """Return the dicts in `rows` of one kind and one method of explanation; with `node`, of that node alone."""
     return [row for row in rows if (row["kind"], row["method"]) == (kind, method) and node in (None, row["node"])]

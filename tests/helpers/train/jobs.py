@@ -42,7 +42,7 @@ PRELUDE = """
 
 
 class Job:
-    """Process that has ended; the constructor waits for it, and kills it with an error after `seconds`."""
+    """Process that has ended: its output and status. The constructor runs it, and kills it with an error after `seconds`."""
 
     def __init__(self, folder, command, environ=None, seconds=SECONDS, during=None):
         env = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
@@ -75,7 +75,7 @@ def _runs(pid):
 
 
 class Failed(Job):
-    """Training process with an injected failure, which must end within `seconds`; `failed` is True if the failure happened."""
+    """Training process with an injected failure, which must end within `seconds`; `failed` is True if the failure took place."""
 
     def __init__(self, folder, n_ranks, flags, environ=None, moment=None, seconds=30 + SECONDS):
         launcher = [MPIEXEC, "-n", str(n_ranks)] if n_ranks else []

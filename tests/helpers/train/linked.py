@@ -18,7 +18,7 @@ PARTS = {2: np.arange(N) // 20, 3: np.arange(N) * 7 % 3 % 2 * 2}
 
 
 def whole(directed=False, weights=False):
-    """Return the undivided graph of PAIRS, in both directions unless `directed`; with `weights`, an edge weighs 1 + its source's id."""
+    """Return the undivided graph of PAIRS, both ways unless `directed`; with `weights`, an edge's weight is 1 + its source's id."""
     loops = PAIRS[:, 0] == PAIRS[:, 1]
     one = PAIRS if directed else np.concatenate([PAIRS, PAIRS[~loops, ::-1]])
     graph = Graph.from_edges(*one.T, N, self_loops=not directed)
@@ -31,7 +31,7 @@ def part(comm, mode="sar", **options):
 
 
 def trainer(comm, mode="sar", decoder="dot", loss=None, metric=None, directed=False, weights=False, model=GCN, lr=0.05, **options):
-    """Return (trainer of an encoder `model` with a `decoder` for link prediction, the `Links` that it trains on)."""
+    """Return (Trainer of link prediction with encoder class `model` and the named `decoder`, the `Links` that it trains on)."""
     graph = part(comm, mode, directed=directed, weights=weights)
     links, rng = split_links(graph, 0.15, 0.2, seed=3, **options), nn.Random(1)
     encoder = model(6, 8, rng=rng, dtype=np.float64, **({"hidden": 4, "heads": 2} if model is GAT else {"hidden": 8}))

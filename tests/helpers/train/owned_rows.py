@@ -20,7 +20,7 @@ def whole():
 
 
 class Learned(nn.Module):
-    """Model with learned rows in float32 and float64 beside the features."""
+    """Model that reads learned rows of the nodes, in float32 and in float64, beside the features."""
 
     def __init__(self, ids, rng):
         self.table, self.low = nn.Embedding(ids, 4, rng=rng, dtype=np.float64), nn.Embedding(ids, 2, rng=rng, node_type="low")
@@ -63,7 +63,7 @@ def assert_same_state(actual, expected):
 
 
 def check_checkpoint(comm, path):
-    """Compare a run that is written, restored into another trainer and continued with a run without a stop. Collective."""
+    """Check that training, a checkpoint, and training on in a new trainer equal training without a stop on one rank. Collective."""
     trainer, one = make(comm), make(Solo())
     for _ in range(2):
         trainer.step(), one.step()

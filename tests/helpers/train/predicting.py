@@ -9,7 +9,7 @@ from sarlite.comm import Solo, threads
 
 
 def predict_here(run_dir, out, *flags, comm=None, **arguments):
-    """Predict with a run's checkpoint; return the arrays of the file `out` and of the file of labels, or None if it is not written."""
+    """Run the predict command on a run's checkpoint in this process; return (array in the file `out`, its labels' array or None)."""
     words = ["--checkpoint", run_dir / "checkpoint.safetensors", "--out", out, "--threads", 1, "--progress", "none", *flags]
     options, command_options = predict_command.parse([str(word) for word in words])
     if options.machine.ranks > 1:

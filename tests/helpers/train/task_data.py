@@ -9,7 +9,7 @@ SPEC = "sbm:nodes=300,classes=4,features=16,degree=8"
 
 
 def dataset(task, columns=3):
-    """Return a data set whose labels can be learned; a node has `columns` labels, and some nodes outside the splits have none."""
+    """Return a data set with `columns` learnable labels per node for `task`; nodes outside the splits have no labels."""
     data = load(SPEC)
     draw = np.random.default_rng(3)
     numbers = np.array(data.features) @ draw.standard_normal((16, columns)).astype(np.float32)
@@ -24,7 +24,7 @@ def dataset(task, columns=3):
 
 
 def rare(n_classes=2, share=0.05, class_names=None, flip=False):
-    """Return a data set with a `share` of nodes in a rare class, 0 if `flip` and else 1, that the features predict in part."""
+    """Return a data set with a `share` of nodes in a rare class: 1, or 0 if `flip`. The features predict the class in part."""
     data, draw = load("sbm:nodes=600,classes=2,features=8,degree=8"), np.random.default_rng(5)
     labels = (draw.random(600) < share).astype(np.int64)
     if n_classes > 2:

@@ -27,7 +27,7 @@ def train(comm, case, epochs=2, **options):
 
 
 def read(path):
-    """Return (events, names): each rank's tracks with their events in order of beginning, and names of ranks and tracks.
+    """Return ({(rank, thread): events by their beginning}, {rank or thread: name}) from the trace file `path`.
 
     Times are in nanoseconds again, so that comparisons are exact.
     """
@@ -48,7 +48,7 @@ def read(path):
 
 
 def assert_nested(track):
-    """Check that the spans of a track are nested: each ends before the span around it ends."""
+    """Check that the events of a track are nested: each ends before the event around it ends."""
     enclosing = []
     for event in track:
         while enclosing and enclosing[-1]["end"] <= event["begin"]:
@@ -63,7 +63,7 @@ def assert_apart(track):
 
 
 def of_track(events, rank, track):
-    """Return all events of a rank's track, and of the additional lanes of this track, in the order of their beginnings."""
+    """Return all events of a rank's `track`, such as "fetch", and of its additional lanes, in the order of their beginnings."""
     events_of_track = [event for (whose, name), lane in events.items() if whose == rank and name.split()[0] == track for event in lane]
     return sorted(events_of_track, key=lambda event: event["begin"])
 
@@ -108,17 +108,17 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
     check_blocks(compute, passes, {"forward": sources, "backward": sorted([*sources, rank]) if halved else sources}, n_edges)
 
 
-def check_blocks(compute, passes, sources, n_edges):
-    """Check that each aggregation in `passes` has one span in the track `compute` for each block of edges in `sources`.
+def check_blocks(compute_events, aggregations_by_phase, sources_by_phase, n_edges):
+    """Check that each aggregation has one event in `compute_events` for each block of edges, named by the rank of its sources.
 
     The blocks of an aggregation must have `n_edges` edges together.
     """
     n_blocks = 0
-    for phase, aggregations in passes.items():
+    for phase, aggregations in aggregations_by_phase.items():
         for outer in aggregations:
-            blocks = [event["args"] for event in compute
+            blocks = [event["args"] for event in compute_events
                       if event["name"] == "block" and outer["begin"] <= event["begin"] and event["end"] <= outer["end"]]
-            assert sorted(block["source"] for block in blocks) == sources[phase]
+            assert sorted(block["source"] for block in blocks) == sources_by_phase[phase]
             assert sum(block["edges"] for block in blocks) == n_edges and {block["phase"] for block in blocks} == {phase}
             n_blocks += len(blocks)
-    assert n_blocks == sum(event["name"] == "block" for event in compute)
+    assert n_blocks == sum(event["name"] == "block" for event in compute_events)

@@ -29,16 +29,16 @@ DATA = "sbm:nodes=300,classes=4,features=16,degree=8"
 SMALL = ["--data", DATA, "--hidden", "8", "--layers", "2", "--threads", "1", "--lr", "0.02", "--seed", "5", "--json", "--progress", "none"]
 
 
-def command(*flags, environ=None, module="sarlite.train", **options):
-    """Run a command of sarlite, the Python module `module`, in a process; return the process when it has ended."""
+def command(*flags, environ=None, module="sarlite.train", **run_options):
+    """Run `python -m MODULE FLAGS` in a process, with `run_options` of `subprocess.run`; return the CompletedProcess."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environ or {})}
     words = [sys.executable, "-m", module, *map(str, flags)]
-    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, **run_options)
 
 
-def train(run_dir, *flags, **options):
-    """Run the training command; return the object that `--json` prints, and the metrics of every epoch."""
-    done = command(*SMALL, "--run-dir", run_dir, *flags, **options)
+def train(run_dir, *flags, **command_options):
+    """Run the training command in a process; return (object that `--json` prints, metrics of every epoch)."""
+    done = command(*SMALL, "--run-dir", run_dir, *flags, **command_options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), metrics(run_dir)
 

@@ -98,7 +98,7 @@ def test_scaling_accounts_for_each_span_without_the_spans_inside_it():
     (shares,) = scaling.account(1, [span("epoch 1", 0, 100), *step, *seen, other])
     assert shares == {"own": 10, "peers": 7, "aggregate": 9, "wait": 4, "collective": 2, "product": 5, "optimizer": 0, "rest": 0,
                       "between": 33}
-    (shares,) = scaling.account(1, [span("epoch 1", 0, 100), *step], cpu=True)
+    (shares,) = scaling.account(1, [span("epoch 1", 0, 100), *step], use_cpu_time=True)
     assert (shares["own"], shares["peers"], sum(shares.values())) == (5, 3.5, 50)
     (shares,) = scaling.account(1, [span("epoch 1", 0, 9), span("block", 1, 8, source=0)])
     assert (shares["own"], shares["peers"]) == (8, 0), "of a cache's batch, whose blocks are all the rank's own"

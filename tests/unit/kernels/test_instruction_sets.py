@@ -244,7 +244,7 @@ def test_products_agree_within_rounding(dtype):
     portable, *others = kernels.instruction_sets()
     for width in (1, 3, 17, 64, 300):
         for sets in filter(None, ([portable], others)):
-            check(product, dtype, width, sets=sets)
+            check(product, dtype, width, instruction_sets=sets)
         products = []
         for isa in (portable, *others[-1:]):
             Setting(isa).put()

@@ -58,7 +58,7 @@ def without_loops(case):
 def shares(case, g):
     """Return the gradient of a maximum in equal shares, as torch.amax computes it."""
     edges = Sparse(case)
-    won = right.winners(case, edges, case.x, all_of=True)
+    won = right.winners(case, edges, case.x, marks_ties=True)
     count = edges.into(edges.dst, edges.n_dst, won)
     return {"x": edges.into(edges.src, edges.n_src, g[edges.dst] * won / np.maximum(count, 1)[edges.dst])}
 

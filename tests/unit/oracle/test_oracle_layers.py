@@ -26,7 +26,7 @@ EDGES = EdgeList(SRC, DST, N, N)
 LAYERS = {
     "gcn": ("gcn", {}, lambda s, a, d: loops.gcn(s, a["x"], EDGES, d)),
     "gcn weighted": ("gcn", {"weighted": True}, lambda s, a, d: loops.gcn(s, a["x"], EDGES, d, a["edge_weight"])),
-    "gcn bare": ("gcn", {"self_loops": "none"}, lambda s, a, d: loops.gcn(s, a["x"], EDGES, d, habit="none")),
+    "gcn bare": ("gcn", {"self_loops": "none"}, lambda s, a, d: loops.gcn(s, a["x"], EDGES, d, added_loops="none")),
     "sage mean": ("sage", {}, lambda s, a, d: loops.sage(s, a["x"], EDGES, d, False)),
     "sage max-pool": ("sage", {"aggregator": "max-pool"}, lambda s, a, d: loops.sage(s, a["x"], EDGES, d, True)),
     "gat": ("gat", {}, lambda s, a, d: loops.gat(s, a["x"], EDGES, d)),

@@ -57,7 +57,7 @@ def test_the_partitioner_by_name_and_more_prefetch_than_peers(case):
 @pytest.mark.parametrize("case", ["edges", "edges mean", "softmax"])
 def test_messages_in_pieces(case, mode):
     references.one_rank(case, np.float64)  # whole
-    threads.run(3, check_equality, case, np.float64, owners("random", 3), change=in_small_pieces, mode=mode)
+    threads.run(3, check_equality, case, np.float64, owners("random", 3), change_part=in_small_pieces, mode=mode)
     graph = in_small_pieces(Graph.from_edges(*EDGES))
     assert len(graph.plan.local.pieces) > 3
     assert sum(piece.n_edges for piece in graph.plan.local.pieces) == EDGES.n_edges
