@@ -71,7 +71,7 @@ def worker(args):
     harness.print_measurement(both, memory, **ways)
 
 
-def measure(args, name, heads, machine_rates, peer_commands):
+def measure(args, name, heads, machine_rates: limits.Limits, peer_commands: dict):
     """Return result rows, one per library, of attention on graph `name` with `heads` heads, measured in alternation with the peers.
 
     `machine_rates` holds the machine's rates.

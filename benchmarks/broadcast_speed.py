@@ -43,7 +43,7 @@ BASE = "sar 1"  # baseline of the ratios
 
 
 def make_trainer(graph, layers, n_in, n_out, hidden, share=TRAIN_SHARE):
-    """Return a Trainer of a GCN with `layers` layers on random features and labels; a `share` of this rank's rows is for training."""
+    """Return a Trainer of a GCN of `layers` layers and `hidden` width on random data; a `share` of this rank's rows is for training."""
     draw, rng = np.random.default_rng(graph.comm.rank), nn.Random(0)
     x = draw.standard_normal((graph.n_dst, n_in), dtype=np.float32)
     train = draw.random(graph.n_dst) < share
@@ -94,7 +94,7 @@ def train(comm, args):
                    for name, received in counted.items()}
 
 
-def step_bytes(trainer):
+def step_bytes(trainer: Trainer):
     """Return the bytes that this rank receives in a training step as [forward fetches, backward fetches, pushed gradients]. Collective."""
     counter = trainer.graph.profile.received_bytes
     before = [counter[phase] for phase in PHASES]
@@ -122,7 +122,7 @@ def work(comm, args):
 
 
 def job(args, job_name, n_ranks, threads, tree=None, **options):
-    """Run the job "train" or "spmm" on N ranks with `options` as flags; return the result of `work`. `tree` is another checkout to run."""
+    """Run `work` for `job_name`, "train" or "spmm", on N ranks with `options` as flags; return its result. `tree`: checkout to run."""
     words = [__file__, "--worker", job_name, "--file", seeded_graphs.path(args.graphs, args.graph).resolve(), "--threads", threads,
              "--repeats", args.repeats, "--partition", args.partition, "--modes", ",".join(args.modes),
              "--prefetch", ",".join(map(str, args.prefetch)), "--hidden", args.hidden, "--methods",
@@ -144,7 +144,7 @@ def measure_epochs(args, layers):
 
 
 def row(args, layers, job_name, name, rounds):
-    """Return the result row of configuration `name`, "MODE PREFETCH", in the job "one", "two" or "before"; `rounds` has all results."""
+    """Return the result row of configuration `name`, "MODE PREFETCH", in `job_name`, "one", "two" or "before", from all rounds."""
     results = [result[job_name] for result in rounds]
     times = [ms for each in results for ms in each["times"][name]]
     ones = [statistics.median(result["one"]["times"][BASE]) for result in rounds]
@@ -176,7 +176,7 @@ def imbalances(args):
 
 
 def stage_imbalance(indptr, indices, parts, n_parts):
-    """Return sum over stages of the stage's most edges on one rank, divided by the edges per rank; `parts` is each node's rank.
+    """Return the sum over stages of the most edges on a rank, per edges of a rank, of a CSR graph whose nodes have ranks `parts`.
 
     A tile holds the edges from the rows of one rank, which are broadcast in one stage, to the rows of another rank.
     The ratio is 1 if all tiles of each stage have equally many edges.

@@ -48,10 +48,11 @@ class Nodes(NamedTuple):
 # ---- sarlite
 
 
-def run(comm, whole, parts, seeds, settings, args):
-    """Sample minibatches of `whole` from `seeds`; return (`Nodes` by epoch, step and layer; the loader's counts after each epoch).
+def run(comm, whole, parts: np.ndarray, seeds: np.ndarray, settings: Settings, args):
+    """Train on minibatches of `whole` from `seeds`; return (`Nodes` by epoch, step and layer; loader's counts after each epoch).
 
-    One more epoch follows, cut to the first steps that the last counted epoch looks ahead to.
+    `parts` is the rank of each node. One more epoch follows, cut to the first steps that the last counted epoch looks
+    ahead to.
     """
     set_threads(1)
     graph, indices = whole.shard(comm, parts), whole.in_edges().indices
@@ -126,26 +127,26 @@ class Simulation:
         for (_, layer), messages in sorted(under_way.items()):
             self.arrive(layer, messages)
 
-    def push(self, layer, step, batch, later_batch):
-        """Count and return the messages (receiving rank, node, step that computed the row) that ranks push for `layer` in `step`.
+    def push(self, layer, step, layer_nodes, later_layers):
+        """Count and return a layer's pushed messages (receiving rank, node, step that computed the row); `layer_nodes`: Nodes by rank.
 
-        `batch` has this layer's `Nodes` of each rank, `later_batch` all layers of each rank's batch `delay` steps
+        `layer_nodes` has this layer's `Nodes` of each rank, `later_layers` all layers of each rank's batch `delay` steps
         later.
         """
         by_paper = self.settings.push == "paper"
-        messages = self.paper_messages(batch, step) if by_paper else self.demand_messages(layer, step, batch, later_batch)
+        messages = self.paper_messages(layer_nodes, step) if by_paper else self.demand_messages(layer, step, layer_nodes, later_layers)
         self.pushed[layer] += len(messages)
         return messages
 
-    def paper_messages(self, batch, step):
-        """Return a step's messages (receiving rank, node, step) under the paper's rule, which draws at most `limit` rows per peer.
+    def paper_messages(self, layer_nodes, step):
+        """Return [(receiving rank, node, step)] by the paper's rule, at most `limit` rows per peer; `layer_nodes` are the Nodes by rank.
 
         For each peer: of this step's rows that the peer reads, at most `limit`, drawn with weights (in-degree + 1).
         """
         messages = []
         for rank in self.ranks:
             read = defaultdict(list)
-            for node in batch[rank].local:
+            for node in layer_nodes[rank].local:
                 for peer in self.peers.get(node, ()):
                     read[peer].append(node)
             for peer, rows in read.items():
@@ -155,16 +156,16 @@ class Simulation:
                 messages += [(peer, node, step) for node in rows]
         return messages
 
-    def demand_messages(self, layer, step, batch, later_batch):
-        """Return the messages (receiving rank, node, step that computed the row) of a layer: the rows that `later_batch` will look up.
+    def demand_messages(self, layer, step, layer_nodes, later_layers):
+        """Return [(receiving rank, node, step that computed the row)] of a layer: the rows that the peers' `later_layers` will look up.
 
         The rows are those that the batches `delay` steps later look up, in their newest version. A row is left out if it is too
         old or if the peer has that version already. Features never expire and count as computed in step 0.
         """
         for rank in self.ranks:
-            self.newest[layer].update((node, step) for node in batch[rank].local)
+            self.newest[layer].update((node, step) for node in layer_nodes[rank].local)
         messages = []
-        for peer, layers in zip(self.ranks, later_batch):
+        for peer, layers in zip(self.ranks, later_layers):
             for node in layers[layer].halo:
                 row_step = 0 if layer == 0 else self.newest[layer].get(node)
                 young = row_step is not None and (layer == 0 or step - row_step <= self.settings.life)
@@ -186,8 +187,8 @@ class Simulation:
                                     for node in batch[rank].halo)
 
 
-def simulate(whole, parts, settings, recorded, warm_up):
-    """Simulate the batches that `run` recorded on each rank; return {count's name: Counter by layer} after `warm_up` epochs."""
+def simulate(whole, parts, settings: Settings, recorded: list, warm_up: int):
+    """Simulate the caches on the batches that `run` recorded; return {count's name: Counter by layer} after `warm_up` epochs."""
     edges = whole.in_edges()
     simulation, step = Simulation(edges.indptr, edges.indices, parts, len(recorded), settings), 0
     for epoch in range(len(recorded[0][1])):
@@ -204,13 +205,13 @@ def simulate(whole, parts, settings, recorded, warm_up):
 # ---- both
 
 
-def counted(recorded, name, layer, warm_up):
-    """Return the count `name`, such as "hits", of a layer in the real caches, summed over ranks and the epochs after `warm_up`."""
-    return sum(counts[-1][name][layer] - (counts[warm_up - 1][name][layer] if warm_up else 0) for _, counts in recorded)
+def counted(run_results, name, layer, warm_up):
+    """Return the sum over ranks of a layer's count `name`, such as "hits", in `run_results`, results of `run`, after `warm_up` epochs."""
+    return sum(counts[-1][name][layer] - (counts[warm_up - 1][name][layer] if warm_up else 0) for _, counts in run_results)
 
 
-def measure(args, whole, parts, seeds, n_ranks, settings):
-    """Run and simulate training on N ranks with one `Settings`; return the result rows, one per layer. `parts`: each node's rank."""
+def measure(args, whole, parts, seeds, n_ranks, settings: Settings):
+    """Run and simulate training on N ranks, on the graph `whole` divided by `parts`; return the result rows, one per layer."""
     harness.note(f"{n_ranks} ranks, {settings}")
     recorded = threads.run(n_ranks, run, whole, parts, seeds, settings, args)
     simulated = simulate(whole, parts, settings, recorded, args.warm_up)
@@ -228,7 +229,7 @@ def measure(args, whole, parts, seeds, n_ranks, settings):
 
 
 def metis_parts(folder, name, whole, n_ranks, train):
-    """Return METIS's part of each node, (n_nodes,) int32: read from `folder` if stored there for graph `name`, else computed."""
+    """Return METIS's part of each node, (n_nodes,) int32, read from `folder` if stored there, else computed with balanced `train` nodes."""
     file = seeded_graphs.path(folder, name).with_name(f"{name.replace('/', '_')}-metis-{n_ranks}.npy")
     if not file.exists():
         harness.note(f"{name}: METIS, {n_ranks} parts")

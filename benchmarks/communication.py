@@ -36,7 +36,7 @@ def make_model(name, n_in, rng):
 
 
 def predicted(model, mode, n_halo):
-    """Return {phase: bytes} that the plan predicts for `n_halo` halo rows: fetches in forward and in backward, pushed gradients.
+    """Return {phase: bytes} that the plan of a mode predicts for a model: fetches in forward and backward, pushed gradients.
 
     Rows are fetched once in each step, and gradients are pushed once. Mode `sar` fetches rows again in backward for a
     model whose gradients need them (case 2 of the SAR paper).
@@ -61,7 +61,7 @@ def worker(args):
 
 
 def measure(comm, graph, data, name, mode, partition):
-    """Train model `name` for `STEPS` steps; return a result row: bytes that all ranks sent, and predicted bytes. Collective."""
+    """Train model `name` in one mode; return the result row: bytes that all ranks sent in each phase, and predicted bytes. Collective."""
     graph = graph.shard(comm, partition, mode=mode)
     model = make_model(name, data.features.shape[1], nn.Random(0))
     ids = graph.node_ids

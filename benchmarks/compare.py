@@ -185,26 +185,26 @@ CASES = {
 """
 
 
-def measure(args, name, size, folder):
-    """Run the program CASES[name] in alternation with both checkouts; return a result row with each process's seconds and peak MiB."""
+def measure(args, case_name, program_options, folder):
+    """Run the program CASES[case_name] with both checkouts in turn; return a result row with each process's seconds and peak MiB."""
     runs = {"before": [], "after": []}
     for number in range(args.rounds):
         for side in ("before", "after") if number % 2 == 0 else ("after", "before"):
-            runs[side].append(run(args, side, name, size, folder))
+            runs[side].append(run(args, side, case_name, program_options, folder))
     seconds, memory = ({side: [one[key] for one in every] for side, every in runs.items()}
                        for key in ("seconds", "peak_mib"))
     ratios = [after / before for before, after in zip(seconds["before"], seconds["after"])]
     middle = {side: statistics.median(values) for side, values in memory.items()}
-    harness.note(f"{name}: {statistics.median(ratios):.3f} of the time")
-    return {"case": name, "seconds": seconds, "peak_mib": memory, "time": ratios,
+    harness.note(f"{case_name}: {statistics.median(ratios):.3f} of the time")
+    return {"case": case_name, "seconds": seconds, "peak_mib": memory, "time": ratios,
             "memory": middle["after"] / max(middle["before"], 1)}
 
 
-def run(args, side, name, size, folder):
-    """Run the program CASES[name] by the Python of checkout `side`, "before" or "after"; return the JSON that it prints."""
-    program = folder / f"{name}.py"
-    program.write_text(START + CASES[name])
-    words = [program, json.dumps({**size, "threads": args.threads, "seconds": args.seconds})]
+def run(args, side, case_name, program_options, folder):
+    """Run the program CASES[case_name] by the Python of checkout `side`, "before" or "after"; return the JSON that it prints."""
+    program = folder / f"{case_name}.py"
+    program.write_text(START + CASES[case_name])
+    words = [program, json.dumps({**program_options, "threads": args.threads, "seconds": args.seconds})]
     return harness.last_json(harness.python(*words, interpreter=getattr(args, side), env=environment(folder),
                                             cwd=folder))
 

@@ -67,26 +67,26 @@ CASES = {
 }
 
 
-def gemm_flops(case, n_nodes):
+def gemm_flops(case: Case, n_nodes):
     """Return the floating-point operations of an epoch's matrix products, forward and backward."""
     layers = enumerate(zip(case.widths, case.widths[1:]))
     return sum(2.0 * n_nodes * case.n_products * n_in * n_out * (3 if i else 2) for i, (n_in, n_out) in layers)
 
 
-def gathered_row_bytes(case):
+def gathered_row_bytes(case: Case):
     """Return, for each layer, the bytes of the row that is read for each edge, once forward and once backward."""
     layers = list(zip(case.widths, case.widths[1:]))
     return [4 * min(pair) for pair in layers[1:]] if case.keeps_first else [4 * n_out for _, n_out in layers]
 
 
-def least_bytes(case, n_nodes, n_edges):
+def least_bytes(case: Case, n_nodes, n_edges):
     """Return the bytes that an epoch moves if each array of a layer is moved once forward and once backward."""
     rows = sum(2 * (n_in + n_out) for n_in, n_out in zip(case.widths, case.widths[1:])) - case.widths[0]
     return 4 * (n_nodes * rows + 2 * n_edges * len(gathered_row_bytes(case)))
 
 
-def allowed(case, n_nodes, n_edges, machine_rates):
-    """Return a `limits.Allowed`: an epoch's least and estimated milliseconds at the machine's `machine_rates`, a `limits.Limits`."""
+def allowed(case: Case, n_nodes, n_edges, machine_rates: limits.Limits):
+    """Return the least and the estimated milliseconds of an epoch on a graph of this size, by the machine's rates, a `limits.Allowed`."""
     flops = gemm_flops(case, n_nodes)
     gathers = sum(machine_rates.gather_ms(2 * n_edges, row_bytes) for row_bytes in gathered_row_bytes(case))
     return limits.Allowed(machine_rates.least_ms(least_bytes(case, n_nodes, n_edges), flops),
@@ -115,7 +115,7 @@ def worker(args):
     return harness.print_measurement(harness.timed(lambda: trainer.step(next(epochs)), args.repeats), memory)
 
 
-def measure(args, name, graph_name, machine_rates, peer_commands):
+def measure(args, name, graph_name, machine_rates: limits.Limits, peer_commands):
     """Return the result rows, one per library, of epochs of model `name` on one graph; `peer_commands` is {library: command}."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, graph_name), seeded_graphs.size(args.graphs, graph_name)
     command = own_command(args, name, graph_name)

@@ -102,7 +102,7 @@ MODELS = {
 }
 
 
-def step(comm, case):
+def step(comm, case: Case):
     """Compute a training step's gradients in the configuration `case`; return (this rank's node ids, {name: logits or gradient})."""
     p, dtype = problem(), np.dtype(case.dtype).type
     graph = Graph.from_edges(p.src, p.dst, N_NODES)
@@ -122,7 +122,7 @@ def one_rank(model, dtype):
     return step(None, Case(model, "sar", 1, "contiguous", 0, dtype))[1]
 
 
-def errors(case, rank_results):
+def errors(case: Case, rank_results: list):
     """Return {"logits" or a parameter's name: error relative to one rank's result}; `rank_results` are each rank's values of `step`."""
     expected, actual = one_rank(case.model, case.dtype), dict(rank_results[0][1])
     actual["logits"] = np.empty_like(expected["logits"])
@@ -131,7 +131,7 @@ def errors(case, rank_results):
     return {name: float(np.linalg.norm(actual[name] - want) / np.linalg.norm(want)) for name, want in expected.items()}
 
 
-def row(case, rank_results):
+def row(case: Case, rank_results: list):
     """Return the result row of a case, its options and its largest error; `rank_results` are each rank's values of `step`."""
     by_array = errors(case, rank_results)
     array = max(by_array, key=lambda name: np.inf if np.isnan(by_array[name]) else by_array[name])

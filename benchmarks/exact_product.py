@@ -72,7 +72,10 @@ def parts_of(division, n_nodes, n_ranks):
 
 
 def train(comm, name, arrays, dtype, epochs, n_threads=1, mode="sar", division="random"):
-    """Train model `name` on this rank's part of the graph `arrays` (see `arrays_of`); return the hash of its parameters. Collective."""
+    """Train model `name` on this rank's part of `arrays`, see `arrays_of`, divided by `division`; return its parameters' hash.
+
+    Collective.
+    """
     kernels.set_threads(n_threads)
     src, dst, x, labels, train = arrays
     n, rng, relations = len(x), nn.Random(3), name == "rgcn"

@@ -57,7 +57,7 @@ class Figure(NamedTuple):
 
 
 def parser(description, names, program):
-    """Return the argument parser of the benchmark `program`, which measures the experiments `names`."""
+    """Return the argument parser, with this description, of the benchmark `program`, which measures the experiments `names`."""
     result = harness.parser(description)
     result.add_argument("--figures", type=harness.words, default=list(names), metavar="LIST",
                         help=f"of {','.join(names)} (default: all)")
@@ -71,7 +71,7 @@ def parser(description, names, program):
     return result
 
 
-def run(figures, parser, args, *measure_args):
+def run(figures: dict, parser, args, *measure_args):
     """Measure the figures that `args` names by calls of `Figure.measure(args, *measure_args)`; write tables, pictures and README.md.
 
     Parameters
@@ -98,8 +98,8 @@ def run(figures, parser, args, *measure_args):
         write(figures, args, [name for name in args.figures if _file(args, name).exists()])
 
 
-def measure(name, figure, parser, args, measure_args):
-    """Call `figure.measure(args, *measure_args)`, store the result rows, print their table and return the rows."""
+def measure(name, figure: Figure, parser, args, measure_args):
+    """Measure figure `name` by `figure.measure(args, *measure_args)`, store the result rows, print their table and return the rows."""
     about, begin, rows = measurement_record(parser, args, name), time.monotonic(), []
     for group in figure.measure(args, *measure_args):
         rows += group
@@ -159,8 +159,8 @@ def write(figures, args, names):
     page.write_text("\n\n".join([before.rstrip(), MARK, *written_sections]) + "\n")
 
 
-def section(name, figure, record):
-    """Return the text of a figure's section of README.md after "## Figure ": its table, picture and command, from the stored `record`."""
+def section(name, figure: Figure, record: dict):
+    """Return the section of figure `name` in README.md, after "## Figure ": its table, picture and command, from the stored `record`."""
     first, *others = table(figure, [row for row in record["rows"] if figure.shown(row)])
     lines = ["| " + " | ".join(line) + " |" for line in (first, ["---"] * len(first), *others)]
     minutes = "not finished" if record["minutes"] is None else f"{record['minutes']} minutes"
@@ -170,8 +170,8 @@ def section(name, figure, record):
                       f"`{record['command']}`: {about}"])
 
 
-def table(figure, rows):
-    """Return the numbers that the picture shows as lists of cells, headings first: a line for each x, a column for each series.
+def table(figure: Figure, rows: list[dict]):
+    """Return the numbers that the figure shows as lists of cells, headings first: a line for each x, a column for each series.
 
     For panels of spans, `figure.columns` gives the columns.
     """
@@ -192,8 +192,8 @@ def _number(value):
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def draw(figure, rows, picture):
-    """Draw a figure's panels side by side into the SVG file `picture`."""
+def draw(figure: Figure, rows: list[dict], picture: Path):
+    """Draw a figure's panels of the result rows, side by side, into the SVG file `picture`."""
     panels = [(panel, [row for row in rows if None not in (row.get(panel.y), row.get(panel.series))])
               for panel in figure.panels]
     panels = [(panel, points) for panel, points in panels if points]
@@ -261,7 +261,7 @@ def lines(axes, panel, rows):
     _label(axes, panel, rows)
 
 
-def lanes(axes, panel, rows):
+def lanes(axes, panel: Panel, rows: list[dict]):
     """Draw a timeline into `axes`, with one lane for each x: a bar for each row, which starts at `begin_ms` and whose length is y.
 
     The series gives the colour of a bar. A bar that is long enough shows the number of its stage.

@@ -27,7 +27,7 @@ def parser(description):
 
 
 def suite_parser(description):
-    """Return a parser with the options of all benchmarks that compare sarlite with other libraries and with the machine's limits."""
+    """Return a parser with this description and the options of benchmarks that compare sarlite with other libraries."""
     result = parser(description)
     graphs_option(result)
     result.add_argument("--threads", type=int, default=2)
@@ -77,7 +77,7 @@ def words(text):
 
 
 def report(title, rows, columns, path=None):
-    """Print rows as a table, with `columns` as {heading: function of a row}, and write the rows as JSON to `path`.
+    """Print rows as a table under `title`, with `columns` as {heading: function of a row}, and write the rows as JSON to `path`.
 
     Parameters
     ----------
@@ -116,13 +116,13 @@ def mib(n_bytes):
 
 
 def spread(values, scale=1.0, digits=2):
-    """Return the text "median (min..max)" of the numbers `values`, each multiplied by `scale`."""
+    """Return "median (min..max)" of the numbers `values`, each multiplied by `scale`, with `digits` decimals."""
     middle, low, high = (scale * f(values) for f in (statistics.median, min, max))
     return f"{middle:.{digits}f} ({low:.{digits}f}..{high:.{digits}f})"
 
 
 def suite_columns(*names):
-    """Return `columns` for `report` that compare sarlite with peers; a row's values of the keys `names` follow case and graph."""
+    """Return the columns, {heading: function of a row}, of a table that compares sarlite with peers; `names` are further keys to show."""
     return {
         **named("case", "graph", *names),
         "ms": times(digits=1),
@@ -137,12 +137,12 @@ def suite_columns(*names):
 
 
 def named(*names):
-    """Return `columns` for `report`, {key: function of a row}, that show a row's values of the keys `names`; None if missing."""
+    """Return columns of a table, {key: function of a row}, that show a row's values of the keys `names`; None if a value is missing."""
     return {name: (lambda row, name=name: row.get(name)) for name in names}
 
 
 def times(key_prefix="", digits=0):
-    """Return a function that shows a row's "ms", "ms_min", "ms_max" as "median (min..max)"; `key_prefix` is "peer_" for a peer's."""
+    """Return a function that shows a row's keys "ms", "ms_min", "ms_max", after `key_prefix`, as "median (min..max)"."""
     def show(row):
         middle, low, high = (row.get(key_prefix + key) for key in ("ms", "ms_min", "ms_max"))
         return None if middle is None else f"{middle:,.{digits}f} ({low:,.{digits}f}..{high:,.{digits}f})"
@@ -151,7 +151,7 @@ def times(key_prefix="", digits=0):
 
 
 def note(text):
-    """Print a line of progress on standard error."""
+    """Print `text`, a line of progress, on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -176,7 +176,7 @@ def mpiexec(n_ranks, *arguments, timeout=1800, **python_options):
 
 
 def python(*arguments, launcher=(), interpreter=sys.executable, timeout=1800, **run_options):
-    """Run LAUNCHER PYTHON ARGUMENTS in a process of its own and return its output; `run_options` go to `subprocess.run`.
+    """Run LAUNCHER INTERPRETER ARGUMENTS in a process of its own and return its output; `run_options` go to `subprocess.run`.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def last_json(text):
 
 
 def train(n_ranks, launcher=None, env=None, **options):
-    """Run `python -m sarlite.train` on N ranks with `options` as flags; return its JSON line, with each epoch's metrics.
+    """Run `python -m sarlite.train` with `options` as flags, on N ranks or by `launcher`; return its JSON line and epochs' metrics.
 
     Parameters
     ----------
@@ -276,7 +276,7 @@ class Scratch:
         return self.path / name
 
     def write(self, name, indptr, indices, features, labels, n_classes, masks=None):
-        """Write arrays as a data set in sarlite's format; return its directory. `masks`: training, validation and test nodes.
+        """Write the arrays of a graph as a data set `name`; return its directory. `masks`: training, validation and test nodes.
 
         By default a tenth of the nodes is for training, a tenth for validation, and the others for testing.
 

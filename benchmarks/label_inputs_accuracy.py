@@ -37,7 +37,10 @@ def gat(n_in, n_out, args, rng):
 
 
 def train(comm, data, args, make_model, label_share, seed, epochs, learning_rate):
-    """Train a model with a `label_share` of labels as inputs; return a dict of accuracies, %, before and after Correct and Smooth."""
+    """Train a model, made by `make_model`, with a `label_share` of labels as inputs; return a dict of accuracies in percent.
+
+    The accuracies are of validation and test, before and after Correct and Smooth.
+    """
     set_threads(max(args.threads // comm.size, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     graph = graph.shard(comm, "metis") if comm.size > 1 else graph
@@ -94,7 +97,7 @@ def ranks_rows(args):
 
 
 def table(rows, title, compared):
-    """Print accuracies of two trainings by seed; `compared` is (first's name, second's name, first's key to take the difference to)."""
+    """Print the accuracies in `rows` by seed, of two trainings, and their difference; `compared` names both, and a key of the first."""
     seeds = sorted({row["seed"] for row in rows})
     lines = [dict(zip(("seed", "one", "two"), (str(seed), *[row for row in rows if row["seed"] == seed])))
              for seed in seeds]

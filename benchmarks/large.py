@@ -1,4 +1,4 @@
-"""Measure conversion and division, with --memory, of a graph larger than memory, and the cut of Fennel compared with METIS.
+"""Measure converting and dividing a graph that is larger than memory, and the edge cut of Fennel's parts compared with METIS's.
 
 Part `large` draws a power-law graph with communities, with ids at random, as an edge list, in chunks. It then measures
 these commands:

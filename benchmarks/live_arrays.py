@@ -62,8 +62,8 @@ MODELS = {
 }
 
 
-def promised(model, widths, remote):
-    """Return the most values per local row that docs/architecture.md allows a training step to hold, with `remote` peers' rows held.
+def promised(model: str, widths: tuple, remote: int):
+    """Return the values per local row that a training step may hold, by docs/architecture.md, for layer `widths` and `remote` peers.
 
     `widths` are those of the input and of each layer's output. Dropout is on no input, so a first layer keeps A X.
     `remote` is the number of peers whose rows, or gradients of rows, are held at once.
@@ -93,13 +93,13 @@ def edges(n_ranks, rows_per_rank, degree):
     return src, np.tile(part * rows_per_rank + row, n_ranks), n_ranks * rows_per_rank
 
 
-def measure(comm, model, widths, mode, prefetch, rows, degree, steps=2, single_rank=False):
+def measure(comm, model: str, widths: tuple, mode: str, prefetch: int, rows_per_rank: int, degree: int, steps=2, single_rank=False):
     """Train a few steps; return (bytes of the trainer's buffers, most bytes held, most peers' rows held, `remote` of `promised`).
 
     The most bytes held are None unless `single_rank`. Collective.
     """
     conv, options = MODELS[model]
-    graph = Graph.from_edges(*edges(comm.size, rows, degree)).shard(comm, "contiguous", mode=mode, prefetch=prefetch)
+    graph = Graph.from_edges(*edges(comm.size, rows_per_rank, degree)).shard(comm, "contiguous", mode=mode, prefetch=prefetch)
     rng, values = nn.Random(0), np.random.default_rng(1 + comm.rank)
     x = values.standard_normal((graph.n_src, widths[0]), dtype=np.float32)
     labels = values.integers(0, widths[-1], graph.n_dst)

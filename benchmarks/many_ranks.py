@@ -138,7 +138,7 @@ def terms(row, n_cores):
 
 
 def fit(rows, n_cores):
-    """Fit the time model to the measured `rows`; return (seconds of latency, seconds of overhead per message, bytes per second)."""
+    """Fit the time model to measured `rows` on `n_cores`; return (seconds of latency, seconds per message, bytes per second)."""
     factors = np.array([terms(row, n_cores) for row in rows], float)
     ms = np.array([row["ms"] for row in rows])
     best, least = None, math.inf
@@ -176,8 +176,8 @@ def on_hosts(args):
 # ---- predictions
 
 
-def fetch_of(graph_size, n_ranks, row_width):
-    """Return (messages, bytes, bytes per peer) of one rank's fetch of float32 rows, if the graph is divided at random."""
+def fetch_of(graph_size: Shape, n_ranks, row_width: int):
+    """Return (messages, bytes, bytes per peer) of a rank's fetch of float32 rows, if a graph of `graph_size` is divided at random."""
     halo = (graph_size.nodes - graph_size.nodes / n_ranks) * -math.expm1(-graph_size.degree / n_ranks)
     return min(n_ranks - 1, halo), 4 * row_width * halo, 4 * row_width * halo / (n_ranks - 1)
 

@@ -40,7 +40,7 @@ def write_data(scratch, args, n_features):
 
 
 def run(name, n_ranks, mode, prefetch, data, hidden, args):
-    """Train model `name` by `sarlite.train --json` on N ranks and the data set `data`; return the printed JSON object."""
+    """Train model `name` on N ranks and the data set `data` by `sarlite.train --json`; return the printed JSON object."""
     width = hidden // MODELS[name].get("heads", 1)
     return harness.train(n_ranks, data=data, mode=mode, prefetch=prefetch, hidden=max(width, 1), epochs=args.epochs,
                          eval_every=args.epochs, partition="contiguous", verify=False, baseline=False, threads=threads(n_ranks),
@@ -51,18 +51,18 @@ def threads(n_ranks):
     return max(1, 2 // n_ranks)
 
 
-def measure(name, n_ranks, mode_and_prefetch, wide_data, narrow_data, args, one_rank_row):
-    """Return the result row of a model's peak memory on N ranks, also relative to `one_rank_row`, the row of the run on one rank.
+def measure(name, n_ranks, mode_and_prefetch: tuple, data, data_of_one_feature, args, one_rank_row):
+    """Return the result row of the peak memory of model `name` on N ranks, also relative to `one_rank_row`, one rank's result row.
 
-    `wide_data` is the data set of interest. `narrow_data`, with one feature, shows the memory that does not depend on
+    `data` is the data set of interest. `data_of_one_feature`, with one feature, shows the memory that does not depend on
     the width. `one_rank_row` is None for the run on one rank.
     """
     mode, prefetch = mode_and_prefetch
-    peak = max((result := run(name, n_ranks, mode, prefetch, wide_data, args.hidden, args))["peak_bytes"])
-    fixed = max(run(name, n_ranks, mode, prefetch, narrow_data, 1, args)["peak_bytes"]) if narrow_data else None
+    peak = max((result := run(name, n_ranks, mode, prefetch, data, args.hidden, args))["peak_bytes"])
+    fixed = max(run(name, n_ranks, mode, prefetch, data_of_one_feature, 1, args)["peak_bytes"]) if data_of_one_feature else None
     bound = 1 + prefetch if mode == "sar" else None
     shown = one_rank_row or {"peak_bytes": peak, "fixed_bytes": fixed}
-    net = (peak - fixed) / (shown["peak_bytes"] - shown["fixed_bytes"]) if narrow_data else None
+    net = (peak - fixed) / (shown["peak_bytes"] - shown["fixed_bytes"]) if data_of_one_feature else None
     promised = min(2 + prefetch, n_ranks) / n_ranks * shown["peak_bytes"] if mode == "sar" else None
     harness.note(f"{name}, {n_ranks} ranks, {mode}, prefetch {prefetch}: {harness.mib(peak)} MiB")
     return {"case": name, "graph": f"{args.nodes}x{args.degree}", "ranks": n_ranks, "threads": threads(n_ranks),

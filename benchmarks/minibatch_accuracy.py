@@ -49,8 +49,8 @@ def ways(args):
     return [FULL, *([] if one_step else [EPOCHS]), ONE, *(several if args.ranks > 1 else [])]
 
 
-def train(comm, way, data, parts, args, seed, learning_rate):
-    """Train the configuration `way` with one seed and learning rate; return (scores of all ranks by epoch, cache hit rates by layer)."""
+def train(comm, way: Way, data, parts, args, seed, learning_rate):
+    """Train the configuration `way` on `data` divided by `parts`; return (scores of each epoch, cache hit rates by layer)."""
     set_threads(max(args.threads // way.ranks, 1))
     graph = Graph.from_csr(data.indptr, data.indices)
     if comm is not None:
@@ -88,7 +88,7 @@ def hit_rates(loader):
     return [hits / max(lookups, 1) for hits, lookups in zip(counts.get("hits", ()), counts.get("lookups", ()))]
 
 
-def measure(args, way, seed, learning_rate):
+def measure(args, way: Way, seed, learning_rate):
     """Train the configuration `way` with one seed and one learning rate; return the result row."""
     data = load(f"{args.data},seed={seed}")
     if way.ranks == 1:
@@ -109,7 +109,7 @@ def measure(args, way, seed, learning_rate):
 
 
 def until(curve, target):
-    """Return the first epoch, counted from 1, with more than `target` - 1 percent in `curve`, the accuracies in %; None without one."""
+    """Return the first epoch, counted from 1, whose accuracy in `curve` (%) exceeds `target` minus 1; None if there is none."""
     return next((epoch + 1 for epoch, accuracy in enumerate(curve) if accuracy > target - 1), None)
 
 

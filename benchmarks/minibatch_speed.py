@@ -44,7 +44,7 @@ REACH = 0.75
 
 
 def make_model(name, rng, width_divisor=1):
-    """Return the model "sage", "gat" or "gat-paper" of the benchmark; all widths are divided by `width_divisor`."""
+    """Return the model `name`, "sage", "gat" or "gat-paper"; all its widths are divided by `width_divisor`."""
     n_in, n_out = N_IN // width_divisor, N_OUT // width_divisor
     if name == "sage":
         return SAGE(n_in, n_out, layers=3, hidden=256 // width_divisor, dropout=0.5, rng=rng)
@@ -81,7 +81,7 @@ def worker(args):
 
 
 def work(model, batch):
-    """Count a training step's work: return {"flops": operations of matrix products, "gathers": [(rows read at random, bytes of a row)]}.
+    """Count the work of a step of `model` on `batch`: return {"flops": ..., "gathers": [(rows read at random, bytes of a row), ...]}.
 
     `gathers` is a list of (number of rows, bytes of a row).
     """
@@ -109,12 +109,12 @@ class Applications(Observer):
         self.applications.append(application)
 
 
-def limit_ms(row, machine_rates):
-    """Return the least milliseconds of a minibatch at the machine's rates, a `limits.Limits`; `row` has the result of `work`."""
+def limit_ms(row, machine_rates: limits.Limits):
+    """Return the least milliseconds of a minibatch at the machine's rates; `row` has its "flops" and "gathers", as `work` counts them."""
     return machine_rates.least_ms(0, row["flops"]) + sum(machine_rates.gather_ms(*rows) for rows in row["gathers"])
 
 
-def measure(args, name, model, sampler_kind, threads, peer_commands, machine_rates):
+def measure(args, name, model, sampler_kind, threads, peer_commands: dict, machine_rates: limits.Limits):
     """Return the result row of minibatches of one model on graph `name`, measured with sarlite and DGL in alternation."""
     counts = ["--repeats", args.repeats]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--models", model, "--kinds", sampler_kind,

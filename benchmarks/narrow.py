@@ -31,7 +31,7 @@ PARTS = "aggregations", "epochs", "minibatches", "bytes", "accuracy"
 
 
 def load(args, row_dtype, comm=None, **options):
-    """Return this rank's part of the graph, with rows stored as "float32" or "bfloat16", and with its transpose already computed."""
+    """Return this rank's part of the graph with rows stored as `row_dtype`, "float32" or "bfloat16", and its transpose computed."""
     graph = seeded_graphs.whole(args.graphs, args.graph).shard(comm or Solo(), row_dtype=row_dtype, **options)
     for block in graph.plan.blocks:
         block.transpose  # noqa: B018 (cached at its first use)

@@ -18,7 +18,7 @@ from sarlite.schedule.row_format import ROW_FORMATS
 
 
 def measure(args, data, network):
-    """Train with each row dtype and prefetch on the simulated hosts `network`; return {(row dtype, prefetch): [JSON line of each run]}."""
+    """Train on the data set `data` on simulated hosts; return {(row dtype, prefetch): [JSON line of each run]}, measured in turn."""
     lines_of = {(rows, prefetch): [] for prefetch in args.prefetch for rows in args.rows}
     launcher = network.launcher(harness.find_mpiexec())
     for _ in range(args.rounds):

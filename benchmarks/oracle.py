@@ -50,9 +50,10 @@ class Planted:
         self.right = self._sums(self.indptr, self.indices, np.diff(self.indptr))
 
     def result(self, kind, position, row, recount):
-        """Return (sums with one edge "lost", "doubled" or "misrouted" to `row`, its destination, its source); `position` is its CSR index.
+        """Return (sums with edge number `position` "lost", "doubled" or "misrouted" to `row`, by `kind`; its destination; its source).
 
-        For a mean, `recount` says whether the numbers of edges in rows change too.
+        `position` is the edge's index in the CSR. For a mean, `recount` says whether the numbers of edges in rows
+        change too.
 
         `kind` is "lost", "doubled" or "misrouted"; a misrouted edge is counted for `row`.
         """
@@ -106,7 +107,10 @@ def locate_all(args):
 
 
 def names_edge(edges, kind, cause, named, dst, source, row):
-    """Return True if the oracle's text `cause` tells the mistake `kind` and its pairs `named` are the edge from `source` to `dst`."""
+    """Return True if the oracle's text `cause` tells the planted mistake `kind`, and its pairs `named` are the edge (source, dst).
+
+    A misrouted edge must be told to count for `row`.
+    """
     words = cause.split()
     right = {"lost": cause.endswith("is lost"), "doubled": cause.endswith("is counted twice"),
              "misrouted": row == dst or cause.endswith(f"is misrouted: counted for row {row}")}[kind]
@@ -122,7 +126,7 @@ def spmm(case):
 
 
 def spmm_vjp(case, g):
-    """Return the gradients of the sums, given the gradient `g` of the output, computed by sarlite's kernel on the transpose."""
+    """Return the gradients of the sums of an oracle test case for the output's gradient `g`, by sarlite's kernel on the transpose."""
     t_indptr, t_indices, _ = kernels.transpose(case.indptr.astype(np.int64), case.indices, case.n_src, position=False)
     out = np.zeros((case.n_src, g.shape[1]), np.float32)
     kernels.spmm(t_indptr, t_indices, g, out)

@@ -111,7 +111,7 @@ def once(comm, call, inputs):
     return 1e3 * (middle - begin), 1e3 * (time.perf_counter() - start)
 
 
-def measure(comm, graphs_by_prefetch, case, repeats):
+def measure(comm, graphs_by_prefetch: dict[int, Graph], case: Case, repeats: int):
     """Time a case; return {"T0" or "T1" (prefetch 0, 1) or "comm" (transfer alone): [(forward ms, backward ms), ...]}. Collective."""
     draw = np.random.default_rng(comm.rank)
     inputs = [Tensor(draw.standard_normal((graphs_by_prefetch[0].n_src, *shape), dtype=np.float32), requires_grad=True)
@@ -136,8 +136,8 @@ def work(comm, args):
         return {name: measure(comm, graphs, cases[name], args.repeats) for name in args.cases}
 
 
-def rows_of(name, args, times_on_hosts, times_on_one_host):
-    """Return the result rows of case `name`, for forward, backward and both, from results of `measure` on several hosts and on one."""
+def rows_of(name, args, times_on_hosts: dict, times_on_one_host: dict):
+    """Return the result rows of case `name`, for forward, backward and both, from results of `measure` on hosts and on one host."""
     table = []
     for way, share in WAYS.items():
         t0, t1, comm, memory = ([sum(times[share]) for times in samples]

@@ -60,7 +60,7 @@ PAPER_MEMORY = {"5": "0.5 on 128", "6": "0.25 on 128", "7": "0.26 to 0.37"}  # r
 DATA = {"M": (100, 47, 0.08), "P": (128, 172, 0.011)}  # features, classes, share of training nodes
 
 
-def write_data(scratch, args, name):
+def write_data(scratch: harness.Scratch, args, name):
     """Return the directory of the data set of graph `name`, divided into max(args.ranks) parts; write the data set unless it exists."""
     base = name.split("/")[0]
     if (scratch.path / base).exists():
@@ -81,7 +81,7 @@ def write_data(scratch, args, name):
     return data
 
 
-def scaling(figure, args, scratch):
+def scaling(figure, args, scratch: harness.Scratch):
     """Yield the result rows of a `figure`, "3" to "7", for one number of ranks after another, measured `--rounds` times in turn."""
     graph, model, ways = SCALINGS[figure]
     name = graph + (f"/{args.part}" if args.part > 1 else "")
@@ -167,7 +167,7 @@ def attention_worker(args):
     print(harness.json.dumps({**times, "peak_mib": memory.peak() / 2**20, "forward_peak_mib": half / 2**20}))
 
 
-def curve(args, scratch):
+def curve(args, scratch: harness.Scratch):
     """Yield the result rows of figure 8: loss and accuracies of each epoch, for four configurations on one data set in turn."""
     n_nodes = 300_000 // args.part
     spec = f"sbm:nodes={n_nodes},degree=29,classes=40,features=128,homophily=0.6,noise=3,train=0.011,val=0.01"

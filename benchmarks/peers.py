@@ -70,7 +70,7 @@ def _script(folder, name):
 
 
 def run(command, arguments):
-    """Run a library's process; return the measurement that it prints as JSON, or {"error": last line of its output} if it fails."""
+    """Run a library's process, `command` with `arguments`; return the measurement that it prints as JSON, or {"error": last line}."""
     line = [*command, *map(str, arguments)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=TIMEOUT, preexec_fn=_stay_in_memory)
@@ -98,7 +98,7 @@ def _stay_in_memory():
 
 
 def pool(results):
-    """Return one measurement from several processes' measurements: median of medians, lowest minimum, highest maximum, largest peak.
+    """Combine the measurements `results` of several processes into one: median of medians, extreme minimum, maximum and peak.
 
     `results` are measurements of one case.
 
@@ -113,8 +113,8 @@ def pool(results):
             "peak_mib": max(values["peak_mib"])}
 
 
-def compare(args, row, own_arguments, peer_arguments, peer_commands, machine_limits):
-    """Measure sarlite and the libraries `peer_commands` in alternation; return `row` with the results, a copy for each library.
+def compare(args, row: dict, own_arguments: list, peer_arguments: list, peer_commands: dict, machine_limits):
+    """Measure sarlite by `own_arguments` and each library in alternation; return `row` with the results, a copy for each library.
 
     Without peers the result is a single row.
 
@@ -145,9 +145,9 @@ def compare(args, row, own_arguments, peer_arguments, peer_commands, machine_lim
 
 
 def beside(row, threads, own_result, peer_results, machine_limits):
-    """Return copies of `row`, one for each library in `peer_results`, with its result, sarlite's, and shares of the machine's limits.
+    """Return copies of `row`, one for each library in `peer_results`, each with sarlite's `own_result` and the library's result.
 
-    Without peers the list has one row with sarlite alone.
+    Without peers the list has one row with sarlite alone. `machine_limits` is a `limits.Allowed`.
     """
     base = {**row, "ranks": 1, "threads": threads, **own_result, **machine_limits.shares(own_result["ms"])}
     rows = [{**base, "peer": name, **{f"peer_{key}": value for key, value in result.items()},

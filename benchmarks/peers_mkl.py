@@ -36,7 +36,7 @@ def aligned(n_rows, width):
 
 
 def checked(name, status):
-    """Raise SystemExit if MKL's function `name` returned an error."""
+    """Raise SystemExit if `status`, returned by MKL's function `name`, is an error."""
     if status:
         raise SystemExit(f"{name} returned status {status}")
 

@@ -38,12 +38,12 @@ def read(file):
 
 
 def pairs_of(indptr, indices):
-    """Return the tensor of the edges' sources and destinations, (2, n_edges), sorted by destination."""
+    """Return the sources and destinations of a CSR graph's edges as one tensor, (2, n_edges), sorted by destination."""
     return torch.stack([indices, torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff())])
 
 
 def sparse(indptr, indices, weights=None):
-    """Return the sparse CSR tensor of the edges, with a row for each destination; by default all `weights` are 1."""
+    """Return a CSR graph as a sparse CSR tensor with a row for each destination; by default all `weights` are 1."""
     n_nodes = len(indptr) - 1
     values = torch.ones(len(indices)) if weights is None else weights
     return torch.sparse_csr_tensor(indptr, indices, values, size=(n_nodes, n_nodes))
@@ -73,7 +73,7 @@ class Net(nn.Module):
 
 
 def spmm(args, indptr, indices):
-    """Return a function that sums rows of `args.width` columns over the neighbours."""
+    """Return a function without arguments that sums random rows of `args.width` columns over the neighbours in a CSR graph."""
     x = torch.randn(len(indptr) - 1, args.width)
     if not args.compiled:
         return partial(torch.sparse.mm, sparse(indptr, indices), x, "sum")
@@ -86,7 +86,7 @@ def spmm(args, indptr, indices):
 
 
 def epoch(args, indptr, indices):
-    """Return a function that takes a training step of the model `args.case` on the full graph."""
+    """Return a function without arguments that takes a training step of the model `args.case` on the full CSR graph."""
     n_in, n_out, share = SHAPES[args.case]
     n_nodes = len(indptr) - 1
     x, labels = torch.randn(n_nodes, n_in), torch.randint(0, n_out, (n_nodes,))
@@ -124,7 +124,7 @@ def timed(run, repeats):
 
 
 def resident(field):
-    """Return a value of /proc/self/status in MiB: "VmRSS" is the memory now, "VmHWM" its peak."""
+    """Return the `field` "VmRSS" (memory now) or "VmHWM" (its peak) of /proc/self/status in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 

@@ -91,7 +91,7 @@ def _whiskers(drawn):
 
 
 def draw_trace(axes, trace, start, end):
-    """Draw the events of a Trace Event JSON from `start` to `end` ms, a lane for each thread; return the number of lanes."""
+    """Draw Trace Event JSON into `axes`, from `start` to `end` ms, a lane for each thread; return the number of lanes."""
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     if not events:
         raise SystemExit("the trace has no complete events (ph X)")

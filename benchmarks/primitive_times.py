@@ -43,7 +43,7 @@ def _label(name, params):
 
 
 def breakdown(trainer, epochs):
-    """Train `epochs` epochs; return rows with calls and milliseconds per epoch of each primitive and pass, and of the remaining time.
+    """Train `epochs` epochs by `trainer`; return rows with calls and ms per epoch of each primitive, and of the remaining time.
 
     The trainer has taken step 0 before.
     """

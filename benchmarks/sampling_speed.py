@@ -45,7 +45,7 @@ def worker(args):
                               edges=round(float(edges)))
 
 
-def measure(args, name, sampler_kind, threads, peer_commands):
+def measure(args, name, sampler_kind: str, threads: int, peer_commands: dict):
     """Return the result row of sampling graph `name` on `threads` threads, by sarlite and other libraries in alternation."""
     counts = ["--repeats", args.repeats]
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--kinds", sampler_kind, "--threads-list",
@@ -54,7 +54,7 @@ def measure(args, name, sampler_kind, threads, peer_commands):
     return beside({"case": "sampling", "graph": name, "kind": sampler_kind, "threads": threads}, args.rounds, command, peer, peer_commands)
 
 
-def beside(row, rounds, worker_command, peer_arguments, peer_commands):
+def beside(row: dict, rounds: int, worker_command: list, peer_arguments: list, peer_commands: dict):
     """Run `worker_command` and the peers in turn, `rounds` times; return `row` with the milliseconds per batch of each library."""
     mine, theirs = [], []
     for _ in range(rounds):

@@ -55,8 +55,8 @@ def configurations(args):
             for way in (ways if n > 1 else [("sar", 0)])]
 
 
-def write_data(scratch, args, method="metis"):
-    """Write the data set, divide it for each number of ranks, and return its directory."""
+def write_data(scratch: harness.Scratch, args, method="metis"):
+    """Write the data set into `scratch` and divide it by `method` for each number of ranks; return its directory."""
     indptr, indices = seeded_graphs.arrays_of(seeded_graphs.path(args.graphs, args.graph))
     draw, n_nodes = np.random.default_rng(1), len(indptr) - 1
     x, labels = draw.standard_normal((n_nodes, N_FEATURES), dtype=np.float32), draw.integers(0, N_CLASSES, n_nodes)
@@ -144,9 +144,12 @@ def by_owner(epoch, rank):
     return {**shares, "own": epoch[own_source], "peers": sum(epoch[source] for source in sources if source != own_source)}
 
 
-def fastest(lines):
-    """Return each rank's {category: ms} in the fastest epoch of all runs, by its slowest rank; each run's first epoch does not count."""
-    epochs = [epoch for line in lines for epoch in line.get("account", ())[1:]]
+def fastest(run_lines):
+    """Return each rank's {category: ms} in the fastest epoch of all runs, by its slowest rank; `run_lines` are the runs' JSON lines.
+
+    The first epoch of each run does not count.
+    """
+    epochs = [epoch for line in run_lines for epoch in line.get("account", ())[1:]]
     return min(epochs, key=lambda ranks: max(sum(rank.values()) for rank in ranks), default=())
 
 

@@ -1,4 +1,4 @@
-"""Count the numbers that the exact schedules send for each halo row in a layer's passes, and the memory that they hold.
+"""Count the values that each schedule mode sends per halo row in the passes of a layer, and measure the memory that it holds.
 
 Ranks are threads of this process, so bytes and memory are of all ranks together. `linear` is the sum of rows of `--width`
 numbers, `attend` attention with `--heads` of `--features`, all float32. `words` are the numbers received, over the halo
@@ -44,12 +44,12 @@ def layer(args, graph, layer_kind):
     return run
 
 
-def measure_rank(comm, args, whole, parts, layer_kind, mode, backward):
+def measure_rank(comm, args, whole_graph, rank_of_node, layer_kind: str, mode: str, backward: str):
     """Run a layer on this rank; return ({phase: bytes received}, halo rows, seconds to plan, bytes held, peak bytes of a pass)."""
     set_threads(1)
     before = _held(comm)
     begin = time.thread_time()
-    graph = whole.shard(comm, parts, mode=mode, prefetch=args.prefetch, backward=backward)
+    graph = whole_graph.shard(comm, rank_of_node, mode=mode, prefetch=args.prefetch, backward=backward)
     graph.profile.reset()
     seconds = time.thread_time() - begin
     held = _held(comm) - before

@@ -45,8 +45,8 @@ def worker(args):
     harness.print_measurement(times, memory)
 
 
-def measure(args, name, width, array_kind, machine_rates, peer_commands):
-    """Return result rows, one per library, of sums on graph `name`; `array_kind` is "buffers" (reused memory) or "plain"."""
+def measure(args, name, width, array_kind, machine_rates: limits.Limits, peer_commands: dict):
+    """Return result rows, one per library, of sums of rows of `width` on graph `name`; `array_kind`: "buffers" (reused) or "plain"."""
     file, (n_nodes, n_edges) = seeded_graphs.path(args.graphs, name), seeded_graphs.size(args.graphs, name)
     command = [__file__, "--worker", "--graphs", args.graphs, "--graphs-list", name, "--widths", width,
                "--arrays", array_kind]

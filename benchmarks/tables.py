@@ -59,12 +59,12 @@ def convert(folder, spec, memory_limit, n_processors):
                 "--progress", "none"], n_processors)
 
 
-def in_sql(folder, edges_file, nodes_file, memory, n_processors):
+def in_sql(folder, edges_file, nodes_file, memory_limit, n_processors):
     """Do the work of `convert` in SQL on a file of edges and one of nodes ("": none); return (processor seconds, seconds, peak MiB)."""
     source = f"read_csv('{edges_file}', header=true, columns={{'src': 'VARCHAR', 'dst': 'VARCHAR', 'w': 'DOUBLE'}})" \
         if edges_file.suffix == ".csv" else f"'{edges_file}'"
     listed = f"(SELECT row_number() OVER () - 1 AS n, id FROM '{nodes_file}')" if nodes_file else ""
-    return run(["-c", SQL, source, listed, str(folder), memory, str(n_processors)], n_processors)
+    return run(["-c", SQL, source, listed, str(folder), memory_limit, str(n_processors)], n_processors)
 
 
 def run(words, n_processors):

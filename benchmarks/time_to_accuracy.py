@@ -72,8 +72,8 @@ TASKS = {
 }
 
 
-def run(task, way, data, seed, as_threads=False, **changed_options):
-    """Train `task` in the configuration `way` with changed options; return a result row with the accuracy and seconds of each epoch."""
+def run(task: Task, way: Way, data, seed, as_threads=False, **changed_options):
+    """Train `task` in the configuration `way` on the data directory `data`; return a result row with each epoch's accuracy and time."""
     place = {"launcher": (), "ranks": way.ranks, "threads": 1} if as_threads else {"threads": 2 // way.ranks}
     settings = (task.batches if way.minibatches else task.full) | way.options | changed_options
     line = harness.train(way.ranks, data=data, model="sage", **task.model, **settings, seed=seed,

@@ -90,7 +90,7 @@ class TwoStepsBackward:
 
 
 def scores(block, src, dst, slope):
-    """Return the attention scores LeakyReLU(src + dst) of a block's edges, (n_edges, n_heads), from scores of sources and destinations."""
+    """Return the attention scores LeakyReLU(src + dst) of a block's edges, (n_edges, n_heads), with the slope `slope` below zero."""
     score = block.at_src(src)
     score += block.at_dst(dst)
     np.maximum(score, slope * score, out=score)

@@ -105,7 +105,7 @@ def _settle(comm, error, watchdog, ending):
 
 
 def _settle_failure(comm, error, watchdog, ending):
-    """Agree with the other ranks on how to end after `error`. A second error meanwhile, for example a second Ctrl-C, ends all ranks."""
+    """Call `_settle` to end after `error` as all ranks do; if `_settle` fails, for example at a second Ctrl-C, `ending` ends all ranks."""
     try:
         _settle(comm, error, watchdog, ending)
     except SystemExit:

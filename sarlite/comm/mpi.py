@@ -119,7 +119,7 @@ class MpiCommunicator(Communicator):
         return Staged(self._reduction(array, op, *described(reduction_call, array, op)))
 
     def _reduction(self, array, op, call_text, error):
-        """Yield requests: a check that all ranks pass the same `call_text` and no `error`, then reductions of the pieces by `op`."""
+        """Yield requests: a check that all ranks have one `call_text` and no `error`, then reductions of the pieces of `array` by `op`."""
         key = _key(call_text, error)
         yield self._start_reduction(key, "min")
         self._check_keys(key, call_text, error)

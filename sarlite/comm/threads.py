@@ -141,7 +141,7 @@ class _End(_Request):
             self.wait()  # short, because both arrays are present and the partner copies
 
     def end(self):
-        """Release the message's array and wake the thread that waits for this side. The caller holds the lock."""
+        """Release the array of this send or receive, and wake the thread that waits for it. The caller holds the lock."""
         self.data = None
         self.open.discard(self)
         self.world.wake(self.rank)

@@ -46,7 +46,7 @@ def as_bytes(array, writable=False):
 
 
 def reduction_call(array, op):
-    """Check the arguments of an allreduce, and return a text that describes the call, to be compared between ranks.
+    """Check the `array` and the operation `op` of an allreduce; return a text that describes the call, to be compared between ranks.
 
     Raises
     ------
@@ -60,7 +60,7 @@ def reduction_call(array, op):
 
 
 def broadcast_call(array, root, rank, size):
-    """Check the arguments of a broadcast; return a text that describes the call, to be compared between ranks."""
+    """Check the arguments of a broadcast of `array`; return a text that describes the call, to be compared between ranks."""
     if not 0 <= root < size:
         raise ShapeError(f"root {root} is not one of {size} ranks")
     as_bytes(array, writable=rank != root)
@@ -68,7 +68,7 @@ def broadcast_call(array, root, rank, size):
 
 
 def alltoall_call(arrays, size):
-    """Check the arguments of an alltoall; return a text that describes the call, to be compared between ranks."""
+    """Check the `arrays` of an alltoall, one for each rank; return a text that describes the call, to be compared between ranks."""
     if len(arrays) != size:
         raise ShapeError(f"{len(arrays)} arrays are not one for each of {size} ranks")
     for array in arrays:

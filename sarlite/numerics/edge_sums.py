@@ -331,9 +331,9 @@ class SoftmaxGradient:
 
     def add_by_source(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array,
                       accumulators: list[FloatSum], d_dst: Array, slope: float, dropout: kernels.EdgeDropout | None) -> None:
-        """Add the gradients of edges from this rank's sources, where the destinations may belong to a peer.
+        """Add gradients over edges from this rank's sources: of z and source scores to `accumulators`, of destination scores to `d_dst`.
 
-        The gradients of the destinations' scores are added to `d_dst`, (n_dst, n_heads).
+        The destinations may belong to a peer. `d_dst` is (n_dst, n_heads).
         """
         dz, d_src = accumulators
         kernels.attend_backward(*csr, z, src, ends, g, dz.array, d_src.array, d_dst, slope=slope, dropout=dropout)

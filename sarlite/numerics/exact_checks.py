@@ -39,7 +39,7 @@ def check_supported(name: str) -> None:
 
 def check_rows(name: str, inputs: Sequence[object], placements: Sequence[Placement | None], wants_grad: Sequence[bool],
                result: Placement, params: dict[str, object]) -> None:
-    """Raise a ConfigError if a primitive's result or gradients would depend on the division of rows among ranks.
+    """Raise a ConfigError if the result or a gradient of the primitive `name` depends on the division of rows among ranks.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def check_rows(name: str, inputs: Sequence[object], placements: Sequence[Placeme
 
 
 def _unknown(name, inputs, placements, wants_grad, result):
-    """Return a text if a gradient would flow to or from a value that may be rows of this rank or equal on every rank, else None."""
+    """Return a text about an input of unknown placement (rows or replicated) to or from which a gradient would flow; None without one."""
     if name == "take" or not any(wants_grad):  # the placement of row numbers does not matter to `take`
         return None
     for x, placement, wants in zip(inputs, placements, wants_grad):
@@ -78,7 +78,7 @@ def _unknown(name, inputs, placements, wants_grad, result):
 
 
 def _sums_rows(name, inputs, placements, params):
-    """Return text if the primitive `name` reduces over the axis of rows, or takes rows where equal values are needed; else None."""
+    """Return a text if primitive `name` with these inputs and `params` sums over rows, or takes rows as a weight; None otherwise."""
     ndim = getattr(inputs[0], "ndim", 0)
     if name in OVER_AXES and 0 in axes_of(params["axis"], ndim) or name == "layer_norm" and ndim == 1:
         return "over axis 0 is of one rank's rows, so it depends on how rows are divided"
@@ -90,7 +90,7 @@ def _sums_rows(name, inputs, placements, params):
 
 
 def _moves_rows(name, x, params):
-    """Return a description of the problem if a primitive moves rows off axis 0, or None."""
+    """Return a text if the primitive `name` with the parameters `params` moves the rows of `x` off axis 0; None otherwise."""
     keeps = (name == "transpose" and params["axes"][:1] in ((), (0,))
              or name == "reshape" and _reshape_keeps_rows(x.shape, params["shape"])
              or name == "getitem" and _index_keeps_rows(x.ndim, params["index"]))
@@ -120,7 +120,7 @@ def _index_keeps_rows(ndim, index):
 
 
 def _joins(name, inputs, placements, wants_grad):
-    """Return a description of the problem if the gradient of a replicated input would not be summed over ranks, or None.
+    """Return a text if the gradient of a replicated input of primitive `name` would not be summed over ranks; None otherwise.
 
     The gradient of a replicated input is summed over ranks if the input has fewer axes than the rows, or is one of
     `WEIGHTS`.

@@ -374,7 +374,7 @@ class AllEdges:
 
 
 def _largest_scores(dst, top, slope):
-    """Return the largest attention score of each row and head, (n_dst, n_heads), from the sources' largest, `top`; 0 for -inf.
+    """Return leaky_relu(top + dst) with this slope, (n_dst, n_heads): the largest attention scores if `top` is of sources; 0 for -inf.
 
     The scores are leaky_relu(top + dst) with the slope `slope`.
     """

@@ -56,7 +56,7 @@ class DenseColumns(NamedTuple):
         return kernels.exact_squares(self.x, inverse)
 
     def sums(self, grid):
-        """Return the exact sum of each column, (levels, F) float64."""
+        """Return the exact sum of each column, (levels, F) float64, of terms rounded by the constants `grid` (see `kernels.grid_sums`)."""
         n = max(1, min(64, len(self.x) // 512))
         parts = np.empty((n, *grid.shape))
         kernels.exact_spmm(np.arange(n + 1) * len(self.x) // n, None, self.x, parts, grid, accumulate=False)
@@ -182,7 +182,7 @@ class Exact:
         return sum_levels(self._sum(x.sums(grid), across), 0)
 
     def _norms(self, arrays, across):
-        """Return (exponents e, (F,) for each matrix, so that a column's norm is at most 2^e; bit length of the number of rows).
+        """Return ((F,) exponents e for each matrix of `arrays`, so that column norms are at most 2^e; bit length of the number of rows).
 
         Norms and rows are those of all ranks with `across`, else those of this rank.
         """
@@ -196,12 +196,12 @@ class Exact:
         exponents = most + (np.frexp(np.array(squares) / 2**20)[1] + 1) // 2
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
-    def _grid(self, exponents, n_terms_bits, dtype):
+    def _grid(self, sum_exponents, n_terms_bits, dtype):
         """Return the constants, (levels, F), that round a column's terms to multiples of a power of two: the grid of the column's sum.
 
         The sums are below 2^(exponents - 1) and have at most 2^n_terms_bits - 1 terms; see `kernels.grid_sums`.
         """
-        grids = [np.ldexp(1.5, exponents), np.ldexp(1.5, exponents - 51 + n_terms_bits)]
+        grids = [np.ldexp(1.5, sum_exponents), np.ldexp(1.5, sum_exponents - 51 + n_terms_bits)]
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
@@ -313,21 +313,20 @@ class Exact:
         mean = self.column_sums(x, True) / max(n, 1)
         return n, mean, self.column_sums(CentredColumns(x, mean, np.ones_like(mean)), True)
 
-    def activation_sums(self, pull, g, dx, x, statistics, wanted):
-        """Return the gradients of beta and gamma in `nn.activate`, (2, F) float64; also write the gradient of `x` into `dx` unless None.
+    def activation_sums(self, pull, g, dx, x, statistics, wants_sums):
+        """Return the gradients of beta and gamma in `nn.activate`, (2, F) float64, from `g`; also write the gradient of x into `dx`.
 
-        The gradients are exact sums over rows, and `dx` is the gradient of x. `pull` calls
-        `kernels.activate_backward`.
+        `dx` is None if the gradient of x is not wanted. `pull` calls `kernels.activate_backward`.
         """
         over_ranks = dx is not None and statistics is not None and statistics.comm is not None
         sums = np.zeros((2, g.shape[1]))
-        if wanted or over_ranks:
+        if wants_sums or over_ranks:
             slope = np.empty_like(g) if dx is None or statistics is not None else dx  # without a norm, dx is the slope
             pull(dx=slope)
             sums[0] = self.column_sums(slope)
             if statistics is not None:
                 sums[1] = self.column_sums(CentredColumns(x, statistics.mean, statistics.inv_std, slope))
-        if dx is not None and (statistics is not None or not wanted):
+        if dx is not None and (statistics is not None or not wants_sums):
             pull(dx=dx, means=sums / statistics.n_rows if over_ranks else np.zeros_like(sums))
         return sums
 

@@ -17,7 +17,7 @@ def is_float(x):
 
 
 def axes_of(axis, ndim):
-    """Return one axis, several axes or all axes (None) as a tuple of ascending non-negative integers."""
+    """Return the axes that `axis`, an int, several or None (all), names in an array of `ndim` axes: a tuple of ascending ints >= 0."""
     return tuple(range(ndim)) if axis is None else tuple(sorted(int(a) % max(ndim, 1) for a in np.atleast_1d(axis)))
 
 
@@ -142,7 +142,7 @@ def product_over_rows(a, g):
 
 @by_numerics
 def product_by_head(x, w, trans_b=False):
-    """Return out[i,h] = x[i,h] @ w[h], one product for each head h.
+    """Return out[i,h] = x[i,h] @ w[h], (n, n_heads, n_out), one product for each head h; with `trans_b` each w[h] is transposed.
 
     Parameters
     ----------
@@ -155,9 +155,9 @@ def product_by_head(x, w, trans_b=False):
 
 
 def by_heads(x, w, trans_b, fused=False):
-    """Multiply each head of x by its matrix in w with `kernels.gemm`, and return the products.
+    """Return out[i,h] = x[i,h] @ w[h], or with `trans_b` @ w[h].T, by `kernels.gemm`, which documents `fused`.
 
-    The arguments and the result are those of `product_by_head`. See `kernels.gemm` for `fused`.
+    The arguments and the result are those of `product_by_head`.
     """
     n, n_heads, _ = x.shape
     out = np.empty((n, n_heads, w.shape[1 if trans_b else 2]), x.dtype)

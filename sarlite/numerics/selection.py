@@ -34,7 +34,7 @@ class Numerics(Protocol):
 
     def check_rows(self, name: str, inputs: Sequence[object], placements: Sequence[Placement | None],
                    wants_grad: Sequence[bool], result: Placement, params: dict[str, object]) -> None:
-        """Raise a ConfigError if the result or a gradient would depend on the division of rows among ranks."""
+        """Raise a ConfigError if the result or a gradient of the primitive `name` depends on the division of rows among ranks."""
 
     def backward(self, node: "Placed") -> AbstractContextManager[None]:
         """Return the context manager inside which the tape computes the vjp of a node."""

@@ -268,7 +268,7 @@ class Options(NamedTuple):
 
 
 def make(comm, halo_needs, options, profile, dst_ids=None):
-    """Make the Schedule of a graph, or of relations that share their source rows, from their halo rows. Collective.
+    """Make the Schedule of a graph, or of several relations with `dst_ids` None, from their halo rows, as `options` say. Collective.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def make(comm, halo_needs, options, profile, dst_ids=None):
 
 
 def _reversed(comm, halo_needs, dst_ids, schedule):
-    """Return the Schedule of the reversed edges: `schedule` if sources and destinations have equal ids and edges are symmetric."""
+    """Return the Schedule of the reversed edges: `schedule` itself if the edges are symmetric and `dst_ids` are the sources' ids."""
     (cut,), n_src = halo_needs.cuts, schedule.plan.n_src
     same_ids = all(comm.allgather(np.array_equal(dst_ids, halo_needs.src_ids[comm.rank])))
     if same_ids and is_symmetric(comm, cut.edges, n_src):

@@ -112,7 +112,7 @@ def wait_all(requests):
 
 
 class Fetch(Transfer):
-    """Fetches the rows of pieces by messages between two ranks, one piece after the other.
+    """Fetch of peers' rows by messages between two ranks: the rows of one piece, a block of edges, after those of another.
 
     With prefetch, a thread fetches ahead of the computation (SAR 3.4).
 
