@@ -124,7 +124,7 @@ def compare(args, row: dict, own_arguments: list, peer_arguments: list, peer_com
         From `harness.suite_parser`.
     row : dict
         `case`, `graph` and further keys that describe the measurement.
-    own_arguments, peer : list
+    own_arguments, peer_arguments : list
         Arguments of this Python, and arguments of peer.py after the library's name; `--threads` and `--repeats` are
         added to both.
     peer_commands : dict
@@ -139,7 +139,7 @@ def compare(args, row: dict, own_arguments: list, peer_arguments: list, peer_com
             if not (results and "error" in results[-1]):
                 results.append(run(peer_commands[name], [*peer_arguments, *counts]))
     rows = beside(row, args.threads, pool(mine), {name: pool(results) for name, results in theirs.items()}, machine_limits)
-    others_ms = "".join(f", {r['peer_arguments']} {r['peer_ms'] or 'failed'}" for r in rows if r["peer"])
+    others_ms = "".join(f", {r['peer']} {r['peer_ms'] or 'failed'}" for r in rows if r["peer"])
     harness.note(f"{' '.join(map(str, row.values()))}: {rows[0]['ms']:.1f} ms{others_ms}")
     return rows
 

@@ -153,7 +153,7 @@ def _ring(comm):
 
 
 def _pass_on(channel, previous, next_rank, tag, n=300):
-    """Send an array of `n` numbers to rank `next_rank`, and check the array that rank `previous` sends to this rank."""
+    """Send `n` numbers on `channel` to rank `next_rank`, and check the numbers that rank `previous` sends to this rank."""
     receive = channel.start_recv(array := np.zeros(n), previous, tag)
     send = channel.start_send(np.full(n, 1.0 + channel.rank), next_rank, tag)
     receive.wait()

@@ -19,7 +19,7 @@ def push_threads():
 
 
 def message(rank, peer, step, layer, width=3, dtype=np.float32):
-    """Return the test message from `rank` to `peer`: (positions in the peer's cache, each row's training step or None, rows).
+    """Return the test message of a step and layer from `rank` to `peer`: (positions in the peer's cache, steps of rows or None, rows).
 
     The number of rows depends on the step and on both ranks, and is often 0. In odd layers each row has a step of its own.
     """
@@ -35,7 +35,7 @@ def messages(comm, step, layer, **options):
 
 
 def check_result(comm, received, step, layer, **options):
-    """Check that `received`, one entry per rank in rank order, equals the `message` from each rank to this rank bit by bit."""
+    """Check that `received`, one entry per rank, equals the `message` of this step and layer from each rank to this rank, bit by bit."""
     assert len(received) == comm.size
     for peer, (slots, row_steps, rows) in enumerate(received):
         right = message(peer, comm.rank, step, layer, **options)

@@ -97,9 +97,9 @@ def _archive(content, rng):
     return out.getvalue()
 
 
-def _npy(content, rng):
-    """Return the bytes of a .npy file with a changed value or header field; its size fits the header where possible."""
-    array = np.load(io.BytesIO(content), allow_pickle=False)
+def _npy(npy_bytes, rng):
+    """Return the content of a .npy file, `npy_bytes`, with a random value or header field changed, and a fitting size if possible."""
+    array = np.load(io.BytesIO(npy_bytes), allow_pickle=False)
     if rng.random() < 0.4 and array.size:
         if array.dtype == bool and rng.random() < 0.5:
             array = array.view(np.uint8)

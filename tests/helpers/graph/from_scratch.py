@@ -53,7 +53,7 @@ def check_close(actual, expected):
 
 
 def check_sum(comm, edges, division):
-    """Compare the example's sum over `edges` and its gradient, with nodes divided "random" or "last", with the library on one rank."""
+    """Compare the example's sum over `edges` and its gradient, for the `division` "random" or "last", with the library on one rank."""
     sar, rng = example(), np.random.default_rng(1)
     z, d_out = rng.standard_normal((2, edges.n_nodes, 4))
     x = Tensor(z, requires_grad=True)
@@ -66,7 +66,10 @@ def check_sum(comm, edges, division):
 
 
 def check_attention(comm, edges, division, score_scale=1.0):
-    """Compare the example's attention and its gradients, with scores times `score_scale`, with the library on one rank."""
+    """Compare the example's attention and gradients, for the `division` "random" or "last", with the library on one rank.
+
+    The scores are multiplied by `score_scale`.
+    """
     sar, rng = example(), np.random.default_rng(2)
     z, d_out = rng.standard_normal((2, edges.n_nodes, N_HEADS, N_FEAT))
     tensors = [Tensor(a, requires_grad=True) for a in (z, *score_scale * rng.standard_normal((2, N_HEADS, N_FEAT)))]
@@ -86,7 +89,7 @@ def check_attention(comm, edges, division, score_scale=1.0):
 
 
 def check_gat(comm, division):
-    """Compare the loss and the gradients of the example's two-layer GAT with `models/gat.py` on one rank."""
+    """Compare the example's two-layer GAT, its loss and gradients, for a `division` of nodes, with `models/gat.py` on one rank."""
     sar = example()
     model = GAT(N_IN, N_OUT, hidden=N_FEAT, heads=N_HEADS, dropout=0.0, attention_dropout=0.0, rng=nn.Random(seed=4),
                 dtype=np.float64)

@@ -31,14 +31,14 @@ def graphs(comm, mode="sar", values=False):
     return GraphSet.of(whole(values), GRAPH_OF, len(SIZES), comm=comm, parts=PARTS.get(comm.size, "metis"), mode=mode)
 
 
-def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classify", values=False, lr=0.02, dtype=np.float64,
-            numerics="fast", **options):
-    """Return a Trainer of a GraphPredictor with encoder `model` on the set of small graphs; `values`: edges have values.
+def trainer(comm, mode="sar", readout="sum", model=GIN, batch: int | None = None, task="classify", edge_values: bool = False, lr=0.02,
+            dtype=np.float64, numerics="fast", **options):
+    """Return a Trainer of a GraphPredictor with the encoder `model` on the test graphs, in minibatches of `batch` graphs (None: all).
 
     Labels are classes, or numbers if `task` is "regress". `batch` is the number of graphs in a minibatch, None for
     the full set.
     """
-    graph_set, rng = graphs(comm, mode, values), nn.Random(1)
+    graph_set, rng = graphs(comm, mode, edge_values), nn.Random(1)
     encoder = model(4, 6, rng=rng, dtype=dtype, hidden=6, layers=2, **options)
     model = nn.GraphPredictor(encoder, 6, 3 if task == "classify" else 1, readout, rng=rng, dtype=dtype)
     x, graph_ids = FEATURES[graph_set.src_ids].astype(dtype), graph_set.dst_ids
@@ -50,7 +50,7 @@ def trainer(comm, mode="sar", readout="sum", model=GIN, batch=None, task="classi
 
 
 def write_tu(folder, edge_labels=False, name="SMALL"):
-    """Write the set of graphs in TU Dortmund's layout, with labels -1, 0 and 1; nodes have labels and attributes."""
+    """Write the test graphs in TU Dortmund's file layout under `name`, with labels -1, 0 and 1; edges have labels if `edge_labels`."""
     folder.mkdir()
     graph_numbers = np.unique(GRAPH_OF, return_inverse=True)[1]  # TU's ids skip graphs without nodes
     files = {"A": PAIRS + 1, "graph_indicator": graph_numbers + 1, "graph_labels": LABELS[SIZES > 0] - 1,

@@ -52,16 +52,16 @@ class Drawn:
 
     # ---- steps
 
-    def step(self, n_src, n_dst, n_leaves, weighted, features):
-        """Return a random step that reads one of `n_src` source values and one of `n_dst` destination values, by their numbers.
+    def step(self, n_src, n_dst, n_leaves, edge_weights, n_edge_features):
+        """Return a random step on one of `n_src` source values and one of `n_dst` destination values; `n_leaves` of these are leaves.
 
         The first `n_leaves` values are leaves.
 
-        `weighted` tells if edges have weights, "negative" if some are below 0; `features` is the number of edge
+        `edge_weights` tells if edges have weights, "negative" if some are below 0; `n_edge_features` is the number of edge
         features.
         """
         return getattr(self, self.one(KINDS))(
-            int(self.dice.integers(n_src)), int(self.dice.integers(n_dst)), n_leaves, weighted, features
+            int(self.dice.integers(n_src)), int(self.dice.integers(n_dst)), n_leaves, edge_weights, n_edge_features
         )
 
     def _sums(self, weighted):
@@ -137,8 +137,11 @@ class Drawn:
             ),
         )
 
-    def function(self, x, q, n_leaves, weighted, features):
-        """Return a step whose message is a random Python expression of source value number `x`, destination value number `q`, and edges."""
+    def function(self, src_value, dst_value, n_leaves, edge_weights, n_edge_features):
+        """Return a step whose message is a random function of source value `src_value`, destination value `dst_value` and edges.
+
+        The values are given by their numbers.
+        """
         reducer = self.one(("sum", "mean", "max", "min", "softmax"))
         places = self.one([("src",), ("src", "dst"), ("src", "edge"), ("src", "dst", "edge"), ("edge",), ("dst",)])
         e, table, w = (
@@ -158,8 +161,8 @@ class Drawn:
                 return world.reshape(out, self.heads, self.feat) if by_head else out
 
             arguments = {
-                "src": {"x": src[x], "kind": world.rows("src", kinds)},
-                "dst": {"q": dst[q]},
+                "src": {"x": src[src_value], "kind": world.rows("src", kinds)},
+                "dst": {"q": dst[dst_value]},
                 "edge": {"w": leaves[e]},
             }
             out = world.message(
@@ -167,7 +170,7 @@ class Drawn:
             )
             return world.reshape(out, self.width)
 
-        return Step(f"function {x} {q} {reducer}: {text}", run)
+        return Step(f"function {src_value} {dst_value} {reducer}: {text}", run)
 
     def _expression(self, places, depth):
         if depth == 0:
@@ -208,13 +211,16 @@ class Drawn:
             onto,
         )
 
-    def no_grad(self, x, q, n_leaves, weighted, features):
-        """Return the step sum(x) * q + sum(x), for values number `x` and `q`, where the first sum over edges passes no gradient."""
-        reducer = self._sums(weighted)
+    def no_grad(self, src_value, dst_value, n_leaves, edge_weights, n_edge_features):
+        """Return the step sum(x) * q + sum(x) of values `src_value` (x) and `dst_value` (q), where the first sum passes no gradient.
+
+        The values are given by their numbers.
+        """
+        reducer = self._sums(edge_weights)
         return Step(
-            f"no_grad {x} {reducer}",
+            f"no_grad {src_value} {reducer}",
             lambda world, leaves, src, dst: (
-                world.constant(lambda: world.copy_src(src[x], reducer)) * dst[q] + world.copy_src(src[x], reducer)
+                world.constant(lambda: world.copy_src(src[src_value], reducer)) * dst[dst_value] + world.copy_src(src[src_value], reducer)
             ),
         )
 

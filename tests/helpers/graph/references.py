@@ -19,7 +19,7 @@ def in_edges(edges, i):
 
 
 def reduce_messages(edges, messages, reducer):
-    """Return (out, chosen edges): out[i] is the sum, mean, max or min of messages[e] over the in-edges e of node i, 0 without edges.
+    """Return (out, chosen edges): out[i] is messages[e] reduced ("sum", "mean", "max", "min") over the in-edges e of node i, 0 without.
 
     The chosen edge gave the max or min; it is -1 without edges.
     """
@@ -39,7 +39,7 @@ def reduce_messages(edges, messages, reducer):
 
 
 def reduce_gradient(edges, messages, reducer, g):
-    """Return the gradient of each message for `g`, the gradient of the output of `reduce_messages`."""
+    """Return the gradient of `messages`, given `g`, the gradient of the output of `reduce_messages` with the same `reducer`."""
     degree = np.maximum(np.bincount(edges.dst, minlength=edges.n_nodes), 1)
     if reducer == "sum":
         return g[edges.dst]
@@ -58,7 +58,7 @@ def at_nodes(nodes, rows, n_nodes):
 
 
 def attention(edges, src, dst, slope):
-    """Return the attention coefficients a_ij, (n_edges, n_heads): a softmax over each node's in-edges of leaky_relu(src_j + dst_i)."""
+    """Return attention coefficients, (n_edges, n_heads): a softmax over each node's in-edges of leaky_relu(src_j + dst_i, slope)."""
     score = src[edges.src] + dst[edges.dst]
     score = np.where(score > 0, score, slope * score)
     a = np.zeros_like(score)
@@ -77,7 +77,7 @@ def attend(edges, z, src, dst, slope, mask=1.0):
 
 
 def attend_gradient(edges, z, src, dst, slope, g, mask=1.0):
-    """Return the gradients of z, src and dst in `attend` for the gradient g of its output."""
+    """Return the gradients of z, src and dst in `attend`, which documents the arguments, for the gradient `g` of its output."""
     a = attention(edges, src, dst, slope)
     d_z = at_nodes(edges.src, (a * mask)[:, :, None] * g[edges.dst], edges.n_nodes)
     d_a = mask * (g[edges.dst] * z[edges.src]).sum(2)
@@ -187,7 +187,7 @@ class Step:
 
 @cache
 def one_rank(case, dtype, row_dtype="float32"):
-    """Return the results, a `Step`, of the model CASES[case] on the whole graph on one rank."""
+    """Return the results, a `Step`, of the model CASES[case] on the whole graph on one rank, with source rows stored as `row_dtype`."""
     return Step(Graph.from_edges(*EDGES).shard(Solo(), row_dtype=row_dtype), case, dtype)
 
 

@@ -161,15 +161,15 @@ MODELS = {
 }
 
 
-def step(graph, case, constant=True):
-    """Run two training passes of MODELS[case]; return the second's (node ids, logits, flat gradient, {table: (ids, gradients)}).
+def step(graph, case, constant_features=True):
+    """Run two training passes of MODELS[case]; return (node ids, logits, flat gradient, {table: (ids, gradients)}) of the second.
 
     The flat gradient is of the replicated parameters; the tables are learned rows of nodes.
     """
     rng, nodes = nn.Random(5), graph.of("paper")
     model = MODELS[case](nodes, rng)
     flat, ids = nn.flatten(model), nodes.node_ids
-    x = {"paper": Tensor(X["paper"][ids], constant=constant)}
+    x = {"paper": Tensor(X["paper"][ids], constant=constant_features)}
     for rng.step in (1, 2):
         flat.zero_grad()
         logits = model(nodes, x)
@@ -200,7 +200,7 @@ def check_model(comm, case, parts, **options):
 
 
 def gradients(model, graph, x, labels, training_rows, n_training_rows):
-    """Run one training pass; return (loss, flat gradient of replicated parameters, {learned table: {id: gradient}}, logits)."""
+    """Run a training pass of `model`; return (loss, flat gradient of replicated parameters, {learned table: {id: gradient}}, logits)."""
     flat = nn.flatten(model)
     flat.zero_grad()
     logits = model(graph, x)
@@ -211,7 +211,10 @@ def gradients(model, graph, x, labels, training_rows, n_training_rows):
 
 
 def check_batches(comm, case, parts, **options):
-    """Check that MODELS[case] gives the same results on a batch of all training rows and in-edges as on the graph. Collective."""
+    """Check that MODELS[case], on the division `parts`, gives a batch of all training rows and in-edges the results of the graph.
+
+    Collective.
+    """
     graph, results = make(comm, parts, **options), []
     nodes = graph.of("paper")
     ids, x = nodes.dst_ids, {"paper": X["paper"][graph.node_ids["paper"]]}

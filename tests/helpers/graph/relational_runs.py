@@ -8,9 +8,9 @@ SPEC = "relational:nodes=300,edges=2000,classes=3,features=4,noise=2,train=0.3,s
 FLAGS = ["--data", SPEC, "--epochs", "2", "--lr", "0.05", "--optimizer", "sgd", "--seed", "5", "--dtype", "float64"]
 
 
-def relational_run(run_dir, *flags, comm=None, bare=False):
-    """Train on the relational graph with `flags`; return each epoch's metrics. `bare` leaves out these tests' default flags."""
-    words = [*([] if bare else FLAGS), "--threads", "1", "--progress", "none", "--run-dir", run_dir, *flags]
+def relational_run(run_dir, *flags, comm=None, without_defaults=False):
+    """Train on the relational test graph with `flags`, `without_defaults` or with these tests' flags too; return each epoch's metrics."""
+    words = [*([] if without_defaults else FLAGS), "--threads", "1", "--progress", "none", "--run-dir", run_dir, *flags]
     options = config.parse([str(word) for word in words])
     if options.machine.ranks > 1:
         threads.run(options.machine.ranks, run.train, options)

@@ -56,7 +56,7 @@ KINDS = {
 
 @st.composite
 def edges(draw, max_nodes=9, max_edges=24):
-    """Draw any small directed graph, by Hypothesis; few nodes, self loops, duplicates, empty rows and isolated nodes are common."""
+    """Draw a small directed graph, by Hypothesis. Self loops, duplicate edges, nodes without in-edges and isolated nodes are common."""
     n_nodes = draw(st.integers(1, max_nodes))
     node = st.integers(0, n_nodes - 1)
     return _edges(draw(st.lists(st.tuples(node, node), max_size=max_edges)), n_nodes)

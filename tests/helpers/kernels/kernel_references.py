@@ -46,7 +46,7 @@ def make_graph(kind, itype=np.int64, seed=0):
 
 
 def close(actual, expected, scale=None, factor=30):
-    """Check that two arrays are equal within `factor` * their dtype's precision * `scale`, by default the largest expected value."""
+    """Check that |actual - expected| <= `factor` * precision of the dtype * (`scale`, or if None the largest expected value)."""
     tolerance = factor * EPSILON[actual.dtype.type]
     scale = np.abs(expected).max(initial=0) if scale is None else scale
     np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(scale, 1e-30))
@@ -115,7 +115,7 @@ def edge_factors(graph, n_heads, dropout):
 
 
 def attend_reference(graph, z, src, dst, slope, dropout=None):
-    """Return (attention's output, log-sum-exp of each destination's scores) in float64, by an explicit softmax over each row's edges."""
+    """Return (output of attention over `z`, log-sum-exp of each destination's scores) in float64, by an explicit softmax."""
     z, src, dst = (a.astype(np.float64) for a in (z, src, dst))
     n_heads = z.shape[1]
     pre = src[graph.src] + dst[graph.dst]
@@ -134,7 +134,7 @@ def attend_reference(graph, z, src, dst, slope, dropout=None):
 
 
 def attend(blocks, z, src, dst, slope, dropout=None):
-    """Run the attention kernels over [(csr, first source, end of sources), ...]; return (output, largest scores, 1 / softmax sums)."""
+    """Run attention kernels over `blocks`, [(csr, first source, end of sources)]; return (output, largest scores, 1 / softmax sums)."""
     n_dst, n_heads, n_feat = len(dst), z.shape[1], z.shape[2]
     m, total = np.full((n_dst, n_heads), -np.inf, z.dtype), np.zeros((n_dst, n_heads), z.dtype)
     acc = np.zeros((n_dst, n_heads, n_feat), z.dtype)
@@ -146,7 +146,10 @@ def attend(blocks, z, src, dst, slope, dropout=None):
 
 
 def log_sum_exp(largest_score, inverse_sum):
-    """Return the log-sum-exp of scores from their maximum and from `inverse_sum`, 1 / sum of exponentials, or 0 without scores."""
+    """Return the log-sum-exp of scores: largest_score - log(inverse_sum), where `inverse_sum` is 1 / sum of exp(score - largest_score).
+
+    Where `inverse_sum` is 0, there are no scores, and the result is `largest_score`.
+    """
     return largest_score - np.log(np.where(inverse_sum == 0, 1, inverse_sum).astype(np.float64))
 
 

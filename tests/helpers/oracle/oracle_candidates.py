@@ -17,7 +17,7 @@ def kernel_spmm(case):
 
 
 def kernel_spmm_vjp(case, g):
-    """Return {"x" or an edge weight's name: gradient} of `kernel_spmm` for the output's gradient `g`, by the transposed kernel."""
+    """Return {"x" or edge weight: gradient} of the case's `kernel_spmm`, given the output's gradient `g`, by kernels."""
     scale, x, indptr = _scale(case), case.x, case.indptr.astype(np.int64)
     order = np.lexsort((case.dst, case.src))
     back = np.concatenate([[0], np.cumsum(np.bincount(case.src, minlength=case.n_src))])

@@ -43,7 +43,7 @@ def fast_exp(case):
 
 
 def gcn(case, change_weight=None, root=np.sqrt, adds_loops=True):
-    """Return a GCN layer's output, (n_dst, n_out); bugs pass another `change_weight(weight)` or degree `root`, or add no self loops."""
+    """Return a GCN layer's output for an oracle case; bugs pass another `change_weight(weight)` or degree `root`, or no added loops."""
     if case.n_src != case.n_dst:
         raise NotImplementedError("bipartite")
     state, src, dst = case.parameters, case.src, case.dst

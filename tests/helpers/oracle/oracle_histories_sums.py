@@ -12,21 +12,21 @@ GITHUB = "https://github.com"
 
 
 def places(case):
-    """Return each edge's position among the in-edges of its destination, 0 for the first: (n_edges,) int64."""
+    """Return the position of each edge of the oracle case among its destination's in-edges, from 0: (n_edges,) int64."""
     place = np.empty(case.n_edges, np.int64)
     place[case.eid] = np.arange(case.n_edges) - case.indptr.astype(np.int64)[case.dst[case.eid]]
     return place
 
 
 def positions(case):
-    """Return each edge's position in the case's CSR by destination, (n_edges,) int64."""
+    """Return the position of each edge of the oracle case in the CSR by destination, (n_edges,) int64."""
     position = np.empty(case.n_edges, np.int64)
     position[case.eid] = np.arange(case.n_edges)
     return position
 
 
 def of_row(case):
-    """Return the in-degree of each edge's destination, (n_edges,)."""
+    """Return the in-degree of the destination of each edge of the oracle case, (n_edges,)."""
     return np.bincount(case.dst, minlength=case.n_dst)[case.dst]
 
 

@@ -39,7 +39,7 @@ def messages(case, edges, x):
 
 
 def scale(case, edges):
-    """Return the factor of each edge's message in the case's mean or symmetric sum, (n_edges,); None for a plain sum."""
+    """Return the factor of each edge's message, (n_edges,), in the oracle case's mean or symmetric sum; None for a plain sum."""
     if case.reduce == "mean":
         return (1 / degrees(case, edges.dst, edges.n_dst)).astype(case.dtype)[edges.dst]
     if case.reduce == "sym":
@@ -75,7 +75,7 @@ def messages_back(case, rows):
 
 
 def extremum(case, edges, x):
-    """Return (each row's maximum or minimum over its edges, 0 without edges; messages, negated for a minimum; their maxima by row).
+    """Return the case's (maximum or minimum of x by row, 0 without edges; messages, negated for a minimum; messages' maxima by row).
 
     For a minimum, messages and maxima are negated.
     """
@@ -87,7 +87,7 @@ def extremum(case, edges, x):
 
 
 def winners(case, edges, x, marks_ties=False):
-    """Return 1 at the edge that gives its row's maximum, else 0, (n_edges, width); with `marks_ties`, 1 at all edges of a tie.
+    """Return (n_edges, width) in the case's dtype: 1 at the edge that gives its row's maximum, and with `marks_ties` at all ties, else 0.
 
     Otherwise ties go to the edge of the lowest source, then to the first edge.
     """

@@ -35,8 +35,8 @@ def in_edges(edges, added_loops):
     return rows
 
 
-def gcn(state_dict, x, edges, library, edge_weight=None, added_loops=None):
-    """Return the output of a GCN layer as `library` ("paper", "dgl", "pyg") defines it; None: the library's own `added_loops`.
+def gcn(state_dict: dict, x, edges, library: str, edge_weight=None, added_loops=None):
+    """Return the output of the GCN layer of `library`, "paper", "dgl" or "pyg"; `added_loops` is as in `in_edges`, None the library's.
 
     For a source without in-edges PyG's degree^-1/2 is 0, in the other libraries it is 1.
     """
@@ -57,8 +57,8 @@ def gcn(state_dict, x, edges, library, edge_weight=None, added_loops=None):
     return out
 
 
-def sage(state_dict, x, edges, library, pools):
-    """Return the output of a GraphSAGE layer as `library` ("paper", "dgl", "pyg") defines it; with `pools`, by a maximum.
+def sage(state_dict: dict, x, edges, library: str, pools: bool):
+    """Return the output of the GraphSAGE layer of `library`, "paper", "dgl" or "pyg": a mean of neighbours, or if `pools` a maximum.
 
     A maximum's gradient goes to the lowest source among ties.
     """
@@ -86,7 +86,10 @@ def softmax(scores):
 
 
 def attended(z, score, edges, library):
-    """Return attention's output, (n_dst, n_heads, n_feat): z summed with a softmax of score(source, destination, head) over in-edges."""
+    """Return attention's output, (n_dst, n_heads, n_feat): sums of z by a softmax of score(source, destination, head) over in-edges.
+
+    `library` says which self loops are added.
+    """
     out = np.zeros((edges.n_dst, *z.shape[1:]), z.dtype)
     for i, row in enumerate(in_edges(edges, LOOPS[library])):
         for h in range(z.shape[1] if row else 0):
@@ -117,8 +120,8 @@ def gatv2(s, x, edges, dialect, slope=0.2, residual=False):
     return finish(out, s, x, dialect, residual)
 
 
-def finish(head_outputs, state_dict, x, library, has_residual):
-    """Return an attention layer's output: heads joined as `library` ("paper", "dgl", "pyg") does, plus residual of x and bias.
+def finish(head_outputs, state_dict: dict, x, library: str, has_residual):
+    """Return an attention layer's output: the heads joined as `library` does, plus bias and, with `has_residual`, the residual of x.
 
     DGL's bias is in the residual's projection, and its heads stay an axis. PyG always projects; the paper's layer
     does if the widths differ.

@@ -26,10 +26,10 @@ def spmm(case, order=None, round_row=nearest):
 
 
 def spmm_vjp(case, g, order=None, round_row=nearest, scale_g=None):
-    """Return the gradients of a sum over edges for `g`, with `round_row` applied to gathered rows and edges added in `order`.
+    """Return gradients of an oracle case's sums for `g`; `round_row` rounds the rows that edges gather, in the order `order`.
 
-    `scaled(g, scale)` replaces the rounding of g times the destination's scale. For a maximum, the winning edge takes
-    g unrounded.
+    `scale_g(g, scale)` replaces the rounding of g times the destination's scale. For a maximum, the winning edge
+    takes g unrounded.
     """
     if case.reduce in ("max", "min"):
         return right.spmm_vjp(narrow_inputs(case, "x", round_row), g, order)
@@ -67,7 +67,7 @@ def as_given(rows):
 
 
 def narrow_sums(case):
-    """Return the sums of x over each destination's edges, where each partial sum is rounded to bfloat16 (a bug)."""
+    """Return sums over each destination's edges of an oracle case, with each partial sum rounded to bfloat16 (a bug)."""
     out = np.zeros((case.n_dst, *case.x.shape[1:]), np.float32)
     for j, i in zip(case.src, case.dst):
         out[i] = nearest(out[i] + nearest(case.x[j]))
@@ -86,14 +86,14 @@ def narrow_coefficients(case):
 
 
 def narrow_parts(case, g):
-    """Return {"x": gradient}, the sum over two halves of the edges, each rounded to bfloat16 (a bug of sums that ranks send)."""
+    """Return {"x": gradient} of an oracle case for `g`, summed over two halves of the edges, each rounded to bfloat16 (a bug)."""
     parts = [narrow_inputs(case, "x", nearest).edges.select(np.arange(k, case.n_edges, 2)) for k in range(2)]
     gradients = [spmm_vjp(replace(case, edges=part), g)["x"] for part in parts]
     return {"x": nearest(gradients[0]) + nearest(gradients[1])}
 
 
 def other_delta(case, g):
-    """Return GAT's gradients for `g` with a bug: delta, the product g . out of each row, uses g before its rounding."""
+    """Return an oracle case's GAT gradients for `g` with a bug: delta, the product g . out of each row, uses g before its rounding."""
     edges, gradients = Sparse(case), gat_vjp(case, g)
     lost = ((g - nearest(g)) * gat(case)).sum(2)
     p = right.softmax_of(edges, right.gat_scores(case, edges))

@@ -60,7 +60,7 @@ PYG, DGL = "https://github.com/pyg-team/pytorch_geometric", "https://github.com/
 
 
 def summed(case, edges, rows, selected=slice(None)):
-    """Return for each destination the sum of the `rows` of its edges, (n_dst, ...); `selected` picks the edges that are summed."""
+    """Return for each destination the sum of the `rows` of its edges, (n_dst, ...); only the edges `selected` are summed."""
     out = np.zeros((edges.n_dst, *rows.shape[1:]), rows.dtype)
     np.add.at(out, edges.dst[selected], rows[selected])
     return out

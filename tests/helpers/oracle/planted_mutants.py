@@ -184,7 +184,7 @@ _GCN = {"norm": "none", "self_loops": "none", "bias": False}
 
 
 def on_ranks(parts, features_read=None, edges_kept=None, gradient_sum=lambda grads, rank: sum(grads)):
-    """Return each rank's results of a GCN layer; bugs replace the features that ranks read, the edges they keep, or the gradients' sum.
+    """Return each rank's GCN results from its `parts`; bugs replace the features read, the edges kept, or the sum of gradients.
 
     `features_read(parts)` are the rows that edges gather, `edges_kept(part)` a rank's edges, and `gradient_sum(grads,
     rank)` the sum over ranks.

@@ -140,19 +140,19 @@ def cleared_late(case):
 
 
 def places(case):
-    """Return each edge's position among the in-edges of its destination, 0 for the first: (n_edges,) int64."""
+    """Return the position of each edge of the oracle case among its destination's in-edges, from 0: (n_edges,) int64."""
     place = np.empty(case.n_edges, np.int64)
     place[case.eid] = np.arange(case.n_edges) - case.indptr.astype(np.int64)[case.dst[case.eid]]
     return place
 
 
 def degree_of(case):
-    """Return the in-degree of each edge's destination, (n_edges,)."""
+    """Return the in-degree of the destination of each edge of the oracle case, (n_edges,)."""
     return np.bincount(case.dst, minlength=case.n_dst)[case.dst]
 
 
 def one_after_the_other(case, rows, round_sum):
-    """Return the sums of `rows` over each destination's edges, with `round_sum(sum)` after each of a sum's first 512 additions.
+    """Return sums of `rows` over each destination's edges in the case, with `round_sum(sum)` after each of the first 512 additions.
 
     The remaining terms of a row are added together at the end.
     """
@@ -171,7 +171,7 @@ HALF = {"dtype": "float16", "accumulate": "float32"}
 
 
 def half_sums(case):
-    """Return sums of x over each destination's edges: each 1,024 edges are summed in float32, and these sums are added in float16."""
+    """Return the case's sums of x by destination, (n_dst, width): each 1,024 edges are summed in float32, these sums in float16."""
     chunk = places(case) // 1024
     names, group = np.unique(np.stack([case.dst, chunk]), axis=1, return_inverse=True)
     partial = np.zeros((names.shape[1], case.x.shape[1]), np.float32)

@@ -18,7 +18,7 @@ class Frozen:
         self.near, self._values, self._next = near, [], None
 
     def __call__(self, value, gap=None):
-        """Record and return the choice `value` in a first evaluation, return the recorded one later; raise Unclear if it is a near tie.
+        """Return the choice `value`, recorded, in a first evaluation, and the recorded one later; raise Unclear if `gap` shows a near tie.
 
         A choice is an argmax, for example. `gap` is the distance to another choice; a gap of exactly 0 is a choice,
         too.
@@ -46,7 +46,7 @@ def slope(formula, frozen_choices, leaves, directions, weights):
     return sum(c * (loss(k * STEP) - loss(-k * STEP)) for k, c in WEIGHTS) / STEP
 
 
-def check(formula, frozen_choices, leaves, gradients, weights, rng, rtol, names=None):
+def check(formula, frozen_choices: Frozen, leaves, gradients: list, weights: list, rng, rtol: float, names=None):
     """Check each leaf's gradient (None: zeros) against the numerical derivative of sum(weights * formula) in a random direction.
 
     The leaves are long doubles.

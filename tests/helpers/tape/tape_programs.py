@@ -79,14 +79,14 @@ class Program:
 
     # ---- the two ways
 
-    def formula(self, frozen, moved_leaves):
+    def formula(self, frozen_choices, moved_leaves):
         """Return all outputs by NumPy in long double, given the leaves' values `moved_leaves`; later data of a leaf move by as much."""
         values = list(moved_leaves)
         for k, step in enumerate(self.steps):
             if k in self.new_data:
                 leaf, array = self.new_data[k]
                 values[leaf] = array.astype(LONG) + (moved_leaves[leaf] - self.arrays[leaf].astype(LONG))
-            values.append(np.asarray(step.formula(frozen, *(values[i] for i in step.taken)), LONG))
+            values.append(np.asarray(step.formula(frozen_choices, *(values[i] for i in step.taken)), LONG))
         return [values[k] for k in self.outputs]
 
     def run(self):
@@ -139,7 +139,7 @@ class Program:
         return way.__name__.replace("_", " ")
 
     def _check_arrays(self, leaves, snapshots):
-        """Check that gradients share no memory, and that backward changed no value in `snapshots`, pairs (value, copy of its array)."""
+        """Check that gradients of `leaves` share no memory, and that backward changed no value in `snapshots`, [(value, copy of array)]."""
         grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
         for k, grad in enumerate(grads):
             assert grad.flags.writeable and grad.dtype == self.dtype
@@ -180,7 +180,7 @@ def each_output(program, leaves, outputs):
     return 1
 
 
-def onto_arrays(program, leaves, outputs):
+def onto_arrays(program: Program, leaves: list, outputs: list):
     """Run backward on `leaves` that have gradients already; check that new gradients are added to these arrays in place."""
     grads = {}
     for leaf in leaves:
@@ -194,7 +194,7 @@ def onto_arrays(program, leaves, outputs):
     return 4
 
 
-def after_a_change(program, leaves, outputs):
+def after_a_change(program: Program, leaves: list, outputs: list):
     """Change one of `leaves` in place after the forward pass; check that backward gives the old values' gradients or an error.
 
     After an error no leaf has a gradient.

@@ -135,10 +135,10 @@ def binary(rng, shapes):
     return Step(name, (i, j), *BINARY[name])
 
 
-def with_array(rng, shapes):
-    """Return a step that adds, subtracts, multiplies, divides or maximizes a random value of the program and an array."""
-    i = number(rng, shapes)
-    shape = tuple(int(rng.choice([n, 1, n if n != 1 else 3])) for n in shapes[i])[int(rng.integers(3)) // 2 :]
+def with_array(rng, value_shapes):
+    """Return a step that combines a random value of the program and an array by +, -, *, / or a maximum; `value_shapes`: its values."""
+    i = number(rng, value_shapes)
+    shape = tuple(int(rng.choice([n, 1, n if n != 1 else 3])) for n in value_shapes[i])[int(rng.integers(3)) // 2 :]
     array = np.round(rng.standard_normal(shape) * 4) / 4 if rng.random() < 0.7 else rng.integers(-2, 3, shape)
     name, left = one(rng, ("add", "sub", "mul", "div", "maximum")), rng.random() < 0.5
     run, formula = BINARY[name]
@@ -148,30 +148,30 @@ def with_array(rng, shapes):
     return Step(f"{name} array", (i,), lambda x: run(x, cast(x)), lambda fr, x: formula(fr, x, array))
 
 
-def product(rng, shapes):
-    """Return a step that multiplies two matrices, values of these shapes, or a value and an array; None if the value is a scalar."""
-    i = number(rng, shapes)
-    if not shapes[i]:
+def product(rng, value_shapes):
+    """Return a step that multiplies matrices, two values of a program with these shapes or a value and an array; None for a scalar."""
+    i = number(rng, value_shapes)
+    if not value_shapes[i]:
         return None
-    fits = [j for j, s in enumerate(shapes) if multiply(shapes[i], s)]
+    fits = [j for j, s in enumerate(value_shapes) if multiply(value_shapes[i], s)]
     if fits and rng.random() < 0.7:
         j = one(rng, fits)
         run = one(rng, (ops.matmul, np.matmul, lambda a, b: a @ b))
         return Step("matmul", (i, j), run, lambda fr, a, b: a @ b)
-    w = np.round(rng.standard_normal((shapes[i][-1], *((2,) if rng.random() < 0.8 else ()))) * 4) / 4
+    w = np.round(rng.standard_normal((value_shapes[i][-1], *((2,) if rng.random() < 0.8 else ()))) * 4) / 4
     return Step("matmul array", (i,), lambda x: x @ w.astype(x.dtype), lambda fr, x: x @ w)
 
 
-def added_product(rng, shapes):
+def added_product(rng, value_shapes):
     """Return a step that computes c + a @ b from random values of a program and writes it over c; None if no shapes fit."""
-    i, j = number(rng, shapes), number(rng, shapes)
+    i, j = number(rng, value_shapes), number(rng, value_shapes)
     fits = [
         k
-        for k, s in enumerate(shapes)
-        if len(shapes[i]) > 1
-        and len(shapes[j]) == 2
-        and multiply(shapes[i], shapes[j])
-        and s == (*shapes[i][:-1], shapes[j][1])
+        for k, s in enumerate(value_shapes)
+        if len(value_shapes[i]) > 1
+        and len(value_shapes[j]) == 2
+        and multiply(value_shapes[i], value_shapes[j])
+        and s == (*value_shapes[i][:-1], value_shapes[j][1])
     ]
     if not fits:
         return None
@@ -315,9 +315,9 @@ FAMILIES = {  # family -> relative frequency
 NAMES, ODDS = list(FAMILIES), np.array(list(FAMILIES.values())) / sum(FAMILIES.values())
 
 
-def draw(rng, shapes):
-    """Return a random step for a program whose values so far have these shapes."""
+def draw(rng, value_shapes):
+    """Return a random step for a program whose values so far have the shapes `value_shapes`."""
     while True:
-        step = NAMES[int(rng.choice(len(NAMES), p=ODDS))](rng, shapes)
+        step = NAMES[int(rng.choice(len(NAMES), p=ODDS))](rng, value_shapes)
         if step is not None:
             return step

@@ -218,8 +218,8 @@ def division(name, n_ranks):
     return np.random.default_rng(1).permutation(parts)
 
 
-def graph_of(comm, case, dtype, parts="random", order=None, **options):
-    """Return this rank's part of the case's graph; for a case of several relations, of the node type with labels."""
+def graph_of(comm, case: Case, dtype, parts="random", order=None, **options):
+    """Return this rank's part of the case's graph, divided as `parts` says; with relations, of the node type that has labels."""
     if case.relational:
         wanted = {name: options[name] for name in ("mode", "prefetch") if name in options}
         method = parts if isinstance(parts, str) and parts == "metis" else {"a": division(parts, comm.size), "b": "random"}
@@ -235,15 +235,15 @@ def graph_of(comm, case, dtype, parts="random", order=None, **options):
     return graph.shard(comm, division(parts, comm.size), order=order, **options) if comm.size > 1 else graph
 
 
-def labels_of(case, labels):
+def labels_of(case: Case, labels):
     """Return the class numbers `labels` turned into the kind of targets of the case's task: classes, several of 0 or 1, or numbers."""
     name = "classify" if case.task is None else case.task.form.name
     values = {"classify": labels, "multilabel": (labels[:, None] >> np.arange(3)) & 1, "regress": np.sin(labels[:, None] + np.arange(2))}
     return values[name]
 
 
-def make_trainer(comm, case, graph, dtype, numerics):
-    """Return a Trainer of the case's model and task on `graph`, this rank's part; `numerics` is a name or an object."""
+def make_trainer(comm, case: Case, graph, dtype, numerics):
+    """Return a Trainer of the case's model and task on `graph`, this rank's part; `numerics` is "exact", "fast" or an object."""
     if case.links:
         return _link_trainer(case, graph, dtype, numerics)
     _, x, labels, train = data(dtype)

@@ -7,7 +7,7 @@ from sarlite.comm import Solo, threads
 
 
 def explain_here(run_dir, nodes, out, *flags):
-    """Run the explain command for the ids `nodes` in this process; return the rows of the CSV file `out` as dicts."""
+    """Run the explain command for a run's predictions of the ids `nodes` in this process; return the rows of the CSV file `out`."""
     listed = out.with_suffix(".ids.txt")
     listed.write_text("".join(f"{node}\n" for node in nodes))
     words = ["--checkpoint", run_dir, "--nodes", listed, "--out", out, "--threads", 1, "--progress", "none", *flags]

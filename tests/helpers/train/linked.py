@@ -30,8 +30,9 @@ def part(comm, mode="sar", **options):
     return graph if comm.size == 1 else graph.shard(comm, PARTS[comm.size], mode=mode)
 
 
-def trainer(comm, mode="sar", decoder="dot", loss=None, metric=None, directed=False, weights=False, model=GCN, lr=0.05, **options):
-    """Return (Trainer of link prediction with encoder class `model` and the named `decoder`, the `Links` that it trains on)."""
+def trainer(comm, mode="sar", decoder="dot", loss: str | None = None, metric: str | None = None, directed: bool = False,
+            weights: bool = False, model=GCN, lr=0.05, **options):
+    """Return (Trainer of link prediction with the encoder class `model` and the `decoder` of this name, the `Links` to learn)."""
     graph = part(comm, mode, directed=directed, weights=weights)
     links, rng = split_links(graph, 0.15, 0.2, seed=3, **options), nn.Random(1)
     encoder = model(6, 8, rng=rng, dtype=np.float64, **({"hidden": 4, "heads": 2} if model is GAT else {"hidden": 8}))

@@ -23,7 +23,7 @@ def dataset(task, columns=3):
     return data
 
 
-def rare(n_classes=2, share=0.05, class_names=None, flip=False):
+def rare(n_classes=2, share=0.05, class_names: list[str] | None = None, flip=False):
     """Return a data set with a `share` of nodes in a rare class: 1, or 0 if `flip`. The features predict the class in part."""
     data, draw = load("sbm:nodes=600,classes=2,features=8,degree=8"), np.random.default_rng(5)
     labels = (draw.random(600) < share).astype(np.int64)

@@ -69,7 +69,7 @@ def of_track(events, rank, track):
 
 
 def check(comm, case, path, **options):
-    """Check every rank's timeline against its schedule and its counters, on every rank, so that all fail together. Collective."""
+    """Check the timelines of a training of CASES[case] on all ranks, written to `path`, against schedules and counters. Collective."""
     epochs = 2
     graph, recorded = train(comm, case, epochs, **options)
     trace.write(comm, path, recorded)

@@ -37,14 +37,14 @@ def command(*flags, environ=None, module="sarlite.train", **run_options):
 
 
 def train(run_dir, *flags, **command_options):
-    """Run the training command in a process; return (object that `--json` prints, metrics of every epoch)."""
+    """Run the training command on small data in a process, writing to `run_dir`; return (object that --json prints, epochs' metrics)."""
     done = command(*SMALL, "--run-dir", run_dir, *flags, **command_options)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), metrics(run_dir)
 
 
 def train_here(run_dir, *flags):
-    """Run the training command in this process, with threads as ranks; return the metrics of every epoch."""
+    """Run the training command in this process, with threads as ranks, writing to `run_dir`; return the metrics of every epoch."""
     options = config.parse([*SMALL, "--run-dir", str(run_dir), *map(str, flags)])
     if options.machine.ranks > 1:
         threads.run(options.machine.ranks, run.train, options)

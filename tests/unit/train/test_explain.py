@@ -199,7 +199,7 @@ src = "device"
 dst = "user"
 """)
     relational_run(tmp_path / "run", "--data", f"tables:{tmp_path}/graph.toml", "--model", "rgcn", "--hidden", 8, "--embedding", 2,
-                   "--epochs", 40, "--lr", "0.05", "--dtype", "float64", bare=True)
+                   "--epochs", 40, "--lr", "0.05", "--dtype", "float64", without_defaults=True)
     nodes = [f"u{at}" for at in range(3, 100, 4)]
     flags = ["--steps", 16]
     rows = explain_here(tmp_path / "run", nodes, tmp_path / "e.csv", *flags)

@@ -76,7 +76,7 @@ def test_a_run_goes_on_elsewhere(stored, tmp_path):
     whole = relational_run(tmp_path / "whole", *MODELS["bases"], *ADAM, "--epochs", "2")
     first = relational_run(tmp_path / "a", *MODELS["bases"], *ADAM, "--epochs", "1", "--ranks", 3)
     rest = relational_run(tmp_path / "b", "--resume", tmp_path / "a" / "checkpoint.safetensors", "--epochs", "2", "--ranks", 2,
-                          "--data", stored, bare=True)
+                          "--data", stored, without_defaults=True)
     assert_same(first + rest, whole, rtol=1e-8)
     where = str(tmp_path / "a" / "checkpoint.safetensors")
     for flags, words in ((["--n-bases", "3"], "--n-bases 3: cannot change"), (["--embedding", "4"], "--embedding 4: cannot change"),
@@ -84,7 +84,7 @@ def test_a_run_goes_on_elsewhere(stored, tmp_path):
                          (["--data", SPEC.replace("features=4", "features=5")], "type paper: features: 5 columns, but the model takes 4"),
                          (["--data", "sbm:nodes=100"], "takes relational graphs, but --data sbm:nodes=100 has one kind of nodes")):
         with pytest.raises(SarliteError, match=re.escape(words)):
-            relational_run(tmp_path / "c", "--resume", where, "--epochs", "2", *flags, bare=True)
+            relational_run(tmp_path / "c", "--resume", where, "--epochs", "2", *flags, without_defaults=True)
 
 
 def test_predictions_have_the_runs_score(stored, tmp_path, capsys):
