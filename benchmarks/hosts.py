@@ -128,7 +128,7 @@ class Hosts:
             _do("tc", "-n", space, "qdisc", "add", "dev", "eth0", *shape)
 
     def launcher(self, mpiexec_path, ranks_per_host=1):
-        """Return the words before a command by which `mpiexec_path` starts it as `ranks_per_host` MPI ranks on each host."""
+        """Return the words to put before a command so that `mpiexec_path` starts it as `ranks_per_host` MPI ranks on each host."""
         first, hosts = self.addresses[0], ",".join(f"{a}:{ranks_per_host}" for a in self.addresses)
         return ("ip", "netns", "exec", f"{self.name}-1", "env", *TCP, mpiexec_path, "-launcher", "ssh",
                 "-launcher-exec", str(self.script), "-localhost", first, "-hosts", hosts, "-n", str(ranks_per_host * self.n))

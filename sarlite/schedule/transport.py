@@ -112,7 +112,7 @@ def wait_all(requests):
 
 
 class Fetch(Transfer):
-    """Fetch of peers' rows by messages between two ranks: the rows of one piece, a block of edges, after those of another.
+    """Fetch of peers' rows by messages between two ranks: one piece (a block of edges) after the other, in the order of computation.
 
     With prefetch, a thread fetches ahead of the computation (SAR 3.4).
 
