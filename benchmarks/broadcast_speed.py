@@ -144,7 +144,7 @@ def measure_epochs(args, layers):
 
 
 def row(args, layers, job_name, name, rounds):
-    """Return the result row of configuration `name`, "MODE PREFETCH", in `job_name`, "one", "two" or "before", from all rounds."""
+    """Return the result row of configuration `name`, "MODE PREFETCH", in job "one", "two" (ranks) or "before"; `rounds` has all results."""
     results = [result[job_name] for result in rounds]
     times = [ms for each in results for ms in each["times"][name]]
     ones = [statistics.median(result["one"]["times"][BASE]) for result in rounds]
@@ -176,7 +176,9 @@ def imbalances(args):
 
 
 def stage_imbalance(indptr, indices, parts, n_parts):
-    """Return the sum over stages of the most edges on a rank, per edges of a rank, of a CSR graph whose nodes have ranks `parts`.
+    """Return how uneven broadcast stages are: the sum over source parts of their most edges into one part, divided by edges per part.
+
+    `parts` is the part of each node.
 
     A tile holds the edges from the rows of one rank, which are broadcast in one stage, to the rows of another rank.
     The ratio is 1 if all tiles of each stage have equally many edges.

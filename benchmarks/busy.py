@@ -1,4 +1,4 @@
-"""Measure an epoch while other programs keep each core busy, and the cost on a quiet machine of settings made for busy cores.
+"""Measure training epochs while other programs keep all cores busy, for several settings of how threads and ranks wait.
 
 The training command trains as `--places` say, in ranks x threads: once with the cores to itself, and once beside a
 busy loop on each core that this process may use. The busy loops end with the measurement. Case `small` has the

@@ -49,7 +49,7 @@ class Nodes(NamedTuple):
 
 
 def run(comm, whole, parts: np.ndarray, seeds: np.ndarray, settings: Settings, args):
-    """Train on minibatches of `whole` from `seeds`; return (`Nodes` by epoch, step and layer; loader's counts after each epoch).
+    """Sample minibatches of `whole` from `seeds` on this rank; return (`Nodes` by epoch, step and layer; loader's counts by epoch).
 
     `parts` is the rank of each node. One more epoch follows, cut to the first steps that the last counted epoch looks
     ahead to.

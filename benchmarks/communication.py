@@ -36,7 +36,7 @@ def make_model(name, n_in, rng):
 
 
 def predicted(model, mode, n_halo):
-    """Return {phase: bytes} that the plan of a mode predicts for a model: fetches in forward and backward, pushed gradients.
+    """Return {phase: bytes} that a mode's plan predicts for a model with `n_halo` halo rows: forward and backward fetches, pushes.
 
     Rows are fetched once in each step, and gradients are pushed once. Mode `sar` fetches rows again in backward for a
     model whose gradients need them (case 2 of the SAR paper).

@@ -54,7 +54,7 @@ def missing():
 
 
 def hidden(ms_prefetch_0, ms_prefetch_1, transfer_ms):
-    """Return the result row's entries on hidden transfers, from lists of ms with prefetch 0, with prefetch 1, and of transfer alone.
+    """Return a dict for the result row: times, and the share of the transfer that prefetch 1 hides, from lists of ms of the repeats.
 
     The arguments have one value for each repeat. The entries are the times, and the share of the shorter of computing and
     transfer that prefetch 1 hides.

@@ -97,7 +97,7 @@ def ranks_rows(args):
 
 
 def table(rows, title, compared):
-    """Print the accuracies in `rows` by seed, of two trainings, and their difference; `compared` names both, and a key of the first."""
+    """Print each seed's accuracies of two trainings; `compared` is (first's name, second's name, first's key for the difference)."""
     seeds = sorted({row["seed"] for row in rows})
     lines = [dict(zip(("seed", "one", "two"), (str(seed), *[row for row in rows if row["seed"] == seed])))
              for seed in seeds]

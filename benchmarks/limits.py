@@ -36,7 +36,7 @@ GEMM = (100_000, 256, 256)
 
 
 class Probe(NamedTuple):
-    """Rate to measure: the function `run`, the `amount` of bytes or flops of one call, and `case` and `keys` for the result row."""
+    """Rate to measure: a function `run`, the bytes or flops `amount` of one call, and the case and other entries of the result row."""
 
     case: str
     keys: dict

@@ -63,10 +63,10 @@ MODELS = {
 
 
 def promised(model: str, widths: tuple, remote: int):
-    """Return the values per local row that a training step may hold, by docs/architecture.md, for layer `widths` and `remote` peers.
+    """Return how many values per local row a training step may hold, by docs/architecture.md, with `remote` peers' rows held at once.
 
     `widths` are those of the input and of each layer's output. Dropout is on no input, so a first layer keeps A X.
-    `remote` is the number of peers whose rows, or gradients of rows, are held at once.
+    `remote` counts the peers whose rows, or gradients of rows, are held.
     """
     most, n_stored, last = 0, widths[0], len(widths) - 1
     for k, (n_in, n_out) in enumerate(zip(widths, widths[1:]), 1):

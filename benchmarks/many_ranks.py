@@ -132,7 +132,7 @@ def fetch_ms(comm, args, graph, fetch_only, x):
 
 
 def terms(row, n_cores):
-    """Return (factor of latency, factor of message overhead, bytes) in the modelled time of a fetch `row`; ranks share `n_cores`."""
+    """Return the factors (of latency, of overhead per message, of seconds per byte) in the modelled time of fetch `row` on `n_cores`."""
     turns = max(1, row["ranks"] / n_cores)
     return row["rounds"] * turns, row["messages"] * turns, row["bytes"]
 

@@ -39,7 +39,7 @@ def drawn(n_nodes):
 
 
 class Planted:
-    """Sum kernel's results on a CSR graph with one edge lost, doubled or misrouted, by computing again only the rows of that edge.
+    """Results of sarlite's sum kernel with one edge of a CSR graph lost, doubled or misrouted; only that edge's rows are recomputed.
 
     Rows do not depend on each other, so only the rows of that edge are computed again.
     """

@@ -101,8 +101,6 @@ def pool(results):
     """Combine the measurements `results` of several processes into one: median of medians, extreme minimum, maximum and peak.
 
     `results` are measurements of one case.
-
-    Its values are the median of medians, the lowest minimum, the highest maximum and the largest peak.
     """
     failed = [result for result in results if "error" in result]
     if failed:

@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 def points(rows, y, x=None):
-    """Return a Point for each library in each row that has key `y`: the value of `y`, and of `x`, the key of the horizontal axis."""
+    """Return the values of key `y` as Points, for sarlite and each peer in each row; `x` is the key of the horizontal axis, or None."""
     rows = [row for row in rows if x is None or row.get(x) is not None]
     varying = [key for key in LABELS if key != x and len({str(row.get(key)) for row in rows}) > 1]
     by_key = {}

@@ -78,7 +78,7 @@ def _signals(watchdog):
 
 
 def _settle(comm, error, watchdog, ending):
-    """Ask `watchdog` how all ranks ended: if all like this one, with `error` or None, return or exit; else `ending` ends all ranks."""
+    """Return or exit if `watchdog` tells that all ranks ended like this one (`error`; None: success); else end all ranks by `ending`."""
     outcome = _outcome(error)
     rows = None
     if outcome is not None:
@@ -116,7 +116,9 @@ def _settle_failure(comm, error, watchdog, ending):
 
 @contextmanager
 def guard(comm: Communicator, stall_seconds: float = 600.0, n_threads: int = 1) -> Iterator[Watchdog]:
-    """Return a context: inside, a failure, or `stall_seconds` without progress, ends all ranks. `n_threads` ranks are threads. Collective.
+    """Return a context inside which a failure, or `stall_seconds` without progress, ends all ranks; `n_threads`: ranks that are threads.
+
+    Entering and leaving the context are collective.
 
     - An exception in any thread: every rank ends within seconds with a nonzero status. The traceback is printed with
       the rank before each line.

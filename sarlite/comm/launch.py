@@ -330,7 +330,7 @@ def rank_threads(comm: Communicator, chosen: int = 0, environ: Mapping[str, str]
 
 
 def default_prefetch(comm: Communicator, n_threads: int) -> int:
-    """Return the default number of peers whose rows are fetched ahead: 1 on several machines or if a core stays idle, else 0. Collective.
+    """Return the default number of peers to fetch ahead: 1 on several machines, or if cores are idle beside `n_threads` a rank; else 0.
 
     Collective.
 

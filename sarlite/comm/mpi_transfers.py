@@ -44,7 +44,7 @@ def errors_named():
 
 
 def pieces(array, piece_bytes=PIECE_BYTES):
-    """Divide a flat array into parts of `piece_bytes` bytes, which are sent as separate messages.
+    """Divide a flat array into a list of views of `piece_bytes` bytes each, which are sent as separate messages.
 
     The last part is always shorter than `piece_bytes`, and may be empty, so that a receiver recognizes the end.
     """

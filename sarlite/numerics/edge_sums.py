@@ -88,7 +88,7 @@ class EdgeSums:
 
     def row_gradient(self, g: Array, dtype: DType, *, weight: Array | None = None, weight_bound: Array | None = None,
                      final_scale: Array | None = None, single_block: bool = False) -> "FloatSum":
-        """Return the accumulator for the gradients of source rows, which are weighted sums of rows of `g`.
+        """Return the accumulator for source rows' gradients: `final_scale` * sum of `weight` * rows of `g` over each source's out-edges.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class EdgeSums:
         return FloatSum(row_shape, dtype)
 
     def message_gradients(self, d_edges: Sequence[Array | None]) -> "list[FloatSum | None]":
-        """Return a list of accumulators: one for the gradient of each input that a message reads from source rows.
+        """Return an accumulator for the gradient of each source input of a message, with the row shape and dtype of its `d_edges` entry.
 
         `d_edges` holds, for each input, an array whose rows have the shape and dtype of the gradient, or None if the
         gradient is not wanted.
@@ -215,7 +215,7 @@ class FloatSum:
 
     def add_rows(self, csr: tuple[Array, Array], x: Array, *, src_scale: Array | None = None,
                  dst_scale: Array | None = None, **weights: Array | None) -> None:
-        """Add to row i of the sums the weighted sum of the rows of `x` that row i of a CSR lists.
+        """Add to row i of the sums the rows of `x` that row i of the CSR matrix `csr` lists, times the optional scales and edge weights.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class RowSum:
         yield x
 
     def add(self, block: CsrBlock, x: Array, *, src_scale: Array | None = None, **weights: Array | None) -> None:
-        """Add the edges of a block to the sums. `x` holds the source rows of the block's columns, (n_columns, ...)."""
+        """Add a block's edges to the sums: its source rows `x`, (n_columns, ...), times the optional `src_scale` and edge `weights`."""
         if not self._begun and block.rows is not None:
             self._out[...] = 0
             self._begun = True
@@ -319,7 +319,9 @@ class SoftmaxGradient:
 
     def add(self, csr: tuple[Array, Array], z: Array, src: Array, ends: Array, g: Array, accumulators: list[FloatSum],
             slope: float, dropout: kernels.EdgeDropout | None) -> None:
-        """Add the gradients of the edges of a block, which are given as a CSR with a row for each source.
+        """Add a block's gradients, given its edges as `csr` with a row for each source: of z and source scores, to `accumulators`.
+
+        The gradient of the destination scores is added to this object.
 
         `accumulators` are started accumulators for the sources. See `kernels.attend_backward` for the other arguments.
         """

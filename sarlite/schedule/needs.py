@@ -155,7 +155,7 @@ class Needs(NamedTuple):
 
 
 def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array | None, n_local_src: int) -> Needs:
-    """Find the rows to exchange with peers, from `sets` of in-edges of this rank's rows and its `n_local_src` sources. Collective.
+    """Return the rows to exchange with peers, given `sets` of in-edges of this rank's rows and its `n_local_src` sources. Collective.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ class Schedule(NamedTuple):
         return [rows for _, rows in sorted(block_rows, key=lambda each: each[0])] if keeps_rows else None
 
     def run_backward(self, arrays, block_rows, on_block, d_arrays, phase="backward", array_kinds=()):
-        """Call `on_block(block, rows, d_rows)` for each block, with `block_rows` or fetched rows; owners add the d_rows to `d_arrays`.
+        """Call `on_block(block, rows, d_rows)` on `block_rows`, or on rows fetched from `arrays`; the owners add d_rows to `d_arrays`.
 
         This is SAR algorithm 2. Collective.
 

@@ -10,13 +10,13 @@ RELATION = ["u", "e", "u"]
 
 
 def nodes_of(folder, csv_text, options="", **load_options):
-    """Write `csv_text` as the table n.csv; return the data set of its nodes and the edges in e.csv. `options` ends the specification."""
+    """Return the data set of e.csv's edges and of nodes in n.csv, written from `csv_text`; `options` is appended to the specification."""
     (folder / "n.csv").write_text(csv_text)
     return load(f"edges:e.csv,src=src,dst=dst,nodes=n.csv,id=id{options}", allow_empty=ALL, **load_options)
 
 
 def edges_of(folder, csv_text, options="", **load_options):
-    """Write `csv_text` as the table e.csv; return the data set of its edges. `options` ends the specification."""
+    """Return the data set of the edges in e.csv, written from `csv_text`; `options` is appended to the specification."""
     (folder / "e.csv").write_text(csv_text)
     return load(f"edges:e.csv,src=src,dst=dst{options}", allow_empty=ALL, **load_options)
 

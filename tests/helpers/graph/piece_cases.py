@@ -14,7 +14,7 @@ def problem():
 
 
 def in_small_pieces(graph, n_edges=1):
-    """Set that `graph` computes its blocks in pieces of at least `n_edges` edges and at least a block's columns; return the graph."""
+    """Let `graph` compute its blocks in pieces of at least `n_edges` edges and as many as the block has columns; return the graph."""
     for block in graph.plan.blocks:
         block.pieces = block.in_pieces(n_edges)
     return graph

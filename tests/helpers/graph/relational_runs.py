@@ -9,7 +9,7 @@ FLAGS = ["--data", SPEC, "--epochs", "2", "--lr", "0.05", "--optimizer", "sgd", 
 
 
 def relational_run(run_dir, *flags, comm=None, without_defaults=False):
-    """Train on the relational test graph with `flags`, `without_defaults` or with these tests' flags too; return each epoch's metrics."""
+    """Train on the relational test graph with `flags`, after these tests' flags unless `without_defaults`; return each epoch's metrics."""
     words = [*([] if without_defaults else FLAGS), "--threads", "1", "--progress", "none", "--run-dir", run_dir, *flags]
     options = config.parse([str(word) for word in words])
     if options.machine.ranks > 1:

@@ -16,10 +16,7 @@ WEIGHTS = _rng.random(EDGES.n_edges) * (_rng.random(EDGES.n_edges) < 0.9)
 
 def dense(z, labels, train, weights=None, *, correct_alpha=0.8, correct_iterations=50, correct_normalization="sym", scale=None,
           smooth_alpha=0.8, smooth_iterations=50, smooth_normalization="sym", edges=EDGES):
-    """Return the predictions z, (n, n_classes), after Correct and Smooth, by the paper's formulas on a dense adjacency matrix.
-
-    The options are those of `CorrectAndSmooth`.
-    """
+    """Return the predictions `z`, (n, n_classes), after Correct and Smooth, by dense matrices; options are `CorrectAndSmooth`'s."""
     a, n = np.zeros((edges.n_nodes, edges.n_nodes)), len(z)
     for k in range(edges.n_edges):
         a[edges.dst[k], edges.src[k]] += 1 if weights is None else weights[k]

@@ -28,7 +28,7 @@ def whole(loops=False):
 
 
 def parts(n_ranks, kind="random"):
-    """Return the rank of each node, (N,): at random, by ranges of ids, or for `kind` "few" rank 1 for all nodes."""
+    """Return the rank of each node, (N,), by `kind`: "random", "few" (rank 1 owns all nodes), or any other text for ranges of ids."""
     if kind == "few":
         return np.full(N, min(1, n_ranks - 1))
     return np.random.default_rng(n_ranks).integers(0, n_ranks, N) if kind == "random" else np.arange(N) * n_ranks // N

@@ -73,7 +73,7 @@ def _graph(case, row_dtype):
 
 
 def graph_ranks(parts):
-    """Run Graph.aggregate on ranks as threads, one for each oracle part; return each rank's output and gradients in its row order."""
+    """Run Graph.aggregate on ranks as threads, rank k on parts[k]; return each rank's output and gradients, in its order of rows."""
     first = np.concatenate([[0], np.cumsum([len(part.ids) for part in parts])])
     row = np.empty(parts[0].n_nodes, np.int64)
     for part in parts:

@@ -75,7 +75,7 @@ def messages_back(case, rows):
 
 
 def extremum(case, edges, x):
-    """Return the case's (maximum or minimum of x by row, 0 without edges; messages, negated for a minimum; messages' maxima by row).
+    """Return (each row's maximum or minimum, 0 without edges; messages, negated for a minimum; each row's maximum of these messages).
 
     For a minimum, messages and maxima are negated.
     """

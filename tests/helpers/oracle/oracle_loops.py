@@ -18,7 +18,7 @@ def leaky(x, slope):
 
 
 def in_edges(edges, added_loops):
-    """Return each row's edges as [(source, edge index), ...]; `added_loops`: add "missing", "none", or "replace" all self loops.
+    """Return each row's edges, [(source, edge index)]; `added_loops` is "missing" (add missing self loops), "none", or "replace" (all).
 
     The edge index of an added self loop is None.
     """
@@ -86,10 +86,7 @@ def softmax(scores):
 
 
 def attended(z, score, edges, library):
-    """Return attention's output, (n_dst, n_heads, n_feat): sums of z by a softmax of score(source, destination, head) over in-edges.
-
-    `library` says which self loops are added.
-    """
+    """Return sums of z, (n_dst, n_heads, n_feat), weighted by softmaxes of score(source, destination, head); `library` adds self loops."""
     out = np.zeros((edges.n_dst, *z.shape[1:]), z.dtype)
     for i, row in enumerate(in_edges(edges, LOOPS[library])):
         for h in range(z.shape[1] if row else 0):

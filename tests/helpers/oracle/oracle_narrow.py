@@ -26,7 +26,7 @@ def spmm(case, order=None, round_row=nearest):
 
 
 def spmm_vjp(case, g, order=None, round_row=nearest, scale_g=None):
-    """Return gradients of an oracle case's sums for `g`; `round_row` rounds the rows that edges gather, in the order `order`.
+    """Return gradients of an oracle case's sums for `g`; edges are summed in `order`, and `round_row` rounds the rows they gather.
 
     `scale_g(g, scale)` replaces the rounding of g times the destination's scale. For a maximum, the winning edge
     takes g unrounded.

@@ -102,7 +102,7 @@ def _of(cls, **options):
 
 
 def _sampled(*fanouts, scored=False, **options):
-    """Return a function that makes a Trainer's minibatches: sampled by `fanouts`, or of rows alone; if `scored`, for evaluation too."""
+    """Return a function that makes a Trainer's batches: sampled neighbours with `fanouts`, else rows; with `scored` also for evaluation."""
     def sampled_batches(graph, x, labels, train):
         loader_options = {"batch_size": 33, "seed": 2, **options}
         if not fanouts:

@@ -9,7 +9,7 @@ SPEC = "sbm:nodes=300,classes=4,features=16,degree=8"
 
 
 def dataset(task, columns=3):
-    """Return a data set with `columns` learnable labels per node for `task`; nodes outside the splits have no labels."""
+    """Return a data set for `task` with `columns` learnable labels per node; some nodes outside the splits have no labels."""
     data = load(SPEC)
     draw = np.random.default_rng(3)
     numbers = np.array(data.features) @ draw.standard_normal((16, columns)).astype(np.float32)

@@ -109,10 +109,7 @@ def check_rank(events, rank, size, case, schedule, epochs, n_edges, received, pu
 
 
 def check_blocks(compute_events, aggregations_by_phase, sources_by_phase, n_edges):
-    """Check that each aggregation has one event in `compute_events` for each block of edges, named by the rank of its sources.
-
-    The blocks of an aggregation must have `n_edges` edges together.
-    """
+    """Check that each aggregation's events are one for each source rank of its phase, and have `n_edges` edges together."""
     n_blocks = 0
     for phase, aggregations in aggregations_by_phase.items():
         for outer in aggregations:
