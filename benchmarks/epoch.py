@@ -93,8 +93,8 @@ def allowed(case: Case, n_nodes, n_edges, machine_rates: limits.Limits):
                           machine_rates.least_ms(0, flops) + gathers)
 
 
-def make_trainer(case, graph):
-    """Return a Trainer of a case's model on random features and labels."""
+def make_trainer(case: Case, graph):
+    """Return a Trainer of the case's model on random features and labels of `graph`."""
     draw, rng = np.random.default_rng(1), nn.Random(0)
     x = draw.standard_normal((graph.n_nodes, case.widths[0]), dtype=np.float32)
     labels = draw.integers(0, case.widths[-1], graph.n_nodes)

@@ -93,10 +93,10 @@ def edges(n_ranks, rows_per_rank, degree):
     return src, np.tile(part * rows_per_rank + row, n_ranks), n_ranks * rows_per_rank
 
 
-def measure(comm, model: str, widths: tuple, mode: str, prefetch: int, rows_per_rank: int, degree: int, steps=2, single_rank=False):
+def measure(comm, model: str, widths: tuple, mode: str, prefetch: int, rows_per_rank: int, degree: int, steps=2, traces_memory=False):
     """Train a few steps; return (bytes of the trainer's buffers, most bytes held, most peers' rows held, `remote` of `promised`).
 
-    The most bytes held are None unless `single_rank`. Collective.
+    The most bytes held are None unless `traces_memory`. Collective.
     """
     conv, options = MODELS[model]
     graph = Graph.from_edges(*edges(comm.size, rows_per_rank, degree)).shard(comm, "contiguous", mode=mode, prefetch=prefetch)
@@ -105,13 +105,13 @@ def measure(comm, model: str, widths: tuple, mode: str, prefetch: int, rows_per_
     labels = values.integers(0, widths[-1], graph.n_dst)
     trainer = Trainer(graph, Stack(conv, widths, rng=rng, **options), x, labels, np.ones(graph.n_dst, bool),
                       optimizer=lambda flat: optim.Adam(flat, 0.01), rng=rng)
-    if single_rank:
+    if traces_memory:
         tracemalloc.start()
     for _ in range(steps):
-        if single_rank:
+        if traces_memory:
             tracemalloc.reset_peak()
         trainer.step()
-    held = _held() if single_rank else None
+    held = _held() if traces_memory else None
     plan = graph.plan
     came, parts = ([float(piece.share) for piece in pieces if piece.n_rows] for pieces in (plan.forward, plan.backward))
     remote = min(prefetch + (came[0] if mode == "broadcast" and came else 1), comm.size - 1)
@@ -136,7 +136,7 @@ def run(n_ranks, mpi, *case):
     """Run `measure(comm, *case)` on N ranks, MPI processes if `mpi`, else threads; return each item's maximum over ranks."""
     if mpi and n_ranks > 1:
         return harness.last_json(harness.mpiexec(n_ranks, __file__, "--worker", json.dumps(case)))
-    by_rank = threads.run(n_ranks, lambda comm: measure(comm, *case, single_rank=n_ranks == 1))
+    by_rank = threads.run(n_ranks, lambda comm: measure(comm, *case, traces_memory=n_ranks == 1))
     return [max(part) if part[0] is not None else None for part in zip(*by_rank)]
 
 

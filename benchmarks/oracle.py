@@ -49,31 +49,26 @@ class Planted:
         self.indptr, self.indices = case.edges.indptr, case.edges.indices
         self.right = self._sums(self.indptr, self.indices, np.diff(self.indptr))
 
-    def result(self, kind, position, row, recount):
+    def result(self, kind, position, row, recounts_edges):
         """Return (sums with edge number `position` "lost", "doubled" or "misrouted" to `row`, by `kind`; its destination; its source).
-
-        `position` is the edge's index in the CSR. For a mean, `recount` says whether the numbers of edges in rows
-        change too.
-
-        `kind` is "lost", "doubled" or "misrouted"; a misrouted edge is counted for `row`.
         """
         dst = int(np.searchsorted(self.indptr, position, "right")) - 1
         source, k, out = self.indices[position], position - self.indptr[dst], self.right.copy()
         mine = self._row(dst)
         if kind == "doubled":
-            self._replace(out, dst, np.insert(mine, k, source), recount)
+            self._replace(out, dst, np.insert(mine, k, source), recounts_edges)
         else:
-            self._replace(out, dst, np.delete(mine, k), recount)
+            self._replace(out, dst, np.delete(mine, k), recounts_edges)
             if kind == "misrouted":
                 self._replace(out, row, np.append(self._row(row) if row != dst else np.delete(mine, k), source),
-                              recount)
+                              recounts_edges)
         return out, dst, int(source)
 
     def _row(self, row):
         return self.indices[self.indptr[row] : self.indptr[row + 1]]
 
-    def _replace(self, out, row, sources, recount):
-        degree = len(sources) if recount else self.indptr[row + 1] - self.indptr[row]
+    def _replace(self, out, row, sources, recounts_edges):
+        degree = len(sources) if recounts_edges else self.indptr[row + 1] - self.indptr[row]
         out[row] = self._sums(np.array([0, len(sources)]), sources, np.array([degree]))[0]
 
     def _sums(self, indptr, indices, degrees):

@@ -137,7 +137,7 @@ def work(comm, args):
 
 
 def rows_of(name, args, times_on_hosts: dict, times_on_one_host: dict):
-    """Return the result rows of case `name`, for forward, backward and both, from results of `measure` on hosts and on one host."""
+    """Return the result rows of case `name` (forward, backward, both) from two results of `measure`: on several hosts and on one host."""
     table = []
     for way, share in WAYS.items():
         t0, t1, comm, memory = ([sum(times[share]) for times in samples]

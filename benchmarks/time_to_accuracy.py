@@ -72,9 +72,9 @@ TASKS = {
 }
 
 
-def run(task: Task, way: Way, data, seed, as_threads=False, **changed_options):
+def run(task: Task, way: Way, data, seed, ranks_are_threads=False, **changed_options):
     """Train `task` in the configuration `way` on the data directory `data`; return a result row with each epoch's accuracy and time."""
-    place = {"launcher": (), "ranks": way.ranks, "threads": 1} if as_threads else {"threads": 2 // way.ranks}
+    place = {"launcher": (), "ranks": way.ranks, "threads": 1} if ranks_are_threads else {"threads": 2 // way.ranks}
     settings = (task.batches if way.minibatches else task.full) | way.options | changed_options
     line = harness.train(way.ranks, data=data, model="sage", **task.model, **settings, seed=seed,
                          metric="accuracy", baseline=False, verify=False, **place)

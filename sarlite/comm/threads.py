@@ -41,7 +41,7 @@ class _Woken(PeerError):
 
 
 class _World:
-    """State that the ranks of one `run` share, protected by one lock."""
+    """State that the ranks of one call of `threads.run` share, protected by one lock."""
 
     def __init__(self, size):
         self.size = size

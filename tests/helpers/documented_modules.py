@@ -1,4 +1,4 @@
-"""The modules whose docstrings have examples."""
+"""List of the modules whose docstrings have examples, for the tests that run the examples."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ NOT_INSTALLED = {"sarlite.interop.torch": "PyTorch"}
 
 
 def modules_with_examples():
-    """Return the names of all modules of sarlite and of the models whose source has an example."""
+    """Return the names of those modules, in sarlite or among the models, whose source contains a docstring example."""
     files = [(path.relative_to(FOLDER.parent), path) for path in FOLDER.rglob("*.py") if path.relative_to(FOLDER).parts[0] != "models"]
     files += [(Path("sarlite/models") / path.name, path) for path in (FOLDER.parent / "models").glob("*.py")]
     names = {".".join(name.with_suffix("").parts).removesuffix(".__init__") for name, path in files if ">>> " in path.read_text()}
