@@ -144,7 +144,7 @@ def worker(case):
     from sarlite.comm import mpi
 
     comm = mpi.world()
-    by_rank = comm.allgather(measure(comm, *case, single_rank=True))
+    by_rank = comm.allgather(measure(comm, *case, traces_memory=True))
     if comm.rank == 0:
         print(json.dumps([max(part) for part in zip(*by_rank)]))
 

@@ -50,7 +50,10 @@ class Planted:
         self.right = self._sums(self.indptr, self.indices, np.diff(self.indptr))
 
     def result(self, kind, position, row, recounts_edges):
-        """Return (sums with edge number `position` "lost", "doubled" or "misrouted" to `row`, by `kind`; its destination; its source).
+        """Return (sums or means with CSR edge `position` "lost", "doubled" or "misrouted" to `row` by `kind`; its destination; its source).
+
+        A mean divides by the new number of edges if `recounts_edges`, else by the old one. A misrouted edge is
+        counted for `row`.
         """
         dst = int(np.searchsorted(self.indptr, position, "right")) - 1
         source, k, out = self.indices[position], position - self.indptr[dst], self.right.copy()

@@ -115,7 +115,7 @@ _TRAFFIC: set = set()
 
 
 class MpiTransfer:
-    """A started send or receive of one array, as a queue of requests for its pieces.
+    """A started send or receive of one array, as a queue of MPI requests for its pieces.
 
     One thread at a time completes the first request of the queue.
     """
