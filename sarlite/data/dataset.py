@@ -114,7 +114,7 @@ class Dataset:
     def of_tables(cls, nodes: Iterable[NodeTable], edges: Iterable[EdgeTable], target: str = NODE, name: str = "graph",
                   source: str = "dataset", provenance: JsonDict | None = None, directory: str | None = None,
                   division: JsonDict | None = None) -> "Dataset":
-        """Return a data set of these tables. `target` is the node type with labels; `division` describes how the rows are divided.
+        """Return a data set of these tables, called `source` in messages; `target` is the labelled type, `division` describes the parts.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class Dataset:
     @classmethod
     def of_edge_lists(cls, lists: Relational, name: str = "graph", source: str = "dataset",
                       provenance: JsonDict | None = None) -> "Dataset":
-        """Return a data set from the edge lists of a reader or a generator; each relation is sorted into CSR.
+        """Return a data set, called `source` in messages, of the edge lists of a reader or a generator; each relation is sorted into CSR.
 
         Parameters
         ----------

@@ -207,7 +207,7 @@ def _by_row(table, new_row, chunk_size):
 
 
 def _positions_needed(table, new_src_rows, new_dst_rows):
-    """Return True if the edges' original positions must be stored: the edges are not in that order, or the new row numbers change it."""
+    """Return True if the edges' original positions must be stored, as the stored or the renumbered edges are not in the original order."""
     in_order = counts_up(new_dst_rows) and counts_up(new_src_rows) and table.sources_ascend()
     return table.edge_ids is not None or not in_order
 

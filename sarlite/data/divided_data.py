@@ -123,7 +123,7 @@ def divided(comm: Communicator, spec: AnyPath, *, partition: str = "stored", ord
 
 
 def suits(dataset: Dataset, n_parts: int, partition: str, order: str, balance: str = "auto") -> bool:
-    """Return True if a data set is already stored in parts that serve `n_parts` ranks, by the requested method, order and balance."""
+    """Return True if a data set is already stored in parts that serve `n_parts` ranks, by the requested `partition`, order and balance."""
     stored = dataset.division or {"partition": None}
     same = partition == "stored" or (partition in METHODS and partition == stored["partition"])
     same = same and balance in ("auto", stored.get("balance", "auto"))

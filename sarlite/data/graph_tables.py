@@ -214,7 +214,7 @@ class NodeTable(_Table):
         return same and super().equals(other)
 
     def check(self, allow_empty: Collection[str] = (), ids_at_once: int = 1 << 24) -> None:
-        """Raise a DataError for an invalid id, label or split, or a feature that is not finite; splits in `allow_empty` may be empty.
+        """Raise a DataError for an invalid id (`ids_at_once` in a pass), label, split or feature; splits in `allow_empty` may be empty.
 
         `check_shapes` must have passed. The ids are read once per `ids_at_once` nodes.
         """

@@ -42,7 +42,7 @@ def part(array, start, stop):
 
 
 def take(array, ids, dtype=None, chunk_bytes=CHUNK_BYTES):
-    """Return `array[ids]` as a new C-contiguous array of `dtype`; the array is read in ascending order of the ids.
+    """Return `array[ids]` as a new C-contiguous array of `dtype`; the array is read in ascending order of the ids, `chunk_bytes` at a time.
 
     Memory: the result, 8 bytes per id, and a chunk.
     """

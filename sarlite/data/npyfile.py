@@ -167,7 +167,7 @@ def sha256(path):
 
 
 def verify(path, record, field):
-    """Raise a DataError if the sha256 of a file differs from the sha256 in `record`, the file's entry in meta.json."""
+    """Raise a DataError about `field` if the sha256 of a file differs from the sha256 in `record`, the file's entry in meta.json."""
     with reading(path, field):
         actual = sha256(path)
     if actual != record["sha256"]:
@@ -175,7 +175,7 @@ def verify(path, record, field):
 
 
 def header(head, kinds="biuf"):
-    """Return (dtype, shape, True for Fortran order, offset of the data in bytes) from `head`, the first bytes of a .npy file.
+    """Return (dtype, shape, True for Fortran order, data offset in bytes) from `head`, the first bytes of a .npy file of allowed `kinds`.
 
     Parameters
     ----------
@@ -214,14 +214,14 @@ def header(head, kinds="biuf"):
     return dtype, tuple(int(length) for length in shape), fortran, file.tell()
 
 
-def _checked_header(path, field, kinds="biuf"):
+def _checked_header(path, name_in_errors, allowed_kinds="biuf"):
     """Return (dtype, shape, Fortran order, offset, file size in bytes) of a .npy file; raise a DataError if size and header disagree."""
     with regular(path).open("rb") as file:
-        dtype, shape, fortran, offset = header(file.read(HEAD), kinds)
+        dtype, shape, fortran, offset = header(file.read(HEAD), allowed_kinds)
         size = os.fstat(file.fileno()).st_size
     expected = offset + dtype.itemsize * math.prod(shape)
     if size != expected:
-        raise DataError(f"{path}: {field}: {size} bytes, but its header needs {expected}: "
+        raise DataError(f"{path}: {name_in_errors}: {size} bytes, but its header needs {expected}: "
                         "the file was cut or something was added")
     return dtype, shape, fortran, offset, size
 

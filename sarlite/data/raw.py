@@ -89,7 +89,7 @@ class RawGraph:
 
     def assemble(self, source, *, undirected=None, self_loops=False, deduplicate=False, normalize=False,
                  provenance=None):
-        """Return the `Dataset`, with the edges sorted by destination. Options add or merge edges, or normalize features.
+        """Return the Dataset, edges sorted by destination; `source` names it in messages, options add or merge edges or normalize features.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ def row_normalized(features):
 
 
 def narrowed(numbers, copy=False):
-    """Return numbers as float32; a number above float32's range becomes infinite, which `Dataset.check` refuses."""
+    """Return numbers as float32 (a new array if `copy`); a number above its range becomes infinite, which `Dataset.check` refuses."""
     with np.errstate(all="ignore"):
         return widened(numbers).astype(np.float32, copy=copy)
 
@@ -223,7 +223,7 @@ def count_classes(labels, where, n_classes=None):
 
 
 def read_labels(labels, where, classes=None, task=None):
-    """Return (labels in the dtype and shape that the task needs, number of a model's outputs); `where` names the labels in errors.
+    """Return (labels in the form of the task, number of a model's outputs, `classes` if not None); `where` names the labels in errors.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def read_labels(labels, where, classes=None, task=None):
 
 
 def in_form(labels, where, task, first_row=0, what="node"):
-    """Return labels in the form that the task needs (see `NodeTable`); messages name `where`, and a row as `what` with its number.
+    """Return labels in the form of the task (see `NodeTable`); messages name `where` and call a row `what`, counted from `first_row`.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def strata(labels, task):
 
 
 def whole_labels(labels, where, first_row=0, what="node"):
-    """Return one label per row, (n,) int64, -1 for NaN (no label); messages name `where`, and a row as `what` with its number.
+    """Return one label per row, (n,) int64, -1 for NaN (no label); messages name `where` and call a row `what`, counted from `first_row`.
 
     Parameters
     ----------
@@ -357,7 +357,7 @@ def check_indptr(indptr, n_rows, n_entries, where):
 
 
 def dense(data, indptr, indices, shape, where):
-    """Return a CSR matrix as a dense float32 array of shape `shape`; duplicate entries are added. Messages start with `where`.
+    """Return a CSR matrix, (data, indptr, indices), as a dense float32 array of `shape`; duplicates are added, messages start with `where`.
 
     Raises
     ------

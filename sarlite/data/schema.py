@@ -138,7 +138,7 @@ class _Notes(NamedTuple):
     by_position: list[str]
 
 
-def _check_names(out: _Notes, what: str, expected: Mapping[Name, str], available: Mapping[Name, str]) -> None:
+def _check_names(out: _Notes, name_kind: str, expected: Mapping[Name, str], available: Mapping[Name, str]) -> None:
     """Raise a DataError for a name in `expected` but not in `available`; add names that are only in `available` to `out.left_out`.
 
     Names that the model does not use are added to `out.left_out`.
@@ -147,16 +147,16 @@ def _check_names(out: _Notes, what: str, expected: Mapping[Name, str], available
     """
     for name, text in expected.items():
         if name not in available:
-            raise DataError(f"{out.data}: {what}: no {text}, which the model takes; the data have "
+            raise DataError(f"{out.data}: {name_kind}: no {text}, which the model takes; the data have "
                             f"{', '.join(available.values()) or 'none'}")
     unused = [text for name, text in available.items() if name not in expected]
     if unused:
-        out.left_out.append(f"{out.data}: {what} left out, as the model does not take them: "
+        out.left_out.append(f"{out.data}: {name_kind} left out, as the model does not take them: "
                             f"{', '.join(unused)}")
 
 
 def _with_columns(out: _Notes, table: AnyTable, expected: Columns, transforms: JsonDict | None) -> AnyTable:
-    """Return a table with the feature columns `expected` by the model, in the model's order; add messages to `out`."""
+    """Return a table with the feature columns `expected` by the model, in its order, if made by `transforms`; add messages to `out`."""
     available, where = _columns(table), f"{table.label}{table.FEATURES.replace('_', ' ')}"
     if expected is None or available is None:
         if expected is not None:

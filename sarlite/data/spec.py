@@ -410,7 +410,7 @@ def _version():
 
 
 def from_tables(described: Mapping[str, object], **changes: bool) -> Dataset:
-    """Return the data set built from tables in memory or in files, described by a dict as in docs/tables.md.
+    """Return the data set of tables in memory or in files, described by a dict as in docs/tables.md; `changes` edit edges or features.
 
     Parameters
     ----------

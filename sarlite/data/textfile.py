@@ -45,20 +45,20 @@ def read(path, field, dtype):
     return _parquet(path, field) if suffix == ".parquet" else _text(path, field, dtype)
 
 
-def _parquet(path, field):
+def _parquet(path, name_in_errors):
     """Return the numbers in a Parquet file, (n_rows, n_columns). A column of lists of length k becomes k columns."""
-    parquet = import_optional("pyarrow.parquet", f"{path}: {field}")
-    with reading(path, field), regular(path).open("rb") as file:
+    parquet = import_optional("pyarrow.parquet", f"{path}: {name_in_errors}")
+    with reading(path, name_in_errors), regular(path).open("rb") as file:
         table = parquet.read_table(file)
         columns = []
         for name, column in zip(table.column_names, table.columns):
             cells = column.combine_chunks()
             if cells.null_count:
-                raise DataError(f"{path}: {field}: column {name!r}: a value is missing")
+                raise DataError(f"{path}: {name_in_errors}: column {name!r}: a value is missing")
             length = getattr(cells.type, "list_size", None)
             values = np.asarray((cells.flatten() if length else cells).to_numpy(zero_copy_only=False))
             if values.dtype.kind not in "biuf":
-                raise DataError(f"{path}: {field}: column {name!r} is of {cells.type}, not of numbers")
+                raise DataError(f"{path}: {name_in_errors}: column {name!r} is of {cells.type}, not of numbers")
             columns.append(values.reshape(-1, length or 1))
         return np.concatenate(columns, axis=1) if columns else np.empty((0, 1))
 
@@ -88,9 +88,9 @@ def lines(file):
         yield line
 
 
-def _text(path, field, dtype):
+def _text(path, name_in_errors, dtype):
     """Return the numbers in a text file, (n_rows, n_columns), without comments and header."""
-    with reading(path, field), opened(path) as file:
+    with reading(path, name_in_errors), opened(path) as file:
         rows = (line for line in lines(file) if _content(line))
         first = next(rows, None)
         if first is None:
@@ -104,15 +104,15 @@ def _text(path, field, dtype):
             warnings.filterwarnings("error", "loadtxt", DeprecationWarning)  # NumPy before 2.3 reads 1.5 as the integer 1
             table = np.loadtxt(chain([below], rows), dtype, comments="#", delimiter=delimiter, ndmin=2)
         if columns not in (0, table.shape[1]):
-            raise DataError(f"{path}: {field}: the first line, {first.strip()!r}, is no header of {table.shape[1]} columns")
+            raise DataError(f"{path}: {name_in_errors}: the first line, {first.strip()!r}, is no header of {table.shape[1]} columns")
         return table
 
 
-def _npy(path, field):
+def _npy(path, name_in_errors):
     """Return the memory-mapped array of a .npy file; raise a DataError unless it has one or two dimensions."""
-    table = npyfile.load(path, field)
+    table = npyfile.load(path, name_in_errors)
     if table.ndim not in (1, 2):
-        raise DataError(f"{path}: {field}: expected one or two dimensions, found shape {table.shape}")
+        raise DataError(f"{path}: {name_in_errors}: expected one or two dimensions, found shape {table.shape}")
     return table
 
 

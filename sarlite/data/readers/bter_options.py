@@ -116,12 +116,12 @@ def _coefficients(path, top):
     return np.where(np.arange(top + 1) < 2, 0.0, np.interp(np.arange(top + 1), pairs[:, 0], pairs[:, 1]))
 
 
-def _pairs(path, field, dtype):
+def _pairs(path, name_in_errors, dtype):
     """Return the content of a file of two columns, degree and value, as an (n, 2) array; raise a DataError if a degree is repeated."""
-    pairs = textfile.read(path, field, dtype)
+    pairs = textfile.read(path, name_in_errors, dtype)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
-        raise DataError(f"{path}: {field}: expected two columns, found shape {pairs.shape}")
+        raise DataError(f"{path}: {name_in_errors}: expected two columns, found shape {pairs.shape}")
     once, times = np.unique(pairs[:, 0], return_counts=True)
     if (at := first_true(times > 1)) is not None:
-        raise DataError(f"{path}: {field}: degree {once[at]:g} appears twice")
+        raise DataError(f"{path}: {name_in_errors}: degree {once[at]:g} appears twice")
     return pairs

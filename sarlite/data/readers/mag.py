@@ -149,25 +149,25 @@ def _name_files(folder, n_nodes):
     return {name: paths[name] for name in n_nodes if name in paths}
 
 
-def _rows(file, field):
-    """Yield (line number, list of the comma-separated words) of each nonempty line; `field` names the content in errors."""
-    with reading(file, field), gzip.open(regular(file), "rt", encoding="utf-8") as stream:
+def _rows(file, name_in_errors):
+    """Yield (line number, list of the comma-separated words) of each nonempty line of a gzipped file."""
+    with reading(file, name_in_errors), gzip.open(regular(file), "rt", encoding="utf-8") as stream:
         for number, line in enumerate(textfile.lines(stream), 1):
             if line.strip():
                 yield number, [word.strip() for word in line.split(",")]
             if number > _MOST_TYPES:
-                raise DataError(f"{file}: {field}: more than {_MOST_TYPES} lines")
+                raise DataError(f"{file}: {name_in_errors}: more than {_MOST_TYPES} lines")
 
 
-def _by_type(file, field):
+def _by_type(file, name_in_errors):
     """Return ({node type: value}, line number of the values) of a file with a line of node types and a line of values."""
-    rows = list(_rows(file, field))
+    rows = list(_rows(file, name_in_errors))
     if len(rows) != 2 or len(rows[0][1]) != len(rows[1][1]):
-        raise DataError(f"{file}: {field}: expected a line of node types and a line with a value per type, found {len(rows)} "
+        raise DataError(f"{file}: {name_in_errors}: expected a line of node types and a line with a value per type, found {len(rows)} "
                         "nonempty lines")
     (_, names), (line, values) = rows
     if len(set(names)) != len(names):
-        raise DataError(f"{file}: {field}: a node type appears twice: {', '.join(names)}")
+        raise DataError(f"{file}: {name_in_errors}: a node type appears twice: {', '.join(names)}")
     return dict(zip(names, values)), line
 
 
@@ -216,9 +216,9 @@ def _features(raw, n_nodes):
     return {name: raw / "node-feat" / name / "node-feat.csv.gz" for name in n_nodes if name in stored_types}
 
 
-def _marked_types(file, field):
+def _marked_types(file, name_in_errors):
     """Return (node types that a file marks as true, line number of the marks)."""
-    values, line = _by_type(file, field)
+    values, line = _by_type(file, name_in_errors)
     return [name for name, value in values.items() if value.lower() in ("true", "1")], line
 
 

@@ -140,12 +140,12 @@ def _unpacked(file, path, dtype, shape, fortran, offset):
     return np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
 
 
-def _data_offset(path, info):
+def _data_offset(path, zip_info):
     """Return the byte offset of an uncompressed array in a zip archive, behind its header of variable length."""
     with Path(path).open("rb") as file:
-        file.seek(info.header_offset + 26)
+        file.seek(zip_info.header_offset + 26)
         lengths = np.frombuffer(file.read(4), "<u2")
-    return info.header_offset + 30 + int(lengths.sum())
+    return zip_info.header_offset + 30 + int(lengths.sum())
 
 
 def square(shape, where):

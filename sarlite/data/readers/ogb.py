@@ -25,7 +25,7 @@ _INVERSE = ("sales_ranking",)  # the split of ogbn-products, to which OGB's own 
 
 
 def read(path, classes=None, task=None, features=None):
-    """Return an OGB graph of labelled nodes (ogbn-*) or links (ogbl-*) from its folder; `features` selects node features of ogbn-proteins.
+    """Return an OGB graph of labelled nodes (ogbn-*) or links (ogbl-*), with `classes` classes; `features` selects ogbn-proteins' features.
 
     A folder with a file `split/KIND/train.pt` is a data set of links, such as ogbl-collab. Its nodes have no labels. Without
     `node-feat.csv.gz` its nodes have a single feature, 1. `raw/` has the training edges. `pairs` reads the links of a split.
@@ -104,7 +104,7 @@ def _name(path):
 
 
 def read_graphs(path: AnyPath, classes: int | None = None, task: str | None = None) -> Relational:
-    """Return an OGB set of graphs (ogbg-*) from its folder, as a heterogeneous graph with the node types "node" and "graph".
+    """Return an OGB set of graphs (ogbg-*), with labels of `classes` classes, as a heterogeneous graph of the types "node" and "graph".
 
     Parameters
     ----------

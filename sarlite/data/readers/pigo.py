@@ -112,7 +112,7 @@ def _weights(path, values, n_edges):
 
 
 def read_directory(path, classes=None):
-    """Return the graph, features, labels and splits of an MG-GCN directory: graph.bin and three files with a row per node.
+    """Return the graph, features, labels (`classes` classes) and splits of an MG-GCN directory: graph.bin and three files of rows by node.
 
     The matrices are features.bin (float32), labels.bin (int32) and sets.bin (uint32).
 
@@ -146,13 +146,13 @@ def read_directory(path, classes=None):
                     name=path.resolve().name, edge_weight=graph.weight, edges_in=path / GRAPH)
 
 
-def _matrix(path, field, dtype, n_rows, n_columns=None):
+def _matrix(path, name_in_errors, dtype, n_rows, n_columns=None):
     """Return the memory-mapped matrix of a file that begins with its numbers of rows and columns, which must be as expected."""
     head, offset = binary.header(path, ("rows", "<u4"), ("columns", "<u4"))
     for name, expected in (("rows", n_rows), ("columns", n_columns)):
         if expected is not None and head[name] != expected:
             raise DataError(f"{path}: {name}: {head[name]}, expected {expected}")
-    return binary.arrays(path, offset, (field, dtype, (head["rows"], head["columns"])))[0]
+    return binary.arrays(path, offset, (name_in_errors, dtype, (head["rows"], head["columns"])))[0]
 
 
 def write(path, dataset, *, overwrite=False, ones=False):

@@ -11,7 +11,7 @@ _TYPES = ("none", "train", "val", "test")
 
 
 def read(path, classes=None):
-    """Return the Reddit graph from the files reddit_data.npz and reddit_graph.npz of a folder.
+    """Return the Reddit graph from reddit_data.npz and reddit_graph.npz in a folder; `classes` is its number of classes, if known.
 
     If reddit_graph.npz does not exist, reddit_self_loop_graph.npz is read in its place.
 

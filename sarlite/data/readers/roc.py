@@ -13,7 +13,7 @@ _MASKS = ("None", "Train", "Val", "Test")
 
 
 def read(path, classes=None):
-    """Return the graph of PREFIX.add_self_edge.lux, PREFIX.feats.bin or .feats.csv, PREFIX.label and PREFIX.mask; `path` is the prefix.
+    """Return the graph in PREFIX.add_self_edge.lux, .feats.bin or .feats.csv, .label (of `classes` classes) and .mask; `path` is PREFIX.
 
     Parameters
     ----------

@@ -120,9 +120,9 @@ def _file(prefix, name):
     return Path(f"{prefix}_{name}.txt")
 
 
-def _rows(prefix, name, dtype, n_rows=None, columns=None):
-    """Return the numbers of the file PREFIX_NAME.txt, (n_rows, n_columns), of the given dtype and shape."""
-    file = _file(prefix, name)
+def _rows(path_prefix, name, dtype, n_rows=None, columns=None):
+    """Return the numbers of the file PREFIX_NAME.txt; raise a DataError unless there are `n_rows` rows and `columns` columns."""
+    file = _file(path_prefix, name)
     rows = read_csv(existing(file), name, dtype)
     if n_rows is not None and len(rows) != n_rows:
         raise DataError(f"{file}: {len(rows)} lines, expected {n_rows}")
@@ -137,21 +137,21 @@ def _column(prefix, name, dtype, n_rows=None):
     return _rows(prefix, name, dtype, n_rows, columns=1)[:, 0]
 
 
-def _labels(prefix, task, n_graphs):
+def _labels(path_prefix, task, n_graphs):
     """Return (labels of the graphs, number of a model's outputs, names of the classes or None if `task` is not "classify")."""
     if task not in (None, "classify"):
-        file = _file(prefix, "graph_attributes")
-        return *read_labels(_rows(prefix, "graph_attributes", np.float64, n_graphs), file, None, task), None
-    codes, labels = np.unique(_column(prefix, "graph_labels", np.int64, n_graphs), return_inverse=True)
+        file = _file(path_prefix, "graph_attributes")
+        return *read_labels(_rows(path_prefix, "graph_attributes", np.float64, n_graphs), file, None, task), None
+    codes, labels = np.unique(_column(path_prefix, "graph_labels", np.int64, n_graphs), return_inverse=True)
     return labels.astype(np.int64), len(codes), [str(label) for label in codes.tolist()]
 
 
-def _features(prefix: str, what: str, n: int) -> Array | None:
+def _features(path_prefix: str, what: str, n: int) -> Array | None:
     """Return the attributes and one-hot labels of `what`, "node" or "edge", side by side, (n, any) float32; None without both."""
     blocks = []
-    if _file(prefix, f"{what}_attributes").exists():
-        blocks.append(narrowed(_rows(prefix, f"{what}_attributes", np.float64, n)))
-    if _file(prefix, f"{what}_labels").exists():
-        labels = _rows(prefix, f"{what}_labels", np.int64, n)
-        blocks += [one_hot(column, f"{_file(prefix, f'{what}_labels')}: labels of {what}s") for column in labels.T]
+    if _file(path_prefix, f"{what}_attributes").exists():
+        blocks.append(narrowed(_rows(path_prefix, f"{what}_attributes", np.float64, n)))
+    if _file(path_prefix, f"{what}_labels").exists():
+        labels = _rows(path_prefix, f"{what}_labels", np.int64, n)
+        blocks += [one_hot(column, f"{_file(path_prefix, f'{what}_labels')}: labels of {what}s") for column in labels.T]
     return np.concatenate(blocks, 1) if blocks else None

@@ -181,7 +181,7 @@ class Description:
 
 
 def of_dict(content: object, where: object, base: AnyPath = Path(), option_notation: Door = MAPPING) -> Description:
-    """Return the description of tables that a dict states; relative paths start at the folder `base`, error messages begin with `where`.
+    """Return the description of tables that the dict `content` states; relative paths start at `base`, error messages begin with `where`.
 
     Parameters
     ----------

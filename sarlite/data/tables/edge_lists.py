@@ -33,18 +33,18 @@ class TableEdges(NamedTuple):
     features: Array | None
 
 
-def read_edges(edges: object, src: str, dst: str, weight: str | None, features: Iterable[str], nodes: object, id: str,
-               undirected: bool, fill: object, on_unknown: str) -> TableEdges:
+def read_edges(edges: object, src_column: str, dst_column: str, weight_column: str | None, feature_columns: Iterable[str], nodes: object,
+               id_column: str, undirected: bool, fill: object, on_unknown: str) -> TableEdges:
     """Return the edges of a table; `on_unknown` refuses or drops ends that `nodes` lack, `fill` replaces missing weights and features."""
-    weight = None if weight is None else str(weight)  # names of pandas columns may be numbers
-    source = EdgeSource(RELATION, edges, "edges", str(src), str(dst), weight, dict.fromkeys(map(str, features), "number"), fill,
-                        on_unknown=on_unknown, reading=Reading(door=PANDAS))
-    described = Description({NODE: _node_source(nodes, "nodes", id, PANDAS)}, [source], NODE, "table")
+    weight_column = None if weight_column is None else str(weight_column)  # names of pandas columns may be numbers
+    source = EdgeSource(RELATION, edges, "edges", str(src_column), str(dst_column), weight_column,
+                        dict.fromkeys(map(str, feature_columns), "number"), fill, on_unknown=on_unknown, reading=Reading(door=PANDAS))
+    described = Description({NODE: _node_source(nodes, "nodes", id_column, PANDAS)}, [source], NODE, "table")
     (lists,), ids = compiler.edge_lists(described, undirected)
     return TableEdges(ids[NODE], lists["src"], lists["dst"], lists.get("edge_weight"), lists.get("edge_features"))
 
 
-def read_relations(edges: Mapping[Relation, object], src: str, dst: str, nodes: Mapping[str, object], id: str,
+def read_relations(edges: Mapping[Relation, object], src_column: str, dst_column: str, nodes: Mapping[str, object], id_column: str,
                    on_unknown: str) -> tuple[dict[Relation, tuple[Array, Array]], dict[str, Array]]:
     """Return ({relation: (source rows, destination rows)}, {node type: ids}); `on_unknown` refuses or drops ends that `nodes` lack."""
     if not all(isinstance(tables, Mapping) for tables in (edges, nodes)):
@@ -53,9 +53,9 @@ def read_relations(edges: Mapping[Relation, object], src: str, dst: str, nodes: 
     for relation in edges:
         check_relation(relation)
     described = Description(
-        {name: _node_source(nodes.get(name), f"nodes[{name!r}]", id, HETERO_PANDAS) for name in dict.fromkeys(
+        {name: _node_source(nodes.get(name), f"nodes[{name!r}]", id_column, HETERO_PANDAS) for name in dict.fromkeys(
             [*nodes, *(end for relation in edges for end in relation[::2])])},
-        [EdgeSource(relation, table, f"edges[{relation!r}]", str(src), str(dst), on_unknown=on_unknown,
+        [EdgeSource(relation, table, f"edges[{relation!r}]", str(src_column), str(dst_column), on_unknown=on_unknown,
                     reading=Reading(door=HETERO_PANDAS))
          for relation, table in edges.items()], "", "tables", relational=True)
     lists, ids = compiler.edge_lists(described)

@@ -217,7 +217,7 @@ def _class_numbers(table, column, value_counts, n_classes, minus_one_missing, co
 
 
 def _codes(table, column, class_values, workspace):
-    """Return the class index of each row, (n_rows,) int64, by `class_values`, a `_ClassValues`; -1 without a label."""
+    """Return the index in `class_values` of each row's label, (n_rows,) int64; -1 for a row without a label."""
     compute, arrow = import_optional("pyarrow.compute", table.where), import_optional("pyarrow", table.where)
     is_number = class_values.kind == "number"
     value = f"CAST({number(table, column)} AS BIGINT)" if is_number else f"CAST({quote(column)} AS VARCHAR)"

@@ -141,7 +141,7 @@ def ids_in_order(connection: Connection, numbering: NodeNumbering) -> Array:
 
 
 def mapping(connection: Connection, numbering: NodeNumbering, workspace: Workspace) -> dict[str, Array]:
-    """Return {file name: array}: bytes, ends, hashes and numbers of the nodes' names, the files that `names.Names` looks nodes up with.
+    """Return {file name: array} for `names.Names`, which looks up nodes: the names' bytes, their ends, their hashes and node numbers.
 
     Memory: about 40 bytes per node.
     """

@@ -189,7 +189,7 @@ def _encoding(path):
 
 
 def _first_lines(connection, path, encoding, n=64):
-    """Return the first n lines of a text file that are not empty."""
+    """Return the first n lines of a text file that are not empty, without their ends."""
     rows = connection.execute(
         f"SELECT line FROM read_csv({literal(path)}, auto_detect=false, encoding='{encoding}', "
         f"max_line_size={LINE_BYTES}, buffer_size={LINE_BYTES}, {_LINES}) WHERE trim(line) <> '' LIMIT {n}").fetchall()
@@ -215,17 +215,17 @@ def _rows(lines, delimiter):
         csv.field_size_limit(limit)
 
 
-def _is_header(first, second, asked):
-    """Return True if the words `first`, of line 1, are column names, False if a row, None in doubt; `asked` are expected names."""
-    words = [word.strip() for word in first]
-    named, numbers = {*asked} & {*words}, [is_number(word) for word in words]
+def _is_header(first_row, second_row, expected_names):
+    """Return True if the first row of a file, a list of words, holds column names, False if it holds data, None if that is in doubt."""
+    words = [word.strip() for word in first_row]
+    named, numbers = {*expected_names} & {*words}, [is_number(word) for word in words]
     if not all(map(is_number, named)):
         return True
-    if named and named == {*asked}:  # numbers are the names of columns without a header, too
+    if named and named == {*expected_names}:  # numbers are the names of columns without a header, too
         return None
     if all(numbers):
         return False
-    below = [is_number(word.strip()) for word in second]
+    below = [is_number(word.strip()) for word in second_row]
     if not any(numbers):
         return True if any(below) or len({word.lstrip("_:#").lower() for word in words} & ENDS) > 1 else None
     return None if any(under and not number for number, under in zip(numbers, below)) else False

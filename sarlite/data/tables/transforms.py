@@ -85,28 +85,29 @@ class Feature:
         return cls(name, _fills(options.get("missing"), KINDS[name], name, where), _argument(name, argument, where))
 
 
-def _fills(value: object, kind: Kind, transform: str, where: str) -> tuple[str, ...]:
+def _fills(value: object, kind: Kind, transform: str, name_in_errors: str) -> tuple[str, ...]:
     """Return the words of the option `missing`, such as "mean+indicator", after checking that a transform of class `kind` allows them."""
     words = () if value is None else tuple(str(value).split("+"))
     values = [word for word in words if word != "indicator"]
     for word in words:
         if word not in _FILLS or len(values) > 1 or len({*words}) < len(words):
-            raise ConfigError(f"{where}: missing = {value!r} is none of {', '.join(_FILLS)}; indicator may stand "
+            raise ConfigError(f"{name_in_errors}: missing = {value!r} is none of {', '.join(_FILLS)}; indicator may stand "
                               "beside one of the others, as in mean+indicator")
         if word in ("mean", "median") and not kind.numeric:
-            raise ConfigError(f"{where}: missing = {value!r}: {transform} reads no numbers, so only 0 and indicator are possible")
+            raise ConfigError(f"{name_in_errors}: missing = {value!r}: {transform} reads no numbers, so only 0 and indicator are possible")
     return words
 
 
-def _argument(transform: str, value: Any, where: str) -> int | None:
-    """Return the number that a transform takes, checked, such as 32 in "hash:32"; None if it takes none. Messages begin with `where`."""
+def _argument(transform: str, value: Any, name_in_errors: str) -> int | None:
+    """Return the number that a transform takes, checked, such as 32 in "hash:32"; None if it takes none."""
     if value is None and transform not in _NEEDED:
         return None
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if transform not in _ARGUMENTS or type(number) is not int or not 1 <= number <= _MOST:
         example = f", as in {transform}:32" if transform in ("hash", "text") else ""
-        raise ConfigError(f"{where}: transform {transform}: {value!r} is no number from 1 to {_MOST}{example}"
-                          if transform in _ARGUMENTS else f"{where}: transform {transform} takes no number, but {value!r} is given")
+        raise ConfigError(f"{name_in_errors}: transform {transform}: {value!r} is no number from 1 to {_MOST}{example}"
+                          if transform in _ARGUMENTS else
+                          f"{name_in_errors}: transform {transform} takes no number, but {value!r} is given")
     return number
 
 
@@ -143,7 +144,7 @@ class Fitted:
         return {output: name for name, feature in self.features.items()
                 for output in _outputs(name, feature, self.statistics[name], "NULL")}
 
-    def expressions(self, connection: Connection, relation: str, where: str | None = None, numeric: Collection[str] = (),
+    def expressions(self, connection: Connection, relation: str, name_in_errors: str | None = None, numeric: Collection[str] = (),
                     option_notation: Door = MAPPING) -> dict[str, str]:
         """Return {feature name: SQL expression} over `relation`, an SQL table or view; columns `numeric` hold only finite numbers or null.
 
@@ -154,7 +155,7 @@ class Fitted:
         connection : Connection
         relation : str
             SQL name of a table or view that has the columns; other columns are ignored.
-        where : str, optional
+        name_in_errors : str, optional
             Name of the relation in messages; by default `relation`.
         numeric : collection of str
             Columns that are known to hold finite numbers or null, so that only missing values are looked for.
@@ -171,20 +172,20 @@ class Fitted:
         -----
         Time: one pass over each column. Memory: DuckDB's.
         """
-        columns = _columns(connection, relation, self.features, where or relation, option_notation=option_notation)
+        columns = _columns(connection, relation, self.features, name_in_errors or relation, option_notation=option_notation)
         for name, column in columns.items():
             feature = self.features[name]
             column.check(KINDS[feature.transform], feature.missing, name in numeric)
             KINDS[feature.transform].check(column, self.statistics[name])
         return self._expressions(columns)
 
-    def outside(self, connection: Connection, relation: str, where: str) -> list[str]:
+    def outside(self, connection: Connection, relation: str, name_in_errors: str) -> list[str]:
         """Return a line for each number or date column with values outside the range of the table that the transforms were fitted on.
 
         Statistics that earlier versions stored have no range, and give no line.
         """
         ranges = {name: values["range"] for name, values in self.statistics.items() if "range" in values}
-        columns = _columns(connection, relation, {name: self.features[name] for name in ranges}, where)
+        columns = _columns(connection, relation, {name: self.features[name] for name in ranges}, name_in_errors)
         lines = []
         for name, column in columns.items():
             low, high = ranges[name]
@@ -192,13 +193,13 @@ class Fitted:
             odd = f"{value} < {number(low)} OR {value} > {number(high)}"
             n, total = connection.execute(f"SELECT count(*) FILTER (WHERE {odd}), count({value}) FROM {relation}").fetchone()
             if n:
-                lines.append(f"{where}: column {name!r}: {n:,} of {total:,} values lie outside {column.shown(low)} to "
+                lines.append(f"{name_in_errors}: column {name!r}: {n:,} of {total:,} values lie outside {column.shown(low)} to "
                              f"{column.shown(high)}, the range of the table that the model was trained on")
         return lines
 
-    def select(self, connection: Connection, relation: str, where: str | None = None) -> str:
+    def select(self, connection: Connection, relation: str, name_in_errors: str | None = None) -> str:
         """Return the feature columns of `relation`, an SQL table or view, as the text of an SQL select list."""
-        expressions = self.expressions(connection, relation, where)
+        expressions = self.expressions(connection, relation, name_in_errors)
         return ", ".join(f"{expression} AS {quote(name)}" for name, expression in expressions.items())
 
     def _expressions(self, columns: Mapping[str, Column]) -> dict[str, str]:
@@ -245,7 +246,7 @@ class Fitted:
     __hash__ = None  # type: ignore[assignment]
 
 
-def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None, where: str | None = None,
+def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], training: str | None, name_in_errors: str | None = None,
         numeric: Collection[str] = (), option_notation: Door = MAPPING) -> Fitted:
     """Return transforms of `columns` of `relation`, an SQL table or view, fitted on rows that meet the SQL condition `training`.
 
@@ -260,7 +261,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
         The transform of each column, in the order of the features.
     training : str or None
         SQL condition of training rows; None takes all rows.
-    where : str, optional
+    name_in_errors : str, optional
         Name of the relation in messages; by default `relation`.
     numeric, option_notation
         As for `Fitted.expressions`.
@@ -294,7 +295,7 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
     connection.execute("SET threads = 1")
     try:
         statistics = {}
-        for name, column in _columns(connection, relation, columns, where or relation, training, option_notation).items():
+        for name, column in _columns(connection, relation, columns, name_in_errors or relation, training, option_notation).items():
             feature = columns[name]
             kind = KINDS[feature.transform]
             column.check(kind, feature.missing, name in numeric)
@@ -311,16 +312,16 @@ def fit(connection: Connection, relation: str, columns: Mapping[str, Feature], t
     return fitted
 
 
-def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], where: str, training: str | None = None,
+def _columns(connection: Connection, relation: str, wanted: Mapping[str, Feature], name_in_errors: str, training: str | None = None,
              option_notation: Door = MAPPING) -> dict[str, Column]:
     """Return {name: Column} of the columns `wanted` of an SQL table or view; `training` is the SQL condition of training rows."""
     types = {row[0]: row[1] for row in connection.execute(f"DESCRIBE SELECT * FROM {relation}").fetchall()}
     for name in wanted:
         if name not in types:
             names = [other for other in types if other != "rowid"]  # a column of DuckDB's own
-            raise DataError(f"{where}: no column {name!r}, of which features are made; there are "
+            raise DataError(f"{name_in_errors}: no column {name!r}, of which features are made; there are "
                             f"{', '.join(map(repr, names))}{suggestion(name, names)}")
-    return {name: Column(connection, relation, name, types[name], KINDS[feature.transform].reads, training, where, option_notation)
+    return {name: Column(connection, relation, name, types[name], KINDS[feature.transform].reads, training, name_in_errors, option_notation)
             for name, feature in wanted.items()}
 
 
