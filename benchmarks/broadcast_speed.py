@@ -144,7 +144,7 @@ def measure_epochs(args, layers):
 
 
 def row(args, layers, job_name, name, rounds):
-    """Return the result row of configuration `name`, "MODE PREFETCH", in job "one", "two" (ranks) or "before"; `rounds` has all results."""
+    """Return the result row of configuration `name`, "MODE PREFETCH", in the job "one", "two" (ranks) or "before", from all rounds."""
     results = [result[job_name] for result in rounds]
     times = [ms for each in results for ms in each["times"][name]]
     ones = [statistics.median(result["one"]["times"][BASE]) for result in rounds]

@@ -65,7 +65,7 @@ def loaded(spec):
 
 
 def parts_of(division, n_nodes, n_ranks):
-    """Return the argument `parts` for a `division` of the graph: its name, or for "an empty part" each node's part, the last unused."""
+    """Return the argument `parts` for a `division`: its name, or for "an empty part" the part of each node; no node has the last part."""
     if division != "an empty part":
         return division
     return np.random.default_rng(1).integers(0, max(n_ranks - 1, 1), n_nodes)

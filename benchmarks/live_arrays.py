@@ -94,7 +94,7 @@ def edges(n_ranks, rows_per_rank, degree):
 
 
 def measure(comm, model: str, widths: tuple, mode: str, prefetch: int, rows_per_rank: int, degree: int, steps=2, traces_memory=False):
-    """Train a few steps; return (bytes of the trainer's buffers, most bytes held, most peers' rows held, `remote` of `promised`).
+    """Train a few steps; return (bytes of the trainer's buffers, most bytes held, peers whose rows are held: measured, expected).
 
     The most bytes held are None unless `traces_memory`. Collective.
     """

@@ -21,7 +21,7 @@ KEPT, MADE = "A X kept", "A X each step"
 
 
 def make(args, graph, way):
-    """Return a Trainer of the paper's model that computes A X, of adjacency and features, once (`way` KEPT) or in each step (MADE)."""
+    """Return a Trainer of the paper's model; `way` KEPT computes A X, adjacency times features, once, and `way` MADE in each step."""
     trainer = broadcast_speed.make_trainer(graph, args.layers, *args.widths, args.hidden)
     if way == MADE:
         trainer.x = Tensor(trainer.x.data)  # not constant: a kept sum would be reused
@@ -41,7 +41,7 @@ def parts(comm, args, order, prefetch=1):
 
 
 def breakdown(comm, args):
-    """Return the times by primitive, rows of `primitive_times.breakdown`, as {way: rows}: A X computed once (KEPT) or each step (MADE)."""
+    """Return {way: rows of time by primitive}; way KEPT computes A X, adjacency times features, once, and way MADE in each step."""
     breakdowns = {}
     for way in (KEPT, MADE):
         trainer = make(args, whole(args), way)
@@ -60,7 +60,7 @@ def orders(comm, args):
 
 
 def epochs(comm, args):
-    """Time training steps; return {way: [milliseconds of each step]}: A X computed once (KEPT) or in each step (MADE). Collective.
+    """Time training; return {way: [ms of each step]}; way KEPT computes A X, adjacency times features, once, and way MADE in each step.
 
     On several ranks the rows are in permuted order, on a single rank in the original order.
     """

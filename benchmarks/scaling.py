@@ -119,7 +119,7 @@ def account(rank, spans, use_cpu_time=False):
 
 
 def purpose_of(span):
-    """Return the category, such as "product" or "wait", that a profile's span counts for, without the time of the spans inside it.
+    """Return the category, such as "product" or "wait", of a profile's span. `account` counts a span's time without its inner spans.
 
     For a block the category is the rank whose rows the block reads; `by_owner` adds these up.
     """

@@ -111,7 +111,7 @@ def configurations(args):
 
 
 def best(row):
-    """Return the best validation accuracy of a run's result row; None in its curve stands for epochs without evaluation."""
+    """Return the best validation accuracy in the curve of a result row, where epochs without evaluation have None."""
     return max(accuracy for accuracy in row["curve"] if accuracy is not None)
 
 

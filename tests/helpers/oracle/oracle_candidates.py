@@ -17,7 +17,7 @@ def kernel_spmm(case):
 
 
 def kernel_spmm_vjp(case, g):
-    """Return {"x" or edge weight: gradient} of the case's `kernel_spmm`, given the output's gradient `g`, by kernels."""
+    """Return {input's name: gradient} of an oracle case's sum or mean, given the output's gradient `g`, by sarlite's kernels."""
     scale, x, indptr = _scale(case), case.x, case.indptr.astype(np.int64)
     order = np.lexsort((case.dst, case.src))
     back = np.concatenate([[0], np.cumsum(np.bincount(case.src, minlength=case.n_src))])

@@ -149,7 +149,7 @@ def with_array(rng, value_shapes):
 
 
 def product(rng, value_shapes):
-    """Return a step that multiplies matrices, two values of a program with these shapes or a value and an array; None for a scalar."""
+    """Return a step that multiplies a random value by another value, or by an array, as matrices; None if the value is a scalar."""
     i = number(rng, value_shapes)
     if not value_shapes[i]:
         return None
