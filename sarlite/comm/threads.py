@@ -188,7 +188,7 @@ class _Meeting(_Request):
 
 
 class ThreadCommunicator(Communicator):
-    """Communicator of one rank of `run`; `sarlite.comm.Communicator` documents the methods.
+    """Communicator of one rank of `threads.run`; `sarlite.comm.Communicator` documents the methods.
 
     A reduction adds in rank order, so its result is the same in every run and on every rank.
     """

@@ -198,8 +198,6 @@ class Exact:
 
     def _grid(self, sum_exponents, n_terms_bits, dtype):
         """Return the constants, (levels, F), that round a column's terms to multiples of a power of two: the grid of the column's sum.
-
-        The sums are below 2^(exponents - 1) and have at most 2^n_terms_bits - 1 terms; see `kernels.grid_sums`.
         """
         grids = [np.ldexp(1.5, sum_exponents), np.ldexp(1.5, sum_exponents - 51 + n_terms_bits)]
         return np.array(grids[: kernels.levels(dtype)])

@@ -39,7 +39,7 @@ def total(x, axis=None, keepdims=False):
 
 @by_numerics
 def share(x):
-    """Return what this rank passes to an allreduce that sums x over all ranks: in fast numerics, the sum of this rank's values.
+    """Return this rank's summand for an allreduce of the sum of x over all ranks: in fast numerics, the sum of this rank's values.
 
     In exact numerics, which already sum over all ranks, rank 0 passes the global sum and the other ranks pass 0.
     """

@@ -118,7 +118,7 @@ class Needs(NamedTuple):
                 for need, rows in zip(needs, asked)]
 
     def _blocks(self, groups, n):
-        """Return a list of blocks of edges for each list of source ranks in `groups`: one block, or n if the group is one peer.
+        """Return a list of blocks of edges for each list of source ranks in `groups`: n blocks (ranges of rows) for one peer, else one.
 
         The first group is this rank alone, and has a single block.
         """
@@ -214,7 +214,7 @@ def find(comm: Communicator, sets: list[part_edges_csr.InEdges], src_ids: Array 
 
 
 def _block_ends(group, ends):
-    """Return the ends of a group's blocks among its columns: `ends` if the group is one rank, else only the last, for a single block."""
+    """Return where a group's blocks end among its columns: at each of `ends` for one source rank; at the last for several, in one block."""
     return ends if len(group) == 1 else ends[-1:]
 
 
