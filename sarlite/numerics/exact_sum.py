@@ -196,10 +196,12 @@ class Exact:
         exponents = most + (np.frexp(np.array(squares) / 2**20)[1] + 1) // 2
         return np.split(_bounded(exponents), cuts[:-1]), int(n).bit_length()
 
-    def _grid(self, sum_exponents, n_terms_bits, dtype):
-        """Return the constants, (levels, F), that round a column's terms to multiples of a power of two: the grid of the column's sum.
+    def _grid(self, sum_exponents, n_bits, dtype):
+        """Return the constants, (levels, F), that round the terms of sums below 2^(sum_exponents - 1) with fewer than 2^n_bits terms.
+
+        They are the grid of the sums; see `kernels.grid_sums`.
         """
-        grids = [np.ldexp(1.5, sum_exponents), np.ldexp(1.5, sum_exponents - 51 + n_terms_bits)]
+        grids = [np.ldexp(1.5, sum_exponents), np.ldexp(1.5, sum_exponents - 51 + n_bits)]
         return np.array(grids[: kernels.levels(dtype)])
 
     def edge_grid(self, x, n_terms, factor=1.0, scale=None):
