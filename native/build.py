@@ -51,7 +51,7 @@ def _targeted(target, text):
 
 
 def write_sources(names):
-    """Write a C source for each kernel file and each instruction set in `names`, and return their paths."""
+    """Write a C source for each kernel file and each instruction set in `names`; return the paths of the sources."""
     folder = os.path.join("build", "native")
     os.makedirs(os.path.join(ROOT, folder), exist_ok=True)
     paths = []
@@ -105,7 +105,7 @@ def _instance(name, suffix, types):
 
 
 def _accepts(*flags, source="int main(void) { return 0; }\n"):
-    """Return True if the compiler builds and links a program with these flags, without a warning."""
+    """Return True if the compiler builds and links the C program `source` with these flags, without a warning."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "try.c")
@@ -133,7 +133,7 @@ def flags():
 
 
 def builder():
-    """Return the FFI object that setuptools compiles."""
+    """Return the cffi object that describes the module sarlite._native, which setuptools compiles."""
     ffi = FFI()
     names = instruction_sets()
     ffi.cdef(declarations(names))

@@ -37,7 +37,7 @@ FEATURES = {
 
 
 def refusal(arguments):
-    """Run the training command for one epoch; return None if it trains, else its error message."""
+    """Run the training command with `arguments` for one epoch; return None if it trains, else its error message."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
         try:
             status = train_command.main([*arguments, "--epochs", "1", "--no-baseline"])
@@ -49,7 +49,7 @@ def refusal(arguments):
 
 
 def write_data(folder):
-    """Write a table of nodes, two tables of edges, and a set of 20 graphs in the layout of TU Dortmund."""
+    """Write into `folder` a table of nodes, a table of edges with three descriptions, and 20 graphs in TU Dortmund's layout."""
     rng = np.random.default_rng(0)
     words = "\n".join(f"{node},{node % 4},{rng.random():.3f},{rng.random():.3f}" for node in range(60))
     (folder / "nodes.csv").write_text(f"id,label,a,b\n{words}\n")
@@ -69,7 +69,7 @@ def write_data(folder):
 
 
 def arguments(model, feature):
-    """Return the arguments of the training command that tries a feature with a model."""
+    """Return the list of arguments with which the training command trains `model` with `feature`, a key of `FEATURES`."""
     source = [*(RELATIONS if model in RELATIONAL or feature == "relations" else NODES)]
     if feature == "edge weights":
         source[1] = source[1].replace("graph.toml", "weighted.toml").replace("dst=dst", "dst=dst,weight=value")
@@ -84,7 +84,9 @@ def arguments(model, feature):
 
 
 def table(refusals=None):
-    """Return the table in Markdown: a row for each model and a column for each feature. The data are written into the current folder.
+    """Return the table in Markdown, a row per model and a column per feature; append the error messages of cells "no" to `refusals`.
+
+    The data are written into the current folder.
 
     Parameters
     ----------

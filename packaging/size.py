@@ -21,7 +21,7 @@ NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 
 
 class Size(NamedTuple):
-    """Lines of code, and tokens on these lines."""
+    """Number of lines of code of a package, and number of tokens on these lines."""
 
     lines: int
     tokens: int
@@ -31,7 +31,7 @@ class Size(NamedTuple):
 
     @property
     def tokens_a_line(self):
-        """Return the tokens a line of code, rounded up to one decimal place."""
+        """Return the mean number of tokens on a line of code, rounded up to one decimal place."""
         return math.ceil(10 * self.tokens / max(self.lines, 1)) / 10
 
 
@@ -50,7 +50,7 @@ def measure(text):
 
 
 def sizes(root=ROOT):
-    """Return {package: Size} of `models` and of the packages of sarlite; the modules beside them count as `sarlite`."""
+    """Return {package: Size} of `models` and the packages of sarlite below `root`; modules directly in sarlite count as "sarlite"."""
     by_package = defaultdict(lambda: Size(0, 0))
     for folder in ("sarlite", "models"):
         for path in sorted((root / folder).rglob("*.py")):
@@ -77,7 +77,7 @@ def read(text):
 
 
 def above(by_package, ceilings):
-    """Return a line for each package that has no ceiling, is above its ceiling, or has a ceiling but no module."""
+    """Return a line for each package of {package: Size} that has no ceiling, exceeds its ceiling, or has a ceiling but no module."""
     missing = [f"{name} has no ceiling" for name in by_package if name not in ceilings]
     gone = [f"{name} has a ceiling but no module" for name in ceilings if name not in by_package]
     over = []

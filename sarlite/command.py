@@ -84,7 +84,7 @@ def _signals_raised() -> Iterator[None]:
 
 
 def refuse_input(argument: str, path: str, inputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Raise a ConfigError if the output file at `path`, the value of `argument`, is also one of the input files `inputs`.
+    """Raise a ConfigError if `path`, the output file of the option `argument`, is also one of `inputs`, {option: input file}.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def show(text: object, file: TextIO | None = None) -> None:
 
 
 class _Output(io.FileIO):
-    """Standard output or standard error that drops text once the reader has closed it, as `| head` does."""
+    """Stream for standard output or standard error that drops text once the reader of the pipe has closed it, as in `... | head`."""
 
     def write(self, data):
         try:
@@ -301,7 +301,7 @@ def interval(value: object) -> int | str:
 
 
 def interval_seconds(value: object) -> float | None:
-    """Return an interval such as "10min" in seconds; None if it is a number of epochs.
+    """Return an interval of time such as "10min" in seconds; None if the interval is a number of epochs.
 
     Examples
     --------
@@ -394,7 +394,7 @@ def words(value: object) -> list[str]:
 
 
 def readable(n_bytes: float, base: int = 1024) -> str:
-    """Return a number of bytes as text with a unit, such as "1.5 KiB"; such as "1.5 kB" if `base` is 1000.
+    """Return a number of bytes as text with a unit: such as "1.5 KiB" if `base` is 1024, or "1.5 kB" if `base` is 1000.
 
     Parameters
     ----------
@@ -416,7 +416,7 @@ def readable(n_bytes: float, base: int = 1024) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str]], side: str = "<") -> str:
-    """Return a table, `lines` of cells, as text with table columns padded to equal width: "<" aligns left, ">" right.
+    """Return a text table from `lines`, the rows of cells; cells of a column are padded on the right (`side` "<") or the left (">").
 
     Parameters
     ----------
@@ -458,7 +458,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"sarlite {version}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        r"""Return the options in `args` (by default `sys.argv[1:]`) as a Namespace, and prepare standard output and error.
+        r"""Return `namespace` (None for a new one) with the options in `args` (None for `sys.argv[1:]`); prepare standard output.
 
         From this call on, standard output escapes characters outside its encoding as \xXX or \uXXXX, as standard error
         does. Both streams drop text that nobody reads (`outlast_readers`).
@@ -490,7 +490,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message.removeprefix('argument ')} ({hint})")
 
     def _all_options(self):
-        """Yield the flags of this command and of its subcommands."""
+        """Yield each flag of this command and of its subcommands, such as "--lr"."""
         for action in self._actions:
             yield from action.option_strings
             for parser in (action.choices or {}).values() if isinstance(action, argparse._SubParsersAction) else ():

@@ -124,7 +124,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def reading(source: object, field: str = "", kind: type[SarliteError] = DataError) -> Iterator[None]:
-    """Return a context that turns every exception into a SarliteError of class `kind`, whose line names `source` and `field`.
+    """Return a context that turns exceptions into a `kind` whose one-line message names the file `source` and the `field` that is read.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], argument: str = "", kind: type[SarliteError] | None = None) -> Iterator[None]:
-    """Return a context for writing a file that turns an OSError into a `kind`, by default DataError, naming `argument` and `path`.
+    """Return a context for writing the file `path`: an OSError becomes a `kind`, or DataError, that names the option `argument` and `path`.
 
     Parameters
     ----------
@@ -235,8 +235,8 @@ def regular(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _cause(error, where):
-    """Return text about why reading failed with `error`. It follows `where`, the name of the data, in the error message."""
+def _cause(error: Exception, where: str) -> str:
+    """Return the reason for which reading failed with `error`, as text that follows the file name `where` in the error message."""
     if isinstance(error, FileNotFoundError):
         name = "" if error.filename is None or str(error.filename) in where else f" {error.filename}"
         return f"no such file{name}"
@@ -252,7 +252,7 @@ def install(extra: str) -> str:
 
 
 def import_optional(module: str, what: str) -> ModuleType:
-    """Import and return a module of an optional package; else raise an error that says `what` needs it and how to install it.
+    """Return an imported module of an optional package; without it, raise an error with the pip command that the feature `what` needs.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def import_optional(module: str, what: str) -> ModuleType:
 
 
 def _refuse_hidden(package, what):
-    """Raise a ConfigError, about the feature `what`, if the module `package` is a single file, such as a user's own pandas.py.
+    """Raise a ConfigError about the feature `what` if a user's file, such as pandas.py, was imported in place of the package `package`.
 
     The optional packages of EXTRAS are folders, so a single file hides the installed package.
     """
@@ -300,7 +300,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 class _Gathers(Protocol):
-    """Communicator with the method `allgather`."""
+    """Protocol of communicators with the method `allgather`."""
 
     def allgather(self, value: T) -> list[T]: ...
 
@@ -347,7 +347,7 @@ def raise_together(comm: _Gathers, error: BaseException | None) -> None:
 
 
 def check_int(name: str, value: object, least: int = 0) -> int:
-    """Return `value` as an int if it is an integer of `least` or more; else raise a ConfigError that names `name`.
+    """Return `value` as an int if it is an integer of `least` or more; else raise a ConfigError with `name`, the name of the argument.
 
     Parameters
     ----------
@@ -384,7 +384,7 @@ def check_int(name: str, value: object, least: int = 0) -> int:
 
 
 def check_number(name: str, value: object, below: float = math.inf, *, positive: bool = False) -> float:
-    """Return `value` as a float in [0, below), or in (0, below) if `positive`; else raise a ConfigError about `name`."""
+    """Return `value` as a float if it is in [0, below), without 0 if `positive`; else raise a ConfigError about the argument `name`."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not 0 <= cast(float, value) < below or (positive and value == 0):
         raise ConfigError(f"{name} is {value!r}, but must be in {'(' if positive else '['}0, {below})")
@@ -392,7 +392,7 @@ def check_number(name: str, value: object, below: float = math.inf, *, positive:
 
 
 def _description(error):
-    """Return an error as a tuple that every rank can unpickle: (class, text, name of the built-in cause or None, more arguments)."""
+    """Return an error as a tuple to send to other ranks: (class to raise, text, name of the cause's built-in class or None, ...)."""
     if isinstance(error, Interrupted):
         return Interrupted, error.signum, None
     module = __name__ if isinstance(error, SarliteError) else "builtins"
@@ -407,6 +407,6 @@ def _description(error):
 
 
 def _cause_of(builtin, text):
-    """Return the exception `builtin(text)`, for the name of a built-in class; None if the name is None or the call fails."""
+    """Return an exception with `text` of the class named `builtin`, such as "OSError"; None if `builtin` is None or the call fails."""
     with contextlib.suppress(TypeError):
         return None if builtin is None else getattr(builtins, builtin)(text)

@@ -1,4 +1,4 @@
-"""`python -m sarlite.estimate`; the command itself is `sarlite.cli.estimate_command`."""
+"""Entry point of `python -m sarlite.estimate`; the command itself is `sarlite.cli.estimate_command`."""
 
 import sys
 

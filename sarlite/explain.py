@@ -1,4 +1,4 @@
-"""`python -m sarlite.explain`; the command itself is `sarlite.cli.explain_command`."""
+"""Entry point of `python -m sarlite.explain`; the command itself is `sarlite.cli.explain_command`."""
 
 import sys
 

@@ -13,7 +13,7 @@ import shutil
 import socket
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -27,7 +27,7 @@ _PRIVATE = re.compile(r"\.sarlite-([0-9a-f]{8})-([0-9]{1,7})-([0-9]{1,20})-[0-9a
 
 
 def atomic_write(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) -> None:
-    """Write `pieces` to a file, one after the other, atomically: after a crash `path` has the old or all of the new content.
+    """Write `pieces`, one after the other, as the whole content of `path`, atomically; with `new`, refuse a `path` that exists.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def atomic_write(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) 
 
 @contextlib.contextmanager
 def atomic_file(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
-    """Return a context with (name of a temporary file, the open file). At its end the file is renamed to `path`, or removed if `trial`.
+    """Return a context with (name, file) of a temporary file, renamed to `path` (`new`: if free) at the end or, if `trial`, removed.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def no_follow(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
-    """Return a context with a new temporary folder in `parent`, which is removed at the end unless it was renamed.
+    """Return a context with a new folder in `parent` with permissions `mode`, which is removed at the end unless it was renamed.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def private_folder(parent: AnyPath, mode: int = 0o777) -> Iterator[Path]:
 
 
 def remove_left(folder: AnyPath) -> None:
-    """Remove the temporary files and folders of this module in `folder` whose processes have ended.
+    """Remove the temporary files and folders that ended processes have left in `folder` with the functions of this module.
 
     Files that cannot be removed stay, without an error.
 
@@ -186,10 +186,10 @@ def _remove_if_left(path):
         os.close(handle)
 
 
-def _private(folder, make):
-    """Return (name, descriptor) of a new temporary file or folder in `folder`. The open descriptor holds a lock.
+def _private(folder: str, make: Callable[[str], int]) -> tuple[str, int]:
+    """Return (name, descriptor) of a new temporary file or folder in `folder`, created by `make`, a function name -> descriptor.
 
-    `make(name)` creates the file or folder and returns its descriptor.
+    The open descriptor holds a lock.
     """
     while True:
         label = f"{_machine()}-{os.getpid()}-{_start(os.getpid())}-{uuid.uuid4().hex[:8]}"
@@ -206,8 +206,8 @@ def _private(folder, make):
         os.close(handle)  # another process removed the file before it was locked
 
 
-def _lock(handle, wait=False):
-    """Lock an open file or folder. Return True if locked, False if another process has the lock and not `wait`, None without locks."""
+def _lock(handle: int, wait: bool = False) -> bool | None:
+    """Lock an open file. Return True; False if another process has the lock and `wait` is False; None if the system has no locks."""
     if fcntl is None:
         return None
     try:
@@ -218,7 +218,7 @@ def _lock(handle, wait=False):
 
 
 def _is_gone(name):
-    """Return True if the name of a temporary file names this machine and a process that has ended."""
+    """Return True if the process that created the temporary file `name` ran on this machine and has ended, as the name tells."""
     machine, pid, start = _PRIVATE.fullmatch(name).groups()
     if machine != _machine():
         return False
@@ -239,7 +239,7 @@ def _machine():
     return hashlib.blake2b("\n".join(facts).encode(), digest_size=4).hexdigest()
 
 
-def _start(pid):
+def _start(pid: int | str) -> int:
     """Return the start time of the process `pid` in clock ticks since the boot; 0 if it cannot be read."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -261,8 +261,8 @@ def _regular(path):
     return path
 
 
-def _name_new(temporary, path):
-    """Rename `temporary` to `path`, and raise a FileExistsError if `path` exists."""
+def _name_new(temporary: str, path: str) -> None:
+    """Rename the file `temporary` to `path`; raise a FileExistsError if `path` exists."""
     try:
         os.link(temporary, path)
     except FileExistsError:

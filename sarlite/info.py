@@ -1,4 +1,4 @@
-"""`python -m sarlite.info`; the command itself is `sarlite.cli.info_command`."""
+"""Entry point of `python -m sarlite.info`; the command itself is `sarlite.cli.info_command`."""
 
 import sys
 

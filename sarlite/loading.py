@@ -9,7 +9,7 @@ from contextlib import contextmanager
 def default_environment(
     *, unless: tuple[str, ...] = (), environ: MutableMapping[str, str] = os.environ, **values: object
 ) -> Iterator[None]:
-    """Return a context with the environment variables `values`, unless one of them or of `unless` is set; deleted at its end.
+    """Return a context that sets `values` in `environ` and deletes them at its end; sets none if one of `values` or `unless` is set.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ class Optimizer:
 
     @property
     def kept(self) -> list[dict[str, Array]]:
-        """Deprecated name of `states`."""
+        """Deprecated name of `states`, the optimizer's state arrays by name, for each group of parameters."""
         warnings.warn("Optimizer.kept is now called states", DeprecationWarning, stacklevel=2)
         return self.states
 
@@ -100,8 +100,8 @@ class Optimizer:
                 self._step_group(group, decay, self.lr * factor, state)
         self.flat.changed()
 
-    def _step_group(self, group, decay, lr, state):
-        """Update one group of parameters with weight decay `decay`; of rows that ranks own, only the rows whose gradient is not 0."""
+    def _step_group(self, group: Group, decay: GroupDecay, lr: float, state: dict[str, Array]) -> None:
+        """Update a parameter group and its state; if its rows are divided among ranks, only rows whose gradient is not 0."""
         data, grad = group.data, group.gradient
         touched = None if group.ids is None else self.touched(group) if grad.size else group.ids[:0]
         if touched is None or len(touched) == len(data):
@@ -114,14 +114,14 @@ class Optimizer:
             state[name][touched] = array
 
     def touched(self, group: Group) -> Array:
-        """Return the ascending indices of the rows of `group`, a parameter whose rows ranks own, whose gradient is not 0."""
+        """Return the row numbers, ascending, at which a group's gradient is not 0; its rows are divided among the ranks."""
         rows = group.touched
         grad = group.gradient if rows is None else group.gradient[rows]
         some = grad.reshape(len(grad), math.prod(grad.shape[1:])).any(1)
         return np.flatnonzero(some) if rows is None else rows[some]
 
     def update(self, data: Array, grad: Array, decay: GroupDecay, lr: float, **state: Array) -> None:
-        """Update one group of parameters with weight decay `decay`: change `data` and the arrays of `state` in place, but not `grad`.
+        """Update a group of parameters by one step: change their values `data` and the arrays `state` in place, but not `grad`.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class Optimizer:
         raise NotImplementedError
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return the arrays of the state, such as momentum, by name and without a copy, for checkpoints.
+        """Return {name: array of the optimizer's state, such as momentum}, without copies, for checkpoints.
 
         An array of a parameter owned by rows has this rank's rows, and a name such as "m.embedding.weight".
         """
@@ -145,20 +145,20 @@ class Optimizer:
                 for group, state in zip(self.flat.groups, self.states) for name, array in state.items()}
 
     def rows_of(self) -> dict[str, str]:
-        """Return {name of a state array: name of its parameter} for the parameters whose rows ranks own."""
+        """Return {name of a state array: name of its parameter} for the parameters whose rows are divided among the ranks."""
         return {f"{name}.{group.names[0]}": group.names[0] for group in self.flat.owned for name in self.state_names}
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of the arrays of `state_arrays`, by name."""
+        """Return {name: copy of an array of the optimizer's state, such as momentum}."""
         return {name: array.copy() for name, array in self.state_arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Copy arrays into the state; raise a CheckpointError that names an array of other name, shape or dtype."""
+        """Copy the arrays of `state` into the optimizer; raise a CheckpointError if a name, a shape or a dtype differs."""
         load_arrays(self.state_arrays(), state, "the optimizer")
 
 
-def _decay(group, weight_decay):
-    """Return `weight_decay`, a float or a function of a parameter's name, for a group: None if 0, a float if equal, else an array."""
+def _decay(group: Group, weight_decay: Decay) -> GroupDecay:
+    """Return the weight decay of a group's values: None if all have 0, a float if all have the same, else one number for each value."""
     decay_of = weight_decay if callable(weight_decay) else lambda name: weight_decay
     values = [check_number("weight_decay", decay_of(name)) for name in group.names]
     if len(set(values)) <= 1:
@@ -169,7 +169,7 @@ def _decay(group, weight_decay):
     return decays
 
 
-def _decayed(grad, decay, data):
+def _decayed(grad: Array, decay: GroupDecay, data: Array) -> Array:
     """Return the gradient of loss + decay / 2 * |w|^2 from `grad`, the gradient of the loss, for parameters w = `data`."""
     if decay is None:
         return grad
@@ -219,7 +219,7 @@ class SGD(Optimizer):
     def update(  # type: ignore[override]
         self, data: Array, grad: Array, decay: GroupDecay, lr: float, velocity: Array | None = None
     ) -> None:
-        """Update one group of parameters in place, as `Optimizer.update` describes. `velocity` is None without momentum."""
+        """Update the values `data` of a group of parameters and their `velocity` (None without momentum) in place by one step of SGD."""
         g = _decayed(grad, decay, data)
         if velocity is not None:
             velocity *= self.momentum
@@ -290,7 +290,7 @@ class Adam(Optimizer):
         return f", betas={self.betas}, step {int(self.n_steps)}{', decoupled' if self.decoupled else ''}"
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Copy arrays into the state; raise a CheckpointError if an array or the number of steps does not fit."""
+        """Copy the arrays of `state` into the optimizer; raise a CheckpointError if an array or "n_steps" does not fit."""
         n_steps = np.asarray(state.get("n_steps", 0))
         if n_steps.dtype.kind in "iu" and not np.all((0 <= n_steps) & (n_steps <= MOST_STEPS)):
             raise CheckpointError(f"n_steps of the optimizer is {n_steps}, outside 0 <= n_steps <= {MOST_STEPS}")
@@ -304,7 +304,7 @@ class Adam(Optimizer):
     def update(  # type: ignore[override]
         self, data: Array, grad: Array, decay: GroupDecay, lr: float, m: Array, v: Array
     ) -> None:
-        """Update one group of parameters and its running means `m` and `v` in place, `values_at_once` values at a time."""
+        """Update the values `data` of a group and their running means `m` of g and `v` of g^2 in place by one step of Adam."""
         n_rows = max(self.values_at_once // max(data[:1].size, 1), 1)
         for part in (slice(start, start + n_rows) for start in range(0, len(data), n_rows)):
             of_part = decay[part] if isinstance(decay, np.ndarray) else decay
@@ -330,7 +330,7 @@ class Adam(Optimizer):
         data -= change
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return the arrays of the state, by name and without a copy, and the number of steps as "n_steps"."""
+        """Return {name: array of the state}, without copies, with the number of steps so far as "n_steps"."""
         return {**super().state_arrays(), "n_steps": self.n_steps}
 
 
@@ -486,7 +486,7 @@ class Plateau:
         return self.factor**self.falls
 
     def evaluated(self, epoch: int, best_epoch: int) -> None:
-        """Reduce the learning rate if `epoch` is `patience` epochs or more after `best_epoch` and after the last reduction."""
+        """Reduce the learning rate if `epoch` is at least `patience` epochs after `best_epoch` and after the last reduction."""
         if epoch - max(best_epoch, self.last) >= self.patience:
             self.falls, self.last = self.falls + 1, epoch
 

@@ -1,4 +1,4 @@
-"""`python -m sarlite.predict`; the command itself is `sarlite.cli.predict_command`."""
+"""Entry point of `python -m sarlite.predict`; the command itself is `sarlite.cli.predict_command`."""
 
 import sys
 

@@ -61,7 +61,7 @@ class Profile:
         self.peak_remote_buffers = self.live_remote_buffers
 
     def count(self, phase: str, sent: int = 0, received: int = 0, to: Iterable[int] = ()) -> None:
-        """Add `sent` and `received` bytes to the phase of the surrounding context `Profile.phase`, or to `phase` without one.
+        """Add bytes, sent to the peers `to` and received, to the phase of the surrounding `Profile.phase` context, else to `phase`.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class Profile:
         return getattr(self._thread_phase, "_phase", None) or self._phase
 
     def span(self, name: str, track: str = "compute", **args: object) -> "Span":
-        """Start a named interval in the row `track` of the timeline, and return it as a context that ends the interval.
+        """Start an interval `name` in the row `track` of the timeline, shown with `args`; return a context that ends the interval.
 
         Parameters
         ----------
@@ -171,7 +171,7 @@ _NO_SPAN = Span(None)
 
 
 class Collectives(Protocol):
-    """Collective operations of a `comm.protocol.Communicator` whose bytes `Counted` counts."""
+    """Protocol of the collective operations of a communicator whose bytes `Counted` counts."""
 
     rank: int
     size: int
@@ -306,7 +306,7 @@ def memory_limit() -> float:
 
 
 def _machine_room():
-    """Return the available memory of the machine in bytes, or all of its memory on systems without /proc; else inf."""
+    """Return the available memory of the machine in bytes; all of its memory on systems without /proc; inf if neither is known."""
     with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
     with suppress(OSError, ValueError, AttributeError):
@@ -315,7 +315,7 @@ def _machine_room():
 
 
 def _container_room():
-    """Return the memory limit of the control group less its used memory, cached files not counted, in bytes; inf without limit."""
+    """Return the bytes left below the memory limit of the control group (cgroup); cached files do not count; inf without limit."""
     version_2 = "memory.max", "memory.current", "inactive_file"
     version_1 = "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"
     for limit, used, cache in (version_2, version_1):
@@ -334,7 +334,7 @@ def _group_file(name):
 
 
 def _address_room():
-    """Return the limit of the address space (ulimit -v) less its used size, in bytes; inf without limit."""
+    """Return the bytes left below the limit of this process's address space (ulimit -v); inf without limit."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -345,7 +345,7 @@ def _address_room():
 
 
 class Memory:
-    """Meter of the resident memory, in bytes, that this process has gained since the construction of this object."""
+    """Meter of this process's resident memory: the growth since the construction of the meter, now and at its peak, in bytes."""
 
     def __init__(self) -> None:
         trim()
@@ -357,10 +357,10 @@ class Memory:
         self.base = _status("VmRSS")
 
     def now(self) -> int:
-        """Return freed memory to the operating system; return the growth of resident memory since the construction, in bytes."""
+        """Return the growth of resident memory, in bytes, since the meter was made; freed memory goes back to the system first."""
         trim()
         return max(0, resident() - self.base)
 
     def peak(self) -> int:
-        """Return the peak of the resident memory, in bytes, less the memory at the construction of this object."""
+        """Return the growth of resident memory, in bytes, from the construction of the meter to the peak."""
         return max(0, _status("VmHWM") - self.base)

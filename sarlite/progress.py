@@ -32,13 +32,13 @@ class Bar(Protocol):
         """Add `n` to the count of the bar."""
 
     def set_description_str(self, desc: str | None = None, refresh: bool | None = True) -> object:
-        """Set the text before the bar."""
+        """Set the text `desc` before the bar, and draw the bar anew if `refresh`."""
 
     def set_postfix_str(self, s: str = "", refresh: bool = True) -> object:
-        """Set the text after the bar."""
+        """Set the text `s` after the bar, and draw the bar anew if `refresh`."""
 
     def close(self) -> object:
-        """Remove the bar, or leave it as it is."""
+        """End the bar: remove it from the terminal, or leave it there if it was made with `leave=True`."""
 
 
 class MakesBars(Protocol):
@@ -75,7 +75,7 @@ def bar_class(kind: str, stream: TextIO) -> MakesBars | None:
 
 
 class Step:
-    """One step of a long operation, with the share that is completed.
+    """One step of a long operation, such as writing a file: its text, the total amount of work and the completed amount.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Step:
         self.done += n
 
     def tell(self, doing: str) -> None:
-        """Set the words `doing` for the current part of the step, which `line` appends to the step's own."""
+        """Set the words for the current part of the step, which `line` appends to the step's text."""
         self._doing = f", {doing}"
 
     def line(self) -> str:
@@ -147,7 +147,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, text: str, total: int = 0, reads: str | None = None) -> Iterator[Step]:
-        """Return a context with a `Step` of `total` units of work (0 if unknown), whose progress a thread reports until the end.
+        """Return a context with a `Step` that a thread reports as `text`; `reads` names a file read meanwhile, if `total` is unknown (0).
 
         Parameters
         ----------
@@ -211,8 +211,8 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def _position(path):
-    """Return (name, read position in bytes, size in bytes) of a file that this process has open at or below `path`, else (None, 0, 0)."""
+def _position(path: str) -> tuple[str | None, int, int]:
+    """Return (name, read position, size in bytes) of a file that this process has open, `path` or in this folder; else (None, 0, 0)."""
     path = os.path.realpath(path)
     with contextlib.suppress(OSError):
         for fd in os.listdir("/proc/self/fd"):

@@ -1,4 +1,4 @@
-"""`python -m sarlite.report`; the command itself is `sarlite.cli.report_command`."""
+"""Entry point of `python -m sarlite.report`; the command itself is `sarlite.cli.report_command`."""
 
 import sys
 

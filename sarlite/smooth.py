@@ -1,4 +1,4 @@
-"""`python -m sarlite.smooth`; the command itself is `sarlite.cli.smooth_command`."""
+"""Entry point of `python -m sarlite.smooth`; the command itself is `sarlite.cli.smooth_command`."""
 
 import sys
 

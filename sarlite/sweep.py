@@ -1,4 +1,4 @@
-"""`python -m sarlite.sweep`; the command itself is `sarlite.cli.sweep_command`."""
+"""Entry point of `python -m sarlite.sweep`; the command itself is `sarlite.cli.sweep_command`."""
 
 import sys
 

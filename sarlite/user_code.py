@@ -28,7 +28,7 @@ class NamesOrFile(tuple[str, ...]):
 
 
 def load_class(argument: str, spec: str, base: type = object) -> type:
-    """Run a user's file and return the class named by `spec`, path/to/file.py:Class, which must derive from `base`.
+    """Run a user's file and return the class that `spec`, path/to/file.py:Class, the value of the option `argument`, names.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def load_class(argument: str, spec: str, base: type = object) -> type:
 
 @contextmanager
 def errors_of(spec: str, argument: str = "model") -> Iterator[None]:
-    """Return a context that turns exceptions from the user's file in `spec` into a ConfigError that quotes lines of the file.
+    """Return a context that turns exceptions of the user's file in `spec`, the value of `argument`, into a ConfigError quoting the file.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def errors_of(spec: str, argument: str = "model") -> Iterator[None]:
         raise ConfigError(f"{argument} {spec}:\n{quoted}", argument) from None  # hides the traceback through sarlite
 
 
-def _quoted(error, path):
-    """Return text: the lines of a traceback that are in the file `path`, and the error; None if the file is not at fault.
+def _quoted(error: Exception, path: str) -> str | None:
+    """Return the traceback of `error` as text, limited to lines of the user's file `path`; None if the file is not at fault.
 
     The file is not at fault if the traceback has no line of it, or if code of sarlite that it called raised an error
     other than a SarliteError.

@@ -1,4 +1,4 @@
-"""`python -m sarlite.verify`; the command itself is `sarlite.cli.verify_command`."""
+"""Entry point of `python -m sarlite.verify`; the command itself is `sarlite.cli.verify_command`."""
 
 import sys
 

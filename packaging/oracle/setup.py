@@ -12,10 +12,10 @@ MODULES = ("__init__", "command", "errors", "keys", "lazy", "types")  # modules 
 
 
 class OracleAlone(build_py):
-    """Build the package sarlite without the modules that the oracle does not import."""
+    """Command of setuptools that builds the package sarlite with only the modules that the oracle imports."""
 
     def find_package_modules(self, package, package_dir):
-        """Return (package, module, path) of the modules to build."""
+        """Return a list of (package, module, path) of the modules to build: all of a package, of sarlite those in `MODULES`."""
         modules = super().find_package_modules(package, package_dir)
         return [module for module in modules if package != "sarlite" or module[1] in MODULES]
 

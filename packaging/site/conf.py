@@ -32,7 +32,7 @@ def setup(app):
 
 
 def as_plain(app, what, name, obj, options, lines):
-    """Escape the reStructuredText markup of a docstring except `code`, as docstrings are plain text."""
+    """Handle Sphinx's event for a docstring: escape in `lines`, in place, all reStructuredText markup but `code`."""
     if what == "data" and obj.__doc__ == type(obj).__doc__:
         lines.clear()
     for i, line in enumerate(lines):

@@ -65,7 +65,7 @@ COMMANDS = {"train": "sarlite.cli.train_command", "data": "sarlite.cli.data_comm
 
 
 def main(folder):
-    """Write the sources, and remove the sources of an earlier run."""
+    """Write the site's source pages into `folder`, in place of the pages of an earlier run."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder)
     texts = {page: (ROOT / page).read_text() for page in pages()}
@@ -82,37 +82,37 @@ def main(folder):
 
 
 def pages():
-    """Return the pages of text, as paths in the checkout."""
+    """Return the paths of all Markdown pages, relative to the checkout: README.md, CHANGELOG.md and the pages in docs/."""
     return [*AT_TOP, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
 
 
 def place(path):
-    """Return where a file of the checkout stands in the site."""
+    """Return the path of a page in the site for `path`, a file of the checkout."""
     if path in AT_TOP:
         return AT_TOP[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
 
 
 def targets(page, text):
-    """Return a page's links to files of the checkout, with their paths there."""
+    """Return {link in the page's text: path of the file in the checkout} for all links to files that exist."""
     paths = {link: posixpath.normpath(posixpath.join(posixpath.dirname(page), link)) for link in LINK.findall(text)}
     return {link: path for link, path in paths.items() if (ROOT / path).exists()}
 
 
 def moved(page, text):
-    """Return a page's text with the links as the files stand in the site."""
+    """Return the page's text with its links to files of the checkout replaced by links to pages of the site."""
     folder = posixpath.dirname(place(page)) or "."
     uris = {link: posixpath.relpath(place(path), folder) for link, path in targets(page, text).items()}
     return LINK.sub(lambda match: uris.get(match[0], match[0]), text)
 
 
 def listed(path):
-    """Return a folder's files; of a file none."""
+    """Return the sorted names of the files in the folder `path`; an empty list if `path` is a file."""
     return sorted(inner.name for inner in (ROOT / path).glob("*.*")) if (ROOT / path).is_dir() else []
 
 
 def shown(path):
-    """Return the page of a file outside docs/, or of a folder of such files; the search leaves these pages out."""
+    """Return a Markdown page that shows a file outside docs/, or lists a folder; the site's search leaves such pages out."""
     if (ROOT / path).is_dir():
         body = "".join(f"- [{name}]({posixpath.basename(path)}/{name}.md)\n" for name in listed(path))
     else:
@@ -122,12 +122,12 @@ def shown(path):
 
 
 def toctree(heading, names):
-    """Return a list of pages in MyST, which stands at the side alone."""
+    """Return a table of contents in MyST Markdown, of the pages `names` below a heading, which shows only in the side bar."""
     return "\n```{toctree}\n:hidden:\n" + (f":caption: {heading}\n" if heading else "") + "\n".join(["", *names]) + "\n```\n"
 
 
 def reference(title, names):
-    """Return a page of the reference: a directive of autodoc for each public name."""
+    """Return a page of the reference in Markdown: an autodoc directive for each of `names`, or each public name of a module."""
     text = f"# {title}\n"
     for name in names:
         value_of_name, is_module = resolved(name)
@@ -141,7 +141,7 @@ def reference(title, names):
 
 
 def resolved(name):
-    """Return what a dotted name names, and whether it is a module."""
+    """Return (the object with this dotted name, True if it is a module)."""
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.import_module(name), True
     module, _, inner = name.rpartition(".")
@@ -150,7 +150,7 @@ def resolved(name):
 
 
 def public(module):
-    """Return a module's public names and their values: the names in `__all__`, or else the names defined in the module."""
+    """Return {public name: value} of a module: the names in `__all__`, or else the names without "_" that the module defines."""
     if hasattr(module, "__all__"):
         return {name: getattr(module, name) for name in module.__all__}
     return {name: value for name, value in vars(module).items()
@@ -158,7 +158,7 @@ def public(module):
 
 
 def commands():
-    """Return the page of the commands: what their parsers print."""
+    """Return the reference page of the commands in Markdown: the help text of each command and subcommand."""
     text = "# Commands\n\nEach command is also a script: `python -m sarlite.train` is `sarlite-train`.\n"
     for name, module in COMMANDS.items():
         said = help_of(module, flag="--help-all" if name == "train" else "--help")
@@ -169,7 +169,7 @@ def commands():
 
 
 def help_of(module, *words, flag="--help"):
-    """Return the help that a command prints."""
+    """Return the text that the command in `module` prints for `flag`, after the name of a subcommand in `words`, if any."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         importlib.import_module(module).main([*words, flag])

@@ -66,7 +66,7 @@ def colour(number: int) -> str:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Return the multiples of a round step from `low` to `high`, at most `most` + 1 numbers.
+    """Return the numbers to write beside an axis from `low` to `high`: multiples of a round step, at most `most` + 1.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 class Chart:
-    """Figure with a title, a legend and an SVG. A subclass implements `marks`."""
+    """Base class of figures with a title, a legend and an SVG drawing; a subclass yields the drawing's elements in `marks`."""
 
     wide = False
     """True if the figure takes the width of the page."""
@@ -120,7 +120,7 @@ class Chart:
 
 
 class LineChart(Chart):
-    """Line chart.
+    """Line chart of curves: a colour for each series, such as a run, and a dash pattern for each split.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
 """Options whose values depend on the classes in the data: default metric, positive class and class weights."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -33,27 +34,27 @@ def check(training: TrainingOptions) -> None:
     threshold_rule(training.threshold)
 
 
-def _check_word(option, word, table, find):
-    """Raise a ConfigError if `word`, the value of an option such as --metric, is unknown for every kind of targets.
+def _check_word(option: str, word: str, known: Mapping[str, Iterable[str]], find: Callable[[str, str], object]) -> None:
+    """Raise a ConfigError unless `find(kind, word)` accepts the value `word` of `option` for a kind in `known`, {kind: known names}.
 
-    The keys of `table` are the kinds of targets, its values the known names. `find(kind, word)` raises for an unknown word.
+    The kinds are kinds of targets, such as "classify". `find` raises for an unknown word.
     """
     errors = []
-    for form, kinds in table.items():
+    for form, kinds in known.items():
         try:
             find(form, word)
             return
         except ConfigError as error:
             stems = {name.partition("@")[0] for name in kinds}
-            errors += [error] if len(table) == 1 or word.partition("@")[0].partition(":")[0] in stems else []
+            errors += [error] if len(known) == 1 or word.partition("@")[0].partition(":")[0] in stems else []
     if errors:
         raise errors[0]
-    choices = tuple(dict.fromkeys(name for kinds in table.values() for name in kinds))
+    choices = tuple(dict.fromkeys(name for kinds in known.values() for name in kinds))
     raise ConfigError(f"{option} {word!r} is not one of {', '.join(choices)}{suggestion(word, choices)}", option)
 
 
 def _pairs(text):
-    """Return the (class, weight) pairs of a text such as "a:1,b:20"."""
+    """Return the pairs (class name, weight) of a text such as "a:1,b:20"."""
     pairs = []
     for word in text.split(","):
         name, colon, number = word.rpartition(":")
@@ -70,7 +71,7 @@ def _pairs(text):
 
 
 def of_data(comm: Communicator, training: TrainingOptions, part: Shard) -> tuple[TrainingOptions, list[str]]:
-    """Return the training options with class names replaced by class indices, and with the default metric. Collective.
+    """Return (training options with class indices for class names and the default metric, lines for the user). Collective.
 
     Parameters
     ----------
@@ -140,7 +141,7 @@ def _of_classes(comm, training, part):
     return training, lines
 
 
-def _number(class_name, names, n, option):
+def _number(class_name: str, names: list[str] | None, n: int, option: str) -> int:
     """Return the index of a class among `names`, or among the numbers below n if `names` is None; errors begin with `option`."""
     class_names = names or [str(number) for number in range(n)]
     if class_name not in class_names:

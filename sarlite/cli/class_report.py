@@ -10,7 +10,7 @@ _SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
 def threshold_row(threshold: JsonObject | None) -> Iterator[tuple[str, str]]:
-    """Yield the table's rows about the decision threshold: its values, then the scores of each split at the threshold.
+    """Yield the closing table's rows, (name, text), about the decision threshold: its values, then each split's scores at it.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def threshold_row(threshold: JsonObject | None) -> Iterator[tuple[str, str]]:
 
 
 def calibration_row(calibration: JsonObject | None) -> Iterator[tuple[str, str]]:
-    """Yield the closing table's row with the Brier score and the calibration error of one split.
+    """Yield the closing table's row, (name, text), with the Brier score and the calibration error of the test split or another.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def calibration_row(calibration: JsonObject | None) -> Iterator[tuple[str, str]]
 
 
 def warnings(task: Task, judged: JsonObject | None, class_names: Sequence[str] | None) -> Iterator[str]:
-    """Yield warnings if no threshold meets the rule of --threshold, or if the best model predicts a single class.
+    """Yield warnings if, by `judged`, no threshold meets the rule of --threshold, or the best model predicts a single class.
 
     Parameters
     ----------

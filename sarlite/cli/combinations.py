@@ -139,7 +139,7 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, options: OptionValues, model: Callable[..., object] | None, kind: str) -> "Run":
-        """Return the facts about a run before its data are read.
+        """Return the facts about a run before its data, of a `kind` such as "plain", are read; `model` is the model's class.
 
         Parameters
         ----------
@@ -217,7 +217,7 @@ def refuse(run: Run) -> None:
 
 
 def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of the options, None in place of each option that needs another option which is not set.
+    """Return a copy of the options with None for each that needs an option which is not set; refuse one that the user set.
 
     An option has no effect if the run lacks an option that it needs (`Option.needs`).
 
@@ -245,7 +245,7 @@ def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, 
     return values
 
 
-def _words(run):
-    """Return the values, by name, for the placeholders in the error messages of `REFUSED`."""
+def _words(run: Run) -> dict[str, object]:
+    """Return {placeholder: value} for the error messages of `REFUSED`: the run's options, numbers of fan-outs and task."""
     lengths = {f"n_{name}": len(run.options.get(name) or ()) for name in ("fanouts", "eval_fanouts")}
     return {**run.options, **lengths, "task": run.task}

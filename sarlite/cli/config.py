@@ -63,7 +63,7 @@ def parse(argv: Sequence[str] | None = None) -> RunOptions:
 
 def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({}), before: OptionValues | None = None,
             checkpoint: str | None = None) -> RunOptions:
-    """Return a run's options, checked: each from `flags`, else from the file, else from the run `before`, else by default.
+    """Return a run's options, checked: each from `flags`, else `file`, else `before` (stored in `checkpoint`), else by default.
 
     Parameters
     ----------
@@ -108,8 +108,8 @@ def resolve(flags: OptionValues, file: Mapping[str, object] = MappingProxyType({
     return RunOptions.of(values)
 
 
-def _options_before(before, where):
-    """Convert and check the options `before` of a checkpoint that a resumed run takes over; `where` begins an error message.
+def _options_before(before: OptionValues, where: str) -> dict[str, Any]:
+    """Return the options in `before`, a checkpoint's, that a resumed run takes over, checked; `where` begins an error message.
 
     Options that a checkpoint must not set, such as output paths, are left out.
     """
@@ -149,8 +149,8 @@ def naming_flags(action: Callable[P, R]) -> Callable[P, R]:
     return named
 
 
-def _with_flags(error):
-    """Return the text of an error with names of Python arguments replaced by command line flags."""
+def _with_flags(error: SarliteError) -> str:
+    """Return the text of an error with flags, such as --batch-size, in place of names of Python arguments."""
     ranks, text = re.match(r"(rank \d+: )*", str(error)), str(error)
     begin = ranks.end() if ranks else 0
     if error.argument is not None:
@@ -167,14 +167,14 @@ OBSOLETE_MODES = {"auto": "--mode sar", "cover": "--mode sar", "host": "--mode s
 """Modes of earlier versions that a checkpoint may name, and the flag that replaces each."""
 
 
-def _is_obsolete(key, value):
-    """Return True if `key` is an option of an earlier version and `value` is the only behaviour today: it can be ignored."""
+def _is_obsolete(key: str, value: object) -> bool:
+    """Return True if `key` was an option of an earlier version and `value` is today's only behaviour, so that it can be ignored."""
     return (key, value) in (("halo", "fetch"), ("trace_epochs", 3), ("columns", 1))
 
 
 def parse_further(argv: Sequence[str] | None, section: type[Section], needed: Sequence[str], taken: Sequence[str],
                   changed: Mapping[str, Option] | None = None, **parser_options: Any) -> tuple[Section, dict[str, Any]]:
-    """Parse the options of a command, fields of `section`, and the training options in `taken` that the command has too.
+    """Return (`section` with a command's own options, {name: value} of the training options in `taken` that `argv` has).
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def parse_further(argv: Sequence[str] | None, section: type[Section], needed: Se
 
 
 def read_toml(path: AnyPath) -> dict[str, Any]:
-    """Return the contents of a TOML file of options.
+    """Return {option: value} from a TOML file of options.
 
     Raises
     ------

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from sarlite.command import Parser, byte_size, run_command, show
@@ -31,6 +32,7 @@ from sarlite.progress import KINDS, Progress
 from sarlite.structure import balance as balancing
 from sarlite.structure import order as orders
 from sarlite.structure.partition import METHODS
+from sarlite.types import Path as AnyPath
 
 _MOST_PARTS = 1 << 20
 
@@ -170,7 +172,7 @@ def _convert(options):
 
 
 def _schema_of_run(run, spec):
-    """Return the schema of a run's training data, with transforms of features, from the run's checkpoint."""
+    """Return the schema with feature transforms of the training data of `run`, a checkpoint's path, for the data set `spec`."""
     from sarlite.train.checkpoint import load_metadata
 
     if not has_transforms(spec):
@@ -254,15 +256,15 @@ def _memory(options):
     return None if options.memory is None else budget.left(options.memory)
 
 
-def _reading(directory, but=None):
-    """Return a context that locks the data set in `directory`, unless it is None or `but`, so that nobody replaces it meanwhile."""
+def _reading(directory: AnyPath | None, but: AnyPath | None = None) -> AbstractContextManager[object]:
+    """Return a context that locks the data set in `directory` against replacement; no lock for None or for the folder `but`."""
     if directory is None or (but is not None and os.path.realpath(directory) == os.path.realpath(but)):
         return contextlib.nullcontext()
     return scratch.locked(Path(directory) / format.META, exclusive=False)
 
 
 def _near_shares(dataset, order):
-    """Return a line of text with the share of edges whose ends are less than a cluster of rows apart, in `order` and by id."""
+    """Return a line with the share of edges whose ends are less than a cluster of rows apart, in the node order `order` and by id."""
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
     places = f"{orders.cluster_size(graph.indptr.size - 1):,} places apart"
@@ -275,7 +277,7 @@ def _stored_division(dataset):
 
 
 def _show_parts(dataset, costs, method, balance, more=()):
-    """Print the costs of a division into parts and the lines `more`, and warn about empty or uneven parts."""
+    """Print the costs of a division by `method` and `balance` and the lines `more`; warn about empty and uneven parts."""
     n_bytes = () if dataset.relational else part_bytes(dataset, costs)
     show("\n".join((*report_lines(costs, *n_bytes), *more)))
     n_empty = list(costs["nodes"]).count(0)

@@ -46,7 +46,7 @@ class Decision(NamedTuple):
 
 
 class HasThreshold(Protocol):
-    """Protocol of command line options with a checkpoint and a threshold, such as `trained_run.CheckpointOptions`."""
+    """Protocol of a command's options that have a checkpoint and a decision threshold, such as `CheckpointOptions`."""
 
     @property
     def checkpoint(self) -> str:
@@ -58,7 +58,7 @@ class HasThreshold(Protocol):
 
 
 def decision_of(config: HasThreshold, options: RunOptions, meta: JsonObject, form: str) -> Decision | None:
-    """Return the decision rule for predictions; None if the likeliest class, or a probability of 0.5, decides.
+    """Return the decision rule of `config` or of the run (`options`, `meta`) for targets of `form`; None for argmax or p >= 0.5.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ from sarlite.types import JsonObject
 
 
 def dry_run(comm: Communicator, run: Settings, trainer: Trainer, part: Shard, limit: MemoryLimit) -> JsonObject:
-    """Measure time, bytes and memory of a step, an evaluation and another step of a run; print them. Collective.
+    """Measure time, sent bytes and memory of two training steps and an evaluation; return and print the measurements. Collective.
 
     The first step also allocates memory and fetches rows that are fetched once. The second step is like all later
     steps.
@@ -77,8 +77,8 @@ def dry_run(comm: Communicator, run: Settings, trainer: Trainer, part: Shard, li
     return measured
 
 
-def _sums(comm, counter):
-    """Sum a counter of bytes by phase over all ranks, and return the phases that are not 0. Collective."""
+def _sums(comm: Communicator, counter: Counter[str]) -> dict[str, int]:
+    """Return {phase: bytes of all ranks}, summed from each rank's counter of bytes by phase, without phases of 0. Collective."""
     total = sum(comm.allgather(Counter(counter)), Counter())
     return {phase: n_bytes for phase, n_bytes in sorted(total.items()) if n_bytes}
 

@@ -59,7 +59,7 @@ def _rate(text):
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """Sizes of the graph, and speeds of the machine, for an estimate."""
+    """Options of the estimating command: sizes of the graph, numbers of ranks, and speeds of the machine."""
 
     ranks: list[int] | None = option(None, "numbers of ranks, such as 16,64,1024", metavar="N,N,..", read=_rank_counts,
                                      otherwise="16,64,256,1024, as far as there are nodes")
@@ -88,7 +88,7 @@ TAKEN = ("data", "self_loops", *options_of(ModelOptions), "task", "label_inputs"
 
 
 def parse(argv: Sequence[str] | None) -> tuple[EstimateOptions, RunOptions]:
-    """Return the options of this command and the options of the estimated run, from the command line.
+    """Return (options of the estimating command, options of the estimated run) from the command line.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def parse(argv: Sequence[str] | None) -> tuple[EstimateOptions, RunOptions]:
 
 
 def estimate(sizes: EstimateOptions, options: RunOptions) -> tuple[list[Row], list[str]]:
-    """Return an estimate of memory, received bytes and time for each number of ranks and each mode.
+    """Return (estimates of memory, received bytes and time by number of ranks and mode, lines that compare them with --memory).
 
     Parameters
     ----------
@@ -177,8 +177,8 @@ def _sizes(sizes, run):
     return sizes.nodes, sizes.edges, sizes.features, sizes.classes
 
 
-def _row(shape, rates, sizes):
-    """Return the estimate for one number of ranks and one mode, a `Row`; the flags `sizes` override the measured `rates`."""
+def _row(shape: Shape, rates: dict[str, float], sizes: EstimateOptions) -> Row:
+    """Return the estimate for a run of `shape`, which has ranks and mode; `rates` are speeds per second that flags in `sizes` override."""
     phases, work = step_bytes(shape), step_work(shape)
     speeds = {"flops": sizes.gflops, "edge_bytes": sizes.gb_per_s, "received": sizes.network_gbit and sizes.network_gbit / 8}
     rates = rates | {name: 1e9 * value for name, value in speeds.items() if value}
@@ -191,13 +191,13 @@ def _row(shape, rates, sizes):
                                                            + evaluation / rates["received"]}
 
 
-def _threads(size):
+def _threads(size: int) -> int:
     """Return the number of threads of each rank if `size` ranks share this machine."""
     return min(max(1, default_threads(Solo()) // size), most_threads())
 
 
 def _rates(n_threads):
-    """Measure this machine's speeds with `n_threads` threads: operations, bytes of aggregations and copied bytes per second.
+    """Return this machine's measured speeds with `n_threads` threads, by name: operations, aggregated and copied bytes per second.
 
     Returns
     -------
@@ -224,8 +224,8 @@ def _seconds(function):
     return time.perf_counter() - begin
 
 
-def _fits(rows, memory, most_ranks, rows_on):
-    """Return lines that compare each estimate's memory with `memory` bytes, and a line with the fewest ranks that fit.
+def _fits(rows: Sequence[Row], memory: int, most_ranks: int, rows_on: Callable[[int], list[Row]]) -> list[str]:
+    """Return lines: if each of `rows` fits into `memory` bytes, and how few ranks fit by the estimates `rows_on(n_ranks)`.
 
     Parameters
     ----------
@@ -273,12 +273,12 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the rows as a text table, with bytes in units of powers of 1000."""
+    """Return estimates, one for each number of ranks and mode, as a text table with bytes in kB, MB or GB."""
     return aligned([list(COLUMNS), *([show(row[key]) for key, show in COLUMNS.values()] for row in rows)], ">")
 
 
 def plot(rows: Sequence[Row], path: str) -> None:
-    """Write a figure with received bytes and memory by number of ranks, with a line for each mode."""
+    """Draw received bytes and memory of the estimates `rows` by number of ranks, with a line for each mode, to the file `path`."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -87,12 +87,12 @@ class ExplainOptions(CheckpointOptions):
 
     @property
     def files(self) -> dict[str, str]:
-        """Paths of the output files, keyed by option: "out" and "html"."""
+        """Paths of the output files that were requested, keyed by option: "out" for the table and "html" for the page."""
         return {name: path for name, path in (("out", self.out), ("html", self.html)) if path is not None}
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, ExplainOptions]:
-    """Return the training options of the command line and the options of this command.
+    """Return (training options on the command line, options of the explaining command).
 
     Raises
     ------
@@ -113,7 +113,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, ExplainOptions]:
 @naming_flags
 def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainOptions,
             tick: Callable[[], object] = lambda: None, interrupts: object = None, at_once: int = 1 << 20) -> None:
-    """Explain predictions of a checkpoint's model for some nodes, and write a table and an HTML page. Collective.
+    """Explain a checkpoint's predictions for the nodes in `config`, as a table and a page; `tick()` is called at progress. Collective.
 
     The attributions of a node are computed on its neighbourhood: the nodes and edges whose messages reach the node. One
     rank gathers the neighbourhood from all ranks, so N ranks explain N nodes at the same time.
@@ -159,7 +159,7 @@ def explain(comm: Communicator, without_checkpoint: RunOptions, config: ExplainO
     together(comm, lambda: _write(config, explanations) if comm.rank == 0 else None)
 
 
-def _full_precision(trained):
+def _full_precision(trained: TrainedRun) -> TrainedRun:
     """Return the trained run with float32 rows in messages (`row_dtype`) in place of bfloat16 or int8.
 
     Gradients ignore the rounding of narrow rows, so integrated gradients would not add up to the change of the score.
@@ -168,8 +168,8 @@ def _full_precision(trained):
     return trained._replace(options=options, run=settings(options))
 
 
-def _check_task(config, options):
-    """Raise a ConfigError if the run predicts links or labels of edges."""
+def _check_task(config: ExplainOptions, options: RunOptions) -> None:
+    """Raise a ConfigError if the trained run, which has `options`, predicts links or labels of edges, or has --edge-recency."""
     task = options.training.task
     if task == "link" or options.links.edge_labels is not None:
         predicted = "links" if task == "link" else "labels of edges"
@@ -179,14 +179,14 @@ def _check_task(config, options):
         raise ConfigError(f"checkpoint {config.checkpoint}: the run has --edge-recency, but explain does not compute recency")
 
 
-def _check_files(config):
+def _check_files(config: ExplainOptions) -> None:
     """Raise a ConfigError if an output file cannot be written."""
     for name, path in config.files.items():
         with writing(path, name, ConfigError):
             check_writable(path)
 
 
-def _check_data(trained, part):
+def _check_data(trained: TrainedRun, part: Shard) -> None:
     """Raise a ConfigError if the data are a set of graphs, or --label is not one of the outputs."""
     config = trained.config
     if isinstance(part.graph, GraphSet):
@@ -235,7 +235,7 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
 
 def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features,
              wanted: PredictionRequest) -> tuple[Array, list[Moment]]:
-    """Return (outputs of the `wanted` nodes from the edges up to each node's time, the `Moment` of each node's neighbourhood). Collective.
+    """Return, for the `wanted` nodes, (outputs from edges up to each node's time, that time with the number of edges). Collective.
 
     With --temporal latest, a node's neighbourhood has only the latest edges of each node. With sampled edges, it has all
     edges up to the node's time.
@@ -258,7 +258,7 @@ def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callab
 
 
 def _times(part: Shard) -> dict[str, NodeRowTable]:
-    """Return the times of this rank's nodes as a dict from node type to table of rows."""
+    """Return {node type: table with a row for the time of each of this rank's nodes}."""
     ids = part.graph.graph.node_ids if isinstance(part.graph, NodeType) else {NODE: part.graph.dst_ids}
     return {name: NodeRowTable(name, ids[name], times) for name, times in part.times.items()}
 
@@ -268,7 +268,7 @@ def _explain_each(explainer: Explainer, nodes: Sequence[tuple[Array, Neighborhoo
 
 
 def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
-    """Return this rank's tables: input rows, by "X" + node type, and learned rows, by name of the parameter."""
+    """Return this rank's tables of rows: the input rows `x`, named "X" + node type, and learned rows, named by parameter."""
     relational = isinstance(part.graph, NodeType)
     ids = part.graph.graph.node_ids if relational else {NODE: part.graph.dst_ids}
     tables = {X + name: NodeRowTable(name, ids[name], rows) for name, rows in (x if relational else {NODE: x}).items()}
@@ -277,9 +277,9 @@ def _tables(part: Shard, x: Features, model: Module) -> dict[str, NodeRowTable]:
 
 
 def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], trained: TrainedRun) -> tuple[Inputs, str]:
-    """Return (baseline of the attributions: the mean row of each table, label inputs 0; text that names the averaged rows). Collective.
+    """Return (baseline inputs of integrated gradients: each table's mean row; text that names the averaged rows). Collective.
 
-    For the node type that has labels, the mean is over the training nodes, if there are any.
+    For the node type that has labels, the mean is over the training nodes, if there are any. Label inputs have 0.
     """
     target, train = X + (part.target if isinstance(part.graph, NodeType) else NODE), np.asarray(part.rows.train)
     n_train = sum(comm.allgather(int(np.count_nonzero(train))))
@@ -297,7 +297,7 @@ def _baseline(comm: Communicator, part: Shard, tables: dict[str, NodeRowTable], 
 
 
 def _in_order(comm: Communicator, wanted: PredictionRequest, output: Array) -> Array:
-    """Return the `output` rows of all requested nodes in the order of the file --nodes, on every rank. Collective."""
+    """Return the rows of all ranks' `output` for the requested nodes, in the order of the file --nodes, on every rank. Collective."""
     rows = np.empty((wanted.n, *output.shape[1:]), output.dtype)
     for places, rows_of_rank in comm.allgather((wanted.places, output[wanted.rows])):
         rows[places] = rows_of_rank

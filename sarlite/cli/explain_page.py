@@ -17,7 +17,7 @@ circle { fill: var(--back); stroke: var(--text); } circle.centre { fill: var(--t
 
 
 def page(explanations: Sequence[Explanation], score: str) -> str:
-    """Return an HTML page about some explanations, which needs no network and has no scripts.
+    """Return an HTML page about explained nodes' scores, of a kind such as "probability"; the page needs no network or scripts.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def _section(explanation: Explanation, score: str) -> str:
 
 
 def _bars(title: str, rows: Sequence[Attribution]) -> str:
-    """Return a figure with a bar for each attribution, to the right if it is positive."""
+    """Return an HTML figure with a bar for each attribution, to the right if it is positive."""
     most = max(abs(attribution.value) for attribution in rows) or 1.0
     marks = [f'<line class="grid" x1="{_MIDDLE}" x2="{_MIDDLE}" y1="0" y2="{len(rows) * _ROW}"/>']
     for number, attribution in enumerate(rows):
@@ -71,7 +71,7 @@ def _figure(title: str, width: float, height: float, marks: Sequence[str]) -> st
 
 
 def _drawing(explanation: Explanation, edges: Sequence[Attribution]) -> str:
-    """Return a figure of edges, with the explained node in the middle and a ring of nodes for each number of hops."""
+    """Return an HTML figure of `edges`: the explained node in the middle, and a ring of nodes for each number of hops from it."""
     places, most = _places([*chain.from_iterable(edge.ends for edge in edges)]), max(abs(edge.value) for edge in edges) or 1.0
     marks = [_arrow(edge, places[edge.ends[0]], places[edge.ends[1]], abs(edge.value) / most) for edge in edges]
     for end, (x, y) in places.items():
@@ -82,7 +82,7 @@ def _drawing(explanation: Explanation, edges: Sequence[Attribution]) -> str:
 
 
 def _places(ends: Sequence[End]) -> dict[End, tuple[float, float]]:
-    """Return the (x, y) position of each node, evenly spaced on the ring of its number of hops."""
+    """Return {node: (x, y)} of the drawing: nodes are evenly spaced on the ring of their number of hops from the explained node."""
     rings: dict[int, list[End]] = {}
     for end in dict.fromkeys(ends):
         rings.setdefault(end.hops, []).append(end)

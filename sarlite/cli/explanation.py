@@ -73,7 +73,7 @@ class Attribution(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Sum of the attributions by integrated gradients of one kind of input, and the score of the baseline.
+    """Two numbers about a node's features or its edges: the sum of their integrated gradients, and the score without them.
 
     The sum must equal the node's score minus the baseline's score, up to the error of the integration.
 
@@ -124,12 +124,12 @@ class Explanation(NamedTuple):
         return [attribution for attribution in self.attributions if (attribution.kind, attribution.method) == (kind, method)]
 
     def missed(self, total: Total) -> float:
-        """Return the error of the integration: the sum of the integrated gradients minus the change of the score."""
+        """Return the error of integrated gradients of features or edges: `total.sum` minus the change of the score."""
         return total.sum - (self.score - total.without)
 
 
 class Explainer(NamedTuple):
-    """Trained model with the data that are needed to explain its predictions; `explain` explains a prediction.
+    """Trained model with this rank's data and a baseline, whose method `explain` explains one prediction.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ class Explainer(NamedTuple):
         return [*map(str, ids.tolist())] if names is None else names.of(ids)
 
     def _scorer(self, around: Neighborhood, score: Callable[[Tensor], Tensor]) -> Scorer:
-        """Return a node's scorer: the model with graph, input rows and learned rows of `around`; `score` maps its output to a number."""
+        """Return a node's `Scorer`: the model on the neighbourhood `around`; `score` maps its output to the explained number."""
         run, features = self.trained.run, self.part.rows.features
         relational = isinstance(self.part.graph, NodeType)
         raw = features if relational else {NODE: features}
@@ -211,7 +211,7 @@ class Explainer(NamedTuple):
                             "values than the rows that reach a node through its layers, as pna depends on the mean degree")
 
     def _features(self, scorer: Scorer, score: float) -> tuple[list[Attribution], Total]:
-        """Return the attributions of the node's `score` to features, and the sum of the integrated gradients, as a `Total`."""
+        """Return (attributions of the node's `score` to features, `Total` of the integrated gradients of the features)."""
         gradients = integrate_inputs(scorer, self.baseline, self.trained.config.steps)
         by_column = {name: values.sum(0) for name, values in gradients.x.items()}
         total = Total(scorer.value(scorer.inputs.on_path(self.baseline, 0.0)),
@@ -246,9 +246,9 @@ class Explainer(NamedTuple):
                     yield from ((COLUMN, names[at], node_type, [at]) for at in columns)
 
     def _edges(self, scorer: Scorer, score: float, around: Neighborhood) -> tuple[list[Attribution], Total, int, int]:
-        """Return (attributions of the node's `score` to edges, sum of integrated gradients, numbers of edges and of occluded edges).
+        """Return (attributions of the node's `score` to edges in `around`, their `Total`, number of edges, number occluded).
 
-        The edges are those of the neighbourhood `around`.
+        `around` is the node's neighbourhood. An occluded edge was left out to see how the score changes.
         """
         removable = {relation: mask for relation, mask in around.removable(self.hops).items() if mask.any()}
         if not removable:
@@ -266,7 +266,7 @@ class Explainer(NamedTuple):
         return attributions, Total(without, float(sum(values.sum() for values in gradients.values()))), len(edges), len(tried)
 
     def _ends(self, around: Neighborhood, edges: Sequence[tuple[Relation, int]]) -> dict[tuple[Relation, int], tuple[End, End]]:
-        """Return a dict from each edge, (relation, index of the edge), to its source and its destination."""
+        """Return {(relation, index of an edge): (source, destination)} for `edges` of the neighbourhood `around`."""
         nodes = {name: [End(name, node, hops) for node, hops in zip(self._names(name, ids), around.distances[name].tolist())]
                  for name, ids in around.node_ids.items()}
         return {(relation, at): (nodes[relation[0]][around.ends[relation][0][at]], nodes[relation[2]][around.ends[relation][1][at]])
@@ -299,7 +299,7 @@ def explained_label(trained: TrainedRun, output: Array) -> int:
 
 
 def score_of(kind: str, form: str, label: int) -> Callable[[Tensor], Tensor]:
-    """Return a function from a row of outputs, (1, n_outputs), to the score of output `label`, of a kind such as "probability".
+    """Return a function from outputs, (1, n_outputs), to a score of output `label`, a `kind` such as "probability", by `form` of targets.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ def score_of(kind: str, form: str, label: int) -> Callable[[Tensor], Tensor]:
 
 
 def column_names(part: Shard, node_type: str, width: int, labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the name of each input column of a node type, and the name of the feature that the column is made from.
+    """Return (names of the `width` input columns of a node type, name of the feature that each column is made from).
 
     Parameters
     ----------

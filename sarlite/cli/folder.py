@@ -85,7 +85,7 @@ class Folder:
         return path
 
     def _make_parents(self, path):
-        """Make the folders above `path`, and record the new folders for `close`."""
+        """Make the missing folders above `path`, and record them, so that `close` can remove them."""
         self._new_parents = [parent for parent in path.absolute().parents if not parent.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -141,7 +141,9 @@ class Folder:
         raise ConfigError(f"{ARGUMENT} {self.path}: the folder was removed during the run", ARGUMENT)
 
     def begin(self, options, start):
-        """Write config.toml and open metrics.jsonl, with the lines up to epoch `start`. Called on rank 0 after the first epoch.
+        """Write the TOML text `options` to config.toml, and open metrics.jsonl with lines up to epoch `start`. Called on rank 0.
+
+        The call follows the first epoch.
 
         Parameters
         ----------
@@ -180,7 +182,7 @@ class Folder:
 
 @contextlib.contextmanager
 def _naming(path):
-    """Return a context that turns an OSError into a ConfigError that names the folder."""
+    """Return a context that turns an OSError into a ConfigError that names the folder `path`."""
     try:
         yield
     except OSError as error:
@@ -188,12 +190,12 @@ def _naming(path):
         raise ConfigError(f"{ARGUMENT} {path}: {error.strerror}{where}", ARGUMENT) from None
 
 
-def _new_folder(first, folder):
-    """Make and return the folder `first` or, if it exists, the first of NAME-2, NAME-3, ...; two runs may start in one second."""
+def _new_folder(first: Path, folder: Folder) -> Path:
+    """Make and return a new folder for the run `folder`: `first` or, if it exists, the first free one of NAME-2, NAME-3, ..."""
     with _naming(first.parent):
         folder._make_parents(first)
         path, number = first, 1
-        while True:
+        while True:  # two runs may start in one second
             try:
                 path.mkdir()
                 folder._is_new = True
@@ -211,7 +213,7 @@ def _same(one, other):
 
 
 def _lock(path):
-    """Lock the folder for this process, if the file system supports locks."""
+    """Lock the folder `path` for this process, if the file system supports locks; return the folder's open descriptor."""
     handle = os.open(path, os.O_RDONLY)
     try:
         import fcntl
@@ -253,7 +255,7 @@ _RECOGNIZED = {CONFIG: _is_config, METRICS: _is_metrics, SUMMARY: _is_summary}
 
 
 def _epoch(line):
-    """Return the epoch of a line of metrics; None if the line is not valid."""
+    """Return the epoch of a line of metrics.jsonl; None if the line is not valid."""
     try:
         epoch = json.loads(line)["epoch"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -262,7 +264,7 @@ def _epoch(line):
 
 
 def _lines_until(path, epoch):
-    """Return the lines of the epochs up to `epoch`, without an incomplete line of a run that was killed."""
+    """Return the lines of the metrics.jsonl at `path` for the epochs up to `epoch`, without an incomplete last line."""
     lines, last = [], 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         number = _epoch(line)

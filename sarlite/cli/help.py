@@ -19,7 +19,7 @@ TITLES = {
 
 
 def groups() -> dict[str, Mapping[str, Option]]:
-    """Return the training options: a dict of options by name for each title of a section."""
+    """Return the training options as {title of a section: {name: option}}."""
     return {TITLES.get(name, name): options_of(section) for name, section in SECTIONS.items()}
 
 
@@ -33,7 +33,7 @@ class _HelpAll(argparse.Action):
 
 
 def training_parser(everything: bool = False) -> Parser:
-    """Return the argument parser of the training command, whose --help lists the common options or all options.
+    """Return the argument parser of the training command, whose --help lists all options if `everything`, else the common ones.
 
     The parser sets no defaults: `config.resolve` fills them in, after the values of the configuration file.
 
@@ -95,7 +95,7 @@ def _is_of_models(option):
 
 
 def defaults_of_models(option):
-    """Return a text with the option's default in each model that takes the option, such as "gcn 16, sage 256"."""
+    """Return a text with an option's default in each model that has the option, such as "gcn 16, sage 256"."""
     parameters = {model: inspect.signature(cls).parameters.get(option.argument or option.name)
            for model, cls in {**MODELS, **RELATIONAL}.items()}
     none = "as dropout" if option.name.endswith("dropout") else "none"

@@ -23,7 +23,7 @@ _COMPILERS = (rb"GNU C\d+ [^\0]+", rb"clang version [^\0]+", rb"GCC: \([^\0]+")
 
 
 def collect(extras: Mapping[str, Sequence[str]] = EXTRAS) -> JsonObject:
-    """Return facts about this installation and this machine, for JSON.
+    """Return a dict for JSON about this installation and this machine; `extras` maps optional features to their packages.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def _sysconf(name):
 
 
 def _huge_pages():
-    """Return Linux's setting of transparent huge pages, such as "madvise", or None."""
+    """Return Linux's setting of transparent huge pages, such as "madvise"; None if the system has none."""
     match = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled"))
     return match and match[1]
 

@@ -31,7 +31,7 @@ class MemoryLimit:
         self.n_bytes, self.name, self.base, self._peak, self._checked = n_bytes, name, base, peak, False
 
     def check(self, comm: Communicator, n_bytes: int, what: str) -> None:
-        """Raise a ConfigError if `base` + `n_bytes`, the bytes of `what`, are above the memory limit on any rank. Collective.
+        """Raise a ConfigError that begins with `what` if `base` + `n_bytes` exceed the memory limit on any rank. Collective.
 
         Parameters
         ----------
@@ -53,14 +53,14 @@ class MemoryLimit:
                               "more ranks take less each; docs/how-to/memory.md lists other ways")
 
     def check_once(self, comm: Communicator) -> None:
-        """Check the measured peak in the first call; later calls do nothing. Collective."""
+        """Raise a ConfigError if the peak memory so far exceeds the limit on any rank; later calls do nothing. Collective."""
         if not self._checked:
             self._checked = True
             self.check(comm, self._peak(), "the first step took")
 
 
 def of_run(comm: Communicator, part: Shard, limit: float | None, n_sharing: int) -> MemoryLimit:
-    """Return the memory limit of this rank: `limit` bytes, or by default its share of the host's memory. Collective.
+    """Return this rank's memory limit: `limit` bytes or its share of the host; `n_sharing` ranks are in this process. Collective.
 
     Parameters
     ----------

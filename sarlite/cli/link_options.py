@@ -82,7 +82,7 @@ class LinkOptions:
     filtered: bool = fixed_option(True, "no negative of evaluation is a link of any split", **_LINKS)
 
     def linked(self, graph: Graph | NodeType, names: Mapping[str, Names]) -> Linked:
-        """Return the graph together with the relations whose edges are links.
+        """Return the `Linked`: the graph, the relations whose edges are to be predicted, and the nodes' names by type.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class LinkOptions:
         return requested[0] if len(requested) == 1 else requested
 
     def splits(self, linked: Linked, time_split: TimeSplit | None = None) -> tuple[Split, Split]:
-        """Return the arguments `val` and `test` of `split_links`: shares, pairs read from files, or a split by time. Collective.
+        """Return (`val`, `test`) for `split_links`: shares, pairs read from files, or (`time_split`, 0) if given. Collective.
 
         Returns
         -------
@@ -170,7 +170,7 @@ class LinkOptions:
                        eval_negative_sampler=to_eval)
 
     def samplers(self, linked: Linked) -> list[str | Array]:
-        """Return the arguments `sampler` and `eval_sampler` of `split_links`: names, or pairs read from files. Collective.
+        """Return [`sampler`, `eval_sampler`] for `split_links`: a sampler's name, or pairs read from a file. Collective.
 
         Returns
         -------
@@ -197,7 +197,7 @@ class LinkOptions:
                                                     read("eval_negative_sampler", self.eval_negative_sampler)])
 
     def of_graph(self, linked: Linked, splits: tuple[Split, Split], samplers: list[str | Array], seed: int) -> Links:
-        """Divide the links of a graph into training, validation and test links with negatives. Collective.
+        """Return the graph's links, divided by `splits` into training, validation and test, with negatives. Collective.
 
         Parameters
         ----------
@@ -215,13 +215,13 @@ class LinkOptions:
                            eval_sampler=samplers[1])
 
     def of_labels(self, linked: Linked, labels: EdgeLabels) -> Links:
-        """Return the `Links` of the labelled pairs `labels`, the result of `read_labels`, divided into splits. Collective."""
+        """Return the labelled pairs `labels`, which `read_labels` returned, as `Links` divided into splits. Collective."""
         relation: Any = linked.relation  # one relation: `linked` refuses several
         return labelled_links(linked.graph, labels.pairs, labels.labels, relation=relation, split=labels.split,
                               times=labels.times)
 
     def read_labels(self, linked: Linked, task: str | None, seed: int, time_split: str | None) -> EdgeLabels:
-        """Read the table of labelled pairs, with splits by column, by time or drawn with `seed`; rank 0 gets all pairs. Collective.
+        """Return the labelled pairs in the file --edge-labels with their splits, by column, `time_split` or `seed`. Collective.
 
         Parameters
         ----------
@@ -246,7 +246,7 @@ class LinkOptions:
         return labels or empty
 
     def decoded(self, encoder: Encoder, rng: Random, dtype: str, nodes: Graph | NodeType, n_out: int) -> LinkPredictor:
-        """Return a model that scores pairs of nodes: `encoder`, followed by the decoder that the options name.
+        """Return a model that scores pairs of nodes, or predicts `n_out` numbers for each: `encoder`, then the decoder.
 
         Parameters
         ----------
@@ -268,7 +268,7 @@ class LinkOptions:
 
 
 def _pairs_by_relation(linked, path):
-    """Return, by relation, the pairs in the file `path` on rank 0; empty on other ranks, or if `path` is not a str."""
+    """Return {relation of `linked`: (n, 2) pairs of nodes} from the file `path` on rank 0; no pairs on others, or for a number."""
     links = np.empty((0, 3), np.int64)
     if isinstance(path, str) and not linked.graph.comm.rank:
         links = read_links(path, linked)

@@ -15,7 +15,7 @@ _REMEDY = ("recommending the destinations with the most links would be as good: 
 
 
 def default_lines(training: TrainingOptions, requested: LinkOptions, used: LinkOptions) -> Iterator[str]:
-    """Yield a line that lists the defaults which a ranking metric implies, if any default is used.
+    """Yield a line that lists the defaults of a ranking metric in `used` that the options as `requested` do not set, if any.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ Compared = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 
 def popularity_rows(compared: Compared | None) -> Iterator[tuple[str, str]]:
-    """Yield the closing table's rows that compare the model with popularity, in the run's metric and in others."""
+    """Yield the closing table's rows, (name, text), that compare the scores of the model and of the popularity baseline."""
     if not compared:
         return
     metric, *others = compared

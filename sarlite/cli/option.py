@@ -177,7 +177,7 @@ class Option:
 
     @property
     def value_words(self) -> str:
-        """Placeholder for the value in help texts; "" for a flag without a value and for an option with choices."""
+        """Placeholder for the value in help texts, such as "N"; "" for a flag without a value or with choices."""
         if self.kind is bool or self.choices:
             return ""
         return self.metavar or ("N" if self.kind is int else self.kind.__name__.upper())
@@ -189,12 +189,12 @@ class Option:
 
 
 def in_words(value: object) -> str:
-    """Return a value as help texts show the value: "yes" and "no" for booleans."""
+    """Return the text of a value in help texts: "yes" and "no" for booleans, else its `str`."""
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def option(default: OptionValue, help: str, **metadata: Any) -> Any:
-    """Return a dataclass field that is an option of a command.
+    """Return a dataclass field that is an option of a command, with a default, a help text and attributes of `Option`.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def options_of(section: type[HasFields]) -> Mapping[str, Option]:
             for field in dataclasses.fields(section) if "option" in field.metadata}
 
 
-def _kind(hint):
+def _kind(hint: Any) -> Any:
     """Return the class of a type hint, without type arguments; for a union, the class of its first member that is not None."""
     if isinstance(hint, types.UnionType):
         hint = next(kind for kind in typing.get_args(hint) if kind is not type(None))
@@ -254,8 +254,8 @@ def by_name(sections: Sequence[type[HasFields]]) -> dict[str, Option]:
     return {name: option for section in sections for name, option in options_of(section).items()}
 
 
-def _check_text(shown, value):
-    """Raise a ConfigError if a text cannot be a file name. Any text option may be a path, so all are checked."""
+def _check_text(shown: str, value: str) -> None:
+    """Raise a ConfigError that begins with `shown` if a text cannot be a path; any option with text may be a path."""
     if len(value) > 4096:
         raise ConfigError(f"{one_line(shown)}: {len(value):,} characters are too many for a path")
     if "\0" in value:

@@ -103,7 +103,7 @@ class ModelOptions:
                 if name not in ("model", "dtype") and (value := getattr(self, name)) is not None}
 
     def spec(self, cls: Callable[..., Module] | None = None) -> ModelSpec:
-        """Return the `ModelSpec` of the run; `cls` is the model's class if the caller has loaded the class already."""
+        """Return the `ModelSpec` of the run: the model's name, class (`cls`, or loaded if None), keywords and dtype."""
         return ModelSpec(self.model, cls or model_class(self.model), self.keywords(), self.dtype)
 
 
@@ -196,7 +196,7 @@ class ReadoutOptions:
                                       recorded=False)
 
     def read_out(self, encoder: Encoder, n_out: int, rng: Random, dtype: str) -> GraphPredictor:
-        """Return a model that predicts graphs: the encoder of nodes followed by the readout."""
+        """Return a model that predicts `n_out` numbers for each graph: the encoder of nodes followed by the readout."""
         return GraphPredictor(encoder, self.readout_width, n_out, self.readout, rng=rng, dtype=np.dtype(dtype))
 
 
@@ -225,7 +225,7 @@ class SmoothingOptions:
                                        choices=NORMALIZATIONS, **_SMOOTHING)
 
     def smoother(self) -> CorrectAndSmooth | None:
-        """Return the postprocessing of the scores; None if the run has none."""
+        """Return the `CorrectAndSmooth` with these options; None without --correct-and-smooth."""
         if not self.correct_and_smooth:
             return None
         return CorrectAndSmooth(self.correct_alpha, self.correct_iterations, self.correct_normalization,
@@ -280,7 +280,7 @@ class MinibatchOptions:
                                             otherwise="exactly, on the full graph", **_BATCHES)
 
     def at_remote(self) -> str | HEC:
-        """Return the argument `remote` of `NeighborLoader`: "exact", "local", or the settings of the cache.
+        """Return the argument `remote` of `NeighborLoader`: "exact", "local", or the settings of the embedding cache.
 
         Raises
         ------

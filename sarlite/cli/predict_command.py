@@ -87,7 +87,7 @@ class PredictOptions(CheckpointOptions):
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
-    """Parse the command line; return its training options, which may override the checkpoint's, and the predict options.
+    """Return (training options on the command line, which override the checkpoint's; options of the predicting command).
 
     Raises
     ------
@@ -106,7 +106,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, PredictOptions]:
 
 @naming_flags
 def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None, at_once=1 << 20):
-    """Compute predictions of a checkpoint's model for a data set and write them to the files of `config`. Collective.
+    """Write a checkpoint's predictions for a data set to the files in `config`; `tick()` is called at progress. Collective.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def predict(comm, without_checkpoint, config, tick=lambda: None, interrupts=None
 
 
 def _check_type(config, run, part):
-    """Raise a ConfigError if --type is not a node type of the data."""
+    """Raise a ConfigError if --type is not a node type of the data, this rank's part of which is `part`."""
     types = part.graph.graph.node_types if isinstance(part.graph, NodeType) else ()
     if config.type is not None and config.type not in types:
         available = f"the node types are {', '.join(types)}" if types else f"--data {run.source.spec} are of one node type"
@@ -205,7 +205,7 @@ def _check_type(config, run, part):
 
 
 def _type_of_rows(config, part):
-    """Return the node type whose rows --embeddings writes."""
+    """Return the node type whose rows --embeddings writes; raise a ConfigError if there are several and --type is missing."""
     if config.type is None and len(part.graph.node_types) > 1:
         raise ConfigError(f"--embeddings {config.embeddings}: name the node type with --type, one of "
                           f"{', '.join(part.graph.node_types)}")
@@ -223,50 +223,51 @@ def _check_several(config, linked):
 
 
 def _score_functions(decoder, linked):
-    """Return a function (head, tail) -> score for each predicted relation."""
+    """Return [function (head rows, tail rows) -> scores of `decoder`, for each predicted relation of `linked`]."""
     if not linked.several:
         return [decoder]
     return [one_relation(decoder, number) for number in range(len(linked.ends))]
 
 
-def _scores_and_positions(graph, decoder, h, pairs, linked, excluded):
-    """Return each pair's score and its position, 1 for the best score, among its source's destinations, (n_pairs, 2). Collective.
+def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
+    """Return (n_pairs, 2): each pair's score, and its position (1: best) among its source's pairs, `excluded` not counted. Collective.
 
-    `linked` describes the predicted relations. `excluded` holds, for each relation, the keys of pairs that do not count.
+    `node_rows` is the encoder's output. `linked` describes the predicted relations. `excluded` holds, for each relation, the
+    keys of pairs that do not count.
     """
     heads, tails, result = pairs.heads[:, 0], pairs.tails[:, 0], np.empty((len(pairs.heads), 2))
     for index, score in enumerate(_score_functions(decoder, linked)):
         rows = pairs.relations == index if linked.several else slice(None)
-        result[rows] = ranks(graph, score, h, heads[rows], tails[rows], linked.ends[index][1], excluded[index])
+        result[rows] = ranks(graph, score, node_rows, heads[rows], tails[rows], linked.ends[index][1], excluded[index])
     return result
 
 
-def _top(graph, decoder, h, wanted, linked, excluded, config):
-    """Return (PredictionRequest of all sources, [likeliest destinations, scores]) of the sources `wanted` by relation. Collective."""
+def _top(graph, decoder, node_rows, sources_by_relation, linked, excluded, config):
+    """Return (PredictionRequest of all sources, [likeliest destinations, scores]); pairs in `excluded` do not count. Collective."""
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
-    for index, (sources, score) in enumerate(zip(wanted, _score_functions(decoder, linked))):
+    for index, (sources, score) in enumerate(zip(sources_by_relation, _score_functions(decoder, linked))):
         if table:
             ids.append(np.stack([np.arange(sources.n) if sources.ids is None else sources.ids,
                                  np.full(sources.n, index)], 1))
-        arrays.append(top(graph, score, h, sources.rows, linked.ends[index][1], excluded[index], config.top))
+        arrays.append(top(graph, score, node_rows, sources.rows, linked.ends[index][1], excluded[index], config.top))
         arrays[-1] = n + sources.places, *arrays[-1]
         n += sources.n
     places, *arrays = (np.concatenate(each) for each in zip(*arrays))
     return PredictionRequest(places, n, np.concatenate(ids) if table else None), arrays
 
 
-def _scored(comm, config, pairs, arrays):
-    """Return the listed pairs and their scores; if the file lists negatives, print metrics and leave the negatives out. Collective."""
+def _scored(comm, config, pairs, scores):
+    """Return (pairs, scores) without the negatives that the file --links lists; if it lists any, print their metrics. Collective."""
     if pairs.per_link is None:
-        return pairs, arrays
-    _show_metrics(comm, f"negatives of {config.links}", pairs.metrics(comm, arrays[0]))
+        return pairs, scores
+    _show_metrics(comm, f"negatives of {config.links}", pairs.metrics(comm, scores[0]))
     is_pair = pairs.places < pairs.n
-    return pairs._replace(places=pairs.places[is_pair]), [arrays[0][is_pair]]
+    return pairs._replace(places=pairs.places[is_pair]), [scores[0][is_pair]]
 
 
-def _show_rank_metrics(comm, local_ranks):
-    """Print MRR and hits@k over the pairs of all processes, on process 0. Collective."""
-    sums = np.array([np.sum(1 / local_ranks), np.sum(local_ranks <= 1), np.sum(local_ranks <= 10), len(local_ranks)])
+def _show_rank_metrics(comm, positions):
+    """Print MRR and hits@k from the positions of each process's pairs among all nodes, (n_pairs,), on process 0. Collective."""
+    sums = np.array([np.sum(1 / positions), np.sum(positions <= 1), np.sum(positions <= 10), len(positions)])
     *sums, n = comm.allreduce(sums).tolist()
     _show_metrics(comm, "all nodes", {name: total / max(n, 1) for name, total in zip(("mrr", "hits@1", "hits@10"), sums)})
 
@@ -296,22 +297,22 @@ def _check_request(config, options):
         raise ConfigError(f"--at {config.at} has no effect on {config.checkpoint}, a run without --temporal")
 
 
-def _check_links(config, run, meta, digest, several):
-    """Raise a CheckpointError if the relations or the splits of the links have changed since the training.
+def _check_links(config, run, checkpoint_metadata, digest, several):
+    """Raise a CheckpointError if the relations (`several`) or the splits (with hash `digest`) of the links differ from training's.
 
-    With other splits, messages would pass along test edges. `digest` is the hash of the splits.
+    With other splits, messages would pass along test edges. `several` is None for one relation.
     """
-    trained, available = meta["data"].get("relations"), ", ".join(several) if several else None
+    trained, available = checkpoint_metadata["data"].get("relations"), ", ".join(several) if several else None
     if trained != available:
         raise CheckpointError(f"checkpoint {config.checkpoint}: its decoder is for the relations {trained}, but --data "
                               f"{run.source.spec} have {available}")
-    if meta["data"].get("links") != digest:
+    if checkpoint_metadata["data"].get("links") != digest:
         raise CheckpointError(f"checkpoint {config.checkpoint}: the splits in its files of --link-val, --link-test or "
                               "--link-split have changed")
 
 
 def _computed(comm, trained, part):
-    """Run the checkpoint's model; return the model and this rank's computed rows, shape (n_local, ...). Collective.
+    """Run the checkpoint's model on the data; return (model, computed rows of this rank's nodes, (n_local, ...)). Collective.
 
     The rows are the model's outputs or, with --embeddings, the output of a hidden layer. For --top and --rank the rows
     are the encoder's output.
@@ -376,7 +377,7 @@ class _Layers:
         self._entered += 1
 
     def rows(self, output, model, node_type=None):
-        """Return the output rows of the stored layer; for the last layer, the model's output.
+        """Return the output rows of the recorded layer for the nodes of a type; for the last layer, the model's `output`.
 
         Parameters
         ----------
@@ -420,7 +421,7 @@ class _Layer:
 
 
 def _arrays(config, form, output, decision=None):
-    """Return the arrays to write: the scores or numbers of `output`, or labels by `decision` and probabilities."""
+    """Return a list of arrays to write: [`output`] for links, numbers and hidden rows, else [labels by `decision`, probabilities]."""
     if form == "link" and config.links is not None:
         return [output[:, 0]]
     if config.embeddings is not None or form == "regress":

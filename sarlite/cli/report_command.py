@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sarlite.cli.charts import DASHES, Bars, Curve, LineChart, Matrix, Timeline, TracedSpan
 from sarlite.cli.config import read_toml
@@ -43,7 +43,7 @@ svg.dash { width: 1.6em; height: .3em; margin-right: .3em; vertical-align: middl
 
 
 class RunFiles(NamedTuple):
-    """Contents of a run's folder.
+    """Contents of a run's folder that the HTML report shows: options, the record of each epoch, and the summary.
 
     Attributes
     ----------
@@ -95,8 +95,8 @@ def read(folder: str) -> RunFiles:
     return RunFiles(str(folder), options, epochs, summary)
 
 
-def _object(where, text):
-    """Return the JSON object in a text, a dict; raise a DataError that names `where` for any other text."""
+def _object(where: object, text: str | bytes) -> Any:
+    """Return the JSON object in a text as a dict; raise a DataError that names its file and line `where` for any other text."""
     with reading(where):
         contents = json.loads(text)
     if not isinstance(contents, dict):
@@ -110,8 +110,8 @@ def _number(value):
     return float(value)
 
 
-def _epoch(where, line):
-    """Return the record of an epoch in a line of metrics.jsonl."""
+def _epoch(where: str, line: str) -> Any:
+    """Return an epoch's record, a dict, from a line of metrics.jsonl; a DataError names the file and line `where` if it is invalid."""
     record = _object(where, line)
     for name, value in record.items():
         with reading(f"{where}: {name}"):
@@ -126,7 +126,7 @@ def _epoch(where, line):
 
 
 def page(runs: list[RunFiles], spans: list[TracedSpan] | None = None) -> str:
-    """Return an HTML page that compares runs, with a timeline of one run.
+    """Return an HTML page that compares runs, with a timeline of `spans`, the spans of one run, unless None.
 
     Parameters
     ----------
@@ -149,8 +149,8 @@ def page(runs: list[RunFiles], spans: list[TracedSpan] | None = None) -> str:
             f'{"".join(parts)}</body></html>\n')
 
 
-def _curves(runs):
-    """Return a chart, as HTML, for each number in metrics.jsonl. The splits of a metric share a chart."""
+def _curves(runs: list[RunFiles]) -> list[str]:
+    """Return a line chart, as HTML, of each number in the runs' records by epoch; train, val and test of a metric share a chart."""
     charts: dict[str, list[Curve]] = {}
     for run in runs:
         for key in dict.fromkeys(key for record in run.epochs for key in record
@@ -162,7 +162,7 @@ def _curves(runs):
     return [LineChart(f"{chart} by epoch", curves).html() for chart, curves in charts.items()]
 
 
-def _chart_of(key):
+def _chart_of(key: str) -> tuple[str, str]:
     """Return (title of the chart, split) for a key of metrics.jsonl: ("loss", "val") for "val_loss"."""
     split, _, rest = key.partition("_")
     if split in DASHES and rest:
@@ -172,7 +172,7 @@ def _chart_of(key):
 
 
 def _counted(runs):
-    """Yield charts of peak memory by rank, bytes by phase, seconds by activity, and nodes and edges by part."""
+    """Yield bar charts, as HTML, of the runs' peak memory by rank, bytes by phase, seconds by activity, and nodes and edges by part."""
     for title, values_of, shown in (
         ("peak memory of a rank above libraries and edges", _peaks, readable),
         ("bytes that all ranks sent, by phase", lambda run: run.summary["counted"]["sent_bytes"], readable),
@@ -188,7 +188,7 @@ def _counted(runs):
 
 
 def _pairs(runs):
-    """Yield matrices of bytes by phase and pair of ranks, and of edges by pair of parts, if a run has reported both."""
+    """Yield matrices, as HTML, of bytes by pair of ranks for each phase and of edges by pair of parts, for runs that report them."""
     for run in runs:
         suffix = f", {run.name}" if len(runs) > 1 else ""
         with reading(Path(run.name) / SUMMARY):
@@ -209,16 +209,16 @@ def _square(values):
     return rows
 
 
-def _outcome(run, several_runs):
+def _outcome(run, show_run_name):
     """Yield HTML of a run's predictions: a table of counts by threshold, and a confusion matrix or histogram per split."""
     outcome = run.summary.get("outcome") or {"splits": {}}
     with reading(Path(run.name) / SUMMARY):
         if outcome.get("scores", {}).get("ranked"):
             split, rows = threshold_rows(outcome)
-            yield (f"<figure class=wide><figcaption>rows by threshold, {split}{f', {_text(run.name)}' if several_runs else ''}"
+            yield (f"<figure class=wide><figcaption>rows by threshold, {split}{f', {_text(run.name)}' if show_run_name else ''}"
                    f"</figcaption>{_table(_THRESHOLD_HEADS, rows)}</figure>")
         for split, values in outcome["splits"].items():
-            title = f"{split}{f', {run.name}' if several_runs else ''}"
+            title = f"{split}{f', {run.name}' if show_run_name else ''}"
             if outcome["kind"] == "confusion":
                 names = outcome.get("classes") or [*map(str, range(len(values)))]
                 yield Matrix(f"confusion, {title}", _square(values), "{:,.0f}".format, names,
@@ -236,7 +236,7 @@ _THRESHOLD_HEADS = ("threshold", "true positive", "false positive", "false negat
 
 
 def _probabilities(runs):
-    """Return charts of the predicted probabilities, as HTML; all runs share each chart."""
+    """Return a list of charts, as HTML, of the probabilities that the runs predicted; each chart has curves of all runs."""
     outcomes = {}
     for run in runs:
         with reading(Path(run.name) / SUMMARY):
@@ -258,7 +258,7 @@ def _seconds(run):
 
 
 def _results(runs):
-    """Return an HTML table with a row for each run, the best validation score first, and the options that differ."""
+    """Return an HTML table of the runs' results and of the options that differ: a row for each run, best validation score first."""
     differ = [name for name in _differing(runs) if name not in ("data", "model")]
     heads = ("run", "data", "model", *differ, "ranks", "mode", "epochs", "best epoch", "train", "validation", "test",
              "no edges", "metric")
@@ -270,7 +270,7 @@ def _results(runs):
 
 
 def _sort_key(run):
-    """Return a key that sorts ended runs first, then by metric, then by validation score from the best on."""
+    """Return a key, a tuple, that sorts runs: ended runs first, then by metric, then from the best validation score on."""
     if not run.summary:
         return 1, "", 0.0
     metric, score = run.summary["metric"], run.summary["best"]["scores"].get(f"val_{_key(run.summary)}")
@@ -281,9 +281,9 @@ def _key(summary):
     return summary["metric"].replace("-", "_")
 
 
-def _result(run, differ):
-    """Return the cells of a run's row in the table of results; `differ` has the names of the options that are shown."""
-    options = [json.dumps(run.options[name]) if name in run.options else "-" for name in differ]
+def _result(run, option_names):
+    """Return the cells of a run's row in the table of results, which shows the options in `option_names`."""
+    options = [json.dumps(run.options[name]) if name in run.options else "-" for name in option_names]
     summary, cells = run.summary, [run.name, run.options.get("data", ""), run.options.get("model", ""), *options]
     if not summary:
         return [*cells, "", run.options.get("mode", ""), run.epochs[-1]["epoch"], "not ended", "", "", "", "", ""]
@@ -334,7 +334,7 @@ def _text(value):
 
 
 def spans_of(path: str) -> list[TracedSpan]:
-    """Return the events with a duration in a file that `--trace` wrote."""
+    """Return the spans, which are events with a duration, in the file `path` that `--trace` wrote."""
     with reading(path):
         events = json.loads(regular(path).read_bytes())["traceEvents"]
         return [TracedSpan(str(event["name"]), int(event["pid"]), int(event["tid"]), _number(event["ts"]), _number(event["dur"]))

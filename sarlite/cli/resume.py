@@ -18,13 +18,13 @@ from sarlite.types import Path as AnyPath
 
 
 def stored(options: RunOptions) -> JsonDict:
-    """Return the options, by name, that a checkpoint stores: all but output paths and options without a value."""
+    """Return {name: value} of the options that a checkpoint stores: all but output paths and options without a value."""
     return {name: value for name, value in options.values.items()
             if OPTIONS[name].on_resume != "forget" and value is not None}
 
 
 def base(path: AnyPath) -> JsonDict:
-    """Return the options of the run that wrote a checkpoint, by name.
+    """Return {name: value} of the options of the run that wrote the checkpoint `path`.
 
     The result is {} if the checkpoint cannot be read; `checkpoint.read` raises the error later, on all ranks.
     """
@@ -71,7 +71,7 @@ _NEEDED = ("epoch", "best", "options", "data")
 
 
 def check_run(path: AnyPath | None, metadata: JsonObject) -> None:
-    """Raise a CheckpointError if a field of the metadata of the checkpoint `path` is missing or invalid."""
+    """Raise a CheckpointError if a field of `metadata`, which was read from the checkpoint `path`, is missing or invalid."""
     missing = [name for name in _NEEDED if name not in metadata]
     if missing:
         raise CheckpointError(f"checkpoint {path} is not from a run: it has no {missing[0]}")
@@ -88,7 +88,7 @@ def check_run(path: AnyPath | None, metadata: JsonObject) -> None:
 
 
 def check_options(options: RunOptions, metadata: JsonObject) -> None:
-    """Check that a run can continue from a checkpoint with the options of the command line.
+    """Raise an error unless a resumed run with `options` can continue from a checkpoint with this `metadata`.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def check_options(options: RunOptions, metadata: JsonObject) -> None:
 
 
 def check_data(options: RunOptions, metadata: JsonObject, loaded: Mapping[str, object]) -> None:
-    """Raise a CheckpointError if the loaded data differ from the data of the checkpoint's run.
+    """Raise a CheckpointError unless `loaded`, the identity of the loaded data, is that in the checkpoint's `metadata`.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def check_data(options: RunOptions, metadata: JsonObject, loaded: Mapping[str, o
 
 
 def check_classes(options: RunOptions, metadata: JsonObject, class_names: list[str] | None) -> None:
-    """Raise a CheckpointError if the loaded data and the checkpoint have different class names."""
+    """Raise a CheckpointError if the data's `class_names` differ from those in the checkpoint's `metadata`."""
     pairs = zip(metadata.get("class_names") or (), class_names or ())
     for stored_name, loaded_name in pairs:
         if stored_name != loaded_name:

@@ -45,7 +45,7 @@ from sarlite.user_code import errors_of
 
 @naming_flags
 def train(comm, options, tick=lambda: None, interrupts=None):
-    """Load the data, train the model, and write and print the results; `tick` is called at each progress. Collective.
+    """Load data, train a model, write and print results, and return measurements; `tick()` is called at progress. Collective.
 
     No file in the run's folder changes before the first epoch has succeeded.
 
@@ -159,13 +159,13 @@ def _train(comm, options, run, facts, resumed, folder, tick, interrupts):
 
 
 def tell(comm, texts):
-    """Print lines of text to standard error, on rank 0 only."""
+    """Print the lines `texts` to standard error, on rank 0 only."""
     for text in texts if comm.rank == 0 else ():
         print(text, file=sys.stderr, flush=True)
 
 
 def new_model(comm, run, part, rng):
-    """Make the model of a run, with the widths of the data. Collective.
+    """Return the model of a run, with the widths of the data `part` and initial parameters from `rng`. Collective.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def task_of(run, part):
 
 
 def make_trainer(comm, run, part, model, rng, data=None):
-    """Make the trainer of a run. `data` is the identity of the data, for a folder of propagated features. Collective.
+    """Return the trainer of a run; `data` is the data's identity, needed for a folder of propagated features. Collective.
 
     Parameters
     ----------
@@ -229,8 +229,8 @@ def _task(run, part):
     return task
 
 
-def _fit(run, trainer, part, saving, tick, memory):
-    """Train until the last epoch or a signal, save, and return (epoch seconds, total, trace, best model's outcome). Collective.
+def _fit(run, trainer, part, saving, tick, memory_limit):
+    """Train to the last epoch or a signal, and save; return (seconds of each epoch, of all, trace, best model's outcome). Collective.
 
     Returns
     -------
@@ -251,7 +251,7 @@ def _fit(run, trainer, part, saving, tick, memory):
 
     def on_step(done, loss):
         tick()
-        memory.check_once(comm)
+        memory_limit.check_once(comm)
         shown.step(done, loss)
 
     def on_epoch(record):
@@ -289,15 +289,15 @@ def _fit(run, trainer, part, saving, tick, memory):
     return seconds, total, recorded, judged
 
 
-def _report(run, trainer, part, saving, without_edges, seconds, total, recorded, judged):
-    """Write the trace, exit after a signal, smooth the predictions, and print and write the results. Collective."""
+def _report(run, trainer, part, saving, without_edges, epoch_seconds, total_seconds, recorded_trace, judged):
+    """Write the trace, exit after a signal, smooth the predictions, and print and write the results; return a dict. Collective."""
     comm, folder, smooth = trainer.comm, saving.folder.path, run.smoother
     if run.output.trace:
-        trace.write(comm, run.output.trace, recorded)
+        trace.write(comm, run.output.trace, recorded_trace)
     if saving.signum and (smooth or saving.epoch < run.training.epochs):
         saving.leave()
     smoothed = after_training(trainer, saving.best, smooth, folder / PREDICTIONS) if smooth else None
-    counted = report.collect(comm, part.graph, part.memory, seconds) | trainer.counted()
+    counted = report.collect(comm, part.graph, part.memory, epoch_seconds) | trainer.counted()
     counted |= {"left_out": trainer.left_out} if trainer.left_out else {}
     counted |= {"correct_and_smooth": smoothed} if smoothed else {}
     counted |= {"baseline": report.finite(without_edges)} if without_edges else {}
@@ -305,7 +305,7 @@ def _report(run, trainer, part, saving, without_edges, seconds, total, recorded,
     counted |= trainer.task.summary(trainer.counts)
     pictured = report.pictured(comm, part.graph)
     early = saving.epoch < run.training.epochs and saving.stopping.ends(saving.epoch, saving.best)
-    times = {**part.seconds, "epochs": total, "n": len(seconds), "early": early}
+    times = {**part.seconds, "epochs": total_seconds, "n": len(epoch_seconds), "early": early}
     if comm.rank == 0:
         for text in (*class_report.warnings(trainer.task, judged, part.class_names),
                      *link_report.popularity_warnings(counted.get("compared"))):
@@ -313,7 +313,7 @@ def _report(run, trainer, part, saving, without_edges, seconds, total, recorded,
         show(report.table(run, comm.size, part.summary, counted, saving.best, times, folder, saving.one_process))
         if run.output.json:
             show(report.json_line(run, comm.size, counted, saving.best))
-    if seconds:  # without a trained epoch, the summary of the complete run stays
+    if epoch_seconds:  # without a trained epoch, the summary of the complete run stays
         summary = report.summary(run, comm.size, part.summary, counted, saving.best, times) | pictured
         if judged:
             summary["outcome"] = report.finite(judged)

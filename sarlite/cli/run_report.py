@@ -21,13 +21,13 @@ LINE_SECONDS = 5.0
 
 
 def write_metrics(file, record):
-    """Append the record of an epoch to metrics.jsonl as one line; a number that is not finite becomes null."""
+    """Append an epoch's `record`, a dict, to the open `file` metrics.jsonl as a line; numbers that are not finite become null."""
     file.write(json.dumps(finite(record), allow_nan=False) + "\n")
     file.flush()
 
 
 def events(folder, check=False):
-    """Return a function that writes the record of an epoch for TensorBoard; with `check`, only check the package.
+    """Return a function that writes an epoch's record to TensorBoard's `folder`, if not None; with `check`, only check the package.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class EpochProgress:
                            unit="epoch" if steps == 1 else "step")
 
     def step(self, done, loss):
-        """Report a completed training step.
+        """Report a training step with this loss, after which `done` steps of the epoch are completed.
 
         Parameters
         ----------
@@ -102,16 +102,16 @@ class EpochProgress:
         parts = [f"loss {record['loss']:.4f}", *shown]
         self._report(f"epoch {self.epoch}/{self.epochs}", self.epoch, parts)
 
-    def _report(self, where, done, parts):
-        """Update the bar, or print `where` and `parts` if a line is due; `done` is the number of completed epochs, a float."""
+    def _report(self, position, epochs_done, values):
+        """Update the bar, or print a line if one is due: a position such as "epoch 3/10", texts of values, and the time left."""
         if self.bar is not None:
-            self.bar.set_postfix_str(", ".join(parts), refresh=False)
+            self.bar.set_postfix_str(", ".join(values), refresh=False)
             self.bar.update()
-        elif (done == self.epochs and self.shown < float("inf")) or time.monotonic() - self.shown >= LINE_SECONDS:
+        elif (epochs_done == self.epochs and self.shown < float("inf")) or time.monotonic() - self.shown >= LINE_SECONDS:
             self.shown = time.monotonic()
-            left = (time.monotonic() - self.begun) / (done - self.start) * (self.epochs - done)
-            parts += [f"{duration(left)} left"] if left else []
-            print(f"{where}: {', '.join(parts)}", file=sys.stderr, flush=True)
+            left = (time.monotonic() - self.begun) / (epochs_done - self.start) * (self.epochs - epochs_done)
+            values += [f"{duration(left)} left"] if left else []
+            print(f"{position}: {', '.join(values)}", file=sys.stderr, flush=True)
 
     def close(self):
         if self.bar is not None:
@@ -130,7 +130,7 @@ def duration(seconds):
 
 
 def collect(comm, graph, memory, seconds):
-    """Gather the memory, the transferred bytes and the epoch times of a run from all ranks. Collective.
+    """Return a dict of all ranks' peak memory and sent bytes and of the median of `seconds`, the epoch times. Collective.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ MOST_PAIRS = 64
 
 
 def pictured(comm, graph):
-    """Return matrices for the HTML report: bytes by pair of ranks, and edges by pair of parts. Collective.
+    """Return a dict of matrices for the HTML report: bytes by pair of ranks for each phase, and edges by pair of parts. Collective.
 
     Returns
     -------
@@ -187,9 +187,9 @@ def pictured(comm, graph):
     return {"sent_pairs": pairs, **tiles}
 
 
-def _edges_by_owner(plan, rank, size):
-    """Return the number of this rank's edges by the rank that owns the source node, a list of int."""
-    counts = [0] * size
+def _edges_by_owner(plan, rank, n_ranks):
+    """Return a list with the number of edges of `rank`, which `plan` holds, by the rank that owns the source node."""
+    counts = [0] * n_ranks
     for block, owner, columns in plan.halo():
         counts[owner] += int(np.count_nonzero((block.indices >= columns.start) & (block.indices < columns.stop)))
     counts[rank] = sum(block.n_edges for block in plan.blocks) - sum(counts)
@@ -197,9 +197,9 @@ def _edges_by_owner(plan, rank, size):
 
 
 def _evaluations(graph):
-    """Return, for each relation's weight matrix, if it is applied before or after the aggregation, and the cost of both.
+    """Return {"relations": the chosen order of aggregation and weight matrix, and the cost of both orders, by relation}.
 
-    The result is {"relations": [...]} for a relational graph and {} for other graphs.
+    The result is {} for a graph that is not relational.
     """
     nodes = _nodes(graph)
     return {"relations": [evaluation._asdict() for evaluation in nodes.graph.evaluations]} if isinstance(nodes, NodeType) else {}
@@ -210,13 +210,13 @@ def _nodes(graph):
     return getattr(graph, "nodes", graph)
 
 
-def promise(options, size):
-    """Return the largest number of peers whose rows a rank holds at once, by the mode and prefetch of `options`.
+def promise(options, n_ranks):
+    """Return how many peers' rows a rank may hold at once by the schedule `options`; None if there is no bound.
 
     Parameters
     ----------
     options : schedule.Options
-    size : int
+    n_ranks : int
         Number of ranks.
 
     Returns
@@ -225,21 +225,21 @@ def promise(options, size):
         (1 + prefetch) times the peers at once, at most all peers; None if the mode keeps all rows.
     """
     mode = options.mode_value
-    at_once = getattr(mode, "peers_at_once", 1) or size - 1
-    return None if mode.keeps_rows else min((1 + options.prefetch) * at_once, size - 1)
+    at_once = getattr(mode, "peers_at_once", 1) or n_ranks - 1
+    return None if mode.keeps_rows else min((1 + options.prefetch) * at_once, n_ranks - 1)
 
 
-def table(run, size, summary, counted, best, times, run_dir, one_process=False):
-    """Return the table that ends a run's output, as text: data, memory, bytes, times and the best epoch's scores.
+def table(run, n_ranks, summary, measurements, best, times, run_dir, one_process=False):
+    """Return a run's closing table as text, about data (`summary`), `measurements`, the `best` epoch's scores and `times` in seconds.
 
     Parameters
     ----------
     run : Settings
-    size : int
+    n_ranks : int
         Number of ranks.
     summary : dict
         Facts about the data and their division: `Shard.summary`.
-    counted : dict
+    measurements : dict
         Measurements, which `--json` prints too.
     best : Best
     times : dict
@@ -251,13 +251,13 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
     """
     balance, patience = summary["partition"]["imbalance"], run.training.patience
     kind = "a step" if not run.batches else "an epoch"
-    median = f", {kind} {1e3 * counted['epoch_seconds']:.1f} ms (median)" if times["n"] else ""
+    median = f", {kind} {1e3 * measurements['epoch_seconds']:.1f} ms (median)" if times["n"] else ""
     patient = patience and times["early"]
     rows = [
         ("data", f"{summary['data'].rstrip(':')}: {summary['nodes']:,} nodes, {summary['edges']:,} edges, "
                  f"{summary['features']} features, {summary['classes']} {_OUTPUTS[summary['task']]}"
                  + (f", with {' and '.join(summary['edge_values'])}" if summary.get("edge_values") else "")),
-        ("ranks", f"{size}, mode {run.graph.mode}, prefetch {run.graph.prefetch}, partition {summary['method']}, "
+        ("ranks", f"{n_ranks}, mode {run.graph.mode}, prefetch {run.graph.prefetch}, partition {summary['method']}, "
                   f"{100 * summary['partition']['cut_share']:.1f} % of edges cut"
                   f"{', nodes reordered' if summary['ordered'] else ''}"),
         ("balance", f"largest part / mean: nodes {balance['nodes']:.2f}, "
@@ -266,20 +266,20 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
         ("partition", duration(times["partition"]) if times["partition"] else "none in this run"),
         ("epochs", f"{times['n']} in {duration(times['epochs'])}{median}"
                    f"{_PATIENT.format(patience) if patient else ''}"),
-        *_links(counted.get("links")),
-        *_minibatches(run.batches, size, counted),
-        *_message_flow(counted),
-        *_relations(counted),
+        *_links(measurements.get("links")),
+        *_minibatches(run.batches, n_ranks, measurements),
+        *_message_flow(measurements),
+        *_relations(measurements),
         (best.task.metric, f"{_scores(best.scores, best.task)} (epoch {best.epoch}, best validation)"),
-        *_without_edges(counted.get("baseline"), best.task),
-        *link_report.popularity_rows(counted.get("compared")),
-        *(("left out", f"{split}: {what}") for split, what in counted.get("left_out", {}).items()),
-        *class_report.threshold_row(counted.get("threshold")),
-        *class_report.calibration_row(counted.get("calibration")),
-        *_smoothed(counted.get("correct_and_smooth")),
-        ("peak memory", _memory(counted["peak_bytes"], one_process)),
-        ("remote rows", _remote(counted["live_remote_buffers"], run.graph, size)),
-        ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in counted["sent_bytes"].items()) or "nothing"),
+        *_without_edges(measurements.get("baseline"), best.task),
+        *link_report.popularity_rows(measurements.get("compared")),
+        *(("left out", f"{split}: {what}") for split, what in measurements.get("left_out", {}).items()),
+        *class_report.threshold_row(measurements.get("threshold")),
+        *class_report.calibration_row(measurements.get("calibration")),
+        *_smoothed(measurements.get("correct_and_smooth")),
+        ("peak memory", _memory(measurements["peak_bytes"], one_process)),
+        ("remote rows", _remote(measurements["live_remote_buffers"], run.graph, n_ranks)),
+        ("sent", ", ".join(f"{phase} {_mib(n)}" for phase, n in measurements["sent_bytes"].items()) or "nothing"),
         ("files", str(run_dir)),
     ]
     width = max(len(name) for name, _ in rows)
@@ -287,41 +287,41 @@ def table(run, size, summary, counted, best, times, run_dir, one_process=False):
 
 
 def _links(counts):
-    """Yield the table's row with the number of links in each split, if the run is on links."""
+    """Yield the closing table's row, (name, text), about `counts`, the numbers of links by split, unless None."""
     if counts:
         yield "links", f"{counts['train']:,} to train on, {counts['val']:,} to validate, {counts['test']:,} to test"
 
 
-def _minibatches(batches, size, counted):
-    """Yield the table's rows about steps and caches, if the run has minibatches."""
+def _minibatches(batches, n_ranks, measurements):
+    """Yield the closing table's rows, (name, text), about the steps and caches of minibatches; none if `batches` is None."""
     if not batches:
         return
     uneven = ""
-    if counted["imbalance"] is not None and size > 1:
-        uneven = f"; the slowest rank's time / mean {counted['imbalance']:.2f} (median)"
-    yield "steps", f"{counted['steps']:,} of at most {batches.batch_size:,} seeds{uneven}"
-    if "hit_rate" in counted:
-        hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in counted["hit_rate"])
-        yield "caches", (f"{hits} % hits, by layer; {sum(counted['rows_pushed']):,} rows pushed, "
-                         f"{_mib(counted['bytes_pushed'])}")
+    if measurements["imbalance"] is not None and n_ranks > 1:
+        uneven = f"; the slowest rank's time / mean {measurements['imbalance']:.2f} (median)"
+    yield "steps", f"{measurements['steps']:,} of at most {batches.batch_size:,} seeds{uneven}"
+    if "hit_rate" in measurements:
+        hits = ", ".join("-" if rate is None else f"{100 * rate:.1f}" for rate in measurements["hit_rate"])
+        yield "caches", (f"{hits} % hits, by layer; {sum(measurements['rows_pushed']):,} rows pushed, "
+                         f"{_mib(measurements['bytes_pushed'])}")
 
 
-def _message_flow(counted):
-    """Yield the table's row for each layer of a message-flow graph: used rows and edges, out of all."""
-    if "message_flow" not in counted:
+def _message_flow(measurements):
+    """Yield the closing table's row, (name, text), for each layer of a message-flow graph: its rows and edges, and the graph's."""
+    if "message_flow" not in measurements:
         return
-    full = counted["message_flow"]["graph"]
-    for number, layer in enumerate(counted["message_flow"]["layers"], 1):
+    full = measurements["message_flow"]["graph"]
+    for number, layer in enumerate(measurements["message_flow"]["layers"], 1):
         words = (f"{layer[name]:,} of {full[name]:,} {name.replace('_', ' ')}" for name in full if full[name])
         yield f"layer {number}", ", ".join(words)
 
 
-def _relations(counted):
+def _relations(measurements):
     """Yield the closing table's row for each relation's weight matrix: the order of its product, and the cost of both orders.
 
     The order "inside" applies the weight in the messages. The order "first" applies the weight to the aggregated rows.
     """
-    for evaluation in counted.get("relations", ()):
+    for evaluation in measurements.get("relations", ()):
         costs = ", ".join(f"{order} {_mib(evaluation[f'{order}_bytes'])}" for order in ("inside", "first"))
         yield "relation", (f"{'.'.join(evaluation['relation'])}, {evaluation['n_in']} to {evaluation['n_out']}: "
                            f"weight {evaluation['name']} ({costs} a step)")
@@ -343,7 +343,7 @@ def _by_split(values, task):
 
 
 def _without_edges(scores, task):
-    """Yield the table's rows with the scores of the baselines without edges, if the run computed them."""
+    """Yield the closing table's rows, (name, text), with `scores` by baseline without edges and by split; none for None."""
     kind = "linear" if task.form.name == "regress" else "logistic"
     if scores and "features" in scores:
         yield "no edges", f"{_by_split(scores['features'], task)} ({kind} regression on the features)"
@@ -353,7 +353,7 @@ def _without_edges(scores, task):
 
 
 def _smoothed(scores):
-    """Yield the row of the closing table with the accuracies after Correct and Smooth, unless `scores` is empty or None."""
+    """Yield the closing table's row, (name, text), with the accuracies after Correct and Smooth, unless `scores` is None."""
     if scores:
         note = "kept" if scores["kept"] else "not kept: validation was better before"
         yield "smoothed", (f"train {_share(scores['train_accuracy'])}, validation {_share(scores['val_accuracy'])}, "
@@ -369,7 +369,7 @@ def _mib(n):
 
 
 def _memory(peaks, one_process):
-    """Return a text with each rank's peak memory, for more than 4 ranks with range and median, or one number for `one_process`."""
+    """Return a text with `peaks`, the ranks' peak memory in bytes: each, or range and median of over 4, or one if `one_process`."""
     if one_process:
         return f"{_mib(max(peaks))} (all ranks in one process)"
     if len(peaks) > 4:
@@ -377,22 +377,22 @@ def _memory(peaks, one_process):
     return ", ".join(map(_mib, peaks)) + (" (by rank)" if len(peaks) > 1 else "")
 
 
-def _remote(live, options, size):
-    if size == 1:
+def _remote(live, options, n_ranks):
+    if n_ranks == 1:
         return "none: one part"
-    bound = promise(options, size)
+    bound = promise(options, n_ranks)
     note = f"mode {options.mode} promises " + ("no bound" if bound is None else f"at most {bound}")
     return f"of at most {live} peer{'' if live == 1 else 's'} at once; {note}"
 
 
-def summary(run, size, data, counted, best, times):
-    """Return the contents of summary.json, a dict: options, data (`Shard.summary`), epoch times, best scores, counters and versions."""
+def summary(run, n_ranks, data, measurements, best, times):
+    """Return the contents of summary.json, a dict, about a run, its `data`, `measurements`, the `best` epoch and `times` in seconds."""
     versions = {"sarlite": sys.modules["sarlite"].__version__, "python": platform.python_version(),
                 "numpy": np.__version__}
-    return finite({"ranks": size, "mode": str(run.graph.mode), "prefetch": run.graph.prefetch, "data": data,
+    return finite({"ranks": n_ranks, "mode": str(run.graph.mode), "prefetch": run.graph.prefetch, "data": data,
                     "seconds": times, "best": {"epoch": best.epoch, "scores": best.scores},
                     "metric": best.task.metric, "key": best.task.key, "lower": lower_is_better(best.task.metric),
-                    "counted": counted, "versions": versions, "processor": platform.machine(),
+                    "counted": measurements, "versions": versions, "processor": platform.machine(),
                     "instruction_set": kernels.instruction_set()})
 
 
@@ -414,9 +414,9 @@ def finite(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def json_line(run, size, counted, best):
-    """Return the line of JSON that ends standard output under `--json`."""
+def json_line(run, n_ranks, measurements, best):
+    """Return the line of JSON that ends standard output under `--json`: the `best` epoch's scores and the `measurements` of a run."""
     key = best.task.key
-    return json.dumps({"ranks": size, "mode": str(run.graph.mode), "seed": run.training.seed,
+    return json.dumps({"ranks": n_ranks, "mode": str(run.graph.mode), "seed": run.training.seed,
                        f"test_{key}": best.scores[f"test_{key}"],
-                       f"best_val_{key}": best.scores[f"val_{key}"], **counted})
+                       f"best_val_{key}": best.scores[f"val_{key}"], **measurements})

@@ -71,7 +71,7 @@ class Saving:
         self._announce(slow=True)
 
     def votes(self):
-        """Return this rank's bools, which training sums over ranks: signals received, a due checkpoint, a write error.
+        """Return a tuple of bools, which training sums over ranks: signals received, a checkpoint is due, a write failed.
 
         There is one bool for each signal. Only rank 0 returns True for a checkpoint or a write error.
         """
@@ -151,13 +151,13 @@ class Saving:
             caches.remove_others(self.folder.path, cache_hashes, self.comm.size)
 
     def _announce(self, slow):
-        """Set the text that a signal prints: that the run ends with this epoch, or none unless epochs are `slow`."""
+        """Set the answer that a signal prints at once: that the run ends after this epoch; no answer unless epochs are `slow`."""
         if self.comm.rank == 0:
             answer = "the run ends with this epoch, and a checkpoint; a second signal ends it now\n"
             self.interrupts.answer = answer if slow else ""
 
     def leave(self, complete=False):
-        """Print the command that continues the interrupted run, or that the run is complete, and raise SystemExit."""
+        """Print the command that continues the interrupted run or, with `complete`, that the run is complete; raise SystemExit."""
         name = signal.Signals(self.signum).name
         if self.comm.rank == 0 and complete:
             tell(f"interrupted by {name} in epoch {self.epoch}, the last one: the run is complete")
@@ -172,7 +172,7 @@ class Saving:
 
 
 def restore(trainer, stopping, resumed, path, batches=None, keys=None):
-    """Load the arrays and metadata `resumed` of a checkpoint into a trainer and `stopping`; return (epoch, best). Collective.
+    """Load `resumed`, a checkpoint's (arrays, metadata), into `trainer` and `stopping`; return (epoch, best so far). Collective.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def restore(trainer, stopping, resumed, path, batches=None, keys=None):
 
 
 def _restore_caches(trainer, meta, folder, batches):
-    """Restore the embedding caches from `folder` if the run's options still fit; else warn that the caches start empty, and why."""
+    """Restore the embedding caches from `folder` if the cache options in `meta` equal `batches`; else warn that they start empty."""
     hashes, step = meta.get("caches"), meta["epoch"] * len(trainer.batches)
     differ = hashes and batches.at_remote() != from_values(MinibatchOptions, meta["options"]).at_remote()
     reason = "their options have changed" if differ else caches.restore(trainer.comm, folder, trainer, hashes, step)

@@ -37,7 +37,7 @@ Outcome = JsonObject
 
 
 def score_counts_of(outcome: Outcome) -> dict[str, ScoreCounts]:
-    """Return the histogram of each split in an outcome.
+    """Return {split: histogram of its predicted probabilities} from an `outcome`, an entry of summary.json.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def score_counts_of(outcome: Outcome) -> dict[str, ScoreCounts]:
 
 
 def score_charts(runs: Mapping[str, Outcome]) -> Iterator[str]:
-    """Yield charts as HTML, from the outcome of each run. Colours stand for runs, and dash patterns for splits."""
+    """Yield charts of predicted probabilities, as HTML, from {run: outcome}; colours stand for runs, dash patterns for splits."""
     drawings = (
         ("precision by recall", precision_by_recall, True), ("ROC: true positives by false positives", roc, True),
         ("calibration: share of positives by probability", calibration, False),
@@ -95,7 +95,7 @@ def calibration(counts: ScoreCounts) -> list[tuple[float, float]]:
 
 
 def threshold_rows(outcome: Outcome) -> tuple[str, list[tuple[str | int, ...]]]:
-    """Return (split, rows): counts, precision, recall and F1 at each of `THRESHOLDS`, of the validation split if it has rows.
+    """Return (split, table rows): counts, precision, recall and F1 at each of `THRESHOLDS`, of "val" or else the first split.
 
     Returns
     -------

@@ -57,7 +57,7 @@ class Settings(NamedTuple):
 
 
 def settings(options: RunOptions, cls: Callable[..., Module] | None = None) -> Settings:
-    """Convert the options of a run to the objects that training uses, and check the options together.
+    """Return a run's options as the objects that training uses, checked together; `cls` is the model's class if it is loaded.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def settings(options: RunOptions, cls: Callable[..., Module] | None = None) -> S
 
 
 def source_of(options: RunOptions, cls: Any = None) -> Source:
-    """Return a `Source`: the data set that the options name, and how the ranks read and divide the data.
+    """Return a `Source`: the data set that the options name, and how ranks read and divide it; `cls` is the model's class.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def source_of(options: RunOptions, cls: Any = None) -> Source:
 
 
 def graph_of(options: RunOptions, cls: Callable[..., Module] | None = None) -> Options:
-    """Return the options of a graph that schedule the exchange of rows between ranks: mode, prefetching and row dtype.
+    """Return a graph's schedule of the exchange of rows between ranks: mode, prefetching and row dtype; `cls` is the model's class.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def graph_of(options: RunOptions, cls: Callable[..., Module] | None = None) -> O
 
 
 def _mode(spec: str) -> str | Mode:
-    """Return a mode's name unchanged; for path/to/file.py:Class, return an instance of the class."""
+    """Return the name `spec` of a schedule mode unchanged; for path/to/file.py:Class, return an instance of the class."""
     if not names_file(spec):
         return spec
     with errors_of(spec, "mode"):

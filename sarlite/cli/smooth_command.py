@@ -43,7 +43,7 @@ TAKEN = ("data", "self_loops", "mode", "prefetch", "partition", "balance", "nume
 
 
 def parse(argv: Sequence[str] | None) -> tuple[RunOptions, SmoothOptions]:
-    """Return the options of a run and the options of this command, from the command line.
+    """Return (run options, options of the smoothing command) from the command line.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def parse(argv: Sequence[str] | None) -> tuple[RunOptions, SmoothOptions]:
 
 @naming_flags
 def smooth(comm, options, files, tick=lambda: None, interrupts=None):
-    """Correct and smooth the probabilities in the input file of `files`, and write the scores to its output file. Collective.
+    """Correct and smooth the probabilities in `files.predictions`, and write the scores to `files.out`. Collective.
 
     Edge weights in the data are used, with weighted degrees; an added self loop has weight 1. No features are read.
 
@@ -98,7 +98,7 @@ def smooth(comm, options, files, tick=lambda: None, interrupts=None):
         show(f"{files.out}: {part.graph.n_nodes:,} nodes, {part.n_classes} classes")
 
 
-def _check_files(files):
+def _check_files(files: SmoothOptions) -> None:
     """Raise an error if the output folder does not exist or the predictions cannot be read."""
     if not Path(files.out).absolute().parent.is_dir():
         raise ConfigError(f"--out {files.out}: cannot be written: no such folder")
@@ -106,7 +106,7 @@ def _check_files(files):
 
 
 def _probabilities(files, graph, n_classes):
-    """Return this rank's rows of the predictions."""
+    """Return this rank's rows of the probabilities in the input file of `files`, (n_local, n_classes)."""
     path = files.predictions
     z = node_rows.read(path, "predictions", graph.dst_ids, graph.n_nodes, n_classes)
     check_probabilities(z, graph.dst_ids, f"{path}: predictions")

@@ -14,7 +14,7 @@ from sarlite.types import Array
 
 
 def after_training(trainer: Trainer, best: Best, smooth: CorrectAndSmooth, path: Path) -> dict[str, float | bool | None]:
-    """Correct and smooth the best model's output, and write the predictions into the run's folder. Collective.
+    """Correct and smooth the best model's output, write the better predictions to `path`, and return accuracies. Collective.
 
     The file has the smoothed scores if the validation accuracy is not lower than before smoothing, else the model's
     probabilities, in the data's node order.
@@ -54,10 +54,7 @@ Accuracies = dict[str, float | None]
 
 
 def smoothed(trainer: Trainer, smooth: CorrectAndSmooth, logits: Array) -> tuple[Array, Array, Accuracies, Accuracies]:
-    """Return probabilities and smoothed scores, both of shape (n_local, n_classes), and the accuracies of both.
-
-    Collective.
-    """
+    """Return (probabilities, smoothed scores, both (n_local, n_classes); accuracies by split of each of the two). Collective."""
     graph = trainer.graph
     spans = graph.profile.span("correct and smooth"), graph.profile.phase("smoothing")
     with trainer.buffers, no_grad(), using(trainer.numerics), spans[0], spans[1]:

@@ -64,7 +64,7 @@ class Study(Protocol):
     """Methods of an Optuna study that a sweep calls."""
 
     def tell(self, trial: OptunaTrial, values: float | None = None, state: object = None) -> object:
-        """Record the result of a trial."""
+        """Record the result of a trial: the number `values` to minimise, or the `state` of a trial that failed."""
 
 
 
@@ -110,7 +110,7 @@ class Result(NamedTuple):
 
 
 def read_search(path: str) -> Search:
-    """Return the contents of a sweep's TOML file, with tables [run] and [search].
+    """Return the options to share and the options to search that a sweep's TOML file has in its tables [run] and [search].
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def read_search(path: str) -> Search:
 
 
 def _check_values(where: str, name: str, value: object) -> None:
-    """Raise a ConfigError unless `value` is a list of values or a range of the option `name`."""
+    """Raise a ConfigError, which begins with `where`, unless `value` is a list of values or a range of the option `name`."""
     option = OPTIONS[name]
     if isinstance(value, list) and value:
         for item in value:
@@ -168,7 +168,7 @@ def _check_values(where: str, name: str, value: object) -> None:
 
 
 def waves(search: Search, method: str, trials: int, jobs: int, seed: int) -> Iterator[tuple[list[OptunaTrial], Study]]:
-    """Yield (trials, study) for each wave: up to `jobs` of the `trials` runs, which train at the same time.
+    """Yield (trials drawn by `method`, study) for each wave: up to `jobs` of the `trials` runs, which train at the same time.
 
     The caller must tell the study the result of each trial before it takes the next wave.
 
@@ -213,7 +213,7 @@ def _distribution(distributions: ModuleType, kind: object, value: list[OptionVal
 
 
 def chosen(search: Search, trial: OptunaTrial) -> dict[str, OptionValue]:
-    """Return the values of the searched options in a trial."""
+    """Return {option: value} of the searched options in a trial."""
     return {name: json.loads(trial.params[name]) if isinstance(value, list) else trial.params[name]
             for name, value in search.values.items()}
 
@@ -279,7 +279,7 @@ class Runner:
         return path
 
     def _read(self, result: Result) -> Result | None:
-        """Return the result with scores from the run's folder; None if the run has not completed its epochs.
+        """Return `result` with the scores in its run's folder; None if the run has not completed `result.epochs` epochs.
 
         The scores of a run that went on for more epochs are the scores of its first `result.epochs` epochs. Method
         halving therefore selects the same runs when a sweep is started again.
@@ -306,7 +306,7 @@ class Runner:
 
 
 def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, seed: int) -> list[Result]:
-    """Train the runs of a sweep and return their results, the best first.
+    """Train `trials` runs of a sweep, drawn by `method`, `jobs` at a time, below `folder`; return the results, the best first.
 
     Parameters
     ----------
@@ -357,7 +357,7 @@ def sweep(search: Search, folder: Path, *, method: str, trials: int, jobs: int, 
 
 
 def _train_on(runner: Runner, results: Mapping[int, Result], epochs: int, number: int) -> Result:
-    """Continue run `number` up to epoch `epochs` and return its result; return a failed run's result unchanged."""
+    """Continue run `number` up to epoch `epochs` and return its result; if results[number] has failed, return that unchanged."""
     result = results[number]
     return result if result.error else runner.run(number, result.options, epochs)
 
@@ -442,7 +442,7 @@ def _check_first(search: Search) -> None:
 
 
 def _write(folder: Path, results: Sequence[Result]) -> None:
-    """Write the ranking as JSON, and the HTML report of the runs that did not fail."""
+    """Write the ranked results as JSON, and the HTML report of the runs that did not fail, into `folder`."""
     ranking = [{**result._asdict(), "folder": result.folder.name} for result in results]
     with writing(folder / RANKING):
         atomic_write(folder / RANKING, json.dumps(ranking, indent=1).encode())

@@ -127,8 +127,8 @@ def _train():
     return train
 
 
-def _with_threads(action):
-    """Return an action that sets the threads of this rank's kernels before it runs `action`."""
+def _with_threads(action: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that sets the number of threads of this rank's kernels before it calls `action`, a command's main function."""
     from sarlite.train.loop import set_threads
 
     def run(comm, options, *more):

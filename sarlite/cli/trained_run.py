@@ -73,7 +73,7 @@ class CheckpointOptions:
 
 
 class TrainedRun(NamedTuple):
-    """Contents of a checkpoint, and the options of its run.
+    """Contents of a checkpoint, the options of its run, and the options of the command that uses it.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class TrainedRun(NamedTuple):
 
     @property
     def task(self) -> str:
-        """Name of the task."""
+        """Name of the run's task, such as "classify" or "link"."""
         return str(self.options.training.task)
 
     @property
@@ -110,12 +110,12 @@ class TrainedRun(NamedTuple):
 
     @property
     def has_other_data(self) -> bool:
-        """True if the name of the data differs from the name of the training data."""
+        """True if the value of --data differs from the training run's value."""
         return self.run.source.spec != self.meta["options"].get("data")
 
 
 def open_run(comm: Communicator, config: CheckpointOptions, check: Callable[[RunOptions], object]) -> TrainedRun:
-    """Read a run's checkpoint and derive the run's options, which `check` may refuse. Collective.
+    """Return a run, read from the checkpoint in `config`; `check` raises an error for options that a command refuses. Collective.
 
     Parameters
     ----------
@@ -141,11 +141,11 @@ def open_run(comm: Communicator, config: CheckpointOptions, check: Callable[[Run
     return together(comm, opened)
 
 
-def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch: str | Path, about: OptionValues,
+def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch_folder: str | Path, command_options: OptionValues,
               tick: Callable[[], object]) -> Shard:
-    """Load the data that the command line or else the checkpoint names, with columns and classes matched by name.
+    """Return this rank's part of the data that the command line or else the checkpoint names, classes matched by name. Collective.
 
-    Collective.
+    Columns of features are matched by name too.
 
     Parameters
     ----------
@@ -153,9 +153,9 @@ def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch: st
     trained : TrainedRun
     threads : int
         Number of threads of this rank; 0 for the default.
-    scratch : path
+    scratch_folder : path
         Folder for temporary files.
-    about : dict
+    command_options : dict
         Options of the command that `combinations.refuse` checks together with the run's options. "in_time" is True if
         the command computes each row at a time of its own, for runs with --temporal.
     tick : callable
@@ -173,17 +173,17 @@ def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch: st
         training did not use are refused unless an option says to use or to ignore them.
     """
     config, run, meta = trained.config, trained.run, trained.meta
-    if run.batches and run.batches.temporal and not about.get("in_time"):
+    if run.batches and run.batches.temporal and not command_options.get("in_time"):
         raise ConfigError(f"checkpoint {config.checkpoint}: its run has --temporal {run.batches.temporal}, so each row is "
                           "computed at its own time, but this command computes all rows on the whole graph")
-    kinds = Run.of({**trained.options.values, **about}, run.model.cls, kind(comm, run.source.spec))
+    kinds = Run.of({**trained.options.values, **command_options}, run.model.cls, kind(comm, run.source.spec))
     together(comm, lambda: refuse(kinds))
     source = run.source._replace(allow_empty=SPLITS, edge_values=_as_trained(run.source.edge_values, meta),
                                  schema=meta.get("schema"))
     graph = run.graph.resolved(comm, rank_threads(comm, threads))
     graph = graph._replace(backward="push")  # without a backward pass, no plan of reversed edges is needed
     with errors_of(trained.options.schedule.mode, "mode"):
-        part = load(comm, source, graph, scratch, tick)
+        part = load(comm, source, graph, scratch_folder, tick)
     n_train = sum(comm.allgather(int(np.count_nonzero(part.rows.train))))
     part = together(comm, lambda: _with_classes(trained, part))
     together(comm, lambda: _check_time_kind(trained, part))
@@ -195,7 +195,7 @@ def load_data(comm: Communicator, trained: TrainedRun, threads: int, scratch: st
 
 
 def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
-    """Make the model, a `Module`, with the parameters of the checkpoint, in evaluation mode. Collective."""
+    """Return a trained run's model, a `Module`, with the checkpoint's parameters, in evaluation mode. Collective."""
     model = new_model(comm, trained.run, part._replace(n_classes=trained.meta["data"]["classes"]),
                       nn.Random(trained.run.training.seed))
     keys = row_keys(model, part.graph, part.names)
@@ -207,7 +207,7 @@ def restore_model(comm: Communicator, trained: TrainedRun, part: Shard) -> Any:
 
 def outputs_in_time(trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features, temporal: Temporal,
                     fanouts: Sequence[int]) -> Array:
-    """Compute the output of each of this rank's rows from sampled edges up to the row's own time. Collective.
+    """Return the model's output for each row of this rank, (n_local, n_outputs), from edges up to the row's time. Collective.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def outputs_in_time(trained: TrainedRun, part: Shard, model: Callable[..., Tenso
 
 
 def input_rows(comm: Communicator, trained: TrainedRun, part: Shard, model: Module) -> Features:
-    """Return this rank's input rows of the model. Collective.
+    """Return the model's input rows for this rank's nodes, (n_local, n_in), by node type if relational. Collective.
 
     Returns
     -------
@@ -261,7 +261,7 @@ def input_rows(comm: Communicator, trained: TrainedRun, part: Shard, model: Modu
 
 
 def _options(config, meta):
-    """Return the options of the checkpoint's run; options on the command line override them."""
+    """Return the `RunOptions` in the checkpoint's metadata `meta`, overridden by the training options of the command line."""
     resume.check_run(config.checkpoint, meta)
     taken = {*_FROM_CHECKPOINT, *(_IN_TIME if meta["options"].get("temporal") else ())}
     before = {name: value for name, value in meta["options"].items() if name in taken}
@@ -273,7 +273,7 @@ def _options(config, meta):
 
 
 def _as_trained(values, meta):
-    """Return a copy of the EdgeValueUse `values` that makes loading refuse edge values unused in the training that `meta` describes.
+    """Return a copy of the EdgeValueUse `values` with which loading refuses edge values that training, by `meta`, did not use.
 
     Edge values that a flag requests are not refused.
     """
@@ -297,7 +297,7 @@ def _with_classes(trained, part):
 
 
 def _check_time_kind(trained, part):
-    """Raise a CheckpointError if recency counts another unit here than in training, because the times are of another kind."""
+    """Raise a CheckpointError if a run with --edge-recency was trained on times of another kind, dates or integers, than the data's."""
     trained_kind, kind = trained.meta.get("time_kind"), part.time_kind
     if trained.options.minibatch.edge_recency and trained_kind != kind:
         raise CheckpointError(f"checkpoint {trained.config.checkpoint}: its run has --edge-recency with times that are {trained_kind}, "
@@ -305,7 +305,7 @@ def _check_time_kind(trained, part):
 
 
 def _check_data(trained, part, n_train):
-    """Raise a CheckpointError if the model's inputs or outputs do not fit the data; missing labels fit any outputs."""
+    """Raise a CheckpointError if the model's inputs or outputs do not fit the data, with `n_train` training nodes on all ranks."""
     where, run = f"checkpoint {trained.config.checkpoint}", trained.run
     if run.training.label_inputs and not (n_train and part.n_classes):
         lacking = "no training nodes" if part.n_classes else "no labels"
@@ -322,10 +322,9 @@ def _check_data(trained, part, n_train):
 
 
 def _check_stored_path(comm, trained, loaded):
-    """Raise a CheckpointError if the path in the checkpoint leads to data other than the training data.
+    """Raise a CheckpointError unless the data at the checkpoint's path, of identity `loaded`, are the training data.
 
-    A relative path may lead to other data in this folder. `loaded` is the `identity` of the data at the path. Without an
-    error, rank 0 prints the path.
+    A relative path may lead to other data in this folder. Without an error, rank 0 prints the path.
     """
     data, spec = trained.meta["data"], trained.run.source.spec
     differing = difference({name: data.get(name) for name in loaded}, loaded)
@@ -336,13 +335,13 @@ def _check_stored_path(comm, trained, loaded):
         show(f"data {spec}, from the checkpoint", sys.stderr)
 
 
-def _learned_rows_lines(model, matched, keys, other_data):
-    """Yield a line for each parameter with a row per node, if rows are missing or were matched by position, not by name."""
+def _learned_rows_lines(model, matched, data_row_keys, other_data):
+    """Yield a line for each parameter with a row per node whose rows are missing or, with `other_data`, were matched by position."""
     types = {name: parameter.node_type for name, parameter in model.named_parameters()}
     for name, rows in matched.items():
         subject = f"learned rows{' of type ' if types[name] else ''}{types[name]}"
         if rows is None and other_data:
-            unnamed = "the checkpoint has" if name in keys else "the data have"
+            unnamed = "the checkpoint has" if name in data_row_keys else "the data have"
             yield f"{subject}: matched by position, because {unnamed} no names of nodes"
         elif rows is not None and rows.n_missing:
             yield (f"{subject}: {rows.n_missing:,} of {rows.n_here:,} nodes have none in the checkpoint; each gets the "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def start_training(flags: Sequence[str]) -> "subprocess.Popen[str]":
-    """Start `python -m sarlite.train` with some flags, without progress and without standard output.
+    """Start `python -m sarlite.train` with `flags`, silently, as a new process, and return the process.
 
     The process has a session of its own, so that Ctrl-C in the terminal reaches only the command that started it.
     """

@@ -41,7 +41,7 @@ class Segment(NamedTuple):
 
 
 def segments_of(folder: Path, n_epochs: int) -> list[Segment]:
-    """Return the segments between the kept checkpoints in a run's folder, in order.
+    """Return the segments of epochs between the checkpoints that `--keep` left in the folder of a run of `n_epochs`, in order.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def check_records(run: report_command.RunFiles) -> None:
 
 
 def recompute(run: report_command.RunFiles, segment: Segment, folder: Path, flags: Sequence[str]) -> None:
-    """Train the epochs of a segment again with the run's options, into the folder `folder`.
+    """Train the epochs of a segment again in the new `folder`, with the run's options, overridden by `flags` such as "--ranks".
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def differences(run: report_command.RunFiles, segment: Segment, folder: Path) ->
 
 
 def published_differences(run: report_command.RunFiles, last: Segment) -> list[str]:
-    """Compare the published checkpoint and scores with the verified segments; return a line of text for each difference.
+    """Return a line for each difference of the run's checkpoint from the `last` segment's, and of its best scores from the records.
 
     The checkpoint must have the state of the last kept checkpoint, if both are of the last epoch. The summary's scores of
     the best epoch must be those of the epoch's record.
@@ -157,7 +157,7 @@ def published_differences(run: report_command.RunFiles, last: Segment) -> list[s
 
 
 def _other_state(kept_path: Path, computed_path: Path) -> list[str]:
-    """Return the first difference between two checkpoints of one epoch: in the data, a fixed option, or an array."""
+    """Return [line about the first difference of two checkpoints of one epoch: data, fixed option or array]; [] if equal."""
     (kept_arrays, kept_meta), (computed, computed_meta) = (checkpoint.load(path) for path in (kept_path, computed_path))
     for name in ("epoch", "data", "best"):
         if kept_meta.get(name) != computed_meta.get(name):
@@ -177,7 +177,7 @@ def _other_state(kept_path: Path, computed_path: Path) -> list[str]:
 
 
 def verify(path: str, n_segments: int, seed: int | None, flags: Sequence[str]) -> int:
-    """Recompute `n_segments` randomly drawn segments of a run, print the comparison, and return the exit status.
+    """Recompute `n_segments` random segments of the run in folder `path`, print the comparison, and return the exit status.
 
     Parameters
     ----------

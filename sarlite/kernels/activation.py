@@ -1,12 +1,13 @@
 """Batch norm or bias, activation and dropout, fused into one pass over memory."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite.errors import ShapeError
 from sarlite.kernels.column_moments import columns
 from sarlite.kernels.native import FLOATS, call, check, check_apart, key64, probability, team
+from sarlite.types import Array, ArrayDType
 
 ACTIVATIONS = {"identity": 0, "relu": 1, "elu": 2}
 
@@ -43,8 +44,9 @@ class Mask(NamedTuple):
     p: float
 
 
-def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
-    """Apply batch norm or bias, the activation `kind` and dropout to x in one pass, and write the result to `out`.
+def activate(x: Array, out: Array, *, kind: str, alpha: float = 1.0, normal: Normal | None = None,
+             beta: Array | None = None, mask: Mask | None = None) -> None:
+    """Write to `out`, in one pass over x, batch norm (`normal`) or bias (`beta`), activation (`kind`, ELU's `alpha`) and dropout.
 
     The result is ``f(y) * k``. ``y = (x - mean) * inv_std * gamma + beta`` with a `normal`, ``y = x + beta`` with only a
     `beta`, else ``y = x``. The dropout factor k is 0 or 1 / (1 - p), as in `dropout`; without a `mask` it is 1.
@@ -87,9 +89,11 @@ def activate(x, out, *, kind, alpha=1.0, normal=None, beta=None, mask=None):
     call(f"sar_activate_forward_{FLOATS[x.dtype]}", out, {**activation, "x": x})
 
 
-def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, x=None, out=None, means=None, dx=None,
-                      sums=None):
-    """Compute gradients of `activate` for `g`, its output's gradient: overwrite `dx`, x's gradient, or `sums`, beta's and gamma's.
+def activate_backward(g: Array, *, kind: str, alpha: float = 1.0, normal: Normal | None = None,
+                      beta: Array | None = None, mask: Mask | None = None, x: Array | None = None,
+                      out: Array | None = None, means: Array | None = None, dx: Array | None = None,
+                      sums: Array | None = None) -> None:
+    """Overwrite `dx`, x's gradient (by `means` of batch norm), and `sums`, beta's and gamma's, from `g`, the gradient of `out`.
 
     With ``dy = g * k * f'(y)`` and ``xhat = (x - mean) * inv_std``: ``sums[0] = sum_r dy`` is the gradient of beta,
     ``sums[1] = sum_r dy * xhat`` is the gradient of gamma, and
@@ -136,17 +140,18 @@ def activate_backward(g, *, kind, alpha=1.0, normal=None, beta=None, mask=None, 
          n_threads)
 
 
-def _activation(kind, alpha, normal, beta, mask, dtype, n, n_feat, with_beta=None):
-    """Check the arguments of the forward or backward kernel of batch norm, activation and dropout; return the struct's fields as a dict.
+def _activation(kind: str, alpha: float, normal: Normal | None, beta: Array | None, mask: Mask | None,
+                dtype: ArrayDType, n: int, n_feat: int, only_kind_with_beta: str | None = None) -> dict[str, Any]:
+    """Check the arguments of `activate` or its backward for x (n, n_feat) of `dtype`; return the fields of their C struct as a dict.
 
-    `with_beta` is the only kind that reads beta; None if all kinds do.
+    `only_kind_with_beta` is the only kind that reads beta; None if all kinds do.
     """
     if kind not in ACTIVATIONS:
         raise ShapeError(f"kind must be one of {', '.join(ACTIVATIONS)}, got {kind!r}")
     if normal is not None:
         for name, a, t in zip(Normal._fields, normal, (np.float64, np.float64, dtype)):
             check(name, a, dtype=t, shape=(n_feat,))
-    if beta is not None or (normal is not None and with_beta in (None, kind)):
+    if beta is not None or (normal is not None and only_kind_with_beta in (None, kind)):
         check("beta", beta, dtype=dtype, shape=(n_feat,))
     drop = {}
     if mask is not None:

@@ -3,7 +3,7 @@
 See SAR sec. 3.3 and 3.4.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from sarlite.kernels.native import (
     team,
     wide,
 )
+from sarlite.types import Array
 
 WIDENED_ROWS = 4096
 """Number of rows of a bfloat16 gradient that are converted to float32 at a time."""
@@ -52,7 +53,8 @@ class EdgeDropout(NamedTuple):
     n_nodes: int
 
 
-def forward_fields(indptr, indices, rows, z, src, dst, slope, dropout):
+def forward_fields(indptr: Array, indices: Array, rows: Array | None, z: Array, src: Array, dst: Array, slope: float,
+                   dropout: EdgeDropout | None) -> dict[str, Any]:
     """Check the arguments that `attend` and `exact_attend` share; return the fields of the C struct sar_attention as a dict."""
     n_dst, _ = check_csr(indptr, check("indices", indices))
     check_rows("dst", dst)
@@ -63,8 +65,9 @@ def forward_fields(indptr, indices, rows, z, src, dst, slope, dropout):
     return fields
 
 
-def backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout):
-    """Check the arguments that both backward kernels share; return (fields of the C struct sar_attention, number of threads)."""
+def backward_fields(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, slope: float,
+                    dropout: EdgeDropout | None) -> tuple[dict[str, Any], int]:
+    """Check the arguments that `attend_backward` and its exact version share; return (fields of their C struct, number of threads)."""
     n_src, end = check_csr(t_indptr, check("t_indices", t_indices), names=("t_indptr", "t_indices"))
     csr = {"indptr": t_indptr, "indices": t_indices, "n_rows": n_src}
     fields = _fields(csr, z, src, n_src, ends, slope, dropout)
@@ -74,23 +77,25 @@ def backward_fields(t_indptr, t_indices, z, src, ends, g, slope, dropout):
     return fields, team((end - int(t_indptr[0])) * n_heads * (n_feat + 16))
 
 
-def _fields(csr, z, src, n_src, at_dst, slope, dropout):
-    """Check the arguments that all attention kernels share, and return the C struct's fields. `at_dst` has a row for each destination."""
+def _fields(csr: dict[str, Any], z: Array, src: Array, n_src: int | None, per_destination: Array, slope: float,
+            dropout: EdgeDropout | None) -> dict[str, Any]:
+    """Check the arguments of an attention kernel; return its C struct's fields. `per_destination` has a row per destination."""
     check("z", z, dtype=ROWS, shape=(n_src, None, None))
     z_heads, n_feat = z.shape[1:]
     check("src", src, dtype=wide(z.dtype), shape=(len(z), None if z_heads == 1 else z_heads))
     drop = {}
     if dropout is not None:
         check("dropout.src_ids", dropout.src_ids, dtype=np.int64, shape=(len(z),))
-        check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(at_dst),))
+        check("dropout.dst_ids", dropout.dst_ids, dtype=np.int64, shape=(len(per_destination),))
         drop = {"src_ids": dropout.src_ids, "dst_ids": dropout.dst_ids, "n_nodes": int(dropout.n_nodes),
                 "key": key64(dropout.key), "p": probability(dropout.p)}
     return {"csr": csr, "z": z, "src": src, "dropout": drop, "slope": float(slope), "n_src": len(z),
             "n_heads": src.shape[1], "z_heads": z_heads, "n_feat": n_feat}
 
 
-def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout=None, accumulate=True):  # noqa: E741
-    """Add a block of edges to attention's online softmax: its running maximum m, sum of exponentials l, and weighted sum `acc` of z.
+def attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array, acc: Array,  # noqa: E741
+           *, slope: float, rows: Array | None = None, dropout: EdgeDropout | None = None, accumulate: bool = True) -> None:
+    """Add edges, with scores leaky_relu(src + dst, slope), to online softmax: maxima m, sums of exponentials l, weighted sums acc of z.
 
     ``s = leaky_relu(src[j] + dst[i], slope)`` with ``i = rows[row]``, or the row itself when `rows` is None. The
     running maximum `m` moves, and `acc` and `l` are corrected by ``exp(old - new)``. Then ``l += sum exp(s - m)`` and
@@ -128,7 +133,7 @@ def attend(indptr, indices, z, src, dst, m, l, acc, *, slope, rows=None, dropout
     call(f"sar_attend_forward_{suffix_of(z.dtype, indices.dtype)}", m, l, acc, dst, fields, accumulate)
 
 
-def attend_finish(m, l, acc):  # noqa: E741
+def attend_finish(m: Array, l: Array, acc: Array) -> None:  # noqa: E741
     """Finish the online softmax of `attend`: ``acc /= l``, so that acc is attention's output, and ``l = 1 / l``.
 
     Rows without edges, or whose scores are all -inf, get acc = l = m = 0.
@@ -150,8 +155,8 @@ def attend_finish(m, l, acc):  # noqa: E741
     call(f"sar_attend_finish_forward_{FLOATS[m.dtype]}", m, l, acc, m.size, acc.shape[2])
 
 
-def attend_ends(dst, m, scale, g, out):
-    """Pack the four numbers of each destination and head that `attend_backward` reads: dst, m, `scale` = 1 / l, and g . out.
+def attend_ends(dst: Array, m: Array, scale: Array, g: Array, out: Array) -> Array:
+    """Return four numbers of each destination and head, (n_dst, H, 4): score dst, softmax maximum m, `scale` = 1 / l, and g . out.
 
     They are next to each other, so that an edge reads one cache line. The last number is ``delta = sum_d g * out``.
 
@@ -190,9 +195,10 @@ def attend_ends(dst, m, scale, g, out):
     return np.stack((dst, m, scale, delta), axis=-1)
 
 
-def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slope, dropout=None, sums=None,
-                    accumulate=True):
-    """Add the gradients of attention over one block of edges, a CSR by source, to dz, dsrc and ddst.
+def attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, dz: Array,
+                    dsrc: Array, ddst: Array | None, *, slope: float, dropout: EdgeDropout | None = None,
+                    sums: Array | None = None, accumulate: bool = True) -> None:
+    """Add attention's gradients over the edges of a CSR by source to dz, dsrc and ddst, from g, the output's, and `attend_ends`.
 
     ``alpha = exp(s - m[i]) / l[i]``; ``t = g[i].z[j]``; ``k = mask / (1-p)``; ``dz[j] += alpha k g[i]``;
     ``de = alpha (k t - delta[i]) leaky_relu'(src[j] + dst[i])``; ``dsrc[j] += de``; ``ddst[i] += de``. If z has one
@@ -240,10 +246,10 @@ def attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, ddst, *, slo
     call(f"sar_attend_backward_{suffix_of(z.dtype, t_indices.dtype)}", dz, dsrc, parts, ends, g, fields, accumulate,
          min(n_threads, len(parts)), n_dst)
     if sums is None:
-        attend_backward_finish(parts, ddst)
+        attend_backward_finish(parts, cast(Array, ddst))
 
 
-def attend_backward_finish(sums, ddst):
+def attend_backward_finish(sums: Array, ddst: Array) -> None:
     """Add the threads' sums of `attend_backward` to the gradient: ``ddst += sum_t sums[t]``, in the order of t.
 
     Parameters
@@ -261,7 +267,7 @@ def attend_backward_finish(sums, ddst):
         call(f"sar_attend_backward_finish_{FLOATS[ddst.dtype]}", ddst, sums, len(sums), ddst.size)
 
 
-def row_dot(a, b, out):
+def row_dot(a: Array, b: Array, out: Array) -> None:
     """Compute the dot product of rows over the last axis: overwrite ``out[i,h] = sum_d a[i,h,d] * b[i,h,d]``.
 
     Parameters

@@ -4,13 +4,14 @@ import numpy as np
 
 from sarlite.kernels.native import BFLOAT16, call, check, check_rows, row_width
 from sarlite.kernels.rows import Rows
+from sarlite.types import Array
 
 SOME = 4096
 """Number of rows that are converted at a time if the result is written over x."""
 
 
-def narrow(x, scale=None, overwrite=False):
-    """Return rows of float32 as bfloat16: ``out[r] = bfloat16(scale[r] * x[r])``.
+def narrow(x: Array | Rows, scale: Array | None = None, overwrite: bool = False) -> Array:
+    """Return rows of float32 as bfloat16, bfloat16(scale[r] * x[r]) for row r, in a new array or, with `overwrite`, in x's memory.
 
     Values are rounded to nearest, ties to even. Values that are too large become infinite, and NaN stays NaN.
 
@@ -55,7 +56,7 @@ def _narrow(x, scale):
     return out
 
 
-def widen(x):
+def widen(x: Array) -> Array:
     """Return bfloat16 rows as float32, which is exact; return rows of another dtype unchanged.
 
     Parameters

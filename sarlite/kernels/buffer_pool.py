@@ -3,6 +3,7 @@
 import contextvars
 import ctypes
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +24,14 @@ def _set_handler():
     return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
 
 
-def _capsule(handler, end):
-    """Wrap an allocator in a PyCapsule, the reference-counted object that NumPy's arrays hold; `end` names its destructor in C.
+def _capsule(handler: Any, destructor_name: str) -> object:
+    """Wrap the allocator `handler` in a PyCapsule, the object with a reference count and a destructor in C that NumPy's arrays hold.
 
-    When the last reference is gone, the C function `end` frees the allocator.
+    When the last reference is gone, the C function `destructor_name` frees the allocator.
     """
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    address, destructor = (int(ffi.cast("uintptr_t", p)) for p in (handler, ffi.addressof(lib, end)))
+    address, destructor = (int(ffi.cast("uintptr_t", p)) for p in (handler, ffi.addressof(lib, destructor_name)))
     return make(address, _NAME, destructor)
 
 
@@ -98,7 +99,7 @@ class Buffers:
         _set(before)
 
     def trim(self) -> None:
-        """Return unused memory to the system."""
+        """Return the memory of free blocks to the operating system."""
         lib.sar_buffers_trim(self._buffers)
 
     @property

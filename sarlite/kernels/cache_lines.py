@@ -4,6 +4,7 @@ import numpy as np
 
 from sarlite.errors import ShapeError
 from sarlite.kernels.native import LINE, ROWS, call, check, check_apart, check_range, check_rows, row_width
+from sarlite.types import Array
 
 MOST = 2**31 - 1
 """Largest number of lines and of halo rows, whose numbers are int32."""
@@ -54,8 +55,8 @@ class Lines:
     def nbytes(self):
         return self.lines.nbytes + self.place.nbytes
 
-    def store(self, halo, made, rows, out):
-        """Store the rows of the halo row numbers `halo`, computed in the steps `made`: give each a line, and copy it to its line of `out`.
+    def store(self, halo: Array, made: Array, rows: Array, out: Array) -> None:
+        """Cache `rows`, the halo rows with numbers `halo`, computed in steps `made`: choose a line for each, and copy it to out[line].
 
         A row replaces an older version of itself in the same line. Otherwise it takes an empty line, or the line of the
         oldest row, which is evicted. Among rows of the same step, the row stored last counts as the newest.
@@ -94,8 +95,8 @@ class Lines:
         call("sar_cache_store", taken, self.lines, self.place, halo, made, self.n_lines, len(halo))
         call("sar_cache_write", _bytes(out), _bytes(rows), taken, len(rows), row_width(rows) * rows.itemsize)
 
-    def lookup(self, halo, now, life=None):
-        """Return the line of each halo row number in `halo`; -1 if the row is not cached, or is more than `life` steps old at step `now`.
+    def lookup(self, halo: Array, now: int, life: int | None = None) -> Array:
+        """Return the cache line of each halo row number; -1 if the row is not cached, or was computed over `life` steps before `now`.
 
         Parameters
         ----------
@@ -122,7 +123,7 @@ class Lines:
         call("sar_cache_lookup", hits, self.lines, self.place, halo, int(now), life, len(halo))
         return hits
 
-    def order(self):
+    def order(self) -> Array:
         """Return the indices of the cache lines that are not empty, oldest row first, (n,) int32, in O(n_lines) time."""
         order, n = np.empty(self.n_lines, np.int32), np.zeros(1, np.int64)
         call("sar_cache_order", order, n, self.lines, self.n_lines)

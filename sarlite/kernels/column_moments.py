@@ -3,16 +3,17 @@
 import numpy as np
 
 from sarlite.kernels.native import FLOATS, call, check, team
+from sarlite.types import Array
 
 
-def columns(x, name="x"):
-    """Check that x is a matrix of floats, and return its shape; `name` is its name in error messages."""
+def columns(x: Array, name: str = "x") -> tuple[int, ...]:
+    """Check that x is a matrix of floats, and return its shape; error messages call the matrix `name`."""
     check(name, x, dtype=FLOATS, shape=(None, None))
     return x.shape
 
 
-def column_moments(x, mean, m2):
-    """Compute the mean and the sum of squared deviations from the mean of each column; overwrite `mean` and `m2`.
+def column_moments(x: Array, mean: Array, m2: Array) -> None:
+    """Overwrite `mean` with the mean of each column of x, and `m2` with the column's sum of squared deviations from the mean.
 
     Parameters
     ----------

@@ -1,12 +1,16 @@
 """Dense matrix products."""
 
+from typing import Any
+
 import numpy as np
 
 from sarlite.kernels.native import FLOATS, INDEXES, call, check, check_apart, check_range, ffi, lib, team, threads
+from sarlite.types import Array, ArrayDType
 
 
-def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None, fused=False):
-    """Compute a matrix product: overwrite ``out = a @ b``, or with `accumulate` add the product to `out`.
+def gemm(a: Array, b: Array, out: Array, *, trans_b: bool = False, accumulate: bool = False, rows: Array | None = None,
+         fused: bool = False) -> None:
+    """Compute ``out = a @ b`` (or += with `accumulate`), of a[rows] if given, of b.T with `trans_b`, in fused multiply-adds if `fused`.
 
     Parameters
     ----------
@@ -57,8 +61,8 @@ def gemm(a, b, out, *, trans_b=False, accumulate=False, rows=None, fused=False):
          fused, m, n, k)
 
 
-def gemm_backward(a, g, out, *, rows=None):
-    """Compute the gradient of b in a @ b for g, the gradient of the product: overwrite ``out = a.T @ g``.
+def gemm_backward(a: Array, g: Array, out: Array, *, rows: Array | None = None) -> None:
+    """Compute the gradient of b in a @ b, or in a[rows] @ b, from g, the product's gradient: overwrite ``out = a[rows].T @ g``.
 
     Parameters
     ----------
@@ -88,8 +92,8 @@ def gemm_backward(a, g, out, *, rows=None):
     call(f"sar_gemm_backward_{FLOATS[a.dtype]}", out, workspace, *_at(a), rows, *_at(g), n_threads, m, n, k)
 
 
-def _matrix(a, rows):
-    """Check a matrix and its row numbers; return (row numbers as int64 or None, shape of a[rows])."""
+def _matrix(a: Array, rows: Array | None) -> tuple[Array | None, tuple[int, int]]:
+    """Check a matrix and its row numbers `rows` (None for all rows); return (row numbers as int64 or None, shape of a[rows])."""
     n, width = check("a", a, dtype=FLOATS, shape=(None, None), rows_apart=True).shape
     if rows is None:
         return None, (n, width)
@@ -98,17 +102,17 @@ def _matrix(a, rows):
     return rows.astype(np.int64, copy=False), (len(rows), width)
 
 
-def _at(a):
+def _at(a: Array) -> tuple[Any, int]:
     """Return the address of a matrix and its leading dimension: the distance between rows, in values."""
     return ffi.cast("void *", a.ctypes.data), a.strides[0] // a.itemsize if len(a) > 1 else a.shape[1]
 
 
-def _round_up(n):
+def _round_up(n: int) -> int:
     """Return n rounded up to a multiple of the number of columns in a tile of the gemm kernels."""
     return -(-n // lib.SAR_GEMM_COLUMNS) * lib.SAR_GEMM_COLUMNS
 
 
-def _aligned(n, dtype):
+def _aligned(n: int, dtype: ArrayDType) -> Array:
     """Return an uninitialized array of n values that begins at a cache line."""
     memory = np.empty(n * dtype.itemsize + 63, np.uint8)
     begin = -memory.ctypes.data % 64

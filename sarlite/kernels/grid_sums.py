@@ -8,11 +8,13 @@ Source: Demmel and Nguyen, "Parallel reproducible summation" (2015).
 """
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sarlite.errors import ShapeError
-from sarlite.kernels.attention import backward_fields, forward_fields
+from sarlite.kernels.attention import EdgeDropout, backward_fields, forward_fields
 from sarlite.kernels.native import (
     FLOATS,
     call,
@@ -26,12 +28,13 @@ from sarlite.kernels.native import (
     threads,
 )
 from sarlite.kernels.sparse import sum_fields
+from sarlite.types import Array, ArrayDType
 
 REDUCTIONS = {"largest": 0, "squares": 1, "sum": 2}
 FUNCTIONS = {"exp": 0, "log": 1, "expm1_negative": 2}
 
 
-def levels(dtype):
+def levels(dtype: npt.DTypeLike) -> int:
     """Return the number of float64 numbers ("levels") that store one exact sum of values of this dtype.
 
     It is 1 for float32 and 2 for float64.
@@ -39,7 +42,7 @@ def levels(dtype):
     return 1 if np.dtype(dtype) == np.float32 else 2
 
 
-def exact_largest(x, scale=None):
+def exact_largest(x: Array, scale: Array | None = None) -> Array:
     """Return the largest finite |scale[r] * x[r,f]| of each column f, (F,) float64; 0 without finite values.
 
     Parameters
@@ -54,8 +57,8 @@ def exact_largest(x, scale=None):
     return out
 
 
-def exact_squares(x, inverse):
-    """Return for each column f an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2, (F,) float64.
+def exact_squares(x: Array, inverse: Array) -> Array:
+    """Return for each column f an integer that is at least 2^20 * sum_r (x[r,f] * inverse[f])^2, as (F,) float64.
 
     Integers can be summed over ranks exactly. The bound exceeds the value by at most 2 n.
 
@@ -72,10 +75,11 @@ def exact_squares(x, inverse):
     return out
 
 
-def exact_centred(x, centre, scale, y, reduction, by=None):
-    """Reduce the columns of v = (x - centre) * scale * y, of which one row at a time is in memory, by "largest", "squares" or "sum".
+def exact_centred(x: Array, centre: Array, scale: Array, y: Array | None, reduction: str, by: Array | None = None) -> Array:
+    """Return each column's "largest", "squares" or "sum" (`reduction`) of (x - centre) * scale * y; `by` is its inverse or its grid.
 
-    If y is None, v holds the squares of (x - centre) * scale.
+    The reduced matrix v = (x - centre) * scale * y is never in memory, only one row at a time. If y is None, v holds the
+    squares of (x - centre) * scale.
 
     Parameters
     ----------
@@ -108,8 +112,8 @@ def exact_centred(x, centre, scale, y, reduction, by=None):
     return out
 
 
-def exact_gemm_backward(a, g, of_a, of_g, step):
-    """Return a.T @ g as exact sums over the rows of both matrices; `of_a`, `of_g` and `step` define the grids that terms are rounded to.
+def exact_gemm_backward(a: Array, g: Array, of_a: Array, of_g: Array, step: float) -> Array:
+    """Return a.T @ g as exact sums, (levels, m, n), of terms rounded to the grid of_a[p] * of_g[q], times `step` for level 2.
 
     The grid of element (p, q), which the module explains, is of_a[p] * of_g[q].
 
@@ -142,8 +146,8 @@ def exact_gemm_backward(a, g, of_a, of_g, step):
     return out
 
 
-def exact_whole(sums, out, scale=None):
-    """Round exact sums, (n, levels, ...), to the dtype of `out`: overwrite ``out = scale * (sum over the levels)``, rounded once.
+def exact_whole(sums: Array, out: Array, scale: Array | None = None) -> None:
+    """Overwrite `out` with `scale` times the exact `sums`, each stored as `levels` float64 numbers to add, rounded once.
 
     Parameters
     ----------
@@ -161,7 +165,7 @@ def exact_whole(sums, out, scale=None):
     call(f"sar_exact_whole_{FLOATS[out.dtype]}", out, sums, scale, len(out), n_heads, row_width(out) // max(n_heads, 1))
 
 
-def exact_function(name, x):
+def exact_function(name: str, x: Array) -> Array:
     """Return the function "exp", "log" or "expm1_negative" of each value, with the same bits on every processor.
 
     The error is at most 2 units in the last place. "expm1_negative" is exp(x) - 1 for x <= 0.
@@ -172,9 +176,10 @@ def exact_function(name, x):
     return out
 
 
-def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=None, src_scale=None, scale=None,
-               accumulate=True):
-    """Add to each row of `out` the exact weighted sum of its in-edges' source rows; `grid` sets the multiples that terms are rounded to.
+def exact_spmm(indptr: Array, indices: Array | None, x: Array, out: Array, grid: Array, *, rows: Array | None = None,
+               eid: Array | None = None, weight: Array | None = None, src_scale: Array | None = None,
+               scale: Array | None = None, accumulate: bool = True) -> None:
+    """Do `spmm` exactly, with terms rounded to multiples that `grid` defines: `out` gets exact sums, or `scale` times rounded sums.
 
     Parameters
     ----------
@@ -196,9 +201,10 @@ def exact_spmm(indptr, indices, x, out, grid, *, rows=None, eid=None, weight=Non
     call(f"sar_exact_spmm_forward_{suffix}", *outputs, grid, scale, {**fields, "weight": weight}, accumulate)
 
 
-def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope, rows=None,  # noqa: E741
-                 dropout=None):
-    """Add a block of edges to the exact sums l and acc of softmax attention, on their grids, given the largest score m of each row.
+def exact_attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array,  # noqa: E741
+                 acc: Array, grid_l: Array, grid: Array, *, slope: float, rows: Array | None = None,
+                 dropout: EdgeDropout | None = None) -> None:
+    """Do `attend` with exact sums l and acc, given each row's largest score m; terms are rounded as `grid_l` and `grid` define.
 
     ``l += exp(s - m)``; ``acc += mask / (1-p) exp(s - m) z[j]``.
 
@@ -226,8 +232,10 @@ def exact_attend(indptr, indices, z, src, dst, m, l, acc, grid_l, grid, *, slope
     call(f"sar_exact_attend_forward_{suffix_of(z.dtype, indices.dtype)}", *sums, grid_l, grid, m, dst, fields)
 
 
-def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, grid_z, grid_s, *, slope, dropout=None):
-    """Add the gradients of attention over one block of edges to the exact sums dz, dsrc and `sums`, on their grids.
+def exact_attend_backward(t_indptr: Array, t_indices: Array, z: Array, src: Array, ends: Array, g: Array, dz: Array,
+                          dsrc: Array, sums: Array, grid_z: Array, grid_s: Array, *, slope: float,
+                          dropout: EdgeDropout | None = None) -> None:
+    """Do `attend_backward` with exact sums dz, dsrc and `sums` (ddst, by thread); terms are rounded as `grid_z` and `grid_s` define.
 
     The transposed CSR lists the edges by source.
 
@@ -256,8 +264,8 @@ def exact_attend_backward(t_indptr, t_indices, z, src, ends, g, dz, dsrc, sums, 
     call(kernel, *outputs, sums, grid_z, grid_s, ends, g, fields, min(n_threads, len(sums)), n_dst)
 
 
-def _sums_or_rounded(dtype, n_rows, **outputs):
-    """Check a kernel's `outputs`, arrays of exact or of rounded sums of `dtype`; return the arguments for outputs and workspace.
+def _sums_or_rounded(dtype: ArrayDType, n_rows: int | None, **outputs: tuple[Array, tuple[int, ...]]) -> tuple[Any, ...]:
+    """Check outputs, (array, shape of a row) each; return a kernel's arguments: rounded sums, exact sums, workspace, each or None.
 
     Parameters
     ----------

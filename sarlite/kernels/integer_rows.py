@@ -78,7 +78,7 @@ def dequantize(q: Array, shape: tuple[int, ...]) -> Array:
 
 
 def round_rows(x: Array | Rows, overwrite: bool = False) -> Array:
-    """Return float32 rows rounded to the values that `quantize` can represent.
+    """Return float32 rows rounded to the values that `quantize` can represent, in a new array or, with `overwrite`, in x.
 
     Parameters
     ----------

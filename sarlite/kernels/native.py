@@ -4,11 +4,13 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError, lacks_memory
 from sarlite.loading import default_environment
+from sarlite.types import Array, ArrayDType
 
 SPIN_COUNT = 3000
 """Number of turns that an OpenMP thread spins before it sleeps on a quiet machine, about 0.07 ms.
@@ -57,10 +59,10 @@ except ImportError as error:
 
 MAX_THREADS = 1024
 """Largest number of threads. OpenMP ends the process if it cannot start as many threads as requested."""
-FLOATS = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
-INDEXES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
-BFLOAT16 = np.dtype(np.uint16)  # holds the bits, because NumPy has no bfloat16
-ROWS = {**FLOATS, BFLOAT16: "bf16"}  # dtypes of rows that edges gather
+FLOATS: dict[ArrayDType, str] = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
+INDEXES: dict[ArrayDType, str] = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64"}
+BFLOAT16: ArrayDType = np.dtype(np.uint16)  # holds the bits, because NumPy has no bfloat16
+ROWS: dict[ArrayDType, str] = {**FLOATS, BFLOAT16: "bf16"}  # dtypes of rows that edges gather
 LINE = np.dtype([("made", np.int64), ("halo", np.int32), ("older", np.int32), ("newer", np.int32), ("end", np.int32)])
 _C_ARRAYS = {
     np.dtype(np.float32): "float[]",
@@ -125,8 +127,8 @@ def set_instruction_set(name: str) -> None:
     _in_use["name"] = name
 
 
-def call(kernel, *args):
-    """Call the C kernel with this name, in the version for the instruction set in use.
+def call(kernel: str, *args: Any) -> None:
+    """Call the C kernel with the name `kernel`, in the version for the instruction set in use.
 
     Arrays are passed as pointers, None as NULL, and dicts as pointers to structs. An error status of the kernel raises
     a ShapeError.
@@ -139,8 +141,8 @@ def call(kernel, *args):
         raise ShapeError(f"{kernel}: {_STATUS[status]}")
 
 
-def struct(fields):
-    """Convert a dict of the fields of a C struct to a value that `call` accepts, for use in several calls.
+def struct(fields: dict[str, Any]) -> list[Any]:
+    """Convert {name: value} of a C struct's fields to an argument for `call`, for use in several calls.
 
     Keys are the names of the fields in C. Missing fields are NULL or 0.
     """
@@ -156,8 +158,9 @@ def _value(a):
     return a
 
 
-def check(name, a, *, dtype=None, shape=None, out=False, rows_apart=False, optional=False):
-    """Check type, dtype, shape and memory layout of one array argument of a kernel, and return the array.
+def check(name: str, a: Any, *, dtype: Any = None, shape: tuple[int | None, ...] | None = None, out: bool = False,
+          rows_apart: bool = False, optional: bool = False) -> Any:
+    """Return `a` after checks of dtype, shape and C order (of each row if `rows_apart`; writable if `out`); None if `optional`.
 
     Parameters
     ----------
@@ -205,7 +208,7 @@ def _has_rows(a):
     return (value == a.itemsize or single_column) and row % a.itemsize == 0 and row >= a.shape[1] * a.itemsize
 
 
-def _fits(actual, shape):
+def _fits(actual: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
     """Return True if the shape `actual` matches the pattern `shape`, where None stands for any length."""
     if len(actual) != len(shape):
         return False
@@ -219,26 +222,24 @@ def _got(a):
     return f"got shape {a.shape}, dtype {a.dtype}"
 
 
-def check_rows(name, a, n=None, *, dtype=FLOATS, out=False):
-    """Raise a ShapeError unless `a` has n rows, or any number of rows if n is None; return the array.
-
-    A row may have any shape.
-    """
+def check_rows(name: str, a: Any, n: int | None = None, *, dtype: Any = FLOATS, out: bool = False) -> Any:
+    """Return `a` after a check that it has n rows of any shape (None: any number), the dtype and, if `out`, is writable."""
     check(name, a, dtype=dtype, out=out)
     if a.ndim == 0 or (n is not None and len(a) != n):
         raise ShapeError(f"{name} must have {'rows' if n is None else f'{n} rows'}; {_got(a)}")
     return a
 
 
-def row_width(a):
+def row_width(a: Array) -> int:
     """Return the number of values of one row of an array (n, ...)."""
     return math.prod(a.shape[1:])
 
 
-def check_csr(indptr, indices, x=None, names=("indptr", "indices")):
-    """Raise a ShapeError unless the arrays form a CSR; return (number of rows, indptr[-1]).
+def check_csr(indptr: Array, indices: Array | None, x: Any = None,
+              names: tuple[str, str] = ("indptr", "indices")) -> tuple[int, int]:
+    """Raise a ShapeError unless the arrays form a CSR; return (number of rows, indptr[-1]). Without indices, edge e reads x[e].
 
-    If `indices` is None, edge e reads row e of `x`.
+    The error message calls the arrays by `names`.
     """
     check(names[0], indptr, dtype=np.int64, shape=(None,))
     if len(indptr) == 0 or indptr[0] < 0 or indptr[-1] < indptr[0]:
@@ -250,40 +251,40 @@ def check_csr(indptr, indices, x=None, names=("indptr", "indices")):
     return len(indptr) - 1, end
 
 
-def check_per_edge(name, a, dtype, end, offsets="indptr"):
-    """Raise a ShapeError unless `a` is None, or an array with a value for each edge number below `end`."""
-    if a is not None and len(check(name, a, dtype=dtype, shape=(None,))) < end:
-        raise ShapeError(f"{name} must have at least {end} edges ({offsets}[-1]); {_got(a)}")
+def check_per_edge(name: str, a: Array | None, dtype: Any, n_edges: int, offsets_name: str = "indptr") -> None:
+    """Raise a ShapeError unless `a` is None, or an array of `dtype` with at least one value for each of `n_edges` edges."""
+    if a is not None and len(check(name, a, dtype=dtype, shape=(None,))) < n_edges:
+        raise ShapeError(f"{name} must have at least {n_edges} edges ({offsets_name}[-1]); {_got(a)}")
 
 
-def check_csr_rows(rows, n_rows, n_out, index, out_name="out"):
-    """Raise a ShapeError unless `rows` has an output row for each CSR row, or is None and CSR row i is output row i of `n_out`."""
+def check_csr_rows(rows: Array | None, n_rows: int, n_out: int, index_dtype: ArrayDType, out_name: str = "out") -> None:
+    """Raise a ShapeError unless `rows` has the number of an output row for each of n_rows CSR rows, or is None and n_out is n_rows."""
     if rows is not None:
-        check("rows", rows, dtype=index, shape=(n_rows,))
+        check("rows", rows, dtype=index_dtype, shape=(n_rows,))
     elif n_out != n_rows:
         raise ShapeError(f"{out_name} must have {n_rows} rows, or rows be given; got {n_out} rows")
 
 
-def check_range(name, a, n):
-    """Raise a ShapeError unless all integers of an array are in [0, n)."""
+def check_range(name: str, a: Array, n: int) -> None:
+    """Raise a ShapeError unless all integers of the array `a`, which the message calls `name`, are in [0, n)."""
     if len(a) and not 0 <= a.min() <= a.max() < n:
         raise ShapeError(f"{name} must lie in 0 .. {n}; got {a.min()} .. {a.max()}")
 
 
-def check_apart(out, /, **inputs):
-    """Raise a ShapeError if an output shares memory with an input; inputs that are None are skipped."""
+def check_apart(out: Array, /, **inputs: Array | None) -> None:
+    """Raise a ShapeError if the output `out` shares memory with one of the inputs; inputs that are None are skipped."""
     for name, a in inputs.items():
         if a is not None and np.may_share_memory(out, a):
             raise ShapeError(f"{name} must not share memory with the output; {_got(a)}")
 
 
-def wide(dtype):
+def wide(dtype: ArrayDType) -> ArrayDType:
     """Return the dtype for sums of rows of `dtype`: float32 for bfloat16, else `dtype`."""
     return np.dtype(np.float32) if dtype == BFLOAT16 else dtype
 
 
-def suffix_of(dtype, index):
-    """Return the suffix in the name of a kernel over edges, for a dtype of rows and a dtype of indices.
+def suffix_of(dtype: ArrayDType, index: ArrayDType) -> str:
+    """Return the suffix, such as "f32_i64", in the name of a kernel over edges, for rows of `dtype` and indices of dtype `index`.
 
     Examples
     --------
@@ -295,20 +296,17 @@ def suffix_of(dtype, index):
     return f"{ROWS[dtype]}_{INDEXES[index]}"
 
 
-def index_dtype(*arrays, n_edges):
-    """Return the dtype of the first array that is not None.
-
-    If all are None, return int32 if it can count `n_edges`, else int64.
-    """
+def index_dtype(*arrays: Array | None, n_edges: int) -> ArrayDType:
+    """Return the dtype of the first array that is not None; if all are None, int32 if it can count `n_edges` edges, else int64."""
     return next((a.dtype for a in arrays if a is not None), np.dtype(np.int32 if n_edges < 1 << 31 else np.int64))
 
 
-def key64(key):
+def key64(key: int) -> int:
     """Reduce an integer key modulo 2^64, to pass it to C as an unsigned integer."""
     return int(key) & 0xFFFFFFFFFFFFFFFF
 
 
-def probability(p):
+def probability(p: float) -> float:
     """Return p as a float; raise a ShapeError unless it is in [0, 1)."""
     if not 0 <= p < 1:
         raise ShapeError(f"p must be in [0, 1), got {p}")
@@ -320,11 +318,8 @@ def threads() -> int:
     return lib.sar_threads()
 
 
-def team(work):
-    """Return the number of threads for a kernel whose threads each keep their own sums; 1 if `work` is small.
-
-    `work` is the number of multiply-adds.
-    """
+def team(work: int) -> int:
+    """Return the number of threads for a kernel with one sum per thread; 1 if `work`, the number of multiply-adds, is small."""
     return threads() if work > 32768 else 1
 
 
@@ -360,7 +355,7 @@ _forked: dict[str, int] = {}
 
 
 def _after_fork():
-    """Use one thread in a forked child, where kernels would wait forever for OpenMP's threads, which are gone."""
+    """Make kernels use one thread in a forked child, where OpenMP's other threads do not exist but would be waited for."""
     if _functions.keys() - {"sar_set_threads"}:  # a kernel has run
         _forked["thread"] = threading.get_ident()
         lib.sar_set_threads(1)

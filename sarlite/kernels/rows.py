@@ -18,6 +18,7 @@ from sarlite.kernels.native import (
     probability,
     row_width,
 )
+from sarlite.types import Array, RowIndex
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ class Rows:
         return out
 
 
-def copy_rows(x, rows, out):
+def copy_rows(x: Array | Rows, rows: RowIndex, out: Array) -> None:
     """Copy rows: overwrite ``out = x[rows]``.
 
     Parameters
@@ -94,7 +95,7 @@ def copy_rows(x, rows, out):
     out : (k, ...), x's dtype and trailing shape
     """
     if isinstance(x, Rows):
-        x, rows = x.table, x.numbers[rows]
+        rows, x = x.numbers[rows], x.table
     if isinstance(rows, slice):
         out[...] = x[rows]
     elif x.dtype in ROWS:
@@ -103,7 +104,7 @@ def copy_rows(x, rows, out):
         np.take(x, rows, 0, out)
 
 
-def gather_rows(x, index, out):
+def gather_rows(x: Array, index: Array, out: Array) -> None:
     """Gather rows: overwrite ``out[k] = x[index[k]]``.
 
     Parameters
@@ -142,7 +143,7 @@ def gather_rows(x, index, out):
     call(f"sar_gather_rows_forward_{FLOATS[x.dtype]}_{INDEXES[index.dtype]}", out, x, index, n, len(index), width)
 
 
-def scatter_add_rows(rows, index, out):
+def scatter_add_rows(rows: Array, index: Array, out: Array) -> None:
     """Add rows: ``out[index[k]] += rows[k]``. The row numbers must be distinct, because rows are added in parallel.
 
     Parameters
@@ -169,7 +170,7 @@ def scatter_add_rows(rows, index, out):
     call(kernel, out, rows, index, len(out), len(index), row_width(rows))
 
 
-def add(a, b, out):
+def add(a: Array, b: Array, out: Array) -> None:
     """Add two arrays on all threads: overwrite ``out = a + b``.
 
     Parameters
@@ -188,10 +189,8 @@ def add(a, b, out):
     call(f"sar_add_forward_{FLOATS[a.dtype]}", out, a, b, a.size)
 
 
-def dropout(x, ids, key, p, out):
-    """Drop values at random: overwrite ``out[r,c] = x[r,c] * factor[r,c]``, where the factor is 0 or 1 / (1 - p).
-
-    The factor is a function of (key, ids[r], c) only.
+def dropout(x: Array, ids: Array, key: int, p: float, out: Array) -> None:
+    """Overwrite ``out[r,c] = x[r,c] * factor``; the factor, 0 or 1 / (1 - p), is a random function of `key`, ids[r] and c.
 
     Parameters
     ----------

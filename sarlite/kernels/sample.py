@@ -6,6 +6,7 @@ import numpy as np
 
 from sarlite.errors import ShapeError
 from sarlite.kernels.native import INDEXES, call, check, check_csr, check_range, key64, lib, struct, threads
+from sarlite.types import Array
 
 SAMPLERS = {"uniform": lib.SAR_UNIFORM, "replace": lib.SAR_REPLACE, "labor": lib.SAR_LABOR}
 _FEW = 32  # with at most this many picks for each row, the kernel needs no workspace
@@ -13,7 +14,7 @@ _PARTS = 32  # number of ranges of columns, in each of which new rows are counte
 
 
 class Numbering:
-    """Numbering of the rows of a sampled batch: seeds first, then each layer's new rows in ascending order.
+    """Map from a rank's own and halo rows to positions in a sampled batch: seeds first, then each layer's new rows, ascending.
 
     Sampling a batch::
 
@@ -48,16 +49,16 @@ class Numbering:
         self.struct = struct({name: getattr(self, name) for name in fields})
 
     @cached_property
-    def variates(self):
-        """Buffer for the random number of each column in sampler "labor", (n_columns,) uint64."""
+    def variates(self) -> Array:
+        """Buffer for the random number of each source in sampler "labor", (n_columns,) uint64."""
         return np.empty(self.n_columns, np.uint64)
 
-    def begin(self, seeds):
-        """Start a batch with the rows `seeds`; return the distinct seeds, and the position of each seed among them."""
+    def begin(self, seeds: Array) -> tuple[Array, Array]:
+        """Start a batch with the rows `seeds`; return (distinct seeds, position of each seed among the distinct seeds)."""
         return self.add(np.empty(0, self.dtype), seeds)
 
-    def add(self, rows, seeds):
-        """Append seeds to `rows`, the batch's rows so far; return all rows, and the position of each seed among them.
+    def add(self, rows: Array, seeds: Array) -> tuple[Array, Array]:
+        """Append the new rows among `seeds` to `rows`, the batch's rows so far; return (all rows, position of each seed in them).
 
         Parameters
         ----------
@@ -81,8 +82,8 @@ class Numbering:
         self._call("seeds", rows, numbers, n_rows, self.struct, seeds, len(seeds))
         return rows[: int(n_rows[0])].copy(), numbers
 
-    def join(self, rows, sources):
-        """Append the new rows among `sources` to `rows`, the batch's rows so far; overwrite each source with its position among all rows.
+    def join(self, rows: Array, sources: Array) -> Array:
+        """Return the batch's `rows` so far followed by the new rows among `sources`; replace each source by its position in them.
 
         Parameters
         ----------
@@ -107,18 +108,18 @@ class Numbering:
         self._call("columns", sources, self.place, len(sources))
         return joined
 
-    def end(self, rows):
+    def end(self, rows: Array) -> None:
         """Remove `rows` from the batch, so that they count as new again."""
         self._call("end", self.members, check("rows", rows, dtype=self.dtype, shape=(None,)), len(rows))
 
-    def finish(self, rows):
-        """End a batch, given all its rows as `rows`, so that the next batch can begin."""
+    def finish(self, rows: Array) -> None:
+        """End a batch whose rows are `rows`, so that the next batch can begin."""
         if len(rows) < self.n_words:
             self.end(rows)
         else:
             self.members[...] = 0
 
-    def clear(self):
+    def clear(self) -> None:
         """Remove all rows from the batch when the list of them is lost, for example after an error; takes O(n_columns) time."""
         for bits in (self.members, self.seen, self.summary):
             bits[...] = 0
@@ -127,8 +128,10 @@ class Numbering:
         call(f"sar_number_{name}_{INDEXES[self.dtype]}", *args)
 
 
-def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_ids=None, src_ids=None, numbering=None):
-    """Sample up to k in-edges of each of the rows `rows`: uniformly, with replacement, or by LABOR, as `kind` says.
+def sample(indptr: Array, indices: Array, rows: Array, k: int, *, kind: str = "uniform", key: int = 0,
+           loops: Array | None = None, dst_ids: Array | None = None, src_ids: Array | None = None,
+           numbering: Numbering | None = None) -> tuple[Array, Array, Array]:
+    """Return (indptr, sources, positions) of up to k in-edges of each of `rows`, drawn by `kind`, and a self loop where `loops`.
 
     Parameters
     ----------
@@ -203,8 +206,7 @@ def sample(indptr, indices, rows, k, *, kind="uniform", key=0, loops=None, dst_i
     fields = {"indptr": indptr, "indices": indices, "loops": loops, "dst_ids": dst_ids, "src_ids": src_ids,
               "rows": rows, "n_rows": len(rows), "k": int(k), "kind": SAMPLERS[kind], "key": key64(key)}
     suffix, out_indptr = INDEXES[index], np.empty(len(rows) + 1, np.int64)
-    labor = kind == "labor" and numbering is not None
-    if labor and int((indptr[rows + 1] - indptr[rows]).sum()) >= numbering.n_columns:
+    if kind == "labor" and numbering is not None and int((indptr[rows + 1] - indptr[rows]).sum()) >= numbering.n_columns:
         fields["variates"] = numbering.variates
         call(f"sar_sample_variates_{suffix}", numbering.variates, fields, numbering.n_columns)
     sampling = struct(fields)

@@ -1,5 +1,7 @@
 """Kernels over the edges of a CSR: sums, dot products, maxima; and the transpose."""
 
+from typing import Any
+
 import numpy as np
 
 from sarlite.errors import ShapeError
@@ -20,10 +22,13 @@ from sarlite.kernels.native import (
     suffix_of,
     wide,
 )
+from sarlite.types import Array
 
 
-def sum_fields(indptr, indices, rows, x, n_out, eid, edge_rows, src_scale=None, names=("out", "weight")):
-    """Check the arguments that sums over edges share; return the fields of the C struct sar_sum, and the suffix of the kernel's name.
+def sum_fields(indptr: Array, indices: Array | None, rows: Array | None, x: Array, n_out: int, eid: Array | None,
+               edge_rows: Array | None, src_scale: Array | None = None,
+               names: tuple[str, str] = ("out", "weight")) -> tuple[dict[str, Any], str]:
+    """Check the arguments of `spmm` or `edge_dot`; return (fields of the C struct sar_sum as a dict, suffix of the kernel's name).
 
     Parameters
     ----------
@@ -57,8 +62,10 @@ def sum_fields(indptr, indices, rows, x, n_out, eid, edge_rows, src_scale=None, 
     return fields, suffix_of(x.dtype, index)
 
 
-def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale=None, dst_scale=None, accumulate=True):
-    """Add to each row of `out` the weighted sum of the source rows of its in-edges.
+def spmm(indptr: Array, indices: Array | None, x: Array, out: Array, *, rows: Array | None = None,
+         eid: Array | None = None, weight: Array | None = None, src_scale: Array | None = None,
+         dst_scale: Array | None = None, accumulate: bool = True) -> None:
+    """Add to `out` the product A @ x: edge e of the CSR A has weight[eid[e]], times src_scale of its source and dst_scale of its row.
 
     ``out[r,h,:] += dst_scale[r] * sum_{e in row i} weight[eid[e],h] * src_scale[c] * x[c,h,:]``. Here ``r = rows[i]``,
     or ``r = i`` if `rows` is None. The source is ``c = indices[e]``, or ``c = e`` if `indices` is None, for a segment
@@ -108,8 +115,9 @@ def spmm(indptr, indices, x, out, *, rows=None, eid=None, weight=None, src_scale
     call(f"sar_spmm_forward_{suffix}", out, {**fields, "weight": weight, "dst_scale": dst_scale}, accumulate)
 
 
-def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None):
-    """Add for each edge the dot product of its two rows (SDDMM), which is the gradient of the weights of `spmm`.
+def edge_dot(indptr: Array, indices: Array | None, g: Array, x: Array, out: Array, *, rows: Array | None = None,
+             eid: Array | None = None, dst_scale: Array | None = None) -> None:
+    """Add to out[eid[e]], for each edge e, dst_scale * (g of the destination . x of the source): the gradient of `spmm`'s weights.
 
     ``out[eid[e],h] += dst_scale[r] * sum_d g[r,h,d] * x[c,h,d]``, with r and c as in `spmm`.
 
@@ -139,8 +147,9 @@ def edge_dot(indptr, indices, g, x, out, *, rows=None, eid=None, dst_scale=None)
     call(f"sar_edge_dot_forward_{suffix}", out, g, {**fields, "dst_scale": dst_scale})
 
 
-def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=None, order=None):
-    """Update `out`, the running maximum (sign 1) or minimum (-1) over each row's in-edges, and `arg`, the label of its source or edge.
+def extremum(indptr: Array, indices: Array | None, x: Array, out: Array, arg: Array, *, sign: int,
+             rows: Array | None = None, offset: int = 0, label: Array | None = None, order: Array | None = None) -> None:
+    """Update `out`, each row's maximum (sign 1) or minimum (-1) of x over in-edges, and `arg`, its label[e] or offset + source.
 
     Edge e of row i is a candidate ``(x[c,f], label)`` for ``(out[r,f], arg[r,f])``, with r and c as in `spmm`. Its
     label is ``label[e]`` if given, else ``offset + c``. The candidate replaces the old pair if ``arg[r,f] < 0``, if its
@@ -195,8 +204,8 @@ def extremum(indptr, indices, x, out, arg, *, sign, rows=None, offset=0, label=N
     call(f"sar_extremum_forward_{FLOATS[x.dtype]}_{INDEXES[index]}", out, arg, csr, labels, x, int(sign), row_width(x))
 
 
-def extremum_backward(g, arg, dx, offset=0, long=None):
-    """Add each value of the gradient to the row that the extremum came from: ``dx[arg[i,f] - offset, f] += g[i,f]``.
+def extremum_backward(g: Array, arg: Array, dx: Array, offset: int = 0, long: Array | None = None) -> None:
+    """Add gradients to the rows that extrema came from, ``dx[arg[i,f] - offset, f] += g[i,f]``; rows in `long` sum in float64.
 
     Parameters
     ----------
@@ -229,8 +238,9 @@ def extremum_backward(g, arg, dx, offset=0, long=None):
         dx[long] += sums.astype(dx.dtype)
 
 
-def transpose(indptr, indices, n_src, *, rows=None, position=True):
-    """Return (t_indptr, t_indices, perm): a CSR's transpose, which lists the edges by source, and the old position of each edge.
+def transpose(indptr: Array, indices: Array, n_src: int, *, rows: Array | None = None,
+              position: bool = True) -> tuple[Array, Array, Array | None]:
+    """Return a CSR's transpose as (t_indptr, t_indices, perm): edges by source, and, with `position`, the old position of each edge.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -214,7 +214,7 @@ class FloatSum:
         return self
 
     def add_rows(self, csr: tuple[Array, Array], x: Array, *, src_scale: Array | None = None,
-                 dst_scale: Array | None = None, **weights: Array | None) -> None:
+                 dst_scale: Array | None = None, **weights: Any) -> None:
         """Add to row i of the sums the rows of `x` that row i of the CSR matrix `csr` lists, times the optional scales and edge weights.
 
         Parameters
@@ -267,7 +267,7 @@ class RowSum:
         """Yield the local rows to send in each pass over all blocks. There is one pass, which sends all of `x`."""
         yield x
 
-    def add(self, block: CsrBlock, x: Array, *, src_scale: Array | None = None, **weights: Array | None) -> None:
+    def add(self, block: CsrBlock, x: Array, *, src_scale: Array | None = None, **weights: Any) -> None:
         """Add a block's edges to the sums: its source rows `x`, (n_columns, ...), times the optional `src_scale` and edge `weights`."""
         if not self._begun and block.rows is not None:
             self._out[...] = 0

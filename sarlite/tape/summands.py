@@ -135,5 +135,5 @@ def added(a: Array | float, b: Array | float, out: Array | None = None) -> Array
         return np.asarray(np.add(a, b, out=out))
     a = cast(Array, a)
     out = np.empty(a.shape, a.dtype) if out is None else out
-    kernels.add(a, b, out)
+    kernels.add(a, cast(Array, b), out)
     return out
