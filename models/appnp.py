@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from sarlite import Graph, Tensor, fn, nn
+from sarlite import Graph, LayerGraph, Tensor, fn, nn
 from sarlite.errors import ConfigError, check_number
 from sarlite.nn import Dropout, Linear
 
@@ -60,7 +60,7 @@ class APPNP(nn.Module):
         self.dropouts = [Dropout(dropout if k or input_dropout is None else input_dropout, rng) for k in range(layers)]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return the modules that a row of features passes before the second layer, here the first linear layer of the MLP."""
+        """Return the modules of the model's first layer, which a row of features passes first: the first linear layer of the MLP."""
         return [self.linears[0]]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:
@@ -74,12 +74,12 @@ class APPNP(nn.Module):
             z, prediction = self._step(g, z, prediction)
         return z
 
-    def _step(self, g, z, prediction):
-        """Propagate `z` by one step on the layer's graph `g`. Return (new z, `prediction`), both for the destination rows of `g`."""
+    def _step(self, g: LayerGraph, z: Tensor, prediction: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (Z_{k+1}, H) at the destinations of the layer's graph `g`, from z = Z_k and `prediction` = H at its sources."""
         prediction = g.dst(prediction)
         return (1 - self.teleport) * g.aggregate(fn.copy_src(z), "sym") + self.teleport * prediction, prediction
 
-    def _predict(self, h, ids):
+    def _predict(self, h: Tensor, ids: npt.NDArray[np.int64]) -> Tensor:
         """Return the output H of the MLP, (n, n_out), for features `h`, (n, n_in), of the nodes with global ids `ids`."""
         for k, (linear, dropout) in enumerate(zip(self.linears, self.dropouts)):
             h = getattr(h, self.activation)() if k else h

@@ -142,21 +142,19 @@ class GAT(Layered):
         if edge_features:
             conv = partial(EdgeGATConv if conv is GATConv else conv, edge_features=edge_features)
         conv = partial(conv, attention_dropout=attention_dropout, residual=residual, rng=rng, dtype=dtype)
-        self._make(conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside=form == "paper")
+        self._make(conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, hidden_bias=form == "paper")
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
         self.make_activations(hidden * heads, activation, batch_norm=batch_norm, bias=form == "standard",
                               dropout=dropout, rng=rng, dtype=dtype)
 
-    def _make(self, conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside):
-        """Assign `self.convs`, a list of attention layers that `conv` makes: a function (n_in, n_feat, n_heads, **options) -> Conv.
-
-        `bias_inside` is the option `bias` of all layers but the last.
-        """
+    def _make(self, conv: Callable[..., Conv], n_in: int, n_out: int, layers: int, hidden: int, heads: int, out_heads: int,
+              out_concat: bool, hidden_bias: bool) -> None:
+        """Assign `self.convs`: `layers` layers made by `conv`(n_in, n_feat, n_heads). The last has a bias, others if `hidden_bias`."""
         self.takes, layers, hidden = n_in, nn.check_int("layers", layers, 1), nn.check_int("hidden", hidden, 1)
         heads, out_heads = nn.check_int("heads", heads, 1), nn.check_int("out_heads", out_heads, 1)
         if out_concat and n_out % out_heads:
             raise ConfigError(f"out_concat: {n_out} outputs cannot be divided among {out_heads} heads")
         last, width = layers - 1, hidden * heads
-        self.convs = [conv(width if i else n_in, hidden, heads, bias=bias_inside) for i in range(last)]
+        self.convs = [conv(width if i else n_in, hidden, heads, bias=hidden_bias) for i in range(last)]
         n_feat = n_out // out_heads if out_concat else n_out
         self.convs.append(conv(width if last else n_in, n_feat, out_heads, concat=out_concat))

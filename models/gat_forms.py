@@ -1,5 +1,7 @@
 """Two variants of `GATConv`: the attention layer of the paper DistGNN-MB, and a layer whose scores depend on edge features."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -67,10 +69,10 @@ class PaperGATConv(AttentionConv):
                             edge=_features_of(graph, self.attn_edge), attn_edge=self.attn_edge)
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
-    def _by_head(self, a):
-        """Return attention weights `a`, (n_heads, n_feat), as a block-diagonal matrix M, (n_heads * n_feat, n_heads).
+    def _by_head(self, a: Tensor) -> Tensor:
+        """Return attention vectors `a`, (n_heads, n_feat), as a block-diagonal matrix, (n_heads * n_feat, n_heads), to multiply z by.
 
-        z M is a . z of each head.
+        Column h of the product z M is a_h . z_h.
         """
         of_heads = Tensor(np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0), placement="replicated")
         return a.reshape(-1, 1) * of_heads
@@ -130,13 +132,13 @@ class EdgeGATConv(AttentionConv):
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
 
-def _edge_weights(n_features, n_heads, rng, dtype):
-    """Return the learned weights a_edge, (n_features, n_heads); None if n_features is 0."""
+def _edge_weights(n_features: int, n_heads: int, rng: nn.Random, dtype: npt.DTypeLike) -> nn.Parameter | None:
+    """Return the learned attention weights of edge features, (n_features, n_heads), initialised by `rng`; None if n_features is 0."""
     return glorot(rng, (n_features, n_heads), n_features, n_heads, dtype) if n_features else None
 
 
-def _features_of(graph, attn_edge):
-    """Return the graph's edge features; None if the layer's parameter `attn_edge` is None.
+def _features_of(graph: LayerGraph, attn_edge: Tensor | None) -> Any:
+    """Return the graph's edge features, or None if `attn_edge`, the layer's attention weights of edge features, is None.
 
     Raise a ConfigError if the layer needs edge features and the graph has none.
     """

@@ -1,6 +1,7 @@
 """GATv2: graph attention with dynamic scores (Brody, Alon & Yahav, 2022)."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,8 +76,8 @@ class GATv2Conv(Conv):
             weight["weight"] = graph.edge_weight.astype(z.dtype, copy=False).reshape(-1, 1, 1)
         return join_heads(self, graph.aggregate(self._message, "softmax", src={"z": z}, dst={"q": q}, edge=weight), h_dst)
 
-    def _message(self, src, dst, edge):
-        """Return (scores (n_edges, n_heads), values (n_edges, n_heads, n_feat)) from dicts of source, destination and edge rows."""
+    def _message(self, src: dict[str, Tensor], dst: dict[str, Tensor], edge: Any) -> tuple[Tensor, Tensor]:
+        """Return (scores (n_edges, n_heads), values (n_edges, n_heads, n_feat)) from source rows z, destination rows q and edge weights."""
         score, value = ((src["z"] + dst["q"]).leaky_relu(self.slope) * self.attn).sum(-1), src["z"]
         if self.attention_dropout.mask_key()[0]:
             mask = self.attention_dropout(Tensor(np.ones(score.shape, score.dtype), placement="rows"), edge.ids)
@@ -133,7 +134,7 @@ class GATv2(GAT):
                  attention_dropout: float = 0.6, residual: bool = False, batch_norm: bool = False,
                  activation: str = "elu", rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
         conv = partial(GATv2Conv, attention_dropout=attention_dropout, residual=residual, rng=rng, dtype=dtype)
-        self._make(conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, bias_inside=True)
+        self._make(conv, n_in, n_out, layers, hidden, heads, out_heads, out_concat, hidden_bias=True)
         self.input_dropout = Dropout(dropout if input_dropout is None else input_dropout, rng)
         self.make_activations(hidden * heads, activation, batch_norm=batch_norm, bias=False, dropout=dropout, rng=rng,
                               dtype=dtype)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from sarlite import Graph, Tensor, fn, nn
+from sarlite import Graph, LayerGraph, Tensor, fn, nn
 from sarlite.errors import ConfigError, check_number
 from sarlite.nn import Dropout, Linear
 
@@ -64,7 +64,7 @@ class GCNII(nn.Module):
         self.dropouts = [Dropout(dropout, rng) for _ in range(layers + 2)]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return the modules that precede the second layer: the linear map of the features."""
+        """Return the modules of the model's first layer, which a row of features passes first: the linear map of the features."""
         return [self.first]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ class GCNII(nn.Module):
             h, initial = self._layer(k, g, h, initial)
         return self.last(self.dropouts[-1](h, g.dst_ids))
 
-    def _layer(self, k, g, h, initial):
-        """Return (output H of layer `k`, H_0), both for the destination rows of the layer's graph `g`; `initial` is H_0 of its sources."""
+    def _layer(self, k: int, g: LayerGraph, h: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (output of layer `k`, H_0) at the destinations of the layer's graph `g`, from h and `initial` = H_0 at its sources."""
         initial = g.dst(initial)
         spread = g.aggregate(fn.copy_src(self.dropouts[k + 1](h, g.src_ids)), "sym")
         mixed = (1 - self.teleport) * spread + self.teleport * initial

@@ -43,13 +43,13 @@ class AttentionConv(Conv):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def score_weights(self) -> tuple[Tensor, Tensor]:
-        """Return (W a_src, W a_dst), each (n_in, n_heads), with a column for each head. A score is (W a) . h = a . (W h)."""
+        """Return (W a_src, W a_dst), each (n_in, n_heads): h times a column is a head's score a . (W h) of a source or destination."""
         weight = self.linear.weight.reshape(-1, self.n_heads, self.n_feat)
         return (weight * self.attn_src).sum(-1), (weight * self.attn_dst).sum(-1)
 
 
 class MultiHead(Protocol):
-    """Members of an attention layer that `join_heads` reads."""
+    """Interface of an attention layer with several heads: the attributes that `join_heads` reads."""
 
     n_heads: int
     n_feat: int
@@ -60,7 +60,7 @@ class MultiHead(Protocol):
 
 
 def join_heads(conv: MultiHead, out: Tensor, h_dst: Tensor) -> Tensor:
-    """Return the output rows of the layer `conv`: its heads' outputs `out`, concatenated or averaged, plus residual and bias.
+    """Return output rows of layer `conv`: its heads' outputs `out` concatenated or averaged, plus residual from `h_dst` and bias.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ class Conv(nn.Module):
     """Base class of a graph layer: a function of a graph and the rows of the graph's sources."""
 
     def __call__(self, graph: LayerGraph, h: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Return the output rows, (n_dst, n_out), from input rows (n_src, n_in). Collective.
+        """Return the output rows of the graph's destinations, (n_dst, n_out), from the rows of its sources, (n_src, n_in). Collective.
 
         Parameters
         ----------
@@ -52,7 +52,7 @@ class Layered(nn.Module):
     hidden_options: tuple[str, ...] = ("hidden", "batch_norm", "activation", "dropout")
 
     def make_convs(self, conv: Callable[..., Conv], n_in: int, n_out: int, layers: int, hidden: int) -> None:
-        """Assign `self.convs`, a list of `layers` layers that `conv` makes. Only the last has a bias of its own.
+        """Assign `self.convs`: `layers` layers made by `conv`(n_in, n_out, bias=...), `hidden` wide between; only the last has a bias.
 
         The activation after every other layer adds a bias.
 
@@ -69,12 +69,12 @@ class Layered(nn.Module):
 
     def make_activations(self, width: int, kind: str, *, batch_norm: bool = False, bias: bool = True, dropout: float = 0.0,
                          rng: nn.Random, dtype: npt.DTypeLike = np.float32) -> None:
-        """Assign `self.activations`: one `nn.Activation`, with these arguments, for every layer but the last."""
+        """Assign `self.activations`: for every layer but the last, one `nn.Activation` of rows `width` wide with these arguments."""
         self.activations = [Activation(width, kind, batch_norm=batch_norm, bias=bias, dropout=dropout, rng=rng, dtype=dtype)
                             for _ in self.convs[1:]]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return the modules that a row of features passes before the second layer."""
+        """Return the modules of the model's first layer, which a row of features passes first: the graph layer and its activation."""
         return [self.convs[0], *self.activations[:1]]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """PNA: principal neighbourhood aggregation (Corso, Cavalleri, Beaini, Lio & Velickovic, 2020)."""
 
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +69,8 @@ def _concat(*tensors: Tensor) -> Tensor:
     return cast(Tensor, np.concatenate(tensors, axis=1))
 
 
-def _scalers(graph, dtype):
-    """Return (s, 1 / s), each (n_dst, 1), for s = log(d + 1) / delta, d the in-degree and delta the mean of log(d + 1). Collective.
+def _scalers(graph: LayerGraph, dtype: npt.DTypeLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return (s, 1 / s), (n_dst, 1) of `dtype`, with s = log(d + 1) / delta of in-degrees d, where delta = mean(log(d + 1)). Collective.
 
     Both results are 0 for a row without in-edges.
     """
@@ -79,7 +79,7 @@ def _scalers(graph, dtype):
     return scale.astype(dtype), np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0).astype(dtype)
 
 
-def _delta(graph):
+def _delta(graph: LayerGraph) -> float:
     """Return the mean of log(d + 1), d the in-degree, over the rows of all ranks; 1 if no row has an in-edge. Collective.
 
     The sum runs over degrees, each times its number of rows, so its bits do not depend on the number of ranks.

@@ -66,14 +66,14 @@ class RGATConv(nn.Module):
         self.attention_dropout = [Dropout(attention_dropout, rng) for _ in self.relations]
 
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the output rows by node type from the input rows, (n_src, n_in), by node type. Collective."""
+        """Return {node type: output rows} from h = {node type: input rows, (n_src, n_in)}. Collective."""
         dst = graph.dst(h)
         sums = graph.aggregate({relation: self._message(k, h, dst) for k, relation in enumerate(self.relations)}, "sum")
         return {name: root(dst[name]) + self._join_heads(sums[name]) if name in sums else root(dst[name])
                 for name, root in self.roots.items()}
 
-    def _message(self, k, h, dst):
-        """Return the `fn.attend_linear` message of `self.relations[k]`, from source rows `h` and destination rows `dst` by node type."""
+    def _message(self, k: int, h: Mapping[str, Tensor], dst: Mapping[str, Tensor]) -> fn.AttendLinear:
+        """Return the attention message of self.relations[k], from source rows `h` and destination rows `dst`, both by node type."""
         source, _, to = self.relations[k]
         weight = self.weights[k]
         src_weight = (weight.reshape(-1, self.n_heads, self.n_feat) * self.attn_src[k]).sum(-1)  # a . W h = (W a) . h

@@ -1,7 +1,7 @@
 """R-GCN: relational graph convolutional network (Schlichtkrull et al., 2018; SAR Eq. 4 and 5)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -82,7 +82,7 @@ class RGCNConv(nn.Module):
         return (self.coefficients[row : row + 1] @ self.bases.reshape(n_bases, -1)).reshape(n_in, n_out)
 
     def __call__(self, graph: HeteroGraph, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the output rows by node type, (n_dst, n_out), from input rows by node type, (n_src, n_in). Collective."""
+        """Return {node type: output rows, (n_dst, n_out)} from h = {node type: input rows, (n_src, n_in)}. Collective."""
         dst = graph.dst(h)
         sums = graph.aggregate({r: fn.linear(h[r[0]], self.weight(r)) for r in self.relations}, "mean",
                                self_terms={name: (dst[name], root) for name, root in self.roots.items()},
@@ -164,19 +164,16 @@ class RGCN(nn.Module):
                 self.activations.append({name: Activation(hidden, activation, dropout=dropout, rng=rng, dtype=dtype)
                                          for name in types})
 
-    def _conv(self, widths, n_out, graph, types, last, **options):
-        """Return a layer that computes the rows of the node types `types` from rows of `widths`, a dict from node type to width.
-
-        `last` is True for the last layer.
-        """
-        return RGCNConv(widths, n_out, graph.into(types), types, bias=last, **options)
+    def _conv(self, n_in: Mapping[str, int], n_out: int, graph: HeteroGraph, types: Sequence[str], is_last: bool, **options: Any) -> Any:
+        """Return a layer from input rows, `n_in` wide by node type, to rows of the node types `types`, `n_out` wide."""
+        return RGCNConv(n_in, n_out, graph.into(types), types, bias=is_last, **options)
 
     def first_layer(self) -> list[nn.Module]:
-        """Return the modules that a row of features passes before the second layer."""
+        """Return the modules of the model's first layer, which a row of features passes before the second graph layer."""
         return [self.inputs, self.convs[0], *(self.activations[0].values() if self.activations else ())]
 
     def __call__(self, nodes: NodeType, x: Mapping[str, Tensor]) -> Tensor:
-        """Return the output rows of the node types that `nodes` selects, (n_dst, n_out), from features by node type. Collective."""
+        """Return the output rows of the node types in `nodes`, (n_dst, n_out), from x = {node type: features}. Collective."""
         h: Mapping[str, Tensor] = self.inputs(x, nodes.part_rows)
         for k, graph in enumerate(nodes.layers(len(self.convs))):
             graph, h = graph.enter(h)
@@ -237,7 +234,7 @@ class RelationalInput(nn.Module):
             self.widths = dict.fromkeys(types, width)
 
     def __call__(self, x: Mapping[str, Tensor], rows: Mapping[str, npt.NDArray[np.int64]] | None = None) -> dict[str, Tensor]:
-        """Return {node type: input rows of the first layer, (n, width)}, from features `x`; of a batch's `rows`, or of all rows.
+        """Return {node type: input rows of the first layer, (n, width)} from features `x`, for the batch's row numbers `rows` or all rows.
 
         Parameters
         ----------
@@ -258,7 +255,7 @@ class RelationalInput(nn.Module):
 
 
 def types_by_layer(graph: HeteroGraph, node_types: tuple[str, ...], layers: int) -> list[tuple[str, ...]]:
-    """Return a tuple of node types for the input and for each layer's output: those needed for a final output of `node_types`.
+    """Return [node types whose rows are needed] for the input and each layer's output, if the last layer outputs `node_types`.
 
     Returns
     -------
@@ -272,8 +269,8 @@ def types_by_layer(graph: HeteroGraph, node_types: tuple[str, ...], layers: int)
     return types
 
 
-def _names(relations):
-    """Return a dict from relation to a distinct name: its three words joined by "__", or its `repr` if that name is not unique."""
+def _names(relations: Sequence[Relation]) -> dict[Relation, str]:
+    """Return {relation: distinct name}: its three words joined by "__", or its `repr` if another relation has that name."""
     joined = ["__".join(relation) for relation in relations]
     return {relation: name if joined.count(name) == 1 else repr(relation)
             for relation, name in zip(relations, joined)}

@@ -51,7 +51,7 @@ class SGC(nn.Module):
         self.linear, self.dropout = Linear(n_in, n_out, rng=rng, dtype=dtype), Dropout(dropout, rng)
 
     def first_layer(self) -> list[nn.Module]:
-        """Return a list with the only layer."""
+        """Return the modules of the model's first layer: a list with the only layer."""
         return [self.linear]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:

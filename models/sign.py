@@ -105,7 +105,7 @@ class SIGN(nn.Module):
                             for width in widths]
 
     def first_layer(self) -> list[nn.Module]:
-        """Return the modules that a row of features passes before the second layer of the MLP."""
+        """Return the modules of the model's first layer, which a row of features passes before the second layer of the MLP."""
         return [self.inception, self.activations[0]]
 
     def __call__(self, graph: Graph, h: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""Batches: the graphs of layers, input rows, targets, the rows that the loss counts, and their number over all ranks.
+"""Batches of training data: the graph of each layer, input rows, targets, and the rows that the loss counts.
 
 `Batch` is a sampled batch or a message-flow batch; `FullBatch` is a rank's whole part.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -164,20 +164,17 @@ class Batch:
         return Tensor(make(), constant=self.lasting, placement="rows")
 
     def take(self, x: Array) -> Array:
-        """Return the rows of `x` that the first layer reads, (n_src, ...), as a new array.
-
-        `x` has one row for each row of the part.
-        """
+        """Return the rows of `x` that the first layer reads, (n_src, ...), as a new array; x has a row for each row of this rank's part."""
         return _take(x, self.part_rows, nullcontext())
 
     def with_input(self, x: Tensor, rows: Array, n_global: int) -> "Batch":
-        """Return a copy of this batch with other input rows, `rows` and `n_global`."""
+        """Return a copy of this batch with input `x`; `rows` are the rows that the loss counts, `n_global` their number on all ranks."""
         other = copy(self)
         vars(other).update(x=x, rows=rows, n_global=n_global)
         return other
 
     def layers(self, n: int) -> list[Any]:
-        """Return the graphs that `n` layers compute on.
+        """Return a list of the graphs of the batch's `n` layers; raise a ConfigError if the batch has another number of layers.
 
         Raises
         ------
@@ -192,7 +189,7 @@ class Batch:
         return list(self.graphs)
 
     def select(self, h: Mapping[str, Tensor]) -> Tensor:
-        """Return the seeds' rows, (n_dst, ...), from rows by node type, joined in the order of the seeds' types."""
+        """Return the seeds' rows, (n_dst, ...), one node type after the other, from h = {node type: (n, ...) rows of the type}."""
         rows = [h[name] for name in self.node_types]
         return rows[0] if len(rows) == 1 else ops.concat(rows)
 
@@ -204,8 +201,8 @@ class Batch:
         return self.layers(1)[0].aggregate(*args, **options)
 
 
-def _take(x, rows, buffers):
-    """Return x[rows] as a new array, in memory from the pool `buffers`."""
+def _take(x: Array, rows: Array, buffers: AbstractContextManager[object]) -> Array:
+    """Return x[rows] as a new array, allocated from the memory pool `buffers`."""
     with buffers:
         return kernels.Rows(x, rows).array()
 
@@ -255,16 +252,16 @@ class FullBatch:
     outputs: ClassVar[None] = None  # the output's rows are the part's
 
     def take(self, x: Array) -> Array:
-        """Return x itself, because the model reads all rows."""
+        """Return x itself, because the first layer of a full batch reads all rows."""
         return x
 
     def with_input(self, x: Hidden, rows: Array, n_global: int) -> "FullBatch":
-        """Return a copy of this batch with other input rows, `rows` and `n_global`."""
+        """Return a copy of this batch with input `x`; `rows` are the rows that the loss counts, `n_global` their number on all ranks."""
         return replace(self, x=x, rows=rows, n_global=n_global)
 
 
 class FixedBatch:
-    """A source of batches, like a loader, whose epochs are one step each, always with the same batch.
+    """A source of batches, like a loader, whose epochs have one step each, always with the same batch.
 
     Attributes
     ----------
@@ -288,10 +285,10 @@ class FixedBatch:
         yield self.batch
 
     def counted(self, graph: Graph | NodeType) -> dict[str, object]:
-        """Return statistics of the batches, keyed as in the output of `--json`. Collective.
+        """Return the rows and edges of each layer if the batch is a message-flow batch of `graph`; {} if it is all of `graph`. Collective.
 
         A message-flow batch has "message_flow": the "rows", "edges" and "halo_rows" of each layer and of the graph,
-        summed over all ranks. A full batch has no statistics.
+        summed over all ranks. The keys are those in the output of `--json`.
         """
         if self.batch.graph is graph:
             return {}

@@ -3,7 +3,8 @@
 Rows and gradients travel by the mode of the graph, on a plan that is made for each layer.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +19,7 @@ from sarlite.types import Array
 
 
 def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = False) -> PickedGraph | PickedRelations:
-    """Return the graph that a model's layer computes on, from a sampled layer and the part's row number of each local source.
-
-    `rows`, (n_src,), holds the row numbers; `lasting` is True for a batch that is used again.
+    """Return the graph of a sampled `layer`; `rows` are the part's numbers of its local sources, `lasting` is True if it is used again.
 
     For a node type the result has a graph for each relation, and relations with the same source type share a fetch.
     """
@@ -29,7 +28,7 @@ def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = Fals
     for source, relations in enumerate(part.relations):
         sets = range(first, first := first + len(relations))
         if relations:
-            out_of.append(_out_of(part, layer, typed, source, sets, lasting))
+            out_of.append(_graphs_from(part, layer, typed, source, sets, lasting))
     if isinstance(part.graph, Graph):
         return out_of[0][0]
     local, dst = slice(len(rows)), slice(layer.n_dst)
@@ -38,7 +37,7 @@ def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = Fals
 
 
 class BatchRows(NamedTuple):
-    """Numbers of a batch's rows: its inputs and outputs among the rank's rows, and its seeds among the outputs.
+    """Row numbers of a batch: its input and output rows among this rank's rows, and the seeds' rows among the output rows.
 
     Attributes
     ----------
@@ -53,7 +52,7 @@ class BatchRows(NamedTuple):
 
 
 def batch_rows(part: PartEdges, sampled: Sampled) -> BatchRows:
-    """Return a batch's row numbers from the sampler's result. Outputs of several node types are ordered type by type."""
+    """Return the row numbers of a batch from `sampled`, the sampler's result; outputs of several node types are ordered type by type."""
     n_dst = sampled.layers[-1].n_dst
     if isinstance(part.graph, Graph):
         return BatchRows(sampled.rows, sampled.rows[:n_dst], sampled.numbers)
@@ -103,35 +102,37 @@ class TypedRows:
     def n_dst(self) -> Array:
         return self._counts(self._n_dst)
 
-    def _counts(self, n):
-        """Return the number of rows of each type among the first n rows."""
-        return np.array([n]) if self._types is None else np.bincount(self._types[:n], minlength=self._n_types)
+    def _counts(self, n_first: int) -> Array:
+        """Return the number of rows of each node type, (n_types,), among the layer's first `n_first` rows."""
+        return np.array([n_first]) if self._types is None else np.bincount(self._types[:n_first], minlength=self._n_types)
 
     def numbers_of(self, places: Array) -> Array:
-        """Return, for rows at the positions `places` of the layer, their numbers among the rows of their own node type."""
+        """Return, for the layer's rows at the positions `places`, their numbers among the layer's rows of their own node type."""
         return places if self._numbers is None else self._numbers[places].astype(places.dtype)
 
     def picked(self, picked: Picked) -> Picked:
-        """Return a copy of the sampled edges `picked`, whose sources are numbered among the rows of their node type."""
+        """Return the sampled edges `picked` with each source numbered among the layer's rows of its node type."""
         return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
-    def of(self, kind: int, places: Array | slice = slice(None)) -> Array:
-        """Return the part's row numbers of the layer's rows at positions `places` that have node type number `kind`."""
-        return self.rows[places] if self._types is None else self.rows[places][self._types[places] == kind]
+    def of(self, type_index: int, places: Array | slice = slice(None)) -> Array:
+        """Return the part's numbers of the layer's rows that are at the positions `places` and have node type number `type_index`."""
+        return self.rows[places] if self._types is None else self.rows[places][self._types[places] == type_index]
 
-    def keep(self, kind: int, places: Array) -> Array:
-        """Return the layer's rows at positions `places` that have node type `kind`, numbered among all rows of the type."""
-        return places if self._types is None else self.numbers_of(places[self._types[places] == kind])
+    def keep(self, type_index: int, places: Array) -> Array:
+        """Return the layer's rows at the positions `places` that have the node type, numbered among all the layer's rows of this type."""
+        return places if self._types is None else self.numbers_of(places[self._types[places] == type_index])
 
 
-def _out_of(part, layer, typed, source, sets, lasting):
-    """Return the graphs of a layer's relations `sets`, given by index, which share source type number `source` and one fetch of its rows.
+def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, relations: Sequence[int],
+                 lasting: bool) -> list[PickedGraph]:
+    """Return the graph of each of `relations` (indices), whose sources have node type number `source` and are fetched together.
 
-    The numbers index `part.sets` and `layer.sets`.
+    The indices are those of `part.sets` and `layer.sets`. `lasting` is True for a batch that is used again.
     """
-    picked = [typed.picked(layer.sets[k]) for k in sets]
+    picked = [typed.picked(layer.sets[k]) for k in relations]
     local, halo = typed.of(source, slice(layer.n_src)), typed.of(source, slice(layer.n_src, None))
     base = part.relations[source][0].schedule
+    order: Any  # columns of the halo rows in the order of the plan
     if layer.exchange is None:
         plan, transport, order = one_block(part, picked, local, lasting), part.local_transport, ()
     else:
@@ -141,7 +142,7 @@ def _out_of(part, layer, typed, source, sets, lasting):
         order = np.concatenate([shares[q] for q in needs.order])
     schedule = Schedule(plan, transport, base.mode, row_format=base.row_format)
     n, graphs = len(part.types), list[PickedGraph]()
-    for index, (k, picks) in enumerate(zip(sets, picked)):
+    for index, (k, picks) in enumerate(zip(relations, picked)):
         edges, sizes = part.sets[k], None
         if layer.exchange is not None:
             total = layer.exchange.sizes.sum(0)
@@ -152,31 +153,33 @@ def _out_of(part, layer, typed, source, sets, lasting):
     return graphs
 
 
-def _needs(part, layer, typed, source, picked, rows, halo, lasting):
-    """Return the `Needs` of a layer for one source type: the rows that ranks exchange, from which a mode makes its plan."""
+def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked: Sequence[Picked], local_rows: Array, halo: Array,
+           lasting: bool) -> Needs:
+    """Return which rows of node type number `source` ranks exchange for `layer`, given its sampled edges `picked` by relation."""
+    exchange: Any  # not None
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
     src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)
-    src_ids[rank] = part.ids_of(rows)
+    src_ids[rank] = part.ids_of(local_rows)
     offsets = np.concatenate([[0], np.cumsum(exchange.sizes[:, source])])
     needs = exchange.needs
     if len(part.types) > 1:
         kinds, each = part.type_of(layer.halo), part.owners(layer.halo - part.n_local)
         needs = [numbers[of == source] for numbers, of in zip(needs, share(kinds, each))]
     asked = [typed.keep(source, numbers) for numbers in exchange.asked]
-    first = len(rows) + np.asarray(starts)  # column of each owner's first row
+    first = len(local_rows) + np.asarray(starts)  # column of each owner's first row
     cuts = [_by_owner(numbers, first, rank, size, lasting) for numbers in picked]
     return Needs(rank, offsets, cuts, needs, asked, src_ids)
 
 
-def _by_owner(picked, first, rank, size, lasting):
-    """Divide the sampled edges `picked` by the MPI rank that owns their source; the columns of rank q start at first[q].
+def _by_owner(picked: Picked, first: Array, rank: int, n_ranks: int, lasting: bool) -> EdgesByOwner:
+    """Return sampled edges divided by the MPI rank that owns their source: this `rank` up to first[0] - 1, rank q from first[q] on.
 
-    Columns before the first of `first` are local.
+    `first` has column numbers. `lasting` is True for a batch that is used again.
     """
     owner = np.searchsorted(first, picked.columns, side="right")  # 0: local, else 1 + rank
-    owner = owner.astype(np.min_scalar_type(size))
+    owner = owner.astype(np.min_scalar_type(n_ranks))
     order = np.argsort(owner, kind="stable")  # a radix sort of such small integers
-    ends = np.searchsorted(owner[order], np.arange(size + 2))
+    ends = np.searchsorted(owner[order], np.arange(n_ranks + 2))
     where = [order[a:b] for a, b in zip(ends[1:], ends[2:])]
     where[rank] = order[: ends[1]]
     edges = [picked.columns[places] - (0 if q == rank else first[q]) for q, places in enumerate(where)]

@@ -15,7 +15,7 @@ from sarlite.minibatch.sampler import EdgeSet, HaloExchange, Sampler
 
 
 class Cooperative(Sampler):
-    """A sampler that lets the owners of halo rows pick their in-edges. Calling it is collective.
+    """Sampler for batches over several ranks: the owner of a row that another rank needs picks the row's in-edges. Calls are collective.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Message-flow graphs, whose layers have only the rows that reach some chosen rows (SAR appendix B, Figure 9)."""
+"""Message-flow graphs, whose layers have only the rows that chosen output rows depend on (SAR appendix B, Figure 9)."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,19 @@ from sarlite.errors import ConfigError, ShapeError, check_int
 from sarlite.graph.graph import Graph
 from sarlite.graph.hetero import NodeType
 from sarlite.minibatch.batch import Batch, Features, Hidden
-from sarlite.minibatch.batch_layers import batch_rows, layer_graph
+from sarlite.minibatch.batch_layers import BatchRows, batch_rows, layer_graph
 from sarlite.minibatch.part_edges import PartEdges, check_graph, input_rows
+from sarlite.minibatch.picked import PickedGraph, PickedRelations
 from sarlite.minibatch.samplers import make_sampler
 from sarlite.tape import Tensor
 from sarlite.tape.row_index import selected_rows
 from sarlite.tape.tensor import as_array
-from sarlite.types import ArrayLike
+from sarlite.types import Array, ArrayLike
 
 
 def message_flow(graph: Graph | NodeType, rows: ArrayLike | slice, n_layers: int, x: Features,
                  labels: ArrayLike | None = None) -> Batch:
-    """Return the message-flow graph of `rows`, as a batch whose layers compute only what these outputs depend on. Collective.
+    """Return the message-flow graph of `rows`: a batch whose `n_layers` layers compute only what these outputs depend on. Collective.
 
         flow = message_flow(graph, train, 3, x, labels)
         loss = ops.cross_entropy(model(flow, flow.x), flow.labels, flow.rows, flow.n_global)
@@ -78,8 +79,9 @@ def message_flow(graph: Graph | NodeType, rows: ArrayLike | slice, n_layers: int
                  buffers=kernels.Buffers(), lasting=True)
 
 
-def _layers(graph, rows, n_layers):
-    """Return (row numbers of the batch for the outputs `rows`, list of the layers' graphs, with all in-edges)."""
+def _layers(graph: Graph | NodeType, rows: Array,
+            n_layers: int) -> tuple[BatchRows, list[PickedGraph | PickedRelations]]:
+    """Return (row numbers of the batch with the outputs `rows`, the graphs of its layers, which have all in-edges)."""
     part = PartEdges(graph)
     sampled = make_sampler(part, (-1,) * n_layers, "full", comm=graph.comm)(rows, 0)
     graphs = [layer_graph(part, layer, sampled.rows[: layer.n_src], lasting=True) for layer in sampled.layers]
@@ -115,7 +117,7 @@ class _Asks:
 
 
 def count_layers(model: Callable[..., Tensor], graph: Graph, x: Hidden) -> int:
-    """Return the n for which the model calls `graph.layers(n)`. The model is run only up to that call.
+    """Return the n with which the model, called as model(graph, x), calls `graph.layers(n)`. The model runs only up to that call.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Batches of graphs, for models that predict something of each graph."""
+"""Batches of whole graphs, for models that predict a class or a value of each graph."""
 
 from collections.abc import Generator
 from dataclasses import dataclass

@@ -34,7 +34,7 @@ from sarlite.types import Array, ArrayLike
 
 
 class Loader(ABC):
-    """Base class of loaders: rows of a graph, the seeds of each step, and an iteration over an epoch's batches.
+    """Base class of loaders, which divide the training rows of an epoch (seeds) into steps and yield a batch for each step.
 
     Attributes
     ----------
@@ -73,13 +73,13 @@ class Loader(ABC):
             raise ShapeError(f"labels have shape {self.labels.shape}, but the graph has {self.graph.n_dst} rows")
         return self._train_rows(train), check_int("batch_size", batch_size, 1)
 
-    def _train_rows(self, train):
-        """Convert the argument `train` to the row numbers of an epoch's seeds, (k,) int64."""
+    def _train_rows(self, train: ArrayLike | slice) -> Array:
+        """Return the row numbers, (k,) int64, of an epoch's seeds from `train`: a mask, a slice or row numbers."""
         return selected_rows("train", train, self.graph.n_dst)
 
     @abstractmethod
     def _batches(self, start: int, end: int) -> Generator[Batch, None, None]:
-        """Yield the batches of the global steps from `start` to `end`."""
+        """Yield the batches of the global steps start .. end - 1."""
 
     def __len__(self) -> int:
         """Return the number of steps per epoch, the same on every rank."""
@@ -112,18 +112,18 @@ class Loader(ABC):
         return self.train[self._seeds(step)]
 
     def counted(self, graph: Graph) -> dict[str, object]:
-        """Return statistics of the batches of `graph`, a dict whose keys are those in the output of `--json`. Collective."""
+        """Return statistics of the batches by name, as in the output of `--json`; `graph` is the graph trained on. Collective."""
         return {}
 
     def state(self) -> dict[str, Array]:
-        """Return copies of the contents of this rank's caches, as arrays by name; empty without caches.
+        """Return {name: copy of the array} of this rank's caches; {} without caches.
 
         A resumed run restores the loader from this state and `step`.
         """
         return {name: array.read() for name, array in self.contents().items()}
 
     def contents(self) -> dict[str, Ordered]:
-        """Return the arrays of this rank's caches, a dict by name, without a copy; valid until the next batch."""
+        """Return {name: array} of this rank's caches, without copies; the arrays are valid until the next batch."""
         return {}
 
 
@@ -338,7 +338,7 @@ class NeighborLoader(Loader):
         return {**self._counts, **by_layer, "bytes_pushed": self.caches.bytes_pushed}
 
     def counted(self, graph: Graph) -> dict[str, object]:
-        """Return statistics of the caches, such as hits, over all ranks and steps; {} without caches. Collective.
+        """Return {name: statistics of the caches over all ranks and steps}, such as hit rates; {} without caches. Collective.
 
         The keys are "hit_rate" and "rows_pushed", lists by layer, and "bytes_pushed".
         """
@@ -376,7 +376,7 @@ class NeighborLoader(Loader):
             self.caches.drain()
 
     def batch(self, seeds: ArrayLike, step: int = 0, times: Array | None = None) -> Batch:
-        """Return the batch of the outputs `seeds`, at their `times` if given, for example for a prediction. Collective.
+        """Return the batch whose outputs are the rows `seeds`, at their `times` (None: the stored times), sampled as in `step`. Collective.
 
         It reads the caches but pushes no rows.
 
@@ -408,15 +408,15 @@ class NeighborLoader(Loader):
         if self.caches:
             self.caches.load_state(state)
 
-    def _n_times(self):
+    def _n_times(self) -> int:
         """Return the required length of the array `Temporal.seeds`, the seeds' times: one for each local row of the graph."""
         return self.graph.n_dst
 
-    def _seed_ids(self):
+    def _seed_ids(self) -> Array:
         """Return the ids whose hash orders the seeds of an epoch, (n_train,) int64."""
         return self.graph.dst_ids[self.train]
 
-    def _make(self, step):
+    def _make(self, step: int) -> Batch:
         """Make the batch of a step and request the rows that it needs from peers; runs in the sampling thread."""
         with self._buffers[0], self.graph.profile.span("sample", "sample", step=step):
             sampled = self.sampler(self.seeds(step), step)
@@ -438,11 +438,11 @@ class NeighborLoader(Loader):
 
 
 def depends_on(batches: str, remote: "str | HEC" = "exact") -> str:
-    """Return the argument, such as "batches='balanced'", that makes batches depend on the division of the graph; else ""."""
+    """Return the argument, such as "batches='balanced'", that makes batches depend on how the graph is divided among ranks; else ""."""
     return f"remote={remote!r}" if remote != "exact" else f"batches={batches!r}" if batches != "global" else ""
 
 
-def _timed_types(temporal):
+def _timed_types(temporal: Temporal) -> list[str] | bool:
     """Return the list of node types that have times in `temporal`; for a graph of one type, True if its nodes have times."""
     return [*temporal.nodes] if isinstance(temporal.nodes, dict) else temporal.nodes is not None
 

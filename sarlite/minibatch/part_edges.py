@@ -1,8 +1,8 @@
 """A part's in-edges as samplers read them: a CSR whose columns are the local rows, followed by the halo rows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from sarlite.graph.weights import positive, row_sums
 from sarlite.minibatch.sampler import EdgeSet
 from sarlite.operators.relation_sums import sets_of
 from sarlite.schedule.transport import Transport
+from sarlite.structure.block import Bundle, Edges
 from sarlite.structure.part_edges_csr import InEdges
 from sarlite.tape.tensor import as_array
 from sarlite.types import Array, ArrayLike
@@ -56,7 +57,7 @@ def _checked_rows(name, x, n):
 
 
 class PartEdges:
-    """In-edges of a rank's part, a CSR for each relation, whose columns are local rows and then halo rows.
+    """In-edges of a rank's part of a graph: a CSR for each relation, whose columns are first local rows and then halo rows.
 
     A column is a source row: first the local rows, type after type, and then the halo rows. Halo rows are sorted by
     owner, by type, and by row number. A `Graph` has one set of edges. Construction is collective.
@@ -143,7 +144,7 @@ class PartEdges:
         return edges
 
     def type_of(self, columns: Array) -> Array:
-        """Return the index of the node type of each source row, given its CSR column number, (n,) int."""
+        """Return the index of the node type of each source row, (n,) int, from the rows' CSR column numbers `columns`."""
         n = len(self.types)
         if n == 1:
             return np.zeros(len(columns), np.int64)
@@ -153,7 +154,7 @@ class PartEdges:
         return types
 
     def of_columns(self, values: Array, source: int = 0) -> Array:
-        """Fetch peers' values: return values of all CSR columns of node type number `source` from `values` of local rows.
+        """Return the values of all columns from `values` of this rank's rows of node type number `source`; fetches peers' values.
 
         The result is (n_local + n_halo, ...); columns of other types are uninitialized. Collective.
         """
@@ -167,8 +168,8 @@ class PartEdges:
                              lambda block, rows: self._put(out, source, block, rows[0]))
         return out
 
-    def _put(self, out, source, block, values):
-        """Copy `values`, one row for each column of `block`, into the block's halo rows of `out`; `source` is the node type."""
+    def _put(self, out: Array, source: int, block: Edges | Bundle, values: Array) -> None:
+        """Copy `values`, one row for each column of `block`, to the halo rows of `out`; `source` is the number of their node type."""
         for other, start, columns_slice in self._halo(source):
             if other is block:
                 out[start : start + columns_slice.stop - columns_slice.start] = values[columns_slice]
@@ -178,11 +179,11 @@ class PartEdges:
         return rows.astype(np.int64) if self._counted else self.ids[rows]
 
     def owners(self, halo: Array) -> Array:
-        """Return the start of each owner's rows in `halo`, ascending halo row numbers from 0, (size + 1,)."""
+        """Return the position in `halo`, ascending halo row numbers from 0, of the first row of each rank, (n_ranks + 1,)."""
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return, for each owner of rows in `halo`, the rows' positions in the list that the owner sends, (m,) int32.
+        """Return, for each rank, the positions, (m,) int32, of its rows in `halo` within the list of rows that the rank sends here.
 
         Such a position is called a slot. `halo` has ascending halo row numbers.
         """
@@ -197,15 +198,15 @@ class PartEdges:
                 ids[start : start + columns_slice.stop - columns_slice.start] = block.src_ids[columns_slice]
         return ids
 
-    def _halo(self, source):
-        """Yield (block, first of the part's CSR columns, slice of the block's columns) of each range of halo rows of type `source`."""
+    def _halo(self, source: int) -> Iterator[tuple[Any, int, slice]]:
+        """Yield (block, first CSR column, slice of the block's columns) of each range of halo rows of node type number `source`."""
         plan, starts = self._plans[source], self._starts[source :: len(self.types)].copy()
         for block, owner, columns_slice in plan.halo() if plan is not None else ():
             yield block, starts[owner], columns_slice
             starts[owner] += columns_slice.stop - columns_slice.start
 
-    def _csr(self, graph, source):
-        """Return (indptr, indices) of a relation's edges, with the part's column numbers, whose node type is number `source`.
+    def _csr(self, graph: Any, source: int) -> tuple[Array, Array]:
+        """Return the CSR (indptr, indices) of the relation in `graph`, whose sources have type number `source`, with the part's columns.
 
         With one type and without peers they are the graph's own arrays.
         """
@@ -224,7 +225,7 @@ class PartEdges:
 
 
 class RelationEdges(EdgeSet):
-    """A rank's in-edges of one relation, or all its in-edges of a `Graph`, as samplers read them.
+    """In-edges of a rank's rows from one relation, or all in-edges of its rows in a `Graph`, as samplers read them.
 
     The edges of each row are in ascending order of the sources' global ids, for any division and order of the rows.
 
@@ -268,8 +269,8 @@ class RelationEdges(EdgeSet):
         super().__init__(edges, int(part.first[self.to]), *names)
 
     def count(self) -> None:
-        """Compute the in-degrees of the destinations; for a `Graph` also of halo rows, because "sym" divides by them. Collective."""
-        part, graph = self.part, self.graph
+        """Compute the in-degrees of destinations, for a `Graph` also of halo rows, and store them in this object. Collective."""
+        part, graph = self.part, self.graph  # halo rows: the reducer "sym" divides by their degrees
         local_degrees = bool(self.relation) or part.cut or part.peerless
         self.degrees = np.diff(self.edges.indptr) if local_degrees else part.of_columns(graph.in_degrees)
         weight = graph.edge_weight
@@ -278,7 +279,7 @@ class RelationEdges(EdgeSet):
             self.weighted_degrees = sums if local_degrees else part.of_columns(sums)
 
     def inverse_roots(self, weighted: bool = False) -> tuple[Array, Array]:
-        """Return (1 / sqrt(degree) of each destination, the same of each source), both (n,) float64.
+        """Return (1 / sqrt(d) of each destination, of each source), both (n,) float64; d are degrees, if `weighted` of edge weights.
 
         The first call is collective. The degrees are in-degrees, or weighted in-degrees; a degree of 0 counts as 1. For
         a relation the columns have out-degrees.
@@ -305,13 +306,13 @@ class RelationEdges(EdgeSet):
 
     @property
     def inverse_weighted(self) -> Array:
-        """1 / weighted in-degree of each row, (n,) float64; a degree of 0 counts as 1."""
+        """1 / weighted in-degree of each destination, (n,) float64; a degree of 0 counts as 1."""
         self.graph.edge_values.check_degrees()
         weighted = cast(Array, self.weighted_degrees)
         return self.graph.memo.get(("inverse weighted", self.part.cut), lambda: 1.0 / positive(weighted))
 
     def of_edges(self, values: Array, positions: Array | slice) -> Array:
-        """Return the values of the edges at `positions` of this CSR, from `values` in the order of the graph's edge values.
+        """Return the values of the edges at `positions` of this CSR; `values` are in the order of the graph's edge values.
 
         Parameters
         ----------
@@ -328,18 +329,17 @@ class RelationEdges(EdgeSet):
         return self.graph.edges_of(self.graph.plan.local).numbers
 
     def find(self, rows: Array, ids: Array) -> Array:
-        """Return the ascending positions of all edges from the sources `ids` into the local `rows`, (n,) int64.
+        """Return the ascending positions, (n,) int64, of all edges that lead from source id ids[i] to local row rows[i] for some i.
 
-        `rows` and `ids` are pairs; each pair may match no edge, one or several. Rows count from the first row of the
-        type.
+        Each i may match no edge, one or several. Rows count from the first row of the type.
         """
         indptr, columns = self.edges.indptr, self.edges.indices
         starts, stops = (self._first(indptr[rows], indptr[rows + 1], columns, wanted) for wanted in (ids, ids + 1))
         n = stops - starts
         return np.unique(np.repeat(starts - np.cumsum(n) + n, n) + np.arange(n.sum()))
 
-    def _first(self, low, high, columns, ids):
-        """Return, for each i, the first position in low[i] .. high[i] - 1 whose source id is at least ids[i], else high[i]."""
+    def _first(self, low: Array, high: Array, columns: Array, ids: Array) -> Array:
+        """Return, for each i, the first position in low[i] .. high[i] - 1 of `columns` whose source id is >= ids[i], else high[i]."""
         while (open_ := low < high).any():
             middle = (low + high) // 2
             below = np.zeros(len(low), bool)
@@ -354,8 +354,8 @@ class RelationEdges(EdgeSet):
         labels = ids if ids is not None else numbers
         return (places if labels is None else labels[places]).astype(np.int64)
 
-    def _in_order(self, edges):
-        """Return `edges` with the edges of each row sorted by the sources' global ids."""
+    def _in_order(self, edges: InEdges) -> InEdges:
+        """Return `edges` with each row's edges sorted by the sources' global ids."""
         part = self.part
         if (part.cut or part.peerless) and len(part.types) == 1 and (np.diff(part.ids[: part.n_local]) > 0).all():
             return edges
@@ -371,16 +371,16 @@ class RelationEdges(EdgeSet):
         return edges._replace(indices=edges.indices[order])
 
 
-def _by_type(graph):
-    """Return (node types, global ids of each type's local rows, graphs of the relations out of each type). Collective."""
+def _by_type(graph: Graph | NodeType) -> tuple[tuple[str, ...], list[Array], list[Any]]:
+    """Return (node types, global ids of local rows by type, graphs of the relations out of each type). Collective."""
     if isinstance(graph, NodeType):
         of = graph.graph
         return of.node_types, [of.node_ids[name] for name in of.node_types], [of.out_of(name) for name in of.node_types]
     return ("",), [graph.src_ids], [[graph]]
 
 
-def _targets(graph, types, first):
-    """Return the part's row number of each local row of `graph`, (n_dst,), where type t starts at first[t]; None if numbers are equal.
+def _targets(graph: Graph | NodeType, types: tuple[str, ...], first: Array) -> Array | None:
+    """Return the part's number, (n_dst,), of each row of `graph`, where types[t] starts at first[t]; None if the numbers are equal.
 
     A part numbers the rows of all node types; a `NodeType` may have only some of the types, or the types in another order.
     """
@@ -392,5 +392,5 @@ def _targets(graph, types, first):
 
 
 def share(array: Array, starts: Array) -> list[Array]:
-    """Divide an array into a list with one array for each rank q: rows starts[q] .. starts[q + 1] - 1."""
+    """Return a list with the rows of `array` that belong to each rank: rows starts[q] .. starts[q + 1] - 1 for rank q."""
     return [np.ascontiguousarray(array[a:b]) for a, b in zip(starts, starts[1:])]

@@ -59,7 +59,7 @@ class Picks:
 
 
 class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
-    """The graph that a layer computes on: the in-edges that the sampler picked for its destinations.
+    """The graph that a layer of a batch computes on: the in-edges that the sampler picked for its destinations.
 
     Sums over the picked edges estimate sums over all edges; see `Estimate`.
 
@@ -114,7 +114,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return super().dst(h)
 
     def most_edges(self) -> int:
-        """Return the number of edges of all ranks, an upper bound of every degree that needs no communication."""
+        """Return the number of the layer's picked edges on all ranks, an upper bound of every degree that needs no communication."""
         return self.sizes[2]
 
     @property
@@ -135,7 +135,7 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return [self]
 
     def recover(self) -> None:
-        """Make the graph that was sampled from usable again after an aggregation that failed. Collective."""
+        """Make the graph that the batch was sampled from usable again after an aggregation failed. Collective."""
         self.edges.graph.recover()
 
     @cached_property
@@ -250,7 +250,7 @@ class Estimate:
         return numerics.rank_invariant(has_uneven, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return (factors of destinations, factors of sources) for the reduction `reducer`, (n,) float64; None stands for 1."""
+        """Return (factor of each destination, factor of each source) for the reduction `reducer`, each (n,) float64 or None for 1."""
         if self.uneven:
             return None, None
         if reducer == "mean":
@@ -261,9 +261,9 @@ class Estimate:
         return into[self._rows] * (1.0 if self._share is None else self._share), out_of[self._columns]
 
     def counts(self, reducer: str, weight: Array | None = None) -> Array:
-        """Return the factor of each picked edge in the reduction `reducer`, (n_edges,) float64.
+        """Return the factor of each picked edge in the reduction `reducer`, (n_edges,) float64, times `weight` if it is not None.
 
-        The factors contain the edge weights if `weight` is not None. They are computed once and kept for later calls.
+        The factors are computed once and kept for later calls.
         """
         key = reducer, weight is not None, numerics.name()
         if key not in self._counts:
@@ -323,8 +323,8 @@ class Estimate:
         starts, stops = (np.searchsorted(self._picked.without, ends[at]) for at in (self._rows, self._rows + 1))
         return self._whole_degrees - (stops - starts)
 
-    def _weighted_sums(self, dst, counts):
-        """Return each destination's sum of edge weights, which divides its weighted mean, (n_dst,) float64.
+    def _weighted_sums(self, dst: Array, counts: Array) -> Array:
+        """Return each destination's divisor of a weighted mean, (n_dst,) float64: the sum of the weights of its in-edges.
 
         `counts` holds the factor of each picked edge, (n_edges,), and `dst` the row of its destination.
         """
@@ -382,7 +382,7 @@ class PickedRelations(RelationalLayer):
 
     @property
     def n_halo(self) -> int:
-        """Number of peers' rows of all types that this rank needs."""
+        """Number of rows of other ranks, over all node types, that this rank needs."""
         return sum(graphs[0].n_halo for graphs in self._out_of)
 
     def by_source(self, chosen: Collection[Relation]) -> list[dict[Relation, LayerGraph]]:
@@ -401,12 +401,12 @@ class PickedRelations(RelationalLayer):
 
     @property
     def all_blocks(self) -> list[Edges]:
-        """List of `Edges`, one for each relation in each block, block after block."""
+        """Blocks of edges (`Edges`): block after block, one for each relation."""
         return [edges for graphs in self._out_of for block in graphs[0].plan.blocks for edges in sets_of(block)]
 
 
 class TypeRows:
-    """The destination rows of one node type in a layer, described for `nn.Activation` and `nn.BatchNorm`: ids and number.
+    """The destination rows of one node type in a layer: their ids and number, as `nn.Activation` and `nn.BatchNorm` need them.
 
     Attributes
     ----------
@@ -421,7 +421,7 @@ class TypeRows:
 
 
 def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: bool) -> Plan:
-    """Return the plan of a single block, without peers, for sampled edges `picked` whose sources are the local `rows`.
+    """Return the plan of a layer without peers: one block of the edges `picked`, by relation, whose sources are the local `rows`.
 
     `lasting` is True if transposes are stored as long as the block.
     """
@@ -431,7 +431,7 @@ def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: b
 
 
 class _OneBlock(Edges):
-    """All sampled edges of one relation as one block. The global ids of its columns are looked up at each access."""
+    """All sampled edges of one relation as one block of a plan. The global ids of its sources are looked up at each access."""
 
     rows = positions = None
     offset = source = 0

@@ -1,9 +1,9 @@
-"""The sampler: picks the in-edges of a batch, from the last layer to the first, and finds the rows they need."""
+"""The sampler, which picks the in-edges of a batch from the last layer to the first, and finds the rows that they need."""
 
 import operator
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ KINDS = ("uniform", "replace", "full", "labor")
 
 
 class EdgeSet:
-    """A set of in-edges to pick from: all edges of a graph, or the edges of one relation.
+    """A set of in-edges that a sampler picks from: all edges of a graph, or the edges of one relation.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class EdgeSet:
         self.edges, self.first, self.relation, self.source = edges, first, relation, source
 
     def places(self, rows: Array) -> Array | slice:
-        """Return the positions in `rows` of the rows whose in-edges this set can have, as an array or slice(None).
+        """Return the positions in `rows` of the rows whose in-edges this set can have, as an array, or as slice(None) for all.
 
         For a set of a whole graph these are all rows; for a relation, the rows of its destination type.
         """
@@ -44,7 +44,7 @@ class EdgeSet:
 
 
 class Recency(NamedTuple):
-    """Unit and dtype of an edge feature: the time from each sampled edge to its seed's time.
+    """Settings of an edge feature, the time from each sampled edge to its seed's time: its unit and its dtype.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class Sampled(NamedTuple):
 
 
 class Sampler:
-    """Function that picks in-edges of the seeds, of the sources of these edges, and so on, once for each layer.
+    """Function that picks in-edges of the seeds, then in-edges of the sources of these edges, and so on, once for each layer.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ class Sampler:
         self._lock = threading.Lock()
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None) -> Sampled:
-        """Return the rows and the layers of a batch for `seeds`; edges at the positions `without` are not picked.
+        """Return the rows and layers of a batch for the rows `seeds`; edges at the positions without[set] are not picked.
 
         Parameters
         ----------
@@ -278,8 +278,8 @@ class Sampler:
         """
         return self._sampled(self._checked(seeds), SampleRequest(step, without or [None] * len(self.sets)))
 
-    def _sampled(self, seeds, request):
-        """Sample in-edges for each layer, from the last to the first, from rows `seeds`; return a `Sampled`."""
+    def _sampled(self, seeds: Array, request: SampleRequest) -> Sampled:
+        """Return the rows and layers of a batch for the rows `seeds`: samples in-edges for each layer, from the last to the first."""
         with self._lock:
             try:
                 return self._sample(seeds, request)
@@ -296,11 +296,8 @@ class Sampler:
         self._numbering.finish(rows)
         return Sampled(rows, numbers, layers)
 
-    def _layer(self, rows, layer, request):
-        """Sample in-edges of `rows` for one layer; return (all local rows of the batch, the `Layer`).
-
-        The rows of the batch are `rows` followed by the new local sources.
-        """
+    def _layer(self, rows: Array, layer: int, request: SampleRequest) -> tuple[Array, Layer]:
+        """Sample in-edges of `rows` for layer number `layer`; return (`rows` followed by the new local sources, the `Layer`)."""
         n_dst = len(rows)
         picks = [self._picked(edges, rows, layer, request, left) for edges, left in zip(self.sets, request.without)]
         columns = picks[0].columns if len(picks) == 1 else np.concatenate([rows[:0], *(picked.columns for picked in picks)])
@@ -314,8 +311,8 @@ class Sampler:
             self._numbering.end(joined[n_src:])
         return joined[:n_src], Layer(n_src, n_dst, picks, joined[n_src:], layer)
 
-    def _picked(self, edge_set, rows, layer, request, without):
-        """Return sampled in-edges of one set, such as a relation, for the `rows` of its destination type; leave out `without`.
+    def _picked(self, edge_set: Any, rows: Array, layer: int, request: SampleRequest, without: Array | None) -> Picked:
+        """Return sampled in-edges from `edge_set` of those `rows` that are its destinations; edges at the positions `without` are left out.
 
         With several sets the sources are not numbered yet; `_layer` numbers the sources of all sets together.
         """
@@ -329,8 +326,8 @@ class Sampler:
             picks = merged(hit, picks, self._pick_again(edge_set, rows[hit], layer, step, without))
         return Picked(*picks, without)
 
-    def _hit(self, edge_set, rows, layer, step, without):
-        """Return True for each row whose random draw would include an edge in `without`, (n_rows,) bool.
+    def _hit(self, edge_set: EdgeSet, rows: Array, layer: int, step: int, without: Array) -> Array:
+        """Return a mask, (n_rows,), of the rows whose random draw would include an edge at one of the positions `without`.
 
         Such rows draw again, with `_pick_again`.
         """
@@ -340,8 +337,9 @@ class Sampler:
         hit[np.repeat(at, np.diff(indptr))[among(without, positions)]] = True
         return hit
 
-    def _pick(self, edge_set, rows, layer, step, numbering):
-        """Return (indptr, columns, positions) of sampled in-edges of `rows`: CSR row pointers and columns, and positions in `edge_set`."""
+    def _pick(self, edge_set: EdgeSet, rows: Array, layer: int, step: int,
+              numbering: Any) -> tuple[Array, Array, Array]:
+        """Return sampled in-edges of `rows` as CSR (indptr, columns), by `numbering` or column numbers if None, and their positions."""
         edges, first, dst_ids = edge_set.edges, edge_set.first, self._ids
         if dst_ids is None and first:
             dst_ids = np.arange(first + edges.n_dst)
@@ -349,8 +347,9 @@ class Sampler:
         return kernels.sample(edges.indptr, edges.indices, rows, **self._draw(edge_set, layer, step), dst_ids=dst_ids,
                               loops=edges.added_loops, src_ids=self._ids, numbering=numbering)
 
-    def _pick_again(self, edge_set, rows, layer, step, without):
-        """Sample `rows` again among their in-edges that are not in `without`; return (indptr, columns, positions).
+    def _pick_again(self, edge_set: EdgeSet, rows: Array, layer: int, step: int,
+                    without: Array) -> tuple[Array, Array, Array]:
+        """Sample `rows` again, from their in-edges not at the positions `without`; return CSR (indptr, columns) and edge positions.
 
         The second draw is independent of the first, so all edges of a row that are not left out are equally likely.
         """
@@ -374,8 +373,8 @@ class Sampler:
         positions = positions[order].astype(edges.indices.dtype)
         return indptr, edges.indices[positions], positions
 
-    def _draw(self, edge_set, layer, step, purpose=""):
-        """Return the keyword arguments k, kind and key of `kernels.sample`, by edge set, layer and step; each `purpose` has its own draws.
+    def _draw(self, edge_set: EdgeSet, layer: int, step: int, purpose: str = "") -> dict[str, Any]:
+        """Return the arguments k, kind and key of `kernels.sample`; draws with different `purpose`, such as " again", are independent.
 
         The picks of "labor" depend on variates of sources, which have no `purpose`.
         """
@@ -399,11 +398,8 @@ class Sampler:
         return np.ascontiguousarray(rows, self._numbering.dtype)
 
 
-def merged(in_other, one, other):
-    """Merge sampled edges (indptr, columns, positions) of two groups of rows; the mask `in_other` selects the rows of `other`.
-
-    Return the edges of all rows, in the order of the mask. The positions index the graph's edge list.
-    """
+def merged(in_other: Array, one: Sequence[Array], other: Sequence[Array]) -> Any:
+    """Return one CSR (indptr, columns, ...) from two: row i is the next row of `other` if in_other[i] is True, else of `one`."""
     counts = np.empty(len(in_other), np.int64)
     counts[~in_other], counts[in_other] = np.diff(one[0]), np.diff(other[0])
     of_other, both = np.repeat(in_other, counts), []
@@ -415,7 +411,7 @@ def merged(in_other, one, other):
 
 
 def check_fanouts(fanouts: object, kind: str) -> tuple[int, ...]:
-    """Return the fan-outs as a tuple of int; raise a ConfigError if they or the sampler's `kind`, such as "labor", are not valid."""
+    """Return the fan-outs as a tuple of int; raise a ConfigError if they or the sampler's `kind` ("uniform", "labor", ...) are invalid."""
     if kind not in KINDS:
         raise ConfigError(f"sampler {kind!r} is not one of {', '.join(KINDS)}")
     entries = list(fanouts) if isinstance(fanouts, (Sequence, np.ndarray)) and not isinstance(fanouts, str) else None
@@ -430,8 +426,8 @@ def check_fanouts(fanouts: object, kind: str) -> tuple[int, ...]:
     return tuple(map(operator.index, entries))
 
 
-def _unless_numbers(ids):
-    """Return the ids as contiguous int64; or None if they are 0, 1, 2, ..., so that no lookup is needed."""
+def _unless_numbers(ids: Array | None) -> Array | None:
+    """Return the ids as contiguous int64; None if they are 0, 1, 2, ..., so that no lookup is needed, or if they are None."""
     if ids is None or not len(ids):
         return None
     if ids[0] == 0 and ids[-1] == len(ids) - 1 and np.array_equal(ids, np.arange(len(ids))):

@@ -1,4 +1,4 @@
-"""The sampler of a part: on one rank or cooperative, and with times or without."""
+"""Choice of the sampler class: on one rank or cooperative over ranks, with times or without."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from sarlite.types import DType
 def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False, temporal: Temporal | None = None,
                  timed: Sequence[TimedEdges] = (), dtype: DType | None = None) -> Sampler:
-    """Return a sampler of `fanouts` in-edges per layer: cooperative if `comm` is given, temporal if `temporal` and `timed` are.
+    """Return a sampler of `fanouts` in-edges per layer: over ranks if `comm` is not None, in time if `temporal` and `timed` are given.
 
     Parameters
     ----------

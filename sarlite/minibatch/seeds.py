@@ -12,7 +12,7 @@ from sarlite.types import Array
 
 
 class Seeds:
-    """Divides an epoch's seeds, the training rows, into steps. Construction is collective.
+    """Base class that divides an epoch's seeds, the training rows of all ranks, into steps. Construction is collective.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Seeds:
         self._epoch: tuple[int, list[Array]] = -1, []
 
     def __call__(self, step: int) -> Array:
-        """Return the seeds of a global step as positions among this rank's training rows, (k,) int64.
+        """Return this rank's seeds of a global step as positions among the rank's training rows, (k,) int64.
 
         The first call of each epoch is collective.
         """
@@ -77,8 +77,8 @@ class Global(Seeds):
         step = self._positions(variates[order]) // self._batch_size
         return np.split(order, np.searchsorted(step, np.arange(1, self.n_steps)))
 
-    def _positions(self, variates):
-        """Return the position of each of `variates`, this rank's ascending hashes, among all ranks' hashes. Collective."""
+    def _positions(self, variates: Array) -> Array:
+        """Return the position of each hash in `variates`, this rank's ascending hashes, among the hashes of all ranks. Collective."""
         comm = self._comm
         if comm.size == 1:
             return np.arange(len(variates))
@@ -106,7 +106,7 @@ class Balanced(Seeds):
     def _cut(self, variates):
         return np.split(np.argsort(variates, kind="stable"), np.cumsum(self._sizes())[:-1])
 
-    def _sizes(self):
+    def _sizes(self) -> Array:
         """Return the number of this rank's seeds in each step, (n_steps,) int."""
         rank, steps = self._comm.rank, np.arange(self.n_steps)
         each, more = divmod(self._counts[rank], self.n_steps)
@@ -117,7 +117,7 @@ BATCHES = {"global": Global, "balanced": Balanced}
 
 
 def divide(how: str, comm: Communicator, ids: Array, batch_size: int, seed: int) -> Seeds:
-    """Return the `Seeds` that divide training rows `ids` into steps of `batch_size`, with `how` "global" or "balanced". Collective."""
+    """Return the division of training rows, with ids `ids`, into steps of `batch_size`; `how` is "global" or "balanced". Collective."""
     if how not in BATCHES:
         raise ConfigError(f"batches {how!r} is not one of {', '.join(BATCHES)}")
     return BATCHES[how](comm, ids, batch_size, seed)

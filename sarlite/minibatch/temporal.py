@@ -1,4 +1,4 @@
-"""Sampling in time: a seed sees the edges and nodes that are not later than the seed, in each layer."""
+"""Sampling in time: in each layer, only edges and nodes that are not later than the seed's time are sampled."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -69,7 +69,7 @@ class Temporal:
     recency: float | None = None
 
     def checked(self, graph: Any, sampler: str, n_seeds: int) -> "Temporal":
-        """Return a copy with all times as int64 arrays, checked against `graph` and its `n_seeds`; an error names the argument.
+        """Return a copy with int64 times for the rows of `graph` and `n_seeds` seeds; raise an error if they or `sampler` do not fit.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class TimedEdges(EdgeSet):
 
     def pick(self, rows: Array, times: Array, latest: bool, ids: Array, without: Array | None,
              draw: dict[str, Any]) -> tuple[Array, Array, Array]:
-        """Sample in-edges not later than each row's time, the latest if `latest`, else at random; `without` is left out.
+        """Sample in-edges of `rows` not later than `times`, the latest if `latest`; return CSR indptr, edge positions, candidate counts.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class TimedEdges(EdgeSet):
         return places
 
     def _first_later(self, low: Array, high: Array, times: Array) -> Array:
-        """Return for each row i the first position in low[i] .. high[i] - 1 whose edge is later than times[i], else high[i].
+        """Return, for each row i, the first position in low[i] .. high[i] - 1 whose edge is later than times[i], else high[i].
 
         The result has shape (n_rows,) and dtype int64. The search is a bisection.
         """
@@ -215,11 +215,11 @@ class PairNumbering:
         self.n_columns = n_columns
 
     def begin(self, seeds: Array) -> tuple[Array, Array]:
-        """Start a new batch: return its distinct seeds, and the number of each seed among them."""
+        """Start a new batch; return (its distinct seeds, the number of each seed among them)."""
         return self.add(np.empty(0, np.int64), seeds)
 
     def add(self, rows: Array, seeds: Array) -> tuple[Array, Array]:
-        """Append the seeds that are not among the rows yet; return all rows, and the number of each seed among them.
+        """Append the seeds that are not among `rows` yet; return (all rows, the number of each seed among them).
 
         New seeds are appended in the order of their first occurrence.
         """
@@ -230,9 +230,9 @@ class PairNumbering:
         return every[first[order]], numbers[places.reshape(-1)[len(rows) :]]
 
     def join(self, rows: Array, sources: Array) -> Array:
-        """Append the sources that are not among the rows yet, in ascending order, and return all rows.
+        """Append the sources that are not among `rows` yet, ascending, and return all rows; `sources` become numbers of these rows.
 
-        Each entry of `sources` is overwritten with its number among the returned rows.
+        Each entry of the array `sources` is overwritten with its number among the returned rows.
         """
         order, row_order = np.argsort(sources), np.argsort(rows)
         ascending = sources[order]
@@ -255,7 +255,7 @@ class PairNumbering:
 
 
 class TemporalSampler(Sampler):
-    """A sampler whose rows are pairs of a node and a time, which see the edges that are not later than their time.
+    """Sampler whose rows are (node, time) pairs: only edges that are not later than a row's time are picked for the row.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ class TemporalSampler(Sampler):
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None,
                  times: Array | None = None) -> Sampled:
-        """Sample the layers for `seeds`, each at its time in `times`; edges at the positions `without` are left out.
+        """Return a batch's rows and layers for `seeds`, each at its time in `times`; edges at the positions without[set] are not picked.
 
         By default the times are those of `Temporal.seeds`.
         """
@@ -321,14 +321,14 @@ class TemporalSampler(Sampler):
 
 
 class CooperativeTemporalSampler(Cooperative, TemporalSampler):
-    """A `TemporalSampler` that lets the owners of halo rows pick their in-edges. Calling it is collective."""
+    """A `TemporalSampler` over several ranks: the owner of a row that another rank needs picks its in-edges. Calls are collective."""
 
     def _distinct(self, times):
         return np.unique(np.concatenate(self._comm.allgather(np.unique(times))))
 
 
 def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
-    """Return a part's sets of edges, each with the time from which on each of its edges may be sampled. Collective.
+    """Return a part's sets of edges, each edge with the time from which on it may be sampled. Collective.
 
     That time is the later one of the edge's time and its source's time.
     """
@@ -346,7 +346,7 @@ def timed_edges(part: PartEdges, temporal: Temporal) -> list[TimedEdges]:
     return sets
 
 
-def _check_recency(unit, graph):
+def _check_recency(unit: object, graph: Any) -> None:
     """Raise a ConfigError if `unit` is not a number above 0, or if `graph` has several relations or no times of edges."""
     if isinstance(graph, NodeType):
         raise ConfigError("recency is an edge feature of a Graph, but the graph is relational, whose models take no edge "
@@ -359,16 +359,18 @@ def _check_recency(unit, graph):
 
 
 def _ranges(starts: Array, stops: Array) -> Array:
-    """Return the integers from each start to its stop, one range after the other, (n,) int64."""
+    """Return the integers starts[i] .. stops[i] - 1 of every i, one range after the other, (n,) int64."""
     counts = stops - starts
     ends = np.cumsum(counts)
     return np.repeat(starts - ends + counts, counts) + np.arange(counts.sum())
 
 
-def _chosen(starts, stops, sources, latest, ids, draw):
-    """Return (indptr, positions) of edges sampled from each range starts[i] .. stops[i] - 1: the last if `latest`, else random.
+def _chosen(starts: Array, stops: Array, sources: Array, latest: bool, ids: Array,
+            draw: dict[str, Any]) -> tuple[Array, Array]:
+    """Return CSR (indptr, positions) of edges sampled from each range starts[i] .. stops[i] - 1: the last if `latest`, else by `draw`.
 
-    The edges of a range are in the order of time. With k = -1 all edges are taken.
+    The edges of a range are in the order of time, and `sources` are the columns of all edges. `draw` has the arguments
+    k, kind and key of `kernels.sample`, and `ids` key the draws of the ranges. With k = -1 all edges are taken.
     """
     if latest or draw["k"] < 0:
         counts = stops - starts if draw["k"] < 0 else np.minimum(stops - starts, draw["k"])

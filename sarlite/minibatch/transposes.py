@@ -31,7 +31,7 @@ class Transposes:
         self._used: frozenset[_Place] = frozenset()
 
     def learn(self, graphs: Sequence[object]) -> None:
-        """Record the transposes that exist in the layers' graphs of a used batch; `make` computes them for later batches."""
+        """Record the transposes that were computed in `graphs`, the layers' graphs of a used batch, so that `make` computes them."""
         blocks = ((layer, block, edges) for layer, graph in enumerate(graphs)
                   if isinstance(graph, (PickedGraph, PickedRelations))
                   for block, edges in enumerate(graph.all_blocks))
@@ -39,12 +39,12 @@ class Transposes:
                        for part, some in enumerate(_parts(edges)) for name in TRANSPOSES if name in vars(some)}
 
     def make(self, graphs: Sequence[PickedGraph | PickedRelations]) -> None:
-        """Compute the recorded transposes in the layers' graphs of a new batch."""
+        """Compute the transposes that `learn` recorded in `graphs`, the layers' graphs of a new batch."""
         for layer, block, part, name in sorted(self._used):
             edges = graphs[layer].all_blocks[block]
             getattr((edges, *edges.halves)[part] if part else edges, name)
 
 
-def _parts(edges: Edges | Bundle) -> tuple[Edges | Bundle, ...]:
-    """Return (block, first half, second half), or (block,) if its halves were not used."""
-    return (edges, *vars(edges).get("halves", ()))
+def _parts(block: Edges | Bundle) -> tuple[Edges | Bundle, ...]:
+    """Return (block, its first half, its second half), or (block,) if no halves were made."""
+    return (block, *vars(block).get("halves", ()))

@@ -1,5 +1,6 @@
 """The primitive "activate": batch norm or a bias, an activation function and dropout, in one pass over memory."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -35,9 +36,9 @@ class Statistics(NamedTuple):
 def activate(x: Tensor, *, kind: str = "identity", alpha: float = 1.0, statistics: Statistics | None = None,
              gamma: Tensor | None = None, beta: Tensor | None = None, mask: kernels.Mask | None = None,
              overwrite: bool = False) -> Tensor:
-    """Return f(y) with dropout `mask`, f named by `kind`; y is x normalised with `statistics` and `gamma`, or x, plus `beta`.
+    """Return dropout(f(y + beta)): y is x, or x normalised with `statistics` and `gamma`; `kind` names f; `overwrite` reuses x's memory.
 
-    With `statistics`, y = (x - mean) * inv_std * gamma + beta; else y = x + beta, or y = x without beta.
+    With `statistics`, y = (x - mean) * inv_std * gamma; else y = x. Without `beta` nothing is added.
 
     Parameters
     ----------
@@ -106,8 +107,9 @@ def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
 
 
 @by_numerics
-def activation_sums(pull, g, dx, x, statistics, wanted):
-    """Return the gradients of beta and gamma, (2, n_feat), which the kernel call `pull` computes; it also writes x's to `dx`.
+def activation_sums(pull: Callable[..., None], g: Array, dx: Array | None, x: Array | None, statistics: Statistics | None,
+                    wanted: bool) -> Array:
+    """Return the gradients of beta and gamma, (2, n_feat), if `wanted`, from the output's gradient g; write the gradient of x to `dx`.
 
     Collective if `statistics` have a communicator, for batch norm in training.
 

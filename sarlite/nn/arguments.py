@@ -28,7 +28,7 @@ def check_random(rng: object) -> Random:
 
 
 def check_input(layer: str, x: object, n_feat: int, dtype: DType, ndim: int | None = 2) -> None:
-    """Raise a ShapeError that starts with `layer` unless x has `n_feat` features, the dtype, and `ndim` axes if not None.
+    """Raise a ShapeError that names the `layer` unless x has `n_feat` features, the dtype `dtype`, and `ndim` axes (None for any).
 
     Parameters
     ----------

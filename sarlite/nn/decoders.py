@@ -57,7 +57,7 @@ class Dot(Module):
                               "complex, transe and rotate have a learned row for each", "decoder")
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidate tails for each of n heads. `relation` is ignored."""
+        """Return the scores (n, c) of n heads, (n, 1, width), with c candidate tails each, (n, c, width). `relation` is ignored."""
         return (head * tail).sum(-1)
 
     def cross(self, heads: Tensor, tails: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class _Relation(Module):
         return x[..., :half], x[..., half:]
 
     def _row(self, head: Tensor, tail: Tensor, relation: Array | None) -> Tensor:
-        """Return the learned rows of each link's `relation`, or all if None, in a shape that broadcasts with `head` and `tail`.
+        """Return the learned row of each link's `relation`, or all learned rows if None, so that they broadcast with `head` and `tail`.
 
         The shape is (n, 1, width) if `relation` names the row of each link, (n_out, width) if the decoder has `n_out` rows, and (width,)
         otherwise.
@@ -111,12 +111,16 @@ def _shape(width, n_out):
     return (width,) if n_out is None else (check_int("n_out", n_out, 1), width)
 
 
-def _check(decoder, head, tail, width, relation, has_n_out):
-    """Raise an error unless the arguments of a call fit a decoder; `has_n_out` is True if it has a learned row per relation or label."""
-    if relation is not None and not has_n_out:
+def _check(decoder: object, head: Tensor, tail: Tensor, width: int, relation: Array | None, several_outputs: bool) -> None:
+    """Raise an error if `head` is not `width` wide, or if `relation` is passed or missing although `several_outputs` forbids it.
+
+    `several_outputs` is True if the decoder has a learned row for each relation or label. Then `relation` may be missing
+    only if each head has one tail; else it must be None.
+    """
+    if relation is not None and not several_outputs:
         raise ConfigError(f"decoder {type(decoder).__name__}: made for one relation; n_out=N makes a decoder of N relations",
                           "decoder")
-    if has_n_out and relation is None and tail.shape[1] > 1:
+    if several_outputs and relation is None and tail.shape[1] > 1:
         raise ConfigError(f"decoder {type(decoder).__name__}: n_out is for labels of links, or links of several "
                           f"relations, but {tail.shape[1]} candidates of one relation are scored", "decoder")
     if head.shape[-1] != width:
@@ -152,7 +156,7 @@ class DistMult(_Relation):
         self.relation = Parameter(np.ones(_shape(check_int("width", width, 1), n_out), dtype))
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidates per link by the learned row of its `relation`, or (n, n_out) by all `n_out` rows.
+        """Return scores (n, c) of heads with c tails each by row relation[i] for link i; if None by the only row, or (n, n_out) by all.
 
         A score is bit by bit the same if head and tail are exchanged.
         """
@@ -190,7 +194,7 @@ class ComplEx(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidates per link by the learned row of its `relation`, or (n, n_out) by all `n_out` rows."""
+        """Return scores (n, c) of heads with c tails each by row relation[i] for link i; if None by the only row, or (n, n_out) by all."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         return ((a * c - b * d) * real + (a * d + b * c) * imaginary).sum(-1)
 
@@ -217,7 +221,7 @@ class TransE(_Relation):
     """
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidates per link by the learned row of its `relation`, or (n, n_out) by all `n_out` rows."""
+        """Return scores (n, c) of heads with c tails each by row relation[i] for link i; if None by the only row, or (n, n_out) by all."""
         return GAMMA - abs(head + self._row(head, tail, relation) - tail).sum(-1)
 
 
@@ -253,7 +257,7 @@ class RotatE(_Relation):
     complex_rows = True
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidates per link by the learned row of its `relation`, or (n, n_out) by all `n_out` rows."""
+        """Return scores (n, c) of heads with c tails each by row relation[i] for link i; if None by the only row, or (n, n_out) by all."""
         (a, b), (c, d), (real, imaginary) = map(self._halves, (head, self._row(head, tail, relation), tail))
         size = (c * c + d * d + _LEAST).sqrt()
         c, d = c / size, d / size
@@ -294,7 +298,7 @@ class MLP(Module):
         self.out = Linear(width, n, n_out is not None, rng=rng, dtype=dtype)
 
     def __call__(self, head: Tensor, tail: Tensor, relation: Array | None = None) -> Tensor:
-        """Return the scores (n, c) of c candidates per link by the output of its `relation`, or (n, n_out) by all `n_out` outputs."""
+        """Return scores (n, c) of heads with c tails each by output relation[i] for link i; if None by the only one or, (n, n_out), all."""
         _check(self, head, tail, len(self.head.weight), relation, self.n_out is not None)
         hidden = (_by_row(self.head, head) + _by_row(self.tail, tail)).relu()
         if relation is not None:
@@ -303,8 +307,8 @@ class MLP(Module):
         return scores.reshape(scores.shape[:2] if self.n_out is None else (len(scores), self.n_out))
 
 
-def _by_row(layer, x):
-    """Return a linear layer applied to the last axis of an (n, c, width) tensor, as a single matrix product."""
+def _by_row(layer: Linear, x: Tensor) -> Tensor:
+    """Return the linear `layer` applied to the last axis of x, (n, c, width), as a single matrix product."""
     out = layer(x.reshape(x.shape[0] * x.shape[1], x.shape[2]))
     return apply("reshape", out, placement=x.placement, shape=(*x.shape[:2], out.shape[1]))
 
@@ -356,7 +360,7 @@ class LinkPredictor(Module):
         return self.encoder.first_layer()
 
     def __call__(self, graph: object, h: Tensor | dict[str, Tensor]) -> Tensor:
-        """Return the scores of the candidate links, (graph.n_dst, graph.n_candidates), from node features `h`. Collective.
+        """Return the scores of the candidate links of `graph`, a LinkGraph, (n_dst, n_candidates), from node features `h`. Collective.
 
         With a decoder of `n_out` outputs the shape is (graph.n_dst, n_out).
 

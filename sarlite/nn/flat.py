@@ -63,7 +63,7 @@ class Group:
 
     @property
     def data(self) -> Array:
-        """Values of the parameters."""
+        """Values of the parameters in one array, of which each parameter's `data` is a view."""
         for name, p, (view, _) in zip(self.names, self._parameters, self._views):
             if p.data is not view:
                 _copy(name, p.data, view)
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def grad(self) -> Array:
-        """Gradients of the parameters. Reading them sets `touched` to None."""
+        """Gradients of the parameters in one array. Reading it sets `touched`, the rows that have a gradient, to None (any row)."""
         for p in self._parameters:
             p.touched = None
         return self.gradient
@@ -88,7 +88,7 @@ class Group:
 
     @property
     def gradient(self) -> Array:
-        """Gradients, for code that changes only rows in `touched`. Reading them leaves `touched` as it is, unlike `grad`."""
+        """Gradients of the parameters in one array. Unlike `grad`, reading it keeps `touched`, so only rows in `touched` may be changed."""
         for name, p, (_, view) in zip(self.names, self._parameters, self._views):
             if p.gradient is not view:
                 _copy(name, np.zeros_like(view) if p.gradient is None else p.gradient, view)
@@ -119,8 +119,8 @@ class Group:
             p.changed()
 
 
-def _copy(name, array, view):
-    """Copy `array` into `view`; raise a ConfigError that names the parameter if shape or dtype differ."""
+def _copy(name: str, array: Array, view: Array) -> None:
+    """Copy `array` into `view`, a parameter's values or gradient; raise a ConfigError that gives its `name` if shape or dtype differ."""
     if array.shape != view.shape or array.dtype != view.dtype:
         raise ConfigError(f"parameter {name!r} became {array.dtype} {array.shape}, but is {view.dtype} {view.shape} "
                           "in the flat array")
@@ -128,7 +128,9 @@ def _copy(name, array, view):
 
 
 class Flat:
-    """All parameters of a module, each group of them in one array. `flatten` returns one.
+    """All parameters of a module: the replicated ones in one array, and one array for each parameter whose rows ranks own.
+
+    `flatten` returns a `Flat`.
 
     Parameters
     ----------
@@ -220,7 +222,7 @@ class Flat:
 
 
 def flatten(module: Module) -> Flat:
-    """Move a module's parameters into few arrays, and return the `Flat` that holds them, for an optimizer.
+    """Move a module's parameters into few arrays, and return the `Flat` that holds these arrays, for an optimizer.
 
     Every parameter then always has a gradient, so ranks without training nodes take part in the same allreduce as all
     other ranks. A second call for the same module returns the same `Flat`, so two optimizers step the same values.

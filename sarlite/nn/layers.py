@@ -97,7 +97,7 @@ class Linear(Module):
         self.bias = Parameter(np.zeros(n_out, dtype)) if bias else None
 
     def __call__(self, x: Tensor, add_to: Tensor | None = None) -> Tensor:
-        """Return x W + b, or add_to + x W + b if `add_to` is not None.
+        """Return x W + b, or add_to + x W + b if `add_to` is not None, in the memory of `add_to` if possible.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class Dropout(Module):
         return f"p={self.p:g}"
 
     def mask_key(self, node_type: str = "") -> tuple[float, int]:
-        """Return (dropout probability, key of the mask), which `fn.attend` and other operations take; (0.0, 0) in evaluation."""
+        """Return (dropout probability, 64-bit key of the mask of rows of `node_type`), as `fn.attend` takes; (0.0, 0) in evaluation."""
         return (self.p, self.rng.key(self.layer, node_type)) if self.training and self.p else (0.0, 0)
 
     def coin(self, node_type: str = "") -> tuple[float, int]:
@@ -301,7 +301,9 @@ class Activation(Module):
         self.dropout = Dropout(dropout, rng)
 
     def __call__(self, x: Tensor, graph: OutputRows, overwrite: bool = False) -> Tensor:
-        """Return the activated rows of this rank, (n_dst, n_feat), written over x if `overwrite`. Collective with batch norm.
+        """Return rows x of `graph`'s destinations after batch norm or bias, activation and dropout; if `overwrite`, in x's memory.
+
+        The result has x's shape (n_dst, n_feat). The call is collective with batch norm.
 
         Parameters
         ----------

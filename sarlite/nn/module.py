@@ -12,6 +12,7 @@ from sarlite.tape.summands import RowGradient
 from sarlite.tape.tensor import Tensor
 from sarlite.types import Array, ArrayLike
 
+K = TypeVar("K")
 M = TypeVar("M", bound="Module")
 
 
@@ -72,7 +73,7 @@ class Parameter(Tensor):
 
     @property
     def grad(self) -> Array | None:
-        """Gradient, of the shape of `data`, or None. Reading it sets `touched` to None."""
+        """Gradient, of the shape of `data`, or None. Reading it sets `touched`, the list of rows with a gradient, to None (any row)."""
         self.touched = None
         return _grad.__get__(self)
 
@@ -83,11 +84,11 @@ class Parameter(Tensor):
 
     @property
     def gradient(self) -> Array | None:
-        """Gradient, for code that changes only rows in `touched`. Reading it leaves `touched` as it is, unlike `grad`."""
+        """Gradient, or None. Unlike `grad`, reading it keeps `touched`, so the caller may change only rows in `touched`."""
         return _grad.__get__(self)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add a gradient of some rows, a `RowGradient`, to `grad`, and append their indices to `touched`."""
+        """Add a gradient that is not 0 in some rows only to `grad`, and append the indices of these rows to `touched`."""
         if self.touched is None:
             super().add_rows(gradient)
         else:
@@ -102,8 +103,8 @@ class Parameter(Tensor):
 _grad: MemberDescriptorType = Tensor.__dict__["grad"]  # the slot of the base class, which stores the gradient
 
 
-def _unpickled(data, ids, node_type, requires_grad):
-    """Return a Parameter from the arguments that `Parameter.__reduce__` pickled."""
+def _unpickled(data: Array, ids: Array | None, node_type: str, requires_grad: bool) -> Parameter:
+    """Return a Parameter from the values that `Parameter.__reduce__` pickled; `ids` is None for a replicated parameter."""
     parameter = Parameter(data, ids, node_type)
     parameter.requires_grad = requires_grad
     return parameter
@@ -175,8 +176,8 @@ class Module:
                 yield name, module
                 todo.extend([(_join(name, n), m) for n, m in module._members(Module)][::-1])
 
-    def _members(self, kind):
-        """Yield (name, value) of the objects of class `kind` in the attributes, without looking into inner modules."""
+    def _members(self, kind: type[K]) -> Iterator[tuple[str, K]]:
+        """Yield (dotted name, object) of the objects of class `kind` in the attributes, also in lists and dicts, not in inner modules."""
         for name, value in vars(self).items():
             yield from _find(name, value, kind)
 
@@ -202,7 +203,7 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def row_ids(self) -> dict[str, Array]:
-        """Return {name: `ids`, the global ids of its rows on this rank} for the parameters whose rows ranks own."""
+        """Return {name: (n_rows,) global ids of this rank's rows} of each parameter whose rows are divided among ranks."""
         return {name: p.ids for name, p in self.named_parameters() if p.ids is not None}
 
     @property
@@ -211,7 +212,7 @@ class Module:
         return sum(p.data.size for p in self.parameters())
 
     def train(self: M, training: bool = True) -> M:
-        """Set `training` of this module and of all inner modules, and return this module."""
+        """Switch this module and all inner modules to training, or to evaluation if `training` is False, and return this module."""
         for _, module in self.named_modules():
             module.training = training
         return self
@@ -221,7 +222,7 @@ class Module:
         return self.train(False)
 
     def state_arrays(self) -> dict[str, Array]:
-        """Return the arrays of all parameters and buffers, not copies, by dotted name.
+        """Return {dotted name: array} of all parameters and buffers; the arrays are not copies.
 
         The array of a parameter owned by rows has this rank's rows.
 
@@ -237,7 +238,7 @@ class Module:
         return state
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of the arrays of all parameters and buffers, by dotted name."""
+        """Return {dotted name: copy of the array} of all parameters and buffers."""
         return {name: array.copy() for name, array in self.state_arrays().items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -259,7 +260,7 @@ class Module:
 
 
 def load_arrays(targets: Mapping[str, Array], state: Mapping[str, Array], owner: str) -> None:
-    """Copy the arrays of `state` into the arrays of `targets` with the same names; `owner` starts the error messages.
+    """Copy each array of `state` into the array of `targets` with the same name. Errors call `targets` by `owner`, as "the model".
 
     Raises a CheckpointError that names `owner`, before anything is changed, unless all names, shapes and dtypes agree.
     """
@@ -274,7 +275,7 @@ def load_arrays(targets: Mapping[str, Array], state: Mapping[str, Array], owner:
         target[...] = state[name]
 
 
-def _once(name, names):
+def _once(name: str, names: set[str]) -> str:
     """Add `name` to the set `names` and return it; raise a ConfigError if the set has the name already."""
     if name in names:
         raise ConfigError(f"two parameters or buffers of the model have one name, {name!r}")
@@ -286,8 +287,8 @@ def _join(prefix, name):
     return f"{prefix}.{name}" if prefix else name
 
 
-def _find(name, value, kind):
-    """Yield (dotted name, object) of the objects of class `kind` in an attribute's value, also in its lists and dicts."""
+def _find(name: str, value: object, kind: type[K]) -> Iterator[tuple[str, K]]:
+    """Yield (dotted name, object) of each object of class `kind` in the attribute `name`: its `value`, or items of lists and dicts."""
     if isinstance(value, kind):
         yield name, value
     elif isinstance(value, dict):

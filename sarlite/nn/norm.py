@@ -58,7 +58,7 @@ class LayerNorm(Module):
 
 
 def merge_moments(moments: Iterable[tuple[int, Array, Array]]) -> tuple[int, Array, Array]:
-    """Return (number of rows, mean, M2) of a union of sets of rows from `moments`, the same of each set; M2 = sum (x - mean)^2.
+    """Return (number of rows, mean, M2 = sum (x - mean)^2) of all rows, from `moments`, the same three of disjoint sets of rows.
 
     Parameters
     ----------
@@ -157,7 +157,9 @@ class BatchNorm(Module):
         self.momentum, self.eps = momentum, eps
 
     def __call__(self, x: Tensor, comm: Communicator) -> Tensor:
-        """Return the normalised rows. Collective in training.
+        """Return x, this rank's rows, normalised by mean and variance over the ranks of `comm`, or by running averages in evaluation.
+
+        The call is collective in training.
 
         Parameters
         ----------
@@ -170,7 +172,7 @@ class BatchNorm(Module):
 
     def activated(self, x: Tensor, comm: Communicator, *, kind: str = "identity", mask: kernels.Mask | None = None,
                   overwrite: bool = False) -> Tensor:
-        """Return x after batch norm, activation and dropout, in one pass over memory; see `activate` for the options."""
+        """Return x after batch norm, activation `kind` and dropout `mask`, in x's memory if `overwrite`; see `activate`. Collective."""
         check_input("BatchNorm", x, len(self.running_mean), self.gamma.dtype)
         if (self.training or self._recorded_moments is not None) and not hasattr(comm, "allgather"):
             raise ConfigError(f"BatchNorm: comm is a {type(comm).__name__}, but must be a communicator, "
@@ -182,8 +184,8 @@ class BatchNorm(Module):
     def describe(self) -> str:
         return f"{len(self.gamma)}"
 
-    def _statistics(self, x, comm):
-        """Return the mean and inverse standard deviation to normalise x with; update the running averages in training."""
+    def _statistics(self, x: Tensor, comm: Communicator) -> Statistics:
+        """Return the mean and inverse standard deviation of each column to normalise x with; in training, update the running averages."""
         if self.training:
             count, mean, m2 = self._moments(x, comm)
             if count:
@@ -198,8 +200,8 @@ class BatchNorm(Module):
                 self.running_mean[...], self.running_var[...] = mean, self._variance(count, mean, m2, x.dtype)
         return Statistics(self.running_mean.copy(), 1 / np.sqrt(self.running_var + self.eps))
 
-    def _variance(self, count, mean, m2, dtype):
-        """Return each column's unbiased variance from m2 = sum (x - mean)^2; the running variance if its values are all equal.
+    def _variance(self, count: int, mean: Array, m2: Array, dtype: DType) -> Array:
+        """Return each column's unbiased variance m2 / (count - 1), m2 = sum (x - mean)^2; the running variance if all values are equal.
 
         A running variance of 0 would be a fault: evaluation would multiply the distance between the running mean and
         the column's value by 1 / sqrt(eps).
@@ -207,8 +209,8 @@ class BatchNorm(Module):
         variance = m2 / max(count - 1, 1)
         return np.where(variance <= (4 * np.finfo(dtype).eps * mean) ** 2, self.running_var, variance)
 
-    def _moments(self, x, comm):
-        """Return (number of rows, mean, sum (x - mean)^2) of the rows of all ranks; refuse tensors without such rows. Collective."""
+    def _moments(self, x: Tensor, comm: Communicator) -> tuple[int, Array, Array]:
+        """Return (number of rows, mean, sum (x - mean)^2) of the rows of all ranks; refuse an x that has no such rows. Collective."""
         if getattr(x, "volatile", False):
             raise RuntimeError("BatchNorm inside a message would see the edges of one block only")
         if getattr(x, "placement", "") == "replicated" and numerics.name() == "exact":
@@ -218,7 +220,7 @@ class BatchNorm(Module):
 
 
 def exact_moments(model: Module, run: Callable[[], R]) -> R:
-    """Return run(), an evaluation of the model whose batch norms use mean and variance of this evaluation's own rows.
+    """Return run(), an evaluation of `model` whose batch norms use mean and variance of the evaluated rows, not running averages.
 
     The moments replace the running averages of the batch norms, so a later evaluation of the same rows, such as
     `sarlite.predict` of a checkpoint, has the same values. Running averages from training on minibatches are worse:

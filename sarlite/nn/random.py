@@ -51,9 +51,9 @@ class Random:
         return f"Random(seed={self.seed}, step={self.step}, {self._n_layers} layers)"
 
     def generator(self, index: int | None = None) -> np.random.Generator:
-        """Return a Philox generator for the seed and the number `index`; by default 0, 1, 2, ... from call to call.
+        """Return a NumPy generator that depends on the seed and on `index`, by default 0, 1, 2, ... from call to call.
 
-        Equal seeds and numbers give equal generators on every rank and platform.
+        Equal seeds and indices give equal generators (Philox) on every rank and platform.
         """
         if index is None:
             index, self._n_draws = self._n_draws, self._n_draws + 1
@@ -61,12 +61,12 @@ class Random:
         return np.random.Generator(np.random.Philox(key=key))
 
     def layer(self) -> int:
-        """Return a new number for a layer; each layer with random numbers calls this in its constructor."""
+        """Return the number of a new layer: 0, 1, 2, ... Each layer with random numbers calls this method in its constructor."""
         self._n_layers += 1
         return self._n_layers - 1
 
     def key(self, layer: int, node_type: str = "", purpose: str = "dropout") -> int:
-        """Return the 64-bit key of a layer's random numbers for a purpose and a node type in the current training step.
+        """Return the 64-bit key of random numbers for `layer`, `node_type` and `purpose` (their use) in the current training step.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Random:
 
     def uniform(self, ids: ArrayLike, n_feat: int, layer: int, node_type: str = "", purpose: str = "rows", *,
                 bound: float = 1.0, dtype: DType = np.float64) -> Array:
-        """Return random rows for the global ids `ids`, (n, n_feat), with values uniform in [-bound, bound).
+        """Return (n, n_feat) values uniform in [-bound, bound), row i for the node with global id ids[i], for `layer` and `purpose`.
 
         Row r depends on the seed, `ids[r]`, the layer, the node type and the purpose, and not on the other rows.
 

@@ -65,7 +65,7 @@ class Readout(Module):
             self.scores = glorot(rng, (check_int("width", width, 1), 1), width, 1, dtype)
 
     def __call__(self, graph: object, h: Tensor) -> Tensor:
-        """Return one row for each graph, (n_dst, width). Collective.
+        """Return one row for each graph of the GraphSet `graph`, (n_dst, width), from node rows h, (n_src, width). Collective.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class GraphPredictor(Module):
         return self.encoder.first_layer()
 
     def __call__(self, graph: object, h: Tensor) -> Tensor:
-        """Return one row for each graph, (graph.n_dst, n_out), from node features (graph.n_src, n_in). Collective."""
+        """Return one row for each graph of the GraphSet `graph`, (n_dst, n_out), from node features h, (n_src, n_in). Collective."""
         graph = _checked(graph, "GraphPredictor")
         return self.linear(self.activation(self.readout(graph, self.encoder(graph.nodes, h)), graph))
 

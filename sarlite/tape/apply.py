@@ -16,7 +16,7 @@ from sarlite.tape.tensor import Tensor
 
 def apply(name: str, *inputs: object, sinks: Sequence[Sink] = (), placement: Placement | None = None,
           **params: object) -> Tensor:
-    """Return the result of the primitive `name`, and record a node on the tape if an input or one of `sinks` wants a gradient.
+    """Return the result of primitive `name`, recorded if an input or a further gradient receiver in `sinks` wants a gradient.
 
     Parameters
     ----------
@@ -74,14 +74,14 @@ def apply(name: str, *inputs: object, sinks: Sequence[Sink] = (), placement: Pla
         result.node = Node(name, receivers, wants_grad, residuals, params, changes=result._changes,
                            placement=result_placement,
                            volatile=result.volatile and _keeps_volatile(tensors, arrays, residuals),
-                           read=_read(tensors, sinks, residuals, result, out_is_sole))
+                           read=_change_counts(tensors, sinks, residuals, result, out_is_sole))
     for observer in state.observers:
         observer.applied(Application(name, inputs, params, wants_grad, result))
     return result
 
 
-def _placement(x):
-    """Return how ranks hold an input, such as "rows" or "replicated"; None for a number, which is the same on every rank."""
+def _placement(x: object) -> Placement | None:
+    """Return how ranks hold x, an input of a primitive: "rows", "replicated" or "unknown"; None for a number, which all ranks share."""
     if isinstance(x, Tensor):
         return x.placement
     return UNKNOWN if isinstance(x, (np.ndarray, Rows)) else None
@@ -101,30 +101,30 @@ def written_over(x: Tensor, result: Tensor) -> Tensor:
     return result
 
 
-def _keeps_volatile(tensors, arrays, residuals):
-    """Return True if a residual may depend on a volatile input, one whose memory holds remote rows that are soon freed."""
-    steady = {id(a) for t, a in zip(tensors, arrays) if t is None or not t.volatile}
+def _keeps_volatile(input_tensors: Sequence[Tensor | None], input_arrays: Sequence[object], residuals: Sequence[object]) -> bool:
+    """Return True if a value kept for the vjp may depend on a volatile input, a tensor computed from remote rows that are soon freed."""
+    steady = {id(a) for t, a in zip(input_tensors, input_arrays) if t is None or not t.volatile}
     residual_arrays, complete = _arrays(residuals)
     return not complete or any(id(a) not in steady for a in residual_arrays)
 
 
-def _read(tensors: Sequence[Tensor | None], sinks: Sequence[Sink], residuals: Sequence[object], result: Tensor,
-          out_is_sole: bool) -> tuple[tuple[Changes, int], ...]:
-    """Return (`Changes`, its count now) for each sink, and for each input or result whose values a primitive's vjp may read.
+def _change_counts(input_tensors: Sequence[Tensor | None], sinks: Sequence[Sink], residuals: Sequence[object], result: Tensor,
+                   result_is_unshared: bool) -> tuple[tuple[Changes, int], ...]:
+    """Return (counter of changes, its count now) of each tensor whose values the vjp may read: inputs, the result and `sinks`.
 
     If all residuals are arrays, the vjp reads the tensors whose arrays are among the residuals. An object among the
-    residuals may hold any input, and the result unless `out_is_sole`. The vjp may read the values of all sinks.
+    residuals may hold any input, and the result unless `result_is_unshared`. The vjp may read the values of all sinks.
     """
     arrays, complete = _arrays(residuals)
-    read = [t for t in tensors if t is not None and not t.constant and isinstance(t._data, np.ndarray)
+    read = [t for t in input_tensors if t is not None and not t.constant and isinstance(t._data, np.ndarray)
             and (not complete or _holds(arrays, t._data))]
-    if _holds(arrays, result._data) or not (complete or out_is_sole):
+    if _holds(arrays, result._data) or not (complete or result_is_unshared):
         read.append(result)
     changes = [t._changes for t in read] + [s.changes if isinstance(s, Node) else s._changes for s in sinks]
     return tuple((c, c.count) for c in changes)
 
 
-def _holds(arrays, data):
+def _holds(arrays: Sequence[Any], data: object) -> bool:
     """Return True if `data`, or an array that shares its memory, is among `arrays`."""
     return any(a is data or (a.base is not None and np.may_share_memory(a, data)) for a in arrays)
 
@@ -133,8 +133,8 @@ _ARRAYS = (np.ndarray, np.generic)
 _PLAIN = (type(None), int, float, str, type, np.dtype, Rows)
 
 
-def _arrays(residuals):
-    """Return (arrays in nested tuples and lists of residuals, True if no other residual could hold an array)."""
+def _arrays(residuals: Sequence[object]) -> tuple[list[Any], bool]:
+    """Return (all arrays in the nested sequences `residuals`, True if no other object among the residuals can hold an array)."""
     arrays, complete = [], True
     for value in residuals:
         if isinstance(value, _ARRAYS):

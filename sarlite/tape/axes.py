@@ -1,6 +1,7 @@
 """Operations that reduce axes: sums, moments, extrema, softmax."""
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from sarlite.types import Array, Axis
 # ---- sums
 
 
-def _restore(g, axis, keepdims):
-    """Return g, the gradient of a reduction, with the reduced axes restored as axes of length 1."""
+def _restore(g: Array, axis: Axis, keepdims: bool) -> Array:
+    """Return g, the gradient of a reduction over `axis`, in a shape that broadcasts with the reduction's input."""
     return g if keepdims or axis is None else np.expand_dims(g, axis)
 
 
@@ -106,8 +107,8 @@ def cumsum(x: Tensor | Array, axis: int | None = None) -> Tensor:
 # ---- moments
 
 
-def _var(x, axis, keepdims, ddof):
-    """Return (variance, mean with keepdims=True, divisor n - ddof) of an ndarray over `axis`."""
+def _var(x: Array, axis: Axis, keepdims: bool, ddof: int) -> tuple[Array, Array, np.float64]:
+    """Return (variance of x over `axis`, mean with keepdims=True, divisor n - ddof, or 0 if that is negative)."""
     mean = reductions.mean(x, axis, keepdims=True)
     n, centred = reductions.count(x, axis), x - mean
     divisor = np.float64(n - ddof if n > ddof else 0)  # a NumPy scalar, because division by Python's 0 would raise
@@ -189,14 +190,14 @@ def std(x: Operand, axis: Axis = None, ddof: int = 0, keepdims: bool = False) ->
 # ---- extrema
 
 
-def _register_extremum(name, arg):
-    """Register the primitive `name`, "max" or "min", over one axis.
+def _register_extremum(name: str, arg_extremum: Callable[..., Array]) -> None:
+    """Register the primitive `name`, "max" or "min" over one axis, from `arg_extremum`, that is `np.argmax` or `np.argmin`.
 
-    `arg` is `np.argmax` or `np.argmin`, which return the position of the first of equal values.
+    These functions return the position of the first of equal values.
     """
 
     def forward(wants_grad, x, axis, keepdims):
-        at = arg(x, axis=axis, keepdims=True)
+        at = arg_extremum(x, axis=axis, keepdims=True)
         out = np.take_along_axis(x, at, axis)
         return out if keepdims else out.squeeze(axis), (at if wants_grad[0] else None, x.shape)
 
@@ -279,8 +280,8 @@ def _extremum(name, x, axis, keepdims):
     return reshape(out, tuple(1 if a in axes else n for a, n in enumerate(x.shape))) if keepdims else out
 
 
-def _joined(x, axes):
-    """Return x with several axes moved to the end and merged into one axis."""
+def _joined(x: Tensor | Array, axes: Sequence[int]) -> Tensor | Array:
+    """Return x with the axes `axes` moved to the end and merged into one axis."""
     axes = sorted(axes)
     rest = [a for a in range(x.ndim) if a not in axes]
     moved = x if [*rest, *axes] == list(range(x.ndim)) else transpose(x, *rest, *axes)
@@ -291,8 +292,8 @@ def _joined(x, axes):
 # ---- softmax, log_softmax and logsumexp
 
 
-def top(x, axis):
-    """Return the largest value of an ndarray over `axis`, with keepdims; 0 if all values are -inf.
+def top(x: Array, axis: Axis) -> Array:
+    """Return the maximum of x over `axis`, with keepdims=True; a maximum of -inf is replaced by 0.
 
     exp(x - top(x, axis)) does not overflow, and is not NaN for values of -inf.
     """
@@ -300,15 +301,15 @@ def top(x, axis):
     return np.where(np.isneginf(largest), 0, largest)
 
 
-def log_softmax_of(x, axis):
-    """Return x - log(sum(exp(x))) for an ndarray, with the sum over `axis`."""
+def log_softmax_of(x: Array, axis: int) -> Array:
+    """Return log(softmax(x)) over `axis`, x - log(sum(exp(x))), without overflow."""
     z = x - top(x, axis)
     with np.errstate(divide="ignore"):  # log 0, if the axis has length 0
         return z - numerics.log(reductions.total(numerics.exp(z), axis, keepdims=True))
 
 
-def softmax_of(x, axis):
-    """Return exp(x) / sum(exp(x)) for an ndarray, with the sum over `axis`."""
+def softmax_of(x: Array, axis: int) -> Array:
+    """Return softmax(x) over `axis`, exp(x) / sum(exp(x)), without overflow."""
     e = numerics.exp(x - top(x, axis))
     return e / reductions.total(e, axis, keepdims=True)
 

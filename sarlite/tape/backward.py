@@ -8,7 +8,7 @@ written to only if the backward pass holds the only reference to its memory* (`o
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class HasSink(Protocol):
 
 
 def reachable(sinks: Iterable[Sink | None], since: int = -1) -> list[Node]:
-    """Return the tape nodes that `sinks` depend on, with nodes among `sinks`, if recorded after time `since`; newest first."""
+    """Return the tape nodes among `sinks` and all nodes that they depend on, newest first; only nodes recorded after time `since`."""
     nodes: dict[int, Node] = {}
     todo = [s for s in sinks if isinstance(s, Node)]
     while todo:
@@ -41,7 +41,7 @@ def reachable(sinks: Iterable[Sink | None], since: int = -1) -> list[Node]:
 
 
 class Arrivals:
-    """Sums of gradients in a backward pass, for each tape node whose vjp has not run yet and for each end, where gradients stop.
+    """Sums of gradients during a backward pass: at nodes whose vjp has not run yet, and at ends, where the pass stops.
 
     An *end* is a sink where gradients stop: a leaf, or a node recorded at or before the time `since`.
 
@@ -58,7 +58,7 @@ class Arrivals:
         self._cells: dict[int, Cell] = {}
 
     def add(self, sink: Sink, cell: Cell) -> None:
-        """Add a gradient, the only item of the list `cell`, to the sum at `sink`. The caller must not use `cell` afterwards."""
+        """Add the gradient cell[0] to the sum of gradients at `sink`, a tape node or a leaf. The caller must not use `cell` afterwards."""
         key, end = id(sink), not isinstance(sink, Node) or sink.time <= self.since
         if key not in self._cells:
             if not (end and isinstance(cell[0], RowGradient)):
@@ -74,22 +74,22 @@ class Arrivals:
         return id(node) in self._cells
 
     def take(self, node: Node) -> Cell:
-        """Remove and return a list of one item, the sum of a node's gradients."""
+        """Return [sum of the gradients of the node's result], and remove the sum from this object."""
         return self._cells.pop(id(node))
 
     def arrays(self) -> dict[int, Array]:
-        """Return the gradient of each end as an array, keyed by `id(end)`."""
+        """Return {id(end): gradient} for each end that a gradient has reached: a leaf or an older node, where the pass stops."""
         return {key: _to_array(self._cells[key]) for key in self.ends}
 
     def leaves(self) -> Iterator[tuple[Leaf, Cell]]:
-        """Yield (leaf, list of one item, its gradient) for each leaf that a gradient has reached."""
+        """Yield (leaf, [its gradient]) for each leaf that a gradient has reached, and remove the gradient from this object."""
         for key, end in self.ends.items():
             if not isinstance(end, Node):
                 yield end, self._cells.pop(key)
 
 
-def _to_array(cell):
-    """Return the gradient in `cell`, a list of one item, as an array; the array replaces the item."""
+def _to_array(cell: Cell) -> Any:
+    """Return the gradient cell[0] as an array, which also replaces cell[0]."""
     if isinstance(cell[0], Summand):
         cell[0] = cell[0].array()
     elif not isinstance(cell[0], np.ndarray):
@@ -97,8 +97,8 @@ def _to_array(cell):
     return cell[0]
 
 
-def _add_to(before, cell):
-    """Add the only item of `cell`, a gradient, to the only item of `before`, an array; in place if nothing else refers to it."""
+def _add_to(before: list[Any], cell: list[Any]) -> None:
+    """Replace the array before[0] by its sum with the gradient cell[0], computed in place if nothing else refers to an array."""
     total = writable(before)
     if total is not None and isinstance(cell[0], Summand):
         cell[0].add_to(total)
@@ -113,7 +113,7 @@ def _add_to(before, cell):
 
 
 def carry(seeds: Sequence[tuple[HasSink, Array]], since: int = -1, release: bool = False) -> Arrivals:
-    """Propagate gradients from `seeds`, pairs (tensor, its gradient), back to the leaves, and to nodes recorded before `since`.
+    """Return the gradients at leaves, and at nodes recorded up to time `since`, from `seeds` (tensor, gradient); `release` frees residuals.
 
     Parameters
     ----------
@@ -139,14 +139,14 @@ def carry(seeds: Sequence[tuple[HasSink, Array]], since: int = -1, release: bool
     return arrivals
 
 
-def _pass(node, arrivals, release):
+def _pass(node: Node, arrivals: Arrivals, release: bool) -> None:
     """Run one node's vjp and add the results to the sums in `arrivals`; free the node's residuals if `release`."""
-    cell = arrivals.take(node)
+    cell: list[Any] = arrivals.take(node)
     if writable(cell) is None:
         cell[0] = cell[0].view()
         cell[0].flags.writeable = False
     with node.backward_context():
-        cells = [[d] for d in node.vjp(cell)]
+        cells: list[Any] = [[d] for d in node.vjp(cell)]
         if release:
             node.release()
         for sink in node.sinks:
@@ -156,12 +156,12 @@ def _pass(node, arrivals, release):
 
 
 def pull(seeds: Sequence[tuple[HasSink, Array]], since: int = -1) -> dict[int, Array]:
-    """Return {id of a leaf, or of a node before `since`: gradient}, from `seeds`, pairs (tensor, its gradient)."""
+    """Return {id(leaf): gradient}, from `seeds`, pairs (tensor, its gradient). Nodes recorded up to time `since` count as leaves."""
     return carry(seeds, since).arrays()
 
 
 def accumulate(leaf: Leaf, cell: Cell) -> None:
-    """Add the gradient in `cell`, a list of one item, to a leaf's `grad`."""
+    """Add the gradient cell[0] to `leaf.grad`. The array may become `leaf.grad` itself, so the caller must not use it afterwards."""
     if isinstance(cell[0], RowGradient):
         leaf.add_rows(cell[0])
         return

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from sarlite.types import Array
 
 
 def unary(name: str, f: Callable[..., Array], dx: Callable[..., Array], keep: str) -> Callable[[Operand], Tensor]:
-    """Register the primitive out = f(x, **params) with gradient dx(g, residual); `keep` names the residual. Return it as a function.
+    """Register f(x) with gradient dx(g, residual), where `keep` ("x", "out" or "none") is the residual; return it as an operation.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def unary(name: str, f: Callable[..., Array], dx: Callable[..., Array], keep: st
     return operation
 
 
-def sigmoid_of(x):
+def sigmoid_of(x: Array) -> Array:
     """Return 1 / (1 + exp(-x)) of an ndarray, computed from exp(-|x|), which cannot overflow."""
     e = numerics.exp(-np.abs(x))
     return np.where(x >= 0, 1, e) / (1 + e)
@@ -107,11 +108,11 @@ unary("power", lambda x, exponent: x**exponent, _power_vjp, keep="x")
 unary("exponential", lambda x, base: base**x, _exponential_vjp, keep="out")
 
 
-def _scalar(value, what):
-    """Return a scalar as a Python number; raise a TypeError that names `what` for anything else."""
+def _scalar(value: object, argument: str) -> Any:
+    """Return a scalar as a Python number; raise a TypeError for anything else, which calls the value `argument`."""
     value = plain(value)
     if not np.isscalar(value):
-        raise TypeError(f"the {what} must be a scalar, not {type(value).__name__}")
+        raise TypeError(f"the {argument} must be a scalar, not {type(value).__name__}")
     return value
 
 
@@ -167,7 +168,7 @@ unary("clip", lambda x, low, high: np.clip(x, low, high), _clip_vjp, keep="x")
 
 
 def clip(x: Operand, low: float | None = None, high: float | None = None) -> Tensor:
-    """Return x limited to the interval [low, high]. The gradient is 0 for values outside of the interval.
+    """Return x limited to [low, high], where None means no limit. The gradient is 0 for values outside of the limits.
 
     Parameters
     ----------
@@ -201,8 +202,8 @@ def clip(x: Operand, low: float | None = None, high: float | None = None) -> Ten
 _FAR = 1e4
 
 
-def _relu(x):
-    """Return max(x, 0) of an ndarray. As in `np.maximum(x, 0)`, NaN stays NaN, and -0.0 becomes 0.0."""
+def _relu(x: Array) -> Array:
+    """Return max(x, 0) elementwise. As in `np.maximum(x, 0)`, NaN stays NaN, and -0.0 becomes 0.0."""
     if not reductions.is_float(x) or not x.ndim:
         return np.where(x <= 0, x.dtype.type(0), x)
     rows = np.ascontiguousarray(x).reshape(len(x), math.prod(x.shape[1:]))
@@ -211,8 +212,8 @@ def _relu(x):
     return out.reshape(x.shape)
 
 
-def _relu_vjp(g, out):
-    """Return the gradient of relu: g where the output `out` is above 0, else 0.
+def _relu_vjp(g: Array, out: Array) -> Array:
+    """Return the gradient of relu's input from g, the gradient of relu's output `out`: g where `out` is above 0, else 0.
 
     The product g * mask takes half the time of `np.where`, but an infinite g times 0 is NaN. So `np.where` is used if
     the product has a value that is not finite.

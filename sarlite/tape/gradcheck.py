@@ -1,17 +1,18 @@
 """A check of gradients against finite differences."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from sarlite.tape.backward import pull
 from sarlite.tape.recording import no_grad
 from sarlite.tape.tensor import Operand, Tensor
+from sarlite.types import Array
 
 
 def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float = 1e-6, rtol: float = 1e-6,
               atol: float = 1e-7, directions: int = 3, entries: int = 200, seed: int = 0) -> None:
-    """Check the gradients of `f` at `inputs` against central finite differences; raise an AssertionError if they differ.
+    """Raise an AssertionError if gradients of `f` differ from finite differences, in random directions or one of at most `entries` values.
 
     The loss is L = sum(c * f(*inputs)) for random c. For each input x and some directions v, the gradient along v is
     compared with (L(x + eps v) - L(x - eps v)) / (2 eps).
@@ -62,7 +63,7 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float
     weights = rng.uniform(0.5, 1.5, out.shape) * rng.choice([-1, 1], out.shape)
     grads = _gradients(out, weights, tensors)
 
-    def slope(t, v):
+    def slope(t: Tensor, v: Array) -> float:
         """Return the central difference of the loss with respect to the input `t`, in the direction `v`."""
         return (_loss_at(f, tensors, t, eps * v, weights) - _loss_at(f, tensors, t, -eps * v, weights)) / (2 * eps)
 
@@ -72,8 +73,8 @@ def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float
                 _compare(f"input {i}, {name}", float(np.sum(grads[i] * v)), slope(t, v), rtol, atol)
 
 
-def _gradients(out, weights, tensors):
-    """Return the gradient of sum(weights * out) with respect to each tensor, without changing any `grad`."""
+def _gradients(out: Tensor, weights: Array, tensors: Sequence[Tensor]) -> list[Array]:
+    """Return the gradients of sum(weights * out) with respect to `tensors`, a list of arrays, without changing any `grad`."""
     by_sink = pull([(out, weights)])
     grads = []
     for i, t in enumerate(tensors):
@@ -84,8 +85,8 @@ def _gradients(out, weights, tensors):
     return grads
 
 
-def _loss_at(f, tensors, t, step, weights):
-    """Return the loss sum(weights * f(*tensors)), with `step` added to the values of tensor `t`."""
+def _loss_at(f: Callable[..., Tensor], tensors: Sequence[Tensor], t: Tensor, step: Array, weights: Array) -> float:
+    """Return sum(weights * f(*tensors)), with `step` added to the values of `t`, one of `tensors`, during the call."""
     before = t._data.copy()
     try:
         t._data[...] = before + step
@@ -95,12 +96,12 @@ def _loss_at(f, tensors, t, step, weights):
         t._data[...] = before
 
 
-def _probes(rng, shape, directions, entries):
-    """Yield (name, array of `shape`) for `directions` random directions, then all unit vectors if there are at most `entries`."""
+def _probes(rng: np.random.Generator, shape: tuple[int, ...], n_random: int, most_units: int) -> Iterator[tuple[str, Array]]:
+    """Yield (name, direction of shape `shape`): `n_random` random directions, then all unit vectors if at most `most_units`."""
     size = int(np.prod(shape))
-    for k in range(directions if size else 0):
+    for k in range(n_random if size else 0):
         yield f"direction {k}", rng.standard_normal(shape)
-    for k in range(size if size <= entries else 0):
+    for k in range(size if size <= most_units else 0):
         v = np.zeros(shape)
         entry = tuple(int(i) for i in np.unravel_index(k, shape))
         v[entry] = 1

@@ -4,6 +4,8 @@ Each loss takes a selection of rows, weights, and a reduction. If `count` is the
 result is this rank's share of the mean over all ranks: the sum of the ranks' results is the mean.
 """
 
+from typing import Any
+
 import numpy as np
 
 from sarlite import numerics
@@ -25,23 +27,23 @@ PART_VALUES = 1 << 15
 # ---- losses of classes
 
 
-def _at(labels, rows):
-    """Return (rows, columns), an index of the logit of each selected row's label; all rows are selected if `rows` is None."""
+def _label_index(labels: Array, rows: Array | None) -> tuple[Array, Array]:
+    """Return (row numbers, labels) of the selected rows, an index into logits (n, n_classes); if `rows` is None, of all rows."""
     return np.arange(len(labels)) if rows is None else rows, labels if rows is None else labels[rows]
 
 
-def _reduced(losses, weight, divisor):
-    """Return losses times `weight` (None for 1); if `divisor` is not None, return their sum divided by `divisor`."""
+def _reduced(losses: Array, weight: Array | None, divisor: float | None) -> Array:
+    """Return losses * weight, or their sum divided by `divisor` if this is not None. A `weight` of None stands for 1."""
     losses = losses if weight is None else losses * weight
     if divisor is None:
         return losses
     return np.asarray(reductions.share(losses.astype(np.float64)) / divisor, losses.dtype)
 
 
-def _factor(g, weight, divisor):
-    """Return the gradient of each row's loss from `g`, the gradient of `_reduced(losses, weight, divisor)`: a number or (k, 1)."""
-    g = float(g) / divisor if divisor is not None else g[:, None]
-    return g if weight is None else (g * weight[:, None]).astype(weight.dtype, copy=False)
+def _row_factor(g: Array, weight: Array | None, divisor: float | None) -> Array | float:
+    """Return the gradient of `losses`, a number or (k, 1), from `g`, the gradient of `_reduced(losses, weight, divisor)`."""
+    factor = float(g) / divisor if divisor is not None else g[:, None]
+    return factor if weight is None else (factor * weight[:, None]).astype(weight.dtype, copy=False)
 
 
 def _cross_entropy(wants_grad, logits, labels, rows, weight, divisor, part_values=PART_VALUES):
@@ -55,7 +57,7 @@ def _cross_entropy(wants_grad, logits, labels, rows, weight, divisor, part_value
 
 def _cross_entropy_vjp(g, wants_grad, residuals, divisor, part_values=PART_VALUES):
     logits, labels, rows, weight = residuals
-    chosen, factor = labels if rows is None else labels[rows], _factor(g, weight, divisor)
+    chosen, factor = labels if rows is None else labels[rows], _row_factor(g, weight, divisor)
     distinct = rows is None or (np.diff(rows) > 0).all() or len(np.unique(rows)) == len(rows)
     d = np.empty(logits.shape, logits.dtype) if rows is None else np.zeros(logits.shape, logits.dtype)
     for part in _parts(len(chosen), logits, part_values) if distinct else [slice(None)]:
@@ -71,10 +73,10 @@ def _cross_entropy_vjp(g, wants_grad, residuals, divisor, part_values=PART_VALUE
     return d, None, None, None
 
 
-def _parts(n, logits, part_values):
-    """Return slices that divide n rows into parts with about `part_values` logits each, but at least one row."""
-    n_rows = max(part_values // max(logits.shape[1], 1), 1)
-    return [slice(start, start + n_rows) for start in range(0, n, n_rows)]
+def _parts(n_rows: int, logits: Array, part_values: int) -> list[slice]:
+    """Return slices that divide `n_rows` rows, each as wide as `logits`, into parts of about `part_values` values and at least one row."""
+    part_rows = max(part_values // max(logits.shape[1], 1), 1)
+    return [slice(start, start + part_rows) for start in range(0, n_rows, part_rows)]
 
 
 def _picked(logits, rows, part):
@@ -83,14 +85,14 @@ def _picked(logits, rows, part):
 
 def _nll(wants_grad, log_p, labels, rows, weight, divisor):
     residuals = (labels, rows, weight, log_p.shape, log_p.dtype) if wants_grad[0] else ()
-    return _reduced(-log_p[_at(labels, rows)], weight, divisor), residuals
+    return _reduced(-log_p[_label_index(labels, rows)], weight, divisor), residuals
 
 
 def _nll_vjp(g, wants_grad, residuals, divisor):
     labels, rows, weight, shape, dtype = residuals
-    where = _at(labels, rows)
+    where = _label_index(labels, rows)
     d = np.zeros(shape, dtype)
-    reductions.add_at(d, where, -np.reshape(_factor(g, weight, divisor), -1))  # a row may be picked twice
+    reductions.add_at(d, where, -np.reshape(_row_factor(g, weight, divisor), -1))  # a row may be picked twice
     return d, None, None, None
 
 
@@ -100,7 +102,7 @@ primitive("nll", _nll, _nll_vjp)
 
 def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,
                   weight: Operand | None = None, row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the cross entropy: 1/count times the sum of -w_r log softmax(logits[r])[labels[r]] over selected rows r.
+    """Return the cross entropy: the sum of -w log softmax(logits)[label] over `rows`, w = weight[label] * row_weight, divided by `count`.
 
     Parameters
     ----------
@@ -156,10 +158,10 @@ def cross_entropy(logits: Tensor | Array, labels: Operand, rows: Operand | None 
 
 def nll(log_p: Tensor | Array, labels: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, row_weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the negative log-likelihood: 1/count times the sum over the selected rows r of -w_r log_p[r, labels[r]].
+    """Return the negative log-likelihood: the `cross_entropy` with log-probabilities `log_p`, (n, n_classes), in place of logits.
 
-    For log_p = log_softmax(logits) the result is `cross_entropy(logits, ...)`, which documents the parameters, the
-    result and the errors. No array of log_p's size is kept for the backward pass.
+    The result is 1/count times the sum over the selected rows r of -w_r log_p[r, labels[r]]. `cross_entropy` documents
+    the parameters, the result and the errors. No array of log_p's size is kept for the backward pass.
 
     Examples
     --------
@@ -179,7 +181,7 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
     rows = None if rows is None else selected_rows("rows", rows, n)
     chosen = labels if rows is None else labels[rows]
     _check_labels(labels, chosen, rows, x.shape[1])
-    weights = _weights(x, chosen, rows, weight, row_weight)
+    weights = _row_weights(x, chosen, rows, weight, row_weight)
     divisor = None if reduction == "none" else 1
     if reduction == "mean":
         local_count = len(chosen) if weights is None else float(reductions.total(weights.astype(np.float64)))
@@ -187,10 +189,10 @@ def _of_classes(name, x, labels, rows, count, weight, row_weight, reduction):
     return apply(name, x, labels, rows, weights, divisor=divisor)
 
 
-def _weights(x, chosen, rows, weight, row_weight):
-    """Return the weight of each selected row: `weight` of its label, in `chosen`, times its `row_weight`; None without weights."""
-    product = None
-    for name, values, n, index in (("weight", weight, x.shape[1], chosen), ("row_weight", row_weight, len(x), rows)):
+def _row_weights(logits: Tensor, row_labels: Array, rows: Array | None, class_weight: Operand | None, row_weight: Operand | None) -> Any:
+    """Return the weight of each of `rows`, (k,): class_weight[label] * row_weight[row], where a weight of None is 1; None if both are."""
+    product, x = None, logits
+    for name, values, n, index in (("weight", class_weight, x.shape[1], row_labels), ("row_weight", row_weight, len(x), rows)):
         if values is not None:
             factor = _fixed(name, values)
             if factor.shape != (n,):
@@ -243,8 +245,8 @@ def _check_labels(labels, chosen, rows, n_classes):
 # ---- losses of values and targets
 
 
-def _bce(x, t):
-    """Return the binary cross entropy log(1 + exp(x)) - x t of logits x and targets t, ndarrays, without computing inf * 0."""
+def _bce(x: Array, t: Array) -> Array:
+    """Return the binary cross entropy log(1 + exp(x)) - x t of logits x and targets t, elementwise, without computing inf * 0."""
     size, miss = np.abs(x), np.where(x > 0, 1 - t, t)
     return np.multiply(size, miss, out=np.zeros_like(size), where=miss != 0) + numerics.log1p(numerics.exp(-size))
 
@@ -275,7 +277,7 @@ _absolute_error = pair(
 )
 
 
-primitive(
+primitive(  # the sum of a rank's values
     "share",
     lambda wants_grad, x: (np.asarray(reductions.share(x), x.dtype), (x.shape,)),
     lambda g, wants_grad, residuals: (np.broadcast_to(g, residuals[0]),),
@@ -284,7 +286,7 @@ primitive(
 
 def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None,
                     *, weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the binary cross entropy: 1/count times the sum of -w (t log p + (1 - t) log(1 - p)), p = sigmoid(logits).
+    """Return the sum of -weight (t log p + (1 - t) log(1 - p)) over `rows`, with targets t and p = sigmoid(logits), divided by `count`.
 
     The sum is over all values of the selected rows, with targets t and weights w.
 
@@ -339,7 +341,7 @@ def bce_with_logits(logits: Tensor | Array, targets: Operand, rows: Operand | No
 
 def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the mean squared error: 1/count times the sum of weight (x - targets)^2 over `rows`; see `bce_with_logits`.
+    """Return the mean squared error: the sum of weight (x - targets)^2 over all values in `rows`, divided by `count`, their number.
 
     `targets` is an array or a Tensor of x's shape, which may want a gradient. See `bce_with_logits` for the other
     parameters, the result and the errors.
@@ -356,7 +358,7 @@ def mse(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count:
 
 def mae(x: Tensor | Array, targets: Operand, rows: Operand | None = None, count: float | None = None, *,
         weight: Operand | None = None, reduction: str = "mean") -> Tensor:
-    """Return the mean absolute error: 1/count times the sum of weight |x - targets| over `rows`; see `bce_with_logits`.
+    """Return the mean absolute error: the sum of weight |x - targets| over all values in `rows`, divided by `count`, their number.
 
     The gradient is 0 where x and the target are equal. See `mse` for the parameters, the result and the errors.
 
@@ -397,7 +399,7 @@ def _broadcast(name, array, shape):
 
 
 def mean_share(losses: Tensor, count: float | None = None) -> Tensor:
-    """Return the sum of `losses` divided by `count`: this rank's share of a mean over all ranks.
+    """Return this rank's share of the mean over all ranks: sum(losses) / count, where `count` is the number of losses on all ranks.
 
     Parameters
     ----------
@@ -424,8 +426,8 @@ def mean_share(losses: Tensor, count: float | None = None) -> Tensor:
 # ---- focal loss, for rare classes
 
 
-def _focal_factor(x, gamma):
-    """Return q^gamma, p and x / q for p = exp(-x) and q = 1 - p, given x >= 0; x / q is 1 at x = 0."""
+def _focal_factor(x: Array, gamma: float) -> tuple[Array, Array, Array]:
+    """Return (q^gamma, p, x / q) elementwise for x >= 0, with p = exp(-x) and q = 1 - p. At x = 0, x / q is 1."""
     p, q = numerics.exp(-x), -numerics.expm1(-x)
     positive = q > 0
     safe = np.where(positive, q, q.dtype.type(1))

@@ -34,8 +34,8 @@ def _layer_norm_vjp(g, wants_grad, residuals, eps):
     return _layer_norm_dx(g * gamma, normal, inv_std) if wants_grad[0] else None, d_gamma, d_beta
 
 
-def _layer_norm_dx(g, normal, inv_std):
-    """Return the gradient of the input, (g - mean(g) - normal * mean(g normal)) / std, for the gradient g of `normal`."""
+def _layer_norm_dx(g: Array, normal: Array, inv_std: Array) -> Array:
+    """Return the gradient of x, inv_std * (g - mean(g) - normal * mean(g normal)), for the gradient g of normal = (x - mean) * inv_std."""
     mean_g, mean_gn = (reductions.mean(a, -1, keepdims=True) for a in (g, g * normal))
     return inv_std * (g - mean_g - normal * mean_gn)
 
@@ -98,7 +98,7 @@ primitive("dropout", _dropout, _dropout_vjp)
 
 
 def dropout(x: Tensor, ids: Tensor | Array, key: int, p: float) -> Tensor:
-    """Return x * mask / (1 - p), where a value of the mask, which `key` and the row's id determine, is 0 with probability p, else 1.
+    """Return x * mask / (1 - p). A mask entry, determined by `key` and the row's global id in `ids`, is 0 with probability p, else 1.
 
     Parameters
     ----------

@@ -4,21 +4,21 @@ So no call loses a gradient silently. Values without gradient are available by `
 tensors, `float`, `numpy()`, `a[...] = tensor` and DLPack.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from sarlite.tape import axes, elementwise, pairwise, product, shaping
 from sarlite.tape.table_rows import TableRows
-from sarlite.tape.tensor import Tensor, as_array
+from sarlite.tape.tensor import Operand, Tensor, as_array
 
 
 def _power(a, b):
     return elementwise.power(a, b) if isinstance(a, Tensor) else elementwise.rpow(b, a)
 
 
-def _take(a, indices, axis=None):
-    """Implement `numpy.take` along any axis, or by default of the flattened array."""
+def _take(a: Operand, indices: Operand, axis: int | None = None) -> Tensor:
+    """Return numpy.take(a, indices, axis) as a recorded tensor. If `axis` is None, the entries of the flattened array are taken."""
     a, indices = (x if isinstance(x, Tensor) else as_array(x) for x in (a, indices))
     if indices.dtype == bool:
         indices = indices.astype(np.int64)  # numpy.take treats bools as the integers 0 and 1, not as a mask
@@ -77,7 +77,7 @@ OF_VALUES: set[Callable[..., object]] = {
 
 
 def array_ufunc(ufunc: np.ufunc, method: str, *inputs: object, **options: object) -> object:
-    """Return ufunc(*inputs) for inputs that include a tensor, the implementation of `Tensor.__array_ufunc__`.
+    """Run `ufunc` on inputs that include a tensor, recorded on the tape. Implements `Tensor.__array_ufunc__`, with the same parameters.
 
     NumPy calls it for ufuncs, and for operators with an array on the left and a tensor on the right.
 
@@ -99,7 +99,9 @@ def array_ufunc(ufunc: np.ufunc, method: str, *inputs: object, **options: object
 
 
 def array_function(function: Callable[..., object], args: tuple[object, ...], options: dict[str, object]) -> object:
-    """Return function(*args, **options) for a NumPy function with a tensor among the arguments, for `Tensor.__array_function__`.
+    """Return function(*args, **options), recorded on the tape, for a NumPy function that was called with a tensor.
+
+    This is the implementation of `Tensor.__array_function__`.
 
     Raises
     ------
@@ -107,25 +109,25 @@ def array_function(function: Callable[..., object], args: tuple[object, ...], op
         The call would lose the gradient.
     """
     if function in OF_SHAPES or function in OF_VALUES:
-        read = function in OF_VALUES
-        return function(*_arrays(args, read), **dict(zip(options, _arrays(options.values(), read))))
+        need_values = function in OF_VALUES
+        return function(*_arrays(args, need_values), **dict(zip(options, _arrays(options.values(), need_values))))
     operation, n_positional, names = FUNCTIONS.get(function, (_refuse, -1, ()))
     if len(args) > n_positional or not set(options) <= set(names):
         return _refuse(function.__name__, *options)
     return operation(*args, **options)
 
 
-def _arrays(arguments, read=True):
-    """Return `arguments`, nested tuples and lists, with arrays for tensors; `read` is True if the caller reads their values."""
-    return tuple(_array(a, read) for a in arguments)
+def _arrays(arguments: Iterable[object], need_values: bool = True) -> tuple[object, ...]:
+    """Return nested tuples and lists with an array for each tensor; unless `need_values`, only its shape and dtype must be right."""
+    return tuple(_array(a, need_values) for a in arguments)
 
 
-def _array(a, read):
+def _array(a, need_values):
     if isinstance(a, Tensor):
-        if isinstance(a, TableRows) and not read:  # an array of one repeated value, so that no rows are gathered
+        if isinstance(a, TableRows) and not need_values:  # an array of one repeated value, so that no rows are gathered
             return np.broadcast_to(np.empty((), a.dtype), a.shape)
-        return a.data if read else a._data
-    return list(_arrays(a, read)) if isinstance(a, list) else _arrays(a, read) if isinstance(a, tuple) else a
+        return a.data if need_values else a._data
+    return list(_arrays(a, need_values)) if isinstance(a, list) else _arrays(a, need_values) if isinstance(a, tuple) else a
 
 
 def _refuse(name, *options):

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from sarlite.types import Array
 
 
 def is_sole(cell: Sequence[object]) -> bool:
-    """Return True if `cell`, a list of one item, holds an array and nothing but `cell` refers to the array's memory.
+    """Return True if cell[0] is an array and nothing but the list `cell` refers to the array's memory.
 
     Parameters
     ----------
@@ -43,8 +43,8 @@ def is_sole(cell: Sequence[object]) -> bool:
     return _references(cell) in (_OF_ARRAY, _OF_VIEW)
 
 
-def _references(cell):
-    """Return the reference counts of (the array `cell[0]`, the array that it is a view of); the second is 0 if it is no view.
+def _references(cell: Sequence[Any]) -> tuple[int, int]:
+    """Return the reference counts of (the array cell[0], the array whose view it is); the second is 0 if cell[0] is not a view.
 
     Both are 0 for a view of anything but a plain writable array.
     """
@@ -61,7 +61,7 @@ _OF_ARRAY, _OF_VIEW = _references([np.empty(1)]), _references([np.empty(2)[1:]])
 
 
 def writable(cell: Sequence[object]) -> Array | None:
-    """Return the array in `cell`, a list of one item, made writable; None if anything else refers to its memory."""
+    """Return the array cell[0], made writable, if nothing but the list `cell` refers to its memory; else None."""
     if not is_sole(cell):
         return None
     array = cast(Array, cell[0])

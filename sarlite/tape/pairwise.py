@@ -40,9 +40,9 @@ def operands(*values):
 
 
 def plain(value: object) -> Tensor | Array | float:
-    """Return tensors and arrays unchanged, NumPy scalars as Python scalars, and lists as arrays.
+    """Return a NumPy scalar or 0-d array as a Python number, and a list as an array; other arrays, tensors and numbers unchanged.
 
-    Unlike NumPy scalars, Python scalars do not widen arrays.
+    Unlike NumPy scalars, Python numbers do not widen arrays.
     """
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return value.item()
@@ -88,7 +88,7 @@ primitive(
 def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Callable[..., Array],
          keep_a: Callable[[Sequence[bool]], bool],
          keep_b: Callable[[Sequence[bool]], bool]) -> Callable[[Operand, Operand], Tensor]:
-    """Register out = f(a, b), with gradients `da` and `db` and broadcasting, as a primitive; return it as a function of tensors.
+    """Register f(a, b) with gradients da(g, a, b), db(g, a, b), where keep_a(wants_grad) is True if they read a; return it as an operation.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Calla
     da, db : callable (g, a, b) -> array
         Gradients of a and of b, given the gradient g of the output, all in the broadcast shape.
     keep_a, keep_b : callable (wants_grad) -> bool
-        Return True if a gradient that is wanted reads the values of a (of b).
+        Return True if a gradient that is wanted reads the values of a (of b), which are then kept.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def pair(name: str, f: Callable[..., Array], da: Callable[..., Array], db: Calla
 
 
 def document(operation: Callable[..., Tensor], summary: str, call: str, result: str) -> None:
-    """Set the docstring of an operation: a summary line, and the code `call` with its `result` as example.
+    """Set the docstring of `operation`: a summary line, and as example the code `call` with the values that it returns, `result`.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 
 
 def _constant(name: str, f: Callable[..., Array], call: str, result: str) -> Callable[..., Tensor]:
-    """Register NumPy's f as a primitive without gradient; return it as a function of tensors, with the example `call` -> `result`."""
+    """Return NumPy's `f` as an operation on tensors without gradient, whose docstring has the example code `call` with its `result`."""
     primitive(name, lambda wants_grad, *arrays: (np.asarray(f(*arrays)), ()), None)
 
     def operation(*values: Operand) -> Tensor:

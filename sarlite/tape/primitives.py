@@ -39,7 +39,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}
 
 def primitive(name: str, forward: Callable[..., tuple[Array, Sequence[object]]],
               vjp: Callable[..., Sequence[Gradient | None]] | None) -> None:
-    """Add a primitive, a function `forward` over arrays with its vector-Jacobian product `vjp`, to the table `PRIMITIVES`.
+    """Add the primitive `name`, a function `forward` over arrays and its vector-Jacobian product `vjp`, to the table `PRIMITIVES`.
 
     Parameters
     ----------
@@ -91,14 +91,14 @@ class Changes:
         self.count, self.shape, self.lost = count, shape, False
 
     def check(self) -> None:
-        """Raise a RuntimeError if a primitive's result was written over the values."""
+        """Raise a RuntimeError if another operation's result was written over the tensor's values."""
         if self.lost:
             raise RuntimeError(f"the values of a tensor of shape {self.shape} are gone: another operation's result was "
                                "written over them, as add_to= and overwrite= do. Use that result, or leave these out")
 
 
 class Leaf(Protocol):
-    """Interface of a tensor without history that wants a gradient; `Tensor` documents the members."""
+    """Interface of a tensor that wants a gradient and was not computed by a recorded operation; `Tensor` documents the members."""
 
     grad: Array | None
     time: int
@@ -112,7 +112,7 @@ Sink = Union["Node", Leaf]
 
 
 class Node:
-    """One recorded application of a primitive: the residuals for its vjp, and the sinks of its gradients.
+    """Record of one call of a primitive: the values kept for its vjp, and the receivers of its gradients, nodes or leaves.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class Node:
         self.numerics, self.time = current(), now()
 
     def vjp(self, cell: list[Gradient]) -> Sequence[Gradient | None]:
-        """Return a gradient for each sink, from `cell`, a list of one item: the gradient of the node's result.
+        """Return the gradient, or None, of each sink (gradient receiver) from cell[0], the gradient of the node's result.
 
         The gradient is removed from `cell`, so that only the vjp refers to the gradient and may overwrite it.
         """
@@ -165,7 +165,7 @@ class Node:
 
     @contextmanager
     def backward_context(self) -> Iterator[None]:
-        """Return the context for the node's vjp: the numerics of the forward pass, and the observers' contexts."""
+        """Return the context for a run of the node's vjp: the numerics of the forward pass, and the observers' contexts."""
         numerics = nullcontext() if self.numerics is None else self.numerics.backward(self)
         with watched("backward", self.name, self.params), numerics:
             yield
@@ -183,15 +183,16 @@ class Node:
                 )
 
     def release(self) -> None:
-        """Free everything that may hold arrays. The node cannot be used again."""
+        """Free the residuals and everything else that may hold arrays. The node cannot be used again."""
         self.residuals = self.params = None
         self.read = ()
 
 
 def watched(direction: str, name: str, params: dict[str, object] | None) -> AbstractContextManager[object]:
-    """Return a context for one call, "forward" or "backward", of a primitive: the contexts of this thread's observers.
+    """Return the joint context of this thread's observers for a call of primitive `name`; `direction` is "forward" or "backward".
 
-    `direction` is "forward" or "backward", the method of `Observer` that returns the context.
+    Each observer returns its context from its method with the name `direction`; `params` are the keyword arguments of
+    the call.
     """
     if not state.observers:
         return nullcontext()

@@ -1,5 +1,8 @@
 """Matrix products and Einstein summation."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from sarlite.errors import ConfigError, ShapeError
@@ -80,13 +83,13 @@ def matmul(a: Tensor | Array, b: Tensor | Array, add_to: Tensor | None = None) -
     return apply("matmul", _in_table(a, b), b)
 
 
-def _in_table(a, b):
-    """Return `table_rows.in_table(a)`, rows that the kernel of a @ b reads in their table, if the kernel supports `b`; else `a`."""
+def _in_table(a: Any, b: Tensor | Array) -> Any:
+    """Return `a`, the left factor of a @ b; as a table and row numbers if `a` is a `TableRows` and the kernel accepts it with `b`."""
     return in_table(a) if b.ndim == 2 and a.dtype == b.dtype else a
 
 
-def _add_product(c, a, b):
-    """Return c + a @ b, written into c's memory if nothing else needs its values; see `matmul`."""
+def _add_product(c: Tensor, a: Tensor | Array, b: Tensor | Array) -> Tensor:
+    """Return c + a @ b, written into c's memory unless this is a view, read-only or not contiguous; see `matmul`."""
     operand_kinds = [(x.shape, x.dtype) for x in (c, a, b)]
     fits = a.ndim >= 2 and b.ndim == 2 and a.shape[-1] == len(b) and c.shape == (*a.shape[:-1], b.shape[1])
     if not fits or not a.dtype == b.dtype == c.dtype:
@@ -161,17 +164,19 @@ def _einsum_vjp(g, wants_grad, residuals, terms, out):
             for i, wanted in enumerate(wants_grad)]
 
 
-def _einsum_gradient(g, i, arrays, shape, terms, out):
-    """Return the gradient of input i of an einsum from g, the output's gradient: the einsum with subscripts terms[i] and out exchanged.
+def _einsum_gradient(g: Array, i: int, arrays: Sequence[Array], shape: tuple[int, ...], input_subscripts: Sequence[str],
+                     output_subscripts: str) -> Array:
+    """Return the gradient of `arrays[i]`, (*shape), an input of an einsum, from g, the gradient of the einsum's output.
 
-    Axes that only term i has were summed in the forward pass, so the gradient is broadcast over them.
+    The gradient is the einsum with `output_subscripts` and input_subscripts[i] exchanged. Axes that only input i has
+    were summed in the forward pass, so the gradient is broadcast over them.
     """
-    others = [k for k in range(len(terms)) if k != i]
-    shared = set(out).union(*(terms[k] for k in others))
-    letters = "".join(letter for letter in terms[i] if letter in shared)
-    subscripts = ",".join([out, *(terms[k] for k in others)])
+    others = [k for k in range(len(input_subscripts)) if k != i]
+    shared = set(output_subscripts).union(*(input_subscripts[k] for k in others))
+    letters = "".join(letter for letter in input_subscripts[i] if letter in shared)
+    subscripts = ",".join([output_subscripts, *(input_subscripts[k] for k in others)])
     d = reductions.contract(f"{subscripts}->{letters}", g, *(arrays[k] for k in others))
-    summed = tuple(k for k, letter in enumerate(terms[i]) if letter not in shared)
+    summed = tuple(k for k, letter in enumerate(input_subscripts[i]) if letter not in shared)
     return np.broadcast_to(np.expand_dims(d, summed), shape)
 
 
@@ -219,8 +224,8 @@ def einsum(subscripts: str, *tensors: Operand) -> Tensor:
     return apply("einsum", *arrays, terms=terms, out=out)
 
 
-def _terms(subscripts):
-    """Return (subscripts of each input, subscripts of the output) of einsum's argument; raise a ConfigError if unsupported."""
+def _terms(subscripts: str) -> tuple[tuple[str, ...], str]:
+    """Return (subscripts of each input, subscripts of the output) of einsum's argument; raise a ConfigError if it is unsupported."""
     left, arrow, out = subscripts.replace(" ", "").partition("->")
     terms = tuple(left.split(","))
     if not arrow:

@@ -10,7 +10,10 @@ _clock = itertools.count()  # creation order is a topological order of the tape
 
 
 class _State(threading.local):
-    """Recording settings of this thread, such as on or off, which only the contexts of this module change."""
+    """Settings of this thread: the recording flag, the flag that `retained` returns, the observers, and the active `Reads`.
+
+    Only the contexts of this module change the settings.
+    """
 
     grad = True
     retained = False
@@ -22,8 +25,8 @@ state = _State()
 
 
 @contextmanager
-def _set(name, value):
-    """Return a context that sets one of this thread's recording settings, `name`, to `value`, and restores it at its end."""
+def _set(name: str, value: object) -> Iterator[None]:
+    """Return a context that sets `name`, one of this thread's settings in `state`, to `value`, and restores it at its end."""
     before = getattr(state, name)
     setattr(state, name, value)
     try:
@@ -33,7 +36,7 @@ def _set(name, value):
 
 
 def now() -> int:
-    """Return a time: an integer larger than all times returned before, which orders nodes and tensors."""
+    """Return an integer larger than all integers that were returned before, a time that orders nodes and tensors."""
     return next(_clock)
 
 
@@ -74,7 +77,7 @@ def retained() -> bool:
 
 
 def retaining(again: bool) -> AbstractContextManager[None]:
-    """Return the context of a backward pass; `again` is True if the pass may run again, which `retained()` then returns."""
+    """Return the context of a backward pass; until its end `retained` returns `again`: True if the pass may run again."""
     return _set("retained", again)
 
 
@@ -122,15 +125,15 @@ class Observer:
     """
 
     def forward(self, name: str, params: dict[str, object]) -> AbstractContextManager[object]:
-        """Return a context that is active while the primitive `name` computes its result."""
+        """Return a context that is active while the primitive `name` computes its result with the keyword arguments `params`."""
         return nullcontext()
 
     def backward(self, name: str, params: dict[str, object]) -> AbstractContextManager[object]:
-        """Return a context that is active while the vjp of the primitive `name` computes."""
+        """Return a context that is active while the vjp of the primitive `name`, called with `params`, computes gradients."""
         return nullcontext()
 
     def applied(self, application: Application) -> None:
-        """Receive a call of a primitive, after its result is computed. Calls that the tape does not record are included."""
+        """Receive a primitive's call with its inputs and result, after the result is computed, even if the tape does not record it."""
 
 
 def observed(observer: "Observer") -> AbstractContextManager[None]:
@@ -145,7 +148,7 @@ def observed(observer: "Observer") -> AbstractContextManager[None]:
 
 
 class Reads:
-    """Flag `seen`, which becomes True when code reads the values of a volatile tensor outside the tape, as by `numpy()`."""
+    """Flag `seen`, True once code reads, outside the tape as by `numpy()`, a volatile tensor: one computed from remote rows."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -153,10 +156,11 @@ class Reads:
 
 @contextmanager
 def watch_reads() -> Iterator[Reads]:
-    """Return a context with a `Reads`, whose `seen` becomes True when this thread reads a volatile tensor outside the tape.
+    """Return a context that yields a `Reads`, a flag that records if this thread reads values computed from remote rows.
 
-    Values are read by `.data`, `numpy()`, `item()`, `bool`, `float`, `np.asarray` and DLPack. The tape cannot record
-    computations with such values, so the message counts as dependent on remote rows (case 2).
+    The flag `seen` becomes True when values of a volatile tensor are read by `.data`, `numpy()`, `item()`, `bool`,
+    `float`, `np.asarray` or DLPack. The tape cannot record computations with such values, so the message counts as
+    dependent on remote rows (case 2).
     """
     reads = Reads()
     with _set("readers", (*state.readers, reads)):
@@ -164,6 +168,6 @@ def watch_reads() -> Iterator[Reads]:
 
 
 def note_read() -> None:
-    """Set `seen` of every active `Reads` of this thread to True."""
+    """Set the flag `seen` of every active `Reads` of this thread, because the values of a volatile tensor are read."""
     for reads in state.readers:
         reads.seen = True

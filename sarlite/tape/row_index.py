@@ -1,20 +1,23 @@
 """Row selections by numbers, by a mask or by a slice."""
 
+from typing import Any
+
 import numpy as np
 
 from sarlite.errors import DataError, ShapeError
 from sarlite.tape.tensor import as_array
+from sarlite.types import Array, ArrayLike
 
 
-def selected_rows(name, rows, n_rows):
-    """Return the row numbers of a user's selection, as `row_numbers` does, but refuse a mask of integers 0 and 1.
+def selected_rows(name: str, rows: ArrayLike | slice, n_rows: int) -> Array:
+    """Return the row numbers that a user selects of `n_rows` rows, as `row_numbers` does, but refuse a mask of integers 0 and 1.
 
     Raises
     ------
     DataError
         `rows` are `n_rows` integers 0 and 1, which look like a mask but would select rows 0 and 1 repeatedly.
     """
-    array = None if isinstance(rows, slice) else as_array(rows)
+    array: Any = None if isinstance(rows, slice) else as_array(rows)
     is_mask = array is not None and n_rows > 2 and array.shape == (n_rows,) and array.dtype.kind in "iu"
     if is_mask and array.max() <= 1 and array.min() >= 0:
         raise DataError(f"{name}: {n_rows} integers 0 and 1 would select rows 0 and 1 repeatedly; "
@@ -22,8 +25,8 @@ def selected_rows(name, rows, n_rows):
     return row_numbers(name, rows if array is None else array, n_rows)
 
 
-def row_numbers(name, rows, n_rows):
-    """Return the rows that a mask, a slice or row numbers select, as row numbers, (k,) int64. Errors start with `name`.
+def row_numbers(name: str, rows: ArrayLike | slice, n_rows: int) -> Array:
+    """Return the row numbers, (k,) int64, that `rows` (a bool mask, slice or row numbers) selects. Errors start with `name`.
 
     Parameters
     ----------

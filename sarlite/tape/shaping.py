@@ -1,6 +1,7 @@
 """Operations that move values: shapes, slices, concatenation, and rows selected by number."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +31,9 @@ primitive(
 )
 
 
-def _unpacked(numbers):
-    """Return a sequence of integers as a tuple, whether it was passed as one tuple, f((2, 3)), or as arguments, f(2, 3)."""
-    return tuple(numbers[0] if len(numbers) == 1 and not np.isscalar(numbers[0]) else numbers)
+def _unpacked(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the integers that a function was called with as a tuple: (2, 3) for f(2, 3), and the same for f((2, 3))."""
+    return tuple(arguments[0] if len(arguments) == 1 and not np.isscalar(arguments[0]) else arguments)
 
 
 def reshape(x: Tensor | Array, *shape: int | Sequence[int]) -> Tensor:
@@ -120,7 +121,7 @@ def expand_dims(x: Tensor | Array, axis: int | tuple[int, ...]) -> Tensor:
 
 
 def of_axes(axis: Axis | list[int], ndim: int) -> tuple[int, ...]:
-    """Return one axis, several axes, or None for all axes of an `ndim`-dimensional array, as a tuple of non-negative integers.
+    """Return `axis` as a tuple of axis numbers from 0 to ndim - 1; None stands for all axes, and negative numbers count from the end.
 
     Raises
     ------
@@ -152,7 +153,7 @@ primitive("getitem", _getitem, _getitem_vjp)
 
 
 def getitem(x: Tensor, index: Index) -> Tensor:
-    """Return x[index].
+    """Return x[index], recorded on the tape, for an index of integers and slices, a mask of rows, or an array of row numbers.
 
     Parameters
     ----------
@@ -255,13 +256,13 @@ def stack(tensors: Iterable[Operand], axis: int = 0) -> Tensor:
 # ---- rows
 
 
-def _peek(index):
-    """Return the values of an index, for a check alone. `recording.Reads` is not told, as no result depends on them."""
+def _peek(index: Operand) -> Array:
+    """Return an index as an array for a check alone, so that `recording.Reads` need not count this as a read of a tensor's values."""
     return index._data if isinstance(index, Tensor) else as_array(index)
 
 
-def _row_numbers(x, index):
-    """Return an index of x's rows, a mask or integers that may be negative, as non-negative row numbers."""
+def _row_numbers(x: Tensor, index: Operand) -> Operand:
+    """Return the row numbers, from 0 to len(x) - 1, of an index of x's rows: a mask, or integers, negative ones from the end."""
     array = _peek(index)
     if array.dtype == bool:
         if array.shape != x.shape[:1]:
@@ -273,8 +274,8 @@ def _row_numbers(x, index):
     return index if array.size else array.astype(np.int64)
 
 
-def gather_rows(x, index):
-    """Return x[index] for a float ndarray x and an integer array `index` of any shape.
+def gather_rows(x: Array, index: Array) -> Array:
+    """Return x[index] for a float array x and an integer array `index` of any shape, computed by a kernel.
 
     The kernel raises a ShapeError for row numbers out of range.
     """
@@ -325,13 +326,13 @@ def take(x: Tensor | Array, index: Operand) -> Tensor:
     return apply("take", x, _checked(index, len(x)))
 
 
-def _checked(index, n):
-    """Check that row numbers are integers in [0, n), and return them as int32 or int64; a Tensor stays a Tensor."""
+def _checked(index: Operand, n_rows: int) -> Any:
+    """Return row numbers as int32 or int64, in a Tensor if they were; raise unless they are integers from 0 to n_rows - 1."""
     array = _peek(index)
     if array.dtype.kind not in "iu":
         raise ShapeError(f"row numbers must be integers, not {array.dtype}")
-    if array.size and not (0 <= array.min() and array.max() < n):
-        raise IndexError(f"row numbers {array.min()}..{array.max()} are out of range for {n} rows")
+    if array.size and not (0 <= array.min() and array.max() < n_rows):
+        raise IndexError(f"row numbers {array.min()}..{array.max()} are out of range for {n_rows} rows")
     index = index if isinstance(index, Tensor) else array
     return index if array.dtype in (np.int32, np.int64) else astype(index, np.int64)
 

@@ -22,7 +22,7 @@ IndexPart = SupportsIndex | slice | EllipsisType | None
 
 
 class Summand(ABC):
-    """Base class of gradients in a compact form, which can become an array or be added to one."""
+    """Base class of gradients in a compact form, which can become an array or be added to an array."""
 
     @abstractmethod
     def array(self) -> np.ndarray:
@@ -56,7 +56,7 @@ class ProductGradient(Summand):
 
 
 class SliceGradient(Summand):
-    """The gradient of x[index] with respect to x: g at the index, 0 elsewhere.
+    """The gradient of x[index] with respect to x, for an index of integers and slices: g at the index, 0 elsewhere.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class RowGradient(Summand):
         added(total, self.array(), total)
 
     def by_row(self) -> "RowGradient":
-        """Return the same gradient with ascending row numbers, each only once, in new arrays."""
+        """Return an equal `RowGradient` whose row numbers are ascending and distinct; the rows of equal numbers are summed."""
         order = np.argsort(self.index, kind="stable")
         ascending = self.index[order]
         is_first = np.ones(len(order), bool)
@@ -130,7 +130,7 @@ def same_layout(a: object, b: object) -> bool:
 
 
 def added(a: Array | float, b: Array | float, out: Array | None = None) -> Array:
-    """Return a + b, written to `out` if it is not None. Large arrays of one shape are added on all threads."""
+    """Return a + b, written to `out` if it is not None; if both are arrays of one shape, the sum is computed by all threads."""
     if not same_layout(a, b):
         return np.asarray(np.add(a, b, out=out))
     a = cast(Array, a)

@@ -146,7 +146,7 @@ class Tensor:
         return result
 
     def backward(self, g: "Operand | None" = None, *, retain_graph: bool = False) -> None:
-        """Compute the gradients of this tensor with respect to the leaves, and add them to the leaves' `grad`.
+        """Add the gradients of the loss to the leaves' `grad`, given g, its gradient with respect to this tensor (None for 1).
 
         Parameters
         ----------
@@ -185,11 +185,11 @@ class Tensor:
                 accumulate(leaf, cell)
 
     def add_rows(self, gradient: RowGradient) -> None:
-        """Add a gradient of some rows, a `RowGradient`, to `grad`. A subclass may avoid work for the other rows."""
+        """Add a gradient that is not 0 in some rows only to `grad`. A subclass may avoid work for the other rows."""
         accumulate(self, [gradient.array()])
 
     def _seed(self, g: "Operand | None") -> Array:
-        """Return the argument `g` of `backward`, the gradient of the loss, as an array; None means 1."""
+        """Return the argument `g` of `backward`, the loss's gradient with respect to this tensor, as an array; None means 1."""
         if g is None:
             if self.size != 1:
                 raise ValueError(f"backward() of a tensor of shape {self.shape} needs its gradient g")
@@ -291,10 +291,10 @@ class Tensor:
             raise TypeError(f"a tensor of shape {self.shape} is not an index; only a 0-d tensor of integers is")
         return operator.index(self.data[()])
 
-    def _only(self, kind: str) -> float:
-        """Return the only value, for the conversion `kind`."""
+    def _only(self, conversion: str) -> float:
+        """Return the value of a tensor with one value; else raise a ValueError that names the `conversion`, such as "float"."""
         if self.size != 1:
-            raise ValueError(f"{kind}() of a tensor of shape {self.shape}, which has not one value but {self.size}")
+            raise ValueError(f"{conversion}() of a tensor of shape {self.shape}, which has not one value but {self.size}")
         return self.data.reshape(-1)[0]
 
     # ---- operators
@@ -416,7 +416,7 @@ class Tensor:
         return OPERATIONS["exp"](self)
 
     def flatten(self) -> "Tensor":
-        """Merge all axes but the first."""
+        """Return the values as (n, width): all axes but the first are merged into one."""
         return OPERATIONS["flatten"](self)
 
     def leaky_relu(self, slope: float = 0.01) -> "Tensor":
@@ -432,7 +432,7 @@ class Tensor:
         return OPERATIONS["log_softmax"](self, axis)
 
     def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> "Tensor":
-        """Return log(sum(exp(x))) over axes."""
+        """Return log(sum(exp(x))) over an axis, a tuple of axes, or all axes (None)."""
         return OPERATIONS["logsumexp"](self, axis, keepdims)
 
     def matmul_by_head(self, w: "Operand") -> "Tensor":
@@ -472,7 +472,7 @@ class Tensor:
         return OPERATIONS["sqrt"](self)
 
     def squeeze(self, axis: Axis = None) -> "Tensor":
-        """Remove axes of length 1."""
+        """Return the values without axes of length 1: without the axes `axis`, or by default without all axes of length 1."""
         return OPERATIONS["squeeze"](self, axis)
 
     def std(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> "Tensor":
@@ -538,8 +538,8 @@ def as_array(data: object) -> Array:
     return _in_native_order(np.asarray(data))
 
 
-def _in_native_order(array):
-    """Return an array whose bytes are in the processor's order, because kernels read no other order."""
+def _in_native_order(array: Array) -> Array:
+    """Return an array with bytes in the processor's order, a copy if necessary, because kernels read no other order."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

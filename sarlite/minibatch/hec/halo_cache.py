@@ -112,7 +112,7 @@ class HEC:
 
 
 class Caches:
-    """Caches of halo rows, one for each layer's input, and the pushes in progress. Construction is collective.
+    """Caches of halo rows (remote neighbours' rows), one for each layer's input, and the pushes in progress. Construction is collective.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class Caches:
         return layer == 0 and self.kept_features is not None
 
     def ask(self, sampled: Sampled, step: int) -> None:
-        """Request the halo rows of the batch `sampled` from their owners, if pushes are on demand. Collective.
+        """Request the halo rows of `sampled`, the batch of `step`, from their owners, if pushes are on demand. Collective.
 
         This rank stores the requests of its peers. Owners send the rows `delay` steps before the step.
         """
@@ -204,9 +204,10 @@ class Caches:
         self._asked.pop(step + self.settings.delay, None)
 
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:
-        """Return (mask of hits, values) of the rows `halo`; if `pushes`, first push rows `h`, and store rows pushed `delay` steps ago.
+        """Return (mask of the `halo` rows in the cache, their values); if `pushes`, first push `h`, the values of `rows`, and receive.
 
-        Collective if `pushes`. Not for a layer that `keeps` its halo rows.
+        Rows that peers pushed `delay` steps ago are received. Collective if `pushes`. Not for a layer that `keeps` its halo
+        rows.
 
         Parameters
         ----------
@@ -246,12 +247,12 @@ class Caches:
             self._pending.add((step, layer))
 
     def has(self, layer: int, step: int, halo: Array) -> Array:
-        """Return a mask, (k,), of the rows in `halo` that `layer`'s cache has and that are not expired at `step`."""
+        """Return a mask, (k,), of the halo rows with numbers `halo` that the cache of `layer` has and that are not expired at `step`."""
         with self._profile.span("lookup", "lookup", layer=layer):
             return self.tables[layer].find(halo.astype(np.int32), step) >= 0
 
     def values(self, layer: int, step: int, halo: Array, like: Array) -> Array:
-        """Return the cached values of the rows `halo`, (k, ...), with the dtype and row shape of `like`."""
+        """Return the values of the `halo` rows, (k, ...), in the cache of `layer` at `step`, with the dtype and row shape of `like`."""
         with self._profile.span("lookup", "lookup", layer=layer):
             values, table = np.empty((len(halo), *like.shape[1:]), self.stored_dtype(like.dtype)), self.tables[layer]
             if len(halo):
@@ -264,7 +265,7 @@ class Caches:
         return Substitutes(lambda columns: self.has(layer, step, columns - self.part.n_local), variates_key)
 
     def count(self, layer: int, lookups: int, hits: int) -> None:
-        """Add to `layer`'s statistics: the number of halo rows looked up, and the number of them in the cache."""
+        """Add to the statistics of `layer`: `lookups` halo rows were looked up, and `hits` of these were in the cache."""
         self.lookups[layer] += lookups
         self.hits[layer] += hits
 
@@ -285,7 +286,7 @@ class Caches:
         self._empty()
 
     def contents(self) -> dict[str, Ordered]:
-        """Return the caches' arrays as a dict, to be saved: "cache.LAYER.NAME", and with push "demand" "newest.LAYER.NAME"."""
+        """Return {name: array} of all caches, to be saved; names are "cache.LAYER.NAME", with push "demand" also "newest.LAYER.NAME"."""
         return {f"{prefix}{name}": array for prefix, table in self._tables_and_senders()
                 for name, array in table.contents().items()}
 
@@ -294,8 +295,8 @@ class Caches:
         for prefix, table in self._tables_and_senders():
             table.load({name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)})
 
-    def _tables_and_senders(self):
-        """Return a list of (prefix of the names of its arrays, table or sender); senders only with push "demand"."""
+    def _tables_and_senders(self) -> list[tuple[str, RowTable | DemandPush]]:
+        """Return (prefix of array names, table or sender) for each table, and with push "demand" for each sender, of all layers."""
         senders = self._senders if self.dated else []
         return [(f"{kind}.{layer}.", table) for kind, tables in (("cache", self.tables), ("newest", senders))
                 for layer, table in enumerate(tables) if table is not None]
@@ -325,7 +326,7 @@ class CachedLayer(Picks):
         self._values: Array | None = None  # of the halo rows that were found
 
     def enter(self, h: Tensor) -> tuple[PickedGraph, Tensor]:
-        """Return the layer's graph, and h followed by the cached values of its halo rows. Collective.
+        """Return (the layer's graph, `h` followed by the cached values of halo rows), for values `h` of the local source rows. Collective.
 
         A repeated call, as in a second forward pass, appends the same rows and pushes nothing.
         """
@@ -341,7 +342,7 @@ class CachedLayer(Picks):
         raise ConfigError("a batch's layer whose halo rows come from a cache is entered first: g, h = g.enter(h)")
 
     def _with_kept(self, h):
-        """Return (graph with the halo rows as sources, h followed by the stored features of the halo rows)."""
+        """Return (graph with halo rows as further sources, `h` followed by the stored features of the halo rows)."""
         halo, caches = self.layer.halo, self._caches
         if self._graph is None:
             caches.count(self._layer_index, len(halo), len(halo))
@@ -352,8 +353,8 @@ class CachedLayer(Picks):
             return self._graph, h.and_more(halo)
         return self._graph, ops.concat([h, Tensor(caches.kept_features[halo], placement="rows")])
 
-    def _join(self, h):
-        """Look up the halo rows in the cache, drop or replace missing ones, and store the graph and the halo rows' values."""
+    def _join(self, h: Array) -> None:
+        """Look up the halo rows, drop or replace missing ones, and store the graph and the rows' values; push `h` in a training step."""
         layer, caches, n_local = self.layer, self._caches, self.part.n_local
         hit, values = caches.enter(self._layer_index, self._step, self.rows, h, layer.halo - n_local, self._pushes)
         if not hit.all():
@@ -369,7 +370,7 @@ class CachedLayer(Picks):
                 values = caches.values(self._layer_index, self._step, layer.halo - n_local, values)
         self._graph, self._values = self._of_all(layer), values if len(values) else None
 
-    def _of_all(self, layer):
+    def _of_all(self, layer: Layer) -> PickedGraph:
         """Return the graph of a sampled `layer` whose source rows are the local rows followed by the halo rows."""
         rows = np.concatenate([self.rows, layer.halo])
         return PickedGraph(self.edges, layer.picked, rows, rows[: layer.n_dst])

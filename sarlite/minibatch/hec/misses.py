@@ -30,7 +30,7 @@ class Substitutes(NamedTuple):
 
 def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
             substitutes: Substitutes | None = None) -> Layer:
-    """Return a copy of `layer` without the sampled edges in the mask `missing`, replaced by other in-edges if possible.
+    """Return `layer` without the sampled edges in the mask `missing`, or with other in-edges in their place, chosen by `substitutes`.
 
     Parameters
     ----------
@@ -51,22 +51,23 @@ def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
     O(picks) time, and with substitutes O(edges of the destinations with a miss).
     """
     dst = np.repeat(np.arange(layer.n_dst), np.diff(layer.picked.indptr))
-    wanted = np.bincount(dst[missing], minlength=layer.n_dst)
+    n_wanted = np.bincount(dst[missing], minlength=layer.n_dst)
     dst, positions = dst[~missing], layer.picked.positions[~missing]
     if substitutes is not None:
-        more_dst, more = _next_picks(part, layer, rows, wanted, substitutes)
+        more_dst, more = _next_picks(part, layer, rows, n_wanted, substitutes)
         dst, positions = np.concatenate([dst, more_dst]), np.concatenate([positions, more])
         order = np.lexsort((positions, dst))
         dst, positions = dst[order], positions[order]
-    return _laid_out(part, layer, rows, dst, positions)
+    return _with_edges(part, layer, rows, dst, positions)
 
 
-def _next_picks(part, layer, rows, wanted, substitutes):
-    """Return (dst, positions) of up to wanted[i] further in-edges, at random by `substitutes`, of each destination i of `layer`.
+def _next_picks(part: PartEdges, layer: Layer, rows: Array, n_wanted: Array, substitutes: Substitutes) -> tuple[Array, Array]:
+    """Return (destinations, positions) of up to n_wanted[i] further in-edges of each destination i of `layer`, drawn at random.
 
-    Candidates are the in-edges that were not sampled and whose source row is in the batch or in the cache.
+    Candidates are the in-edges that were not sampled and whose source row is in the batch or in the cache. Positions
+    index the part's edges; `rows`, (n_src,), are the part's numbers of the layer's local sources.
     """
-    edges, dst = part.edges.edges, np.flatnonzero(wanted)
+    edges, dst = part.edges.edges, np.flatnonzero(n_wanted)
     first, degree = edges.indptr[rows[dst]], np.diff(edges.indptr)[rows[dst]]
     ends = np.cumsum(degree)
     place = np.arange(degree.sum()) - np.repeat(ends - degree, degree)
@@ -83,14 +84,14 @@ def _next_picks(part, layer, rows, wanted, substitutes):
     positions, dst = positions[order], dst[order]
     counts = np.bincount(dst, minlength=layer.n_dst)
     number = np.arange(len(dst)) - np.repeat(np.cumsum(counts) - counts, counts)  # of each among its row's
-    taken = number < wanted[dst]
+    taken = number < n_wanted[dst]
     return dst[taken], positions[taken]
 
 
-def _laid_out(part, layer, rows, dst, positions):
-    """Return a copy of `layer` with other edges: `dst` has their destination rows, ascending, `positions` their positions.
+def _with_edges(part: PartEdges, layer: Layer, rows: Array, dst: Array, positions: Array) -> Layer:
+    """Return `layer` with other edges: the part's edges at `positions`, whose destinations in the layer are `dst`, ascending.
 
-    Positions index the part's edges.
+    `rows`, (n_src,), are the part's numbers of the layer's local sources.
     """
     source, picked = part.edges.edges.indices[positions], layer.picked
     local = source < part.n_local

@@ -6,13 +6,13 @@ import warnings
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sarlite import kernels
-from sarlite.comm import Communicator
+from sarlite.comm import Communicator, Request
 from sarlite.errors import SarliteError, ShapeError
 from sarlite.profile import Profile, uncounted
 from sarlite.schedule.ahead import Ahead
@@ -73,7 +73,9 @@ class Pusher:
         weakref.finalize(self, _stop, weakref.ref(self._thread)).atexit = False  # it lives as long as it runs
 
     def submit(self, step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]]) -> int:
-        """Start to send rows: messages[r] is (slots of rank r's cache, step of each row, rows). Collective, but waits for no rank.
+        """Start to send messages[r], (rows' positions in rank r's halo list, steps that computed them or None for `step`, rows), to rank r.
+
+        The call is collective, but waits for no rank.
 
         Parameters
         ----------
@@ -117,7 +119,7 @@ class Pusher:
         return job.n_bytes
 
     def take(self, step: int, layer: int) -> list[Rows]:
-        """Wait for the exchange that `submit` started for this step and layer; return the received rows by rank.
+        """Wait for the exchange started by `submit(step, layer, ...)`; return for each rank the received (positions, steps, rows).
 
         Returns
         -------
@@ -148,7 +150,7 @@ class Pusher:
         return self._results.pop((step, layer))  # type: ignore[return-value]
 
     def drain(self) -> list[tuple[int, int, list[Rows]]]:
-        """Wait for all exchanges; return the results not taken yet, (step, layer, received rows), in order of submission.
+        """Wait for all exchanges; return (step, layer, result of `take`) of each whose result was not taken, in order of submission.
 
         Returns
         -------
@@ -180,7 +182,7 @@ def _stop(thread):
 
 
 class _Job(NamedTuple):
-    """One exchange of rows: a byte array for each rank; `n_bytes` is the total size of the arrays for other ranks."""
+    """One exchange of rows between all ranks: a byte array for each rank, and `n_bytes`, the total size of the arrays for other ranks."""
 
     step: int
     layer: int
@@ -205,14 +207,17 @@ class _Link:
         if self.failure is not None:
             raise self.failure
 
-    def work(self, may_continue):
-        """Yield ((step, layer), received rows) of each job while `may_continue()` is True; the push thread runs it."""
+    def work(self, may_continue: Callable[[], bool]) -> Iterator[tuple[tuple[int, int], list[Rows]]]:
+        """Carry out the queued jobs while may_continue() is True; yield ((step, layer), received rows by rank) of each job.
+
+        The push thread runs this method.
+        """
         while may_continue():
             job = self.jobs.popleft()
             yield (job.step, job.layer), self.exchanged(job)
             del job
 
-    def exchanged(self, job):
+    def exchanged(self, job: _Job) -> list[Rows]:
         """Send a job's messages to the other ranks, and return the rows that each rank sent, a list by rank."""
         try:
             return self._exchanged(job)
@@ -241,7 +246,7 @@ class _Link:
 
 def exchange(comm: Communicator, outgoing: Sequence[Array], incoming: Sequence[Array], hurried: Callable[[], bool],
              piece_bytes: int = PIECE_BYTES, sleep: Callable[[float], object] = time.sleep) -> None:
-    """Send outgoing[q] to each other rank q, and receive incoming[q] from it, in pieces. Collective.
+    """Send outgoing[q] to each rank q and receive incoming[q], `piece_bytes` at a time; between polls call `sleep`, briefly if hurried().
 
     Parameters
     ----------
@@ -279,8 +284,8 @@ def exchange(comm: Communicator, outgoing: Sequence[Array], incoming: Sequence[A
             sleep(0 if hurried() else PAUSE)
 
 
-def _lane(start, peer, array, piece_bytes):
-    """Transfer an array to or from `peer` in pieces by `start`; each `next` polls, and yields True if a piece was completed."""
+def _lane(start: Callable[[Array, int], Request], peer: int, array: Array, piece_bytes: int) -> Iterator[bool]:
+    """Transfer `array` to or from rank `peer` by `start`, `piece_bytes` at a time; each `next` polls, and yields True if a piece ended."""
     for at in range(0, len(array), piece_bytes):
         request, moved = start(array[at : at + piece_bytes], peer), at > 0
         while not request.test():
@@ -289,8 +294,8 @@ def _lane(start, peer, array, piece_bytes):
         request.wait()
 
 
-def _packed(step, layer, messages, comm):
-    """Pack the message to each rank, (cache slots, steps of the rows, rows), into a byte array; return the job that sends the arrays."""
+def _packed(step: int, layer: int, messages: Sequence[tuple[Array, Array | None, Array]], comm: Communicator) -> _Job:
+    """Return the `_Job` that sends messages[r], (positions in rank r's halo list, steps of the rows, rows), to each rank r as bytes."""
     if len(messages) != comm.size:
         raise ShapeError(f"{len(messages)} messages are not one for each of {comm.size} ranks")
     dtype, shape = messages[0][2].dtype, messages[0][2].shape[1:]
@@ -310,31 +315,30 @@ def _packed(step, layer, messages, comm):
     return _Job(step, layer, dtype, shape, packed, sum(map(len, packed)) - len(packed[comm.rank]))
 
 
-def _check_same(heads):
-    """Raise the same ShapeError on every rank unless all messages' headers have the same step, layer, and dtype and shape of a row."""
-    step, layer, kind = heads[0][:3]
-    for rank, head in enumerate(heads):
-        if head[:3] != heads[0][:3]:
+def _check_same(headers: Sequence[Sequence[int]]) -> None:
+    """Raise the same ShapeError on every rank unless all ranks' message headers have the same step, layer, and dtype and shape of a row."""
+    step, layer, kind = headers[0][:3]
+    for rank, head in enumerate(headers):
+        if head[:3] != headers[0][:3]:
             rows = "" if head[2] == kind else ", rows of another dtype or shape"
             raise ShapeError(f"ranks push different jobs: rank 0 step {step}, layer {layer}; "
                              f"rank {rank} step {head[0]}, layer {head[1]}{rows}")
 
 
-def _unpacked(message, head, job):
-    """Return (cache slots, steps of the rows, rows) of the bytes `message`, whose header is `head`, as views of the bytes."""
-    step, _, _, n, has_steps = head
+def _unpacked(message: Array, header: Sequence[int], job: _Job) -> Rows:
+    """Return (positions in the halo list, steps of the rows, rows) of the bytes `message`, whose header is `header`, as views."""
+    step, _, _, n, has_steps = header
     _, steps, rows, slots = _views(message, _sections(n, has_steps, job.dtype, job.shape))
     return slots, steps if has_steps else step, rows
 
 
-def _sections(n, has_steps, dtype, shape):
-    """Return (first byte, end, dtype, shape) of each section of a message: header, steps if `has_steps`, n rows, and cache slots.
+def _sections(n_rows: int, has_steps: int, dtype: DType, row_shape: tuple[int, ...]) -> list[tuple[int, int, Any, Any]]:
+    """Return (first byte, end, dtype, shape) of a message's sections: header, steps if `has_steps`, rows, positions in the halo list.
 
-    The steps are the training steps that computed the rows; the slots are the rows' places in the receiver's cache. Each
-    section starts at a multiple of 8 bytes.
+    The steps are the training steps that computed the rows. Each section starts at a multiple of 8 bytes.
     """
-    sections, end = [], 0
-    for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_steps,)), (dtype, (n, *shape)), (np.int32, (n,))):
+    sections, end, n = list[tuple[int, int, Any, Any]](), 0, n_rows
+    for kind, full in ((np.int64, (N_WORDS,)), (np.int64, (n * has_steps,)), (dtype, (n, *row_shape)), (np.int32, (n,))):
         start = -(-end // 8) * 8
         end = start + math.prod(full) * np.dtype(kind).itemsize
         sections.append((start, end, kind, full))

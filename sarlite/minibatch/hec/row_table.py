@@ -37,13 +37,13 @@ class Ordered(NamedTuple):
         return (len(self.order), *self.array.shape[1:])
 
     def pieces(self, n_bytes: int = 1 << 21) -> Iterator[Array]:
-        """Yield the rows in order, about `n_bytes` at a time."""
+        """Yield the rows in the given order as arrays of about `n_bytes` bytes each."""
         step = max(1, n_bytes // max(1, self.dtype.itemsize * math.prod(self.shape[1:])))
         for begin in range(0, len(self.order), step):
             yield np.ascontiguousarray(self.array[self.order[begin : begin + step]])
 
     def read(self) -> Array:
-        """Return all rows in order as a new array."""
+        """Return all rows in the given order as a new array."""
         return np.ascontiguousarray(self.array[self.order])
 
 
@@ -96,7 +96,7 @@ class RowTable:
         return self._lines.nbytes + (0 if self._rows is None else self._rows.nbytes)
 
     def put(self, numbers: Array, steps: int | Array, rows: Array) -> None:
-        """Store `rows` under the row numbers `numbers`, with the training steps that computed them.
+        """Store `rows` under the row numbers `numbers`; `steps` are the training steps that computed the rows.
 
         A row replaces a stored row with the same number, even a newer row. A new number takes an empty line, or if
         there is none the line of the row with the smallest step; of several such rows the row that was stored first.
@@ -152,7 +152,7 @@ class RowTable:
         return self._lines.lookup(numbers, now, self.life)
 
     def take(self, lines: Array, out: Array) -> None:
-        """Copy the rows at the positions `lines` of the table's memory to `out`.
+        """Copy the rows at the positions `lines` of the table's memory, as `find` returns them, to the array `out`.
 
         Parameters
         ----------
@@ -173,17 +173,17 @@ class RowTable:
         kernels.gather_rows(out[:0] if self._rows is None else self._rows, lines, out)
 
     def made(self, lines: Array) -> Array:
-        """Return the training step that computed each of the rows at the positions `lines`, (n,) int64."""
+        """Return the training step that computed each of the rows at the positions `lines` that `find` returned, (n,) int64."""
         return np.ascontiguousarray(self._lines.lines["made"][lines])
 
     def contents(self) -> dict[str, Ordered]:
-        """Return the table's rows without copying; valid until the next `put`. `load` accepts a copy of them.
+        """Return {"halo": row numbers, "made": training steps, "rows": rows}, oldest first, without a copy; valid until the next `put`.
 
         Returns
         -------
         dict
-            "halo", the row numbers, (n,) int32; "made", (n,) int64; and "rows", (n, ...). The oldest row is first, and
-            expired rows are included.
+            "halo", the row numbers, (n,) int32; "made", the training steps that computed the rows, (n,) int64; and
+            "rows", (n, ...). Expired rows are included. `load` accepts a copy.
         """
         order, lines = self._lines.order(), self._lines.lines
         rows = np.zeros(0, np.float32) if self._rows is None else self._rows
@@ -191,7 +191,7 @@ class RowTable:
                                                                 ("rows", rows))}
 
     def state(self) -> dict[str, Array]:
-        """Return copies of the table's arrays, a dict by name, which `load` accepts."""
+        """Return {name: copy of the array} of the arrays that `contents` describes, which `load` accepts."""
         return {name: array.read() for name, array in self.contents().items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
@@ -222,7 +222,7 @@ class RowTable:
     def _empty(self):
         return kernels.outside_buffers(kernels.Lines, self.n_lines, self.n_rows)
 
-    def _room(self, rows):
-        """Allocate uninitialized memory for `n_lines` rows; the system provides pages only when they are written."""
+    def _room(self, rows: Array) -> Array:
+        """Return uninitialized memory for `n_lines` rows with the dtype and shape of `rows`; pages are provided when they are written."""
         shape = self.n_lines, *np.shape(rows)[1:]
         return kernels.outside_buffers(np.empty, shape, getattr(rows, "dtype", np.float32))

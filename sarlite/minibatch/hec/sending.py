@@ -61,7 +61,7 @@ class SendLists:
         self._slots = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[by_row]
 
     def of(self, rows: Array) -> list[tuple[Array, Array]]:
-        """Return, for each peer, (positions in `rows` of the rows that it has as halo, their slots in the peer's list).
+        """Return, for each peer, (positions in `rows` of the rows that the peer has as halo, these rows' positions in the peer's list).
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class SendLists:
         return list(zip(*(np.split(array, ends) for array in sorted_entries)))
 
     def numbers(self, rows: Array) -> Array:
-        """Return the index of each local row in the array `self.rows`, (n,) int32; -1 if no peer has the row as halo."""
+        """Return the position of each of the local rows in the array `self.rows`, (n,) int32; -1 if no peer has the row as halo."""
         return self._number_of.take(rows, mode="clip")
 
     def numbers_at(self, peer: int, slots: Array) -> Array:
@@ -97,14 +97,14 @@ class SendLists:
         return self._numbers[peer][slots]
 
     def cut_degree(self, rows: Array) -> Array:
-        """Return the number of peers that have each local row as halo, (n,) int64."""
+        """Return the number of peers that have each of the local `rows` as halo, (n,) int64."""
         number, places = self._listed(rows)
         degrees = np.zeros(len(rows), np.int64)
         degrees[places] = self._starts[number + 1] - self._starts[number]
         return degrees
 
     def weights(self, by: str, rows: Array, in_degrees: Array) -> Array:
-        """Return the probability weight of each local row for `choose`, by `by`: "degree", "cut-degree" or "uniform".
+        """Return each row's weight for a random choice, (n,) float64: in-degree + 1, `cut_degree`, or 1, for the three values of `by`.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class SendLists:
             return np.ones(len(rows))
         return in_degrees[rows] + 1.0 if by == "degree" else self.cut_degree(rows).astype(np.float64)
 
-    def _listed(self, rows):
+    def _listed(self, rows: Array) -> tuple[Array, Array]:
         """Return (positions in `self.rows`, positions in `rows`) of the rows that are halo rows of some peer."""
         number = self.numbers(rows)
         places = np.flatnonzero(number >= 0)
@@ -157,7 +157,10 @@ class PaperPush:
         self._lists, self._part, self._limit, self._by, self._seed, self._layer = lists, part, limit, by, seed, layer
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Return the message to each rank: some of the batch's `rows`, with values `h`. `asked` is ignored: peers request nothing."""
+        """Return the message to each rank, (slots, None, values): of `rows`, with values `h`, those it has as halo, at most `limit`.
+
+        `asked` is ignored, because peers request nothing.
+        """
         messages: list[Message] = []
         for peer, (places, slots) in enumerate(self._lists.of(rows)):
             mine = rows[places]
@@ -196,12 +199,12 @@ class DemandPush:
         if features is not None:
             self._put(lists.rows, 0, features[lists.rows])
 
-    def _nothing_sent(self):
-        """Return the initial record of sent versions: an array of -1 for each peer, one for each slot; [] without `once`."""
+    def _nothing_sent(self) -> list[Array]:
+        """Return the initial record of sent versions: for each peer an array of -1, one for each row of its list; [] without `once`."""
         return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Store the values `h` of the batch's `rows`, and return each peer's message, with the rows that it `asked` for.
+        """Store the values `h` of `rows`; return for each rank (slots, steps that computed the rows, rows) of the slots in asked[rank].
 
         Parameters
         ----------
@@ -262,8 +265,8 @@ class DemandPush:
         self.table.load(state if "halo" in state else self._by_age(state))
         self._sent = self._nothing_sent()
 
-    def _by_age(self, state):
-        """Convert a table's state from an older checkpoint, with a step for each listed row, to the present form.
+    def _by_age(self, state: Mapping[str, Array]) -> dict[str, Array]:
+        """Return `state`, a table of an older checkpoint with a step for each listed row, in the form that `RowTable.load` takes.
 
         The entry is the step that computed the row, or -1 for a row that was not computed.
         """
@@ -277,7 +280,7 @@ class DemandPush:
 
 
 def choose(places: Array, slots: Array, limit: int | None, weights: Array, variates_key: int, ids: Array) -> tuple[Array, Array]:
-    """Draw at most `limit` rows by `weights`, seeded by `variates_key`; return (their places in the batch, their slots in the peer's list).
+    """Draw at most `limit` rows by `weights`, with random numbers from hashes of `variates_key` and `ids`; return their (places, slots).
 
     Rows are drawn without replacement: the chosen rows have the smallest -log(u) / weight, where u in (0, 1) is a hash of
     (variates_key, id).
@@ -315,7 +318,7 @@ def choose(places: Array, slots: Array, limit: int | None, weights: Array, varia
 
 
 def scores(weights: Array | float, variates_key: int, ids: Array) -> Array:
-    """Return a random number for each id, exponentially distributed with rate `weights`; the key and the id determine it."""
+    """Return a random number for each id, exponentially distributed with rate `weights`; it is a function of `variates_key` and the id."""
     bits = splitmix64(ids.astype(np.uint64) ^ np.uint64(variates_key)) >> np.uint64(12)
     u = (bits + 0.5) * 2.0**-52  # 53 bits: neither 0 nor 1
     return -np.log(u) / weights
