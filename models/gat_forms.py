@@ -70,9 +70,9 @@ class PaperGATConv(AttentionConv):
         return join_heads(self, graph.aggregate(message, "sum"), h_dst)
 
     def _by_head(self, a: Tensor) -> Tensor:
-        """Return attention vectors `a`, (n_heads, n_feat), as a block-diagonal matrix, (n_heads * n_feat, n_heads), to multiply z by.
+        """Return attention vectors `a`, (n_heads, n_feat), as a matrix M with a column for each head: rows z times M are the scores a . z.
 
-        Column h of the product z M is a_h . z_h.
+        M is block-diagonal, (n_heads * n_feat, n_heads).
         """
         of_heads = Tensor(np.repeat(np.eye(self.n_heads, dtype=a.dtype), self.n_feat, axis=0), placement="replicated")
         return a.reshape(-1, 1) * of_heads

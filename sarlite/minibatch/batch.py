@@ -285,7 +285,7 @@ class FixedBatch:
         yield self.batch
 
     def counted(self, graph: Graph | NodeType) -> dict[str, object]:
-        """Return the rows and edges of each layer if the batch is a message-flow batch of `graph`; {} if it is all of `graph`. Collective.
+        """Return {"message_flow": numbers of rows and edges} for a message-flow batch of `graph`, {} for the whole part. Collective.
 
         A message-flow batch has "message_flow": the "rows", "edges" and "halo_rows" of each layer and of the graph,
         summed over all ranks. The keys are those in the output of `--json`.

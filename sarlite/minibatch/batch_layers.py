@@ -19,7 +19,7 @@ from sarlite.types import Array
 
 
 def layer_graph(part: PartEdges, layer: Layer, rows: Array, lasting: bool = False) -> PickedGraph | PickedRelations:
-    """Return the graph of a sampled `layer`; `rows` are the part's numbers of its local sources, `lasting` is True if it is used again.
+    """Return the graph that a model's layer computes on, of a sampled `layer` with local sources `rows`; `lasting` means repeated use.
 
     For a node type the result has a graph for each relation, and relations with the same source type share a fetch.
     """
@@ -115,17 +115,17 @@ class TypedRows:
         return picked if self._numbers is None else picked._replace(columns=self.numbers_of(picked.columns))
 
     def of(self, type_index: int, places: Array | slice = slice(None)) -> Array:
-        """Return the part's numbers of the layer's rows that are at the positions `places` and have node type number `type_index`."""
+        """Return the rows of node type number `type_index` at the layer's positions `places`, as row numbers of this rank's part."""
         return self.rows[places] if self._types is None else self.rows[places][self._types[places] == type_index]
 
     def keep(self, type_index: int, places: Array) -> Array:
-        """Return the layer's rows at the positions `places` that have the node type, numbered among all the layer's rows of this type."""
+        """Return the rows of node type number `type_index` at the layer's positions `places`, numbered among its rows of this type."""
         return places if self._types is None else self.numbers_of(places[self._types[places] == type_index])
 
 
 def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, relations: Sequence[int],
                  lasting: bool) -> list[PickedGraph]:
-    """Return the graph of each of `relations` (indices), whose sources have node type number `source` and are fetched together.
+    """Return a graph for each relation index in `relations`; their sources have node type number `source` and are fetched together.
 
     The indices are those of `part.sets` and `layer.sets`. `lasting` is True for a batch that is used again.
     """
@@ -155,7 +155,7 @@ def _graphs_from(part: PartEdges, layer: Layer, typed: TypedRows, source: int, r
 
 def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked: Sequence[Picked], local_rows: Array, halo: Array,
            lasting: bool) -> Needs:
-    """Return which rows of node type number `source` ranks exchange for `layer`, given its sampled edges `picked` by relation."""
+    """Return the rows of node type number `source` that ranks exchange for `layer`; `picked` lists its sampled edges by relation."""
     exchange: Any  # not None
     rank, exchange, starts = part.graph.comm.rank, layer.exchange, part.owners(halo - part.n_local)
     src_ids, size = share(part.ids[halo], starts), len(exchange.sizes)
@@ -172,7 +172,7 @@ def _needs(part: PartEdges, layer: Layer, typed: TypedRows, source: int, picked:
 
 
 def _by_owner(picked: Picked, first: Array, rank: int, n_ranks: int, lasting: bool) -> EdgesByOwner:
-    """Return sampled edges divided by the MPI rank that owns their source: this `rank` up to first[0] - 1, rank q from first[q] on.
+    """Return sampled edges divided by the MPI rank that owns their source: this `rank` up to column first[0] - 1, rank q from first[q] on.
 
     `first` has column numbers. `lasting` is True for a batch that is used again.
     """

@@ -57,7 +57,7 @@ def _checked_rows(name, x, n):
 
 
 class PartEdges:
-    """In-edges of a rank's part of a graph: a CSR for each relation, whose columns are first local rows and then halo rows.
+    """In-edges of a rank's part of a graph: a CSR for each relation; columns are local rows and then halo rows, which other ranks own.
 
     A column is a source row: first the local rows, type after type, and then the halo rows. Halo rows are sorted by
     owner, by type, and by row number. A `Graph` has one set of edges. Construction is collective.
@@ -154,9 +154,9 @@ class PartEdges:
         return types
 
     def of_columns(self, values: Array, source: int = 0) -> Array:
-        """Return the values of all columns from `values` of this rank's rows of node type number `source`; fetches peers' values.
+        """Return the values of all columns, (n_local + n_halo, ...), of node type number `source` from `values` of local rows. Collective.
 
-        The result is (n_local + n_halo, ...); columns of other types are uninitialized. Collective.
+        Values of halo rows are fetched from their owners. Columns of other types are uninitialized.
         """
         out = np.empty((self.n_local + self.n_halo, *values.shape[1:]), values.dtype)
         out[self.first[source] : self.first[source + 1]] = values
@@ -179,11 +179,11 @@ class PartEdges:
         return rows.astype(np.int64) if self._counted else self.ids[rows]
 
     def owners(self, halo: Array) -> Array:
-        """Return the position in `halo`, ascending halo row numbers from 0, of the first row of each rank, (n_ranks + 1,)."""
+        """Return the position of each rank's first row in `halo`, ascending halo row numbers, and then the end: (n_ranks + 1,)."""
         return np.searchsorted(halo, self.halo_starts)
 
     def slots(self, halo: Array) -> list[Array]:
-        """Return, for each rank, the positions, (m,) int32, of its rows in `halo` within the list of rows that the rank sends here.
+        """Return, for each rank, the positions, (m,) int32, of its rows in `halo` within the list of rows that it sends to this rank.
 
         Such a position is called a slot. `halo` has ascending halo row numbers.
         """
@@ -279,7 +279,7 @@ class RelationEdges(EdgeSet):
             self.weighted_degrees = sums if local_degrees else part.of_columns(sums)
 
     def inverse_roots(self, weighted: bool = False) -> tuple[Array, Array]:
-        """Return (1 / sqrt(d) of each destination, of each source), both (n,) float64; d are degrees, if `weighted` of edge weights.
+        """Return (1 / sqrt(degree) of destinations, the same of sources), (n,) float64 each; `weighted` degrees are sums of edge weights.
 
         The first call is collective. The degrees are in-degrees, or weighted in-degrees; a degree of 0 counts as 1. For
         a relation the columns have out-degrees.
@@ -380,7 +380,7 @@ def _by_type(graph: Graph | NodeType) -> tuple[tuple[str, ...], list[Array], lis
 
 
 def _targets(graph: Graph | NodeType, types: tuple[str, ...], first: Array) -> Array | None:
-    """Return the part's number, (n_dst,), of each row of `graph`, where types[t] starts at first[t]; None if the numbers are equal.
+    """Return the row number in the part, (n_dst,), of each row of `graph`; rows of types[t] start at first[t]. None if numbers are equal.
 
     A part numbers the rows of all node types; a `NodeType` may have only some of the types, or the types in another order.
     """

@@ -158,9 +158,9 @@ class PickedGraph(Picks, LayerGraph):  # type: ignore[override]
         return np.concatenate([features, column.astype(features.dtype)], 1)
 
     def _recency(self, unit):
-        """Return the feature "recency" of each picked edge, log(1 + age / unit), (n_edges,) float64.
+        """Return log(1 + age / unit) of each picked edge, (n_edges,) float64; the age is the seed's time minus the edge's time.
 
-        The age is the seed's time minus the edge's time. For an added self loop the feature is 0.
+        For an added self loop the result is 0.
         """
         edge_times = self._of_edges(self.edges.graph.edge_values.time)
         dst = np.repeat(np.arange(self.n_dst), np.diff(self.picked.indptr))
@@ -250,7 +250,7 @@ class Estimate:
         return numerics.rank_invariant(has_uneven, self._edges.part.has_loops)
 
     def scales(self, reducer: str) -> tuple[Array | None, Array | None]:
-        """Return (factor of each destination, factor of each source) for the reduction `reducer`, each (n,) float64 or None for 1."""
+        """Return (factors of destinations, factors of sources), (n,) float64 each or None for 1, for `reducer` "sum", "mean" or "sym"."""
         if self.uneven:
             return None, None
         if reducer == "mean":
@@ -292,11 +292,9 @@ class Estimate:
 
     @cached_property
     def _share(self):
-        """Number of edges of the graph that each sampled edge of a destination stands for, d / k, (n_dst,) float64.
+        """Number of edges of the graph that each picked edge of a destination stands for, (n_dst,) float64; None if 1 everywhere.
 
-        None stands for 1 everywhere. d is the in-degree, and k the number of sampled edges.
-
-        Neither added loops nor edges that are left out count.
+        The number is d / k for in-degree d and k picked edges. Neither added loops nor edges that are left out count.
         """
         loops = 0 if self._loops is None else self._loops.astype(np.int64)
         picks = self.in_degrees - loops
@@ -324,9 +322,9 @@ class Estimate:
         return self._whole_degrees - (stops - starts)
 
     def _weighted_sums(self, dst: Array, counts: Array) -> Array:
-        """Return each destination's divisor of a weighted mean, (n_dst,) float64: the sum of the weights of its in-edges.
+        """Return the divisor of each destination's weighted mean, (n_dst,) float64; `counts` are the picks' weighted factors.
 
-        `counts` holds the factor of each picked edge, (n_edges,), and `dst` the row of its destination.
+        `counts` holds the weighted factor of each picked edge, (n_edges,), and `dst` the row of its destination.
         """
         if self._picked.degrees is None:
             return self._weighted_candidate_degrees
@@ -421,7 +419,7 @@ class TypeRows:
 
 
 def one_block(part: PartEdges, picked: Sequence[Picked], rows: Array, lasting: bool) -> Plan:
-    """Return the plan of a layer without peers: one block of the edges `picked`, by relation, whose sources are the local `rows`.
+    """Return the plan of a layer without peers: one block of the edges `picked`, a list by relation, whose sources are the local `rows`.
 
     `lasting` is True if transposes are stored as long as the block.
     """

@@ -90,7 +90,7 @@ class Picked(NamedTuple):
 
 
 class HaloExchange(NamedTuple):
-    """Rows that the ranks send each other for a layer of a cooperative batch, where owners compute their rows for all.
+    """Rows that the ranks send each other for a layer of a cooperative batch, where each rank computes its rows for all ranks.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class Sampler:
         self._lock = threading.Lock()
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None) -> Sampled:
-        """Return the rows and layers of a batch for the rows `seeds`; edges at the positions without[set] are not picked.
+        """Return the rows and layers of the batch of `step` for the rows `seeds`; edges at positions without[k] of set k are not picked.
 
         Parameters
         ----------
@@ -279,7 +279,7 @@ class Sampler:
         return self._sampled(self._checked(seeds), SampleRequest(step, without or [None] * len(self.sets)))
 
     def _sampled(self, seeds: Array, request: SampleRequest) -> Sampled:
-        """Return the rows and layers of a batch for the rows `seeds`: samples in-edges for each layer, from the last to the first."""
+        """Return the rows and layers of the batch for the rows `seeds`, sampled as `request` says, from the last layer to the first."""
         with self._lock:
             try:
                 return self._sample(seeds, request)
@@ -339,7 +339,7 @@ class Sampler:
 
     def _pick(self, edge_set: EdgeSet, rows: Array, layer: int, step: int,
               numbering: Any) -> tuple[Array, Array, Array]:
-        """Return sampled in-edges of `rows` as CSR (indptr, columns), by `numbering` or column numbers if None, and their positions."""
+        """Return sampled in-edges of `rows` as (indptr, columns, positions in `edge_set`); `numbering` renumbers columns unless None."""
         edges, first, dst_ids = edge_set.edges, edge_set.first, self._ids
         if dst_ids is None and first:
             dst_ids = np.arange(first + edges.n_dst)
@@ -374,7 +374,7 @@ class Sampler:
         return indptr, edges.indices[positions], positions
 
     def _draw(self, edge_set: EdgeSet, layer: int, step: int, purpose: str = "") -> dict[str, Any]:
-        """Return the arguments k, kind and key of `kernels.sample`; draws with different `purpose`, such as " again", are independent.
+        """Return {"k", "kind", "key"}, arguments of `kernels.sample`; draws with a different `purpose`, such as " again", are independent.
 
         The picks of "labor" depend on variates of sources, which have no `purpose`.
         """

@@ -69,7 +69,7 @@ class Temporal:
     recency: float | None = None
 
     def checked(self, graph: Any, sampler: str, n_seeds: int) -> "Temporal":
-        """Return a copy with int64 times for the rows of `graph` and `n_seeds` seeds; raise an error if they or `sampler` do not fit.
+        """Return a copy with int64 times; raise an error if times do not fit the rows of `graph` or `n_seeds`, or the kind of `sampler`.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class TimedEdges(EdgeSet):
 
     def pick(self, rows: Array, times: Array, latest: bool, ids: Array, without: Array | None,
              draw: dict[str, Any]) -> tuple[Array, Array, Array]:
-        """Sample in-edges of `rows` not later than `times`, the latest if `latest`; return CSR indptr, edge positions, candidate counts.
+        """Return (indptr, positions, candidate counts) of edges sampled up to `times`, none at `without`: the `latest` or by `draw`, `ids`.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class PairNumbering:
         return every[first[order]], numbers[places.reshape(-1)[len(rows) :]]
 
     def join(self, rows: Array, sources: Array) -> Array:
-        """Append the sources that are not among `rows` yet, ascending, and return all rows; `sources` become numbers of these rows.
+        """Append the sources that are not in `rows` yet, ascending; return all rows, and overwrite `sources` with their numbers.
 
         Each entry of the array `sources` is overwritten with its number among the returned rows.
         """
@@ -282,7 +282,7 @@ class TemporalSampler(Sampler):
 
     def __call__(self, seeds: ArrayLike, step: int, without: Sequence[Array | None] | None = None,
                  times: Array | None = None) -> Sampled:
-        """Return a batch's rows and layers for `seeds`, each at its time in `times`; edges at the positions without[set] are not picked.
+        """Return a batch's rows and layers for `seeds`, each at its time in `times`; edges at positions without[k] of set k are not picked.
 
         By default the times are those of `Temporal.seeds`.
         """
@@ -367,7 +367,7 @@ def _ranges(starts: Array, stops: Array) -> Array:
 
 def _chosen(starts: Array, stops: Array, sources: Array, latest: bool, ids: Array,
             draw: dict[str, Any]) -> tuple[Array, Array]:
-    """Return CSR (indptr, positions) of edges sampled from each range starts[i] .. stops[i] - 1: the last if `latest`, else by `draw`.
+    """Return (indptr, positions) of sampled edges of each range starts[i] .. stops[i] - 1: the last if `latest`, else by `draw` and `ids`.
 
     The edges of a range are in the order of time, and `sources` are the columns of all edges. `draw` has the arguments
     k, kind and key of `kernels.sample`, and `ids` key the draws of the ranges. With k = -1 all edges are taken.

@@ -16,7 +16,7 @@ from sarlite.tape.tensor import Tensor
 
 def apply(name: str, *inputs: object, sinks: Sequence[Sink] = (), placement: Placement | None = None,
           **params: object) -> Tensor:
-    """Return the result of primitive `name`, recorded if an input or a further gradient receiver in `sinks` wants a gradient.
+    """Return the result of primitive `name`, recorded on the tape if an input or a gradient receiver in `sinks` wants a gradient.
 
     Parameters
     ----------

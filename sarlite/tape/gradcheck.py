@@ -12,7 +12,7 @@ from sarlite.types import Array
 
 def gradcheck(f: Callable[..., Tensor], inputs: Iterable[Operand], *, eps: float = 1e-6, rtol: float = 1e-6,
               atol: float = 1e-7, directions: int = 3, entries: int = 200, seed: int = 0) -> None:
-    """Raise an AssertionError if gradients of `f` differ from finite differences, in random directions or one of at most `entries` values.
+    """Raise an AssertionError if gradients of `f` differ from finite differences in random directions or, in small inputs, in one value.
 
     The loss is L = sum(c * f(*inputs)) for random c. For each input x and some directions v, the gradient along v is
     compared with (L(x + eps v) - L(x - eps v)) / (2 eps).

@@ -44,7 +44,7 @@ def is_sole(cell: Sequence[object]) -> bool:
 
 
 def _references(cell: Sequence[Any]) -> tuple[int, int]:
-    """Return the reference counts of (the array cell[0], the array whose view it is); the second is 0 if cell[0] is not a view.
+    """Return the reference counts of the array cell[0] and of the array that it is a view of; the second is 0 if it is no view.
 
     Both are 0 for a view of anything but a plain writable array.
     """

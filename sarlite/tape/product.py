@@ -84,7 +84,7 @@ def matmul(a: Tensor | Array, b: Tensor | Array, add_to: Tensor | None = None) -
 
 
 def _in_table(a: Any, b: Tensor | Array) -> Any:
-    """Return `a`, the left factor of a @ b; as a table and row numbers if `a` is a `TableRows` and the kernel accepts it with `b`."""
+    """Return `a`, the left factor of a @ b; a `TableRows` becomes a tensor that the kernel reads without a copy, if `b` allows it."""
     return in_table(a) if b.ndim == 2 and a.dtype == b.dtype else a
 
 

@@ -200,11 +200,11 @@ class Caches:
                 for layer in sampled.layers]
 
     def done(self, step: int) -> None:
-        """Free the stored requests of peers that this rank has answered in `step`."""
+        """Free the stored requests of peers that this rank has answered in the training step `step`."""
         self._asked.pop(step + self.settings.delay, None)
 
     def enter(self, layer: int, step: int, rows: Array, h: Array, halo: Array, pushes: bool) -> tuple[Array, Array]:
-        """Return (mask of the `halo` rows in the cache, their values); if `pushes`, first push `h`, the values of `rows`, and receive.
+        """Return (mask of the `halo` rows in the cache, their values); if `pushes`, first push `h`, the values of `rows`, and receive rows.
 
         Rows that peers pushed `delay` steps ago are received. Collective if `pushes`. Not for a layer that `keeps` its halo
         rows.

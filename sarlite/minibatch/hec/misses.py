@@ -30,7 +30,7 @@ class Substitutes(NamedTuple):
 
 def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
             substitutes: Substitutes | None = None) -> Layer:
-    """Return `layer` without the sampled edges in the mask `missing`, or with other in-edges in their place, chosen by `substitutes`.
+    """Return `layer`, whose local sources are `rows`, without its edges in the mask `missing`, or with others instead by `substitutes`.
 
     Parameters
     ----------
@@ -62,9 +62,9 @@ def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
 
 
 def _next_picks(part: PartEdges, layer: Layer, rows: Array, n_wanted: Array, substitutes: Substitutes) -> tuple[Array, Array]:
-    """Return (destinations, positions) of up to n_wanted[i] further in-edges of each destination i of `layer`, drawn at random.
+    """Return (destinations, positions) of up to n_wanted[i] further in-edges of each destination i of `layer`, by `substitutes`.
 
-    Candidates are the in-edges that were not sampled and whose source row is in the batch or in the cache. Positions
+    The edges are drawn at random from the in-edges that were not sampled and whose source row is in the batch or in the cache. Positions
     index the part's edges; `rows`, (n_src,), are the part's numbers of the layer's local sources.
     """
     edges, dst = part.edges.edges, np.flatnonzero(n_wanted)

@@ -246,7 +246,7 @@ class _Link:
 
 def exchange(comm: Communicator, outgoing: Sequence[Array], incoming: Sequence[Array], hurried: Callable[[], bool],
              piece_bytes: int = PIECE_BYTES, sleep: Callable[[float], object] = time.sleep) -> None:
-    """Send outgoing[q] to each rank q and receive incoming[q], `piece_bytes` at a time; between polls call `sleep`, briefly if hurried().
+    """Send outgoing[q] to each rank q and receive incoming[q], `piece_bytes` at a time; between polls call `sleep`, with 0 if hurried().
 
     Parameters
     ----------
@@ -285,7 +285,7 @@ def exchange(comm: Communicator, outgoing: Sequence[Array], incoming: Sequence[A
 
 
 def _lane(start: Callable[[Array, int], Request], peer: int, array: Array, piece_bytes: int) -> Iterator[bool]:
-    """Transfer `array` to or from rank `peer` by `start`, `piece_bytes` at a time; each `next` polls, and yields True if a piece ended."""
+    """Transfer `array` to or from rank `peer` in pieces, by start(piece, peer); each `next` polls, and yields True if a piece ended."""
     for at in range(0, len(array), piece_bytes):
         request, moved = start(array[at : at + piece_bytes], peer), at > 0
         while not request.test():

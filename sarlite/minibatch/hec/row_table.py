@@ -191,7 +191,7 @@ class RowTable:
                                                                 ("rows", rows))}
 
     def state(self) -> dict[str, Array]:
-        """Return {name: copy of the array} of the arrays that `contents` describes, which `load` accepts."""
+        """Return copies of the table's arrays, {"halo": row numbers, "made": training steps, "rows": rows}, which `load` accepts."""
         return {name: array.read() for name, array in self.contents().items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
@@ -223,6 +223,6 @@ class RowTable:
         return kernels.outside_buffers(kernels.Lines, self.n_lines, self.n_rows)
 
     def _room(self, rows: Array) -> Array:
-        """Return uninitialized memory for `n_lines` rows with the dtype and shape of `rows`; pages are provided when they are written."""
+        """Return uninitialized memory for `n_lines` rows with the dtype and row shape of `rows`."""
         shape = self.n_lines, *np.shape(rows)[1:]
         return kernels.outside_buffers(np.empty, shape, getattr(rows, "dtype", np.float32))

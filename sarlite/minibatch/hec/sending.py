@@ -104,7 +104,7 @@ class SendLists:
         return degrees
 
     def weights(self, by: str, rows: Array, in_degrees: Array) -> Array:
-        """Return each row's weight for a random choice, (n,) float64: in-degree + 1, `cut_degree`, or 1, for the three values of `by`.
+        """Return weights of `rows` for a random choice, (n,) float64, by "degree" (in-degree + 1), "cut-degree" or "uniform" (1).
 
         Parameters
         ----------
@@ -157,9 +157,9 @@ class PaperPush:
         self._lists, self._part, self._limit, self._by, self._seed, self._layer = lists, part, limit, by, seed, layer
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Return the message to each rank, (slots, None, values): of `rows`, with values `h`, those it has as halo, at most `limit`.
+        """Return for each rank (positions in its list, None, values) of those `rows`, with values `h`, that it has as halo.
 
-        `asked` is ignored, because peers request nothing.
+        At most `limit` rows are drawn for each rank. `asked` is ignored, because peers request nothing.
         """
         messages: list[Message] = []
         for peer, (places, slots) in enumerate(self._lists.of(rows)):
@@ -204,7 +204,7 @@ class DemandPush:
         return [np.full(n, -1, np.int64) for n in self._lists.lengths] if self._once else []
 
     def messages(self, step: int, rows: Array, h: Array, asked: Sequence[Array] | None) -> list[Message]:
-        """Store the values `h` of `rows`; return for each rank (slots, steps that computed the rows, rows) of the slots in asked[rank].
+        """Store `h`, the values of `rows` in `step`; return for each rank the rows it `asked` for: (positions in its list, steps, rows).
 
         Parameters
         ----------
@@ -255,7 +255,7 @@ class DemandPush:
         return self.table.contents()
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Restore the table of newest rows from `state`, a copy of `contents`; with `once` each row may be sent once more.
+        """Restore the table of newest rows from `state`, a copy of `contents`. A row that a peer has already may be sent once more.
 
         Raises
         ------
@@ -280,7 +280,7 @@ class DemandPush:
 
 
 def choose(places: Array, slots: Array, limit: int | None, weights: Array, variates_key: int, ids: Array) -> tuple[Array, Array]:
-    """Draw at most `limit` rows by `weights`, with random numbers from hashes of `variates_key` and `ids`; return their (places, slots).
+    """Draw at most `limit` rows by `weights`, with hashes of `variates_key` and `ids`; return their (places, slots in a peer's list).
 
     Rows are drawn without replacement: the chosen rows have the smallest -log(u) / weight, where u in (0, 1) is a hash of
     (variates_key, id).
