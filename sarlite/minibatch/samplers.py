@@ -14,7 +14,7 @@ from sarlite.types import DType
 def make_sampler(part: PartEdges, fanouts: Sequence[int], kind: str, seed: int = 0, *, comm: Communicator | None = None,
                  one_variate: bool = False, temporal: Temporal | None = None,
                  timed: Sequence[TimedEdges] = (), dtype: DType | None = None) -> Sampler:
-    """Return a sampler of `fanouts` in-edges per layer: over ranks if `comm` is not None, in time if `temporal` and `timed` are given.
+    """Return a sampler for `part`, over ranks if `comm` is not None, in time if `temporal` is not; see `Sampler` for the other options.
 
     Parameters
     ----------

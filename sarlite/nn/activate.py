@@ -109,7 +109,7 @@ def _vjp(g, wants_grad, residuals, kind, alpha, statistics, key, p, overwrite):
 @by_numerics
 def activation_sums(pull: Callable[..., None], g: Array, dx: Array | None, x: Array | None, statistics: Statistics | None,
                     wanted: bool) -> Array:
-    """Return the gradients of beta and gamma, (2, n_feat), if `wanted`, from the output's gradient g; write the gradient of x to `dx`.
+    """Return the gradients of beta and gamma, (2, n_feat), by the kernel call `pull`, if `wanted`; write the gradient of x to `dx`.
 
     Collective if `statistics` have a communicator, for batch norm in training.
 

@@ -62,7 +62,7 @@ def without(part: PartEdges, layer: Layer, rows: Array, missing: Array,
 
 
 def _next_picks(part: PartEdges, layer: Layer, rows: Array, n_wanted: Array, substitutes: Substitutes) -> tuple[Array, Array]:
-    """Return (destinations, positions) of up to n_wanted[i] further in-edges of each destination i of `layer`, by `substitutes`.
+    """Return (destinations, positions) of up to n_wanted[i] more in-edges of destination i of `layer`, whose local sources are `rows`.
 
     The edges are drawn at random from the in-edges that were not sampled and whose source row is in the batch or in the cache. Positions
     index the part's edges; `rows`, (n_src,), are the part's numbers of the layer's local sources.
