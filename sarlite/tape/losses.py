@@ -204,16 +204,16 @@ def _row_weights(logits: Tensor, row_labels: Array, rows: Array | None, class_we
     return product
 
 
-def _fixed(name, values):
-    """Return weights as an array; raise a ConfigError for a Tensor that wants a gradient, because losses compute none for weights."""
+def _fixed(name: str, values: Operand) -> Array:
+    """Return a loss's weights, `values`, as an array; raise a ConfigError that starts with `name` for a Tensor that wants a gradient."""
     if isinstance(values, Tensor) and values.requires_grad:
         raise ConfigError(f"{name} wants a gradient, but losses have no gradient of weights: multiply the losses of "
                           "reduction='none' by the weights, or detach() the weights")
     return as_array(values)
 
 
-def _check_weights(name, weights, rows):
-    """Raise a DataError for the first weight in weights[rows] that is negative or not finite."""
+def _check_weights(name: str, weights: Array, rows: Any) -> None:
+    """Raise a DataError that starts with `name` and the position, for a weight in weights[rows] that is negative or not finite."""
     chosen = weights[rows]
     wrong = np.flatnonzero(~((chosen >= 0) & (chosen < np.inf)))
     if len(wrong):
