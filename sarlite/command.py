@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import difflib
 import errno
+import importlib
 import io
 import os
 import re
@@ -52,6 +53,32 @@ def run_command(action: Callable[[], int | None]) -> int:
         number = error.signum if isinstance(error, Interrupted) else signal.SIGINT
         show(f"interrupted by {signal.Signals(number).name}; unfinished output was removed", sys.stderr)
         return 128 + number
+
+
+def start(module: str, argv: Sequence[str] | None = None) -> int:
+    """Import the module of a command, run its `main`, and return the exit status.
+
+    Importing a command takes a second or more. Ctrl-C in this time, or before `main` handles signals, ends the command
+    with one line.
+
+    Parameters
+    ----------
+    module : str
+        Dotted name, such as "sarlite.cli.train_command".
+    argv : sequence of str, optional
+        Command line arguments; by default the arguments of the process.
+
+    Returns
+    -------
+    int
+        Status of `main`; 130 after Ctrl-C.
+    """
+    try:
+        main: Callable[[Sequence[str] | None], int] = importlib.import_module(module).main
+        return main(argv)
+    except KeyboardInterrupt:
+        show(f"interrupted by {signal.SIGINT.name} before the start", sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def exit_status(exit: SystemExit) -> int:

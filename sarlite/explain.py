@@ -1,8 +1,11 @@
 """Entry point of `python -m sarlite.explain`; the command itself is `sarlite.cli.explain_command`."""
 
 import sys
+from functools import partial
 
-from sarlite.cli.explain_command import main
+from sarlite.command import start
+
+main = partial(start, "sarlite.cli.explain_command")
 
 if __name__ == "__main__":
     sys.exit(main())

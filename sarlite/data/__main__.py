@@ -1,8 +1,11 @@
 """`python -m sarlite.data`; the command itself is `sarlite.cli.data_command`."""
 
 import sys
+from functools import partial
 
-from sarlite.cli.data_command import main
+from sarlite.command import start
+
+main = partial(start, "sarlite.cli.data_command")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,5 +1,6 @@
 """Test how commands end: closed pipes, signals, names with escape sequences, files that hide packages, little memory."""
 
+import importlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from sarlite import errors
+from sarlite import command, errors
 from sarlite.cli import data_command, info_command, report_command
 from sarlite.data import format, load
 from sarlite.data.dataset import Dataset
@@ -236,3 +237,21 @@ def test_little_memory_is_not_a_package_that_is_missing(monkeypatch):
 def test_info_ends_with_a_status(capsys):
     assert info_command.main(["--jsn"]) == 2 and "did you mean --json" in capsys.readouterr().err
     assert load(DATA).n_nodes == 300
+
+
+DOORS = ("train.__main__", "data.__main__", "predict", "smooth", "estimate", "report", "sweep", "verify", "explain", "info")
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_each_command_starts_through_start(door):
+    main = importlib.import_module(f"sarlite.{door}").main
+    assert main.func is command.start
+    (module,) = main.args
+    assert callable(importlib.import_module(module).main)
+
+
+def test_ctrl_c_during_an_import_ends_with_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "slow_command.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert command.start("slow_command") == 130
+    assert capsys.readouterr().err == "interrupted by SIGINT before the start\n"
