@@ -110,7 +110,7 @@ def make_parts(dataset, n_parts, method, *, balance="auto", seed=0, graph=None, 
 
 
 def make_order(dataset, method, *, seed=0, graph=None, n_bytes=None, tell=lambda text: None):
-    """Return the node ids in the order `method` (None if ascending); `graph()` returns the edges, `n_bytes` limits memory, `tell` reports.
+    """Return the node ids in order `method`, or None if ascending; `graph()` returns edges, `n_bytes` limits memory, `tell(text)` reports.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class StoredEdges:
         return np.concatenate(none + sources)[np.argsort(np.concatenate(none + rows), kind="stable")]
 
     def _pieces(self, first, last):
-        """Yield, per relation into rows first .. last - 1, (position of its rows, EdgeTable, slice of `indptr`, its first source number).
+        """Yield (offset of its rows in first .. last - 1, EdgeTable, slice of its `indptr`, number of its first source) for each relation.
 
         Yields
         ------

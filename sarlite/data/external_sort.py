@@ -109,7 +109,7 @@ def packed(dst, src):
 
 
 def csr(sorter, n_destinations, n_sources):
-    """Yield (next indptr entries, dst, src, columns by name) of the edges of a sorter with `packed` keys, piece by piece.
+    """Yield (next indptr entries, dst, src, {column: values}) for pieces of the edges that a Sorter with keys from `packed` has sorted.
 
     Parameters
     ----------

@@ -20,8 +20,8 @@ NAMES = {"bytes": ("|u1", None), "ends": ("<i8", 1), "hashes": ("<u8", 0), "numb
 _MAX_BYTES = 1 << 24
 
 
-def content(dataset, offsets, division, records):
-    """Return the dict that meta.json stores, from a written data set, its division and `records`: dtype, shape and sha256 by file.
+def content(dataset, offsets, division, file_records):
+    """Return the dict for meta.json: a data set's tables, its parts' `offsets` and `division`, and each file's dtype, shape and sha256.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def content(dataset, offsets, division, records):
         Rows of each part, by node type.
     division : dict or None
         Record of how the rows were divided.
-    records : dict of str to dict
+    file_records : dict of str to dict
         Dtype, shape and sha256 of each file, by path.
     """
     labels = {"classes": int(dataset.n_classes), "task": dataset.task}
@@ -42,13 +42,13 @@ def content(dataset, offsets, division, records):
         ends = [int(offset) for offset in offsets[name]]
         # this order of the keys keeps meta.json of a graph of one kind byte for byte as older versions wrote it
         first = {"count": ends[-1], "offsets": ends, **({} if dataset.relational else labels)}
-        nodes[key(name)] = {**first, **_feature_names(table), "arrays": _arrays(table, records)}
+        nodes[key(name)] = {**first, **_feature_names(table), "arrays": _arrays(table, file_records)}
     nodes[key(dataset.target)] |= labels
-    edges = {key(*relation): _arrays(table, records) for relation, table in dataset.edges.items()}
+    edges = {key(*relation): _arrays(table, file_records) for relation, table in dataset.edges.items()}
     edges = {name: {"count": arrays["indices"]["shape"][0], "arrays": arrays} for name, arrays in edges.items()}
     for relation, table in dataset.edges.items():
         edges[key(*relation)] |= _feature_names(table)
-    names = _names(records)
+    names = _names(file_records)
     return {
         "format": "sarlite graph",
         "schema": SCHEMA,
@@ -62,10 +62,10 @@ def content(dataset, offsets, division, records):
     }
 
 
-def _arrays(table, records):
-    """Return the records of one table's files, by file name; a record is a file's dtype, shape and sha256."""
+def _arrays(table, file_records):
+    """Return {file name: {"dtype", "shape", "sha256"}} of one table's files; `file_records` has these dicts of all files, by path."""
     paths = {name: f"{table.folder}/{name}" for name in table.FILES.values()}
-    return {name: records[path] for name, path in paths.items() if path in records}
+    return {name: file_records[path] for name, path in paths.items() if path in file_records}
 
 
 def _feature_names(table):
@@ -80,10 +80,10 @@ def _feature_names(table):
     return {**({"feature_names": names} if named else {}), **transforms, **time}
 
 
-def _names(records):
-    """Return {file: record} of the nodes' names, or {node type: {file: record}}; a record has the file's dtype, shape and sha256."""
+def _names(file_records):
+    """Return {file: {"dtype", "shape", "sha256"}} of the nodes' names, or in a relational graph {node type: {file: such a dict}}."""
     records_by_file = {}
-    for path, record in records.items():
+    for path, record in file_records.items():
         section, *folder, name = path.split("/")
         if section == "names":
             (records_by_file.setdefault(folder[0], {}) if folder else records_by_file)[name] = record
@@ -138,38 +138,38 @@ def check_class_names(path: AnyPath, names: object, n_classes: int) -> None:
         "".join(names).encode()
 
 
-def _check(path, meta):
-    """Raise a DataError for the first invalid entry of `meta`, the content of meta.json."""
+def _check(path, meta_content):
+    """Raise a DataError for the first invalid entry of `meta_content`, the dict in meta.json."""
     for name, kind in {"name": str, "nodes": dict, "edges": dict, "provenance": dict}.items():
-        _expect(path, name, meta.get(name), kind)
-    relational = "target" in meta
-    (_check_types if relational else _check_one_kind)(path, meta)
+        _expect(path, name, meta_content.get(name), kind)
+    relational = "target" in meta_content
+    (_check_types if relational else _check_one_kind)(path, meta_content)
     for section, table in TABLES.items():
-        for name, entry in meta[section].items():
-            _check_records(path, f"{section}: {name}", entry, table.FILES, _needed(meta, section, name))
-    for name, entry in meta["nodes"].items():
+        for name, entry in meta_content[section].items():
+            _check_records(path, f"{section}: {name}", entry, table.FILES, _needed(meta_content, section, name))
+    for name, entry in meta_content["nodes"].items():
         _check_offsets(path, f"nodes: {name}: offsets" if relational else "offsets", entry.get("offsets"), entry["count"])
-    target = meta["nodes"][meta.get("target", NODE)]
+    target = meta_content["nodes"][meta_content.get("target", NODE)]
     _expect(path, "classes", target.get("classes"), int)
     if target.setdefault("task", "classify") not in TASKS:  # older directories have no entry `task`
         raise DataError(f"{path}: task: expected one of {', '.join(TASKS)}, found {target['task']!r}")
     check_class_names(path, target.get("class_names"), target["classes"])
-    _check_names(path, meta)
-    division = meta.get("division")
+    _check_names(path, meta_content)
+    division = meta_content.get("division")
     named = isinstance(division, dict) and all(isinstance(division.get(word), str) for word in ("partition", "order"))
     if division is not None and not named:
         raise DataError(f"{path}: division: expected null, or partition and order by name, found {division!r}")
 
 
-def _check_names(path, meta):
-    """Raise a DataError unless the records of each type's names are four arrays whose lengths fit the number of nodes."""
-    names = meta.get("names", {})
+def _check_names(path, meta_content):
+    """Raise a DataError unless `meta_content` lists each type's names as four arrays whose lengths fit the number of nodes."""
+    names = meta_content.get("names", {})
     _expect(path, "names", names, dict)
-    for name, records in (names if "target" in meta else {NODE: names} if names else {}).items():
-        if name not in meta["nodes"]:
-            raise DataError(f"{path}: names: {name!r} is none of the node types {', '.join(meta['nodes'])}")
+    for name, records in (names if "target" in meta_content else {NODE: names} if names else {}).items():
+        if name not in meta_content["nodes"]:
+            raise DataError(f"{path}: names: {name!r} is none of the node types {', '.join(meta_content['nodes'])}")
         _expect(path, f"names: {name}", records, dict)
-        n = meta["nodes"][name]["count"]
+        n = meta_content["nodes"][name]["count"]
         for file, (dtype, length) in NAMES.items():
             npyfile.check_record(path, f"names: {name}: {file}", records.get(file))
             shape = records[file]["shape"]
@@ -178,23 +178,23 @@ def _check_names(path, meta):
                 raise DataError(f"{path}: names: {name}: {file}: {actual} is not of the names of {n} nodes")
 
 
-def _check_one_kind(path, meta):
+def _check_one_kind(path, meta_content):
     """Raise a DataError unless the meta.json of a graph of one node type lists just the type `node` and its relation."""
     for section, name in (("nodes", NODE), ("edges", key(*RELATION))):
-        if list(meta[section]) != [name]:
-            raise DataError(f"{path}: {section}: {', '.join(meta[section]) or 'nothing'}; a graph of one kind, which names "
+        if list(meta_content[section]) != [name]:
+            raise DataError(f"{path}: {section}: {', '.join(meta_content[section]) or 'nothing'}; a graph of one kind, which names "
                             f"no target, has {name} alone")
 
 
-def _check_types(path, meta):
-    """Raise a DataError unless relations and target name existing node types, and only the target has labels and splits."""
-    types = [_words(path, "nodes", name, 1)[0] for name in meta["nodes"]]
-    for name in meta["edges"]:
+def _check_types(path, meta_content):
+    """Raise a DataError unless the relations and the target in meta.json name its node types, and only the target has labels and splits."""
+    types = [_words(path, "nodes", name, 1)[0] for name in meta_content["nodes"]]
+    for name in meta_content["edges"]:
         check_relation(_words(path, "edges", name, 3), types, path)
-    target = meta["target"]
-    if not isinstance(target, str) or target not in meta["nodes"]:
-        raise DataError(f"{path}: target: {target!r} is none of the node types {', '.join(meta['nodes'])}")
-    for name, entry in meta["nodes"].items():
+    target = meta_content["target"]
+    if not isinstance(target, str) or target not in meta_content["nodes"]:
+        raise DataError(f"{path}: target: {target!r} is none of the node types {', '.join(meta_content['nodes'])}")
+    for name, entry in meta_content["nodes"].items():
         arrays = entry.get("arrays") if isinstance(entry, dict) else None
         odd = [field for field in ("labels", *SPLITS) if isinstance(arrays, dict) and field in arrays]
         if odd and name != target:
@@ -209,17 +209,17 @@ def _words(path, section, name, n):
         raise DataError(f"{path}: {section}: {name!r}: {error}") from None
 
 
-def _needed(meta, section, name):
+def _needed(meta_content, section, name):
     """Return the fields whose arrays meta.json must list for `name`, a node type or relation in `section` "nodes" or "edges"."""
     if section == "edges":
         return ("indptr", "indices")
-    if "target" not in meta:
+    if "target" not in meta_content:
         return ("features", "labels", *SPLITS)
-    return ("labels", *SPLITS) if name == meta["target"] else ()
+    return ("labels", *SPLITS) if name == meta_content["target"] else ()
 
 
 def _check_records(path, entry_name, entry, files, needed):
-    """Raise a DataError unless `entry` has valid dtypes, shapes and hashes of its arrays, at least of the fields `needed` of `files`.
+    """Raise a DataError unless a table's `entry` in meta.json has dtypes, shapes and hashes, at least of the fields `needed` of `files`.
 
     A record states the dtype, the shape and the sha256 of an array. `needed` are fields that must have a record.
     """
@@ -236,7 +236,7 @@ def _check_records(path, entry_name, entry, files, needed):
 
 
 def _check_feature_names(path, entry_name, entry, record):
-    """Raise a DataError unless feature names, transforms and times in `entry` are valid; `record` describes the feature array.
+    """Raise a DataError for invalid feature names, transforms or times in a table's `entry`; `record` has the features' dtype and shape.
 
     The names of columns must be distinct words, one per column.
     """

@@ -253,7 +253,7 @@ def read_labels(labels, where, classes=None, task=None):
 
 
 def in_form(labels, where, task, first_row=0, what="node"):
-    """Return labels in the form of the task (see `NodeTable`); messages name `where` and call a row `what`, counted from `first_row`.
+    """Return labels as int64 classes, uint8 columns of 0 and 1, or floats, by the task; messages name `where` and call a row `what`.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ def transforms_of(schema: Schema) -> JsonDict:
 
 
 def is_schema(value: object) -> bool:
-    """Return True if a value read from JSON is a schema of node types, relations and feature columns (see the module)."""
+    """Return True if a value read from JSON is a dict with a target, node types and relations, and the columns and transforms of each."""
     if not isinstance(value, dict) or not isinstance(value.get("target"), str):
         return False
     nodes, edges = value.get("nodes"), value.get("edges")

@@ -291,7 +291,7 @@ def _is_relational(form, path):
 
 
 def _split_changes(spec, options, changes, relational):
-    """Pop from `options` those that change the graph, such as undirected; return (these options updated by `changes`, provenance)."""
+    """Pop the options that edit the graph, such as undirected, from `options`; return (those, updated by `changes`, provenance dict)."""
     wanted = {name: options.pop(name) for name in _CHANGES if name in options}
     wanted.update((name, value) for name, value in changes.items() if value is not None)
     wanted = {name: value for name, value in wanted.items() if value or (name == "undirected" and not relational)}
@@ -351,7 +351,7 @@ def _forms():
 
 
 def _path_and_words(text):
-    """Return (path, list of the options' texts) of a spec after its form; a path may contain commas if it exists."""
+    """Return (path, texts of the options) from the part of a spec after "FORM:"; a path that exists may contain commas."""
     if os.path.exists(text):  # a path may hold commas
         return text, []
     text = text.replace(",decimal=,", ",decimal=comma")
@@ -360,7 +360,7 @@ def _path_and_words(text):
 
 
 def _options(form, words, parsers):
-    """Return {name: value} of a spec's options from their texts `words`; `parsers` has a function for each option of the form."""
+    """Return {option: value} from texts such as "seed=1"; `parsers` has a function for each option, and `form` is named in errors."""
     parsers, options, errors = {**parsers, **_CHANGES}, {}, []
     for word in words:
         key, _, value = word.partition("=")

@@ -79,7 +79,7 @@ class DirectoryWriter:
         return self._files[name]
 
     def finish(self, meta):
-        """Close all files, write meta.json and give the directory its final name; `meta(records)` returns the content of meta.json.
+        """Close all files, write meta.json and rename the directory; `meta(records)` returns meta.json's dict, given the files' hashes.
 
         Parameters
         ----------

@@ -43,7 +43,7 @@ def make(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None
 
 
 def requested(degrees=None, clustering=None, nodes=None, degree=None, max_degree=None, beta=None, cmax=None, xi=None, **_):
-    """Return (number of nodes, clustering coefficient) of each degree, two arrays, from files or formulas; parameters as for `make`.
+    """Return (number of nodes, clustering coefficient) of each degree, from the files `degrees` and `clustering` or by formulas.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def report(indptr, indices, **options):
 
 
 def _parameters(file, name, **parameters):
-    """Return the `parameters` that are not None; raise a ConfigError if there is also a file, which would replace them."""
+    """Return the `parameters` that are not None; raise a ConfigError if the option `name` states a file that would replace them."""
     parameters = {key: value for key, value in parameters.items() if value is not None}
     if file is not None and parameters:
         raise ConfigError(f"{name} and {next(iter(parameters))} exclude each other: pass one of the two")

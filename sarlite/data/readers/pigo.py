@@ -56,7 +56,7 @@ def describe(path, workspace, options):
 
 
 def read_csr(path):
-    """Return the graph of a PIGO-CSR-v2 file, memory-mapped.
+    """Return the graph of a PIGO-CSR-v2 file as a `Csr` of memory-mapped arrays, with weights if the file has any.
 
     The fields of the file are: the magic; L and O, the numbers of bytes of a node id and of an offset; n, m, rows and
     columns; n + 1 offsets; m node ids; and optionally m weights.
@@ -199,7 +199,7 @@ def write(path, dataset, *, overwrite=False, ones=False):
 
 
 def write_directory(path, dataset, *, overwrite=False):
-    """Write a data set as an MG-GCN directory (see `read_directory`), in the order of the original ids.
+    """Write a data set as an MG-GCN directory, graph.bin and three files of rows by node, in the order of the original ids.
 
     Parameters
     ----------

@@ -201,7 +201,7 @@ class _Compiler:
         return NodeNumbering(n)
 
     def _check_unused(self, unused_ids):
-        """Raise a DataError if `unused_ids`, {node type: number of ids in no edge}, is not 0 for a type whose nodes only edges tell."""
+        """Raise a DataError if `unused_ids`, {node type: number of ids in no edge}, is above 0 for a type that only edges give ids to."""
         for name, n in unused_ids.items():
             if n and name in self._ends_alone:
                 (where, ends), door = self._ends_alone[name], self._nodes[name].source.reading.door

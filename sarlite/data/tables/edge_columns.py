@@ -70,7 +70,7 @@ class EdgeColumns:
         self._checks, self._numbers, self._transform_words = list[CellCheck](), list[str](), dict[str, str]()
 
     def prepare(self) -> None:
-        """Set `values`, the SQL expressions of weight, time and features; raise one error about all columns that cannot be read so."""
+        """Set `values`, the SQL expressions of weight, time and features; raise one error about all of them that cannot be read."""
         errors, features = list[SarliteError](), list[str]()
         numbers = [] if self._wanted else self.features
         with collecting(errors):

@@ -82,7 +82,7 @@ def nodes_by_number(options: Mapping[str, Any], count: int | None = None, where:
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return {split: file of node ids} from the options of an `edges:` spec; raise a ConfigError if options exclude or need each other."""
+    """Return {split: file of node ids} from the options of an `edges:` spec; raise a ConfigError if options exclude or lack each other."""
     ids = {name: options[f"{name}_ids"] for name in SPLITS if options.get(f"{name}_ids") is not None}
     need_labels = [name for name in ("task", "split", *(f"{name}_ids" for name in SPLITS)) if options.get(name) is not None]
     if need_labels and options.get("labels") is None:

@@ -89,7 +89,7 @@ def read_labels(table: Table, columns: Sequence[str], workspace: Workspace, task
 
 
 def check_labels(table: Table, columns: Sequence[str], task: str | None, classes: int | None, minus_one_missing: bool) -> None:
-    """Raise the DataError that `read_labels`, with the same arguments, would raise for an invalid cell in the label columns."""
+    """Raise a DataError for the first cell in the label columns that `read_labels`, with these arguments, could not read as a label."""
     if task in (None, "classify"):
         _class_values(table, columns[0], task, classes, "node", minus_one_missing)
     else:

@@ -105,7 +105,7 @@ class NodeColumns:
             self._left |= dict.fromkeys(unknown, "no feature of the model")
 
     def _chosen_columns(self, all_columns):
-        """Return the columns to read into DuckDB, out of all columns: those with a use, or all unless the user lists the features."""
+        """Return the columns to read into DuckDB: those with a role such as id or label, and all others unless the user lists features."""
         shown = _named_columns(all_columns)
         self._id = self.source.id or (shown[0] if shown else "")
         source = self.source

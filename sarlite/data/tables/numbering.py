@@ -66,9 +66,9 @@ class NodeNumbering(NamedTuple):
         return self.form.format(self.typed(column))
 
 
-def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], names: bool,
-                 count: int | None) -> NodeNumbering | None:
-    """Return the NodeNumbering of ids in `listing`, else in `ends`; None if `ends` hold row numbers, as with a node `count` unless `names`.
+def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColumn], ids_are_names: bool,
+                 n_nodes: int | None) -> NodeNumbering | None:
+    """Return the NodeNumbering of ids in the column `listing`, else in `ends`; None if `ends` hold row numbers and not `ids_are_names`.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
         Column whose row i has the id of node i.
     ends : sequence of IdColumn
         Columns of edges' ends.
-    names : bool
+    ids_are_names : bool
         If True, whole numbers are names of nodes too.
-    count : int or None
+    n_nodes : int or None
         Number of nodes; if it is known, the ids are node numbers.
 
     Raises
@@ -90,7 +90,7 @@ def number_nodes(node_type: str, listing: IdColumn | None, ends: Sequence[IdColu
     columns = [*([listing] if listing else []), *ends]
     for table, of_table in _by_table(columns):
         check_cells(table, [check for column in of_table for check in id_checks(table, column)])
-    if listing is None and not names and (count is not None or _are_numbers(node_type, ends)):
+    if listing is None and not ids_are_names and (n_nodes is not None or _are_numbers(node_type, ends)):
         for end in ends:
             check_cells(end.table, [CellCheck(end.column, f"{node_number(end.table, end.column)} IS NULL", _no_number(end.table))])
         return None

@@ -22,7 +22,7 @@ _DATE_FORMS = {
 
 
 def query_remedy(table: Table, rows: str, condition: str, effect: str) -> str:
-    """Return advice for a message: the SQL query `rows` FROM the table's file `condition` (SELECT ... and WHERE ...), and its `effect`.
+    """Return advice for a message: the SQL "`rows` FROM file `condition`", such as "SELECT * FROM t.csv WHERE x > 0", and its `effect`.
 
     Parameters
     ----------

@@ -215,7 +215,7 @@ def new_name(start: str) -> str:
 
 
 def kind_of(type_: object) -> str:
-    """Return the kind of values of a DuckDB type, such as "whole", "float" or "word" (see `Table.types`)."""
+    """Return the kind of values of a DuckDB type: "whole", "float", "bool", "word", "date", "vector", "list" or "other"."""
     name = str(type_)
     if name.endswith("]"):
         return "vector" if _VECTOR.match(name) else "list"

@@ -81,7 +81,7 @@ class Column:
         return {"number": self.value, "date": f"epoch({self.value})"}.get(self.reads, "")
 
     def shown(self, value: float) -> str:
-        """Return a value of `orderable` as text: a number, or the date at that many seconds since 1970 for a column of dates."""
+        """Return a number as text, or for a column of dates the date that is `value` seconds after 1970-01-01."""
         date = self.reads == "date"
         return show_time(int(value * 1e6) * 1000, "dates") if date else f"{value:.6g}"
 
