@@ -51,7 +51,7 @@ KERNELS = ("SpMM", "GeMM", "activation", "loss", "Adam", "other")
 
 
 def job(args, job_name, name, n_ranks, widths=None, **options):
-    """Run mg_gcn_ranks.JOBS[job_name] on data set `name` with N ranks and flags `options`; return its result. `widths`: in, out."""
+    """Run mg_gcn_ranks.JOBS[job_name] on data set `name` with N ranks; return its result. `widths`: of input, output; `options`: flags."""
     graph, *table = DATA[name]
     words = [HERE / "mg_gcn_ranks.py", job_name, "--file", file_of(args, graph), "--widths",
              ",".join(map(str, widths or table)),

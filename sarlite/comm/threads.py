@@ -337,7 +337,7 @@ def _raise_first(errors):
 
 
 def run(n_ranks: int, function: Callable[..., T], *args: object, **kwargs: object) -> list[T]:
-    """Call `function(comm, *args, **kwargs)` on each of `n_ranks` ranks, which are threads of this process.
+    """Call `function(comm, *args, **kwargs)` on each of `n_ranks` threads, which act as ranks; return the results in rank order.
 
     Parameters
     ----------

@@ -374,7 +374,7 @@ class AllEdges:
 
 
 def _largest_scores(dst, top, slope):
-    """Return leaky_relu(top + dst) with this slope, (n_dst, n_heads): the largest attention scores if `top` is of sources; 0 for -inf.
+    """Return leaky_relu(top + dst), (n_dst, n_heads): each destination's largest score, as `top` is its sources' largest; 0 for -inf.
 
     The scores are leaky_relu(top + dst) with the slope `slope`.
     """

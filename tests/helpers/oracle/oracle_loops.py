@@ -36,7 +36,7 @@ def in_edges(edges, added_loops):
 
 
 def gcn(state_dict: dict, x, edges, library: str, edge_weight=None, added_loops=None):
-    """Return the output of the GCN layer of `library`, "paper", "dgl" or "pyg"; `added_loops` is as in `in_edges`, None the library's.
+    """Return a GCN layer's output as `library`, "paper", "dgl" or "pyg", defines it; `added_loops` as in `in_edges` (None: its own).
 
     For a source without in-edges PyG's degree^-1/2 is 0, in the other libraries it is 1.
     """
