@@ -156,7 +156,7 @@ def reading(source: object, field: str = "", kind: type[SarliteError] = DataErro
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], argument: str = "", kind: type[SarliteError] | None = None) -> Iterator[None]:
-    """Return a context for writing the file `path`: an OSError becomes a `kind`, or DataError, that names the option `argument` and `path`.
+    """Return a context for writing `path`: an OSError becomes a `kind` (None: DataError) that names the option `argument` and `path`.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def atomic_write(path: AnyPath, *pieces: bytes | memoryview, new: bool = False) 
 
 @contextlib.contextmanager
 def atomic_file(path: AnyPath, *, new: bool = False, trial: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
-    """Return a context with (name, file) of a temporary file, renamed to `path` (`new`: if free) at the end or, if `trial`, removed.
+    """Return a context with (name, file) of a new file that its end renames to `path` (if `new`, to a free one) or, if `trial`, removes.
 
     Parameters
     ----------

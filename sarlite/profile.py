@@ -61,7 +61,7 @@ class Profile:
         self.peak_remote_buffers = self.live_remote_buffers
 
     def count(self, phase: str, sent: int = 0, received: int = 0, to: Iterable[int] = ()) -> None:
-        """Add bytes, sent to the peers `to` and received, to the phase of the surrounding `Profile.phase` context, else to `phase`.
+        """Add `sent` bytes, shared by the peers `to`, and `received` bytes to the phase of the context `Profile.phase`, else `phase`.
 
         Parameters
         ----------

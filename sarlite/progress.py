@@ -147,7 +147,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, text: str, total: int = 0, reads: str | None = None) -> Iterator[Step]:
-        """Return a context with a `Step` that a thread reports as `text`; `reads` names a file read meanwhile, if `total` is unknown (0).
+        """Return a context with a `Step` called `text`, which a thread reports: its share of `total` or, if 0, of the file `reads`.
 
         Parameters
         ----------

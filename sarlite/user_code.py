@@ -28,7 +28,7 @@ class NamesOrFile(tuple[str, ...]):
 
 
 def load_class(argument: str, spec: str, base: type = object) -> type:
-    """Run a user's file and return the class that `spec`, path/to/file.py:Class, the value of the option `argument`, names.
+    """Run the file in `spec`, path/to/file.py:Class, the value of the option `argument`; return the class, which must derive from `base`.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ def calibration_row(calibration: JsonObject | None) -> Iterator[tuple[str, str]]
 
 
 def warnings(task: Task, judged: JsonObject | None, class_names: Sequence[str] | None) -> Iterator[str]:
-    """Yield warnings if, by `judged`, no threshold meets the rule of --threshold, or the best model predicts a single class.
+    """Yield warnings if, by its outcome `judged`, the best model predicts a single class, or no threshold meets the rule of --threshold.
 
     Parameters
     ----------

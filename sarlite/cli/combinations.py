@@ -153,7 +153,7 @@ class Run(NamedTuple):
         return cls(options, model, kind != "plain" and not graphs, graphs=graphs)
 
     def has(self, what: str) -> bool:
-        """Return True if the run has `what`: an "option", an "option value", or a kind of run in `KINDS`."""
+        """Return True if the run has `what`: an option, such as "mfg", a value, such as "remote hec", or a kind of run in `KINDS`."""
         if what in KINDS:
             return bool(KINDS[what](self))
         name, _, value = what.partition(" ")
@@ -217,7 +217,7 @@ def refuse(run: Run) -> None:
 
 
 def only_needed(options: OptionValues, sources: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of the options with None for each that needs an option which is not set; refuse one that the user set.
+    """Return a copy of the options with None for each that needs an unset option; an error for those that the user set (`sources`).
 
     An option has no effect if the run lacks an option that it needs (`Option.needs`).
 

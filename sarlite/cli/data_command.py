@@ -264,7 +264,7 @@ def _reading(directory: AnyPath | None, but: AnyPath | None = None) -> AbstractC
 
 
 def _near_shares(dataset, order):
-    """Return a line with the share of edges whose ends are less than a cluster of rows apart, in the node order `order` and by id."""
+    """Return a line with the share of edges whose ends are near, less than a cluster of rows apart, in node order `order` and by id."""
     graph = structure(dataset)
     near, by_id = (100 * orders.near_share(graph.indptr, graph.indices, nodes) for nodes in (order, None))
     places = f"{orders.cluster_size(graph.indptr.size - 1):,} places apart"

@@ -178,7 +178,7 @@ def _sizes(sizes, run):
 
 
 def _row(shape: Shape, rates: dict[str, float], sizes: EstimateOptions) -> Row:
-    """Return the estimate for a run of `shape`, which has ranks and mode; `rates` are speeds per second that flags in `sizes` override."""
+    """Return the estimate of memory, bytes and time of a run of `shape`, at speeds `rates` unless flags in `sizes` give other speeds."""
     phases, work = step_bytes(shape), step_work(shape)
     speeds = {"flops": sizes.gflops, "edge_bytes": sizes.gb_per_s, "received": sizes.network_gbit and sizes.network_gbit / 8}
     rates = rates | {name: 1e9 * value for name, value in speeds.items() if value}

@@ -235,7 +235,7 @@ def _explained(comm: Communicator, trained: TrainedRun, part: Shard, wanted: Pre
 
 def _in_time(comm: Communicator, trained: TrainedRun, part: Shard, model: Callable[..., Tensor], x: Features,
              wanted: PredictionRequest) -> tuple[Array, list[Moment]]:
-    """Return, for the `wanted` nodes, (outputs from edges up to each node's time, that time with the number of edges). Collective.
+    """Return, for the `wanted` nodes, (outputs from edges up to each node's time, times with the number of edges per node). Collective.
 
     With --temporal latest, a node's neighbourhood has only the latest edges of each node. With sampled edges, it has all
     edges up to the node's time.

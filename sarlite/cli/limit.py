@@ -53,7 +53,7 @@ class MemoryLimit:
                               "more ranks take less each; docs/how-to/memory.md lists other ways")
 
     def check_once(self, comm: Communicator) -> None:
-        """Raise a ConfigError if the peak memory so far exceeds the limit on any rank; later calls do nothing. Collective."""
+        """Raise a ConfigError if the peak memory so far exceeds the limit on any rank; only the first call checks. Collective."""
         if not self._checked:
             self._checked = True
             self.check(comm, self._peak(), "the first step took")

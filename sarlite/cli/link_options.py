@@ -268,7 +268,7 @@ class LinkOptions:
 
 
 def _pairs_by_relation(linked, path):
-    """Return {relation of `linked`: (n, 2) pairs of nodes} from the file `path` on rank 0; no pairs on others, or for a number."""
+    """Return {relation of `linked`: (n, 2) pairs of nodes} from the file `path` on rank 0; no pairs on others, or if it is a share."""
     links = np.empty((0, 3), np.int64)
     if isinstance(path, str) and not linked.graph.comm.rank:
         links = read_links(path, linked)

@@ -230,7 +230,7 @@ def _score_functions(decoder, linked):
 
 
 def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
-    """Return (n_pairs, 2): each pair's score, and its position (1: best) among its source's pairs, `excluded` not counted. Collective.
+    """Return each pair's score and its position, 1 for the best, among all pairs of its source not `excluded`, (n_pairs, 2). Collective.
 
     `node_rows` is the encoder's output. `linked` describes the predicted relations. `excluded` holds, for each relation, the
     keys of pairs that do not count.
@@ -243,7 +243,7 @@ def _scores_and_positions(graph, decoder, node_rows, pairs, linked, excluded):
 
 
 def _top(graph, decoder, node_rows, sources_by_relation, linked, excluded, config):
-    """Return (PredictionRequest of all sources, [likeliest destinations, scores]); pairs in `excluded` do not count. Collective."""
+    """Return (PredictionRequest of the sources, [their `config.top` likeliest destinations not `excluded`, scores]). Collective."""
     n, ids, arrays, table = 0, [], [], not config.out.endswith(".npy") and graph.comm.rank == 0
     for index, (sources, score) in enumerate(zip(sources_by_relation, _score_functions(decoder, linked))):
         if table:

@@ -369,7 +369,7 @@ def _mib(n):
 
 
 def _memory(peaks, one_process):
-    """Return a text with `peaks`, the ranks' peak memory in bytes: each, or range and median of over 4, or one if `one_process`."""
+    """Return a text of the ranks' peak memory, `peaks` in bytes: each, range and median of over 4, or the largest if `one_process`."""
     if one_process:
         return f"{_mib(max(peaks))} (all ranks in one process)"
     if len(peaks) > 4:

@@ -151,7 +151,7 @@ class Saving:
             caches.remove_others(self.folder.path, cache_hashes, self.comm.size)
 
     def _announce(self, slow):
-        """Set the answer that a signal prints at once: that the run ends after this epoch; no answer unless epochs are `slow`."""
+        """Set the text that the next signal prints: that the run ends after this epoch; no text unless epochs are `slow`."""
         if self.comm.rank == 0:
             answer = "the run ends with this epoch, and a checkpoint; a second signal ends it now\n"
             self.interrupts.answer = answer if slow else ""

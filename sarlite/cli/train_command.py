@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def main_on_ranks(argv: Sequence[str] | None, parse: Callable[[Sequence[str] | None], Parsed],
                   load_action: Callable[[], Callable[..., object]]) -> int:
-    """Run, on every rank, the action that `load_action` returns with the options that `parse` returns; return the exit status.
+    """Run a command on every rank and return its exit status: the function `load_action()`, called with the options `parse(argv)`.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ def activate_backward(g: Array, *, kind: str, alpha: float = 1.0, normal: Normal
                       beta: Array | None = None, mask: Mask | None = None, x: Array | None = None,
                       out: Array | None = None, means: Array | None = None, dx: Array | None = None,
                       sums: Array | None = None) -> None:
-    """Overwrite `dx`, x's gradient (by `means` of batch norm), and `sums`, beta's and gamma's, from `g`, the gradient of `out`.
+    """Overwrite `dx`, x's gradient, and `sums`, beta's and gamma's, from `g`, `out`'s gradient; `means` are `sums` / n of all ranks' rows.
 
     With ``dy = g * k * f'(y)`` and ``xhat = (x - mean) * inv_std``: ``sums[0] = sum_r dy`` is the gradient of beta,
     ``sums[1] = sum_r dy * xhat`` is the gradient of gamma, and

@@ -95,7 +95,7 @@ def _fields(csr: dict[str, Any], z: Array, src: Array, n_src: int | None, per_de
 
 def attend(indptr: Array, indices: Array, z: Array, src: Array, dst: Array, m: Array, l: Array, acc: Array,  # noqa: E741
            *, slope: float, rows: Array | None = None, dropout: EdgeDropout | None = None, accumulate: bool = True) -> None:
-    """Add edges, with scores leaky_relu(src + dst, slope), to online softmax: maxima m, sums of exponentials l, weighted sums acc of z.
+    """Add a CSR's edges, of scores leaky_relu(src + dst, slope), to online softmax: maxima m, exponential sums l, weighted sums acc of z.
 
     ``s = leaky_relu(src[j] + dst[i], slope)`` with ``i = rows[row]``, or the row itself when `rows` is None. The
     running maximum `m` moves, and `acc` and `l` are corrected by ``exp(old - new)``. Then ``l += sum exp(s - m)`` and

@@ -76,7 +76,7 @@ def exact_squares(x: Array, inverse: Array) -> Array:
 
 
 def exact_centred(x: Array, centre: Array, scale: Array, y: Array | None, reduction: str, by: Array | None = None) -> Array:
-    """Return each column's "largest", "squares" or "sum" (`reduction`) of (x - centre) * scale * y; `by` is its inverse or its grid.
+    """Return each column's `reduction` of (x - centre) * scale * y: "largest"; "squares", with factors `by`; or "sum", on the grid `by`.
 
     The reduced matrix v = (x - centre) * scale * y is never in memory, only one row at a time. If y is None, v holds the
     squares of (x - centre) * scale.

@@ -160,7 +160,7 @@ def _value(a):
 
 def check(name: str, a: Any, *, dtype: Any = None, shape: tuple[int | None, ...] | None = None, out: bool = False,
           rows_apart: bool = False, optional: bool = False) -> Any:
-    """Return `a` after checks of dtype, shape and C order (of each row if `rows_apart`; writable if `out`); None if `optional`.
+    """Return `a` after checks of dtype, shape and C order (of each row if `rows_apart`; writable if `out`); `optional` allows None.
 
     Parameters
     ----------
