@@ -1,4 +1,4 @@
-"""Graphs and weights of PyTorch Geometric and DGL, converted to sarlite's. Neither library is imported.
+"""Graphs and weights of PyTorch Geometric and DGL, converted to sarlite's, without importing either library.
 
 `sarlite.interop.torch`, which imports PyTorch, has modules of sarlite as torch modules, and torch modules in sarlite.
 """
@@ -18,7 +18,7 @@ __all__ = ["from_dgl", "from_pyg", "load_state", "state_of"]
 
 
 def from_pyg(data: Any) -> Graph | HeteroGraph:
-    """Return an undivided graph with the edges and edge values of a `Data` or `HeteroData` of PyTorch Geometric.
+    """Return a PyG `Data` as a Graph, or a `HeteroData` as a HeteroGraph, with its edge weights and features; one rank has it whole.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def from_pyg(data: Any) -> Graph | HeteroGraph:
 
 
 def from_dgl(graph: Any, weight: str | None = None, features: str | None = None) -> Graph | HeteroGraph:
-    """Return a DGL graph as a Graph, or a HeteroGraph if it has several types; `weight` and `features` name edge data to keep.
+    """Return a DGL graph as a Graph, or a HeteroGraph if it has several types; `weight` and `features` name the edge data to keep.
 
     Parameters
     ----------
@@ -111,8 +111,8 @@ def from_dgl(graph: Any, weight: str | None = None, features: str | None = None)
     return _of_relations(edges, {name: graph.num_nodes(name) for name in graph.ntypes}, values)
 
 
-def _ends_of(store, owner):
-    """Return (sources, destinations), the rows of `store.edge_index`. Errors name the field, followed by the text `owner`."""
+def _ends_of(store: Any, owner: str) -> tuple[Array, Array]:
+    """Return (sources, destinations), the rows of `store.edge_index`; errors name edge_index, followed by the text `owner`."""
     edge_index = getattr(store, "edge_index", None)
     if edge_index is None:
         raise ConfigError(f"from_pyg: {type(store).__name__} has no edge_index{owner}")
@@ -123,8 +123,8 @@ def _ends_of(store, owner):
     return index[0], index[1]
 
 
-def _values_of(store, weight, features, owner):
-    """Return [weights (n_edges,), features (n_edges, k)], the entries of `store` with these names; None for a missing entry.
+def _values_of(store: Any, weight: str | None, features: str | None, owner: str) -> list[Array | None]:
+    """Return [weights (n_edges,), features (n_edges, k)], the entries of `store` with these names, or None; errors end in `owner`.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def _values_of(store, weight, features, owner):
     return values
 
 
-def _of_relations(edges, n_nodes, values):
+def _of_relations(edges: Any, n_nodes: Any, values: Any) -> HeteroGraph:
     """Return a HeteroGraph from {relation: (sources, destinations)}, {node type: number of nodes} and {relation: [weights, features]}."""
     graph = HeteroGraph.from_edges(edges, n_nodes)
     weights, features = ({relation: pair[k] for relation, pair in values.items() if pair[k] is not None} for k in (0, 1))

@@ -13,7 +13,7 @@ from sarlite.types import Array
 
 
 class TorchModule(torch.nn.Module):
-    """torch module that calls a sarlite module on one graph, such as TorchModule(GAT(16, 4, rng=rng), graph)(x).
+    """torch module that wraps a sarlite module and its graph: TorchModule(GAT(16, 4, rng=rng), graph)(x) returns a torch tensor.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ class TorchModule(torch.nn.Module):
             self._torch_names.append((place, last))
 
     def train(self, mode: bool = True) -> "TorchModule":
-        """Set the torch module and the sarlite module to training if `mode`, else to evaluation."""
+        """Set the torch module and the sarlite module to training if `mode` is True, else to evaluation."""
         self._module[0].train(mode)
         return super().train(mode)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Return module(graph, *inputs) of the sarlite module, as torch tensors."""
+        """Return module(graph, *inputs) of the sarlite module as a torch tensor."""
         torch_parameters = [getattr(place, name) for place, name in self._torch_names]
         for at, (parameter, torch_parameter) in enumerate(zip(self._parameters_of_module, torch_parameters)):
             if torch_parameter.data_ptr() != parameter.data.ctypes.data:  # after .to(), or nn.flatten of the module
@@ -114,7 +114,7 @@ class _Call(torch.autograd.Function):
 
 
 class FromTorch(nn.Module):
-    """sarlite module that calls a torch module, as one operation of the tape.
+    """sarlite module that wraps a torch module, and calls it as one operation of sarlite's tape.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class FromTorch(nn.Module):
         self.parameters_ = [nn.Parameter(p.detach().numpy()) for p in self.torch.parameters]
 
     def __call__(self, *inputs: Tensor | Array) -> Tensor:
-        """Return module(*inputs) of the torch module, recorded as one primitive of the tape."""
+        """Return module(*inputs) of the torch module as a sarlite Tensor, recorded as one primitive of the tape."""
         self.torch.module.train(self.training)
         for parameter, torch_parameter in zip(self.parameters_, self.torch.parameters):
             if torch_parameter.data_ptr() != parameter.data.ctypes.data:
@@ -162,7 +162,7 @@ class FromTorch(nn.Module):
 
 
 class _Holder:
-    """Holder of a torch module and its parameters, so that `Module` does not search the torch module for parameters."""
+    """Holder of a torch module and its parameters, which hides them from sarlite's search of attributes for parameters."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module, self.parameters = module, [*module.parameters()]

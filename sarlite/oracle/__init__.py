@@ -1,4 +1,4 @@
-"""The correctness oracle: checks of graph kernels, layers and distributed runs in any framework.
+"""Correctness oracle: checks graph kernels, layers and distributed runs of any framework against reference implementations.
 
     import sarlite.oracle as oracle oracle.check(my_spmm, "spmm", reduce="mean").require()
 

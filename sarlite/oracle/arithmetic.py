@@ -1,4 +1,4 @@
-"""`BoundArithmetic`: computes the values of formulas with bounds for the error of any evaluation in a float type.
+"""`BoundArithmetic`: evaluates a formula, and bounds the rounding error of every kernel that computes it in a floating type.
 
 A `BoundTerm` stands for every result that some evaluation in a floating type may give. Sums may run in any order, FMA
 may be used or not, and products may be reassociated and distributed over sums: A (X W) or (A X) W. A BoundTerm has four
@@ -23,11 +23,13 @@ in a single sum over all edges may pass more roundings than that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from sarlite.oracle.edge_structure import Index
 from sarlite.oracle.formats import format_of, rounded
 from sarlite.oracle.plain import BoundedArray, FloatArithmetic, all_masked, by_row, column, first, greatest
 from sarlite.types import Array
@@ -40,7 +42,9 @@ RESCALED = EXP + 2  # roundings for each entry of an online softmax: the additio
 
 
 class BoundTerm(NamedTuple):
-    """A value with the three parts of its error bound: sum of |terms|, error from its arguments, and log of the growth by roundings.
+    """Array of values with an error bound, error + (e^growth - 1) * (magnitude + error), where magnitude is the sum of |terms|.
+
+    `error` comes from inexact arguments. `growth` is the log of the factor by which roundings may enlarge a term.
 
     `growth` is one number, or one number for each row (first axis).
     """
@@ -52,7 +56,7 @@ class BoundTerm(NamedTuple):
 
 
 class BoundArithmetic:
-    """Arithmetic that computes each value together with a bound for the error of any evaluation in a floating type.
+    """Arithmetic on BoundTerms: evaluates a formula, and bounds the rounding error of every kernel that computes it in `dtype`.
 
     Parameters
     ----------
@@ -141,7 +145,7 @@ class BoundArithmetic:
         error = np.where(below, abs(slope) * error, max(1.0, abs(slope)) * error)
         return self._nonlinear(self.plain.leaky(x.value, slope), error, 2 if slope else 0)
 
-    def leaky_gradient(self, g, x, slope):
+    def leaky_gradient(self, g: BoundTerm, x: BoundTerm, slope: float) -> BoundTerm:
         """Return g where x > 0, else slope * g: the gradient of a leaky ReLU. The bound covers both cases if x may have either sign."""
         near = self._total(x)
         undecided = (near > 0) & ~(np.abs(x.value) > near)
@@ -229,8 +233,8 @@ class BoundArithmetic:
         error = np.where(self._contenders(x, index), self._total(x), 0)
         return self._nonlinear(self.plain.scatter_max(x.value, index), by_row(np.maximum, error, index), 0)
 
-    def select(self, g, x, index, ties, rank):
-        """Return the gradient of `scatter_max`: g of the row at its maximum, else 0; `ties` and `rank` choose among tied entries.
+    def select(self, g: BoundTerm, x: BoundTerm, index: Index, ties: str, rank: Array | None) -> BoundTerm:
+        """Return the gradient of `scatter_max` for each entry of x: g at the row's maximum, else 0. Ties go to the lowest `rank` or to all.
 
         The bound covers each choice of the maximum if several entries may be the maximum, or if an entry is NaN.
         """
@@ -262,14 +266,14 @@ class BoundArithmetic:
 
     # ---- parts of bounds
 
-    def _total(self, x):
-        """Return the whole error bound of each element of `x`: error + (e^growth - 1) * (magnitude + error), by the fields of `x`."""
+    def _total(self, x: BoundTerm) -> Array:
+        """Return the error bound of each element of x, error + (e^growth - 1) * (magnitude + error), from the fields of x."""
         growth = np.expm1(_column(x.growth, x.value))
         return np.where(np.isfinite(x.value), x.error + growth * (x.magnitude + x.error),
                         np.where(np.equal(x.error, 0), 0, np.inf))
 
-    def _sum_growth(self, k):
-        """Return what a sum of k terms adds to `growth`: (k - 1) log(1 + u) for roundoff u, and a rounding if results are narrower."""
+    def _sum_growth(self, k: int | Array) -> float | Array:
+        """Return the log of the error growth of a sum of k terms: (k - 1) log(1 + unit roundoff), plus a rounding if results are narrow."""
         return np.maximum(k - 1, 0) * self.each + (self.once if self.once > self.each else 0)
 
     def _nonlinear(self, value, error, rounds):
@@ -284,8 +288,9 @@ class BoundArithmetic:
             error = error + product(a.error, b.magnitude + b.error)
         return self._bound(value, _magnitude_product(product, a.magnitude, b.magnitude), error, growth, rounds)
 
-    def _bound(self, value, magnitude, error, growth, rounds):
-        """Return a BoundTerm of these fields; its error also allows that each of `rounds` operations flushes a result to 0.
+    def _bound(self, value: Array, magnitude: Array, error: Array | float, growth: Array | float,
+               rounds: int | Array) -> BoundTerm:
+        """Return a BoundTerm of these fields, after adding to the error what an underflow to 0 in each of `rounds` operations may cause.
 
         The error is Inf where the value may overflow.
         """
@@ -297,8 +302,8 @@ class BoundArithmetic:
         error = np.broadcast_to(error, value.shape).astype(np.float64, copy=False) if np.ndim(error) else error
         return BoundTerm(value, np.broadcast_to(magnitude, value.shape), error, growth)
 
-    def _contenders(self, x, index):
-        """Return a mask, (k, ...), of the entries that may be their row's maximum within their error bounds; `index` has their rows."""
+    def _contenders(self, x: BoundTerm, index: Index) -> Array:
+        """Return a mask of the entries of x that may be the maximum of their row, within the error bounds; `index` has each entry's row."""
         error = self._total(x)
         least = by_row(np.maximum, np.where(np.isfinite(error), x.value - error, -np.inf), index)
         return ~(x.value + error < least[index.rows])
@@ -307,8 +312,8 @@ class BoundArithmetic:
         return self.plain if part.dtype == self.plain.dtype else self.sizes
 
 
-def _magnitude_product(product, a, b):
-    """Return product(a, b), where `product` multiplies arrays of magnitudes; a 0 that is only an underflow becomes a positive number.
+def _magnitude_product(product: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
+    """Return product(a, b) of arrays that are not negative; a result that underflows to 0 becomes the smallest normal number instead.
 
     So an element is 0 only if every term has a factor 0.
     """
@@ -319,7 +324,7 @@ def _magnitude_product(product, a, b):
     return size
 
 
-def _map_fields(f, x):
+def _map_fields(f: Callable[[Any], Array], x: BoundTerm) -> BoundTerm:
     """Apply `f` to the value, magnitude and error of the BoundTerm `x`; return a BoundTerm of the results, with the growth of `x`.
 
     `f` may only rearrange numbers, or add numbers that are not negative; otherwise the bound would not hold.
@@ -327,7 +332,7 @@ def _map_fields(f, x):
     return BoundTerm(f(x.value), f(x.magnitude), f(x.error) if np.ndim(x.error) else x.error, x.growth)
 
 
-def _column(growth, like):
+def _column(growth: Array | float, like: Array) -> Array | float:
     """Reshape `growth`, one number for each row, so that it broadcasts with the array `like`; return a scalar unchanged."""
     return column(growth, like.ndim) if np.ndim(growth) else growth
 
@@ -336,8 +341,8 @@ def _most(growth):
     return np.max(growth, initial=0.0) if np.ndim(growth) else growth
 
 
-def _by_row(x, out):
-    """Return the growth of the BoundTerm `x`: one number for each row if the array `out` has the same rows as `x`, else the maximum."""
+def _by_row(x: BoundTerm, out: Array) -> Array | float:
+    """Return `x.growth` for a result `out` of x: one number for each row if `out` has the rows of x, else the maximum over all rows."""
     aligned = x.value.ndim == out.ndim and x.value.shape[:1] == out.shape[:1]
     return x.growth if aligned else _most(x.growth)
 

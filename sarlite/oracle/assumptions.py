@@ -1,4 +1,4 @@
-"""Search for a wrong assumption of a kernel: recompute the result under each assumption, and compare."""
+"""Search for the cause of a wrong result: recompute the result with each possible mistake, and compare with what was returned."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MOST_EDGES = 64  # at most so many edges into wrong rows are left out, one at a 
 
 
 def that_fit(difference: Difference, guesses: Iterable[Guess]) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause, edges that the cause names) of each guess whose predicted array agrees with the whole array that was returned."""
+    """Yield (cause as text, edges that the text names) of each guess whose predicted array agrees with the array that was returned."""
     return ((guess.cause, guess.edges) for guess in guesses if _fits(difference, guess))
 
 
 def explains(cause: str, difference: Difference) -> bool:
-    """Return True if a guess with this cause predicts the whole array that the function under test returned."""
+    """Return True if a guess with the text `cause` predicts the array that was returned, for this difference from the expected one."""
     return any(_fits(difference, guess) for guess in guesses(difference) if guess.cause == cause)
 
 
@@ -66,7 +66,7 @@ def guesses(difference: Difference) -> Iterator[Guess]:
 
 
 def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
-    """Yield (cause, edge) for each edge of `difference.suspect_edges` that explains every wrong element if it is lost or counted twice."""
+    """Yield (cause as text, ((src, dst),)) for each of `difference.suspect_edges` whose loss or repetition explains all wrong elements."""
     edges, pairs = difference.case.edges, np.array(difference.suspect_edges).reshape(-1, 2)
     if len(pairs) and difference.cotangents is None:
         is_named = (edges.src[:, None] == pairs[:, 0]) & (edges.dst[:, None] == pairs[:, 1])
@@ -75,7 +75,7 @@ def named_edges(difference: Difference) -> Iterator[tuple[str, Edges]]:
 
 def single_edges(difference: Difference, edge_index: Iterable[int], describe: Callable[[int], str] = lambda e: ""
                  ) -> Iterator[Guess]:
-    """Yield two guesses for each edge number in `edge_index`: the edge is lost, or counted twice; `describe(e)` ends the edge's name."""
+    """Yield two guesses for each edge number: the edge is lost, or counted twice; the text `describe(e)` is added to the edge's name."""
     d, edges = difference, difference.case.edges
     for e in edge_index:
         name, pair = f"edge {e} ({edges.src[e]} -> {edges.dst[e]}){describe(e)}", ((int(edges.src[e]), int(edges.dst[e])),)
@@ -85,7 +85,7 @@ def single_edges(difference: Difference, edge_index: Iterable[int], describe: Ca
 
 
 def _whole_ties(case, cotangents):
-    """Return the gradient of x by a wrong kernel, which gives each of several tied maxima or minima the whole gradient."""
+    """Return the gradient of x as a wrong kernel computes it that gives each of several tied maxima or minima the whole gradient."""
     x, e, largest = np.asarray(case.arrays["x"], np.float64), case.edges, case.attributes["reduce"] == "max"
     best = np.full((e.n_dst, x.shape[1]), -np.inf if largest else np.inf)
     (np.maximum if largest else np.minimum).at(best, e.dst, x[e.src])
@@ -156,7 +156,7 @@ def _graphs(reference, case):
             yield f"row numbers are taken modulo 2^{bits}", replace(case, edges=edges)
 
 
-def _without(reference, case, lost):
+def _without(reference: Reference, case: Case, lost: Array) -> Case | None:
     """Return the case without the edges that the mask `lost` selects; None if the mask selects no edge."""
     return cut.on_edges(reference, case, np.flatnonzero(~lost)) if lost.any() else None
 

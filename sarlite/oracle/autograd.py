@@ -1,4 +1,4 @@
-"""Functions under test in PyTorch, with gradients by autograd; torch is imported when the first of them is created."""
+"""Wrappers with which `check` tests PyTorch functions and modules, with gradients by autograd; torch is imported on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tensor = Any  # torch.Tensor; torch is optional
 
 
 class TorchKernel:
-    """A function under test in PyTorch, with the attributes that `check` uses: `vjp` by autograd, and `convert` from NumPy to tensors.
+    """PyTorch function that `check` can test: calls the function, computes its gradients by autograd, and converts arrays to tensors.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class TorchKernel:
             return self.function(case)
 
     def vjp(self, case: Case, g: Tensor | Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the gradients of arrays and parameters by name, for the outputs' gradient `g`; 0 for an input without influence."""
+        """Return the gradients of the case's arrays and parameters by name, from the outputs' gradient `g`; 0 for an unused input."""
         convert = case.convert or self.convert
         differentiable = {name: array for name, array in {**case.arrays, **case.state}.items() if array.dtype.kind == "f"}
         leaves: dict[str, Tensor] = {name: convert(array) for name, array in differentiable.items()}
@@ -82,7 +82,7 @@ torch_kernel = TorchKernel
 
 
 def torch_layer(module: Any, call: Callable[[Any, Case], Tensor] | None = None) -> TorchKernel:
-    """Wrap a torch module as a function that `check` can test, with gradients of its inputs and weights by autograd.
+    """Wrap a torch module for `check`, with gradients by autograd; `call(module, case)` runs it, by default module(x, edges) as in PyG.
 
     Parameters
     ----------

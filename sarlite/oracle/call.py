@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -35,7 +35,7 @@ _MEMORY = re.compile(r"out ?of ?memory|not enough memory|(can't|cannot|unable to
 
 def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
             threads: int | None = None) -> dict[str, Array]:
-    """Call `run`, the function under test, once on the case; return its outputs by name after a check of their shapes and dtype.
+    """Call `run(case)` in the worker's thread, on inputs in a memory layout and with `threads` BLAS threads; return its checked outputs.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def outputs(worker: Worker, run: Run, case: Case, shapes: Mapping[str, tuple[int
 def gradients(worker: Worker, vjp: Vjp, case: Case, cotangents: Mapping[str, Array],
               shapes: Mapping[str, tuple[int, ...]], threads: int | None = None, layout: str = "plain"
               ) -> dict[str, Array]:
-    """Call the function's vjp once with `cotangents`, the gradients of the outputs; return the gradients of the inputs by name.
+    """Call `vjp(case, cotangents)` in the worker's thread, with `threads` BLAS threads; return the checked gradients of inputs by name.
 
     Gradients that the vjp leaves out or returns as None are left out.
 
@@ -114,7 +114,7 @@ def laid_out(array: Array, layout: str) -> Array:
 
 
 class GuardedCase:
-    """Copy of a case for one call; afterwards it shows if the call has written to an input.
+    """Copy of a case that is passed to one call of the function under test, and shows afterwards if the call wrote to an input.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class GuardedCase:
 
 
 class Worker:
-    """A daemon thread that runs one call after the other. A call that does not return is abandoned.
+    """Daemon thread that runs calls of the function under test one after the other; a call over the time limit is abandoned.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class Worker:
         self._results: dict[str, tuple[object, object]] = {}  # kind of call -> (last result, copy of it)
 
     def hold(self, kind: str, result: object, copy: object) -> None:
-        """Keep the result of a "run" or "vjp" call, by `kind`, and its copy; set `overwritten` if a later call has changed a kept result.
+        """Store the result of a call and a copy of it, by `kind` "run" or "vjp"; set `overwritten` if an earlier stored result has changed.
 
         `copy` is a copy of the result, taken right after the call.
         """
@@ -236,8 +236,8 @@ def _verdict(error):
     return Verdict.UNSUPPORTED if isinstance(error, NotImplementedError) else Verdict.WRONG
 
 
-def _call(worker, function, guarded, threads, kind):
-    """Call `function`, a "run" or "vjp" by `kind`, with `threads` threads; return a copy of its result as NumPy arrays.
+def _call(worker: Worker, function: Callable[[], object], guarded: GuardedCase, threads: int | None, kind: str) -> Any:
+    """Call `function` in the worker's thread with `threads` BLAS threads; return its result in NumPy arrays. `kind` is "run" or "vjp".
 
     Raise CallFailure if the function has written to an input in `guarded`.
     """
@@ -254,8 +254,8 @@ def _call(worker, function, guarded, threads, kind):
     return copy
 
 
-def _trace(error):
-    """Return the last frames of an exception's traceback, without frames of this package."""
+def _trace(error: BaseException) -> str:
+    """Return the last frames of an exception's traceback as text, without frames of this package."""
     package = str(Path(__file__).parent)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(package)]
     return "".join(traceback.format_list(frames[-_FRAMES:])).rstrip()
@@ -300,7 +300,7 @@ def _same_bits(a, b):
 
 
 class Unsupported(SarliteError, NotImplementedError):
-    """Exception of a function under test that declines a case, which then counts as not covered.
+    """Exception that a function under test raises to decline a case; the case then counts as not covered.
 
     A function under test raises it; any NotImplementedError does the same.
 
@@ -315,7 +315,7 @@ class Unsupported(SarliteError, NotImplementedError):
 
 
 class CallFailure(Exception):
-    """Exception for a call of the function under test that failed, or returned nothing to compare.
+    """Exception for a call of the function under test that raised, hung, wrote to its input, or returned something of a wrong kind.
 
     Attributes
     ----------

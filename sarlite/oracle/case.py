@@ -20,9 +20,10 @@ Convert = Callable[[Array], object]  # makes a tensor of another library of a Nu
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One input of the function under test: `run(case)` returns the output, `vjp(case, g)` the gradients by name.
+    """Input of one call of the function under test: a graph, input arrays, parameters and attributes, read as `case.x` and so on.
 
-    A function under test reads a case by attributes, and each access returns a new copy:
+    The function `run(case)` returns the output, and `vjp(case, g)` the gradients by name. A function under test reads a
+    case by attributes, and each access returns a new copy:
 
     - `case.n_src`, `case.n_dst`, `case.n_edges`: numbers of source rows, destination rows and edges;
     - `case.src`, `case.dst`: the ends of each edge, shape (n_edges,);

@@ -12,7 +12,7 @@ from sarlite.oracle.reference import Reference, words
 
 
 def entry(name: str) -> dict[str, Any]:
-    """Return the description of an operation or layer as a dict for JSON: its arrays, parameters, outputs and attributes.
+    """Return the arrays, parameters, outputs and attributes of the operation or layer `name` as a dict for JSON.
 
     The keys are
     - "arrays", "parameters": shapes by name, with "n_src" and so on for sizes of the graph;

@@ -1,4 +1,4 @@
-"""Level "certified": error bounds for the results of a case, and errors as multiples of these bounds."""
+"""Error bounds for the results of a case, and errors as multiples of the bounds, as level "certified" of `check` uses them."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ LOWER = {"float64": 2.0**-24, "float32": 2.0**-11, "float16": 2.0**-8, "bfloat16
 
 
 def arithmetic(case: Case, lower: bool = False) -> BoundArithmetic:
-    """Return the arithmetic that computes a case's error bounds; with `lower`, for sums in the next lower precision than promised."""
+    """Return the arithmetic that bounds rounding errors for the case's dtypes; with `lower`, sums have the next lower precision."""
     return _LowerPrecision(case) if lower else BoundArithmetic(case.format, case.accumulate)
 
 
 class _LowerPrecision(BoundArithmetic):
-    """Arithmetic that bounds errors of kernels that round sums to the precision below the promised one, such as TF32 for float32.
+    """Arithmetic that bounds errors of kernels that round sums to the next lower precision than promised, such as TF32 for float32.
 
     The terms of the sums are rounded too; the exponent range stays the same. Tensor cores compute in this way.
     """
@@ -32,14 +32,14 @@ class _LowerPrecision(BoundArithmetic):
         return super().result(x, rounds + 1)
 
 
-def ratios(got: Array, number: BoundedArray) -> Array:
-    """Return for each element |got - expected| divided by the element's error bound.
+def ratios(got: Array, expected: BoundedArray) -> Array:
+    """Return |got - expected| divided by the error bound of the expected element, for each element.
 
     Parameters
     ----------
     got : array
         Returned elements.
-    number : BoundedArray
+    expected : BoundedArray
         Expected elements.
 
     Returns
@@ -47,7 +47,7 @@ def ratios(got: Array, number: BoundedArray) -> Array:
     array of float
         0 where both are the same number, NaN where the expected element is undecided (its bound is Inf).
     """
-    value, error = np.asarray(number.value), np.broadcast_to(number.bound, got.shape)
+    value, error = np.asarray(expected.value), np.broadcast_to(expected.bound, got.shape)
     with np.errstate(all="ignore"):
         same = (got == value) | (np.isnan(got) & np.isnan(value))
         difference = np.abs(got.astype(value.dtype) - value)
@@ -56,7 +56,7 @@ def ratios(got: Array, number: BoundedArray) -> Array:
 
 
 def imprecise(got: Array, lower: BoundedArray, bad: Array) -> bool:
-    """Return True if `lower`, results with error bounds for a lower precision, explains every returned element in the mask `bad`.
+    """Return True if `lower`, the expected array with the bounds of a lower precision, explains all elements of `got` in the mask `bad`.
 
     These bounds are wide, so an error above 1/16 of the magnitude never counts as rounding.
     """
@@ -68,7 +68,7 @@ def imprecise(got: Array, lower: BoundedArray, bad: Array) -> bool:
 
 
 def coarse(case: Case, got: Array, expected: Array) -> bool:
-    """Return True if all of `got`, but none of `expected`, are numbers of the next lower precision than the case promises for sums."""
+    """Return True if all numbers of `got`, but none of `expected`, fit the next lower precision than the one that sums of the case have."""
     unit = LOWER[case.accumulate]
 
     def fits(value):

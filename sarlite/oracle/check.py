@@ -38,7 +38,7 @@ def check(run: Run, reference: str | Reference, *, vjp: Vjp | None = None, level
           shrink: bool = True, graphs: str | Sequence[str] | Mapping[str, EdgeList] = "*",
           widths: Sequence[int] | None = None, repeats: int = 1, shown: Callable[[str], None] = _print,
           **attributes: Any) -> Report:
-    """Check a function that computes an operation or a layer: compare it with a reference on hard graphs.
+    """Check `run` and its gradients `vjp` on hard graphs against a reference such as "spmm"; return a Report of the wrong results.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def _corpus(trial: Trial, entries: Sequence[Entry], levels: tuple[str, ...], sho
 
 
 def _layouts(trial: Trial, case: Case) -> None:
-    """Check a case in further memory layouts: read-only and strided inputs, and an output gradient that is one broadcast number.
+    """Check the function on a case in further memory layouts: read-only and strided inputs, and a broadcast number as output gradient.
 
     A function may refuse a layout by an exception, which is reported.
     """
@@ -209,7 +209,7 @@ def _layouts(trial: Trial, case: Case) -> None:
 
 
 def _shrink_first(trial: Trial) -> None:
-    """Replace the first finding by the same finding on the smallest case that still has it."""
+    """Replace the first finding of the trial's report by the same finding on a smaller case that still shows it."""
     first = trial.report.first_bad
     if first is None or isinstance(first.case, str) or first.level not in (*LEVEL_CHECKS, "call"):
         return

@@ -1,4 +1,4 @@
-"""`Report`: the findings of one check, and the cases that the check did not cover."""
+"""`Report`: the result of one check, that is its findings (wrong results) and the comparisons that it did not make."""
 
 import re
 from collections import Counter, defaultdict
@@ -19,7 +19,7 @@ __all__ = ["Finding", "OracleError", "Report", "Verdict"]
 
 @dataclass
 class Report:
-    """Findings and coverage of one check.
+    """Result of one check: the findings, which are wrong results, and how many comparisons were made or left out.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Report:
     ratio: float = 0.0
 
     def skip(self, reason: str, example: str = "", times: int = 1) -> None:
-        """Count `times` comparisons as not covered for `reason`; keep the first `example`, a case, of each reason."""
+        """Count `times` comparisons as not covered for `reason`; `example` names a case, and the first example of a reason is kept."""
         if times:
             self.uncovered[reason] += times
             if example:
@@ -66,7 +66,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the findings; without findings PASS, or UNSUPPORTED if nothing was checked."""
+        """Worst verdict of the findings; without findings PASS, or UNSUPPORTED if nothing was compared."""
         verdicts = {finding.verdict for finding in self.findings} - {Verdict.UNSUPPORTED}
         if not verdicts and not self.checked.total():
             return Verdict.UNSUPPORTED
@@ -74,7 +74,7 @@ class Report:
 
     @property
     def first_bad(self) -> Finding | None:
-        """The best confirmed finding that has the verdict of the report; None if the verdict is PASS.
+        """Finding that has the report's verdict and the best confirmed cause; None if the verdict is PASS.
 
         Findings whose cause more cases confirm come first, and a wrong number comes before an exception.
         """
@@ -83,7 +83,7 @@ class Report:
 
     @property
     def causes(self) -> list[tuple[str, int, str]]:
-        """Causes of the findings as (cause, number of findings, name of a case).
+        """List of (cause, number of findings with this cause, name of one such case), the best confirmed causes first.
 
         The best confirmed and most frequent causes come first. Causes that differ only in numbers count as one. Findings
         of refused cases are left out.
@@ -101,7 +101,7 @@ class Report:
 
     @property
     def coverage(self) -> dict[str, int]:
-        """Number of comparisons by level; comparisons that were not made are counted as "not covered: REASON"."""
+        """Number of comparisons by level of the check; comparisons that were not made are counted as "not covered: REASON"."""
         return {**self.checked, **{f"not covered: {reason}": n for reason, n in sorted(self.uncovered.items())}}
 
     def require(self) -> "Report":

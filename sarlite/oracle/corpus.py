@@ -36,7 +36,7 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One graph of the corpus, with the width and the kind of values of the inputs that it is checked with.
+    """One graph of the corpus, with the number of columns and the kind of values of the inputs that are made on it.
 
     Attributes
     ----------
@@ -83,12 +83,12 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The name, with the width if a caller asked for it."""
+        """Name of the graph, followed by the width if the caller asked for this width."""
         return f"{self.name}/width {self.width}" if self.extra_width else self.name
 
     @property
     def size(self) -> int:
-        """Number (n_src + n_dst + n_edges) * width, computed without building the graph."""
+        """Number of input elements, (n_src + n_dst + n_edges) * width, computed without building the graph."""
         return sum(self.published[key] for key in ("n_src", "n_dst", "n_edges")) * self.width
 
     @property
@@ -106,7 +106,7 @@ class Entry:
 
     @property
     def published(self) -> dict:
-        """Return n_src, n_dst, n_edges and sha256 of the graph from `corpus.json`; for a caller's graph they are computed."""
+        """Dict of n_src, n_dst, n_edges and sha256 of the graph, from `corpus.json`, or computed for a graph of the caller."""
         return published().get(self.name) or graph_summary(self.edges)
 
 
@@ -118,13 +118,13 @@ def digest(edges: EdgeList) -> str:
 
 
 def graph_summary(edges: EdgeList) -> dict:
-    """Return n_src, n_dst, n_edges and sha256 of a graph, as in `corpus.json`."""
+    """Return a dict of n_src, n_dst, n_edges and sha256 of a graph, as in `corpus.json`."""
     return {"n_src": edges.n_src, "n_dst": edges.n_dst, "n_edges": edges.n_edges, "sha256": digest(edges)}
 
 
 @cache
 def published() -> dict[str, dict]:
-    """Return the contents of `corpus.json`: sizes and sha256 of each graph."""
+    """Return the contents of `corpus.json`: {name of a graph: dict of its sizes and sha256}."""
     return json.loads(PUBLISHED.read_text())
 
 
@@ -165,7 +165,7 @@ def custom_entry(name: str, edges: EdgeList, width: int) -> Entry:
 
 def select_entries(level: str, graphs: str | Sequence[str] | Mapping[str, EdgeList], widths: Sequence[int] | None = None
            ) -> list[Entry]:
-    """Return the graphs to check: graphs of a level whose names match, or the caller's own; some of them again with other `widths`.
+    """Return entries for the graphs of a level whose names match `graphs`, or for the caller's graphs, and further ones for `widths`.
 
     Parameters
     ----------
@@ -210,7 +210,10 @@ def entry(name: str) -> Entry:
 
 
 def publish(path: Path = PUBLISHED) -> None:
-    """Write `corpus.json`. Run it after a change of the corpus, and announce the change to readers of the old hashes."""
+    """Write the sizes and hashes of all graphs of the corpus to `path`, by default `corpus.json`.
+
+    Run it after a change of the corpus, and announce the change to readers of the old hashes.
+    """
     summaries = {entry.name: graph_summary(entry.edges) for entry in _entries()}
     lines = (f"{json.dumps(name)}: {json.dumps(values)}" for name, values in summaries.items())
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")

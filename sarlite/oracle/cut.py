@@ -1,4 +1,4 @@
-"""Cases derived from a case: on other edges, on some of its rows, on some of its columns."""
+"""Functions that derive a case from another case: with other edges, with fewer rows, or with fewer columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sarlite.types import Array
 
 
 def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str, Array]) -> Case:
-    """Return the case on other `edges`, with its arrays reduced to `rows`: {kind of rows, such as "src" or "edge": row numbers}.
+    """Return the case with other `edges`, and with its arrays reduced to `rows`, {"src", "dst", "node" or "edge": row numbers}.
 
     Arrays of other kinds stay.
     """
@@ -24,12 +24,12 @@ def on_rows(reference: Reference, case: Case, edges: EdgeList, rows: Mapping[str
 
 
 def on_edges(reference: Reference, case: Case, edge_index: Array) -> Case:
-    """Return the case on the edges `edge_index` alone; arrays with a row for each edge keep the rows of these edges."""
+    """Return the case with only the edges of these numbers; arrays with a row for each edge keep only the rows of these edges."""
     return on_rows(reference, case, case.edges.select(edge_index), {"edge": edge_index})
 
 
 def on_used_rows(reference: Reference, case: Case) -> Case:
-    """Return the case without rows that have no edge; a node of a homogeneous graph stays if it has an edge in or out."""
+    """Return the case without rows that have no edge; if sources and destinations are the same nodes, an edge in or out counts."""
     e = case.edges
     src, dst = np.flatnonzero(e.out_degrees), np.flatnonzero(e.in_degrees)
     if e.n_src == e.n_dst:
@@ -39,7 +39,7 @@ def on_used_rows(reference: Reference, case: Case) -> Case:
 
 
 def width_of(reference: Reference, case: Case) -> int | None:
-    """Return the width (number of columns) that a case was made with; None if no array axis has this length."""
+    """Return the number of columns of a case's inputs; None if no input has such an axis, or if their numbers differ."""
     sizes = {array.shape[axis] for name, array in case.arrays.items() for axis in _width_axes(reference.shapes[0], name)}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -57,7 +57,7 @@ def on_columns(reference: Reference, case: Case, start: int, stop: int) -> Case:
 
 
 def _width_axes(shapes: ShapeWords, name: str) -> list[int]:
-    """Return the axes of the array `name` whose length is the case's width, by its shape in words, such as ["n_src", "width"]."""
+    """Return the axes of the array `name` that `shapes`, such as {"x": ["n_src", "width"]}, calls "width"."""
     return [axis for axis, word in enumerate(shapes.get(name, ())) if word == "width"]
 
 

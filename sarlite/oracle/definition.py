@@ -1,4 +1,4 @@
-"""`Definition`: formula, inputs and attributes of an operation or layer; and `REFERENCES`, the table of definitions."""
+"""`Definition`: the formula, inputs and attributes of an operation or layer; `REFERENCES`: all definitions by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probable causes of a wrong result: edges, rows, columns, wrong assumptions about the operation.
+"""Search for the probable cause of a wrong result: lost edges, moved rows, wrong columns, or a wrong assumption of the kernel.
 
 A cause may describe one case exactly, such as a lost edge whose code is the whole difference. Otherwise it assumes
 something about the function under test, and is reported only if a case on another graph confirms it (`Cause.confirms`).
@@ -42,7 +42,7 @@ class Cause(NamedTuple):
     confirms: Callable[[Difference], bool] | None = None
 
     def fits(self, other: Difference) -> bool:
-        """Return True if this cause also explains the wrong array `other`; False if the cause cannot be tested there."""
+        """Return True if this cause also explains `other`, the wrong array of another case; False if it cannot be tested on that case."""
         return self.confirms is not None and self.confirms(other)
 
 
@@ -64,8 +64,8 @@ def cause_of(difference: Difference) -> tuple[str, Edges]:
     return next(causes(difference, CAUSE_SEARCHES), nothing)[:2]
 
 
-def _assumed(text, search, key, difference):
-    """Return a Cause with this text, which the Difference of another case confirms if `search` returns the same `key` for it."""
+def _assumed(text: str, search: Callable[[Difference], object], key: object, difference: Difference) -> Cause:
+    """Return a Cause with this text; the Difference of another case confirms the cause if `search` returns `key` for it, too."""
     return Cause(text, confirms=lambda other: other.case.op == difference.case.op and search(other) == key)
 
 
@@ -162,7 +162,7 @@ def _sum_changes(difference):
 
 
 def _edges_or_assumptions(difference: Difference) -> Iterator[Cause]:
-    """Yield causes: one edge that explains the wrong rows, then wrong assumptions of the kernel, then several edges."""
+    """Yield causes in this order: a single edge that explains all wrong rows, wrong assumptions of the kernel, several edges."""
     edges = located(difference) if difference.exact else None
     if edges is not None and len(edges.edges) == 1:
         yield edges
@@ -178,7 +178,7 @@ def _edges_or_assumptions(difference: Difference) -> Iterator[Cause]:
 # ---- what wrong elements have in common
 
 
-def _pattern(difference):
+def _pattern(difference: Difference) -> Iterator[Cause]:
     """Yield causes that the positions of the wrong elements suggest: moved rows, wrong heads or columns, index overflow."""
     if difference.differs.ndim == 0:
         return
@@ -210,7 +210,7 @@ def _flat(array):
 
 
 def _moved_rows(difference):
-    """Return a text if wrong rows hold the values of other rows, shifted or permuted; None otherwise."""
+    """Return a line of text if the wrong rows hold the values of other rows, shifted or permuted; None otherwise."""
     bad, expected, got = map(_flat, (difference.differs, *difference.as_float64))
     rows = np.flatnonzero(bad.any(1))
     if not np.isfinite(got).all() or not np.isfinite(expected).all() or not got[rows].any():
@@ -245,7 +245,7 @@ def _overflow(difference: Difference) -> int | None:
 
 
 def _tail(difference: Difference) -> tuple[int, int, str] | None:
-    """If exactly the last columns are wrong, return (number of columns, first wrong column, text that describes them); else None."""
+    """If exactly the last columns are wrong, return (number of all columns, first wrong column, text); None otherwise."""
     bad = _flat(difference.differs)
     columns, width = np.flatnonzero(bad.any(0)), bad.shape[1]
     if _by_head(difference) or not len(columns) or not 0 < columns[0] == width - len(columns):
@@ -254,7 +254,7 @@ def _tail(difference: Difference) -> tuple[int, int, str] | None:
 
 
 def _by_head(difference: Difference) -> bool:
-    """Return True if axis 1 of the returned array has an entry for each attention head."""
+    """Return True if axis 1 of the returned array is the axis of attention heads."""
     return difference.case.op == "softmax" or difference.case.op == "attention" and difference.got.ndim > 1
 
 

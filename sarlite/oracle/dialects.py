@@ -32,10 +32,7 @@ S = TypeVar("S", bound=Shaped)
 
 
 class StateLayout(NamedTuple):
-    """Two functions that convert a parameter, an array or an Expr, between the paper's layout and a library's layout.
-
-    `read` returns the paper's layout and `write` the library's.
-    """
+    """Two functions for a parameter, an array or an Expr: `read` converts a library's layout to the paper's, `write` the paper's back."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any], Any]
@@ -152,7 +149,7 @@ Names = dict[str, tuple[str, Mapping[Any, object]]]  # library's name -> (oracle
 
 
 def _library_names(names: str, **values: Mapping[Any, object]) -> Names:
-    """Return {library's attribute name: (oracle's name, {library's value: oracle's value})} from words "library=oracle".
+    """Parse `names`, words "library=oracle", to {library's name: (oracle's name, map)}; `values` has the maps from value to value.
 
     `values` has a dict of values by the library's name.
     """
@@ -213,7 +210,7 @@ def refuses(layer: str, edges: EdgeList, attributes: Attributes) -> str | None:
 
 
 def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projected: bool = False) -> dict[str, StateEntry]:
-    """Return {the paper's name of a parameter: its name and layout in a dialect's layer}; `projected` if the residual has a matrix.
+    """Return {the paper's parameter name: its StateEntry}; `projected`, or `names` of a state, can tell that the residual has a matrix.
 
     Parameters
     ----------
@@ -238,7 +235,7 @@ def state_entries(layer: str, dialect: str, names: Iterable[str] = (), *, projec
 
 
 def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
-    """Return the parameters `state` of the library `dialect`'s layer `layer` under the paper's names and in the paper's layouts.
+    """Convert `state`, parameters of a layer of the library `dialect`, to the paper's names and layouts; return them by name.
 
     Parameters
     ----------
@@ -268,7 +265,7 @@ def read(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
 
 
 def write(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
-    """Convert parameters to a library's names and layouts, and return them by name: the inverse of `read`.
+    """Convert `state`, parameters with the paper's names and layouts, to the library `dialect`'s: the inverse of `read`.
 
     Raises
     ------
@@ -283,7 +280,7 @@ def write(layer: str, dialect: str, state: Mapping[str, S]) -> dict[str, S]:
 
 
 def shapes_in(layer: str, dialect: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Convert shapes of parameters to a library's names and layouts, and return them by name."""
+    """Convert shapes of a layer's parameters, by the paper's names, to names and layouts of the library `dialect`; return them by name."""
     table = state_entries(layer, dialect, projected="root.weight" in shapes)
     return {table[name].name: table[name].shape(shape) for name, shape in shapes.items()}
 

@@ -53,7 +53,7 @@ class Difference:
 
     @cached_property
     def ratio(self) -> Array:
-        """Error of each element over its error bound; 0 where both are the same number, NaN where the bound is Inf and decides nothing."""
+        """Error of each element divided by its bound; 0 where the returned number is the expected one, NaN where the bound is Inf."""
         return ratios(self.got, self.expected)
 
     def above(self, tolerance: float = 1.0) -> Array:
@@ -65,18 +65,18 @@ class Difference:
 
     @cached_property
     def as_float64(self) -> tuple[Array, Array]:
-        """The expected and the returned array, in float64."""
+        """Tuple of the expected and the returned array, in float64."""
         return np.asarray(self.expected.value, np.float64), np.asarray(self.got, np.float64)
 
     @cached_property
     def differs(self) -> Array:
-        """Mask of the elements that are not the same number; NaN equals NaN."""
+        """Mask of the elements where the expected and the returned array differ; NaN equals NaN."""
         expected, got = self.as_float64
         with np.errstate(invalid="ignore"):
             return (got != expected) & ~(np.isnan(got) & np.isnan(expected))
 
     def evaluate(self, case: Case, by: Arithmetic[T], cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
-        """Compute this output or gradient for another case with the reference, in the arithmetic `by`.
+        """Return the reference's result for another case in the arithmetic `by`: this output, or this gradient from `cotangents`.
 
         For a gradient, `cotangents` are the gradients of the outputs; by default `self.cotangents`.
         """
@@ -91,7 +91,7 @@ class Difference:
         return not (np.isfinite(error) & (error > 0)).any()
 
     def predicted(self, case: Case, cotangents: Mapping[str, Array] | None = None) -> BoundedArray:
-        """Compute this output or gradient, with error bounds, for a case that a guess has changed, to compare it with the returned array.
+        """Return this output or gradient, with bounds, for a case changed by a guessed mistake, to compare it with the returned array.
 
         A guess about a mistake is another case, such as the case without an edge. If the returned array agrees
         with the prediction, the guess explains it.
@@ -101,11 +101,11 @@ class Difference:
         value = np.asarray(self.evaluate(case, FloatArithmetic(), cotangents).value)
         return BoundedArray(value, np.where(np.isfinite(value), 2.0**-20 * np.abs(value), 0.0))
 
-    def fits(self, number: BoundedArray) -> bool:
-        """Return True if `number` predicts the returned array: all elements are within its bounds, and some bound is finite."""
-        if np.shape(number.value) != self.got.shape or not self.got.size:
+    def fits(self, prediction: BoundedArray) -> bool:
+        """Return True if `prediction` agrees with the returned array: all elements are within its bounds, and some bound is finite."""
+        if np.shape(prediction.value) != self.got.shape or not self.got.size:
             return False
-        ratio = ratios(self.got, number)
+        ratio = ratios(self.got, prediction)
         return not np.isnan(ratio).all() and not np.any(np.nan_to_num(ratio) > 1)
 
     @property

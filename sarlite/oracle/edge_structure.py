@@ -12,7 +12,7 @@ from sarlite.types import Array
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """Row number of each of k entries: a gather reads these rows, and a scatter adds to these rows.
+    """Row number of each of k entries, among n rows: a gather reads these rows, and a scatter adds to these rows.
 
     Attributes
     ----------

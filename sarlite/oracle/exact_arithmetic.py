@@ -5,6 +5,7 @@ An element is exact if all its partial results, in any order, are numbers of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,8 +44,8 @@ class GrainedArray:
     grain: Array
 
 
-def _moving(name):
-    """Return a method for the primitive `name`, which only moves elements, such as "transpose" or "gather".
+def _moving(name: str) -> Callable[..., GrainedArray]:
+    """Return a method of ExactArithmetic for the primitive `name`, such as "transpose", which only rearranges elements.
 
     The method applies FloatArithmetic's method to each field of the array.
     """
@@ -97,8 +98,8 @@ class ExactArithmetic:
     def result(self, x: GrainedArray, rounds: int = 0) -> BoundedArray:
         return BoundedArray(x.value, np.where(x.grain > 0, 0.0, np.inf), x.magnitude)
 
-    def _proved(self, value, magnitude, grain, summed=False):
-        """Return a GrainedArray whose `grain` is set to 0, for "not proved exact", at elements of which a partial sum may be rounded.
+    def _proved(self, value: Array, magnitude: Array, grain: Array | float, summed: bool = False) -> GrainedArray:
+        """Return a GrainedArray of these fields, with grain 0 where a sum up to `magnitude` may be rounded. `summed`: values are sums.
 
         The bound of the partial sums is `magnitude`, the sum of the absolute values of all terms or more. With `summed`,
         `magnitude` bounds partial sums alone, and the values are stored in the narrower format.
@@ -133,8 +134,8 @@ class ExactArithmetic:
         grain = np.where(np.isinf(a.grain), np.inf, np.where(fits, a.grain / size, 0.0))
         return self._proved(self.plain.divide(a.value, b.value), a.magnitude / size, grain, summed=True)
 
-    def _function_values(self, x, value, is_exact):
-        """Return `value`, a nonlinear function of x, as a GrainedArray: proved exact where x is, and where the mask `is_exact` holds."""
+    def _function_values(self, x: GrainedArray, value: Array, is_exact: Array | bool) -> GrainedArray:
+        """Return `value`, a nonlinear function of x, as a GrainedArray: proved exact where x is, if the mask `is_exact` is True there."""
         return self._proved(value, np.abs(value), np.where(is_exact & (x.grain > 0), _lowest_bit(value), 0.0))
 
     def exp(self, x):
@@ -167,7 +168,7 @@ class ExactArithmetic:
                        np.where(mask, x.grain, np.inf))
 
     def barrier(self, x):
-        """Return x as single numbers that are no longer sums of terms: proved elements get the magnitude |value|."""
+        """Return x as finished numbers, no longer as sums of terms: elements that are proved exact get the magnitude |value|."""
         return GrainedArray(x.value, np.where(x.grain > 0, np.abs(x.value), x.magnitude), x.grain)
 
     # ---- dense
@@ -250,9 +251,9 @@ def _choose(mask, a, b, value):
     return GrainedArray(value, np.where(mask, a.magnitude, b.magnitude), np.where(mask, a.grain, b.grain))
 
 
-def _times(a, b):
-    """Return the grain of a product (a power of two that divides it) of factors with grains a and b; Inf marks a value that is surely 0."""
-    return np.where(np.isinf(a) | np.isinf(b), np.inf, a * b)
+def _times(grain_a: Array, grain_b: Array) -> Array:
+    """Return the grain of a product, a power of two that divides it, from the factors' grains; Inf marks a value that is surely 0."""
+    return np.where(np.isinf(grain_a) | np.isinf(grain_b), np.inf, grain_a * grain_b)
 
 
 def _least_of_rows(grain: Array, index: Index) -> Array:

@@ -30,7 +30,7 @@ MOST_EDGES = 1000
 def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", dtype: str = "float32",
            index_dtype: str = "int64", seed: int = 0, most_edges: int = MOST_EDGES, graphs: str = "*",
            shown: Callable[[str], None] = lambda text: None) -> list[str]:
-    """Write cases of the corpus with cotangents, expected results and bounds as files, and return their paths.
+    """Write cases on graphs of up to `most_edges` edges to files, with expected results and bounds; return the cases' paths.
 
     The file `cases.txt` in the folder lists the same paths.
 
@@ -75,7 +75,7 @@ def export(folder: Path, references: Sequence[Reference], *, level: str = "ci", 
 
 
 def verify(folder: Path, results: Path | None = None) -> Report:
-    """Compare the results that a program wrote with the expected results of the cases that the program read.
+    """Compare the files that a program wrote to `results`, by default folder/results, with the expected results; return a Report.
 
     Parameters
     ----------
@@ -116,14 +116,14 @@ def _no_function(case):
 
 
 def _cases(reference: Reference, entry: Entry, level: str, options: Mapping[str, Any]) -> Iterator[tuple[Level, Case]]:
-    """Yield (Level, case) for each case of a graph; the Level computes the case's expected results and bounds."""
+    """Yield (Level, case) for each case of a graph of the corpus; the Level can compute the case's expected results and bounds."""
     exact, random = inputs.cases(reference, entry, LEVELS[level], Report(""), **options)
     yield from ((PROBE, case) for case in exact if not case.name.endswith("/integers"))  # results for /integers are not all exact
     yield from ((CERTIFIED, case) for case in random)
 
 
 def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase:
-    """Return a case as a SavedCase with the expected results and bounds that `how`, the Level of its check, computes.
+    """Return the case as a SavedCase, with the expected results and bounds that `how`, the Level of its check, computes.
 
     The bounds of a probe are 0, or Inf for undecided elements.
     """
@@ -143,12 +143,12 @@ def _saved(how: Level, reference: Reference, case: Case, seed: int) -> SavedCase
 
 
 def _plain(text: str) -> str:
-    """Return a text with hyphens in place of all characters that are not safe in a file name."""
+    """Return a text with a hyphen in place of characters that are not safe in a file name."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")
 
 
 def _verified(trial: Trial, reference: Reference, saved: SavedCase, folder: Path) -> None:
-    """Compare the results that a program wrote to `folder` for one case with the expected ones, and add findings for wrong results.
+    """Compare the results that a program wrote to `folder` for the case `saved` with the expected ones; add findings for wrong results.
 
     Results must be equal if all bounds are 0 or Inf. Otherwise they must be within their bounds.
     """

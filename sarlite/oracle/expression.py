@@ -1,4 +1,4 @@
-"""Formulas as expressions over named inputs, which several arithmetics evaluate.
+"""`Expr`: a formula as a graph of primitives over named inputs, to evaluate in floats, with error bounds, or exactly.
 
 An `Expr` is a node of an expression graph: a primitive and its arguments. An arithmetic (`arithmetic.py`) computes the
 primitives, and `gradient.py` has their vector-Jacobian products. One formula therefore gives exact values and error
@@ -103,13 +103,13 @@ def variable(name: str, shape: Sequence[int]) -> Expr:
 
 
 def constant(value: npt.ArrayLike) -> Expr:
-    """Return numbers that are part of the formula; they count as exact."""
+    """Return `value` as an expression: numbers that are part of the formula, and count as exact."""
     value = np.asarray(value)
     return Expr("constant", (), value.shape, value=value)
 
 
 def lift(value: Operand) -> Expr:
-    """Return an Expr unchanged, and any other value as a constant."""
+    """Return `value` unchanged if it is an Expr, else as a constant expression."""
     return value if isinstance(value, Expr) else constant(value)
 
 
@@ -165,24 +165,24 @@ def stop_gradient(x: Expr) -> Expr:
 
 
 def concat(parts: Sequence[Expr], axis: int = 0) -> Expr:
-    """Return the parts joined along an axis; their other axes have equal sizes."""
+    """Return the expressions `parts` joined along an axis; their other axes have equal sizes."""
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
     return Expr("concat", parts, shape, axis=axis)
 
 
 def gather(x: Expr, index: Index) -> Expr:
-    """Return x[index.rows]."""
+    """Return the row x[index.rows[e]] for each entry e of `index`, shape (k, ...)."""
     return Expr("gather", (x,), (len(index.rows), *x.shape[1:]), index=index)
 
 
 def scatter_sum(x: Expr, index: Index) -> Expr:
-    """Return for each row i the sum of x[e] over the entries e of row i."""
+    """Return for each row i the sum of x[e] over the entries e with index.rows[e] == i, shape (n, ...)."""
     return Expr("scatter_sum", (x,), (index.n, *x.shape[1:]), index=index)
 
 
 def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return each row's maximum of x[e] over its entries e, or 0. Its gradient goes to the tied entry with the lowest `rank`, or to all.
+    """Return each row's maximum over its entries of x, or 0. Its gradient goes to the first tied entry, ordered by `rank`, or to all.
 
     Parameters
     ----------
@@ -198,7 +198,10 @@ def scatter_max(x: Expr, index: Index, ties: str = "first", rank: Array | None =
 
 
 def scatter_min(x: Expr, index: Index, ties: str = "first", rank: Array | None = None) -> Expr:
-    """Return each row's minimum of x[e] over its entries e, or 0. `ties` and `rank` choose who gets the gradient, as in `scatter_max`."""
+    """Return each row's minimum over its entries of x, or 0. Its gradient goes to the first tied entry, ordered by `rank`, or to all.
+
+    `ties` is "first" or "all", as in `scatter_max`.
+    """
     return -scatter_max(-x, index, ties, rank)
 
 
@@ -213,17 +216,12 @@ def softmax(scores: Expr, index: Index, epsilon: float = 0.0) -> Expr:
 
 
 def undecided_if_masked(x: Expr, scores: Expr, index: Index) -> Expr:
-    """Return x, shape (k, ...), with entries marked as undecided if all scores of their row are -Inf.
-
-    Any value is accepted in an undecided entry.
-    """
+    """Return x, shape (k, ...), and accept any value in entries of rows whose scores are all -Inf; `index` has each entry's row."""
     return Expr("undecided_if_masked", (x, scores), x.shape, index=index)
 
 
 def propagate(x: Expr, source: Index, target: Index, weight: Expr | None = None) -> Expr:
-    """Return the weighted sum of source rows for each target row: a sparse product.
-
-    Row i of the result is the sum of weight[e] * x[source row of e] over the entries e of row i.
+    """Return for each target row the sum of weight[e] * x[source.rows[e]] over its entries e: a sparse product. Default weights are 1.
 
     Parameters
     ----------
@@ -278,7 +276,7 @@ GATHERED = {"propagate": (0,), "edge_dot": (0, 1), "scatter_max": (0,), "select"
 
 def evaluate(exprs: Mapping[str, Expr], inputs: Mapping[str, Array], arithmetic: Arithmetic[T],
              rounds: Mapping[str, int] | None = None, narrow: str | None = None) -> dict[str, BoundedArray]:
-    """Return the value and error bound of each expression for `inputs`; `narrow` is a dtype that gathered rows are rounded to.
+    """Return a BoundedArray for each expression, which allows `rounds` more roundings; gathered rows are rounded to dtype `narrow`.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ _ERROR_BYTES = 400  # bytes from the end of a failing program's standard error t
 
 
 class ExternalProgram:
-    """Function under test that runs a command for each case: `run` and `vjp` for `check`, `run_ranks` for `check_ranks`.
+    """Command that acts as function under test: `run` and `vjp` are for `check`, `run_ranks` for `check_ranks`. Each call runs it once.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ class ExternalProgram:
         self.outputs, self.time_limit = outputs, time_limit
 
     def run(self, case: Case) -> dict[str, Array]:
-        """Run the program on a case, and return the outputs that it writes."""
+        """Run the program on a case, and return the outputs that it writes, as arrays by name."""
         results = self._results(SavedCase(case))
         return {name: results[name] for name in self._written(results, self.outputs)}
 
     def vjp(self, case: Case, g: Array | Mapping[str, Array]) -> dict[str, Array]:
-        """Run the program on a case and cotangents, and return the gradients that it writes."""
+        """Run the program on a case and `g`, the gradients of its outputs; return the input gradients that it writes, by name."""
         cotangents = g if isinstance(g, Mapping) else {self.outputs[0]: g}
         results = self._results(SavedCase(case, cotangents))
         names = [name for name in (*case.arrays, *case.state) if f"d{name}" in results]
@@ -95,10 +95,9 @@ class ExternalProgram:
 
     def _exchange(self, write: Callable[[Path], Path], read: Callable[[Path], T], folders: Sequence[str] = (),
                   **placeholders: object) -> T:
-        """Write input files with `write`, run the program once, and return `read(folder of results)`.
+        """Call write(folder), run the program once, and return read(results); `folders` are created in the folder `results` before.
 
-        `placeholders` are further values for words in braces of the command. `folders` are created within the folder
-        of the results.
+        `placeholders` are further values for words in braces of the command.
         """
         with tempfile.TemporaryDirectory(prefix="sarlite-oracle-") as name:
             inputs, outputs = write(Path(name)), Path(name) / "results"
@@ -107,8 +106,8 @@ class ExternalProgram:
             self._call(Path(name), {"inputs": inputs, "outputs": outputs, **placeholders})
             return read(outputs)
 
-    def _call(self, folder, placeholders):
-        """Run the program once, with values for the {words} of its command; its standard error goes to a file in `folder`."""
+    def _call(self, folder: Path, placeholders: Mapping[str, object]) -> None:
+        """Run the program once, with placeholders[word] for each "{word}" of its command; its standard error goes to a file in `folder`."""
         words = self.words
         for name, value in placeholders.items():
             words = [word.replace(f"{{{name}}}", str(value)) for word in words]

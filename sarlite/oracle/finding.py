@@ -1,4 +1,4 @@
-"""`Finding`: one wrong result that a check found, its place and its probable cause; `SavedCase`: contents of a .sarcase."""
+"""`Finding`: one wrong result of a check, with the first wrong element and a probable cause; `SavedCase`: contents of a .sarcase."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One wrong result, with its place and its probable cause.
+    """One wrong result of a check: the case, the first wrong element, its expected and returned value, and the probable cause.
 
     Parameters
     ----------

@@ -54,9 +54,9 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def default_accumulate(dtype: str) -> str:
-    """Return the default format for accumulating sums of numbers in the format `dtype`.
+    """Return the floating type of sums of `dtype` numbers, as long as the caller names no other.
 
-    The default is float32 for the formats in `NARROW`, such as "bfloat16-rows", else `dtype`.
+    It is float32 for the formats in `NARROW`, such as "bfloat16-rows", else `dtype`.
     """
     return "float32" if dtype in NARROW else dtype
 

@@ -64,7 +64,7 @@ def _accumulate(sums, expr, product):
     sums[id(expr)] = sums[id(expr)] + product if id(expr) in sums else product
 
 
-def _unbroadcast(g, shape):
+def _unbroadcast(g: Expr, shape: tuple[int, ...]) -> Expr:
     """Sum the gradient `g` over the axes along which a value of this shape was broadcast."""
     extra = len(g.shape) - len(shape)
     axes = tuple(range(extra)) + tuple(extra + a for a, n in enumerate(shape) if n == 1 and g.shape[extra + a] != 1)
@@ -72,7 +72,7 @@ def _unbroadcast(g, shape):
 
 
 def _vjp(expr: Expr, g: Expr) -> Sequence[Product]:
-    """Return, for each argument of `expr`, its gradient, or a function that builds it, or None; `g` is the gradient of `expr`."""
+    """Return for each argument of `expr` its gradient, a function that builds it, or None if it has none; `g` is the gradient of `expr`."""
     if expr.op not in VJPS:
         raise ConfigError(f"the primitive {expr.op} has no gradient")
     return VJPS[expr.op](expr, g, *expr.args, **expr.options)

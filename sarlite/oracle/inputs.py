@@ -1,4 +1,4 @@
-"""The cases that a check makes of one graph of the corpus: exact probes, and random values."""
+"""The cases that a check makes on one graph: probes, whose results are exact in any order of evaluation, and random values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE_MEAN = 1000.0  # mean of every second column of the input of batch norm
 
 def cases(reference: Reference, entry: Entry, levels: Collection[str], report: Report, **options: Any
           ) -> tuple[list[Case], list[Case]]:
-    """Return (exact probes, [one case of random values of the graph's kind]) of a graph, each list empty unless `levels` need it.
+    """Return (probes, which have exact results; [a case of random values]) on a graph of the corpus, empty lists where `levels` need none.
 
     If no probe is exact, that counts as not covered, and a case of small integers replaces the probes. Probes and the
     random case are made only if `levels` need them. A graph on which the formula is not defined counts as not covered,

@@ -86,7 +86,7 @@ def linear(trial: Trial, case: Case, rng: np.random.Generator) -> Invariant:
 
 
 def applicable(trial: Trial, case: Case) -> list[Kind]:
-    """Return the functions that make the invariants of a case's operation; for a layer or a model, `relabelled` alone."""
+    """Return the functions that make invariants which hold for the case's operation; for a layer or a model, `relabelled` alone."""
     if case.state or "edge" in trial.reference.outputs_by.values() or case.op not in ("spmm", "attention"):
         return [relabelled]
     attributes = case.attributes
@@ -99,7 +99,7 @@ def applicable(trial: Trial, case: Case) -> list[Kind]:
 
 
 def check_case(trial: Trial, case: Case, kinds: Sequence[Kind] | None = None) -> None:
-    """Check one invariant of the function under test on a case; successive calls take turns through `kinds`, by default all that apply.
+    """Check one invariant of the function on a case; successive calls take turns through `kinds`, by default all that apply to the case.
 
     An invariant is, for example, that relabelling the nodes permutes the output.
     """

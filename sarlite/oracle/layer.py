@@ -21,7 +21,7 @@ LOOPS = ("none", "missing", "replace")  # see `with_self_loops`
 
 @dataclass(frozen=True, eq=False)
 class LayerFormula:
-    """A layer's formula and its attributes; `dialects.PARAMETERS` has its parameters.
+    """Formula of a layer such as GAT, with its attributes and their defaults; `dialects.PARAMETERS` has its parameters.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class LayerFormula:
                 for name, one in dialects.PARAMETERS[self.name].items() if not one.condition or words[one.condition]}
 
     def infer(self, shapes: Shapes) -> AttributeDict:
-        """Infer attributes of a layer, such as its sizes, from the shapes of a state dict."""
+        """Return the attributes of a layer that follow from `shapes`, of its parameters by name, such as n_heads."""
         inferred: AttributeDict = {}
         for name, one in sorted(dialects.PARAMETERS[self.name].items(), key=lambda item: item[1].condition != ""):
             if one.condition in self.options:
@@ -75,7 +75,7 @@ class LayerFormula:
 
 
 def rows_of(edges: EdgeList, n_in: int) -> Shapes:
-    """Return the shapes of x (source rows) and, if the destinations are other nodes, of x_dst (destination rows)."""
+    """Return {"x": shape of the source rows} and, if the destinations are other nodes, "x_dst": shape of the destination rows."""
     return {"x": (edges.n_src, n_in), **({} if edges.n_src == edges.n_dst else {"x_dst": (edges.n_dst, n_in)})}
 
 
@@ -100,7 +100,7 @@ def shared_weight_copies(layer: LayerFormula, attributes: Attributes, state: Sta
 
 
 def resolve_attributes(layer: LayerFormula, attributes: Attributes, state: State | None) -> AttributeDict:
-    """Return all attributes of a layer with their values: from the caller, its state dict's shapes, the dialect, or the defaults.
+    """Return all attributes of a layer with their values: from the caller, the state's shapes, the dialect, or the defaults.
 
     Values come from the caller, a state, the dialect and the defaults, in this order of precedence.
 
@@ -155,8 +155,8 @@ def _checked(layer, dialect, name, value):
     return value
 
 
-def _check_shapes(layer, dialect, shapes, wanted):
-    """Raise DataError unless `shapes`, of a state dict of the library `dialect`, has exactly the parameters and shapes of `wanted`."""
+def _check_shapes(layer: LayerFormula, dialect: str, shapes: Shapes, wanted: Shapes) -> None:
+    """Raise DataError unless `shapes`, of a state dict of the library `dialect`, are exactly `wanted`, the shapes of parameters by name."""
     place, whose = dialects.state_entries(layer.name, dialect, projected="root.weight" in wanted), f"{dialect}'s {layer.name}"
     for name in wanted:
         if name not in shapes:

@@ -6,7 +6,7 @@ import numpy as np
 
 from sarlite.errors import ConfigError, DataError
 from sarlite.oracle.case import AttributeDict, Attributes
-from sarlite.oracle.definition import Inputs, define
+from sarlite.oracle.definition import Inputs, Shapes, define
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.expression import Expr, barrier, constant, gather, leaky, propagate, relu, scatter_sum, sqrt, where
 from sarlite.oracle.layer import LOOPS, NO, YES, LayerFormula, add_if_present, definition, destination_rows, rows_of, with_self_loops
@@ -21,7 +21,7 @@ def _inverse_root(degree: Expr, counts: Array, isolated: str) -> Expr:
 
 
 def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attributes) -> Expr:
-    """Return the sum of the weighted rows of each destination's sources, normalized by degrees as the attribute "norm" says."""
+    """Return each destination's weighted sum of source rows, scaled by degrees of sources or destinations as attributes["norm"] says."""
     norm, isolated, by_src, by_dst = attributes["norm"], attributes["isolated"], edges.by_src, edges.by_dst
     if norm == "in" and edges.n_src != edges.n_dst:
         raise ConfigError(f"norm 'in' takes one set of rows: there are {edges.n_src} source rows, "
@@ -47,14 +47,14 @@ def _normed(x: Expr, edges: EdgeList, weight: Expr | None, attributes: Attribute
 # ---- the layers
 
 
-def _gcn(inputs, edges, attributes):
-    """Return D^-1/2 A D^-1/2 X W + b (Kipf and Welling 2017, eq. 2, 8)."""
+def _gcn(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
+    """Return a GCN layer's output, D^-1/2 A D^-1/2 X W + b (Kipf and Welling 2017, eq. 2, 8)."""
     edges, weight = with_self_loops(edges, inputs.get("edge_weight"), attributes["self_loops"])
     return add_if_present(_normed(inputs["x"], edges, weight, attributes) @ inputs["linear.weight"], inputs.get("bias"))
 
 
-def _sage(inputs, edges, attributes):
-    """Return W_root h_i + b + W (mean or max over j of h_j); "max-pool" is the max of relu(W_pool h_j + b_pool).
+def _sage(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
+    """Return GraphSAGE's W_root h_i + b + W agg_j h_j; agg is the mean, the maximum, or the maximum of relu(W_pool h_j + b_pool).
 
     Source: Hamilton, Ying and Leskovec 2017, eq. 3.
     """
@@ -70,8 +70,8 @@ def _sage(inputs, edges, attributes):
     return add_if_present(out, inputs.get("root.bias"))
 
 
-def _rgcn(inputs, edges, attributes):
-    """Return W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, with W_r = sum_b c_rb V_b.
+def _rgcn(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
+    """Return R-GCN's W_root h_i + b + sum_r (sum or mean over j in N_r(i)) W_r h_j, with W_r = sum_b c_rb V_b.
 
     Source: Schlichtkrull et al. 2018, eq. 2, 3.
     """
@@ -97,8 +97,8 @@ def _within(name, index, n):
         raise DataError(f"{name}: numbers from 0 to {n - 1} are asked for, but there is {odd}")
 
 
-def _rgcn_inferred(shapes, inferred):
-    """Return RGCN's sizes for a state without basis coefficients, where each relation of the graph has its own weight matrix."""
+def _rgcn_inferred(shapes: Shapes, inferred: Attributes) -> AttributeDict:
+    """Return {"n_relations", "n_bases": 0} if the `shapes` of an R-GCN state show one weight matrix for each relation, else {}."""
     return {} if "coefficients" in shapes or "bases" not in shapes else {
         "n_relations": shapes["bases"][0], "n_bases": 0}
 
@@ -120,8 +120,8 @@ def _attended(z: Expr, scores: Expr, edges: EdgeList, attributes: Attributes) ->
                      edge_softmax(scores, edges, attributes["dialect"], attributes["epsilon"]))
 
 
-def _gat(inputs, edges, attributes):
-    """Return sum_j a_ij z_j by head, with a_ij = softmax_j(leaky(a_src . z_j + a_dst . z_i)) and z = W h.
+def _gat(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
+    """Return a GAT layer's sum_j a_ij z_j by head, with a_ij = softmax_j(leaky(a_src . z_j + a_dst . z_i)) and z = W h.
 
     Source: Velickovic et al. 2018, eq. 3, 4.
     """
@@ -138,8 +138,8 @@ def _gat(inputs, edges, attributes):
     return _heads(_attended(z, scores, edges, attributes), inputs, attributes)
 
 
-def _gatv2(inputs, edges, attributes):
-    """Return sum_j a_ij z_j, with a_ij = softmax_j(a . leaky(z_j + q_i)), z = W_src h + b and q = W_dst h + b.
+def _gatv2(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
+    """Return GATv2's sum_j a_ij z_j, with a_ij = softmax_j(a . leaky(z_j + q_i)), z = W_src h + b and q = W_dst h + b.
 
     Source: Brody, Alon and Yahav 2022, eq. 7.
     """
@@ -160,7 +160,7 @@ def _out_width(attributes):
     return n_feat if attributes["heads"] == "mean" else n_heads * n_feat
 
 
-def _derived(n_in, attributes):
+def _derived(n_in: int, attributes: Attributes) -> AttributeDict:
     """Return the widths of a GAT layer and flags that say which parameters it has, by name: "width", "projected" and so on.
 
     A residual is projected by a matrix: in PyG always, elsewhere if the widths differ.
@@ -186,14 +186,14 @@ def _gatv2_inferred(shapes, inferred):
 
 
 def moments(x: Expr) -> tuple[Expr, Expr]:
-    """Return the mean and the biased variance of each column, shape (1, n_feat) each."""
+    """Return the mean and the biased variance of each column of x, shape (1, n_feat) each."""
     centre = x.mean(0, keepdims=True)
     difference = barrier(x - centre)  # otherwise the bound would allow E[x^2] - E[x]^2, which cancels for large means
     return centre, (difference * difference).mean(0, keepdims=True)
 
 
-def _batch_norm(inputs, edges, attributes):
-    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with the moments of the rows or the running moments.
+def _batch_norm(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> Expr:
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta; mean and variance are of the rows in training, else the running ones.
 
     The formula is written as x scale + (beta - mean scale), as kernels may compute that, in which equal rows do not
     give exactly beta. Source: Ioffe and Szegedy 2015.
@@ -207,7 +207,7 @@ def _batch_norm(inputs, edges, attributes):
 
 
 def running(inputs: Inputs, attributes: Attributes) -> dict[str, Expr]:
-    """Return batch norm's running mean and variance after a training step; no values if they are not tracked.
+    """Return batch norm's running mean and variance after a training step, by name; an empty dict if they are not tracked.
 
     The running variance divides by n - 1.
     """

@@ -27,7 +27,7 @@ class ModuleLike(Protocol):
 
 
 class LayerNames(NamedTuple):
-    """A layer or norm of a sarlite module: its kind, and sarlite's name of each parameter by the paper's name."""
+    """Kind of one layer or norm of a sarlite module, such as "gat", and {the paper's parameter name: name in the module}."""
 
     kind: str
     names: dict[str, str]
@@ -158,22 +158,19 @@ def _kind(module):
     return next((KINDS[base.__name__] for base in type(module).__mro__ if base.__name__ in KINDS), "")
 
 
-def _renamed(piece: LayerNames, current: Mapping[str, Array], dialect: str, state: Mapping[str, Array], where: str
-             ) -> dict[str, Array]:
-    """Return the `state` of one layer of the library `dialect` in sarlite's names and layouts; `current` is the module's state.
-
-    `where` begins error messages.
-    """
-    read = dict(dialects.read(piece.kind, dialect, state))
-    table = dialects.state_entries(piece.kind, dialect, state)
-    if (piece.kind, dialect) == ("gatv2", "dgl") and "bias" in piece.names and "bias" not in table:
-        read["bias"] = np.zeros_like(current[piece.names["bias"]])
-    for name in sorted(piece.names.keys() - read.keys()):
-        raise DataError(f"{where}{table[name].name if name in table else name!r} is missing from the state")
-    for name in sorted(read.keys() - piece.names.keys()):
-        names = ", ".join(piece.names)
-        raise DataError(f"{where}{table[name].name!r} has no place in sarlite's layer, which has {names}")
-    return {piece.names[name]: value for name, value in read.items()}
+def _renamed(layer: LayerNames, current: Mapping[str, Array], dialect: str, state: Mapping[str, Array],
+             error_prefix: str) -> dict[str, Array]:
+    """Convert `state`, of one layer of the library `dialect`, to sarlite's names and layouts; `current` has the module's arrays by name."""
+    read = dict(dialects.read(layer.kind, dialect, state))
+    table = dialects.state_entries(layer.kind, dialect, state)
+    if (layer.kind, dialect) == ("gatv2", "dgl") and "bias" in layer.names and "bias" not in table:
+        read["bias"] = np.zeros_like(current[layer.names["bias"]])
+    for name in sorted(layer.names.keys() - read.keys()):
+        raise DataError(f"{error_prefix}{table[name].name if name in table else name!r} is missing from the state")
+    for name in sorted(read.keys() - layer.names.keys()):
+        names = ", ".join(layer.names)
+        raise DataError(f"{error_prefix}{table[name].name!r} has no place in sarlite's layer, which has {names}")
+    return {layer.names[name]: value for name, value in read.items()}
 
 
 def _written(piece: LayerNames, dialect: str, current: Mapping[str, Array]) -> dict[str, Array]:
@@ -183,8 +180,8 @@ def _written(piece: LayerNames, dialect: str, current: Mapping[str, Array]) -> d
     return {name: np.array(value, order="C") for name, value in dialects.write(piece.kind, dialect, state).items()}
 
 
-def _fitting(name, value, current):
-    """Return the parameter `value` in the dtype of `current`, the module's array of this name.
+def _fitting(name: str, value: Array, current: Array) -> Array:
+    """Return the parameter `value` in the dtype of `current`, the module's array with this name.
 
     Raise DataError if the shape differs or values would be rounded.
     """

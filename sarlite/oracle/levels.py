@@ -1,4 +1,4 @@
-"""The levels of a check: the calls that each level makes for one case, and the findings that it adds.
+"""The levels of a check, such as "probe": the calls that a level makes for one case, and the rule for wrong results.
 
 "probe" compares exact results by ==. "certified" compares with error bounds. "repeat" repeats the same input.
 "invariants" is in the module `invariants`.
@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ BoundedArrays = Mapping[str, BoundedArray]
 
 
 class Level(NamedTuple):
-    """The comparison of a function's results with expected results, at level "probe" or "certified".
+    """Level "probe" or "certified" of a check: the functions that compute expected results, and the rule for results that differ.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Level(NamedTuple):
                 self.check_gradient(trial, case, expected, g, layout)
 
     def check_gradient(self, trial: Trial, case: Case, expected: BoundedArrays, g: Mapping[str, Array], layout: str) -> None:
-        """Call the vjp with `g`, gradients of the outputs in a memory layout, and compare its result with the expected gradients.
+        """Call the vjp with `g`, the outputs' gradients, in a memory layout; compare its result with the expected gradients.
 
         If the gradient is wrong or missing in another layout than contiguous rows, the vjp is called with contiguous
         rows, too.
@@ -81,7 +81,7 @@ class Level(NamedTuple):
 
     def judge(self, trial: Trial, case: Case, expected: BoundedArrays, got: Mapping[str, Array] | None,
              g: Mapping[str, Array] | None = None) -> None:
-        """Compare the arrays `got` with the expected ones, and add findings for wrong ones; with cotangents `g`, they are gradients."""
+        """Compare the arrays `got` with the expected ones, and add findings for wrong ones: outputs, or gradients for cotangents `g`."""
         for name, array in (got or {}).items():
             difference = Difference(
                 trial.reference, case, name if g is None else f"d{name}", expected[name], array, g, suspect_edges=trial.suspect_edges,
@@ -94,11 +94,8 @@ def shapes(numbers: BoundedArrays) -> dict[str, tuple[int, ...]]:
     return {name: number.value.shape for name, number in numbers.items()}
 
 
-def _siblings(trial, probe_group, case, name):
-    """Call the function on the other cases in `probe_group`, probes of one graph; return its output `name` for each as a Difference.
-
-    Return an empty tuple if a call fails.
-    """
+def _siblings(trial: Trial, probe_group: Sequence[Case], case: Case, name: str) -> tuple[Difference, ...]:
+    """Call the function on each case of `probe_group` except `case`; return its outputs `name` as Differences, () if a call fails."""
     differences = []
     for other in probe_group:
         if other is not case:
@@ -151,8 +148,8 @@ def misread(trial: Trial, difference: Difference, bad: Array, level: str, layout
     trial.add_finding(Verdict.WRONG, level, difference, cause, bad, support=2)
 
 
-def _lower(difference):
-    """Return the expected array of `difference` with error bounds for sums in the next lower precision than promised."""
+def _lower(difference: Difference) -> BoundedArray:
+    """Return the expected array with error bounds for sums in the next lower precision than promised."""
     return difference.evaluate(difference.case, certified.arithmetic(difference.case, lower=True))
 
 
@@ -196,8 +193,9 @@ def _same_bits(trial, case, n_threads, asked, g=None):
     _differ(trial, case, first, on_one_thread, g, Verdict.THREADS, f"one thread in place of {n_threads}")
 
 
-def _differ(trial, case, first, again, g, verdict, text):
-    """Compare the results of two calls, `first` and `again`; if a bit differs, add a finding `verdict` and return True."""
+def _differ(trial: Trial, case: Case, first: Mapping[str, Array], again: Mapping[str, Array], g: Mapping[str, Array] | None,
+            verdict: Verdict, text: str) -> bool:
+    """Add a finding with this verdict and text, and return True, if two calls' outputs (gradients, for cotangents `g`) differ in a bit."""
     trial.report.checked["repeat"] += len(first)
     for name in first.keys() & again.keys():
         differ = other_bits(first[name], again[name])

@@ -5,7 +5,7 @@ The difference of a wrong row is the value that an edge carries, and its code na
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ def direction(width: int) -> Array:
 
 
 class Codebook:
-    """Index of an array's rows by content, for lookups of equal rows in O(log n) time.
+    """Index of an array's rows by their content, which finds equal rows in O(log n) time.
 
     Rows are projected on one random vector of integers in float64, which is exact for the integers of probes. Rows with
     the same projection are compared in full.
@@ -43,7 +43,7 @@ class Codebook:
         self.sorted = self.keys[self.order]
 
     def find_each(self, rows: Array) -> Array:
-        """Return for each of `rows` the number of the equal row of the array, -1 if none or several are equal, shape (k,)."""
+        """Return for each of `rows` the number of the equal row of the indexed array, or -1 if none or several are equal, shape (k,)."""
         keys = rows @ self.direction
         first, last = np.searchsorted(self.sorted, keys, "left"), np.searchsorted(self.sorted, keys, "right")
         hits = self.order[np.minimum(first, len(self.order) - 1)] if len(self.order) else np.zeros(len(keys), np.int64)
@@ -78,7 +78,7 @@ class EdgeSum:
 
 
 def flow(case: Case, output: str, senders: Sequence[Array]) -> EdgeSum | None:
-    """Describe how an spmm case computes "out" or "dx" from the rows `senders` as an EdgeSum; None if the output is no such sum.
+    """Return how an spmm case sums the arrays `senders` to `output`, "out" or "dx", as an EdgeSum; None if the output is no such sum.
 
     The result is None for other operations and outputs, and for reducers that are not sums. `senders` holds the
     rows that are summed in each case of a probe group: x for "out", and the cotangents for "dx".
@@ -125,7 +125,7 @@ class Change:
 
 
 def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook | None = None) -> list[Change] | None:
-    """Return the Changes (terms lost or counted twice) that turn the sums `expected` into `got`; None if a wrong row stays unexplained.
+    """Return the Changes that turn the sums `expected` into `got`, or None if a row has no explanation; `codebook` indexes `flow.rows`.
 
     `codebook` is the index of `flow.rows`, if the caller has it already.
     """
@@ -146,8 +146,8 @@ def find_changes(flow: EdgeSum, expected: Array, got: Array, codebook: Codebook 
     return changes_of_rows
 
 
-def _differences(flow, v, expected, got):
-    """Yield the error of row v's sum over edges, if the row `got` was divided by the right degree, then by a degree of 1 less or more."""
+def _differences(flow: EdgeSum, v: int, expected: Array, got: Array) -> Iterator[Array]:
+    """Yield the possible errors of row v's sum before its division: `got` was divided by the right degree, or by 1 less or more."""
     if flow.degrees is None:
         yield got - expected
         return
@@ -166,8 +166,8 @@ def _in_edges(flow, v):
     return flow.edges.eid[flow.edges.indptr[v] : flow.edges.indptr[v + 1]]
 
 
-def _one_change(flow, codebook, v, difference):
-    """Return [Change] if one source, counted once too often or left out, explains row v's `difference` from the expected row; else None.
+def _one_change(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
+    """Return [Change] if `difference`, the error of row v's sum, is the term of one source, lost or counted too often; else None.
 
     `codebook` finds the source whose row is the difference.
     """
@@ -179,8 +179,8 @@ def _one_change(flow, codebook, v, difference):
     return None
 
 
-def _two_changes(flow, codebook, v, difference):
-    """Return two Changes that together explain row v's `difference`, one at an edge of row v; None unless exactly one pair does."""
+def _two_changes(flow: EdgeSum, codebook: Codebook, v: int, difference: Array) -> list[Change] | None:
+    """Return the two Changes that together explain `difference`, the error of row v's sum; None unless exactly one pair does."""
     in_edges, candidates = _in_edges(flow, v), {}
     carried = flow.rows[flow.edges.src[in_edges]] * (1.0 if flow.weight is None else flow.weight[in_edges, None])
     factors = [1.0] if flow.weight is None else np.unique(np.abs(flow.weight))
@@ -197,8 +197,8 @@ def _two_changes(flow, codebook, v, difference):
     return next(iter(candidates.values())) if len(candidates) == 1 else None
 
 
-def _change(flow, in_edges, v, u, factor):
-    """Return the Change for a row v that counts the row of source u `factor` times too often; `in_edges` are the edges into row v.
+def _change(flow: EdgeSum, in_edges: Array, v: int, u: int, factor: float) -> Change | None:
+    """Return the Change for a row v that has the row of source u `factor` times too often; `in_edges` are the edges into v.
 
     Its edge is an edge from u to v with this weight, if there is one. Return None if row v would lack a term that it
     has no edge for.
@@ -212,7 +212,7 @@ def _change(flow, in_edges, v, u, factor):
 
 
 def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
-    """Return one line of text for the changes, and the edges that the line names, as (src, dst)."""
+    """Return (one line of text for the changes, (src, dst) of the edges that the line names)."""
     texts, edges, pending = [], [], list(changes)
     while pending:
         change = pending.pop(0)
@@ -236,8 +236,8 @@ def describe(flow: EdgeSum, changes: list[Change]) -> tuple[str, Edges]:
     return text + (", in the gradient" if flow.backward else ""), tuple(edges)
 
 
-def _elsewhere(a, b):
-    """Return True if two Changes are one misrouted edge: a row lacks its term, and a row that does not have this edge has the term."""
+def _elsewhere(a: Change, b: Change) -> bool:
+    """Return True if two Changes are one misrouted edge: its own row lacks the edge's term, and another row has the term instead."""
     return a.source == b.source and a.row != b.row and a.factor == -b.factor and (a.edge < 0) != (b.edge < 0)
 
 

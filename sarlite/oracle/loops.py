@@ -1,4 +1,4 @@
-"""A second implementation of the operations, one number at a time, with hand-written gradients.
+"""A second implementation of the operations in plain loops, with hand-written gradients, to check the oracle itself.
 
 `selfcheck` compares both implementations.
 
@@ -8,8 +8,9 @@ without rounding; operations with roots and exponentials in longdouble. It is me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +30,7 @@ def outputs(case: Case, once: bool = False) -> dict[str, Array]:
 
 
 def gradients(case: Case, cotangents: Mapping[str, Array], once: bool = False) -> dict[str, Array]:
-    """Return the gradients of the input arrays by name, computed by hand-written formulas from `cotangents`, gradients of the outputs.
-
-    The dtypes are the dtypes of `outputs`.
-    """
+    """Return the gradients of the input arrays by name, for `cotangents` of the outputs; with `once`, rounded once to the case's dtype."""
     number = _number_of(case)
     g = {name: _each(number, value) for name, value in cotangents.items()}
     with np.errstate(all="ignore"):
@@ -60,7 +58,7 @@ def nearest(values: Array, dtype: str) -> Array:
     return rounded(wide, dtype)
 
 
-def _number_of(case):
+def _number_of(case: Case) -> Callable[[Any], Any]:
     """Return the number type to compute in: Fraction if the operation is rational and the inputs are finite, else longdouble."""
     finite = all(np.isfinite(value).all() for value in case.arrays.values())
     rational = case.op in ("scatter", "gather", "sddmm") or case.op == "spmm" and case.attributes["reduce"] != "sym"
@@ -95,10 +93,11 @@ def _as_real(value):
 # ---- sums: out_i = sum over e of c_e w_e x_j
 
 
-def _sums(terms, x, weight, n_dst, g):
-    """Return the sums out_i = sum of c_e w_e x_j over `terms` (e, j, i, c), and the gradients of x and w for the gradient g of out.
+def _sums(terms: Sequence[tuple[int, int, int, Any]], x: Array, weight: Array | None, n_dst: int,
+          g: Array | None) -> tuple[Array, dict[str, Array]]:
+    """Return (out, {"x": dx, "weight": dw}) of out_i = sum of c w_e x_j over `terms` (edge e, source j, destination i, c); g is d_out.
 
-    `terms` are (e, j, i, c); `weight` holds one number for each edge, and edges beyond its end have weight 1.
+    `weight` holds one number for each edge, and edges beyond its end have weight 1. `g` is the gradient of out.
     """
     def w(e):
         return 1 if weight is None or e >= len(weight) else weight[e]
@@ -125,8 +124,9 @@ def _into(terms, n_dst):
     return into
 
 
-def _extremum(terms, messages, n_dst, reduce, ties, g):
-    """Return each row's maximum or minimum (`reduce`) of messages, 0 without messages, and each message's gradient, by `ties`, for g."""
+def _extremum(terms: Sequence[tuple], messages: Array, n_dst: int, reduce: str, ties: str,
+              g: Array | None) -> tuple[Array, Array]:
+    """Return (each row's maximum or minimum of its messages, or 0; each message's gradient, from the rows' gradient g and by `ties`)."""
     out, dm = _zeros((n_dst, messages.shape[1])), _zeros(messages.shape)
     for i, line in enumerate(_into(terms, n_dst)):
         for f in range(messages.shape[1]):
@@ -151,8 +151,8 @@ def _terms(case, loops=False):
     return terms + [(case.n_edges + i, i, i) for i in range(case.n_dst)] if loops else terms
 
 
-def _scales(terms, case, reduce):
-    """Return each term (edge, source j, destination i) of a sum with its factor: 1, 1 / d_i or 1 / sqrt(d_j d_i), by `reduce`."""
+def _scales(terms: Sequence[tuple[int, int, int]], case: Case, reduce: str) -> list[tuple[int, int, int, Any]]:
+    """Return each term (edge, source j, destination i) with its factor appended: 1, 1 / d_i or 1 / sqrt(d_j d_i), by `reduce`."""
     d_in, d_out = [0] * case.n_dst, [0] * case.n_src
     for _, j, i in terms:
         d_in[i] += 1
@@ -233,7 +233,7 @@ def _sddmm(case, v, g):
 # ---- softmax and attention
 
 
-def _softmax_of(case, scores):
+def _softmax_of(case: Case, scores: Array) -> Array:
     """Return the softmax p_e of `scores` over the in-edges of each destination, shape (n_edges, heads)."""
     p = _zeros(scores.shape)
     for line in _into(_terms(case), case.n_dst):
@@ -248,8 +248,8 @@ def _softmax_of(case, scores):
     return p
 
 
-def _softmax_gradient(case, p, dp):
-    """Return the gradient of the scores, ds_e = p_e (dp_e - sum over f of p_f dp_f), for a softmax p that has the gradient dp."""
+def _softmax_gradient(case: Case, p: Array, dp: Array) -> Array:
+    """Return the gradient of the scores, ds_e = p_e (dp_e - sum over f of p_f dp_f), for a softmax p with the gradient dp."""
     ds = _zeros(p.shape)
     for line in _into(_terms(case), case.n_dst):
         for h in range(p.shape[1]):
@@ -268,8 +268,9 @@ def _leaky(value, slope):
     return (value, 1) if value > 0 else (REAL(slope) * value, REAL(slope))
 
 
-def _score(case, v, e, j, i, h, ds=None, d=None):
-    """Return the attention score of edge e (j -> i) and head h from the arrays `v`; if `ds` is given, add ds times its gradients to `d`."""
+def _score(case: Case, v: Mapping[str, Array], e: int, j: int, i: int, h: int, ds: Any = None,
+           d: Mapping[str, Array] | None = None) -> Any:
+    """Return the attention score of edge e (j -> i), head h, for the inputs v; if `d` is set, add ds times the score's gradients to it."""
     slope = case.attributes["slope"]
     if case.attributes["kind"] == "gat":
         score, rate = _leaky(v["el"][j, h] + v["er"][i, h], slope)

@@ -17,10 +17,7 @@ from sarlite.types import Array
 
 
 class Guess(NamedTuple):
-    """A probable cause of a wrong result, with a function that predicts the wrong result.
-
-    `number` computes the result that the cause would have. `edges` has the (src, dst) of the edges that it names.
-    """
+    """A probable cause of a wrong result as text, the edges that the text names, and a function that predicts the wrong result."""
 
     cause: str
     number: Callable[[], BoundedArray]
@@ -28,7 +25,7 @@ class Guess(NamedTuple):
 
 
 def mistakes(difference: Difference) -> Iterator[Guess]:
-    """Yield a Guess for each common mistake that a kernel for the case's operation may have."""
+    """Yield a Guess for each common mistake of kernels for the operation of the difference, which is an expected and a returned array."""
     case = difference.case
     if case.attributes.get("reduce") == "mean" and case.op in ("spmm", "scatter"):
         yield from _means(difference)
@@ -85,7 +82,7 @@ def _divide_rows(number: BoundedArray, degrees: Array | int) -> BoundedArray:
 
 
 def _stray(difference, row):
-    """Return the gradient of x by a wrong kernel: rows of g whose output row has no edges are added to row `row` of the result."""
+    """Return dx as a wrong kernel computes it that adds the gradients of output rows without edges to row `row` of dx."""
     value = np.array(difference.expected.value, np.float64)
     value[row] += difference.cotangents["out"][difference.case.edges.in_degrees == 0].sum(0, dtype=np.float64)
     return BoundedArray(value, np.broadcast_to(difference.expected.error, value.shape) + 2.0**-20 * np.abs(value))

@@ -41,7 +41,7 @@ class ModelState(Generic[V]):
 
 
 def split_state(kind: str, state: Mapping[str, V]) -> ModelState[V]:
-    """Split the state dict of a whole model into one dict for each layer and norm.
+    """Split the state dict of a whole model, with layers of one `kind` such as "gat", into a dict for each layer and each norm.
 
     A name is a word, the layer's number, and the name within the layer, such as "convs.0.lin.weight" or
     "conv1.lin.weight". Words with "norm" or "bn" are batch norms. sarlite's models have the biases and norms of hidden
@@ -114,7 +114,9 @@ def cross_entropy(logits: Expr, labels: Array, mask: Array) -> Expr:
 
 def adam(parameter: Expr, g: Expr, first: Expr | None, second: Expr | None, step: int, attributes: Attributes
          ) -> tuple[Expr, Expr, Expr]:
-    """Return (parameter, first moment, second moment) after one step of Adam; weight decay is added to the gradient g.
+    """Return (parameter, first, second) after Adam's step number `step` with gradient g; the moments are None before step 1.
+
+    Weight decay is added to the gradient.
 
     Source: Kingma and Ba 2015, alg. 1.
     """
@@ -128,7 +130,7 @@ def adam(parameter: Expr, g: Expr, first: Expr | None, second: Expr | None, step
 
 
 def _trained(kind: str, inputs: Inputs, edges: EdgeList, attributes: Attributes) -> dict[str, Expr]:
-    """Return by name the loss and the gradients of the last training step, and the parameters after it."""
+    """Return {name: Expr} of the loss, the gradients of the last training step, and the parameters after attributes["steps"] steps."""
     now = {name: value for name, value in inputs.items() if name not in ARRAYS
            and name.rpartition(".")[2] not in BUFFERS}
     moments: dict[str, tuple[Expr | None, Expr | None]] = {name: (None, None) for name in now}
@@ -197,8 +199,8 @@ def _known_attributes(attributes, values):
     return {name: value for name, value in values.items() if name in attributes}
 
 
-def _for_layer(kind, requested, last):
-    """Return the requested attributes for one layer: attention heads are concatenated in hidden layers, and averaged in the last layer.
+def _for_layer(kind: str, requested: Attributes, last: bool) -> Attributes:
+    """Return the requested attributes for one layer: GAT's heads are concatenated, or averaged if it is the `last` layer.
 
     Numbers of heads and features from the caller are those of hidden layers.
     """
@@ -215,8 +217,8 @@ def _width(layer_attributes: Attributes) -> int:
     return layer_attributes["n_feat"] if layer_attributes["heads"] == "mean" else layer_attributes["n_heads"] * layer_attributes["n_feat"]
 
 
-def _layers_without_state(kind, model_sizes, requested):
-    """Return a dict of attributes for each layer of a model without a state dict, by its sizes and the `requested` layer options."""
+def _layers_without_state(kind: str, model_sizes: Attributes, requested: Attributes) -> list[AttributeDict]:
+    """Return the attributes of each layer of a model without a state dict, from the model's sizes and the `requested` attributes."""
     each: list[AttributeDict] = []
     for k in range(model_sizes["layers"]):
         last = k == model_sizes["layers"] - 1

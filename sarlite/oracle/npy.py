@@ -1,4 +1,4 @@
-"""Arrays as .npy files: an array is read only if header, file size and its record, the description in case.json, agree."""
+"""Reading and writing of .npy files; a file is read only if its header, size and hash agree with its record in case.json."""
 
 import hashlib
 import io
@@ -31,7 +31,7 @@ class Record(TypedDict):
 
 
 def plain_name(name: object, field: str) -> str:
-    """Return `name` if it is safe as part of a file name; raise DataError if it is empty, too long, hidden or a path."""
+    """Return `name` if it is safe in a file name, else raise a DataError that names `field`: it is empty, too long, hidden or a path."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
         raise DataError(f"{field}: {name!r} is not a plain name of letters, digits, '_', '-' and '.'")
     return name
@@ -55,7 +55,7 @@ def write_group(folder: Path, group: str, values: Mapping[str, Array]) -> dict[s
 
 
 def write_json(path: Path, document: Mapping[str, object], where: Path) -> None:
-    """Write a case.json; raise a DataError about the folder `where` if JSON cannot hold an attribute."""
+    """Write `document` as JSON to `path`; raise a DataError that begins with the path `where` if JSON cannot hold a value."""
     try:
         path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
     except (TypeError, ValueError) as error:
@@ -89,7 +89,7 @@ def read(folder: Path, field: str, record: Record) -> Array:
 
 
 def read_result(path: Path, field: str, shape: Sequence[int] | None = None) -> Array:
-    """Return the array of a .npy file that another program wrote, after checks of its header, its size and its shape.
+    """Return the array of a .npy file that another program wrote, after checks of its header, size and `shape`; errors name `field`.
 
     The array may be in C or Fortran order.
 
@@ -111,7 +111,7 @@ def read_folder(folder: Path) -> dict[str, Array]:
     return {path.stem: read_result(path, path.stem) for path in sorted(folder.glob("*.npy"))}
 
 
-def _header(path, field):
+def _header(path: Path, field: str) -> tuple[str, tuple[int, ...]]:
     """Return dtype and shape of a .npy file, after a check of the file size; `field` is the array's name in error messages."""
     if path.is_symlink():
         raise DataError(f"{path}: {field}: it is a symbolic link")

@@ -1,4 +1,4 @@
-"""`RankDifference`: one rank's result and the expected rows, with causes that are typical of distributed runs."""
+"""`RankDifference`: one rank's result and the expected rows, with a search for causes that are typical of distributed runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_ROWS = 400  # a rank's rows are compared pairwise up to so many rows
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RankDifference(Difference):
-    """One rank's rows of an output or a gradient, as expected and as returned.
+    """One rank's rows of an output or a gradient in a run on several ranks: the expected and the returned rows.
 
     Guesses have the bounds of level `certified`.
 
@@ -99,7 +99,7 @@ def _guesses(difference: RankDifference) -> Iterator[Guess]:
 
 
 def _scales(difference):
-    """Yield guesses that all elements, or the elements of each row, are wrong by one factor."""
+    """Yield guesses that the whole array, or each row, is wrong by one factor, such as a sum in place of a mean."""
     value, got, size = np.asarray(difference.expected.value, np.float64), difference.got, difference.division.size
     at = np.isfinite(value) & (value != 0)
     if not at.any() or not np.isfinite(got).all():
@@ -118,7 +118,7 @@ def _scales(difference):
 
 
 def _unreduced(difference):
-    """Return the gradient that this rank has without a reduction: the expected sum over ranks minus the other ranks' gradients."""
+    """Return this rank's own gradient, before a reduction over ranks: the expected sum minus the gradients of the other ranks."""
     others = np.sum([array.astype(np.float64) for q, array in enumerate(difference.arrays) if q != difference.rank], 0)
     return BoundedArray(difference.expected.value - others, difference.division.size * difference.expected.error)
 
@@ -151,13 +151,13 @@ def _of_outputs(difference: RankDifference) -> Iterator[Guess]:
         yield from single_edges(difference, some, lambda e: f", from rank {source_rank[e]},")
 
 
-def _without_edges(difference, lost):
+def _without_edges(difference: RankDifference, lost: Array) -> BoundedArray:
     """Return the rows that this rank would return if it left out the edges in the mask `lost`."""
     return difference.predicted(cut.on_edges(difference.reference, difference.case, np.flatnonzero(~lost)))
 
 
 def _with_rows(difference, replaced, others):
-    """Return the rows that this rank would return if the nodes in the mask `replaced` had the input arrays `others`."""
+    """Return the rows that this rank would return if the nodes in the mask `replaced` had their input rows in `others`."""
     by, arrays = difference.reference.arrays_by, {name: np.array(value) for name, value in difference.case.arrays.items()}
     for name, value in arrays.items():
         if by.get(name) in ("src", "dst", "node"):
@@ -185,7 +185,7 @@ def _only(value, rows):
 
 
 def _before(difference):
-    """Return the expected rows of the previous call, to test if the returned rows are stale."""
+    """Return the expected rows of the previous call, which a rank with stale buffers would return."""
     return difference.predicted(difference.before.case, difference.before.cotangents)
 
 
@@ -193,7 +193,7 @@ def _before(difference):
 
 
 def _same_elsewhere(difference):
-    """Yield a Cause that gives no explanation, but says if all ranks returned the same gradient."""
+    """Yield a Cause without explanation, which says if all ranks returned the same gradient."""
     other = next((q for q, array in enumerate(difference.arrays) if array.tobytes() != difference.got.tobytes()), None)
     agreement = ", the same on every rank" if other is None else f": rank {other} has another one than rank {difference.rank}"
     yield Cause(f"{NOTHING}{agreement}")
@@ -220,7 +220,7 @@ def _permuted(difference):
 
 
 def _touched_rows(difference):
-    """Yield a Cause that gives no explanation, but says if all wrong rows have edges from other ranks."""
+    """Yield a Cause without explanation, which says if all wrong rows have edges from other ranks."""
     bad, edges, owner = np.nan_to_num(difference.ratio) > 1, difference.case.edges, difference.division.owner
     text = f"{NOTHING}: {int(bad.sum())} of {bad.size} elements of rank {difference.rank} differ"
     if difference.kind not in ("dst", "node") or not bad.ndim:

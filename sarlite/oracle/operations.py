@@ -8,9 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from sarlite.errors import ConfigError
-from sarlite.oracle.definition import Definition, define
+from sarlite.oracle.case import Attributes
+from sarlite.oracle.definition import Definition, Inputs, define
 from sarlite.oracle.edge_structure import EdgeList
 from sarlite.oracle.expression import (
+    Expr,
     concat,
     constant,
     edge_dot,
@@ -33,8 +35,8 @@ EPSILON = {"pyg": 1e-16}  # added to the denominator of a softmax, by dialect
 NAN_OF_MASKED = ("dgl", "pyg")
 
 
-def extremum(messages, edges, reduce, ties):
-    """Return the maximum or minimum, by `reduce`, of each destination's messages; `ties` says which equal messages get the gradient.
+def extremum(messages: Expr, edges: EdgeList, reduce: str, ties: str) -> Expr:
+    """Return the "max" or "min", by `reduce`, of each destination's messages; `ties` says which of equal messages get the gradient.
 
     A destination without edges gets 0.
     """
@@ -42,13 +44,16 @@ def extremum(messages, edges, reduce, ties):
     return scatter_max(messages, *how) if reduce == "max" else scatter_min(messages, *how)
 
 
-def mean(total, edges):
+def mean(total: Expr, edges: EdgeList) -> Expr:
     """Return `total`, shape (n_dst, ...), divided by each destination's in-degree; a degree of 0 counts as 1."""
     return total / np.maximum(edges.in_degrees, 1).reshape(-1, *[1] * (len(total.shape) - 1))
 
 
-def edge_softmax(scores, edges, dialect, epsilon=None):
-    """Return the softmax over each destination's in-edges as the dialect's library computes it; `epsilon` replaces the library's value."""
+def edge_softmax(scores: Expr, edges: EdgeList, dialect: str, epsilon: float | None = None) -> Expr:
+    """Return the softmax over each destination's in-edges as the library `dialect` computes it; `epsilon` is added to the denominator.
+
+    By default it is the library's own.
+    """
     out = softmax(scores, edges.by_dst, EPSILON.get(dialect, 0.0) if epsilon is None else epsilon)
     return undecided_if_masked(out, scores, edges.by_dst) if dialect in NAN_OF_MASKED else out
 
@@ -60,10 +65,10 @@ def with_loops(edges: EdgeList) -> EdgeList:
     return edges.with_loops(np.arange(edges.n_dst))
 
 
-def symmetric(x, edges, weight=None, degrees="both"):
-    """Return D^-1/2 A D^-1/2 x, the sum over in-edges with symmetric normalization; degrees are at least 1.
+def symmetric(x: Expr, edges: EdgeList, weight: Expr | None = None, degrees: str = "both") -> Expr:
+    """Return D^-1/2 A D^-1/2 x, with edge weights in A. A source's degree counts its out-edges, or its in-edges if `degrees` is "in".
 
-    The degree of a source counts its out-edges, or with `degrees` "in" its in-edges.
+    Degrees are at least 1.
     """
     source = edges.in_degrees if degrees == "in" else edges.out_degrees
     if len(source) != edges.n_src:
@@ -143,8 +148,8 @@ define(Definition("softmax", lambda inputs, edges, attributes: {"out": edge_soft
 # softmax(score)_e
 
 
-def attention_scores(inputs, edges, attributes):
-    """Return the attention scores, shape (n_edges, heads), and the source rows that attention averages.
+def attention_scores(inputs: Inputs, edges: EdgeList, attributes: Attributes) -> tuple[Expr, Expr]:
+    """Return (attention scores, shape (n_edges, heads); the source rows that attention averages) for attributes["kind"].
 
     gat    leaky(el_j + er_i), values z                 Velickovic et al. 2018; el and er are a' z for the two halves of
     a

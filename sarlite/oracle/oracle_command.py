@@ -220,8 +220,8 @@ def _check(options):
     return next((status for status in (FOUND, PASSED) if status in statuses), REFUSED)
 
 
-def _check_options(options):
-    """Translate command-line options to the keyword arguments that only `check`, or only `check_ranks`, takes."""
+def _check_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments for `check` alone, or with --ranks for `check_ranks` alone, from the parsed command line."""
     if options.ranks is None:
         if options.parts is not None:
             raise ConfigError("--parts: needs --ranks")
@@ -235,8 +235,8 @@ def _check_options(options):
     return {"ranks": _numbers("--ranks", options.ranks), "parts": parts}
 
 
-def _numbers(flag, text):
-    """Parse the text of an option, such as "1,2,3", to a list of integers; return None if the option is not set."""
+def _numbers(flag: str, text: str | None) -> list[int] | None:
+    """Parse `text`, the value of the option `flag` such as "1,2,3", to a list of integers; return None if the option is not set."""
     try:
         return None if text is None else [int(word) for word in text.split(",")]
     except ValueError:
@@ -277,10 +277,10 @@ def _program(options, wanted):
     return ExternalProgram(options.program, tuple(wanted.outputs_by), options.time_limit)
 
 
-def _call_time_limit(options):
-    """Return the time limit in seconds of a call that runs the program; it is above the program's own limit.
+def _call_time_limit(options: argparse.Namespace) -> float:
+    """Return the seconds that a call of an external program may take, which is more than the program's own limit, --time-limit.
 
-    The reason is that a program can be killed, and a call cannot.
+    A program can be killed, but a call cannot.
     """
     return 2 * options.time_limit + 60
 

@@ -18,7 +18,7 @@ __all__ = ["PARTS", "Division", "RankPart", "owners"]
 
 @dataclass(frozen=True, eq=False)
 class RankPart:
-    """Input of one rank: its nodes, the edges into its nodes, and the rows of both in the input arrays.
+    """Input of one rank in a distributed run: its nodes, the edges into its nodes, and the rows of both in the input arrays.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class RankPart:
 
 
 def owners(kind: str, n_nodes: int, size: int, seed: int = 0) -> Array:
-    """Return the rank that owns each node, shape (n_nodes,), for one of the ways in PARTS to divide nodes, such as "random".
+    """Return the rank that owns each node, shape (n_nodes,), of `size` ranks; `kind` is a way to divide nodes in PARTS, such as "random".
 
     Parameters
     ----------
@@ -128,15 +128,15 @@ class Division:
         return np.flatnonzero(self.owner[self.case.edges.dst] == rank if kind == "edge" else self.owner == rank)
 
     def of_rank(self, value: Array, rank: int, kind: str) -> Array:
-        """Return a copy of a rank's rows of an array, by `kind` rows of nodes ("src", "dst", "node") or edges, or all rows ("whole")."""
+        """Return a copy of a rank's rows of an array: of its edges if `kind` is "edge", all rows if "whole", else of its nodes."""
         return np.array(value) if kind == "whole" else value[self.rows(rank, kind)]
 
     def part(self, number: BoundedArray, rank: int, kind: str) -> BoundedArray:
-        """Return a rank's rows of a BoundedArray, by `kind` rows of nodes ("src", "dst", "node") or edges, or all rows ("whole")."""
+        """Return a rank's rows of a BoundedArray: of its edges if `kind` is "edge", all rows if "whole", else of its nodes."""
         return BoundedArray(self.of_rank(number.value, rank, kind), self.of_rank(number.bound, rank, kind))
 
     def assemble(self, arrays: Sequence[Array], kind: str, shape: tuple[int, ...]) -> Array:
-        """Join the rows that each rank returned to one array of this shape for the whole graph."""
+        """Join the rows that each rank returned to an array of this shape for all ranks; they are edges if `kind` is "edge", else nodes."""
         out = np.zeros(shape, arrays[0].dtype)
         for rank, array in enumerate(arrays):
             out[self.rows(rank, kind)] = array
@@ -162,7 +162,7 @@ class Division:
 
     @cached_property
     def wanted(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """{name: (shape on the whole graph, kind of rows)} of each array that ranks may return."""
+        """Arrays that each rank may return, as {name: (shape on the whole graph, kind of rows)}."""
         case, reference = self.case, self.reference
         by, inputs = reference.outputs_by, {**case.arrays, **case.state}
         wanted = {name: (expr.shape, by.get(name, "whole")) for name, expr in reference.expressions(case)[1].items()}

@@ -140,8 +140,8 @@ class FloatArithmetic:
         return np.stack(out, 1).reshape(target.n, *x.shape[1:]) if out else np.zeros((target.n, *x.shape[1:]),
                                                                                      self.dtype)
 
-    def _product(self, weight, columns, index, x):
-        """Return the product of x and a sparse matrix, whose row i has `weight` (or 1) in `columns` for each entry of row i of `index`."""
+    def _product(self, weight: Array | None, columns: Array, index: Index, x: Array) -> Array:
+        """Return A @ x for the sparse CSR matrix A with the values `weight` (None: ones), column numbers `columns` and `index.indptr`."""
         data = np.ones(len(columns), self.dtype) if weight is None else np.ascontiguousarray(weight)
         from scipy import sparse  # here, as its import takes longer than the oracle's
 
@@ -179,7 +179,7 @@ class FloatArithmetic:
 
 
 def by_row(reduce: np.ufunc, x: Array, index: Index, empty: float = 0) -> Array:
-    """Return for each row the reduction of its entries of x by the ufunc `reduce`, or `empty` without entries, shape (n, ...)."""
+    """Return for each row the reduction of its entries of x by the ufunc `reduce`, or `empty` if it has none, shape (n, ...)."""
     out = np.full((index.n, *x.shape[1:]), empty, x.dtype)
     full = np.flatnonzero(index.counts)
     if len(full):
@@ -196,12 +196,12 @@ def column(of_rows: npt.ArrayLike, ndim: int) -> Array:
 
 
 def all_masked(scores: Array, index: Index) -> Array:
-    """Return a mask of the entries whose row has only scores of -Inf, shape (k, ...)."""
+    """Return a mask, shape (k, ...), of the entries of rows whose scores are all -Inf; `index` has each entry's row."""
     return (by_row(np.maximum, scores, index) == -np.inf)[index.rows]
 
 
 def greatest(x: Array, best: Array, index: Index) -> Array:
-    """Return a mask of the entries of x that equal `best`, the maximum of their row, shape (k, ...).
+    """Return a mask, shape (k, ...), of the entries of x that equal `best`, the maximum of each row; `index` has each entry's row.
 
     In a row with NaN, the NaN entries are selected.
     """
@@ -209,7 +209,7 @@ def greatest(x: Array, best: Array, index: Index) -> Array:
 
 
 def first(among: Array, index: Index, rank: Array | None) -> Array:
-    """Return a mask, shape (k, ...), of each row's first entry in the mask `among`, in the order of `rank`, then of entry numbers."""
+    """Return a mask, shape (k, ...), of each row's first entry in the mask `among`: of lowest `rank`, a sort key, then of lowest number."""
     order = index.order if rank is None else np.lexsort((rank, index.rows))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))

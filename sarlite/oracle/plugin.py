@@ -123,7 +123,7 @@ def _summary(terminalreporter: "pytest.TerminalReporter") -> Iterator[str]:
             yield f"{report.nodeid}: not covered, {report.outcome} before a check was made"
 
 
-def _last_reports(terminalreporter):
+def _last_reports(terminalreporter: "pytest.TerminalReporter") -> list[Any]:
     """Return one pytest report for each test that uses the fixture `sarlite_oracle`.
 
     The report is the call's, or an earlier phase's if the test ended there.

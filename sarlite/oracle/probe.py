@@ -29,8 +29,8 @@ from sarlite.oracle.values import ProbeScores, code_columns, codes, hashed, prob
 from sarlite.types import Array
 
 
-def _most_bits(dtype):
-    """Return the most bits that a digit may have if row numbers are written in digits that the dtype stores exactly."""
+def _most_bits(dtype: str) -> int:
+    """Return the largest number of bits of a digit that `dtype` stores exactly, at most 16; probes hold row numbers in such digits."""
     return min(16, BITS[NARROW.get(dtype, dtype)])
 
 
@@ -47,7 +47,7 @@ class NotExact(SarliteError):
 
 def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float32", seed: int = 0, width: int = 17,
           skipped: list[str] | None = None, **options: Any) -> list[Case]:
-    """Make inputs on a graph for which the outputs are exact in every order of evaluation; return the cases.
+    """Return cases on a graph whose outputs are exact in every order of evaluation; `skipped` receives a reason for each kind without.
 
     Rows hold codes of their row numbers. Several cases share a code that has more columns than one case.
 
@@ -91,7 +91,7 @@ def cases(reference: Reference, graph: Entry | EdgeList, *, dtype: str = "float3
 
 
 def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Array]:
-    """Return a gradient for each output, whose rows encode their own row numbers (`values.codes`).
+    """Return a gradient for each output, whose rows encode their row numbers, so that gradients of the inputs are exact.
 
     Codes are chosen so that as many gradients of the inputs as possible are exact.
 
@@ -120,9 +120,9 @@ def cotangents(reference: Reference, case: Case, seed: int = 0) -> dict[str, Arr
 
 
 def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
-    """Return the exact outputs of a case by name; the result for the last case is cached.
+    """Return the outputs of a case by name; the error of an element is 0 if float arithmetic computes it exactly, else Inf.
 
-    The error of an element is 0 if float arithmetic in any order computes the element exactly, else Inf.
+    Float arithmetic may use any order. The result for the last case is cached.
     """
     if case not in _outputs:
         outputs = reference.outputs(case, ExactArithmetic(case.format, case.accumulate))
@@ -131,7 +131,7 @@ def numbers(reference: Reference, case: Case) -> dict[str, BoundedArray]:
 
 
 def gradient_numbers(reference: Reference, case: Case, g: Mapping[str, Array]) -> dict[str, BoundedArray]:
-    """Return by name the gradients of a case, for output gradients `g`, whose elements are all exact.
+    """Return by name the gradients of a case's inputs for output gradients `g`; a gradient with an inexact element is left out.
 
     The last result is cached.
     """
@@ -161,7 +161,7 @@ class _ProbeBuilder:
         self.blank = reference.case(entry.edges, name=self.name, values="integers", seed=seed, dtype=dtype,
                                     width=entry.width, square=entry.square, **options)
 
-    def first_bits(self):
+    def first_bits(self) -> int:
         """Return the most bits that a digit of the encoded row numbers may have so that sums of the rows stay exact.
 
         This covers the longest sum over edges, and gradients that sum over columns.
@@ -173,7 +173,7 @@ class _ProbeBuilder:
             most = min(most, (bits - (max(self.width, 1) - 1).bit_length()) // 2)
         return max(most, 1)
 
-    def cases_of_bits(self, bits):
+    def cases_of_bits(self, bits: int) -> Iterator[Case]:
         """Yield cases whose input rows encode their row numbers (`values.codes`) in digits of `bits` bits.
 
         If a code has more columns than an input, each case has the next part of the columns.
@@ -203,8 +203,8 @@ class _ProbeBuilder:
             code[(len(code) + 1) // 2 :] = -code[: len(code) // 2][::-1]
         return rounded(self.scores.coded(name, code), self.dtype)
 
-    def _state(self):
-        """Return parameters with values -1, 0 and 1, so that sums need few bits.
+    def _state(self) -> dict[str, Array]:
+        """Return the parameters of the probes, with values -1, 0 and 1, so that sums need few bits.
 
         Attention vectors are 0, so that all scores are equal.
         """
@@ -218,8 +218,8 @@ class _ProbeBuilder:
         return state
 
 
-def _wide(dtype, options):
-    """Return True if sums are accumulated, by `options` or by default, in a format with more bits than `dtype`."""
+def _wide(dtype: str, options: Mapping[str, Any]) -> bool:
+    """Return True if sums are accumulated, by options["accumulate"] or by default, in a format with more bits than `dtype`."""
     return BITS[options.get("accumulate") or default_accumulate(dtype)] > BITS[dtype]
 
 
@@ -231,8 +231,8 @@ def _ladder(widest: int) -> Iterator[int]:
     yield from dict.fromkeys((widest, 1, *range(widest - 3, 1, -3)))
 
 
-def _widest(builder):
-    """Return the cases of `builder` with the most bits per digit for which all outputs are exact; try several numbers of bits."""
+def _widest(builder: _ProbeBuilder) -> list[Case]:
+    """Return the cases of `builder` with the most bits per digit for which all outputs are exact; raise NotExact if there are none."""
     narrowest = []
     for bits in _ladder(builder.first_bits()):
         try:
@@ -247,7 +247,7 @@ def _widest(builder):
     return narrowest
 
 
-def _exact(builder, bits):
+def _exact(builder: _ProbeBuilder, bits: int) -> list[Case]:
     """Return the cases of `builder` whose digits have `bits` bits; raise NotExact if an output of a case is not exact."""
     exact_cases = []
     for case in builder.cases_of_bits(bits):

@@ -1,4 +1,4 @@
-"""`check_ranks`: compares a run on several ranks with the reference on the whole graph, under any launcher."""
+"""`check_ranks`: compares a run on several ranks with the reference on the whole graph, whatever starts the ranks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
@@ -17,9 +17,10 @@ from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.formats import as_array
 from sarlite.oracle.on_rank import RankDifference
 from sarlite.oracle.parts import PARTS, Division, RankPart, owners
+from sarlite.oracle.plain import BoundedArray
 from sarlite.oracle.reference import Reference, as_reference, reference_label, valid_case
 from sarlite.oracle.scope import spans
-from sarlite.oracle.trial import count_text, trying
+from sarlite.oracle.trial import Trial, count_text, trying
 from sarlite.types import Array
 
 N_GRAPHS = 8
@@ -83,7 +84,7 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
                 accumulate: str | None = None, seed: int = 0, time_limit: float = 60.0, gradients: bool = True,
                 expected_failures: Sequence[str] = (), allow: Sequence[str] = (), graphs: str | Sequence[str] = "*",
                 **attributes: Any) -> Report:
-    """Compare a run on several ranks with the reference on the whole graph.
+    """Check `run(parts)`, which returns each rank's result, on graphs that each method in `parts` divides among the ranks; return a Report.
 
     Parameters
     ----------
@@ -157,7 +158,7 @@ def check_ranks(run: Callable[[list[RankPart]], Sequence[object]], reference: st
 
 
 def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeList]]:
-    """Return homogeneous graphs for distributed checks as (name, graph): two random ones of about 200 edges, and six more."""
+    """Return about eight graphs that match the patterns, for checks on several ranks, as (name, graph): homogeneous, of few edges."""
     entries = [e for e in corpus("ci") if e.published["n_src"] == e.published["n_dst"]
                and 0 < e.published["n_edges"] <= MOST_EDGES]
     entries = matching(entries, pattern)
@@ -170,8 +171,9 @@ def division_graphs(pattern: str | Sequence[str] = "*") -> list[tuple[str, EdgeL
     return [(entry.name, entry.edges) for entry in dict.fromkeys([*telling, *(entries[k] for k in places)])]
 
 
-def _check_divided(trial, name, edges, size, kind, gradients, options):
-    """Check the graph `edges`, divided among `size` ranks by the method `kind`, in two calls; `gradients` tells if gradients are checked.
+def _check_divided(trial: Trial, name: str, edges: EdgeList, size: int, kind: str, gradients: bool,
+                   options: Mapping[str, Any]) -> None:
+    """Check two calls of a run on `size` ranks, which divide the graph `edges` by the method `kind`; also check gradients if asked.
 
     The calls have different values, so that stale rows of the first call show in the second.
     """
@@ -189,8 +191,8 @@ def _check_divided(trial, name, edges, size, kind, gradients, options):
         previous = division
 
 
-def _check_call(trial, division, previous):
-    """Check the layers, outputs and gradients of one call, up to the first wrong result; `previous` is the previous call's division."""
+def _check_call(trial: Trial, division: Division, previous: Division | None) -> None:
+    """Check layers, outputs and gradients of one call, up to the first wrong result; `previous` is the division of the call before."""
     results = _results(trial, division)
     if results is None:
         return
@@ -214,8 +216,8 @@ def _check_call(trial, division, previous):
             wrong(f"d{name}", number)
 
 
-def _results(trial, division):
-    """Call the function under test on the parts of `division`; return each rank's results by name, or record a failure and return None."""
+def _results(trial: Trial, division: Division) -> list[dict[str, Any]] | None:
+    """Call the function under test on all ranks' parts; return each rank's results by name, or None after adding a finding."""
     case, parts, wanted = division.case, division.parts(), trial.reference.expressions(division.case)[1]
 
     def job():
@@ -234,8 +236,8 @@ def _results(trial, division):
     return results
 
 
-def _flat(result, wanted):
-    """Flatten a rank's result to a dict of arrays: outputs, named as in `wanted`, "layers.0" and so on, and gradients "d<name>"."""
+def _flat(result: Any, wanted: Mapping[str, object]) -> dict[str, Any]:
+    """Return a rank's result as a flat dict of arrays: outputs by the names of `wanted`, "layers.0" and so on, and gradients "d<name>"."""
     if not isinstance(result, Mapping):
         result = {next(iter(wanted)): result}
     layers, gradients = result.get("layers") or (), result.get("gradients") or {}
@@ -245,12 +247,13 @@ def _flat(result, wanted):
     return {name: as_array(value) for name, value in flat.items()}
 
 
-def _check_rows(trial, division, previous, output, number, arrays, layer=None):
-    """Compare each rank's rows in `arrays` with its rows of the expected result `number`; add a finding and return True if wrong."""
+def _check_rows(trial: Trial, division: Division, previous: Division | None, output: str, expected: BoundedArray,
+                arrays: Sequence[Array], layer: int | None = None) -> bool:
+    """Compare each rank's array in `arrays` with its rows of the expected `output`; add a finding and return True if one is wrong."""
     case, kind, reference = division.case, division.wanted[output][1], trial.reference
     g = division.cotangents if layer is None and output not in reference.expressions(case)[1] else None
-    place = {"division": division, "before": previous, "kind": kind, "layer": layer, "whole": number, "arrays": arrays}
-    asked = [RankDifference(reference, case, output, division.part(number, rank, kind), array, g, rank=rank, **place)
+    place: dict[str, Any] = {"division": division, "before": previous, "kind": kind, "layer": layer, "whole": expected, "arrays": arrays}
+    asked = [RankDifference(reference, case, output, division.part(expected, rank, kind), array, g, rank=rank, **place)
              for rank, array in enumerate(arrays)]
     for one in asked:
         try:

@@ -1,4 +1,4 @@
-"""`Reference`: an operation or layer with its attributes; makes cases and computes their exact results and gradients."""
+"""`Reference`: an operation or layer with its attributes; it makes cases, and computes their exact outputs and gradients."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ class Reference:
 
     @property
     def outputs_by(self) -> Mapping[str, str]:
-        """Kind of the rows of each output, by name: "dst", "src" or "edge"."""
+        """{name of each output: kind of its rows, "dst", "src" or "edge"}."""
         return self.definition.outputs_by
 
     @cached_property
     def shapes(self) -> tuple[ShapeWords, ShapeWords]:
-        """Shapes of the input arrays and of the parameters. The words "n_src", "n_dst", "n_edges" and "width" stand for sizes.
+        """Pair of dicts: shapes of the inputs and of the parameters by name. The words "n_src", "n_dst", "n_edges" and "width" are sizes.
 
         "n" stands for both "n_src" and "n_dst" if the formula needs one set of nodes.
         """
@@ -107,7 +107,7 @@ class Reference:
 
     @cached_property
     def arrays_by(self) -> dict[str, str]:
-        """Kind of the rows of each input array, by name: "src", "dst" or "edge".
+        """{name of each input array: kind of its rows, "src", "dst", "edge", "node" or "whole"}.
 
         "node" if sources and destinations must be the same nodes, and "whole" for an array without such rows.
         """
@@ -123,11 +123,11 @@ class Reference:
             raise ConfigError(f"dtype {dtype}: available for spmm and for attention of kind 'gat', not for {reference_label(self)}")
 
     def arrays(self, edges: EdgeList, width: int) -> Shapes:
-        """Compute the shapes of the input arrays for a graph and inputs of `width` columns; return them by name."""
+        """Return the shapes of the input arrays by name, for a graph and inputs of `width` columns."""
         return self.definition.arrays(edges, width, self.attributes)
 
     def parameters(self, width: int) -> Shapes:
-        """Compute the shapes of the parameters for inputs of `width` columns; return them by name."""
+        """Return the shapes of the parameters by name, for inputs of `width` columns."""
         return self.definition.parameters(width, self.attributes)
 
     def differentiable(self, case: Case) -> list[str]:
@@ -145,7 +145,7 @@ class Reference:
     def case(self, edges: EdgeList, *, name: str = "case", values: str = "random", seed: int = 0,
              dtype: str = "float32", accumulate: str | None = None, width: int = 17, index_dtype: str = "int64",
              square: bool = False) -> Case:
-        """Make one case on a graph with random inputs, and return it; `values` is "random" (normal numbers) or "integers".
+        """Return a case on a graph with random inputs of `width` columns; `values` is "random" (normal numbers) or "integers".
 
         Parameters
         ----------
@@ -182,12 +182,12 @@ class Reference:
                     index_dtype)
 
     def cotangents(self, case: Case, values: str = "random", seed: int = 0) -> dict[str, Array]:
-        """Return a random gradient for each output of a case; gradients of the inputs are computed from it."""
+        """Return a random gradient for each output of a case by name; `values` is "random" (normal numbers) or "integers"."""
         rng = np.random.default_rng([seed, 1])
         return {name: draw(rng, expr.shape, values, case.format) for name, expr in self.expressions(case)[1].items()}
 
     def expressions(self, case: Case) -> tuple[dict[str, Expr | Array], dict[str, Expr]]:
-        """Return the inputs and the outputs of the formula for a case, as expressions by name."""
+        """Return ({name: input}, {name: output}) of the formula for a case, as expressions."""
         inputs = self._inputs(case)
         return inputs, self.definition.formula(inputs, case.edges, case.attributes)
 
@@ -196,7 +196,7 @@ class Reference:
                 for name, value in {**case.arrays, **case.state}.items()}  # fmt: skip
 
     def outputs(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the outputs of a case by name, computed in an arithmetic."""
+        """Return the outputs of a case by name, with error bounds, computed in an arithmetic."""
         return self._evaluated(self.expressions(case)[1], case, arithmetic)
 
     def layers(self, case: Case, arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
@@ -207,14 +207,14 @@ class Reference:
         return self._evaluated(self.layer_expressions(case), case, arithmetic)
 
     def layer_expressions(self, case: Case) -> dict[str, Expr]:
-        """Return the expressions that `layers` evaluates; an empty dict unless the reference is a model."""
+        """Return the result of each convolution of a model as an expression, by name; {} unless the reference is a model."""
         if self.definition.layers is None:
             return {}
         return {f"layers.{k}": expr
                 for k, expr in enumerate(self.definition.layers(self._inputs(case), case.edges, case.attributes))}
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], arithmetic: Arithmetic[T]) -> dict[str, BoundedArray]:
-        """Return the gradient of the sum of <output, cotangent> for each array and parameter, by name.
+        """Return the gradients of a case's arrays and parameters by name, for `cotangents` of the outputs, computed in an arithmetic.
 
         Gradients are computed in `arithmetic`.
         """
@@ -236,12 +236,12 @@ class Reference:
 
 
 def words(value: object) -> str:
-    """Format an attribute's allowed values as text, the default first; if any value is allowed, the default alone."""
+    """Format an attribute's allowed values, a tuple with the default first, as text; any other value is the default alone."""
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def as_reference(reference: str | Reference, attributes: Attributes, dtype: str) -> Reference:
-    """Return the Reference of a name and attributes, or `reference` itself if it is one, after a check that it supports the dtype.
+    """Return the Reference of this name and attributes, or `reference` itself if it is one; raise ConfigError if it lacks the dtype.
 
     Raises
     ------
@@ -277,10 +277,7 @@ def reference_label(reference: Reference) -> str:
 
 
 def valid_case(reference: Reference, edges: EdgeList, **options: Any) -> Case:
-    """Return `reference.case(edges, **options)` if the formula is defined on these edges.
-
-    Raise ConfigError or ShapeError otherwise.
-    """
+    """Return `reference.case(edges, **options)`; raise ConfigError or ShapeError if the formula is not defined on these edges."""
     case = reference.case(edges, **options)
     reference.expressions(case)
     return case

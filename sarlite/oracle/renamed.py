@@ -6,12 +6,12 @@ from importlib import import_module
 
 
 def warn_renamed(name: str, new: str, stacklevel: int = 3) -> None:
-    """Warn that a name is a former name; by default the warning points at the caller of the caller."""
+    """Warn that `name` is the former name of `new`; by default the warning points at the caller of the caller."""
     warnings.warn(f"{name} is now {new}", FutureWarning, stacklevel=stacklevel)
 
 
 def renamed(module: str, name: str, new_names: Mapping[str, str]) -> object:
-    """Return the object that a former name in a module stands for, and warn that the name has changed.
+    """Return the object that the former name `name` in a module stands for, and warn that the name has changed.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """Checks a function again on a saved case, and describes a saved case."""
 
 import os
+from collections.abc import Mapping
 
 from sarlite.errors import DataError, reading
 from sarlite.oracle import sarcase
@@ -8,8 +9,9 @@ from sarlite.oracle.case import Convert, Run, Vjp
 from sarlite.oracle.check_report import Report
 from sarlite.oracle.finding import SavedCase
 from sarlite.oracle.levels import LEVEL_CHECKS
-from sarlite.oracle.reference import reference_label, reference_of
+from sarlite.oracle.reference import Reference, reference_label, reference_of
 from sarlite.oracle.trial import trying
+from sarlite.types import Array
 
 LEVELS = ("probe", "certified", "repeat")
 _MOST_EDGES = 20  # a summary lists the edges of a case up to so many
@@ -17,7 +19,7 @@ _MOST_EDGES = 20  # a summary lists the edges of a case up to so many
 
 def replay(path: str | os.PathLike[str], run: Run, *, vjp: Vjp | None = None, convert: Convert | None = None,
            time_limit: float = 60.0, seed: int = 0) -> Report:
-    """Check a function on one saved case: at levels "probe", "certified" and "repeat".
+    """Check a function on the case saved at `path`, at levels "probe", "certified" and "repeat"; return the Report.
 
     Gradients are checked in every layout of the cotangents. The cotangents are the saved arrays, or random arrays if none
     were saved.
@@ -61,8 +63,8 @@ def replay(path: str | os.PathLike[str], run: Run, *, vjp: Vjp | None = None, co
     return report
 
 
-def _cotangents(path, saved, reference):
-    """Return the cotangents (gradients of the outputs) of a saved case after a check of their shapes; None if it has none."""
+def _cotangents(path: str | os.PathLike[str], saved: SavedCase, reference: Reference) -> Mapping[str, Array] | None:
+    """Return the outputs' gradients that a saved case has, after a check of their shapes; None if it has none."""
     with reading(path, "arrays"):  # the arrays may not be those of the operation
         wanted = {name: expr.shape for name, expr in reference.expressions(saved.case)[1].items()}
     saved_shapes = {name: value.shape for name, value in saved.cotangents.items()}

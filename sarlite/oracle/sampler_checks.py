@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations, combinations_with_replacement
 from math import comb, factorial, prod
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator, Philox
@@ -35,7 +36,7 @@ MOST_SETS, MOST_EDGES = 200, 1000
 
 
 def graph(seed: int = 0) -> EdgeList:
-    """Return a random graph that has ROWS rows of each in-degree in DEGREES.
+    """Return a random graph with 24 destination rows of each in-degree in DEGREES.
 
     The sources of a row differ, and edges are in random order.
     """
@@ -80,9 +81,9 @@ def with_seed(case: Case, seed: int) -> Case:
 
 
 def picks(trial: Trial, case: Case) -> list[Array] | None:
-    """Call the sampler once on a case; return for each row the positions of the sampled edges among its in-edges.
+    """Call the sampler on a case; return for each row the sampled in-edges, as positions in the row, or None if they are impossible.
 
-    Add a finding and return None if no sampler may pick them.
+    A finding says why picks are impossible.
     """
     picked = trial.attempt(case, lambda converted: trial.worker.call(lambda: as_array(trial.run(call.GuardedCase(converted).case))))
     if picked is None:
@@ -101,8 +102,8 @@ def picks(trial: Trial, case: Case) -> list[Array] | None:
     return np.split(positions_in_row(edges)[picked][order], ends[:-1])
 
 
-def _impossible(case, picked):
-    """Return the fields of a finding if no sampler may return the edges `picked` for a case, else None."""
+def _impossible(case: Case, picked: Array) -> dict[str, Any] | None:
+    """Return the fields of a Finding if no right sampler may return the edge numbers `picked` for a case; else None."""
     edges, k = case.edges, case.k
     if len(picked) and (picked.min() < 0 or picked.max() >= edges.n_edges):
         bad = picked[(picked < 0) | (picked >= edges.n_edges)][0]
@@ -123,8 +124,10 @@ def _impossible(case, picked):
     return None
 
 
-def _distribution(trial, case, drawn):
-    """Test how often each edge was sampled in all calls, `drawn`, against binomial distributions.
+def _distribution(trial: Trial, case: Case, drawn: list[list[Array]]) -> None:
+    """Test how often each edge was sampled; drawn[c][row] has the positions of the edges that call c picked for a row.
+
+    The counts are compared with binomial distributions.
 
     Add a finding for the least likely count if its probability is too small.
     """
@@ -144,7 +147,7 @@ def _distribution(trial, case, drawn):
 
 
 def _counts(case: Case, drawn: list[list[Array]]) -> Iterator[tuple[int, int, float, str, int | None, tuple]]:
-    """Yield the statistics to test, each as (count, n, p, description, row, edges): `count` successes in `n` trials of probability p.
+    """Yield the statistics to test as (count, n, p, text, row, edges): `count` of `n` trials succeeded, each with probability p.
 
     By chance alone, a count has the binomial distribution of n trials with probability p.
     """
@@ -188,7 +191,7 @@ def _by_set(degree, positions, replaced):
 
 
 def _chances(degree: int, k: int, replaced: bool) -> dict[tuple[int, ...], float]:
-    """Return the probability of each set of k picks among `degree` edges; with replacement (`replaced`), of each multiset."""
+    """Return the probability of each set of k picks among `degree` edges, as {positions: p}; with `replaced`, of each multiset."""
     if not replaced:
         return dict.fromkeys(combinations(range(degree), k), 1 / comb(degree, k))
     return {chosen: factorial(k) / prod(factorial(n) for n in Counter(chosen).values()) / degree**k

@@ -1,4 +1,4 @@
-"""Cases as files: a .sarcase is a directory of `case.json` and .npy files, for any language. No code, no pickle.
+"""Reading and writing of a .sarcase, a directory that holds one case as `case.json` and .npy files, without code or pickle.
 
 case.json
     schema          1
@@ -19,8 +19,10 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sarlite.errors import DataError, SarliteError, check_int, reading, regular
 from sarlite.oracle import npy
@@ -198,8 +200,8 @@ def _loaded(folder, document):
     return SavedCase(case, finding=None if document["finding"] is None else _finding(document["finding"], case), **groups)
 
 
-def _within(folder, document):
-    """Raise DataError unless the arrays of a case have plain file names, and a total size within the limit."""
+def _within(folder: Path, document: Mapping[str, Any]) -> None:
+    """Raise DataError unless the arrays that `document`, a case.json, names are in files of `folder`, below the limit of size."""
     total = 0
     for group in _GROUPS:
         if not isinstance(document[group], dict):
@@ -241,7 +243,7 @@ def _attributes(attributes):
     return {name: _tuples(value) for name, value in attributes.items()}
 
 
-def _tuples(value):
+def _tuples(value: Any) -> Any:
     """Return a JSON value with a tuple in place of each list."""
     if isinstance(value, list):
         return tuple(_tuples(each) for each in value)
@@ -261,8 +263,8 @@ def _finding(document, case):
     return Finding(Verdict[document["verdict"]], texts[0], case, texts[1], texts[2], edges=edges, **places, **numbers)
 
 
-def _has(document, what, fields):
-    """Raise a DataError about `what` unless `document` is a JSON object with exactly these fields."""
+def _has(document: Any, what: str, fields: Collection[str]) -> None:
+    """Raise a DataError that names `what` unless `document`, a value of JSON, is an object with exactly these fields."""
     if not isinstance(document, dict):
         raise DataError(f"{what or 'case.json'} is not an object")
     if odd := [name for name in document if name not in fields]:

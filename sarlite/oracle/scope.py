@@ -18,7 +18,7 @@ _NEEDED_ARRAYS = {"weights": ("weight",), "scores": ("scores", "el", "er"), "mas
 
 @dataclass
 class Scope:
-    """Extremes of the cases that a check has run, such as the largest in-degree.
+    """Widths, kinds of values, largest degrees and sizes of the cases that a check has run.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Scope:
         self.max_values = max(self.max_values, edges.n_edges * entry.width)
 
     def gaps(self, reference: Reference, levels: Sequence[str], repeats: int, *, dtype: str, index_dtype: str) -> str:
-        """Return one line that lists the inputs that no case of the check covered, such as other widths, dtypes or larger degrees."""
+        """Return one line that lists the inputs that no case covered, such as larger degrees; an input was called `repeats` more times."""
         arrays = reference.arrays_by
         missing = [text for name, text in VALUES.items() if name not in self.values and text
                    and any(array in arrays for array in _NEEDED_ARRAYS.get(name, arrays))]

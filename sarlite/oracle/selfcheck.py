@@ -11,7 +11,7 @@ from sarlite.oracle.finding import Finding, Verdict
 from sarlite.oracle.formats import rounded
 from sarlite.oracle.levels import CERTIFIED
 from sarlite.oracle.reference import Reference
-from sarlite.oracle.trial import trying
+from sarlite.oracle.trial import Trial, trying
 
 WIDTH = 3
 
@@ -23,7 +23,7 @@ def _outputs(case):
 def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: str | Sequence[str] = "*",
               dtypes: Sequence[str] = SUMS, outputs: Run = _outputs,
               digest: Callable[..., str] = corpus.digest) -> Report:
-    """Check the oracle itself: references against a second implementation, graphs against published hashes.
+    """Check the oracle itself: references against `outputs`, a second implementation, and graphs against published hashes.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def selfcheck(references: Sequence[Reference], most_edges: int = 12, *, graphs: 
     return report
 
 
-def _compare(trial, entry, dtype, small_graph):
-    """Check the reference on one graph: by the second implementation if `small_graph`, else its own values by their error bounds."""
+def _compare(trial: Trial, entry: corpus.Entry, dtype: str, small_graph: bool) -> None:
+    """Check the reference on one graph: by the second implementation if `small_graph`, else its rounded values by their error bounds."""
     entry = replace(entry, width=min(entry.width, WIDTH)) if small_graph else entry
     for case in inputs.cases(trial.reference, entry, ["certified"], trial.report, dtype=dtype)[1]:
         CERTIFIED.check_case(trial, case) if small_graph else _check_own_values(trial, case)

@@ -1,4 +1,4 @@
-"""Makes a failing case small: delta debugging over edges, rows and columns."""
+"""`shrink`: makes a failing case small by delta debugging over its edges, rows and columns."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def shrink(reference: Reference, case: Case, still_fails: Callable[[Case], bool]
 
 
 class _Attempts:
-    """The predicate `still_fails` with a limit of `left` calls; after that every case counts as passing."""
+    """The predicate `still_fails` with a limited number of calls, `left`; after these every case counts as passing."""
 
-    def __init__(self, still_fails, left):
+    def __init__(self, still_fails: Callable[[Case], bool], left: int) -> None:
         self.still_fails, self.left = still_fails, left
 
     def __call__(self, case: Case) -> bool:
@@ -59,7 +59,7 @@ class _Attempts:
         self.left -= 1
         return self.still_fails(case)
 
-    def better(self, case, smaller):
+    def better(self, case: Case, smaller: Case) -> Case:
         """Return `smaller` if it is smaller than `case` and still fails, else `case`."""
         return smaller if _size(smaller) < _size(case) and self(smaller) else case
 
@@ -68,8 +68,8 @@ def _size(case):
     return case.edges.n_edges, case.edges.n_src + case.edges.n_dst, sum(np.size(a) for a in case.arrays.values())
 
 
-def _edges(reference, case, attempts):
-    """Return the failing `case` with as few edges as still fail: try parts of the edges, then all but one part, with ever finer parts."""
+def _edges(reference: Reference, case: Case, attempts: _Attempts) -> Case:
+    """Return the failing case on as few edges as still fail: `attempts` tests parts of the edges, or all but one part, ever finer."""
     parts = 2
     while (n := case.edges.n_edges) and attempts.left > 0:
         bounds = np.linspace(0, n, min(parts, max(n, 2)) + 1).astype(int)
@@ -87,8 +87,8 @@ def _edges(reference, case, attempts):
     return case
 
 
-def _columns(reference, case, attempts):
-    """Return the failing `case` with as few feature columns as still fail: try each half, then all columns but the first or the last."""
+def _columns(reference: Reference, case: Case, attempts: _Attempts) -> Case:
+    """Return the failing case with as few columns as still fail: `attempts` tests each half, and all but the first or last column."""
     while (width := cut.width_of(reference, case)) is not None and width > 1 and attempts.left > 0:
         half = width // 2
         tries = [(0, half), (half, width), (0, width - 1), (1, width)]

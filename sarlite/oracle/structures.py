@@ -1,4 +1,4 @@
-"""Families of graphs, and the list of families and sizes that the corpus consists of."""
+"""Families of graphs, as functions of sizes, and the list of families and sizes that the corpus consists of."""
 
 from collections.abc import Callable, Iterator
 
@@ -45,41 +45,41 @@ def _renamed(draw: SplitMixStream, edges: EdgeList) -> EdgeList:
 
 
 def empty(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
-    """Return a graph without edges."""
+    """Return a graph of n_src sources and n_dst destinations without edges."""
     return _graph([], [], n_src, n_dst)
 
 
 def single(draw: SplitMixStream, n: int, u: int, v: int) -> EdgeList:
-    """Return one edge u -> v among n nodes."""
+    """Return a graph of n nodes with one edge, u -> v."""
     return _graph([u], [v], n)
 
 
 def in_star(draw: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
-    """Return an edge from each of `leaves` nodes to the node `centre`."""
+    """Return a graph with an edge from each of `leaves` nodes to the node `centre`."""
     ids = np.delete(np.arange(leaves + 1), centre)
     return _graph(ids, np.full(leaves, centre), leaves + 1)
 
 
 def out_star(draw: SplitMixStream, leaves: int, centre: int = 0) -> EdgeList:
-    """Return an edge from the node `centre` to each of `leaves` nodes."""
+    """Return a graph with an edge from the node `centre` to each of `leaves` nodes."""
     return in_star(draw, leaves, centre).reversed()
 
 
 def both_star(draw: SplitMixStream, leaves: int) -> EdgeList:
-    """Return edges between node 0 and each of `leaves` nodes, in both directions."""
+    """Return a graph with edges between node 0 and each of `leaves` nodes, in both directions."""
     one = in_star(draw, leaves)
     return _graph(np.concatenate([one.src, one.dst]), np.concatenate([one.dst, one.src]), leaves + 1)
 
 
 def clique(draw: SplitMixStream, n: int, loops: str = "no-loops") -> EdgeList:
-    """Return an edge between every ordered pair of n nodes; with `loops` "loops", also the self loops."""
+    """Return a graph with an edge between every ordered pair of n nodes; if `loops` is "loops", also with the self loops."""
     src, dst = np.divmod(np.arange(n * n), n)
     selected = (src != dst) | (loops == "loops")
     return _graph(src[selected], dst[selected], n)
 
 
 def chain(draw: SplitMixStream, n: int, way: str = "up") -> EdgeList:
-    """Return a path of n nodes with edges "up" or "down" the node numbers, or "shuffled" (node numbers permuted), by `way`."""
+    """Return a path of n nodes; `way` says if edges go "up" or "down" the node numbers, or if the numbers are "shuffled"."""
     ids = np.arange(n)
     if way == "shuffled":
         return _renamed(draw, _graph(ids[:-1], ids[1:], n))
@@ -93,40 +93,40 @@ def ring(draw: SplitMixStream, n: int) -> EdgeList:
 
 
 def loops(draw: SplitMixStream, n: int, times: int = 1) -> EdgeList:
-    """Return `times` self loops at each node, and no other edges."""
+    """Return a graph of n nodes with `times` self loops at each node, and no other edges."""
     ids = np.repeat(np.arange(n), times)
     return _graph(ids, ids, n)
 
 
 def repeated(draw: SplitMixStream, n: int, times: int) -> EdgeList:
-    """Return one edge, from the last node to the first, `times` times."""
+    """Return a graph of n nodes with one edge, from the last node to the first, repeated `times` times."""
     return _graph(np.full(times, n - 1), np.zeros(times), n)
 
 
 def doubled(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
-    """Return a random graph of `edges` edges, each twice; the second copies come after all first copies."""
+    """Return a random graph of n nodes with `edges` edges, each twice; second copies come after all first copies."""
     one = uniform(draw, n, edges)
     return _graph(np.tile(one.src, 2), np.tile(one.dst, 2), n)
 
 
 def uniform(draw: SplitMixStream, n: int, edges: int, n_dst: int | None = None) -> EdgeList:
-    """Return `edges` random edges: sources and destinations are drawn uniformly and independently."""
+    """Return a graph of `edges` edges, whose sources (of n) and destinations (of n_dst, or n if None) are uniformly random."""
     return _graph(draw.below(n, edges), draw.below(n_dst or n, edges), n, n_dst)
 
 
 def bipartite(draw: SplitMixStream, n_src: int, n_dst: int, degree: int) -> EdgeList:
-    """Return `degree` in-edges for each of `n_dst` destinations, with random sources."""
+    """Return a bipartite graph with `degree` in-edges for each of n_dst destinations, from random sources."""
     return _graph(draw.below(n_src, n_dst * degree), np.repeat(np.arange(n_dst), degree), n_src, n_dst)
 
 
 def complete(draw: SplitMixStream, n_src: int, n_dst: int) -> EdgeList:
-    """Return an edge from every source to every destination."""
+    """Return a bipartite graph with an edge from every source to every destination."""
     src, dst = np.divmod(np.arange(n_src * n_dst), n_dst)
     return _graph(src, dst, n_src, n_dst)
 
 
 def isolated(draw: SplitMixStream, n: int, which: str) -> EdgeList:
-    """Return random edges among some of n nodes; the "first" half, "last" half, "odd" or "most" nodes, by `which`, have no edges."""
+    """Return random edges among some of n nodes; `which` nodes have none: the "first" half, "last" half, "odd" or "most"."""
     ids = {"first": np.arange(n // 2, n), "last": np.arange(n - n // 2), "odd": np.arange(0, n, 2),
            "most": np.arange(n // 2, n // 2 + 2)}[which]
     one = uniform(draw, len(ids), 4 * len(ids))
@@ -134,7 +134,7 @@ def isolated(draw: SplitMixStream, n: int, which: str) -> EdgeList:
 
 
 def powers(draw: SplitMixStream, n: int, base: int, most: int) -> EdgeList:
-    """Return a graph whose in-degrees are random powers of `base` up to `most`, with random sources."""
+    """Return a graph of n nodes whose in-degrees are random powers of `base` up to `most`, with random sources."""
     choices = base ** np.arange(int(round(np.log(most) / np.log(base))) + 1)
     degrees = choices[draw.below(len(choices), n)]
     dst = np.repeat(np.arange(n), degrees)
@@ -152,7 +152,7 @@ def regular(draw: SplitMixStream, n: int, degree: int) -> EdgeList:
 
 
 def matched(draw: SplitMixStream, n: int, *degrees: int) -> EdgeList:
-    """Return a graph whose in-degrees and out-degrees cycle through `degrees`, with ends matched at random.
+    """Return a graph of n nodes whose in-degrees and out-degrees cycle through `degrees`; out-ends and in-ends are paired at random.
 
     Self loops and repeated edges may occur.
     """
@@ -192,7 +192,7 @@ def components(draw: SplitMixStream, count: int, size: int) -> EdgeList:
 
 
 def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a random graph with edges sorted by source ("src"), by destination ("dst"), or by destination backwards ("dst-down")."""
+    """Return a random graph whose edges are sorted by source (`way` "src"), destination ("dst"), or descending destination ("dst-down")."""
     one = uniform(draw, n, edges)
     by_dst = np.lexsort((one.src, one.dst))
     order = {"src": np.lexsort((one.dst, one.src)), "dst": by_dst, "dst-down": by_dst[::-1]}[way]
@@ -200,13 +200,13 @@ def ordered(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
 
 
 def half(draw: SplitMixStream, n: int, edges: int, way: str) -> EdgeList:
-    """Return a graph whose edges go into the lower half of the rows, by `way` from all rows ("into") or the upper half ("across")."""
+    """Return a graph whose edges end in the lower half of the nodes; they begin in any node (`way` "into") or the upper half ("across")."""
     low, high = draw.below(n // 2, edges), n // 2 + draw.below(n - n // 2, edges)
     return _graph(draw.below(n, edges) if way == "into" else high, low, n)
 
 
 def sparse_ids(draw: SplitMixStream, n: int, edges: int) -> EdgeList:
-    """Return few edges among n rows: between the first and last rows, rows next to powers of two, and `edges` random rows."""
+    """Return a graph of n nodes with few edges: among the first and last nodes, nodes next to powers of two, and `edges` random nodes."""
     edge = np.array([0, 1, n - 1, n - 2, *[2**k + d for k in range(1, 31) for d in (-1, 0, 1) if 2**k + d < n]])
     ends = np.concatenate([edge, draw.below(n, edges)])
     return _graph(ends[draw.permutation(len(ends))], ends[draw.permutation(len(ends))], n)

@@ -1,4 +1,4 @@
-"""`Trial`: one function under test, the reference that its results are compared with, and the report."""
+"""`Trial`: one function under test with its reference; it calls the function, and reports wrong results as findings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Trial:
-    """The function under test with its reference, options, worker thread and report, which all levels of one check share.
+    """The function under test, with its reference, options, worker thread and report, as the parts of one check share them.
 
     Every comparison is counted in `report`, and every wrong result becomes a finding of `report`.
 
@@ -75,16 +75,15 @@ class Trial:
 
     def outputs(self, case: Case, shapes: Mapping[str, tuple[int, ...]], layout: str = "plain",
                 threads: int | None = None) -> dict[str, Array] | None:
-        """Call the function under test once, and return its outputs by name; add a finding and return None if they cannot be compared."""
+        """Call the function under test once; return its outputs by name, or None after adding a finding if they cannot be compared."""
         return self.attempt(case, lambda converted: call.outputs(self.worker, self.run, converted, shapes, layout, threads),
                           "" if layout == "plain" else f"{layout} arrays")
 
     def gradients(self, case: Case, cotangents: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
                   threads: int | None = None, layout: str = "plain") -> dict[str, Array] | None:
-        """Call the vjp under test once and return its gradients by name.
+        """Call the vjp under test with `cotangents`; return gradients by name, or None after adding a finding if they cannot be compared.
 
-        A gradient that the vjp does not return is reported as not covered. Adds a finding and returns None if the
-        gradients cannot be compared.
+        A gradient that the vjp does not return is reported as not covered.
         """
         vjp = self.vjp
         assert vjp is not None
@@ -99,14 +98,14 @@ class Trial:
         return got
 
     def layouts(self) -> list[str]:
-        """Return the memory layouts for the cotangents of the next gradient: one of them in turn, or with `every_layout` all.
+        """Return the memory layouts of the cotangents for the next call of the vjp: all if `every_layout`, else one after the other.
 
         Layouts that the function under test refused are left out.
         """
         return list(self._layouts) if self.every_layout else [self._layouts[next(self._n_asked) % len(self._layouts)]]
 
     def attempt(self, case: Case, function: Callable[[Case], Result], layout: str = "") -> Result | None:
-        """Return `function(case)` with arrays converted for the function under test; if the call fails, add a finding and return None.
+        """Return `function(case)`, with arrays converted for the function under test; if the call fails, add a finding and return None.
 
         If the call fails, add a finding, or count the case as not covered, and return None.
 
@@ -159,7 +158,7 @@ class Trial:
     # ---- verdicts
 
     def judge(self, level: str, differences: Sequence[Difference], add_finding: FindingRule, tolerance: float = 1.0) -> bool:
-        """Compare results with the expected arrays; if an error is above `tolerance` times its bound, call `add_finding` and return True.
+        """Compare results with expected arrays; if an error exceeds `tolerance` times its bound, call `add_finding` and return True.
 
         Parameters
         ----------
@@ -194,7 +193,7 @@ class Trial:
 
     def add_finding(self, verdict: Verdict, level: str, difference: Difference, cause: str, bad: Array,
               searches: Sequence[CauseSearch] = (), **fields: Any) -> None:
-        """Add a finding (one wrong result) to the report; its place is the first True element of the mask `bad`.
+        """Add a finding (a wrong result) at the first True element of the mask `bad`; `searches` look for a better cause later.
 
         `searches` look for the cause after the last case; `cause` remains if they find none. `fields` set further
         fields.
@@ -207,14 +206,14 @@ class Trial:
                  "got": float(got[index]), "bound": bound, "evidence": difference.evidence, **fields}
         self.record(Finding(verdict, level, difference.case, difference.output, cause, **place), difference, searches)
 
-    def _row_kind(self, difference):
-        """Return the word for a row of an output or gradient in messages: "node", "edge", or "row" for a parameter."""
+    def _row_kind(self, difference: Difference) -> str:
+        """Return the word that messages use for a row of an output or gradient: "node", "edge", or "row" for a parameter."""
         by = self.reference.outputs_by if difference.cotangents is None else self.reference.arrays_by
         name = difference.output if difference.cotangents is None else difference.output[1:]
         return {"edge": "edge", "whole": "row"}.get(by.get(name, "whole"), "node")
 
     def record(self, finding: Finding, difference: Difference | None = None, searches: Sequence[CauseSearch] = ()) -> None:
-        """Add a finding to the report, or to its expected failures if its case or verdict is expected; `searches` look for its cause later.
+        """Add a finding to the report, or to its expected failures if it is expected; `searches` look for the difference's cause later.
 
         Of more than MAX_CASES findings of the same verdict, level and output, the least informative keeps only its
         case's name.
@@ -237,7 +236,7 @@ class Trial:
     # ---- causes
 
     def explain(self) -> None:
-        """Search for the cause of each finding that still has its case and arrays, and write the cause into the finding.
+        """Search for the cause of each finding whose arrays are still held, and write the cause into the finding.
 
         An assumption needs another case that confirms it.
         """
@@ -268,10 +267,7 @@ FindingRule = Callable[[Trial, Difference, Array], None]
 
 
 def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequence[Difference]) -> Cause | None:
-    """Run the searches; return the first cause that needs no confirmation or that another case confirms.
-
-    Return None if there is no such cause.
-    """
+    """Return the first cause that `searches` find which needs no confirmation, or which a case of `others` confirms; else None."""
     for cause in causes(difference, searches):
         if cause.confirms is None:
             return cause
@@ -280,26 +276,26 @@ def _cause(difference: Difference, searches: Sequence[CauseSearch], others: Sequ
     return None
 
 
-def _can_discriminate(case, other):
-    """Return True if the case `other` can confirm a cause that was determined on the case `case`.
+def _can_discriminate(case: Case, other: Case) -> bool:
+    """Return True if a cause that was determined on `case` can be confirmed on the case `other`.
 
     Both cases need edges, and one of them needs enough edges that few causes explain it.
     """
     return min(case.n_edges, other.n_edges) > 0 and max(case.n_edges, other.n_edges) >= MIN_TELLING_EDGES
 
 
-def _remoteness(case):
-    """Return the distance of a case's number of edges from BEST_N_EDGES, on a log scale."""
+def _remoteness(case: Any) -> float:
+    """Return |log(number of edges / 200)| of a case; cases of about 200 edges tell causes apart best."""
     return abs(np.log((case.n_edges + 1) / BEST_N_EDGES))
 
 
 def count_text(bad: Array, where: str = "") -> str:
-    """Return a text with the number of wrong elements, such as "3 of 34 elements differ"."""
+    """Return a text with the number of True elements, such as "3 of 34 elements differ"; `where` comes before "differ"."""
     return f"{int(bad.sum())} of {bad.size} elements{where} differ"
 
 
-def _row_and_column(index, shape):
-    """Convert an element's index to (row, column), where all axes after the first are flattened to columns."""
+def _row_and_column(index: Sequence[Any], shape: tuple[int, ...]) -> tuple[int | None, int | None]:
+    """Return (row, column) of an element; all axes after the first are flattened to columns, and a missing axis gives None."""
     if not shape:
         return None, None
     return int(index[0]), int(np.ravel_multi_index(index[1:], shape[1:])) if len(shape) > 1 else None
@@ -308,7 +304,7 @@ def _row_and_column(index, shape):
 @contextmanager
 def trying(report: Report, run: Callable[..., object], vjp: Vjp | None, reference: Reference, seconds: float, **options: Any
            ) -> Iterator[Trial]:
-    """Return a context manager that yields a Trial of `run` and `vjp`, and diagnoses the trial's findings at the end.
+    """Return a context manager that yields a Trial, ends at a call of more than `seconds`, and then searches for the findings' causes.
 
     A call that takes more than `seconds` ends the block: the remaining cases count as not covered.
     """

@@ -1,4 +1,4 @@
-"""Values of inputs: encoded row numbers, weights that tell edges apart, attention scores, and special values."""
+"""Values of inputs: rows that encode their row numbers, weights that tell edges apart, attention scores, and special values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hashed(numbers: Array, seed: int) -> Array:
 
 
 def code_columns(n: int, bits: int) -> int:
-    """Return the number of columns that `codes` needs to encode n different row numbers.
+    """Return the number of columns that `codes` needs to encode n different row numbers in digits of `bits` bits.
 
     A code has a column of ones, and a column for each digit, of `bits` bits, of the row number; see `codes`.
     """
@@ -35,7 +35,7 @@ def code_columns(n: int, bits: int) -> int:
 
 
 def codes(shape: tuple[int, ...], bits: int, seed: int, start: int = 0) -> Array:
-    """Return an array of `shape` whose rows encode their row numbers, so that a misplaced row can be recognized.
+    """Return an array of `shape` whose rows encode their row numbers in digits of `bits` bits, so that a misplaced row can be recognized.
 
     The columns of the code are a one, the digits of `bits` bits of the row number, the digits' complements, and hashed
     digits. The array begins with column `start` of the code.
@@ -65,7 +65,7 @@ def positions_in_row(edges: EdgeList) -> Array:
 
 
 def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Array:
-    """Return integers from 1 to 7, with either sign, as edge weights that tell the edges of a short row apart.
+    """Return integer edge weights of this shape, +-1 to +-7, that tell the edges of a short row apart; `bits` below 6 gives smaller ones.
 
     The magnitude follows the position in the row: rows of up to 7 edges have distinct weights.
 
@@ -78,7 +78,7 @@ def weights(edges: EdgeList, shape: tuple[int, ...], bits: int, seed: int) -> Ar
 
 
 def probe_kinds(reference: Reference, width: int, values: str, wide_sums: bool = False) -> tuple[str, ...]:
-    """Return the kinds of an operation's probes, such as "codes" for a sum.
+    """Return the kinds of probes (inputs with exact results) for an operation, such as ("codes",) for a sum.
 
     For softmax and attention the kinds are "equal" scores, and "saturated" scores, which have one winner in each row.
     """
@@ -94,7 +94,7 @@ def probe_kinds(reference: Reference, width: int, values: str, wide_sums: bool =
 
 
 class ProbeScores:
-    """Builder of inputs for which a softmax is exact: scores are all equal, or all but one far below the largest.
+    """Builder of attention scores whose softmax is exact: all scores of a row equal, or all but one far below the largest.
 
     With kind "equal", all scores of a row are equal. With "saturated", one score of a row is 0, and the other
     scores are so low that their exp is 0.
@@ -107,7 +107,7 @@ class ProbeScores:
         self.names = ("scores",) if reference.name == "softmax" else by_form.get(self.form, ())
 
     def array(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return the values of the input `name`, one of `self.names`, that make the attention scores equal or saturated, by `self.kind`."""
+        """Return the values of the input `name` that make all attention scores of a row equal, or one far above the rest (`self.kind`)."""
         out = np.zeros(shape)
         if name == "scores":
             return self._by_edge(shape)
@@ -127,7 +127,7 @@ class ProbeScores:
         return out
 
     def coded(self, name: str, array: Array) -> Array:
-        """Write the values that saturate GATv2's scores into the last column of an array of encoded row numbers; return the array.
+        """Write the values that saturate GATv2's scores to the last column of `array`, the input `name`, if needed; return the array.
 
         The array stays as it is for other scores.
         """
@@ -136,8 +136,8 @@ class ProbeScores:
             array[..., -1] = column(sources if name == "z_src" else -least, array.ndim - 1)
         return array
 
-    def _source_keys(self):
-        """Return distinct random integers for the sources, and the smallest of them among each destination's sources."""
+    def _source_keys(self) -> tuple[Array, Array]:
+        """Return (distinct random integers of the sources, the smallest of them among each destination's sources)."""
         sources = np.argsort(np.argsort(hashed(np.arange(self.edges.n_src), self.seed), kind="stable"))
         least = np.full(self.edges.n_dst, self.edges.n_src)
         np.minimum.at(least, self.edges.dst, sources[self.edges.src])
@@ -152,7 +152,7 @@ class ProbeScores:
 
 
 def special(reference: Reference, case: Case, values: str) -> Case:
-    """Return a case whose inputs have special values of a kind, such as "nan"; inputs that the kind does not concern stay as they are.
+    """Return a case with special values of the kind `values`, such as "nan", in the inputs that the kind concerns; others stay.
 
     Parameters
     ----------
